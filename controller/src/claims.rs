@@ -10,7 +10,7 @@
 
 mod decision;
 mod index;
-mod ipam_claims;
+mod ipam;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -30,22 +30,23 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 use tracing::field::display;
 
-use self::decision::{Adoptee, Recorded, Step, View, decide};
-use self::index::{Index, Kind};
-use crate::api::HolderKind;
-use crate::cluster_api::{IpAddress, IpAddressClaim, Key, Kinds, NotReady, Readiness};
-use crate::events::Events;
-use crate::index::PoolId;
+use crate::claims::decision::{Adoptee, Recorded, Step, View, decide};
+use crate::claims::index::{Index, Kind};
+use crate::cluster::events::Events;
+use crate::cluster::object::Object;
+use crate::cluster::watch::{Change, changes};
+use crate::kinds::cluster_api::{IpAddress, IpAddressClaim, Key, Kinds};
+use crate::kinds::ip_address_claim_status::{NotReady, Readiness};
+use crate::kinds::pool::HolderKind;
+use crate::ledger::registry::{Holders, RegistryHandle, Stopped};
 use crate::metrics::Metrics;
-use crate::object::Object;
-use crate::opening::Opening;
+use crate::passes::opening::Opening;
 use crate::passes::{
     self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, PASSES, Problem, Until, ask, list, stored,
     version_of,
 };
+use crate::pools::status::PoolId;
 use crate::pools::{Facts, Scope};
-use crate::registry::{Holders, RegistryHandle, Stopped};
-use crate::watch::{Change, changes};
 
 /// Pause before the next attempt for a claim on a pool that the registry does not have yet.
 const EARLY: Duration = Duration::from_secs(1);

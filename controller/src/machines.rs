@@ -13,7 +13,6 @@ mod decision;
 #[cfg(test)]
 mod hostile;
 mod index;
-mod objects;
 mod sources;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -41,33 +40,39 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::field::display;
 
-use self::authority::Authority;
-use self::decision::{
+use crate::cluster::client::serves;
+use crate::cluster::events::Events;
+use crate::cluster::object::Object;
+use crate::cluster::watch::{Change, changes_of};
+use crate::kinds::cluster_api;
+use crate::kinds::cluster_api::{IpAddress, Key, Version};
+use crate::kinds::ipam_claim::{claim_name, ipam_claims};
+use crate::kinds::kubevirt_machine;
+use crate::kinds::kubevirt_machine::{
+    Handed, Instance, KubevirtMachine, NetworkSecret, STATUS_MAP, addresses_of, read_records,
+};
+use crate::kinds::pool::HolderKind;
+use crate::kinds::virtual_machine::{VirtualMachine, instances, kubevirt_machines, virtual_machines};
+use crate::ledger::registry::{Holders, RegistryHandle, Reservation, Stopped};
+use crate::machines::authority::Authority;
+use crate::machines::decision::{
     Guest, Held, Hold, Notice, PoolSettings, Proof, Recorded, Step, Verdict, View, Written, addresses_of_ipam_claims,
     decide, refers,
 };
-use self::index::{Index, Kind};
-use self::objects::{Handed, Instance, KubevirtMachine, NetworkSecret, STATUS_MAP, addresses_of, read_records};
-use self::sources::{CLAIM_LABEL, MachineClaim, Source};
-use crate::api::HolderKind;
-use crate::client::serves;
-use crate::cluster_api::{self, IpAddress, Key, Version};
-use crate::events::Events;
-use crate::ipam_claim::{claim_name, ipam_claims};
-use crate::machine::{VirtualMachine, instances, kubevirt_machines, virtual_machines};
+use crate::machines::index::{Index, Kind};
+use crate::machines::sources::{CLAIM_LABEL, MachineClaim, Source};
 use crate::macs::Observer;
 use crate::metrics::Metrics;
-use crate::object::Object;
-use crate::opening::Opening;
+use crate::passes::opening::Opening;
 use crate::passes::{
     self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, PATIENCE, Problem, Until, ask, list, stored,
     version_of,
 };
+use crate::pools::reference;
+use crate::pools::reference::Decision;
+use crate::pools::selection::{Selected, Selection};
+use crate::pools::selection_cache::SelectionCache;
 use crate::pools::{Facts, Scope};
-use crate::registry::{Holders, RegistryHandle, Reservation, Stopped};
-use crate::selection::{Selected, Selection, SelectionCache};
-use crate::watch::{Change, changes_of};
-use crate::webhook::{self, Decision};
 
 /// Pause between the first passes of two machines whose objects are only compared after the start.
 const COMPARISON: Duration = Duration::from_millis(2);
@@ -635,7 +640,7 @@ impl Work<'_> {
                     tracing::warn!(machine = %key, warning, "the guest may miss a setting of its network data");
                 }
                 let (vms, secrets) = (self.api(Kind::VirtualMachine, &key), self.secrets(&key));
-                let uid = view.vm.as_ref().map(|vm| objects::uid(&vm.metadata).to_owned()).unwrap_or_default();
+                let uid = view.vm.as_ref().map(|vm| kubevirt_machine::uid(&vm.metadata).to_owned()).unwrap_or_default();
                 let new = NewSecret { vms, secrets, vm: key.clone(), uid };
                 // The task goes on when this leader loses the election or stops waiting: it may have a Secret to delete.
                 let written = tokio::spawn(async move { new.create(&secret).await });
@@ -980,7 +985,7 @@ impl Work<'_> {
         });
         let interfaces: Vec<String> = interfaces.collect();
         let note = format!("Allocated {}", interfaces.join(", "));
-        let created = view.vm.as_ref().and_then(|vm| objects::created(&vm.metadata));
+        let created = view.vm.as_ref().and_then(|vm| kubevirt_machine::created(&vm.metadata));
         let waited = created.map(|created| {
             let waited = Timestamp::now().as_millisecond().saturating_sub(created.as_millisecond());
             Duration::from_millis(u64::try_from(waited).unwrap_or_default()).as_secs_f64()
@@ -1109,20 +1114,20 @@ fn reference(kind: Kind, machine: &Machine) -> ObjectReference {
 }
 
 fn reference_to(kind: Kind, metadata: &ObjectMeta) -> ObjectReference {
-    reference(kind, &Key::of(metadata).holder(objects::uid(metadata)))
+    reference(kind, &Key::of(metadata).holder(kubevirt_machine::uid(metadata)))
 }
 
 /// Whether the webhook would find a pool of a machine exhausted. `true` also when no pool selects the machine.
 fn is_exhausted(selection: &Selection, vm: &VirtualMachine) -> bool {
     let selected = selection.of(vm).unwrap_or_default();
     let lacks = |it: &Selected| selection.pool(&it.pool).is_some_and(|pool| pool.exhausted.is_some());
-    selected.is_empty() || selected.iter().any(|it| lacks(it) && !webhook::is_kept_for(vm, it, selection))
+    selected.is_empty() || selected.iter().any(|it| lacks(it) && !reference::is_kept_for(vm, it, selection))
 }
 
 /// Returns the JSON patch operations of the webhook for a VirtualMachine that needs no free address.
 fn operations(selection: &Selection, vm: &VirtualMachine, selected: &index::Chosen) -> Vec<Value> {
     let pools = selected.iter().flatten().map(|selected| selected.pool.clone()).collect();
-    match webhook::decide(vm, selection, &pools) {
+    match reference::decide(vm, selection, &pools) {
         Decision::Patch(operations) => operations,
         _ => Vec::new(),
     }
@@ -1196,7 +1201,7 @@ impl NewSecret {
 
     async fn has_vm(&self) -> Result<bool, Error> {
         let vm = ask(self.vms.get_opt(&self.vm.name)).await?.map(|Object(vm)| vm.metadata);
-        Ok(vm.is_some_and(|vm| objects::uid(&vm) == self.uid && !objects::is_deleted(&vm)))
+        Ok(vm.is_some_and(|vm| kubevirt_machine::uid(&vm) == self.uid && !kubevirt_machine::is_deleted(&vm)))
     }
 }
 

@@ -30,16 +30,17 @@ use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
-use self::index::{Action, Guest, Index, Plan, Vm, names};
-use crate::api::{LeaseSpec, MACPool, StaticIPLease, mac_lease_name};
-use crate::cluster_api::Key;
-use crate::events::Events;
-use crate::machine::{instances, virtual_machines};
+use crate::cluster::events::Events;
+use crate::cluster::object::Object;
+use crate::cluster::watch::{Change, Known, changes};
+use crate::kinds::cluster_api::Key;
+use crate::kinds::mac_pool::{MACPool, mac_lease_name};
+use crate::kinds::pool::{LeaseSpec, StaticIPLease};
+use crate::kinds::virtual_machine::{instances, virtual_machines};
+use crate::macs::index::{Action, Guest, Index, Plan, Vm, names};
 use crate::metrics::Metrics;
-use crate::object::Object;
 use crate::passes::{Error, ask, stored, version_of};
 use crate::pools::Scope;
-use crate::watch::{Change, Known, changes};
 
 /// Largest number of concurrent writes.
 const IN_FLIGHT: usize = 32;

@@ -4,8 +4,9 @@ use std::io::{self, Write as _};
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand, ValueEnum};
-use glowplug_controller::api::definitions;
-use glowplug_controller::run::{self, Options};
+use glowplug_controller::kinds::pool::definitions;
+use glowplug_controller::program::run;
+use glowplug_controller::program::run::Options;
 use tracing_subscriber::EnvFilter;
 
 /// Allocate the first-boot addresses of machines on Kubernetes.

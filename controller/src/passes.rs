@@ -1,6 +1,7 @@
 //! Runs passes over names: a name gets a pass when its objects may need a change. Passes of different names run at the
 //! same time, but a name has at most one running pass. A pass that fails is repeated with back-off.
 
+pub(crate) mod opening;
 mod queue;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,11 +21,12 @@ use kube::{Api, Client};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use self::queue::{End, Queue};
-use crate::api::{HolderKind, LeaseSpec, StaticIPLease, lease_name};
-use crate::cluster_api::Key;
-use crate::object::Object;
-use crate::registry::Stopped;
+use crate::cluster::object::Object;
+use crate::kinds::cluster_api::Key;
+use crate::kinds::lease_name::lease_name;
+use crate::kinds::pool::{HolderKind, LeaseSpec, StaticIPLease};
+use crate::ledger::registry::Stopped;
+use crate::passes::queue::{End, Queue};
 
 /// Maximum number of passes that run at the same time.
 pub(crate) const PASSES: usize = 64;

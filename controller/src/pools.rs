@@ -1,6 +1,13 @@
 //! Watches the pools of the cluster, passes them to the registry, and writes their status.
 //!
-//! Only the leader does this. The [`index`](crate::index) decides what to write; this module makes the requests.
+//! Only the leader does this. The [`index`](crate::pools::status) decides what to write; this module makes the requests.
+
+pub mod namespaces;
+pub mod node_pools;
+pub mod reference;
+pub mod selection;
+pub mod selection_cache;
+pub mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -22,15 +29,16 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::api::{GlobalStaticIPPool, StaticIPPool};
-use crate::cluster_api::WATCH_FILTER_LABEL;
-use crate::events::Events;
-use crate::index::{Index, Part, PoolFacts, PoolId, PoolObject, Update, observe};
+use crate::cluster::events::Events;
+use crate::cluster::object::Object;
+use crate::cluster::watch::events;
+use crate::kinds::cluster_api::WATCH_FILTER_LABEL;
+use crate::kinds::pool::{GlobalStaticIPPool, StaticIPPool};
+use crate::ledger::registry::{RegistryHandle, Stopped};
 use crate::metrics::Metrics;
-use crate::object::Object;
-use crate::registry::{RegistryHandle, Stopped};
-use crate::selection::{Selection, SelectionCache};
-use crate::watch::events;
+use crate::pools::selection::Selection;
+use crate::pools::selection_cache::SelectionCache;
+use crate::pools::status::{Index, Part, PoolFacts, PoolId, PoolObject, Update, observe};
 
 /// Pause between two passes. While claims arrive, each pass writes a status.
 const PAUSE: Duration = Duration::from_millis(200);

@@ -7,7 +7,6 @@
 //! The webhooks do not prevent duplicate addresses. The controller checks every pool and every machine again. The
 //! unique name of a lease prevents a second machine from getting the same address.
 
-mod machines;
 mod macs;
 
 use std::collections::BTreeSet;
@@ -30,21 +29,21 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::api::{
-    GROUP, GlobalStaticIPPool, Holder, HolderKind, LeaseSpec, MACPool, MacPool, MacPoolSpec, PoolSpec, StaticIPLease,
-    StaticIPPool, lease_name,
+use crate::cluster::object::Object;
+use crate::kinds::cluster_api::Key;
+use crate::kinds::lease_name::lease_name;
+use crate::kinds::mac_pool::{MACPool, MacPool, MacPoolSpec};
+use crate::kinds::pool::{
+    GROUP, GlobalStaticIPPool, Holder, HolderKind, LeaseSpec, PoolSpec, StaticIPLease, StaticIPPool,
 };
-use crate::cluster_api::Key;
-use crate::index::PoolId;
-use crate::machine::{VirtualMachine, kubevirt_machines, virtual_machines};
+use crate::kinds::virtual_machine::{VirtualMachine, kubevirt_machines, virtual_machines};
 use crate::machines::recorded_addresses;
 use crate::metrics::Metrics;
-use crate::object::Object;
-use crate::selection::SelectionCache;
+use crate::pools::reference::{Decision, MACHINES_PATH, decide};
+use crate::pools::selection_cache::SelectionCache;
+use crate::pools::status::PoolId;
 use crate::serve::answer;
 
-pub(crate) use machines::is_kept_for;
-pub use machines::{Decision, MACHINES_PATH, decide};
 pub use macs::{INSTANCES_PATH, MACS_PATH, check_instance, require_addresses, validate_mac_pool};
 
 /// Path of the webhook for all kinds of pools.
@@ -566,7 +565,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::MachineNetwork;
+    use crate::kinds::pool::MachineNetwork;
 
     fn id(name: &str) -> PoolId {
         PoolId { namespace: Some("clusters".to_owned()), name: name.to_owned() }

@@ -78,8 +78,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use futures::future::join_all;
-use glowplug_controller::api::{MACPool, MacPoolSpec, StaticIPLease};
-use glowplug_controller::client::connect;
+use glowplug_controller::cluster::client::connect;
+use glowplug_controller::kinds::mac_pool::{MACPool, MacPoolSpec};
+use glowplug_controller::kinds::pool::StaticIPLease;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::PostParams;
 use kube::{Api, Client};

@@ -10,7 +10,7 @@ mod support;
 use std::fs;
 use std::path::PathBuf;
 
-use glowplug_controller::api::{StaticIPLease, StaticIPPool, definitions};
+use glowplug_controller::kinds::pool::{StaticIPLease, StaticIPPool, definitions};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
@@ -183,7 +183,7 @@ async fn claim(site: &Site, name: &str) {
 
 /// Waits until the status of the pool has these counts.
 async fn until_counted(site: &Site, free: i64, waiting: u32) {
-    let is = |pool: Option<&glowplug_controller::api::StaticIPPool>| {
+    let is = |pool: Option<&glowplug_controller::kinds::pool::StaticIPPool>| {
         let status = pool.and_then(|pool| pool.status.as_ref());
         status.is_some_and(|status| {
             status.ip_addresses.is_some_and(|count| count.free == Some(free)) && status.waiting == waiting

@@ -19,7 +19,7 @@ fn secret(name: &str) -> Secret {
 async fn secrets() -> (Server, Api<Secret>) {
     let server = Server::start().await;
     let config = kube::Config::new(server.url().parse().unwrap());
-    let secrets = Api::namespaced(glowplug_controller::client::connect(config).unwrap(), "default");
+    let secrets = Api::namespaced(glowplug_controller::cluster::client::connect(config).unwrap(), "default");
     (server, secrets)
 }
 

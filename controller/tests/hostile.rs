@@ -4,11 +4,12 @@
 #[allow(dead_code, unreachable_pub)]
 mod variants;
 
-use glowplug_controller::api::{PoolSpec, StaticIPPool};
+use glowplug_controller::kinds::pool::{PoolSpec, StaticIPPool};
 use glowplug_controller::metrics::Metrics;
 use glowplug_controller::pools::Scope;
-use glowplug_controller::selection::SelectionCache;
-use glowplug_controller::webhook::{INSTANCES_PATH, MACHINES_PATH, MACS_PATH, POOLS_PATH, Webhooks};
+use glowplug_controller::pools::reference::MACHINES_PATH;
+use glowplug_controller::pools::selection_cache::SelectionCache;
+use glowplug_controller::webhook::{INSTANCES_PATH, MACS_PATH, POOLS_PATH, Webhooks};
 use http::Request;
 use http_body_util::BodyExt as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use glowplug_controller::api::{StaticIPLease, StaticIPPool};
-use glowplug_controller::events::Events;
-use glowplug_controller::node_pools::NodePools;
+use glowplug_controller::cluster::events::Events;
+use glowplug_controller::kinds::pool::{StaticIPLease, StaticIPPool};
 use glowplug_controller::pools::Scope;
-use glowplug_controller::selection::SelectionCache;
+use glowplug_controller::pools::node_pools::NodePools;
+use glowplug_controller::pools::selection_cache::SelectionCache;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
@@ -67,7 +67,7 @@ async fn create_vm(hosted: &Hosted, name: &str, labels: &Value) -> DynamicObject
 async fn holder(hosted: &Hosted, address: &str) -> Value {
     let leases: Api<StaticIPLease> = Api::all(hosted.client.clone());
     let leases = leases.list(&ListParams::default()).await.unwrap().items.into_iter().map(|lease| lease.spec);
-    let is_meant = |lease: &glowplug_controller::api::LeaseSpec| {
+    let is_meant = |lease: &glowplug_controller::kinds::pool::LeaseSpec| {
         lease.address == address && lease.network == hosted.network && lease.released.is_none()
     };
     let holder = leases.into_iter().find(is_meant).map(|lease| json!([lease.holder.kind, lease.holder.uid]));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use glowplug_controller::api::StaticIPLease;
+use glowplug_controller::kinds::pool::StaticIPLease;
 use kube::Api;
 use kube::api::DeleteParams;
 use tokio::sync::Semaphore;

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use glowplug_controller::api::{PoolSpec, StaticIPLease, StaticIPPool, lease_name};
+use glowplug_controller::kinds::lease_name::lease_name;
+use glowplug_controller::kinds::pool::{PoolSpec, StaticIPLease, StaticIPPool};
 use glowplug_controller::pools::Scope;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;

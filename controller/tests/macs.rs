@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use glowplug_controller::api::{MACPool, MacPoolSpec, StaticIPLease};
+use glowplug_controller::kinds::mac_pool::{MACPool, MacPoolSpec};
+use glowplug_controller::kinds::pool::StaticIPLease;
 use kube::Api;
 use kube::api::{ListParams, PostParams};
 use serde_json::{Value, json};

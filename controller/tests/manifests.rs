@@ -7,10 +7,13 @@ use std::path::Path;
 use std::process::Command;
 
 use clap::Parser;
-use glowplug_controller::api::definitions;
-use glowplug_controller::machine::{MAC_ADDRESSES_LABEL, MAC_POOLS_LABEL, MACHINES_LABEL, instances, virtual_machines};
-use glowplug_controller::run::Options;
-use glowplug_controller::webhook::{INSTANCES_PATH, MACHINES_PATH, MACS_PATH, POOLS_PATH};
+use glowplug_controller::kinds::pool::definitions;
+use glowplug_controller::kinds::virtual_machine::{
+    MAC_ADDRESSES_LABEL, MAC_POOLS_LABEL, MACHINES_LABEL, instances, virtual_machines,
+};
+use glowplug_controller::pools::reference::MACHINES_PATH;
+use glowplug_controller::program::run::Options;
+use glowplug_controller::webhook::{INSTANCES_PATH, MACS_PATH, POOLS_PATH};
 use serde_json::{Value, json};
 
 use crate::support::manifests::{config, documents, object, render};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use glowplug::host::claim::{Claim, Request};
-use glowplug_controller::api::{HolderKind, MachineNetwork, PoolSpec, StaticIPPool};
+use glowplug_controller::kinds::pool::{HolderKind, MachineNetwork, PoolSpec, StaticIPPool};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use kube::runtime::wait::await_condition;

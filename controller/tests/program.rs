@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use glowplug_controller::machine::MACHINES_LABEL;
+use glowplug_controller::kinds::virtual_machine::MACHINES_LABEL;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -47,7 +47,7 @@ async fn the_program_leads_and_becomes_unready_first_after_a_signal() {
 
     program.until_ended().await;
     let config = kube::Config::new(server.url().parse().unwrap());
-    let leases: Api<Lease> = Api::namespaced(glowplug_controller::client::connect(config).unwrap(), SYSTEM);
+    let leases: Api<Lease> = Api::namespaced(glowplug_controller::cluster::client::connect(config).unwrap(), SYSTEM);
     assert_eq!(leases.get("glowplug-controller").await.unwrap().spec.unwrap().holder_identity, None);
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use glowplug_controller::diagnostics::Diagnostics;
+use glowplug_controller::program::probes::Diagnostics;
 use glowplug_controller::serve::{Certificate, Phase, answer, serve};
 use http_body_util::Full;
 use hyper::body::Bytes;

@@ -1,7 +1,8 @@
 //! Tests with definitions of a later version in the cluster: this program is older than the objects, as during an upgrade
 //! and after a downgrade.
 
-use glowplug_controller::api::{GlobalPoolSpec, GlobalStaticIPPool, MACPool, PoolSpec, StaticIPPool};
+use glowplug_controller::kinds::mac_pool::MACPool;
+use glowplug_controller::kinds::pool::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPPool};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};

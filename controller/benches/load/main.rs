@@ -21,10 +21,12 @@ use std::time::{Duration, Instant};
 use futures::{StreamExt, TryStreamExt, future, stream};
 use glowplug::host::claim::{Claim, Request};
 use glowplug::host::pool::Pool;
-use glowplug_controller::api::{Holder, HolderKind, LeaseSpec, MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
+use glowplug_controller::kinds::pool::{
+    Holder, HolderKind, LeaseSpec, MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool,
+};
 use glowplug_controller::pools::Scope;
-use glowplug_controller::selection::SelectionCache;
-use glowplug_controller::webhook::MACHINES_PATH;
+use glowplug_controller::pools::reference::MACHINES_PATH;
+use glowplug_controller::pools::selection_cache::SelectionCache;
 use http_body_util::BodyExt;
 use hyper::body::Bytes;
 use k8s_openapi::api::core::v1::Secret;

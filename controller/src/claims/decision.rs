@@ -23,43 +23,44 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::api::CLUSTER_LABEL;
-use crate::cluster_api::{
-    ADDRESS_FINALIZER, CLAIM_FINALIZER, FAMILY_ANNOTATION, GROUP, IpAddress, IpAddressClaim, Key, NotReady,
-    PAUSED_ANNOTATION, REQUEST_ANNOTATION, Readiness, Version, has_finalizer, pool_kind,
+use crate::kinds::cluster_api::{
+    ADDRESS_FINALIZER, CLAIM_FINALIZER, FAMILY_ANNOTATION, GROUP, IpAddress, IpAddressClaim, Key, PAUSED_ANNOTATION,
+    REQUEST_ANNOTATION, Version, has_finalizer, pool_kind,
 };
-use crate::index::{PoolFacts, PoolId};
+use crate::kinds::ip_address_claim_status::{NotReady, Readiness};
+use crate::kinds::pool::CLUSTER_LABEL;
 use crate::passes::Problem;
+use crate::pools::status::{PoolFacts, PoolId};
 
 /// State of one name: the claim and the IPAddress of that name, and the objects on which they depend.
 #[derive(Clone, Debug)]
-pub(super) struct View {
-    pub(super) key: Key,
-    pub(super) version: Version,
+pub(crate) struct View {
+    pub(crate) key: Key,
+    pub(crate) version: Version,
     /// `None`: a consistent read found no claim.
-    pub(super) claim: Option<IpAddressClaim>,
+    pub(crate) claim: Option<IpAddressClaim>,
     /// The IPAddress. From a consistent read if the claim is deleted or gone.
-    pub(super) address: Option<IpAddress>,
+    pub(crate) address: Option<IpAddress>,
     /// UIDs of earlier claims of this name that may hold an address. A consistent read has proved that these claims are
     /// gone.
-    pub(super) former: BTreeSet<String>,
-    pub(super) cluster: Cluster,
+    pub(crate) former: BTreeSet<String>,
+    pub(crate) cluster: Cluster,
     /// Whether the watch filter of this controller selects the claim.
-    pub(super) is_watched: bool,
+    pub(crate) is_watched: bool,
     /// The pool of the claim. `None` when the pool does not exist.
-    pub(super) pool: Option<PoolFacts>,
-    pub(super) ledger: Recorded,
+    pub(crate) pool: Option<PoolFacts>,
+    pub(crate) ledger: Recorded,
     /// Why the registry did not allocate or adopt an address in this pass.
-    pub(super) problem: Option<Problem>,
+    pub(crate) problem: Option<Problem>,
     /// Whether this pass has released the addresses of the claim.
-    pub(super) is_released: bool,
+    pub(crate) is_released: bool,
     /// Whether this pass has written the status: an API server may drop members that its schema lacks.
-    pub(super) is_status_written: bool,
+    pub(crate) is_status_written: bool,
 }
 
 /// The Cluster of a claim.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Cluster {
+pub(crate) enum Cluster {
     /// The claim belongs to no Cluster.
     None,
     Running,
@@ -70,37 +71,37 @@ pub(super) enum Cluster {
 
 /// State of a claim and of its pool in the registry.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Recorded {
+pub(crate) struct Recorded {
     /// `None`: the registry does not have the pool.
-    pub(super) pool: Option<RegisteredPool>,
+    pub(crate) pool: Option<RegisteredPool>,
     /// Addresses that the claim holds, the earliest first. More than one if two leaders allocated an address.
-    pub(super) held: Vec<Held>,
+    pub(crate) held: Vec<Held>,
     /// Whether the claim waits for an address.
-    pub(super) waits: bool,
+    pub(crate) waits: bool,
     /// Whether the IPAddress belongs to another claim of the same name, and this claim cannot have its address: see
     /// [`is_left_over`].
-    pub(super) is_left_over: bool,
+    pub(crate) is_left_over: bool,
 }
 
 /// A pool of the registry.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct RegisteredPool {
-    pub(super) network: String,
-    pub(super) interface: InterfaceName,
-    pub(super) families: Vec<Family>,
-    pub(super) gateways: Vec<IpAddr>,
+pub(crate) struct RegisteredPool {
+    pub(crate) network: String,
+    pub(crate) interface: InterfaceName,
+    pub(crate) families: Vec<Family>,
+    pub(crate) gateways: Vec<IpAddr>,
 }
 
 /// An address that a claim holds.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Held {
-    pub(super) address: IpNetwork,
-    pub(super) interface: InterfaceName,
+pub(crate) struct Held {
+    pub(crate) address: IpNetwork,
+    pub(crate) interface: InterfaceName,
 }
 
 /// The next request.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// No request is needed until something changes.
     Wait,
     /// Merges this into the claim.
@@ -126,7 +127,7 @@ pub(super) enum Step {
 }
 
 /// Decides the next request. `now` is the time of a transition of a condition.
-pub(super) fn decide(view: &View, now: Timestamp) -> Step {
+pub(crate) fn decide(view: &View, now: Timestamp) -> Step {
     match &view.claim {
         None => view.clean_up().unwrap_or(Step::Wait),
         Some(claim) if view.is_stopped(claim) => view.hold_back(Step::Wait),
@@ -139,24 +140,24 @@ pub(super) fn decide(view: &View, now: Timestamp) -> Step {
 
 impl View {
     /// Whether neither a claim nor an IPAddress of this name exists.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.claim.is_none() && self.address.is_none() && self.former.is_empty()
     }
 
     /// Whether a pool is ready but the registry does not allocate from it yet. The registry may do so a moment later.
-    pub(super) fn is_early(&self) -> bool {
+    pub(crate) fn is_early(&self) -> bool {
         let is_unknown = self.ledger.pool.is_none() || self.problem.as_ref().is_some_and(Problem::is_of_pool);
         let is_ready = self.pool.as_ref().is_some_and(|pool| pool.ready.is_ok());
         self.ledger.held.is_empty() && is_unknown && is_ready
     }
 
     /// Whether the claim needs a certain address that is not available for now.
-    pub(super) fn waits_for_address(&self) -> bool {
+    pub(crate) fn waits_for_address(&self) -> bool {
         matches!(&self.problem, Some(Problem::Refused(error)) if error.is_about_address())
     }
 
     /// Whether the claim has no address, and a pool of this controller must give it one.
-    pub(super) fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         let is_served = |claim: &IpAddressClaim| {
             claim.pool.resolve(&self.key.namespace).is_some() && !claim.is_deleted() && !self.is_stopped(claim)
         };
@@ -431,7 +432,7 @@ impl View {
 }
 
 /// Why a pool allocates no address. `None`: the pool does not exist.
-pub(super) fn why_not_ready(pool: &PoolId, facts: Option<&PoolFacts>) -> String {
+pub(crate) fn why_not_ready(pool: &PoolId, facts: Option<&PoolFacts>) -> String {
     let kind = pool_kind(pool).kind;
     match facts.map(|facts| &facts.ready) {
         None => format!("{kind} {pool} does not exist"),
@@ -458,7 +459,7 @@ impl RegisteredPool {
 
 impl Recorded {
     /// Reads the state of the claim `uid` of a name, of its pool, and of its IPAddress in the registry.
-    pub(super) fn read(
+    pub(crate) fn read(
         allocator: &Allocator,
         key: &Key,
         uid: &str,
@@ -476,17 +477,17 @@ impl Recorded {
 }
 
 /// An IPAddress, and the record that the registry must adopt.
-pub(super) struct Adoptee {
-    pub(super) address: IpAddress,
+pub(crate) struct Adoptee {
+    pub(crate) address: IpAddress,
     /// The record, and the network of the pool. `None` when the registry already has a lease of the address.
-    pub(super) record: Option<(Record, String)>,
+    pub(crate) record: Option<(Record, String)>,
 }
 
 // === impl Adoptee ===
 
 impl Adoptee {
     /// Compares the IPAddress of claim `uid` with the registry. `None` when the registry does not have the pool yet.
-    pub(super) fn read(allocator: &Allocator, address: IpAddress, uid: &str) -> Option<Self> {
+    pub(crate) fn read(allocator: &Allocator, address: IpAddress, uid: &str) -> Option<Self> {
         let (key, ip) = (address.key(), address.ip()?);
         let is_known = |uid: &str| holds(allocator, &key.holder(uid), ip);
         if is_known(uid) || address.owner().is_some_and(is_known) {
@@ -502,7 +503,7 @@ impl Adoptee {
 }
 
 /// The addresses that a claim holds, the earliest first.
-pub(super) fn held_by(allocator: &Allocator, holder: &Machine) -> Vec<Held> {
+pub(crate) fn held_by(allocator: &Allocator, holder: &Machine) -> Vec<Held> {
     let mut held: Vec<_> = allocator.leases_of(holder).collect();
     held.sort_by_key(|(_, address, lease)| (lease.since, *address));
     let held = held.into_iter().map(|(_, address, lease)| Held {
@@ -534,7 +535,7 @@ fn holds(allocator: &Allocator, holder: &Machine, ip: IpAddr) -> bool {
 }
 
 /// The record in an IPAddress: the claim `uid` of the same name has the address on the interface of the pool.
-pub(super) fn record(address: &IpAddress, ip: IpAddr, uid: &str, interface: InterfaceName) -> Record {
+pub(crate) fn record(address: &IpAddress, ip: IpAddr, uid: &str, interface: InterfaceName) -> Record {
     let key = address.key();
     let prefix = address.prefix.try_into().unwrap_or(u8::MAX);
     Record {
@@ -565,13 +566,13 @@ fn remove(address: &IpAddress) -> Step {
     }
 }
 
-pub(super) fn without(metadata: &ObjectMeta, finalizer: &str) -> Vec<String> {
+pub(crate) fn without(metadata: &ObjectMeta, finalizer: &str) -> Vec<String> {
     metadata.finalizers.iter().flatten().filter(|name| *name != finalizer).cloned().collect()
 }
 
 /// The patch that sets the finalizers of an object. The patch has the version of the object, because it replaces the
 /// whole list.
-pub(super) fn finalizers(metadata: &ObjectMeta, finalizers: Vec<String>) -> Value {
+pub(crate) fn finalizers(metadata: &ObjectMeta, finalizers: Vec<String>) -> Value {
     json!({"metadata": {"resourceVersion": metadata.resource_version, "finalizers": finalizers}})
 }
 

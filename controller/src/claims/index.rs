@@ -9,15 +9,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::DynamicObject;
 
-use super::Facts;
-use super::decision::{Cluster, Recorded, View};
-use crate::cluster_api::{IpAddress, IpAddressClaim, Key, Version, WATCH_FILTER_LABEL, is_paused};
-use crate::index::PoolId;
+use crate::claims::Facts;
+use crate::claims::decision::{Cluster, Recorded, View};
+use crate::kinds::cluster_api::{IpAddress, IpAddressClaim, Key, Version, WATCH_FILTER_LABEL, is_paused};
 use crate::passes::version_of;
+use crate::pools::status::PoolId;
 
 /// All known objects, by name.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(crate) struct Index {
     version: Version,
     /// Value of the label that selects claims. Empty: claims need no label.
     watch_filter: String,
@@ -51,7 +51,7 @@ struct Ended {
 
 /// The watched kinds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Claim,
     Address,
     Cluster,
@@ -60,7 +60,7 @@ pub(super) enum Kind {
 // === impl Index ===
 
 impl Index {
-    pub(super) fn new(version: Version, watch_filter: &str) -> Self {
+    pub(crate) fn new(version: Version, watch_filter: &str) -> Self {
         Self {
             version,
             watch_filter: watch_filter.to_owned(),
@@ -72,7 +72,7 @@ impl Index {
     }
 
     /// Stores an object. Returns the names whose decision may have changed.
-    pub(super) fn apply(&mut self, kind: Kind, object: DynamicObject) -> BTreeSet<Key> {
+    pub(crate) fn apply(&mut self, kind: Kind, object: DynamicObject) -> BTreeSet<Key> {
         let key = Key::of(&object.metadata);
         match kind {
             Kind::Claim => match IpAddressClaim::read(object) {
@@ -98,7 +98,7 @@ impl Index {
     }
 
     /// Stores the facts about the pools. Returns the names whose decision may have changed.
-    pub(super) fn set_pools(&mut self, pools: Facts) -> BTreeSet<Key> {
+    pub(crate) fn set_pools(&mut self, pools: Facts) -> BTreeSet<Key> {
         let before = std::mem::replace(&mut self.pools, pools);
         let is_changed = |pool: &PoolId| {
             let name = pool.to_string();
@@ -114,7 +114,7 @@ impl Index {
     /// Removes an object. Returns the names whose decision may have changed.
     ///
     /// `version` is the last version of the object. `None` when a list no longer has the object.
-    pub(super) fn remove(&mut self, kind: Kind, key: &Key, version: Option<u64>) -> BTreeSet<Key> {
+    pub(crate) fn remove(&mut self, kind: Kind, key: &Key, version: Option<u64>) -> BTreeSet<Key> {
         let is_gone = |metadata: &ObjectMeta| version.is_none_or(|version| version_of(metadata) <= version);
         let is_reported = |ended: &mut u64| version.is_none_or(|version| *ended <= version);
         match kind {
@@ -144,7 +144,7 @@ impl Index {
 
     /// Records that the claim `uid` of a name holds an address in the ledger. If the claim does not exist, the address
     /// must be released.
-    pub(super) fn note_holder(&mut self, key: &Key, uid: &str) {
+    pub(crate) fn note_holder(&mut self, key: &Key, uid: &str) {
         let entry = self.entries.entry(key.clone()).or_default();
         if entry.claim.as_ref().is_none_or(|claim| claim.uid() != uid) {
             entry.former.insert(uid.to_owned());
@@ -152,7 +152,7 @@ impl Index {
     }
 
     /// Forgets a claim of a name after all its objects and leases are removed.
-    pub(super) fn forget(&mut self, key: &Key, uid: &str) {
+    pub(crate) fn forget(&mut self, key: &Key, uid: &str) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.former.remove(uid);
             let ended = entry.claim.take_if(|claim| claim.uid() == uid);
@@ -162,26 +162,26 @@ impl Index {
     }
 
     /// Forgets the IPAddress of a name. A consistent read after `version` did not find it.
-    pub(super) fn forget_address(&mut self, key: &Key, version: u64) {
+    pub(crate) fn forget_address(&mut self, key: &Key, version: u64) {
         self.remove(Kind::Address, key, Some(version));
         self.entries.entry(key.clone()).or_default().ended.address = Some(version);
     }
 
     /// All names. Names of older claims come first.
-    pub(super) fn by_age(&self) -> Vec<Key> {
+    pub(crate) fn by_age(&self) -> Vec<Key> {
         let mut all: Vec<(Timestamp, &Key)> = self.entries.iter().map(|(key, entry)| (entry.created(), key)).collect();
         all.sort_unstable();
         all.into_iter().map(|(_, key)| key.clone()).collect()
     }
 
     /// The names that have a claim. Names of older claims come first.
-    pub(super) fn claimed_by_age(&self) -> Vec<Key> {
+    pub(crate) fn claimed_by_age(&self) -> Vec<Key> {
         let has_claim = |key: &Key| self.entries.get(key).is_some_and(|entry| entry.claim.is_some());
         self.by_age().into_iter().filter(has_claim).collect()
     }
 
     /// The state of a name, without the part from the registry.
-    pub(super) fn view(&self, key: &Key) -> View {
+    pub(crate) fn view(&self, key: &Key) -> View {
         let empty = Entry::default();
         let entry = self.entries.get(key).unwrap_or(&empty);
         let claim = entry.claim.as_ref();
@@ -207,7 +207,7 @@ impl Index {
 
     /// The IPAddresses of one pool, or of all pools, that may be missing from the registry, each with the UID of its
     /// claim.
-    pub(super) fn unrecorded(&self, pool: Option<&PoolId>) -> Vec<(IpAddress, String)> {
+    pub(crate) fn unrecorded(&self, pool: Option<&PoolId>) -> Vec<(IpAddress, String)> {
         let of_pool = |(id, _): &&(PoolId, Key)| pool.is_none_or(|pool| pool == id);
         let unrecorded = self.unrecorded.iter().filter(of_pool).filter_map(|(_, key)| {
             let entry = self.entries.get(key)?;
@@ -220,12 +220,12 @@ impl Index {
     }
 
     /// Whether the IPAddress of a name may be missing from the registry.
-    pub(super) fn is_unrecorded(&self, pool: &PoolId, key: &Key) -> bool {
+    pub(crate) fn is_unrecorded(&self, pool: &PoolId, key: &Key) -> bool {
         self.unrecorded.contains(&(pool.clone(), key.clone()))
     }
 
     /// Records that the registry has an IPAddress.
-    pub(super) fn note_recorded(&mut self, address: &IpAddress) {
+    pub(crate) fn note_recorded(&mut self, address: &IpAddress) {
         let key = address.key();
         if let Some(pool) = address.pool.resolve(&key.namespace) {
             self.unrecorded.remove(&(pool, key));

@@ -13,8 +13,8 @@ use glowplug::host::records::ObjectDiagnostic;
 use glowplug::network::InterfaceName;
 use ipnetwork::IpNetwork;
 
-use crate::registry::Reservation;
-use crate::selection::Selection;
+use crate::ledger::registry::Reservation;
+use crate::pools::selection::Selection;
 
 /// The pools of a cluster, by the namespaces that they serve.
 pub(super) struct Authority<'s> {
@@ -132,9 +132,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::{NodePoolRef, PoolSpec};
-    use crate::index::PoolObject;
-    use crate::selection::MachinePool;
+    use crate::kinds::pool::{NodePoolRef, PoolSpec};
+    use crate::pools::selection::MachinePool;
+    use crate::pools::status::PoolObject;
 
     /// A pool of a network with these addresses, for the machines of its namespace.
     fn pool(namespace: &str, network: &str, addresses: &str) -> Arc<MachinePool> {

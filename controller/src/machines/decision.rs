@@ -35,19 +35,21 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::index::{Chosen, Memory};
-use super::objects::{
+use crate::kinds::cluster_api::Key;
+use crate::kinds::ipam_claim::vm_of_name;
+use crate::kinds::kubevirt_machine::{
     HandOut, Handed, Instance, KubevirtMachine, NetworkSecret, STATUS_MAP, created, is_deleted, secret, uid,
 };
-use super::sources::{Offer, Source, Sources};
-use crate::api::HolderKind;
-use crate::cluster_api::Key;
-use crate::ipam_claim::vm_of_name;
-use crate::ledger::Kinds;
-use crate::machine::{ADDRESSES_ANNOTATION, CloudInitKind, NetworkData, VirtualMachine, kubevirt_machine_of};
+use crate::kinds::pool::HolderKind;
+use crate::kinds::virtual_machine::{
+    ADDRESSES_ANNOTATION, CloudInitKind, NetworkData, VirtualMachine, kubevirt_machine_of,
+};
+use crate::ledger::leases::Kinds;
+use crate::ledger::registry::Reservation;
+use crate::machines::index::{Chosen, Memory};
+use crate::machines::sources::{Offer, Source, Sources};
 use crate::passes::{Problem, list};
-use crate::registry::Reservation;
-use crate::selection::Selected;
+use crate::pools::selection::Selected;
 
 /// Largest number of checks of machines that a guest does not name, in one pass.
 const MOST_STRANGERS: usize = 4;

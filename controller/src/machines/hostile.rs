@@ -8,10 +8,10 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 
-use super::index::{Index, Kind};
-use super::objects::{NetworkSecret, addresses_of, read_records};
-use crate::cluster_api::{Key, Version};
 use crate::hostile::each_object;
+use crate::kinds::cluster_api::{Key, Version};
+use crate::kinds::kubevirt_machine::{NetworkSecret, addresses_of, read_records};
+use crate::machines::index::{Index, Kind};
 
 /// Returns one object of each kind for machine `name`, with every member that the controller reads.
 fn objects_of(name: &str, address: &str) -> Vec<(Kind, &'static str, Value)> {

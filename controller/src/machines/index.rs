@@ -12,15 +12,15 @@ use glowplug::host::records::ANNOTATION_PREFIX;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::DynamicObject;
 
-use super::decision::{Notice, Stripped};
-use super::objects::{Instance, KubevirtMachine, NetworkSecret};
-use super::sources::MachineClaim;
-use crate::api::HolderKind;
-use crate::cluster_api::{Key, Version};
-use crate::ipam_claim::IpamClaim;
-use crate::machine::{VirtualMachine, kubevirt_machine_of};
+use crate::kinds::cluster_api::{Key, Version};
+use crate::kinds::ipam_claim::IpamClaim;
+use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret};
+use crate::kinds::pool::HolderKind;
+use crate::kinds::virtual_machine::{VirtualMachine, kubevirt_machine_of};
+use crate::machines::decision::{Notice, Stripped};
+use crate::machines::sources::MachineClaim;
 use crate::passes::version_of;
-use crate::selection::{Selected, Selection};
+use crate::pools::selection::{Selected, Selection};
 
 /// Largest number of VirtualMachines that one name of a KubevirtMachine can have, and of machines that the labels at one
 /// name can name, as long as a leader leads.
@@ -391,7 +391,7 @@ impl Index {
 
     /// Returns the names with a VirtualMachine or a KubevirtMachine, ordered by the creation of their oldest object.
     pub(super) fn by_age(&self) -> Vec<Key> {
-        let of = |metadata: &ObjectMeta| super::objects::created(metadata);
+        let of = |metadata: &ObjectMeta| crate::kinds::kubevirt_machine::created(metadata);
         let vms = self.vms.0.iter().filter_map(|(key, known)| Some((of(&known.object.as_ref()?.metadata), key)));
         let machines = self.machines.0.values().filter_map(|known| known.object.as_ref());
         let machines = machines.map(|machine| (of(&machine.metadata), &machine.home));
@@ -568,7 +568,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::machines::objects::HandOut;
+    use crate::kinds::kubevirt_machine::HandOut;
 
     fn key(namespace: &str, name: &str) -> Key {
         Key { namespace: namespace.to_owned(), name: name.to_owned() }

@@ -28,14 +28,14 @@ use kube::api::DynamicObject;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::decision::{Claimed, Hold, Notice, PoolSettings, Step, View};
-use super::objects::{HandOut, Named, is_deleted, uid};
-use crate::api::{AddressesFrom, HolderKind, PoolSpec, ProviderPoolRef};
-use crate::cluster_api::{GROUP, IpAddress, Key, PoolRef, Version, has_finalizer};
-use crate::ipam_claim::{IpamClaim, claim_name};
-use crate::machine::VirtualMachine;
+use crate::kinds::cluster_api::{GROUP, IpAddress, Key, PoolRef, Version, has_finalizer};
+use crate::kinds::ipam_claim::{IpamClaim, claim_name};
+use crate::kinds::kubevirt_machine::{HandOut, Named, is_deleted, uid};
+use crate::kinds::pool::{AddressesFrom, HolderKind, PoolSpec, ProviderPoolRef};
+use crate::kinds::virtual_machine::VirtualMachine;
+use crate::machines::decision::{Claimed, Hold, Notice, PoolSettings, Step, View};
 use crate::passes::Problem;
-use crate::selection::Selected;
+use crate::pools::selection::Selected;
 
 /// Label of the IPAddressClaims that the controller creates for machines. The value is `true`.
 pub(super) const CLAIM_LABEL: &str = "ipam.glowplug.dev/machine-claim";

@@ -24,11 +24,10 @@ use kube::api::DynamicObject;
 use pnet_base::MacAddr;
 use serde_json::{Value, json};
 
-use crate::api::{
-    Holder, HolderKind, LeaseSpec, MAC_BITS, MAC_NETWORK, MacPool, MacPoolSpec, MacPoolStatus, parse_mac_lease_name,
-};
-use crate::cluster_api::Key;
-use crate::machine::{awaits_mac_addresses, by_name, interfaces, items, requires_mac_addresses};
+use crate::kinds::cluster_api::Key;
+use crate::kinds::mac_pool::{MAC_BITS, MAC_NETWORK, MacPool, MacPoolSpec, MacPoolStatus, parse_mac_lease_name};
+use crate::kinds::pool::{Holder, HolderKind, LeaseSpec};
+use crate::kinds::virtual_machine::{awaits_mac_addresses, by_name, interfaces, items, requires_mac_addresses};
 use crate::metrics::MacPoolCount;
 use crate::passes::version_of;
 use glowplug::network::parse_mac_address;

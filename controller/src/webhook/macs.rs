@@ -10,9 +10,9 @@
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
-use super::Verdict;
-use crate::api::{MacPool, MacPoolSpec};
-use crate::machine::{MAC_ADDRESSES_LABEL, interfaces, requires_mac_addresses};
+use crate::kinds::mac_pool::{MacPool, MacPoolSpec};
+use crate::kinds::virtual_machine::{MAC_ADDRESSES_LABEL, interfaces, requires_mac_addresses};
+use crate::webhook::Verdict;
 
 /// Path of the webhook for VirtualMachines of MACPools.
 pub const MACS_PATH: &str = "/mutate-mac-addresses";

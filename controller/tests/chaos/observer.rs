@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::StreamExt;
-use glowplug_controller::api::StaticIPLease;
+use glowplug_controller::kinds::pool::StaticIPLease;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ApiResource, DynamicObject, ListParams, WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt};

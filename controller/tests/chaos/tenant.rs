@@ -8,7 +8,7 @@ use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-use glowplug_controller::api::{MachineNetwork, PoolSpec, StaticIPPool};
+use glowplug_controller::kinds::pool::{MachineNetwork, PoolSpec, StaticIPPool};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use crate::count;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use glowplug_controller::api::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
+use glowplug_controller::kinds::pool::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
 use glowplug_controller::metrics::Metrics;
 use glowplug_controller::pools::Scope;
-use glowplug_controller::run::reconcile;
-use glowplug_controller::selection::SelectionCache;
+use glowplug_controller::pools::selection_cache::SelectionCache;
+use glowplug_controller::program::run::reconcile;
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
 };

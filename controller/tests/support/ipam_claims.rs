@@ -1,6 +1,6 @@
 //! A namespace with IPAMClaims, and the objects on which they depend.
 
-use glowplug_controller::api::{PoolSpec, StaticIPPool};
+use glowplug_controller::kinds::pool::{PoolSpec, StaticIPPool};
 use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use glowplug_controller::api::{LeaseSpec, StaticIPLease, definitions};
+use glowplug_controller::kinds::pool::{LeaseSpec, StaticIPLease, definitions};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};

@@ -8,12 +8,12 @@ use glowplug::host::Timestamp;
 use glowplug::host::claim::{Allocation, Claim, Lease, Machine, Request};
 use glowplug::host::pool::Pool;
 use glowplug::host::registry::Registry;
-use glowplug_controller::api::{HolderKind, LeaseSpec, PoolSpec, StaticIPLease};
-use glowplug_controller::ledger::{ApiLedger, Kinds};
+use glowplug_controller::kinds::pool::{HolderKind, LeaseSpec, PoolSpec, StaticIPLease};
+use glowplug_controller::ledger::leases::{ApiLedger, Kinds};
+use glowplug_controller::ledger::registry::{RegistryHandle, Served, Stopped};
 use glowplug_controller::macs::Observer;
 use glowplug_controller::metrics::Metrics;
 use glowplug_controller::pools::{Pools, Scope};
-use glowplug_controller::registry::{RegistryHandle, Served, Stopped};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use tokio::runtime::Handle;
@@ -31,8 +31,8 @@ pub fn pool(network: &str, addresses: &[&str]) -> Pool {
 
 /// The specification of a pool with these addresses.
 pub fn pool_spec(network: &str, addresses: &[&str]) -> PoolSpec {
-    let networks =
-        ["10.0.0.0/16", "fd00::/64"].map(|cidr| glowplug_controller::api::MachineNetwork { cidr: cidr.to_owned() });
+    let networks = ["10.0.0.0/16", "fd00::/64"]
+        .map(|cidr| glowplug_controller::kinds::pool::MachineNetwork { cidr: cidr.to_owned() });
     PoolSpec {
         network: network.to_owned(),
         addresses: addresses.iter().map(|text| (*text).to_owned()).collect(),
@@ -68,7 +68,7 @@ fn row(spec: LeaseSpec) -> (String, String, bool) {
 
 /// The name of the lease of an address.
 pub fn name(network: &str, address: &str) -> String {
-    glowplug_controller::api::lease_name(address.parse().unwrap(), network).unwrap()
+    glowplug_controller::kinds::lease_name::lease_name(address.parse().unwrap(), network).unwrap()
 }
 
 /// The version of an object as a number.

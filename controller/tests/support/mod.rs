@@ -23,8 +23,8 @@ pub mod trouble;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use glowplug_controller::api::{StaticIPLease, definitions};
-use glowplug_controller::client::connect;
+use glowplug_controller::cluster::client::connect;
+use glowplug_controller::kinds::pool::{StaticIPLease, definitions};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use k8s_openapi::api::events::v1::Event;

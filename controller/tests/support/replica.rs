@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use glowplug_controller::metrics::Metrics;
 use glowplug_controller::pools::Scope;
-use glowplug_controller::selection::SelectionCache;
+use glowplug_controller::pools::selection_cache::SelectionCache;
 use glowplug_controller::serve::{Certificate, Phase, serve};
 use glowplug_controller::webhook::Webhooks;
 use kube::Api;

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use futures::{StreamExt, stream};
 use glowplug::host::claim::Machine;
-use glowplug_controller::api::{HolderKind, StaticIPLease};
-use glowplug_controller::registry::RegistryHandle;
+use glowplug_controller::kinds::pool::{HolderKind, StaticIPLease};
+use glowplug_controller::ledger::registry::RegistryHandle;
 use kube::Api;
 
 use super::Cluster;

@@ -4,10 +4,10 @@ use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cluster_api::{IpAddress, Version};
-use crate::index::PoolId;
-use crate::ipam_claim::IpamClaim;
+use crate::kinds::cluster_api::{IpAddress, Version};
+use crate::kinds::ipam_claim::IpamClaim;
 use crate::machines::sources::MachineClaim;
+use crate::pools::status::PoolId;
 
 fn key() -> Key {
     Key { namespace: "n".to_owned(), name: "w".to_owned() }
@@ -680,7 +680,7 @@ fn from_source(from: &Value) -> View {
         "network": "infra/vlan10", "addressesFrom": from, "gateway": ["10.0.0.1"], "machineSelector": {},
         "machineNetwork": [{"cidr": "10.0.0.0/16"}],
     });
-    let spec: crate::api::PoolSpec = serde_json::from_value(spec).unwrap();
+    let spec: crate::kinds::pool::PoolSpec = serde_json::from_value(spec).unwrap();
     let pool = spec.check(Some("n"), "p").0.unwrap();
     let wishes = PoolSettings { source: Source::of(&spec, pool.gateways()), ..PoolSettings::default() };
     let mut view = View { pools: [("n/p".to_owned(), wishes)].into(), ..view() };

@@ -16,7 +16,7 @@ use glowplug::drive::{self, Volume};
 use glowplug::formats::{Meaning, read_network};
 use glowplug::host::image::{ConfigDrive, Instance, NoCloud};
 use glowplug::network::{Link, NetworkConfig};
-use glowplug_controller::machine::MAC_ADDRESSES_LABEL;
+use glowplug_controller::kinds::virtual_machine::MAC_ADDRESSES_LABEL;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
-use glowplug_controller::api::{MachineNetwork, NodePoolRef, PoolSpec, StaticIPLease, StaticIPPool};
+use glowplug_controller::kinds::pool::{MachineNetwork, NodePoolRef, PoolSpec, StaticIPLease, StaticIPPool};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};

@@ -1,7 +1,7 @@
 //! Claims of Cluster API: from the claim to the IPAddress, and its removal.
 
-use glowplug_controller::api::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPPool};
-use glowplug_controller::object::Object;
+use glowplug_controller::cluster::object::Object;
+use glowplug_controller::kinds::pool::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPPool};
 use glowplug_controller::pools::Scope;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};

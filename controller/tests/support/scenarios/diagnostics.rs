@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use glowplug_controller::diagnostics::Diagnostics;
 use glowplug_controller::metrics::Metrics;
+use glowplug_controller::program::probes::Diagnostics;
 use glowplug_controller::serve::{Phase, serve};
 use tokio::net::TcpListener;
 use tokio::sync::watch;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use glowplug_controller::client::Writes;
-use glowplug_controller::election::{Candidate, Term};
+use glowplug_controller::cluster::client::Writes;
+use glowplug_controller::program::election::{Candidate, Term};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube::api::{Patch, PatchParams};

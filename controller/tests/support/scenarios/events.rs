@@ -1,6 +1,6 @@
 //! Events: how the API server stores the events that the controller publishes.
 
-use glowplug_controller::events::Events;
+use glowplug_controller::cluster::events::Events;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;

@@ -1,6 +1,6 @@
 //! IPAMClaims that pools serve: from the claim to its addresses, and their release.
 
-use glowplug_controller::api::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPPool};
+use glowplug_controller::kinds::pool::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPPool};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};

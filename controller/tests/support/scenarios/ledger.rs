@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use glowplug_controller::api::{HolderKind, StaticIPLease};
+use glowplug_controller::kinds::pool::{HolderKind, StaticIPLease};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};

@@ -27,7 +27,7 @@ use std::collections::BTreeSet;
 
 use glowplug::diagnostic::Diagnostics;
 use glowplug::render::dracut;
-use glowplug_controller::api::{StaticIPLease, StaticIPPool};
+use glowplug_controller::kinds::pool::{StaticIPLease, StaticIPPool};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};

@@ -5,7 +5,8 @@
 
 use std::ops::Deref;
 
-use glowplug_controller::api::{MACPool, MacPoolSpec, StaticIPLease};
+use glowplug_controller::kinds::mac_pool::{MACPool, MacPoolSpec};
+use glowplug_controller::kinds::pool::StaticIPLease;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! Checks that an API server accepts the shipped manifests.
 
-use glowplug_controller::definitions;
+use glowplug_controller::program::definitions;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use serde_json::Value;

@@ -3,7 +3,7 @@
 use glowplug::host::Timestamp;
 use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Claim, Request};
-use glowplug_controller::api::{
+use glowplug_controller::kinds::pool::{
     GlobalPoolSpec, GlobalStaticIPPool, HolderKind, MachineNetwork, POOL_FINALIZER, PoolSpec, StaticIPPool,
 };
 use k8s_openapi::api::events::v1::Event;

@@ -1,7 +1,7 @@
 //! Tests how the leader reconciles single objects of KubeVirt. The programs of KubeVirt do not run.
 
-use glowplug_controller::api::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
-use glowplug_controller::object::Object;
+use glowplug_controller::cluster::object::Object;
+use glowplug_controller::kinds::pool::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};

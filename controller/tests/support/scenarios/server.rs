@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use futures::{StreamExt, TryStreamExt};
-use glowplug_controller::api::{
-    AddressCount, Holder, HolderKind, LeaseSpec, PoolSpec, PoolStatus, StaticIPLease, StaticIPPool, lease_name,
+use glowplug_controller::kinds::lease_name::lease_name;
+use glowplug_controller::kinds::pool::{
+    AddressCount, Holder, HolderKind, LeaseSpec, PoolSpec, PoolStatus, StaticIPLease, StaticIPPool,
 };
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;

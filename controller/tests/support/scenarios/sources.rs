@@ -1,7 +1,7 @@
 //! Machines whose addresses another program chooses: a network provider with IPAMClaims, or another IPAM provider of
 //! Cluster API. Stand-ins replace these programs.
 
-use glowplug_controller::api::{StaticIPLease, StaticIPPool};
+use glowplug_controller::kinds::pool::{StaticIPLease, StaticIPPool};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};

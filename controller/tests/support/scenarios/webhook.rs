@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use glowplug_controller::api::{
+use glowplug_controller::kinds::pool::{
     GlobalPoolSpec, GlobalStaticIPPool, MachineNetwork, NodePoolRef, PoolSpec, StaticIPLease, StaticIPPool,
 };
-use glowplug_controller::machine::{
+use glowplug_controller::kinds::virtual_machine::{
     MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, MACHINES_LABEL, NODE_POOL_LABEL, kubevirt_machines, node_pools,
     virtual_machines,
 };
 use glowplug_controller::pools::Scope;
-use glowplug_controller::selection::SelectionCache;
-use glowplug_controller::webhook::{MACHINES_PATH, POOLS_PATH};
+use glowplug_controller::pools::reference::MACHINES_PATH;
+use glowplug_controller::pools::selection_cache::SelectionCache;
+use glowplug_controller::webhook::POOLS_PATH;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::{Namespace, Secret};

@@ -1,0 +1,402 @@
+//! Decides the next request for the IPAMClaim of one name. Pure, as the decision about IPAddressClaims.
+//!
+//! | state of the claim | requests, in this order |
+//! |---|---|
+//! | needs addresses | finalizer, lease, status |
+//! | has addresses in its status that no lease records | finalizer, lease |
+//! | is being deleted | status without addresses, release the lease, remove the finalizer |
+//! | does not exist, by a consistent read | release the lease |
+//!
+//! These rules prevent two machines from using the same address:
+//!
+//! - The status has an address only after the lease. Addresses that are in the status before are recorded before any
+//!   address is allocated, and are never replaced.
+//! - A lease is released only when no instance with the name of the virtual machine exists, by a consistent read. The
+//!   status has lost its addresses before that read. So an instance that is created later finds no address.
+//! - A claim whose virtual machine is gone must not hinder a new virtual machine of the same name, which needs a claim
+//!   of the same name. So the claim may end while an instance of the new virtual machine exists. The lease then stays
+//!   until that instance is gone, because its pod may have read the earlier status. A claim that names other virtual
+//!   machines, too, does not end before all their instances: its lease would not name them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use glowplug::host::address::parse_address;
+use glowplug::host::allocator::{Allocator, ClaimError};
+use glowplug::host::claim::{Claim, Claimant, Machine, Record, Request};
+use glowplug::host::pool::Pool;
+use glowplug::network::{Family, InterfaceName};
+use ipnetwork::IpNetwork;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+
+use crate::claims::decision::{Held, finalizers, held_by, why_not_ready, without};
+use crate::kinds::cluster_api::{CLAIM_FINALIZER, Key, REQUEST_ANNOTATION, has_finalizer, is_in_use};
+use crate::kinds::ipam_claim::{Failure, IpamClaim, IpsAllocated, vm_of_name};
+use crate::passes::Problem;
+use crate::pools::status::{PoolFacts, PoolId};
+
+/// State of one name.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) key: Key,
+    /// `None`: a consistent read found no claim.
+    pub(crate) claim: Option<IpamClaim>,
+    /// Earlier claims of this name that may hold addresses: the names of their virtual machines, by the UID of the
+    /// claim. A consistent read has proved that these claims are gone.
+    pub(crate) former: BTreeMap<String, BTreeSet<String>>,
+    pub(crate) pool: Serving,
+    pub(crate) ledger: Recorded,
+    /// Why the registry did not allocate or adopt addresses in this pass.
+    pub(crate) problem: Option<Problem>,
+    /// The instances with the names of the virtual machines, from consistent reads after the last write of the status.
+    /// `None`: not read yet.
+    pub(crate) guests: Option<Vec<Guest>>,
+    /// Whether this pass has released the addresses of the claim.
+    pub(crate) is_released: bool,
+    /// Whether this pass has written the status: an API server may drop members that its schema lacks.
+    pub(crate) is_status_written: bool,
+}
+
+/// The pool that serves a claim.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Serving {
+    /// No pool serves the claim. Another program may serve it.
+    None,
+    Pool(PoolId, PoolFacts),
+    /// These pools, and maybe more, serve the network of the claim.
+    Several(PoolId, PoolId),
+}
+
+/// An instance of KubeVirt: a guest that may use the addresses.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Guest {
+    pub(crate) name: String,
+    /// UIDs of the instance and of its owners.
+    pub(crate) uids: BTreeSet<String>,
+}
+
+/// State of a claim and of its pool in the registry.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Recorded {
+    /// `None`: the registry does not have the pool.
+    pub(crate) pool: Option<RegisteredPool>,
+    /// Addresses that the claim holds, the earliest first. More than one of a family if two leaders allocated addresses.
+    pub(crate) held: Vec<Held>,
+    /// Whether the claim waits for addresses.
+    pub(crate) waits: bool,
+}
+
+/// A pool of the registry.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RegisteredPool {
+    pub(crate) network: String,
+    pub(crate) interface: InterfaceName,
+    pub(crate) families: BTreeSet<Family>,
+}
+
+/// The next request.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    /// No request is needed until something changes.
+    Wait,
+    /// Merges this into the claim.
+    PatchClaim(Value),
+    /// Merges this into the status of the claim, which then has this state.
+    PatchStatus(Value, IpsAllocated),
+    /// Reads the instances with these names.
+    ReadGuests(BTreeSet<String>),
+    /// Records that the claim holds the addresses of its status on this network.
+    Adopt(Record, String),
+    /// Claims addresses.
+    Claim(Claim),
+    /// Keeps these addresses of the claimant and releases the other addresses, which no status ever had.
+    Keep(Claimant, Vec<IpAddr>),
+    /// Removes the claim from the wait queue.
+    Withdraw,
+    /// Releases everything that a claim holds.
+    Release(Machine),
+}
+
+/// Decides the next request. `now` is the time of a transition of a condition.
+pub(crate) fn decide(view: &View, now: Timestamp) -> Step {
+    match &view.claim {
+        None => view.release_former().unwrap_or(Step::Wait),
+        Some(claim) if claim.is_deleted() => view.end(claim, now),
+        Some(claim) => view.serve(claim, now),
+    }
+}
+
+// === impl View ===
+
+impl View {
+    /// Whether neither a claim of this name nor a lease of an earlier claim exists.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.claim.is_none() && self.former.is_empty()
+    }
+
+    /// Whether a pool is ready but the registry does not allocate from it yet. The registry may do so a moment later.
+    pub(crate) fn is_early(&self) -> bool {
+        let is_unknown = self.ledger.pool.is_none() || self.problem.as_ref().is_some_and(Problem::is_of_pool);
+        let is_ready = matches!(&self.pool, Serving::Pool(_, facts) if facts.ready.is_ok());
+        self.ledger.held.is_empty() && is_unknown && is_ready
+    }
+
+    /// Whether the claim needs a certain address that is not available for now.
+    pub(crate) fn waits_for_address(&self) -> bool {
+        matches!(&self.problem, Some(Problem::Refused(error)) if error.is_about_address())
+    }
+
+    /// Whether the claim has no address, and a pool of this controller must give it one.
+    pub(crate) fn is_waiting(&self) -> bool {
+        let is_served = self.claim.as_ref().is_some_and(|claim| !claim.is_deleted()) && self.pool != Serving::None;
+        is_served && self.ledger.held.is_empty()
+    }
+
+    /// Whether an instance keeps addresses of a claim that has ended or is ending.
+    pub(crate) fn waits_for_guest(&self) -> bool {
+        self.guests.as_ref().is_some_and(|guests| !guests.is_empty())
+    }
+
+    /// Removes a waiting claim from the wait queue, because it must not get an address now. Returns `step` for a claim
+    /// that does not wait.
+    fn hold_back(&self, step: Step) -> Step {
+        if self.ledger.waits { Step::Withdraw } else { step }
+    }
+
+    /// The names of every virtual machine that may use an address of a claim of this name.
+    fn users(&self) -> BTreeSet<String> {
+        let of_claim = self.claim.iter().flat_map(IpamClaim::users);
+        of_claim.chain(self.former.values().flatten().cloned()).collect()
+    }
+
+    /// Reads the virtual machines that may use an address.
+    fn read_guests(&self) -> Step {
+        Step::ReadGuests(self.users())
+    }
+
+    /// The next request that releases the addresses of an earlier claim. `None`: nothing is left to do for now.
+    fn release_former(&self) -> Option<Step> {
+        if self.former.is_empty() {
+            return None;
+        }
+        let Some(guests) = &self.guests else { return Some(self.read_guests()) };
+        let is_unused = |users: &BTreeSet<String>| guests.iter().all(|guest| !users.contains(&guest.name));
+        let (uid, _) = self.former.iter().find(|(_, users)| is_unused(users))?;
+        Some(Step::Release(self.key.holder(uid)))
+    }
+
+    fn end(&self, claim: &IpamClaim, now: Timestamp) -> Step {
+        if let Some(step) = self.release_former() {
+            return step;
+        }
+        if !has_finalizer(&claim.metadata, CLAIM_FINALIZER) || is_in_use(&claim.metadata) {
+            return self.hold_back(Step::Wait);
+        }
+        let Some(guests) = &self.guests else { return self.read_guests() };
+        let users = claim.users();
+        let mut guests = guests.iter().filter(|guest| users.contains(&guest.name)).peekable();
+        let remove = || Step::PatchClaim(finalizers(&claim.metadata, without(&claim.metadata, CLAIM_FINALIZER)));
+        if guests.peek().is_some() {
+            // A claim without an owner may belong to any instance of its name.
+            let is_own = |guest: &Guest| claim.owners().any(|owner| guest.uids.contains(&owner.uid));
+            // A later leader knows only the lease, and so only the virtual machine in the name of the claim.
+            let has_others = users.iter().any(|user| user != vm_of_name(&self.key.name));
+            return match has_others || claim.owners().next().is_none() || guests.any(is_own) {
+                true => self.hold_back(Step::Wait),
+                false => self.hold_back(remove()),
+            };
+        }
+        if self.is_released {
+            return remove();
+        }
+        match self.report(claim, IpsAllocated::Released, now) {
+            Step::Wait => Step::Release(self.key.holder(claim.uid())),
+            clear => clear,
+        }
+    }
+
+    fn serve(&self, claim: &IpamClaim, now: Timestamp) -> Step {
+        let (pool, facts) = match &self.pool {
+            Serving::None => return self.release_former().unwrap_or_else(|| self.hold_back(Step::Wait)),
+            Serving::Several(pool, other) if self.ledger.held.is_empty() => {
+                let (pool, other) = (title(pool), title(other));
+                let message = format!("{pool} and {other} serve network {:?}, expected one pool", claim.network);
+                return self.refuse(claim, Failure::PoolNotReady, message, now);
+            }
+            Serving::Several(pool, _) => (pool, None),
+            Serving::Pool(pool, facts) => (pool, Some(facts)),
+        };
+        if !has_finalizer(&claim.metadata, CLAIM_FINALIZER) {
+            let all = claim.metadata.finalizers.iter().flatten().cloned();
+            let all = all.chain([CLAIM_FINALIZER.to_owned()]).collect();
+            return Step::PatchClaim(finalizers(&claim.metadata, all));
+        }
+        let addresses = match claim.addresses() {
+            Ok(addresses) => addresses,
+            Err(message) => return self.refuse(claim, Failure::AddressConflict, message, now),
+        };
+        if !addresses.is_empty() {
+            return self.compare(claim, pool, facts, &addresses, now);
+        }
+        if let Some(step) = self.release_former() {
+            return step;
+        }
+        let held = self.first_of_each_family();
+        // A crash may have stored the lease of only one family.
+        let families: BTreeSet<Family> = held.iter().map(|address| Family::of(address.ip())).collect();
+        let needed = self.ledger.pool.as_ref().map(|pool| &pool.families);
+        match facts {
+            Some(facts) if held.is_empty() || needed.is_some_and(|needed| !needed.is_subset(&families)) => {
+                self.allocate(claim, pool, facts, now)
+            }
+            _ => self.report(claim, IpsAllocated::Done(held), now),
+        }
+    }
+
+    /// The addresses that the claim gets: the earliest of each family.
+    fn first_of_each_family(&self) -> Vec<IpNetwork> {
+        let mut first = BTreeMap::new();
+        for held in &self.ledger.held {
+            first.entry(Family::of(held.address.ip())).or_insert(held.address);
+        }
+        first.into_values().collect()
+    }
+
+    /// Compares the addresses of the status with the leases of the claim.
+    fn compare(
+        &self,
+        claim: &IpamClaim,
+        pool: &PoolId,
+        facts: Option<&PoolFacts>,
+        addresses: &[IpNetwork],
+        now: Timestamp,
+    ) -> Step {
+        let given: BTreeSet<IpAddr> = addresses.iter().map(IpNetwork::ip).collect();
+        let held: BTreeSet<IpAddr> = self.ledger.held.iter().map(|held| held.address.ip()).collect();
+        if given.is_subset(&held) {
+            let families: BTreeSet<Family> = given.iter().map(|address| Family::of(*address)).collect();
+            let is_surplus = |address: &IpAddr| !given.contains(address) && families.contains(&Family::of(*address));
+            return match self.ledger.held.first().filter(|_| held.iter().any(is_surplus)) {
+                Some(first) => {
+                    let claimant = Claimant { machine: self.key.holder(claim.uid()), interface: first.interface };
+                    Step::Keep(claimant, given.into_iter().collect())
+                }
+                None => self
+                    .release_former()
+                    .unwrap_or_else(|| self.report(claim, IpsAllocated::Done(addresses.to_vec()), now)),
+            };
+        }
+        if let Some(Problem::Mismatch(message)) = &self.problem {
+            return self.refuse(claim, Failure::AddressConflict, message.clone(), now);
+        }
+        match &self.ledger.pool {
+            Some(registered) => {
+                let record = record(claim, addresses.to_vec(), pool, registered.interface);
+                Step::Adopt(record, registered.network.clone())
+            }
+            None => self.refuse(claim, Failure::PoolNotReady, why_not_ready(pool, facts), now),
+        }
+    }
+
+    fn allocate(&self, claim: &IpamClaim, pool: &PoolId, facts: &PoolFacts, now: Timestamp) -> Step {
+        let report = |failure, message: String| self.report(claim, IpsAllocated::Failed(failure, message), now);
+        match &self.problem {
+            Some(Problem::Refused(error @ ClaimError::Exhausted { .. })) => {
+                return report(Failure::SubnetExhausted, error.to_string());
+            }
+            Some(problem) if problem.is_of_pool() => {
+                return report(Failure::PoolNotReady, why_not_ready(pool, Some(facts)));
+            }
+            Some(Problem::Refused(error)) if error.is_about_address() => {
+                return report(Failure::AddressConflict, error.to_string());
+            }
+            Some(problem) => return self.refuse(claim, Failure::AllocationFailed, problem.to_string(), now),
+            None => {}
+        }
+        if facts.ready.is_err() || self.ledger.pool.is_none() {
+            return self.refuse(claim, Failure::PoolNotReady, why_not_ready(pool, Some(facts)), now);
+        }
+        let addresses = match requested(claim) {
+            Ok(addresses) => addresses,
+            Err(message) => return self.refuse(claim, Failure::AllocationFailed, message, now),
+        };
+        Step::Claim(Claim {
+            machine: self.key.holder(claim.uid()),
+            created: claim.created(),
+            requests: vec![Request { pool: pool.to_string(), family: None, addresses }],
+            sticky: facts.sticky,
+        })
+    }
+
+    /// Reports in the status why a claim gets no address, when waiting does not help.
+    fn refuse(&self, claim: &IpamClaim, failure: Failure, message: String, now: Timestamp) -> Step {
+        self.hold_back(self.report(claim, IpsAllocated::Failed(failure, message), now))
+    }
+
+    fn report(&self, claim: &IpamClaim, state: IpsAllocated, now: Timestamp) -> Step {
+        let patch = claim.status_patch(&state, now).filter(|_| !self.is_status_written);
+        patch.map_or(Step::Wait, |patch| Step::PatchStatus(patch, state))
+    }
+}
+
+/// The addresses that the annotation of a claim requests, with a comma between them.
+fn requested(claim: &IpamClaim) -> Result<Vec<IpAddr>, String> {
+    let annotation = claim.metadata.annotations.as_ref().and_then(|all| all.get(REQUEST_ANNOTATION));
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for text in annotation.iter().flat_map(|annotation| annotation.split(',')) {
+        let place = || format!("annotation {REQUEST_ANNOTATION}");
+        let address = parse_address(text.trim()).map_err(|error| error.at(place()).to_string())?;
+        if let Some(other) = addresses.iter().find(|other| Family::of(**other) == Family::of(address)) {
+            return Err(format!("{}: \"{other}\" and \"{address}\", expected one address of each family", place()));
+        }
+        addresses.push(address);
+    }
+    Ok(addresses)
+}
+
+/// The record in the status of a claim: the claim has the addresses on the interface of the pool.
+pub(crate) fn record(claim: &IpamClaim, addresses: Vec<IpNetwork>, pool: &PoolId, interface: InterfaceName) -> Record {
+    let key = claim.key();
+    Record {
+        claimant: Claimant { machine: key.holder(claim.uid()), interface },
+        node_pool: Some(pool.to_string()),
+        attachments: Vec::new(),
+        network: None,
+        addresses,
+        source: format!("IPAMClaim {key}"),
+    }
+}
+
+fn title(pool: &PoolId) -> String {
+    format!("{} {pool}", crate::kinds::cluster_api::pool_kind(pool).kind)
+}
+
+// === impl Recorded ===
+
+impl Recorded {
+    /// Reads the state of the claim `uid` of a name, and of its pool.
+    pub(crate) fn read(allocator: &Allocator, key: &Key, uid: &str, pool: Option<&PoolId>) -> Self {
+        let holder = key.holder(uid);
+        Self {
+            pool: pool.and_then(|pool| allocator.pool(&pool.to_string())).map(RegisteredPool::of),
+            held: held_by(allocator, &holder),
+            waits: allocator.waits(&holder),
+        }
+    }
+}
+
+// === impl RegisteredPool ===
+
+impl RegisteredPool {
+    fn of(pool: &Pool) -> Self {
+        Self {
+            network: pool.network().to_owned(),
+            interface: pool.interface(),
+            families: pool.spaces().map(|space| space.family()).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,378 @@
+//! State of IPAMClaims and of the networks and pools on which they depend. Pure, as the index of IPAddressClaims.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::jiff::Timestamp;
+use kube::api::DynamicObject;
+
+use crate::claims::ipam::decision::{Recorded, Serving, View};
+use crate::kinds::cluster_api::{CLAIM_FINALIZER, Key, has_finalizer};
+use crate::kinds::ipam_claim::{IpamClaim, network_name, vm_of_name};
+use crate::passes::version_of;
+use crate::pools::Facts;
+use crate::pools::status::PoolId;
+
+/// All known claims, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    entries: BTreeMap<Key, Entry>,
+    /// Names of networks, by network attachment definition.
+    networks: BTreeMap<Key, String>,
+    /// Facts about the pools, by the name of the pool.
+    pools: Facts,
+    /// Claims whose addresses may be missing from the registry.
+    unrecorded: BTreeSet<Key>,
+}
+
+/// State of one name.
+#[derive(Debug, Default)]
+struct Entry {
+    claim: Option<IpamClaim>,
+    /// Whether the registry has adopted the addresses of the claim.
+    is_adopted: bool,
+    /// Claims that may be gone and may hold addresses: the names of their virtual machines, by the UID of the claim.
+    former: BTreeMap<String, BTreeSet<String>>,
+    /// Version of a claim that is gone. Kept until a watch reports the deletion, because events of older versions may
+    /// arrive before that.
+    ended: Option<u64>,
+}
+
+/// The watched kinds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kind {
+    Claim,
+    Attachment,
+}
+
+// === impl Index ===
+
+impl Index {
+    /// Stores an object. Returns the names whose decision may have changed.
+    pub(crate) fn apply(&mut self, kind: Kind, object: DynamicObject) -> BTreeSet<Key> {
+        let key = Key::of(&object.metadata);
+        match kind {
+            Kind::Claim => self.apply_claim(IpamClaim::read(object)),
+            Kind::Attachment => self.set_network(key, network_name(&object)),
+        }
+    }
+
+    /// Removes an object. Returns the names whose decision may have changed.
+    ///
+    /// `version` is the last version of the object. `None` when a list no longer has the object.
+    pub(crate) fn remove(&mut self, kind: Kind, key: &Key, version: Option<u64>) -> BTreeSet<Key> {
+        if kind == Kind::Attachment {
+            return self.set_network(key.clone(), None);
+        }
+        let is_ours = self.concerns(key);
+        let Some(entry) = self.entries.get_mut(key) else { return BTreeSet::new() };
+        entry.ended.take_if(|ended| version.is_none_or(|version| *ended <= version));
+        let gone = entry.claim.take_if(|claim| version.is_none_or(|version| version_of(&claim.metadata) <= version));
+        let names = gone.iter().map(|_| key.clone()).collect();
+        if let Some(claim) = gone {
+            entry.is_adopted = false;
+            if is_ours {
+                entry.former.insert(claim.uid().to_owned(), claim.users());
+            }
+            self.unrecorded.remove(key);
+        }
+        self.tidy(key);
+        names
+    }
+
+    /// Removes the claim of a name. The API server has reported that `version` was its last version.
+    pub(crate) fn end(&mut self, key: &Key, version: u64) {
+        self.remove(Kind::Claim, key, Some(version));
+        self.entries.entry(key.clone()).or_default().ended = Some(version);
+    }
+
+    /// Forgets a claim of a name after all its leases are released.
+    pub(crate) fn forget(&mut self, key: &Key, uid: &str) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.former.remove(uid);
+            self.tidy(key);
+        }
+    }
+
+    /// Records that the claim `uid` of a name holds an address in the ledger. If the claim does not exist, the address
+    /// must be released.
+    pub(crate) fn note_holder(&mut self, key: &Key, uid: &str) {
+        let entry = self.entries.entry(key.clone()).or_default();
+        if entry.claim.as_ref().is_none_or(|claim| claim.uid() != uid) {
+            entry.former.entry(uid.to_owned()).or_insert_with(|| [vm_of_name(&key.name).to_owned()].into());
+        }
+    }
+
+    /// Stores the facts about the pools. Returns the names whose decision may have changed.
+    pub(crate) fn set_pools(&mut self, pools: Facts) -> BTreeSet<Key> {
+        let before = std::mem::replace(&mut self.pools, pools);
+        let attachments = |facts: &Facts, other: &Facts| -> BTreeSet<Key> {
+            let changed = facts.iter().filter(|(name, facts)| other.get(*name) != Some(facts));
+            changed.filter_map(|(_, facts)| facts.attachment.clone()).collect()
+        };
+        let changed = &attachments(&before, &self.pools) | &attachments(&self.pools, &before);
+        let networks: BTreeSet<&String> = changed.iter().filter_map(|key| self.networks.get(key)).collect();
+        self.on_networks(&networks)
+    }
+
+    /// All names. Names of older claims come first.
+    pub(crate) fn by_age(&self) -> Vec<Key> {
+        let created = |entry: &Entry| entry.claim.as_ref().map(IpamClaim::created).unwrap_or_default();
+        let mut all: Vec<(Timestamp, &Key)> = self.entries.iter().map(|(key, entry)| (created(entry), key)).collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, key)| key.clone()).collect()
+    }
+
+    /// The state of a name, without the parts from the registry and from consistent reads.
+    pub(crate) fn view(&self, key: &Key) -> View {
+        let empty = Entry::default();
+        let entry = self.entries.get(key).unwrap_or(&empty);
+        let uid = entry.claim.as_ref().map(IpamClaim::uid);
+        let former = entry.former.iter().filter(|(former, _)| Some(former.as_str()) != uid);
+        View {
+            key: key.clone(),
+            claim: entry.claim.clone(),
+            former: former.map(|(uid, users)| (uid.clone(), users.clone())).collect(),
+            pool: entry.claim.as_ref().map_or(Serving::None, |claim| self.pool_of(claim)),
+            ledger: Recorded::default(),
+            problem: None,
+            guests: None,
+            is_released: false,
+            is_status_written: false,
+        }
+    }
+
+    /// The claims whose addresses may be missing from the registry, each with its pool.
+    pub(crate) fn unrecorded(&self) -> Vec<(IpamClaim, PoolId)> {
+        let unrecorded = self.unrecorded.iter().filter_map(|key| {
+            let claim = self.entries.get(key)?.claim.as_ref()?;
+            // Several pools of a network record their addresses under one network, so the first of them will do.
+            Some((claim.clone(), self.pools_of(claim).into_iter().next()?))
+        });
+        unrecorded.collect()
+    }
+
+    /// Records that the registry has the addresses of a claim.
+    pub(crate) fn note_recorded(&mut self, key: &Key) {
+        self.unrecorded.remove(key);
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.is_adopted = true;
+        }
+    }
+
+    fn apply_claim(&mut self, claim: IpamClaim) -> BTreeSet<Key> {
+        let key = claim.key();
+        let is_ours = self.concerns(&key);
+        let entry = self.entries.entry(key.clone()).or_default();
+        let version = version_of(&claim.metadata);
+        let is_known = entry.claim.as_ref().is_some_and(|known| version <= version_of(&known.metadata));
+        if is_known || entry.ended.is_some_and(|ended| version <= ended) {
+            return BTreeSet::new();
+        }
+        let is_recorded =
+            entry.claim.as_ref().is_some_and(|known| known.uid() == claim.uid() && known.ips == claim.ips);
+        if let Some(known) = entry.claim.take().filter(|known| known.uid() != claim.uid()) {
+            entry.is_adopted = false;
+            if is_ours {
+                entry.former.insert(known.uid().to_owned(), known.users());
+            }
+        }
+        match (is_recorded, claim.ips.is_empty()) {
+            (true, _) => {}
+            (false, true) => drop(self.unrecorded.remove(&key)),
+            (false, false) => drop(self.unrecorded.insert(key.clone())),
+        }
+        entry.claim = Some(claim);
+        [key].into()
+    }
+
+    fn set_network(&mut self, attachment: Key, name: Option<String>) -> BTreeSet<Key> {
+        let before = match &name {
+            Some(name) => self.networks.insert(attachment, name.clone()),
+            None => self.networks.remove(&attachment),
+        };
+        if before == name {
+            return BTreeSet::new();
+        }
+        self.on_networks(&before.iter().chain(&name).collect())
+    }
+
+    fn on_networks(&self, networks: &BTreeSet<&String>) -> BTreeSet<Key> {
+        let is_on = |entry: &Entry| entry.claim.as_ref().is_some_and(|claim| networks.contains(&claim.network));
+        self.entries.iter().filter(|(_, entry)| is_on(entry)).map(|(key, _)| key.clone()).collect()
+    }
+
+    fn pool_of(&self, claim: &IpamClaim) -> Serving {
+        match &self.pools_of(claim)[..] {
+            [] => Serving::None,
+            [pool] => match self.pools.get(&pool.to_string()) {
+                Some(facts) => Serving::Pool(pool.clone(), facts.clone()),
+                None => Serving::None,
+            },
+            [pool, other, ..] => Serving::Several(pool.clone(), other.clone()),
+        }
+    }
+
+    /// The pools that serve a claim: the pools of its namespace, else the pools of the cluster.
+    fn pools_of(&self, claim: &IpamClaim) -> Vec<PoolId> {
+        let namespace = claim.metadata.namespace.as_deref();
+        let serves = |attachment: &Key| self.networks.get(attachment).is_some_and(|name| *name == claim.network);
+        let pools = self.pools.iter().filter(|(_, facts)| facts.attachment.as_ref().is_some_and(serves));
+        let (of_namespace, of_cluster): (Vec<PoolId>, Vec<PoolId>) = pools
+            .map(|(name, _)| PoolId::parse(name))
+            .filter(|pool| pool.namespace.is_none() || pool.namespace.as_deref() == namespace)
+            .partition(|pool| pool.namespace.is_some());
+        if of_namespace.is_empty() { of_cluster } else { of_namespace }
+    }
+
+    /// Whether a pool serves, or has served, the claim of a name. The claims of other programs need no pass.
+    pub(crate) fn concerns(&self, key: &Key) -> bool {
+        let Some(entry) = self.entries.get(key) else { return false };
+        let is_ours =
+            |claim: &IpamClaim| has_finalizer(&claim.metadata, CLAIM_FINALIZER) || !self.pools_of(claim).is_empty();
+        entry.is_adopted || !entry.former.is_empty() || entry.claim.as_ref().is_some_and(is_ours)
+    }
+
+    fn tidy(&mut self, key: &Key) {
+        let is_empty = |entry: &Entry| entry.claim.is_none() && entry.former.is_empty() && entry.ended.is_none();
+        if self.entries.get(key).is_some_and(is_empty) {
+            self.entries.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use glowplug::host::claim::is_object_name;
+    use glowplug::network::Family;
+    use serde_json::{Value, json};
+
+    use super::super::decision::{Guest, RegisteredPool, Step, decide};
+    use super::super::guest_of;
+    use super::*;
+    use crate::hostile::each_object;
+    use crate::pools::status::PoolFacts;
+
+    fn key(namespace: &str, name: &str) -> Key {
+        Key { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    fn claim(key: &Key, address: &str) -> Value {
+        let vm = vm_of_name(&key.name);
+        let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": vm, "uid": "vm-1"});
+        let condition = json!({"type": "IPsAllocated", "status": "False", "reason": "SubnetExhausted", "message": "x"});
+        json!({
+            "metadata": {
+                "namespace": key.namespace, "name": key.name, "uid": format!("u-{vm}"), "resourceVersion": "7",
+                "finalizers": [CLAIM_FINALIZER], "ownerReferences": [owner], "labels": {"kubevirt.io/vm": vm},
+                "annotations": {"ipam.glowplug.dev/requested-address": address},
+            },
+            "spec": {"network": "blue", "interface": ""},
+            "status": {"ips": [format!("{address}/24")], "conditions": [condition], "ownerPod": {"name": "x"}},
+        })
+    }
+
+    fn attachment(namespace: &str) -> Value {
+        let config = json!({"cniVersion": "1.0.0", "name": "blue", "type": "ovn-k8s-cni-overlay"}).to_string();
+        let metadata = json!({
+            "namespace": namespace, "name": "net", "labels": {"a": "b"}, "annotations": {"a": "b", "c": "d"},
+            "finalizers": ["a/b"],
+        });
+        json!({"metadata": metadata, "spec": {"config": config}})
+    }
+
+    /// An index with claim `n/honest.net1` of pool `n/p`, and a pool in namespace `evil`.
+    fn index() -> Index {
+        let mut index = Index::default();
+        let facts = |namespace: &str| {
+            let attachment = Some(key(namespace, "net"));
+            PoolFacts { uid: "pool".to_owned(), sticky: false, ready: Ok(()), attachment }
+        };
+        index.set_pools([("n/p".to_owned(), facts("n")), ("evil/p".to_owned(), facts("evil"))].into());
+        index.apply(Kind::Attachment, serde_json::from_value(attachment("n")).unwrap());
+        let honest = claim(&key("n", "honest.net1"), "10.0.0.8");
+        index.apply(Kind::Claim, serde_json::from_value(honest).unwrap());
+        index
+    }
+
+    /// The claim `n/honest.net1` as the index knows it, and the next request for it.
+    fn state(index: &Index) -> impl PartialEq + use<> {
+        let honest = key("n", "honest.net1");
+        let unrecorded: Vec<(IpamClaim, PoolId)> =
+            index.unrecorded().into_iter().filter(|(claim, _)| claim.key() == honest).collect();
+        let view = index.view(&honest);
+        let step = decide(&view, Timestamp::UNIX_EPOCH);
+        (view.claim, view.former, view.pool, unrecorded, index.concerns(&honest), step)
+    }
+
+    /// Asserts that a request for a claim concerns only this claim.
+    fn check(view: &View) {
+        match decide(view, Timestamp::UNIX_EPOCH) {
+            Step::Claim(claim) => assert_eq!(Key::of_machine(&claim.machine), view.key),
+            Step::Adopt(record, network) => {
+                assert_eq!((Key::of_machine(&record.claimant.machine), network.as_str()), (view.key.clone(), "n/blue"));
+            }
+            Step::Keep(claimant, _) => assert_eq!(Key::of_machine(&claimant.machine), view.key),
+            Step::Release(holder) => assert_eq!(Key::of_machine(&holder), view.key),
+            Step::ReadGuests(names) => assert!(names.iter().all(|name| is_object_name(name)), "{names:?}"),
+            Step::PatchClaim(_) | Step::PatchStatus(..) | Step::Withdraw | Step::Wait => {}
+        }
+    }
+
+    #[test]
+    fn no_content_of_an_ipam_claim_changes_the_state_of_another_claim() {
+        let before = state(&index());
+        for hostile in [key("n", "hostile.net1"), key("evil", "honest.net1")] {
+            let mut index = index();
+            index.apply(Kind::Attachment, serde_json::from_value(attachment("evil")).unwrap());
+            for deleted in [None, Some("2026-08-14T10:00:00Z")] {
+                let mut valid = claim(&hostile, "10.0.0.9");
+                valid["metadata"]["deletionTimestamp"] = json!(deleted);
+                each_object(&valid, |object| {
+                    index.apply(Kind::Claim, object);
+                    let registered = RegisteredPool {
+                        network: "n/blue".to_owned(),
+                        interface: "eno101".parse().unwrap(),
+                        families: [Family::Ipv4].into(),
+                    };
+                    let mut view = index.view(&hostile);
+                    check(&view);
+                    view.ledger = Recorded { pool: Some(registered), ..Recorded::default() };
+                    check(&view);
+                    view.guests = Some(Vec::new());
+                    check(&view);
+                    index.remove(Kind::Claim, &hostile, None);
+                    check(&index.view(&hostile));
+                    index.forget(&hostile, index.view(&hostile).former.keys().next().cloned().as_deref().unwrap_or(""));
+                });
+                assert!(state(&index) == before, "after the claims {hostile}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_content_of_an_attachment_changes_the_state_of_a_claim_of_another_namespace() {
+        let before = state(&index());
+        let mut index = index();
+        let mut named = 0;
+        each_object(&attachment("evil"), |object| {
+            named += u32::from(network_name(&object).is_some());
+            index.apply(Kind::Attachment, object);
+            assert!(state(&index) == before);
+        });
+        assert!(named > 20, "{named}");
+    }
+
+    #[test]
+    fn an_instance_of_any_content_has_the_name_for_which_it_was_read() {
+        let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "honest", "uid": "vm-1"});
+        let valid = json!({
+            "metadata": {"namespace": "n", "name": "hostile", "uid": "i-1", "ownerReferences": [owner], "labels": {"a": "b"}},
+            "status": {"phase": "Running"},
+        });
+        each_object(&valid, |object| {
+            let owners = object.metadata.owner_references.iter().flatten().map(|owner| owner.uid.clone());
+            let uids = owners.chain(["i-1".to_owned()]).collect();
+            assert_eq!(guest_of("hostile".to_owned(), object.metadata), Guest { name: "hostile".to_owned(), uids });
+        });
+    }
+}

@@ -1,0 +1,188 @@
+//! The client of the API server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Method;
+use kube::api::ApiResource;
+use kube::client::Body;
+use kube::{Client, Config, Error};
+use tokio::sync::{RwLock, watch};
+use tokio::time::{Instant, timeout};
+
+use crate::program::election::Term;
+
+/// Connects to the API server of `config`.
+///
+/// The client never repeats a request on its own. By default, kube repeats a request 15 times, up to 1,000 seconds
+/// apart, and would repeat a `POST` that may have been stored.
+///
+/// # Errors
+///
+/// The configuration has no usable address or certificate.
+pub fn connect(mut config: Config) -> kube::Result<Client> {
+    config.default_retry = false;
+    config.connect_timeout = Some(Duration::from_secs(5));
+    // A host that vanishes answers nothing, and no error ends a list or the start of a watch. A watch lasts less than 5 minutes.
+    config.read_timeout = Some(Duration::from_secs(300));
+    config.reset_reader_on_write = true;
+    Client::try_from(config)
+}
+
+/// A client for the work of a leader in its `term`. After the term, the client only reads and deletes.
+///
+/// A leader that was paused may continue with a write after another leader has released the address in the request.
+/// The clock shows the end of the term before any task of this process notices the end. A deletion is safe at any time:
+/// it names the UID of an object that is certainly not needed, such as a Secret that the API server received late.
+///
+/// A request that was sent during the term may still arrive after it. No client can prevent this. `writes` counts
+/// each write until the API server answers it, also if the caller stops waiting.
+///
+/// `current` is the current term of this process.
+#[must_use]
+pub fn of_leader(client: &Client, term: Term, current: watch::Receiver<Option<Term>>, writes: Writes) -> Client {
+    let (client, namespace) = (client.clone(), client.default_namespace().to_owned());
+    let send = move |request: http::Request<Body>| {
+        let (client, current, Writes(writes)) = (client.clone(), current.clone(), writes.clone());
+        async move {
+            if matches!(*request.method(), Method::GET | Method::DELETE) {
+                return client.send(request).await;
+            }
+            let under_way = writes.read_owned().await;
+            let current = *current.borrow();
+            if !current.is_some_and(|current| term.is(Some(current)) && current.includes(Instant::now())) {
+                return Err(Error::Service("the term of this leader has ended, the write is not sent".into()));
+            }
+            let write = async move {
+                let answer = client.send(request).await;
+                drop(under_way);
+                answer
+            };
+            tokio::spawn(write).await.map_err(|error| Error::Service(error.into()))?
+        }
+    };
+    Client::new(tower::service_fn(send), namespace)
+}
+
+/// The writes of a leader that the API server has not answered yet.
+#[derive(Clone, Debug, Default)]
+pub struct Writes(Arc<RwLock<()>>);
+
+impl Writes {
+    /// Waits until every write is answered. Returns `false` if a write has no answer after `limit`.
+    pub async fn are_answered(&self, limit: Duration) -> bool {
+        timeout(limit, self.0.write()).await.is_ok()
+    }
+}
+
+/// Whether the API server serves a kind in the version of `resource`.
+///
+/// # Errors
+///
+/// The request failed.
+pub async fn serves(client: &Client, resource: &ApiResource) -> kube::Result<bool> {
+    match client.list_api_group_resources(&resource.api_version).await {
+        Ok(list) => Ok(list.resources.iter().any(|served| served.name == resource.plural)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::{Notify, Semaphore};
+
+    use super::*;
+    use crate::program::election::tests::term;
+
+    /// A client whose API server counts the requests.
+    fn client() -> (Client, Arc<AtomicUsize>) {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let answer = move |_: http::Request<Body>| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            async { Ok::<_, Error>(http::Response::new(Body::empty())) }
+        };
+        (Client::new(tower::service_fn(answer), "glowplug-system"), count)
+    }
+
+    /// Sends a request. Returns the error.
+    async fn send(client: &Client, method: Method) -> Option<String> {
+        let request = http::Request::builder().method(method).body(Body::empty()).unwrap();
+        client.send(request).await.err().map(|error| error.to_string())
+    }
+
+    const ENDED: Option<&str> = Some("ServiceError: the term of this leader has ended, the write is not sent");
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_writes_only_in_its_term() {
+        let (client, count) = client();
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let (current, terms) = watch::channel(Some(term(1, now + second)));
+        let leader = of_leader(&client, term(1, now + second), terms, Writes::default());
+        assert_eq!(leader.default_namespace(), "glowplug-system");
+        let post = async || send(&leader, Method::POST).await;
+        assert_eq!(post().await, None);
+        // The term ends although nothing reports its end.
+        tokio::time::advance(second).await;
+        for method in [Method::POST, Method::PUT, Method::PATCH] {
+            assert_eq!(send(&leader, method).await.as_deref(), ENDED);
+        }
+        current.send_replace(Some(term(1, now + second * 2)));
+        assert_eq!(post().await, None);
+        for other in [None, Some(term(2, now + second * 2))] {
+            current.send_replace(other);
+            assert_eq!(post().await.as_deref(), ENDED);
+        }
+        assert_eq!(count.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_is_under_way_until_its_answer_also_when_nobody_waits() {
+        let gate = Arc::new(Semaphore::new(0));
+        let (held, came) = (Arc::clone(&gate), Arc::new(Notify::new()));
+        let coming = Arc::clone(&came);
+        let answer = move |_: http::Request<Body>| {
+            let (held, came) = (Arc::clone(&held), Arc::clone(&came));
+            async move {
+                came.notify_one();
+                drop(held.acquire().await);
+                Ok::<_, Error>(http::Response::new(Body::empty()))
+            }
+        };
+        let (current, terms) = watch::channel(Some(Term::ENDLESS));
+        let (writes, client) = (Writes::default(), Client::new(tower::service_fn(answer), "glowplug-system"));
+        let leader = of_leader(&client, Term::ENDLESS, terms, writes.clone());
+        tokio::select! {
+            answer = send(&leader, Method::POST) => panic!("{answer:?}"),
+            () = coming.notified() => {}
+        }
+        current.send_replace(None);
+        assert!(!writes.are_answered(Duration::from_secs(5)).await);
+        assert_eq!(send(&leader, Method::POST).await.as_deref(), ENDED);
+        gate.add_permits(1);
+        assert!(writes.are_answered(Duration::from_secs(5)).await);
+    }
+
+    #[tokio::test]
+    async fn a_leader_reads_and_deletes_after_its_term() {
+        let (client, count) = client();
+        let (_current, terms) = watch::channel(None);
+        let leader = of_leader(&client, term(1, Instant::now()), terms, Writes::default());
+        for method in [Method::GET, Method::DELETE] {
+            assert_eq!(send(&leader, method).await, None);
+        }
+        assert_eq!(count.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn a_leader_without_an_election_always_writes() {
+        let (client, count) = client();
+        let (_current, terms) = watch::channel(Some(Term::ENDLESS));
+        assert_eq!(send(&of_leader(&client, Term::ENDLESS, terms, Writes::default()), Method::POST).await, None);
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+    }
+}

@@ -1,0 +1,85 @@
+//! Publishes events about objects. `kubectl describe` prints these events.
+//!
+//! A separate task publishes the events one after another, so that no claim waits for the event of another claim. An
+//! event that cannot be published is logged: the status of its object has the same information.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::kinds::cluster_api::Key;
+
+/// Maximum number of events that wait to be published. Further events are only logged.
+const QUEUE: usize = 10_000;
+/// Maximum number of recorders. The next event after this number starts a new series.
+const RECORDERS: usize = 1_000;
+/// Timeout of a request.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest note of an event that an API server accepts, in bytes.
+const MAX_NOTE: usize = 1024;
+
+/// Publishes events. The task ends after the last clone is dropped and its events are published.
+#[derive(Clone, Debug)]
+pub struct Events(mpsc::Sender<(Event, ObjectReference)>);
+
+// === impl Events ===
+
+impl Events {
+    /// Starts the task.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    #[must_use]
+    pub fn start(client: Client) -> Self {
+        let (sender, mut queued) = mpsc::channel::<(Event, ObjectReference)>(QUEUE);
+        let reporter = Reporter::from("glowplug-controller");
+        // A recorder makes one series of all events of an object and a reason within six minutes, and the series has the
+        // note of the first event. So each note of an object has its own recorder.
+        let mut recorders: HashMap<_, Recorder> = HashMap::new();
+        tokio::spawn(async move {
+            while let Some((event, object)) = queued.recv().await {
+                if recorders.len() == RECORDERS {
+                    recorders.clear();
+                }
+                let recorder = recorders
+                    .entry((object.uid.clone(), event.note.clone()))
+                    .or_insert_with(|| Recorder::new(client.clone(), reporter.clone()));
+                let error = match timeout(PATIENCE, recorder.publish(&event, &object)).await {
+                    Ok(Ok(())) => continue,
+                    Ok(Err(error)) => error.to_string(),
+                    Err(_) => "no answer of the API server".to_owned(),
+                };
+                warn(&event, &object, &error);
+            }
+        });
+        Self(sender)
+    }
+
+    /// Publishes an event about an object. Equal events within six minutes become one event with a series. An event with
+    /// another note is a new event. A note that is too long for the API server is truncated.
+    pub fn publish(&self, object: ObjectReference, type_: EventType, reason: &str, note: &str) {
+        let end = (0..=MAX_NOTE.min(note.len())).rev().find(|end| note.is_char_boundary(*end));
+        let event = Event {
+            type_,
+            reason: reason.to_owned(),
+            note: Some(note[..end.unwrap_or_default()].to_owned()),
+            action: "Allocate".to_owned(),
+            secondary: None,
+        };
+        if let Err(mpsc::error::TrySendError::Full((event, object))) = self.0.try_send((event, object)) {
+            warn(&event, &object, "too many events wait");
+        }
+    }
+}
+
+fn warn(event: &Event, object: &ObjectReference, error: &str) {
+    let ObjectReference { kind, namespace, name, .. } = object.clone();
+    let object = Key { namespace: namespace.unwrap_or_default(), name: name.unwrap_or_default() };
+    tracing::warn!(kind, %object, event.reason, event.note, error, "could not publish an event");
+}

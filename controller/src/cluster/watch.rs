@@ -1,0 +1,159 @@
+//! Watches objects, and detects deleted objects, which a list does not report.
+//!
+//! A list comes from the data that the API server has stored, not from the watch cache of the API server, which may be
+//! older. At the start, a leader adopts the records of the listed objects before it allocates any address. An older list
+//! may lack the newest record. If the lease of this record is lost too, another machine could get the address.
+
+use std::collections::BTreeSet;
+
+use futures::{Stream, StreamExt as _, future, stream};
+use kube::api::DynamicObject;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, ResourceExt as _};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::cluster::object::{Object, plain};
+use crate::kinds::cluster_api::Key;
+use crate::passes::version_of;
+
+/// Largest number of changes that wait for their reader.
+const QUEUE: usize = 1024;
+
+/// A change of the objects of one kind.
+#[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "nearly every change is the large variant")]
+pub enum Change {
+    /// An object exists, in this version.
+    Apply(DynamicObject),
+    /// The object of this name no longer exists. The number is its last version. `None`: a list no longer has the
+    /// object.
+    Remove(Key, Option<u64>),
+    /// A list is complete.
+    Listed,
+}
+
+/// Objects that are known to exist.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    keys: BTreeSet<Key>,
+    /// Objects of the list that is being received. Empty between lists.
+    listed: BTreeSet<Key>,
+}
+
+/// Watches the objects of `api`. After an error, the watch begins again with a list; errors are logged.
+///
+/// The watch runs in a task of its own, so that the lists of several kinds are read at the same time. The task ends
+/// when the stream is dropped.
+pub fn changes(api: Api<Object>) -> impl Stream<Item = Change> + Send + Unpin {
+    changes_of(api, watcher::Config::default())
+}
+
+/// Watches the objects of `api` that `config` selects, as [`changes`].
+pub fn changes_of(api: Api<Object>, config: watcher::Config) -> impl Stream<Item = Change> + Send + Unpin {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    let mut task = JoinSet::new();
+    task.spawn(async move {
+        let mut events = Box::pin(events(api, config));
+        let mut known = Known::default();
+        while let Some(event) = events.next().await {
+            for change in known.changes(event) {
+                if sender.send(change).await.is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    Box::pin(stream::unfold((receiver, task), |(mut receiver, task)| async move {
+        let change = receiver.recv().await?;
+        Some((change, (receiver, task)))
+    }))
+}
+
+/// Watches the objects of `api` that `config` selects, without a task of its own. After an error, the watch begins again
+/// with a list; errors are logged.
+pub(crate) fn events(api: Api<Object>, config: watcher::Config) -> impl Stream<Item = Event<DynamicObject>> + Send {
+    let path = api.resource_url().to_owned();
+    watcher(api, config).default_backoff().filter_map(move |event| {
+        let event = event.map_err(|error| tracing::warn!(%error, path, "could not watch"));
+        future::ready(event.ok().map(plain))
+    })
+}
+
+// === impl Known ===
+
+impl Known {
+    /// Turns an event of a watch into changes. An object that a later list no longer has is gone.
+    pub(crate) fn changes(&mut self, event: Event<DynamicObject>) -> Vec<Change> {
+        match event {
+            Event::Init => {
+                self.listed.clear();
+                Vec::new()
+            }
+            Event::InitApply(object) => {
+                self.listed.insert(key(&object));
+                vec![Change::Apply(object)]
+            }
+            Event::InitDone => {
+                let listed = std::mem::take(&mut self.listed);
+                let before = std::mem::replace(&mut self.keys, listed);
+                let gone = before.difference(&self.keys).cloned();
+                gone.map(|key| Change::Remove(key, None)).chain([Change::Listed]).collect()
+            }
+            Event::Apply(object) => {
+                self.keys.insert(key(&object));
+                vec![Change::Apply(object)]
+            }
+            Event::Delete(object) => {
+                let key = key(&object);
+                self.keys.remove(&key);
+                vec![Change::Remove(key, Some(version_of(&object.metadata)))]
+            }
+        }
+    }
+}
+
+fn key(object: &DynamicObject) -> Key {
+    Key { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(name: &str) -> DynamicObject {
+        serde_json::from_value(json!({"metadata": {"namespace": "n", "name": name, "resourceVersion": "7"}})).unwrap()
+    }
+
+    fn changes(known: &mut Known, events: Vec<Event<DynamicObject>>) -> Vec<String> {
+        let text = |change| match change {
+            Change::Apply(object) => format!("apply {}", object.name_any()),
+            Change::Remove(key, Some(version)) => format!("remove {key} of version {version}"),
+            Change::Remove(key, None) => format!("remove {key}"),
+            Change::Listed => "listed".to_owned(),
+        };
+        events.into_iter().flat_map(|event| known.changes(event)).map(text).collect()
+    }
+
+    #[test]
+    fn an_object_that_a_later_list_lacks_is_gone() {
+        let mut known = Known::default();
+        let first = vec![Event::Init, Event::InitApply(object("a")), Event::InitApply(object("b")), Event::InitDone];
+        assert_eq!(changes(&mut known, first), ["apply a", "apply b", "listed"]);
+        let events = vec![Event::Apply(object("c")), Event::Apply(object("d")), Event::Delete(object("a"))];
+        assert_eq!(changes(&mut known, events), ["apply c", "apply d", "remove n/a of version 7"]);
+        let second = vec![Event::Init, Event::InitApply(object("c")), Event::InitDone];
+        assert_eq!(changes(&mut known, second), ["apply c", "remove n/b", "remove n/d", "listed"]);
+    }
+
+    #[test]
+    fn an_incomplete_list_does_not_prove_absence() {
+        let mut known = Known::default();
+        changes(&mut known, vec![Event::Init, Event::InitApply(object("a")), Event::InitDone]);
+        let broken = vec![Event::Init, Event::Init, Event::InitApply(object("a")), Event::InitDone];
+        assert_eq!(changes(&mut known, broken), ["apply a", "listed"]);
+    }
+}

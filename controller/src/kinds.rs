@@ -1,0 +1,10 @@
+//! The kinds of objects that the controller reads and writes.
+
+pub mod cluster_api;
+pub mod ip_address_claim_status;
+pub mod ipam_claim;
+pub(crate) mod kubevirt_machine;
+pub mod lease_name;
+pub mod mac_pool;
+pub mod pool;
+pub mod virtual_machine;

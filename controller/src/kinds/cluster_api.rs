@@ -1,0 +1,507 @@
+//! The kinds of Cluster API that the controller works on: IPAddressClaim, IPAddress and Cluster.
+//!
+//! Only the members that the controller needs are read; all other members of an object are left unchanged. `v1beta1`
+//! and `v1beta2` have the same members, except for conditions: each version has its own list and, in another member, a
+//! list in the form of the other version. API servers do not convert one list into the other, so the controller writes
+//! both.
+//!
+//! Source: `docs/book/src/developer/providers/contracts/ipam.md` of Cluster API.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use glowplug::host::claim::{Machine, is_object_name};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Client, ResourceExt as _};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::cluster::client::serves;
+use crate::kinds::pool::{CLUSTER_LABEL, GROUP as POOL_GROUP, GlobalStaticIPPool, StaticIPPool};
+use crate::pools::status::PoolId;
+
+/// API group of claims and addresses.
+pub const GROUP: &str = "ipam.cluster.x-k8s.io";
+/// API group of clusters.
+pub const CLUSTER_GROUP: &str = "cluster.x-k8s.io";
+/// Finalizer that keeps a claim until its address is released.
+pub const CLAIM_FINALIZER: &str = "ipam.glowplug.dev/release-address";
+/// Finalizer that keeps an IPAddress while its claim needs the address.
+pub const ADDRESS_FINALIZER: &str = "ipam.glowplug.dev/protect-address";
+/// Annotation of a claim on a pool of two families: `IPv4` or `IPv6`.
+pub const FAMILY_ANNOTATION: &str = "ipam.glowplug.dev/family";
+/// Annotation of a claim with the only address that the claim accepts. Example: `192.168.1.20`.
+pub const REQUEST_ANNOTATION: &str = "ipam.glowplug.dev/requested-address";
+/// Annotation of a paused object. Controllers do not change a paused object.
+pub const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
+/// Label that selects the controller of an object, when several controllers run.
+pub const WATCH_FILTER_LABEL: &str = "cluster.x-k8s.io/watch-filter";
+
+/// Finalizers of Kubernetes itself. They define how dependents are deleted. They do not mean that an object is in use.
+const GARBAGE_COLLECTION: [&str; 2] = ["foregroundDeletion", "orphan"];
+
+/// A version of Cluster API.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Version {
+    /// Deprecated, but still served.
+    V1Beta1,
+    /// Version in which current releases store objects.
+    V1Beta2,
+}
+
+/// The kinds of Cluster API that the API server serves.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Kinds {
+    /// Version of claims and addresses.
+    pub version: Version,
+    /// IPAddressClaim.
+    pub claims: ApiResource,
+    /// IPAddress.
+    pub addresses: ApiResource,
+    /// Cluster. `None` when the API server does not serve this kind.
+    pub clusters: Option<ApiResource>,
+}
+
+/// Namespace and name of an object.
+#[derive(Clone, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Key {
+    /// Namespace of the object.
+    pub namespace: String,
+    /// Name of the object.
+    pub name: String,
+}
+
+/// The reference to a pool in a claim.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolRef {
+    /// API group of the pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_group: Option<String>,
+    /// Kind of the pool. Machine API may write the plural or the singular of the kind, in any case.
+    pub kind: String,
+    /// Name of the pool.
+    pub name: String,
+}
+
+/// A claim for one address of one family.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IpAddressClaim {
+    /// Metadata, without managed fields.
+    pub metadata: ObjectMeta,
+    /// The pool from which the claim requests an address.
+    pub pool: PoolRef,
+    /// Name of the Cluster to which the claim belongs. `None`: the claim belongs to no Cluster.
+    pub cluster: Option<String>,
+    /// The stored status; null without a status.
+    pub(crate) status: Value,
+}
+
+/// An IPAddress: the address that a claim received.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IpAddress {
+    /// Metadata, without managed fields.
+    pub metadata: ObjectMeta,
+    /// The pool of the address.
+    pub pool: PoolRef,
+    /// Name of the claim, in the namespace of the address.
+    pub claim: String,
+    /// The address, as stored in the object.
+    pub address: String,
+    /// Prefix length of the address, as stored in the object.
+    pub prefix: i64,
+    /// Default gateway, as stored in the object. `None`: the address has no gateway.
+    pub gateway: Option<String>,
+}
+
+// === impl Version ===
+
+impl Version {
+    /// The version, as in `apiVersion`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::V1Beta1 => "v1beta1",
+            Self::V1Beta2 => "v1beta2",
+        }
+    }
+}
+
+// === impl Kinds ===
+
+impl Kinds {
+    /// Requests the kinds from the API server. `None` when it does not serve claims and addresses.
+    ///
+    /// # Errors
+    ///
+    /// A request failed.
+    pub async fn discover(client: &Client) -> kube::Result<Option<Self>> {
+        let Some((version, claims)) = served(client, GROUP, "IPAddressClaim", "ipaddressclaims").await? else {
+            return Ok(None);
+        };
+        let addresses = addresses(version);
+        let clusters = served(client, CLUSTER_GROUP, "Cluster", "clusters").await?.map(|(_, clusters)| clusters);
+        Ok(Some(Self { version, claims, addresses, clusters }))
+    }
+}
+
+/// API resource of IPAddressClaims in a version.
+#[must_use]
+pub fn claims(version: Version) -> ApiResource {
+    resource(GROUP, version, "IPAddressClaim", "ipaddressclaims")
+}
+
+/// API resource of IPAddresses in a version.
+#[must_use]
+pub fn addresses(version: Version) -> ApiResource {
+    resource(GROUP, version, "IPAddress", "ipaddresses")
+}
+
+fn resource(group: &str, version: Version, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version.name(), kind), plural)
+}
+
+/// A kind in the newest version that the API server serves.
+async fn served(
+    client: &Client,
+    group: &str,
+    kind: &str,
+    plural: &str,
+) -> kube::Result<Option<(Version, ApiResource)>> {
+    for version in [Version::V1Beta2, Version::V1Beta1] {
+        let resource = resource(group, version, kind, plural);
+        if serves(client, &resource).await? {
+            return Ok(Some((version, resource)));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a Cluster is paused. Controllers do not change the objects of a paused Cluster.
+#[must_use]
+pub fn is_paused(cluster: &DynamicObject) -> bool {
+    cluster.data["spec"]["paused"] == true || cluster.annotations().contains_key(PAUSED_ANNOTATION)
+}
+
+// === impl Key ===
+
+impl Key {
+    /// The key of an object.
+    #[must_use]
+    pub fn of(metadata: &ObjectMeta) -> Self {
+        Self {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+        }
+    }
+
+    /// The key of the object of a holder in the ledger.
+    #[must_use]
+    pub fn of_machine(machine: &Machine) -> Self {
+        Self { namespace: machine.namespace.clone(), name: machine.name.clone() }
+    }
+
+    /// The object of this key and UID, as the holder in the ledger.
+    #[must_use]
+    pub fn holder(&self, uid: &str) -> Machine {
+        Machine { namespace: self.namespace.clone(), name: self.name.clone(), uid: uid.to_owned() }
+    }
+}
+
+impl From<(&str, &str)> for Key {
+    fn from((namespace, name): (&str, &str)) -> Self {
+        Self { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+// === impl PoolRef ===
+
+impl PoolRef {
+    /// Our pool to which the reference of an object in `namespace` points. `None` when the pool belongs to another
+    /// provider.
+    ///
+    /// ```
+    /// use glowplug_controller::cluster_api::PoolRef;
+    ///
+    /// let pool = |kind: &str| {
+    ///     let pool = PoolRef { api_group: Some("ipam.glowplug.dev".into()), kind: kind.into(), name: "workers".into() };
+    ///     pool.resolve("clusters").map(|pool| pool.to_string())
+    /// };
+    /// assert_eq!(pool("StaticIPPool").as_deref(), Some("clusters/workers"));
+    /// assert_eq!(pool("staticippools").as_deref(), Some("clusters/workers"));
+    /// assert_eq!(pool("GlobalStaticIPPool").as_deref(), Some("workers"));
+    /// assert_eq!(pool("InClusterIPPool"), None);
+    /// ```
+    #[must_use]
+    pub fn resolve(&self, namespace: &str) -> Option<PoolId> {
+        // `namespace/name` would be the name of a pool of another namespace.
+        if !is_object_name(&self.name) {
+            return None;
+        }
+        let names = |kind: &str| {
+            let spelled = self.kind.to_lowercase();
+            spelled == kind || spelled.strip_suffix('s') == Some(kind)
+        };
+        let namespace = match () {
+            () if self.api_group.as_deref() != Some(POOL_GROUP) => return None,
+            () if names("staticippool") => Some(namespace.to_owned()),
+            () if names("globalstaticippool") => None,
+            () => return None,
+        };
+        Some(PoolId { namespace, name: self.name.clone() })
+    }
+}
+
+// === impl IpAddressClaim ===
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ClaimSpec {
+    pool_ref: PoolRef,
+    #[serde(default)]
+    cluster_name: String,
+}
+
+impl IpAddressClaim {
+    /// Reads a claim.
+    ///
+    /// # Errors
+    ///
+    /// The specification does not have the expected structure.
+    pub fn read(object: DynamicObject) -> Result<Self, serde_json::Error> {
+        let (metadata, mut data) = (without_managers(object.metadata), object.data);
+        let ClaimSpec { pool_ref, cluster_name } = serde_json::from_value(data["spec"].take())?;
+        let labels = metadata.labels.as_ref();
+        let cluster = [Some(cluster_name), labels.and_then(|labels| labels.get(CLUSTER_LABEL).cloned())];
+        let cluster = cluster.into_iter().flatten().find(|name| !name.is_empty());
+        Ok(Self { metadata, pool: pool_ref, cluster, status: data["status"].take() })
+    }
+
+    /// Namespace and name of the claim.
+    #[must_use]
+    pub fn key(&self) -> Key {
+        Key::of(&self.metadata)
+    }
+
+    /// UID of the claim.
+    #[must_use]
+    pub fn uid(&self) -> &str {
+        self.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    /// When the claim was created.
+    #[must_use]
+    pub fn created(&self) -> Timestamp {
+        self.metadata.creation_timestamp.as_ref().map(|time| time.0).unwrap_or_default()
+    }
+
+    /// Whether the claim is being deleted.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether an infrastructure provider still needs the address: the claim has a finalizer of the provider.
+    ///
+    /// Infrastructure providers keep a finalizer on the claims of a machine until the machine is gone. An example is
+    /// `machine.openshift.io/ip-claim-protection` of Machine API.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        is_in_use(&self.metadata)
+    }
+}
+
+// === impl IpAddress ===
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AddressSpec {
+    pool_ref: PoolRef,
+    claim_ref: ClaimRef,
+    address: String,
+    prefix: i64,
+    #[serde(default)]
+    gateway: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ClaimRef {
+    #[serde(default)]
+    name: String,
+}
+
+impl IpAddress {
+    /// Reads an address.
+    ///
+    /// # Errors
+    ///
+    /// The specification does not have the expected structure.
+    pub fn read(object: DynamicObject) -> Result<Self, serde_json::Error> {
+        let (metadata, mut data) = (without_managers(object.metadata), object.data);
+        let AddressSpec { pool_ref, claim_ref, address, prefix, gateway } =
+            serde_json::from_value(data["spec"].take())?;
+        Ok(Self { metadata, pool: pool_ref, claim: claim_ref.name, address, prefix, gateway })
+    }
+
+    /// Namespace and name of the object.
+    #[must_use]
+    pub fn key(&self) -> Key {
+        Key::of(&self.metadata)
+    }
+
+    /// Whether this IPAddress was created for a claim of its name on one of our pools.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        let key = self.key();
+        self.claim == key.name && self.pool.resolve(&key.namespace).is_some()
+    }
+
+    /// UID of the claim that controls this object. Kubernetes limits neither length nor characters of the UID of an owner: a
+    /// text that is no UID counts as absent.
+    #[must_use]
+    pub fn owner(&self) -> Option<&str> {
+        let owners = self.metadata.owner_references.iter().flatten();
+        let mut claims =
+            owners.filter(|owner| owner.kind == "IPAddressClaim" && owner.api_version.split('/').next() == Some(GROUP));
+        let owner = claims.find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str());
+        owner.filter(|uid| is_object_name(uid))
+    }
+
+    /// The address as a value. `None` when the string is not an address.
+    #[must_use]
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.address.parse().ok()
+    }
+
+    /// Whether the object is being deleted.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+}
+
+/// Whether another program has a finalizer on a claim. Such a finalizer means that the address is in use.
+#[must_use]
+pub fn is_in_use(claim: &ObjectMeta) -> bool {
+    let finalizers = claim.finalizers.iter().flatten();
+    finalizers.into_iter().any(|name| name != CLAIM_FINALIZER && !GARBAGE_COLLECTION.contains(&name.as_str()))
+}
+
+/// Whether an object has a finalizer.
+#[must_use]
+pub fn has_finalizer(metadata: &ObjectMeta, finalizer: &str) -> bool {
+    metadata.finalizers.iter().flatten().any(|name| name == finalizer)
+}
+
+/// The kind of a pool, for owner references.
+#[must_use]
+pub fn pool_kind(pool: &PoolId) -> ApiResource {
+    match pool.namespace {
+        Some(_) => ApiResource::erase::<StaticIPPool>(&()),
+        None => ApiResource::erase::<GlobalStaticIPPool>(&()),
+    }
+}
+
+fn without_managers(metadata: ObjectMeta) -> ObjectMeta {
+    ObjectMeta { managed_fields: None, ..metadata }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(value: Value) -> DynamicObject {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn claim(metadata: Value, spec: Value) -> IpAddressClaim {
+        let mut value = json!({"metadata": {"name": "c", "namespace": "n"}, "spec": {"poolRef": {"kind": "StaticIPPool", "name": "p"}}});
+        json_patch::merge(&mut value, &json!({"metadata": metadata, "spec": spec}));
+        IpAddressClaim::read(object(value)).unwrap()
+    }
+
+    #[test]
+    fn a_claim_belongs_to_the_cluster_of_its_specification_else_of_its_label() {
+        let label = json!({"labels": {(CLUSTER_LABEL): "a"}});
+        assert_eq!(claim(json!({}), json!({})).cluster, None);
+        assert_eq!(claim(label.clone(), json!({"clusterName": ""})).cluster.as_deref(), Some("a"));
+        assert_eq!(claim(label, json!({"clusterName": "b"})).cluster.as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn no_reference_names_a_pool_of_another_namespace() {
+        for (kind, name) in [("GlobalStaticIPPool", "victim/p"), ("StaticIPPool", "../p"), ("GlobalStaticIPPool", "")] {
+            let group = Some("ipam.glowplug.dev".to_owned());
+            let pool = PoolRef { api_group: group, kind: kind.to_owned(), name: name.to_owned() };
+            assert_eq!(pool.resolve("n"), None, "{kind} {name}");
+        }
+    }
+
+    #[test]
+    fn a_pool_is_named_by_kind_plural_or_singular_in_any_case() {
+        let resolve = |group: Option<&str>, kind: &str| {
+            let pool = PoolRef { api_group: group.map(str::to_owned), kind: kind.to_owned(), name: "p".to_owned() };
+            pool.resolve("n").map(|pool| pool.to_string())
+        };
+        for kind in ["StaticIPPool", "staticippool", "staticippools", "STATICIPPOOLS"] {
+            assert_eq!(resolve(Some("ipam.glowplug.dev"), kind).as_deref(), Some("n/p"), "{kind}");
+        }
+        for kind in ["GlobalStaticIPPool", "globalstaticippools"] {
+            assert_eq!(resolve(Some("ipam.glowplug.dev"), kind).as_deref(), Some("p"), "{kind}");
+        }
+        for (group, kind) in [
+            (None, "StaticIPPool"),
+            (Some("ipam.cluster.x-k8s.io"), "StaticIPPool"),
+            (Some("ipam.glowplug.dev"), "InClusterIPPool"),
+            (Some("ipam.glowplug.dev"), "staticippoolss"),
+            (Some("ipam.glowplug.dev"), ""),
+        ] {
+            assert_eq!(resolve(group, kind), None, "{group:?} {kind}");
+        }
+    }
+
+    #[test]
+    fn a_finalizer_of_an_infrastructure_provider_means_that_the_address_is_in_use() {
+        let is_in_use = |finalizers: &[&str]| claim(json!({"finalizers": finalizers}), json!({})).is_in_use();
+        assert!(!is_in_use(&[]));
+        assert!(!is_in_use(&[CLAIM_FINALIZER, "foregroundDeletion", "orphan"]));
+        assert!(is_in_use(&[CLAIM_FINALIZER, "machine.openshift.io/ip-claim-protection"]));
+    }
+
+    #[test]
+    fn an_address_is_owned_by_the_claim_that_controls_it() {
+        let owner = |api_version: &str, kind: &str, uid: &str, controller: bool| json!({"apiVersion": api_version, "kind": kind, "name": "c", "uid": uid, "controller": controller});
+        let address = |owners: Value| {
+            let spec = json!({"poolRef": {"kind": "k", "name": "p"}, "claimRef": {"name": "c"}, "address": "10.0.0.8", "prefix": 24});
+            let metadata = json!({"name": "c", "namespace": "n", "ownerReferences": owners});
+            IpAddress::read(object(json!({"metadata": metadata, "spec": spec}))).unwrap()
+        };
+        let [old, new] = ["ipam.cluster.x-k8s.io/v1beta1", "ipam.cluster.x-k8s.io/v1beta2"];
+        let pool = owner("ipam.glowplug.dev/v1alpha1", "StaticIPPool", "p", false);
+        assert_eq!(address(json!([])).owner(), None);
+        assert_eq!(address(json!([pool, owner(old, "IPAddressClaim", "u", true)])).owner(), Some("u"));
+        assert_eq!(address(json!([owner(new, "IPAddressClaim", "u", true)])).owner(), Some("u"));
+        assert_eq!(address(json!([owner(new, "IPAddressClaim", "u", false)])).owner(), None);
+        let long = "u".repeat(254);
+        assert_eq!(address(json!([owner(new, "IPAddressClaim", &long, true)])).owner(), None);
+    }
+
+    #[test]
+    fn a_cluster_is_paused_by_its_specification_or_by_an_annotation() {
+        let cluster = |value: Value| is_paused(&object(value));
+        assert!(!cluster(json!({"metadata": {}, "spec": {"paused": false}})));
+        assert!(!cluster(json!({"metadata": {}})));
+        assert!(cluster(json!({"metadata": {}, "spec": {"paused": true}})));
+        assert!(cluster(json!({"metadata": {"annotations": {(PAUSED_ANNOTATION): ""}}})));
+    }
+}

@@ -1,0 +1,210 @@
+//! The status of a claim: the reference to its address, and the condition `Ready` in the forms of both versions.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::kinds::cluster_api::{IpAddressClaim, Version};
+
+/// Longest message of a `v1beta1` condition, in bytes.
+const MAX_MESSAGE: usize = 10_240;
+
+/// State of the condition `Ready` of a claim.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Readiness {
+    /// `True`, `AddressAllocated`: the IPAddress with the name of the claim exists.
+    Ready,
+    /// `False`: a reason, and a message for people.
+    NotReady(NotReady, String),
+}
+
+/// Reasons for a claim without an address, as the IPAM contract defines them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum NotReady {
+    /// The claim, or an object with its name, prevents the allocation.
+    AllocationFailed,
+    /// The pool does not exist or allocates nothing, or it has two families and the claim requests neither.
+    PoolNotReady,
+    /// The pool has no free address.
+    PoolExhausted,
+}
+
+/// The two forms of a condition.
+#[derive(Clone, Copy)]
+enum Form {
+    /// As in Kubernetes, with a reason and a generation.
+    Current,
+    /// As in Cluster API before `v1beta2`, with a severity.
+    Old,
+}
+
+// === impl Readiness ===
+
+impl Readiness {
+    fn condition(&self, form: Form, generation: Option<i64>) -> Value {
+        let (status, reason, message) = match self {
+            Self::Ready => ("True", "AddressAllocated", "The claim has an address"),
+            Self::NotReady(reason, message) => ("False", reason.name(), head(message)),
+        };
+        let mut condition = json!({"type": "Ready", "status": status});
+        match (form, self) {
+            (Form::Current, _) => {
+                condition["reason"] = reason.into();
+                condition["message"] = message.into();
+                if let Some(generation) = generation {
+                    condition["observedGeneration"] = generation.into();
+                }
+            }
+            (Form::Old, Self::Ready) => {}
+            (Form::Old, Self::NotReady(..)) => {
+                condition["severity"] = "Error".into();
+                condition["reason"] = reason.into();
+                condition["message"] = message.into();
+            }
+        }
+        condition
+    }
+}
+
+// === impl NotReady ===
+
+impl NotReady {
+    fn name(self) -> &'static str {
+        match self {
+            Self::AllocationFailed => "AllocationFailed",
+            Self::PoolNotReady => "PoolNotReady",
+            Self::PoolExhausted => "PoolExhausted",
+        }
+    }
+}
+
+// === impl IpAddressClaim ===
+
+impl IpAddressClaim {
+    /// The merge patch that sets this readiness in the status. `None` when the status already has this readiness.
+    ///
+    /// The patch has the version of the claim, because it replaces whole lists. Conditions of other controllers are
+    /// kept. `now` is the time of a transition.
+    #[must_use]
+    pub fn status_patch(&self, version: Version, readiness: &Readiness, now: Timestamp) -> Option<Value> {
+        let (current, old) = match version {
+            Version::V1Beta2 => ("/conditions", "/deprecated/v1beta1/conditions"),
+            Version::V1Beta1 => ("/v1beta2/conditions", "/conditions"),
+        };
+        let wanted = [(current, Form::Current), (old, Form::Old)].map(|(path, form)| {
+            let stored = self.status.pointer(path).unwrap_or(&Value::Null);
+            set_condition(stored, readiness.condition(form, self.metadata.generation), now)
+        });
+        let [current, old] = wanted;
+        let mut status = match version {
+            Version::V1Beta2 => json!({"conditions": current, "deprecated": {"v1beta1": {"conditions": old}}}),
+            Version::V1Beta1 => json!({"conditions": old, "v1beta2": {"conditions": current}}),
+        };
+        if *readiness == Readiness::Ready {
+            status["addressRef"] = json!({"name": self.metadata.name});
+        }
+        (!contains(&self.status, &status))
+            .then(|| json!({"metadata": {"resourceVersion": self.metadata.resource_version}, "status": status}))
+    }
+}
+
+/// The stored conditions, with `condition` instead of the stored condition of its type.
+pub(crate) fn set_condition(stored: &Value, mut condition: Value, now: Timestamp) -> Vec<Value> {
+    let mut conditions = stored.as_array().cloned().unwrap_or_default();
+    let before = conditions.iter_mut().find(|before| before["type"] == condition["type"]);
+    let since = before.as_ref().filter(|before| before["status"] == condition["status"]);
+    let since = since.map_or_else(|| json!(Time(now)), |before| before["lastTransitionTime"].clone());
+    condition["lastTransitionTime"] = since;
+    match before {
+        Some(before) => *before = condition,
+        None => conditions.push(condition),
+    }
+    conditions
+}
+
+/// Whether `value` has every member of `wanted`. Lists must be equal.
+pub(crate) fn contains(value: &Value, wanted: &Value) -> bool {
+    match wanted {
+        Value::Object(members) => members.iter().all(|(name, member)| contains(&value[name], member)),
+        _ => value == wanted,
+    }
+}
+
+/// The beginning of a message, as long as every version accepts.
+pub(crate) fn head(message: &str) -> &str {
+    let end = (0..=MAX_MESSAGE.min(message.len())).rev().find(|end| message.is_char_boundary(*end));
+    &message[..end.unwrap_or_default()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EARLIER: &str = "1970-01-01T00:00:05Z";
+    const NOW: &str = "1970-01-01T00:01:40Z";
+
+    fn claim(status: &Value) -> IpAddressClaim {
+        let object = json!({
+            "metadata": {"name": "c", "namespace": "n", "generation": 2, "resourceVersion": "7"},
+            "spec": {"poolRef": {"kind": "StaticIPPool", "name": "p"}},
+            "status": status,
+        });
+        IpAddressClaim::read(serde_json::from_value(object).unwrap()).unwrap()
+    }
+
+    fn patch(version: Version, status: &Value, readiness: &Readiness) -> Option<Value> {
+        claim(status).status_patch(version, readiness, Timestamp::from_second(100).unwrap())
+    }
+
+    fn exhausted() -> Readiness {
+        Readiness::NotReady(NotReady::PoolExhausted, "No available IPs in pool for interface eno101".to_owned())
+    }
+
+    fn wanted(status: &Value) -> Option<Value> {
+        Some(json!({"metadata": {"resourceVersion": "7"}, "status": status}))
+    }
+
+    #[test]
+    fn a_ready_claim_names_its_address_and_has_both_conditions() {
+        let current = json!([{"type": "Ready", "status": "True", "reason": "AddressAllocated", "message": "The claim has an address",
+                              "observedGeneration": 2, "lastTransitionTime": NOW}]);
+        let old = json!([{"type": "Ready", "status": "True", "lastTransitionTime": NOW}]);
+        let status =
+            json!({"addressRef": {"name": "c"}, "conditions": current, "deprecated": {"v1beta1": {"conditions": old}}});
+        assert_eq!(patch(Version::V1Beta2, &Value::Null, &Readiness::Ready), wanted(&status));
+        assert_eq!(patch(Version::V1Beta2, &status, &Readiness::Ready), None);
+        let status = json!({"addressRef": {"name": "c"}, "conditions": old, "v1beta2": {"conditions": current}});
+        assert_eq!(patch(Version::V1Beta1, &Value::Null, &Readiness::Ready), wanted(&status));
+        assert_eq!(patch(Version::V1Beta1, &status, &Readiness::Ready), None);
+    }
+
+    #[test]
+    fn a_claim_that_waits_has_a_reason_in_both_conditions_and_no_address() {
+        let message = "No available IPs in pool for interface eno101";
+        let current = json!([{"type": "Ready", "status": "False", "reason": "PoolExhausted", "message": message,
+                              "observedGeneration": 2, "lastTransitionTime": NOW}]);
+        let old = json!([{"type": "Ready", "status": "False", "severity": "Error", "reason": "PoolExhausted",
+                          "message": message, "lastTransitionTime": NOW}]);
+        let status = json!({"conditions": current, "deprecated": {"v1beta1": {"conditions": old}}});
+        assert_eq!(patch(Version::V1Beta2, &json!({}), &exhausted()), wanted(&status));
+    }
+
+    #[test]
+    fn conditions_of_others_stay_and_a_time_is_that_of_the_last_transition() {
+        let other = json!({"type": "Paused", "status": "False", "reason": "NotPaused", "message": "", "lastTransitionTime": EARLIER});
+        let ready = json!({"type": "Ready", "status": "False", "reason": "PoolNotReady", "message": "x",
+                           "observedGeneration": 1, "lastTransitionTime": EARLIER});
+        let patch = patch(Version::V1Beta2, &json!({"conditions": [ready, other]}), &exhausted()).unwrap();
+        let message = "No available IPs in pool for interface eno101";
+        let ready = json!({"type": "Ready", "status": "False", "reason": "PoolExhausted", "message": message,
+                           "observedGeneration": 2, "lastTransitionTime": EARLIER});
+        assert_eq!(patch["status"]["conditions"], json!([ready, other]));
+    }
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        let long = Readiness::NotReady(NotReady::AllocationFailed, "é".repeat(10_000));
+        let patch = patch(Version::V1Beta2, &json!({}), &long).unwrap();
+        assert_eq!(patch["status"]["conditions"][0]["message"], "é".repeat(5_120));
+    }
+}

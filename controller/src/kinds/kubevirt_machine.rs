@@ -1,0 +1,500 @@
+//! Reads the objects of a machine: its KubevirtMachine, its instance and its Secret.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use glowplug::host::claim::{Machine, is_object_name};
+use glowplug::host::records::{Objects, Report};
+use glowplug::network::{Family, InterfaceName};
+use ipnetwork::IpNetwork;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::api::DynamicObject;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::kinds::cluster_api::Key;
+use crate::kinds::pool::HolderKind;
+use crate::kinds::virtual_machine::{
+    MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, NETWORK_DATA_KEY, VirtualMachine, addresses_in, virtual_machines,
+};
+
+/// Annotation of a Secret. Its value is the allocation that the Secret hands out, as JSON.
+pub(crate) const ALLOCATION_ANNOTATION: &str = "ipam.glowplug.dev/allocation";
+/// Beginning of the message with which the webhook rejects a machine of an exhausted pool. The enhancement defines this
+/// text.
+const EXHAUSTED: &str = "No available IPs in pool for interface ";
+/// Name of the status map: the member of the status of a KubevirtMachine with the addresses.
+pub(crate) const STATUS_MAP: &str = "allocatedBootstrapAddresses";
+
+/// The members of a KubevirtMachine that the controller reads.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct KubevirtMachine {
+    /// Metadata, without managed fields.
+    pub(crate) metadata: ObjectMeta,
+    /// Name of the VirtualMachine that capk creates for the machine. It may be in another namespace.
+    pub(crate) home: Key,
+    /// The status map. Null if the status has no map.
+    pub(crate) status_map: Value,
+    /// The VirtualMachine that the webhook rejected because a pool is exhausted. `None`: no such rejection.
+    pub(crate) refused: Option<Box<VirtualMachine>>,
+}
+
+/// A VirtualMachineInstance: a running guest.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Instance {
+    /// Metadata, without managed fields.
+    pub(crate) metadata: ObjectMeta,
+    /// UID of the VirtualMachine that owns the instance. `None`: the instance is an orphan.
+    pub(crate) owner: Option<String>,
+    /// The addresses that the guest reports.
+    pub(crate) reports: Vec<Report>,
+    /// Whether the guest may have read its drive. A pod that waits for a Secret has not started its guest.
+    pub(crate) has_started: bool,
+}
+
+/// The Secret `NAME-networkdata` of VirtualMachine `NAME`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum NetworkSecret {
+    Absent,
+    /// A Secret that this program has written.
+    Ours(HandOut),
+    /// A Secret of another author: the reason for this conclusion, and the addresses in its network data.
+    Foreign(String, Vec<IpAddr>),
+}
+
+/// The content of a Secret that this program has written. The Secret is immutable, so its content never changes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct HandOut {
+    /// UID of the Secret.
+    pub(crate) uid: String,
+    /// Whether the Secret is being deleted.
+    pub(crate) is_deleted: bool,
+    /// UID of the VirtualMachine for which the Secret was created.
+    pub(crate) vm: String,
+    /// The object that holds the addresses.
+    pub(crate) machine: Machine,
+    pub(crate) kind: HolderKind,
+    pub(crate) interfaces: Vec<Handed>,
+}
+
+/// The addresses that a Secret hands out to one interface.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Handed {
+    #[serde(with = "as_text")]
+    pub(crate) interface: InterfaceName,
+    pub(crate) network: String,
+    pub(crate) pool: String,
+    #[serde(with = "as_texts")]
+    pub(crate) addresses: Vec<IpNetwork>,
+}
+
+/// The value of [`ALLOCATION_ANNOTATION`].
+#[derive(Deserialize, Serialize)]
+struct Note {
+    /// UID of the VirtualMachine. The owner of the Secret is no substitute: the deletion of a VirtualMachine with orphans
+    /// removes the owner.
+    vm: String,
+    kind: HolderKind,
+    machine: Named,
+    interfaces: Vec<Handed>,
+}
+
+#[derive(Deserialize, Serialize)]
+pub(crate) struct Named {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+}
+
+mod as_text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub(crate) fn deserialize<'de, T: FromStr, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map_err(|_| D::Error::custom(format!("invalid value {text:?}")))
+    }
+}
+
+mod as_texts {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(values: &[impl Display], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(values.iter().map(ToString::to_string))
+    }
+
+    pub(crate) fn deserialize<'de, T: FromStr, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+        let invalid = |text: &str| D::Error::custom(format!("invalid value {text:?}"));
+        Vec::<String>::deserialize(from)?.iter().map(|text| text.parse().map_err(|_| invalid(text))).collect()
+    }
+}
+
+/// Creation time of an object. `None`: the object is not stored.
+pub(crate) fn created(metadata: &ObjectMeta) -> Option<k8s_openapi::jiff::Timestamp> {
+    metadata.creation_timestamp.as_ref().map(|time| time.0)
+}
+
+/// UID of an object.
+pub(crate) fn uid(metadata: &ObjectMeta) -> &str {
+    metadata.uid.as_deref().unwrap_or_default()
+}
+
+/// Takes the member at a JSON pointer. Null if there is no such member.
+fn take(value: &mut Value, pointer: &str) -> Value {
+    // An index such as `value["spec"]["x"]` panics if `spec` is text.
+    value.pointer_mut(pointer).map(Value::take).unwrap_or_default()
+}
+
+pub(crate) fn is_deleted(metadata: &ObjectMeta) -> bool {
+    metadata.deletion_timestamp.is_some()
+}
+
+// === impl KubevirtMachine ===
+
+impl KubevirtMachine {
+    /// Reads a KubevirtMachine. A member with an unexpected structure counts as absent.
+    pub(crate) fn read(object: DynamicObject) -> Self {
+        let DynamicObject { metadata, mut data, .. } = object;
+        let metadata = ObjectMeta { managed_fields: None, ..metadata };
+        let mut template = take(&mut data, "/spec/virtualMachineTemplate");
+        // The namespace becomes a part of the path of a request.
+        let namespace = template["metadata"]["namespace"].as_str().filter(|namespace| is_object_name(namespace));
+        let own = metadata.namespace.clone().unwrap_or_default();
+        let home = Key {
+            namespace: namespace.map_or_else(|| own.clone(), str::to_owned),
+            name: metadata.name.clone().unwrap_or_default(),
+        };
+        let conditions = data["status"]["conditions"].as_array().into_iter().flatten();
+        let is_refused = conditions.into_iter().any(|condition| {
+            condition["type"] == "VMProvisioned"
+                && condition["status"] == "False"
+                && condition["message"].as_str().is_some_and(|message| message.contains(EXHAUSTED))
+        });
+        let refused = is_refused.then(|| {
+            let labels = take(&mut template, "/metadata/labels");
+            let mut labels: std::collections::BTreeMap<String, String> =
+                serde_json::from_value(labels).unwrap_or_default();
+            labels.insert(MACHINE_NAME_LABEL.to_owned(), home.name.clone());
+            labels.insert(MACHINE_NAMESPACE_LABEL.to_owned(), own);
+            let metadata = ObjectMeta {
+                namespace: Some(home.namespace.clone()),
+                name: Some(home.name.clone()),
+                labels: Some(labels),
+                ..ObjectMeta::default()
+            };
+            let data = json!({"spec": take(&mut template, "/spec")});
+            Box::new(VirtualMachine::read(DynamicObject { types: None, metadata, data }))
+        });
+        let status_map = take(&mut data, &format!("/status/{STATUS_MAP}"));
+        Self { metadata, home, status_map, refused }
+    }
+
+    /// Returns the machine as the ledger identifies it: namespace, name and UID.
+    pub(crate) fn holder(&self) -> Machine {
+        Key::of(&self.metadata).holder(uid(&self.metadata))
+    }
+}
+
+// === impl Instance ===
+
+impl Instance {
+    /// Reads an instance. A member with an unexpected structure counts as absent.
+    pub(crate) fn read(object: DynamicObject) -> Self {
+        let reports = match object.data["status"]["interfaces"].as_array() {
+            Some(interfaces) if !interfaces.is_empty() => reports(&object),
+            _ => Vec::new(),
+        };
+        let phase = object.data["status"]["phase"].as_str().unwrap_or_default();
+        let has_started = !["", "Pending", "Scheduling"].contains(&phase);
+        let metadata = ObjectMeta { managed_fields: None, ..object.metadata };
+        let owners = metadata.owner_references.iter().flatten();
+        let owner = owners.into_iter().find(|owner| owner.kind == "VirtualMachine").map(|owner| owner.uid.clone());
+        Self { metadata, owner, reports, has_started }
+    }
+}
+
+fn reports(object: &DynamicObject) -> Vec<Report> {
+    let mut objects = Objects::default();
+    read_records(&mut objects, "VirtualMachineInstance", object);
+    objects.inventory().reports
+}
+
+/// Adds the records of an object to `objects`.
+pub(crate) fn read_records(objects: &mut Objects, kind: &str, object: &DynamicObject) {
+    let DynamicObject { metadata, data, .. } = object;
+    let item = json!({
+        "kind": kind,
+        "metadata": {
+            "namespace": metadata.namespace,
+            "name": metadata.name,
+            "uid": metadata.uid,
+            "creationTimestamp": metadata.creation_timestamp,
+            "deletionTimestamp": metadata.deletion_timestamp,
+            "labels": metadata.labels,
+            "annotations": metadata.annotations,
+            "ownerReferences": metadata.owner_references,
+        },
+        "spec": data["spec"],
+        "status": data["status"],
+    });
+    objects.read_value(&format!("{kind} {}", Key::of(metadata)), &item);
+}
+
+// === impl NetworkSecret ===
+
+impl NetworkSecret {
+    /// Determines whether this program has written a Secret, and reads its addresses.
+    pub(crate) fn read(secret: Option<Secret>) -> Self {
+        let Some(Secret { metadata, data, .. }) = secret else { return Self::Absent };
+        let document = data.and_then(|mut data| data.remove(NETWORK_DATA_KEY)).map(|ByteString(bytes)| bytes);
+        let addresses = document.map(|document| addresses_in(&document)).unwrap_or_default();
+        match HandOut::read(&metadata, &addresses) {
+            Ok(hand_out) => Self::Ours(hand_out),
+            Err(problem) => Self::Foreign(problem, addresses),
+        }
+    }
+
+    /// Whether a guest that reads the Secret may use an address of `machine`. `held` are the addresses that `machine`
+    /// holds.
+    pub(crate) fn names(&self, machine: &Machine, held: &[IpAddr]) -> bool {
+        match self {
+            Self::Absent => false,
+            Self::Ours(hand_out) => hand_out.machine == *machine,
+            Self::Foreign(_, addresses) => addresses.iter().any(|address| held.contains(address)),
+        }
+    }
+}
+
+/// Returns the addresses in the network data of a Secret of another author.
+pub(crate) fn addresses_of(secret: Option<Secret>) -> Vec<IpAddr> {
+    let mut data = secret.and_then(|secret| secret.data).unwrap_or_default();
+    // KubeVirt reads either key.
+    let document = [NETWORK_DATA_KEY, "networkData"].into_iter().find_map(|key| data.remove(key));
+    document.map(|document| addresses_in(&document.0)).unwrap_or_default()
+}
+
+// === impl Named ===
+
+impl Named {
+    /// Returns the machine. `None`: no object can have this identity. A user may write any text, of any length, and the
+    /// machine becomes a part of leases.
+    pub(crate) fn machine(self) -> Option<Machine> {
+        let Self { namespace, name, uid } = self;
+        let is_valid = [&namespace, &name, &uid].into_iter().all(|text| is_object_name(text));
+        is_valid.then_some(Machine { namespace, name, uid })
+    }
+}
+
+// === impl HandOut ===
+
+impl HandOut {
+    fn read(metadata: &ObjectMeta, addresses: &[IpAddr]) -> Result<Self, String> {
+        let annotation = metadata.annotations.as_ref().and_then(|all| all.get(ALLOCATION_ANNOTATION));
+        let annotation = annotation.ok_or_else(|| format!("no annotation {ALLOCATION_ANNOTATION}"))?;
+        let note: Note =
+            serde_json::from_str(annotation).map_err(|error| format!("annotation {ALLOCATION_ANNOTATION}: {error}"))?;
+        let invalid = |what: String| Err(format!("annotation {ALLOCATION_ANNOTATION}: {what}"));
+        if note.kind.is_claim() {
+            return invalid(format!("invalid kind {:?} of a machine", note.kind));
+        }
+        let Some(machine) = note.machine.machine().filter(|_| is_object_name(&note.vm)) else {
+            return invalid("invalid name or UID".to_owned());
+        };
+        let mut families = BTreeSet::new();
+        for (handed, address) in note.interfaces.iter().flat_map(|it| it.addresses.iter().map(move |of| (it, of))) {
+            if !families.insert((handed.interface, Family::of(address.ip()))) {
+                return invalid(format!("several addresses of one family for {}", handed.interface));
+            }
+        }
+        let noted = note.interfaces.iter().flat_map(|handed| &handed.addresses);
+        if let Some(absent) = noted.into_iter().find(|noted| !addresses.contains(&noted.ip())) {
+            return Err(format!("annotation {ALLOCATION_ANNOTATION}: {absent} is not in the network data"));
+        }
+        Ok(Self {
+            uid: self::uid(metadata).to_owned(),
+            is_deleted: is_deleted(metadata),
+            vm: note.vm,
+            machine,
+            kind: note.kind,
+            interfaces: note.interfaces,
+        })
+    }
+}
+
+/// Creates the Secret of a machine. `document` is its network data.
+pub(crate) fn secret(
+    vm: &VirtualMachine,
+    (machine, kind): (&Machine, HolderKind),
+    interfaces: Vec<Handed>,
+    document: &str,
+) -> Secret {
+    let resource = virtual_machines();
+    let owner = OwnerReference {
+        api_version: resource.api_version,
+        kind: resource.kind,
+        name: vm.key().name,
+        uid: uid(&vm.metadata).to_owned(),
+        controller: None,
+        block_owner_deletion: None,
+    };
+    let Machine { namespace, name, uid } = machine.clone();
+    let note = Note { vm: owner.uid.clone(), kind, machine: Named { namespace, name, uid }, interfaces };
+    // The note contains only strings, so its conversion to JSON cannot fail.
+    let note = serde_json::to_string(&note).unwrap_or_default();
+    Secret {
+        metadata: ObjectMeta {
+            namespace: vm.metadata.namespace.clone(),
+            name: Some(vm.secret_name()),
+            labels: Some([("app.kubernetes.io/managed-by".to_owned(), "glowplug".to_owned())].into()),
+            annotations: Some([(ALLOCATION_ANNOTATION.to_owned(), note)].into()),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        },
+        immutable: Some(true),
+        type_: Some("Opaque".to_owned()),
+        data: Some([(NETWORK_DATA_KEY.to_owned(), ByteString(document.as_bytes().to_vec()))].into()),
+        ..Secret::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vm() -> VirtualMachine {
+        let object = json!({"metadata": {"namespace": "n", "name": "w", "uid": "v-1"}});
+        VirtualMachine::read(serde_json::from_value(object).unwrap())
+    }
+
+    fn handed() -> Handed {
+        Handed {
+            interface: "eno101".parse().unwrap(),
+            network: "infra/vlan10".to_owned(),
+            pool: "n/p".to_owned(),
+            addresses: vec!["10.0.0.8/24".parse().unwrap()],
+        }
+    }
+
+    const DOCUMENT: &str = r#"{"links": [{"id": "eno101", "type": "phy"}], "networks": [
+        {"id": "a", "type": "ipv4", "link": "eno101", "ip_address": "10.0.0.8", "netmask": "255.255.255.0"}]}"#;
+
+    fn written() -> Secret {
+        let machine = Machine { namespace: "n".to_owned(), name: "w".to_owned(), uid: "m-1".to_owned() };
+        let mut secret = secret(&vm(), (&machine, HolderKind::KubevirtMachine), vec![handed()], DOCUMENT);
+        secret.metadata.uid = Some("s-1".to_owned());
+        secret
+    }
+
+    #[test]
+    fn a_secret_says_whose_addresses_it_hands_out() {
+        let machine = Machine { namespace: "n".to_owned(), name: "w".to_owned(), uid: "m-1".to_owned() };
+        let expected = HandOut {
+            uid: "s-1".to_owned(),
+            is_deleted: false,
+            vm: "v-1".to_owned(),
+            machine: machine.clone(),
+            kind: HolderKind::KubevirtMachine,
+            interfaces: vec![handed()],
+        };
+        let read = NetworkSecret::read(Some(written()));
+        assert_eq!(read, NetworkSecret::Ours(expected));
+        assert!(read.names(&machine, &[]));
+        assert!(!read.names(&Machine { uid: "m-2".to_owned(), ..machine }, &[]));
+        assert_eq!(written().metadata.name.as_deref(), Some("w-networkdata"));
+    }
+
+    #[test]
+    fn a_secret_of_another_author_names_the_addresses_of_its_document() {
+        let mut secret = written();
+        secret.metadata.annotations = None;
+        let address: IpAddr = "10.0.0.8".parse().unwrap();
+        let problem = format!("no annotation {ALLOCATION_ANNOTATION}");
+        let read = NetworkSecret::read(Some(secret));
+        assert_eq!(read, NetworkSecret::Foreign(problem, vec![address]));
+        let machine = Machine { namespace: "n".to_owned(), name: "w".to_owned(), uid: "m-1".to_owned() };
+        assert!(read.names(&machine, &[address]));
+        assert!(!read.names(&machine, &[]));
+    }
+
+    #[test]
+    fn an_annotation_that_contradicts_the_document_is_not_believed() {
+        let mut secret = written();
+        let note = secret.metadata.annotations.as_mut().unwrap().get_mut(ALLOCATION_ANNOTATION).unwrap();
+        *note = note.replace("10.0.0.8", "10.0.0.9");
+        let problem = format!("annotation {ALLOCATION_ANNOTATION}: 10.0.0.9/24 is not in the network data");
+        let expected = NetworkSecret::Foreign(problem, vec!["10.0.0.8".parse().unwrap()]);
+        assert_eq!(NetworkSecret::read(Some(secret)), expected);
+    }
+
+    #[test]
+    fn an_annotation_that_the_controller_never_writes_is_not_believed() {
+        let problem = |from: &str, to: &str| {
+            let mut secret = written();
+            let note = secret.metadata.annotations.as_mut().unwrap().get_mut(ALLOCATION_ANNOTATION).unwrap();
+            assert!(note.contains(from), "{note}");
+            *note = note.replace(from, to);
+            match NetworkSecret::read(Some(secret)) {
+                NetworkSecret::Foreign(problem, _) => problem,
+                other => panic!("{other:?}"),
+            }
+        };
+        let error = |what: &str| format!("annotation {ALLOCATION_ANNOTATION}: {what}");
+        let long = "u".repeat(254);
+        for (from, to) in [("m-1", long.as_str()), ("v-1", long.as_str()), ("\"w\"", "\"../w\""), ("\"n\"", "\"\"")] {
+            assert_eq!(problem(from, to), error("invalid name or UID"));
+        }
+        assert_eq!(problem("KubevirtMachine", "IPAddressClaim"), error("invalid kind IpAddressClaim of a machine"));
+        let twice = error("several addresses of one family for eno101");
+        assert_eq!(problem("\"10.0.0.8/24\"", "\"10.0.0.8/24\",\"10.0.0.8/24\""), twice);
+    }
+
+    #[test]
+    fn a_machine_that_was_refused_shows_the_machine_that_capk_tries_to_make() {
+        let text = "Failed vm creation: admission webhook \"machines.ipam.glowplug.dev\" denied the request: \
+                    No available IPs in pool for interface eno101";
+        let object = json!({
+            "metadata": {"namespace": "n", "name": "w", "uid": "m-1"},
+            "spec": {"virtualMachineTemplate": {
+                "metadata": {"namespace": "infra", "labels": {"hypershift.openshift.io/nodepool-name": "workers"}},
+                "spec": {"template": {"spec": {
+                    "networks": [{"name": "a", "multus": {"networkName": "vlan10"}}],
+                    "domain": {"devices": {"interfaces": [{"name": "a"}]}},
+                }}},
+            }},
+            "status": {"conditions": [{"type": "VMProvisioned", "status": "False", "message": text}]},
+        });
+        let machine = KubevirtMachine::read(serde_json::from_value(object.clone()).unwrap());
+        assert_eq!(machine.home, Key { namespace: "infra".to_owned(), name: "w".to_owned() });
+        let refused = machine.refused.unwrap();
+        assert_eq!(refused.key(), machine.home);
+        assert_eq!(refused.networks[0].network, "infra/vlan10");
+        assert_eq!(refused.kubevirt_machine(), Some(Key { namespace: "n".to_owned(), name: "w".to_owned() }));
+        assert_eq!(refused.label("hypershift.openshift.io/nodepool-name"), Some("workers"));
+        let mut other = object;
+        other["status"]["conditions"][0]["message"] = "quota exceeded".into();
+        assert_eq!(KubevirtMachine::read(serde_json::from_value(other).unwrap()).refused, None);
+    }
+
+    #[test]
+    fn a_machine_in_a_namespace_that_cannot_exist_has_its_virtual_machine_in_its_own_namespace() {
+        for namespace in ["", "../../x", "a?b", "A"] {
+            let template = json!({"virtualMachineTemplate": {"metadata": {"namespace": namespace}}});
+            let object = json!({"metadata": {"namespace": "n", "name": "w", "uid": "m-1"}, "spec": template});
+            let machine = KubevirtMachine::read(serde_json::from_value(object).unwrap());
+            assert_eq!(machine.home, Key { namespace: "n".to_owned(), name: "w".to_owned() }, "{namespace}");
+        }
+    }
+}

@@ -1,0 +1,938 @@
+//! The kinds of group `ipam.glowplug.dev`: pools of addresses, and the leases that record their holders.
+//!
+//! The descriptions are the output of `kubectl explain`. `glowplug-controller crd` generates the manifests in
+//! `config/crd` from these types.
+
+#![allow(unreachable_pub, reason = "KubeSchema repeats each struct in a function")]
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
+use glowplug::host::allocator::Usage;
+use glowplug::host::claim::is_object_name;
+use glowplug::host::expand::{ExpandError, Template};
+use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, MicroTime};
+use kube::core::{ParseExpressionError, Selector};
+use kube::{CustomResource, CustomResourceExt, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::kinds::lease_name::{NameError, lease_name};
+use crate::kinds::mac_pool::MACPool;
+
+/// The API group of all these kinds.
+pub const GROUP: &str = "ipam.glowplug.dev";
+
+/// Label with the name of the cluster of an object. Cluster API sets the label.
+pub const CLUSTER_LABEL: &str = "cluster.x-k8s.io/cluster-name";
+
+/// The finalizer that keeps a pool while a lease names the pool.
+pub const POOL_FINALIZER: &str = "ipam.glowplug.dev/protect-pool";
+
+/// The addresses of a pool, and whom the pool serves.
+#[derive(Clone, CustomResource, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
+#[kube(
+    group = "ipam.glowplug.dev",
+    version = "v1alpha1",
+    kind = "StaticIPPool",
+    doc = "A pool of static addresses of one network, for machines, IPAddressClaims and IPAMClaims of its namespace.",
+    namespaced,
+    status = "PoolStatus",
+    category = "cluster-api",
+    label("clusterctl.cluster.x-k8s.io/move-hierarchy", ""),
+    printcolumn(name = "Network", type_ = "string", json_path = ".spec.network"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(name = "Free", type_ = "integer", json_path = ".status.ipAddresses.free"),
+    printcolumn(name = "Used", type_ = "integer", json_path = ".status.ipAddresses.used"),
+    printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waiting"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Addresses", type_ = "string", json_path = ".spec.addresses", priority = 1),
+    printcolumn(
+        name = "Cluster",
+        type_ = "string",
+        json_path = ".metadata.labels.cluster\\.x-k8s\\.io/cluster-name",
+        priority = 1
+    ),
+    validation = Rule::new("self.spec.network == oldSelf.spec.network").message("network: immutable, expected a new pool"),
+    validation = Rule::new("!has(self.spec.nodePoolRef) || !has(self.spec.machineSelector)")
+        .message("machineSelector: set together with nodePoolRef, expected one of the two"),
+    validation = Rule::new(
+        "!has(self.spec.addressesFrom) || !has(self.spec.addresses) || size(self.spec.addresses) == 0"
+    )
+    .message("addresses: set together with addressesFrom, expected one of the two"),
+    validation = Rule::new(
+        "!has(self.spec.addressesFrom) || has(self.spec.addressesFrom.poolRef) != has(self.spec.addressesFrom.ipamClaim)"
+    )
+    .message("addressesFrom: expected poolRef or ipamClaim")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolSpec {
+    /// Network attachment definition of the addresses: `namespace/name`, or `name` in the namespace of the pool, or
+    /// `default` for the network of pods. Immutable. Example: `infra/vlan10`.
+    pub network: String,
+    /// Addresses of the pool: CIDRs, ranges and single addresses of either family.
+    /// Example: `[192.168.1.10-192.168.1.50, 2620:0:860:2::/112]`. Not with `addressesFrom`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
+    /// Another program that chooses the addresses of the machines. The pool adds gateway, name servers and network data.
+    /// Not with `addresses`, and only with `nodePoolRef` or `machineSelector`: such a pool serves no IPAddressClaims.
+    /// Example: `{poolRef: {apiGroup: ipam.cluster.x-k8s.io, kind: InClusterIPPool, name: workers}}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addresses_from: Option<AddressesFrom>,
+    /// Addresses that are never allocated, written like `addresses`. Example: `[192.168.1.20]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub excluded_addresses: Vec<String>,
+    /// Addresses that the pool keeps for machines and claims, by name: nobody else gets them, also before the named
+    /// object exists. The key is the name of a machine or of a claim, or `namespace/name`. The value is an address of
+    /// `addresses` or `excludedAddresses`, or one of each family with a comma between them.
+    /// Example: `{db-0: "192.168.1.20, 2620:0:860:2::20"}`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pre_allocations: BTreeMap<String, String>,
+    /// Default gateway of the machines, at most one of each family. A gateway is never allocated.
+    /// Example: `[192.168.1.1, 2620:0:860:2::1]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gateway: Vec<String>,
+    /// Name servers of the machines, most important first. A name server is never allocated. Example: `[8.8.8.8]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nameservers: Vec<String>,
+    /// Subnet of the machines, at most one of each family: the prefix length of the addresses. Required for a family whose
+    /// addresses are not whole subnets. Example: `[{cidr: 192.168.1.0/24}]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub machine_network: Vec<MachineNetwork>,
+    /// Name of the interface in the guest that gets the addresses. Default: `eno101`, the interface with `acpiIndex` 101.
+    /// Example: `eno102`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// Whether the network, broadcast and subnet-router anycast addresses of the subnets are allocated too. Example: `true`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(rename = "allocateReservedIPAddresses")]
+    pub allocate_reserved_ip_addresses: bool,
+    /// Whether the gateway may be outside the subnet of the machines: they reach it on the link. Example: `true`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_link_gateway: bool,
+    /// Seconds after its release in which an address is not allocated to another machine. Example: `300`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub address_reuse_grace_period_seconds: Option<u32>,
+    /// Whether a machine gets the address that a machine of the same namespace and name released last. Example: `true`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sticky: bool,
+    /// Whether the pool serves IPAMClaims (`k8s.cni.cncf.io`) on its network: it writes their addresses into `status.ips`.
+    /// The network of a claim is the `name` in the configuration of the network attachment definition. No other program
+    /// may serve these claims. Not with `addressesFrom`. Example: `true`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(rename = "serveIPAMClaims")]
+    pub serve_ipam_claims: bool,
+    /// `network_data.json` that the documents of the machines start from, as JSON or YAML. Absent: links and addresses of
+    /// the pool alone. Example: `{"links": [{"id": "eno101", "type": "phy", "mtu": 9000}]}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+    /// NodePool of HyperShift whose machines get addresses of this pool without a claim. Not with `machineSelector`.
+    /// Example: `{name: workers}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_pool_ref: Option<NodePoolRef>,
+    /// VirtualMachines of this namespace that get addresses of this pool without a claim. Not with `nodePoolRef`. Neither
+    /// of the two: the pool serves claims only.
+    /// Example: `{matchLabels: {cluster.x-k8s.io/cluster-name: c1}}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_selector: Option<LabelSelector>,
+    /// Members that this version does not know. They exist only if the definition in the cluster is of a later version.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: BTreeMap<String, Value>,
+}
+
+/// The addresses of a pool that serves the claims of every namespace.
+#[derive(Clone, CustomResource, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
+#[kube(
+    group = "ipam.glowplug.dev",
+    version = "v1alpha1",
+    kind = "GlobalStaticIPPool",
+    doc = "A pool of static addresses of one network, for IPAddressClaims and IPAMClaims of every namespace.",
+    status = "PoolStatus",
+    category = "cluster-api",
+    label("clusterctl.cluster.x-k8s.io/move-hierarchy", ""),
+    printcolumn(name = "Network", type_ = "string", json_path = ".spec.network"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(name = "Free", type_ = "integer", json_path = ".status.ipAddresses.free"),
+    printcolumn(name = "Used", type_ = "integer", json_path = ".status.ipAddresses.used"),
+    printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waiting"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Addresses", type_ = "string", json_path = ".spec.addresses", priority = 1),
+    validation = Rule::new("self.spec.network == oldSelf.spec.network").message("network: immutable, expected a new pool"),
+    validation = Rule::new("self.spec.network == 'default' || self.spec.network.contains('/')")
+        .message("network: without a namespace, expected namespace/name or default"),
+    validation = Rule::new(
+        "!has(self.spec.nodePoolRef) && !has(self.spec.machineSelector) && !has(self.spec.addressesFrom)"
+    )
+    .message(
+        "a GlobalStaticIPPool serves claims only, expected no nodePoolRef, machineSelector or addressesFrom"
+    )
+)]
+pub struct GlobalPoolSpec {
+    /// The members of a pool.
+    #[serde(flatten)]
+    pub pool: PoolSpec,
+}
+
+/// A subnet of machines, as HostedCluster writes it.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+pub struct MachineNetwork {
+    /// The subnet. Example: `192.168.1.0/24`.
+    pub cidr: String,
+}
+
+/// The program that chooses the addresses of machines: exactly one member.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AddressesFrom {
+    /// Pool of another IPAM provider of Cluster API. The controller creates an IPAddressClaim for each machine, in the
+    /// namespace of its VirtualMachine. Address, prefix length and gateway come from the IPAddress.
+    /// Example: `{apiGroup: ipam.cluster.x-k8s.io, kind: GlobalInClusterIPPool, name: workers}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool_ref: Option<ProviderPoolRef>,
+    /// The IPAMClaim of each machine on the network, which the network provider fills (OVN-Kubernetes with persistent
+    /// addresses). Addresses and prefix lengths come from `status.ips` of the claim. Example: `{}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipam_claim: Option<IpamClaimRef>,
+}
+
+/// A pool of another IPAM provider. A pool with a namespace must be in the namespace of the VirtualMachines.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProviderPoolRef {
+    /// API group of the pool. Example: `ipam.cluster.x-k8s.io`.
+    pub api_group: String,
+    /// Kind of the pool. Example: `InClusterIPPool`.
+    pub kind: String,
+    /// Name of the pool. Example: `workers`.
+    pub name: String,
+}
+
+/// The IPAMClaim of a machine. Its name is the name of the VirtualMachine, a dot, and KubeVirt's name of the interface.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+pub struct IpamClaimRef {}
+
+/// A NodePool of the namespace of the pool.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+pub struct NodePoolRef {
+    /// Name of the NodePool. Example: `workers`.
+    pub name: String,
+}
+
+/// What the controller last observed of a pool.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolStatus {
+    /// `metadata.generation` of the specification that this status describes. Example: `3`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Number of addresses of both families.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ip_addresses: Option<AddressCount>,
+    /// Exact number of addresses of each family, IPv4 first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub families: Vec<FamilyCount>,
+    /// Number of claims and machines that wait for an address. Example: `2`.
+    #[serde(default)]
+    pub waiting: u32,
+    /// `Ready`: the pool allocates addresses. `Exhausted`: the pool has no free address of a family. `DuplicateRecords`: two
+    /// records name one address of the pool.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// Number of addresses of a pool. Each number is at most 9223372036854775807.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AddressCount {
+    /// Addresses that the pool may allocate, allocated or not. Example: `82`.
+    pub total: i64,
+    /// Addresses that the next claims may get. Absent if another program chooses the addresses. Example: `79`.
+    pub free: Option<i64>,
+    /// Addresses that a claim or machine holds. Example: `3`.
+    pub used: i64,
+    /// Held addresses that the pool no longer contains, or keeps for another name. Example: `0`.
+    pub out_of_range: i64,
+}
+
+/// Exact number of addresses of one family, as decimal text: a pool may have 2^64 of them.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FamilyCount {
+    /// `IPv4` or `IPv6`.
+    pub family: String,
+    /// All addresses of the pool. Example: `"41"`.
+    pub total: String,
+    /// Addresses that are not allocated: gateways, name servers, exclusions, ends of subnets, and pre-allocated addresses
+    /// that their machine or claim does not hold. Example: `"0"`.
+    pub reserved: String,
+    /// Addresses that a claim or machine holds. Example: `"2"`.
+    pub used: String,
+    /// Addresses that only a conflicting record names. Example: `"0"`.
+    pub conflicting: String,
+    /// Released addresses in their reuse delay. Example: `"0"`.
+    pub reuse_delayed: String,
+    /// Addresses that the next claims may get. Example: `"39"`.
+    pub free: String,
+    /// Held addresses that the pool no longer contains, or keeps for another name. Example: `"0"`.
+    pub out_of_range: String,
+}
+
+// === impl AddressCount ===
+
+impl AddressCount {
+    /// The sum of the families of a pool.
+    #[must_use]
+    pub fn sum(usage: &[Usage]) -> Self {
+        let sum = |count: fn(&Usage) -> u128| {
+            let sum = usage.iter().map(count).fold(0, u128::saturating_add);
+            i64::try_from(sum).unwrap_or(i64::MAX)
+        };
+        Self {
+            total: sum(|usage| usage.total - usage.reserved),
+            free: Some(sum(|usage| usage.free)),
+            used: sum(|usage| usage.used),
+            out_of_range: sum(|usage| usage.outside),
+        }
+    }
+}
+
+// === impl FamilyCount ===
+
+impl From<&Usage> for FamilyCount {
+    fn from(usage: &Usage) -> Self {
+        Self {
+            family: usage.family.to_string(),
+            total: usage.total.to_string(),
+            reserved: usage.reserved.to_string(),
+            used: usage.used.to_string(),
+            conflicting: usage.conflicting.to_string(),
+            reuse_delayed: usage.reuse_delay.to_string(),
+            free: usage.free.to_string(),
+            out_of_range: usage.outside.to_string(),
+        }
+    }
+}
+
+/// The holder of one address of one network.
+// There is no status: a backup that is restored, and `clusterctl move`, drop it.
+#[derive(Clone, CustomResource, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
+#[kube(
+    group = "ipam.glowplug.dev",
+    version = "v1alpha1",
+    kind = "StaticIPLease",
+    doc = "The record of one allocated address of one network. The controller writes leases; nobody else should.",
+    derive = "PartialEq",
+    printcolumn(name = "Network", type_ = "string", json_path = ".spec.network"),
+    printcolumn(name = "Address", type_ = "string", json_path = ".spec.address"),
+    printcolumn(name = "Kind", type_ = "string", json_path = ".spec.holder.kind"),
+    printcolumn(name = "Namespace", type_ = "string", json_path = ".spec.holder.namespace"),
+    printcolumn(name = "Name", type_ = "string", json_path = ".spec.holder.name"),
+    printcolumn(name = "Released", type_ = "date", json_path = ".spec.released"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Pool", type_ = "string", json_path = ".spec.pool", priority = 1),
+    printcolumn(name = "Interface", type_ = "string", json_path = ".spec.holder.interface", priority = 1),
+    validation = Rule::new("self.spec.network == oldSelf.spec.network && self.spec.address == oldSelf.spec.address")
+        .message("network and address are the name of the lease, expected no change")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct LeaseSpec {
+    /// Network of the address: `namespace/name` of the network attachment definition, or `default`. `mac` for a MAC
+    /// address. Example: `infra/vlan10`.
+    pub network: String,
+    /// The address: an IP address, or a MAC address on the network `mac`. Example: `192.168.1.10`.
+    pub address: String,
+    /// Prefix length of the address. 48 for a MAC address. Example: `24`.
+    #[schemars(range(min = 0, max = 128))]
+    pub prefix: u8,
+    /// Pool that the address was allocated from: `namespace/name` of a StaticIPPool, `name` of a GlobalStaticIPPool or of
+    /// a MACPool.
+    /// Example: `clusters/workers`.
+    pub pool: String,
+    /// Object that holds the address, or held it last.
+    pub holder: Holder,
+    /// Time of the allocation. Example: `2026-08-14T10:00:00.000000Z`.
+    pub since: MicroTime,
+    /// Time of the release. Absent while the address is held. Example: `2026-08-15T10:00:00.000000Z`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released: Option<MicroTime>,
+    /// End of the reuse delay of a released address. Absent: no delay. Example: `2026-08-15T10:05:00.000000Z`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reuse_after: Option<MicroTime>,
+    /// Members that this version does not know. They exist only if the definition in the cluster is of a later version.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: BTreeMap<String, Value>,
+}
+
+/// The object that holds an address. An object made again under the same name has another UID and is another holder.
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub struct Holder {
+    /// Kind of the object. Example: `KubevirtMachine`.
+    pub kind: HolderKind,
+    /// Namespace of the object. Example: `clusters-c1`.
+    pub namespace: String,
+    /// Name of the object. Example: `workers-8fm2k`.
+    pub name: String,
+    /// UID of the object. Example: `0b5f6c4e-77ab-4a0a-9c6e-1b7c5a2f4b11`.
+    pub uid: String,
+    /// Interface of the machine that has the address: its name in the guest, or, for a MAC address, in the
+    /// VirtualMachine. Example: `eno101`.
+    pub interface: String,
+    /// Namespace of the VirtualMachine, if it is not the namespace of the object. Example: `infra`.
+    #[serde(rename = "virtualMachineNamespace", default, skip_serializing_if = "Option::is_none")]
+    pub vm_namespace: Option<String>,
+    /// Members that this version does not know. They exist only if the definition in the cluster is of a later version.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: BTreeMap<String, Value>,
+}
+
+/// The kinds of objects that hold addresses.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum HolderKind {
+    /// A claim of Cluster API.
+    #[serde(rename = "IPAddressClaim")]
+    IpAddressClaim,
+    /// A claim of a network interface that a pool with `serveIPAMClaims` serves.
+    #[serde(rename = "IPAMClaim")]
+    IpamClaim,
+    /// A machine of cluster-api-provider-kubevirt.
+    KubevirtMachine,
+    /// A machine of KubeVirt, where no KubevirtMachine can be seen.
+    VirtualMachine,
+}
+
+// === impl HolderKind ===
+
+impl HolderKind {
+    /// Whether the object is a claim. Other objects are machines.
+    #[must_use]
+    pub fn is_claim(self) -> bool {
+        matches!(self, Self::IpAddressClaim | Self::IpamClaim)
+    }
+}
+
+/// The definitions of every kind, in the order in which `glowplug-controller crd` prints them.
+#[must_use]
+pub fn definitions() -> Vec<CustomResourceDefinition> {
+    let mut definitions = vec![GlobalStaticIPPool::crd(), MACPool::crd(), StaticIPLease::crd(), StaticIPPool::crd()];
+    for definition in &mut definitions {
+        let labels = definition.metadata.labels.get_or_insert_default();
+        labels.insert("cluster.x-k8s.io/provider".to_owned(), "ipam-glowplug".to_owned());
+    }
+    definitions
+}
+
+// === impl PoolSpec ===
+
+/// Members of the specification that select machines, or change the way of serving them. Pool files do not have these
+/// members.
+const NOT_OF_FILES: [&str; 6] =
+    ["sticky", "template", "nodePoolRef", "machineSelector", "addressesFrom", "serveIPAMClaims"];
+
+impl PoolSpec {
+    /// Checks a specification with the parser of `glowplugctl`'s pool files and returns the pool, with every diagnostic.
+    ///
+    /// `namespace` is `None` for a [`GlobalStaticIPPool`]. The pool's name is `namespace/name`, or `name` alone, so that the
+    /// two kinds never have one name. Places are those of the specification: `addresses[0]`.
+    ///
+    /// `None` when there is an error.
+    #[must_use]
+    pub fn check(&self, namespace: Option<&str>, name: &str) -> (Option<Pool>, Diagnostics) {
+        let mut document = serde_json::to_value(self).unwrap_or_default();
+        if let Some(members) = document.as_object_mut() {
+            members.retain(|member, _| !NOT_OF_FILES.contains(&member.as_str()));
+            members.insert("name".to_owned(), name.into());
+            members.entry("addresses").or_insert_with(|| serde_json::json!([]));
+            if let Some(namespace) = namespace {
+                members.insert("namespace".to_owned(), namespace.into());
+            }
+        }
+        let (mut specs, mut diagnostics) = read_pools(document.to_string().as_bytes());
+        if namespace.is_none() {
+            self.check_global(&mut diagnostics);
+        }
+        if let Some(source) = &self.addresses_from {
+            specs.iter_mut().for_each(|spec| spec.is_external = true);
+            self.check_source(source, &mut diagnostics);
+        }
+        if self.serve_ipam_claims && self.network == Pool::DEFAULT_NETWORK {
+            let expected = "the network attachment definition of the IPAMClaims, namespace/name or a name";
+            diagnostics.push(Diagnostic::error("network", "no attachment", &self.network, expected));
+        }
+        if let (Some(_), Some(_)) = (&self.node_pool_ref, &self.machine_selector) {
+            diagnostics.push(Diagnostic::error(
+                "machineSelector",
+                "set together with nodePoolRef",
+                "an object",
+                "one of the two",
+            ));
+        }
+        let selector = self.machine_selector.clone().map(Selector::try_from);
+        if let Some(Err(ParseExpressionError(problem))) = selector {
+            let expected = "matchLabels and matchExpressions with the operators In, NotIn, Exists and DoesNotExist";
+            diagnostics.push(Diagnostic::error("machineSelector", "invalid selector", &problem, expected));
+        }
+        let template = self.template_facts(&mut diagnostics);
+        let pool = specs.first().and_then(|spec| Pool::new(spec, &template, &mut diagnostics));
+        if let Some(pool) = &pool {
+            check_lease_names(pool, &mut diagnostics);
+        }
+        let pool = pool.filter(|_| !diagnostics.has_errors());
+        let pool = if namespace.is_none() { pool.map(|pool| pool.with_name(name.to_owned())) } else { pool };
+        (pool, diagnostics)
+    }
+
+    /// The prefix lengths and addresses in the template. Paths of its diagnostics begin with `template`.
+    fn template_facts(&self, diagnostics: &mut Diagnostics) -> TemplateFacts {
+        let interface = self.interface.as_deref().unwrap_or(Pool::DEFAULT_INTERFACE).parse();
+        // The pool reports an invalid interface.
+        let (Some(template), Ok(interface)) = (&self.template, interface) else { return TemplateFacts::default() };
+        let facts = Template::parse(template.as_bytes()).and_then(|template| template.facts(&interface));
+        match facts {
+            Ok(facts) => return facts,
+            Err(ExpandError::Template(of_template)) => {
+                for mut diagnostic in of_template.into_parts().0 {
+                    diagnostic.path = match diagnostic.path.as_str() {
+                        "document" => "template".to_owned(),
+                        line if line.starts_with("line ") => format!("template {line}"),
+                        path => format!("template.{path}"),
+                    };
+                    diagnostics.push(diagnostic);
+                }
+            }
+            Err(error) => {
+                diagnostics.push(Diagnostic::error("template", "invalid template", error, "network_data.json"))
+            }
+        }
+        TemplateFacts::default()
+    }
+
+    /// Checks the members that contradict `addressesFrom`, and its own members.
+    fn check_source(&self, source: &AddressesFrom, diagnostics: &mut Diagnostics) {
+        const PROBLEM: &str = "set together with addressesFrom";
+        if !self.addresses.is_empty() {
+            diagnostics.push(Diagnostic::error("addresses", PROBLEM, "a list", "one of the two"));
+        }
+        let choices = [
+            ("excludedAddresses", !self.excluded_addresses.is_empty()),
+            ("allocateReservedIPAddresses", self.allocate_reserved_ip_addresses),
+            ("addressReuseGracePeriodSeconds", self.address_reuse_grace_period_seconds.is_some()),
+            ("sticky", self.sticky),
+        ];
+        for (member, _) in choices.into_iter().filter(|(_, is_set)| *is_set) {
+            diagnostics.push(Diagnostic::error(member, PROBLEM, "a value", "none: the other program decides this"));
+        }
+        if self.serve_ipam_claims {
+            let expected = "one of the two: a pool serves IPAMClaims or takes addresses from elsewhere";
+            diagnostics.push(Diagnostic::error("serveIPAMClaims", PROBLEM, "true", expected));
+        }
+        if self.node_pool_ref.is_none() && self.machine_selector.is_none() {
+            let expected = "nodePoolRef or machineSelector: the pool serves machines only";
+            diagnostics.push(Diagnostic::without_value(Severity::Error, "addressesFrom", "no machines", expected));
+        }
+        match source {
+            AddressesFrom { pool_ref: Some(_), ipam_claim: Some(_) } => diagnostics.push(Diagnostic::error(
+                "addressesFrom.ipamClaim",
+                "set together with poolRef",
+                "an object",
+                "one of the two",
+            )),
+            AddressesFrom { pool_ref: Some(pool), ipam_claim: None } => pool.check(diagnostics),
+            AddressesFrom { pool_ref: None, ipam_claim: Some(_) } if self.network == Pool::DEFAULT_NETWORK => {
+                let expected = "the network attachment definition of the IPAMClaims, namespace/name or a name";
+                diagnostics.push(Diagnostic::error("network", "no attachment", &self.network, expected));
+            }
+            AddressesFrom { pool_ref: None, ipam_claim: Some(_) } => {}
+            AddressesFrom { pool_ref: None, ipam_claim: None } => diagnostics.push(Diagnostic::without_value(
+                Severity::Error,
+                "addressesFrom",
+                "empty object",
+                "poolRef or ipamClaim",
+            )),
+        }
+    }
+
+    fn check_global(&self, diagnostics: &mut Diagnostics) {
+        if self.network != Pool::DEFAULT_NETWORK && !self.network.contains('/') {
+            diagnostics.push(Diagnostic::error("network", "no namespace", &self.network, "namespace/name or default"));
+        }
+        // Users of any namespace may create a claim with any name.
+        for name in self.pre_allocations.keys().filter(|name| !name.contains('/')) {
+            diagnostics.push(Diagnostic::error("preAllocations", "no namespace", name, "namespace/name"));
+        }
+        let selects = [
+            ("nodePoolRef", self.node_pool_ref.is_some()),
+            ("machineSelector", self.machine_selector.is_some()),
+            ("addressesFrom", self.addresses_from.is_some()),
+        ];
+        for (member, _) in selects.into_iter().filter(|(_, selects)| *selects) {
+            diagnostics.push(Diagnostic::error(member, "not of a GlobalStaticIPPool", "an object", "a StaticIPPool"));
+        }
+    }
+}
+
+// === impl ProviderPoolRef ===
+
+impl ProviderPoolRef {
+    fn check(&self, diagnostics: &mut Diagnostics) {
+        const PLACE: &str = "addressesFrom.poolRef";
+        if self.api_group == GROUP {
+            let expected = "the group of another provider: machines need no claim on a pool of this group";
+            diagnostics.push(Diagnostic::error(format!("{PLACE}.apiGroup"), "own pool", &self.api_group, expected));
+        } else if !is_object_name(&self.api_group) {
+            let expected = "an API group, such as ipam.cluster.x-k8s.io";
+            let path = format!("{PLACE}.apiGroup");
+            diagnostics.push(Diagnostic::error(path, "invalid API group", &self.api_group, expected));
+        }
+        if !is_object_name(&self.kind.to_ascii_lowercase()) {
+            let expected = "a kind, such as InClusterIPPool";
+            diagnostics.push(Diagnostic::error(format!("{PLACE}.kind"), "invalid kind", &self.kind, expected));
+        }
+        if !is_object_name(&self.name) {
+            let expected = "lower case letters, digits, '-' and '.'";
+            diagnostics.push(Diagnostic::error(format!("{PLACE}.name"), "invalid name", &self.name, expected));
+        }
+    }
+}
+
+// === impl AddressesFrom ===
+
+impl fmt::Display for AddressesFrom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.pool_ref {
+            Some(pool) => write!(f, "{} {}", pool.kind, pool.name),
+            None => f.write_str("the IPAMClaims of the machines"),
+        }
+    }
+}
+
+/// Rejects a network that cannot be part of the name of a lease. A machine may record an address of any family, so the
+/// longest address counts.
+fn check_lease_names(pool: &Pool, diagnostics: &mut Diagnostics) {
+    let longest = IpAddr::from([u16::MAX; 8]);
+    let (problem, expected) = match lease_name(longest, pool.network()) {
+        Err(NameError::Network(_)) => ("invalid network", "namespace/name or default"),
+        Err(NameError::TooLong(_)) => ("name too long", "at most 253 bytes with the longest address"),
+        Ok(_) => return,
+    };
+    diagnostics.push(Diagnostic::error("network", problem, pool.network(), expected));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Whether the specification is accepted, and its diagnostics.
+    type Verdict = (bool, Vec<String>);
+
+    fn verdict(pool: Option<&Pool>, diagnostics: &Diagnostics) -> Verdict {
+        (pool.is_some(), diagnostics.kept().iter().map(ToString::to_string).collect())
+    }
+
+    /// Result of the controller for an object. `None` when the schema of its kind rejects the object.
+    fn of_object(spec: &Value) -> Option<Verdict> {
+        let spec: PoolSpec = serde_json::from_value(spec.clone()).ok()?;
+        let (pool, diagnostics) = spec.check(Some("clusters"), "workers");
+        Some(verdict(pool.as_ref(), &diagnostics))
+    }
+
+    /// Result of `glowplugctl` for a pool file with the same members.
+    fn of_file(spec: &Value) -> Verdict {
+        let mut file = spec.clone();
+        file["name"] = "workers".into();
+        file["namespace"] = "clusters".into();
+        let (specs, mut diagnostics) = read_pools(file.to_string().as_bytes());
+        let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut diagnostics));
+        verdict(pool.as_ref(), &diagnostics)
+    }
+
+    #[test]
+    fn an_object_and_a_pool_file_of_the_same_members_have_one_verdict() {
+        for members in [
+            json!({}),
+            json!({"addresses": []}),
+            json!({"addresses": ["10.0.0.5/24", "x"]}),
+            json!({"addresses": ["10.0.0.5-10.0.0.9"]}),
+            json!({"addresses": ["10.0.0.5-10.0.0.9", "fd00::5"], "machineNetwork": [{"cidr": "10.0.0.0/24"}, {"cidr": "fd00::/64"}]}),
+            json!({"gateway": ["10.0.0.1"], "nameservers": ["8.8.8.8", "fd00::1"], "excludedAddresses": ["10.0.0.7", "10.0.9.9"]}),
+            json!({"gateway": ["10.9.0.1"]}),
+            json!({"gateway": ["10.9.0.1"], "onLinkGateway": true, "allocateReservedIPAddresses": true}),
+            json!({"interface": "a b", "network": "a/b/c"}),
+            json!({"network": ""}),
+            json!({"network": "default", "interface": "eno102"}),
+        ] {
+            let mut spec = json!({"network": "infra/vlan10", "addresses": ["10.0.0.0/24"]});
+            json_patch::merge(&mut spec, &members);
+            assert_eq!(of_object(&spec), Some(of_file(&spec)), "{spec}");
+        }
+    }
+
+    #[test]
+    fn a_pool_file_with_values_that_the_schema_rejects_is_rejected_too() {
+        for members in [
+            json!({"addresses": "10.0.0.0/24"}),
+            json!({"addresses": [["10.0.0.0/24"]]}),
+            json!({"network": null}),
+            json!({"machineNetwork": [{}]}),
+            json!({"machineNetwork": ["10.0.0.0/24"]}),
+            json!({"onLinkGateway": 1}),
+            json!({"gateway": {"ip": "10.0.0.1"}}),
+            json!({"preAllocations": ["10.0.0.5"]}),
+            json!({"preAllocations": {"db": ["10.0.0.5"]}}),
+        ] {
+            let mut spec = json!({"network": "infra/vlan10", "addresses": ["10.0.0.0/24"]});
+            json_patch::merge(&mut spec, &members);
+            assert_eq!((of_object(&spec), of_file(&spec).0), (None, false), "{spec}");
+        }
+    }
+
+    #[test]
+    fn members_that_pool_files_do_not_have_change_no_address() {
+        let plain =
+            PoolSpec { network: "default".into(), addresses: vec!["10.0.0.0/24".into()], ..PoolSpec::default() };
+        let full = PoolSpec {
+            sticky: true,
+            template: Some(r#"{"links": [{"id": "eno101", "type": "phy"}]}"#.into()),
+            node_pool_ref: Some(NodePoolRef { name: "workers".into() }),
+            ..plain.clone()
+        };
+        assert_eq!(full.check(Some("a"), "b").0, plain.check(Some("a"), "b").0);
+        assert!(plain.check(Some("a"), "b").0.is_some());
+    }
+
+    #[test]
+    fn a_global_pool_keeps_addresses_for_names_with_their_namespace() {
+        let spec = |name: &str| PoolSpec {
+            network: "infra/vlan10".into(),
+            addresses: vec!["10.0.0.0/24".into()],
+            pre_allocations: [(name.to_owned(), "10.0.0.9".to_owned())].into(),
+            ..PoolSpec::default()
+        };
+        let pool = spec("n/db").check(None, "global").0.unwrap();
+        assert_eq!(pool.pre_allocated("n", "db"), ["10.0.0.9".parse::<IpAddr>().unwrap()]);
+        let (pool, diagnostics) = spec("db").check(None, "global");
+        let error = r#"preAllocations: no namespace "db", expected namespace/name"#;
+        assert_eq!(verdict(pool.as_ref(), &diagnostics), (false, vec![error.to_owned()]));
+        assert!(spec("db").check(Some("n"), "pool").0.is_some());
+    }
+
+    #[test]
+    fn a_pool_whose_addresses_come_from_elsewhere_has_no_addresses_of_its_own() {
+        let check = |members: Value| {
+            let mut spec = json!({"network": "infra/vlan10", "machineSelector": {}});
+            json_patch::merge(&mut spec, &members);
+            let spec: PoolSpec = serde_json::from_value(spec).unwrap();
+            let (pool, diagnostics) = spec.check(Some("clusters"), "workers");
+            let is_external = pool.as_ref().map(Pool::is_external);
+            (is_external, verdict(pool.as_ref(), &diagnostics).1)
+        };
+        let pool_ref = json!({"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool", "name": "p"});
+        for source in [json!({"poolRef": pool_ref}), json!({"ipamClaim": {}})] {
+            assert_eq!(check(json!({"addressesFrom": source})), (Some(true), Vec::new()));
+        }
+        let refused = |members: Value, lines: &[&str]| {
+            assert_eq!(check(members), (None, lines.iter().map(|&line| line.to_owned()).collect()));
+        };
+        refused(json!({"addressesFrom": {}}), &["addressesFrom: empty object, expected poolRef or ipamClaim"]);
+        refused(
+            json!({"addressesFrom": {"poolRef": pool_ref, "ipamClaim": {}}}),
+            &["addressesFrom.ipamClaim: set together with poolRef \"an object\", expected one of the two"],
+        );
+        refused(
+            json!({
+                "addressesFrom": {"ipamClaim": {}}, "addresses": ["10.0.0.8"], "excludedAddresses": ["10.0.0.9"],
+                "allocateReservedIPAddresses": true, "addressReuseGracePeriodSeconds": 1, "sticky": true,
+            }),
+            &[
+                "addressReuseGracePeriodSeconds: set together with addressesFrom \"a value\", expected none: the other \
+                 program decides this",
+                "addresses: set together with addressesFrom \"a list\", expected one of the two",
+                "allocateReservedIPAddresses: set together with addressesFrom \"a value\", expected none: the other \
+                 program decides this",
+                "excludedAddresses: set together with addressesFrom \"a value\", expected none: the other program \
+                 decides this",
+                "sticky: set together with addressesFrom \"a value\", expected none: the other program decides this",
+            ],
+        );
+        refused(
+            json!({"addressesFrom": {"ipamClaim": {}}, "serveIPAMClaims": true}),
+            &["serveIPAMClaims: set together with addressesFrom \"true\", expected one of the two: a pool serves \
+                 IPAMClaims or takes addresses from elsewhere"],
+        );
+        refused(
+            json!({"serveIPAMClaims": true, "addresses": ["10.0.0.0/24"], "network": "default"}),
+            &["network: no attachment \"default\", expected the network attachment definition of the IPAMClaims, \
+               namespace/name or a name"],
+        );
+        refused(
+            json!({"addressesFrom": {"ipamClaim": {}}, "machineSelector": null}),
+            &["addressesFrom: no machines, expected nodePoolRef or machineSelector: the pool serves machines only"],
+        );
+        refused(
+            json!({"addressesFrom": {"ipamClaim": {}}, "network": "default"}),
+            &["network: no attachment \"default\", expected the network attachment definition of the IPAMClaims, \
+               namespace/name or a name"],
+        );
+        let pool_ref = |group: &str, kind: &str, name: &str| json!({"addressesFrom": {"poolRef": {"apiGroup": group, "kind": kind, "name": name}}});
+        refused(
+            pool_ref("ipam.glowplug.dev", "StaticIPPool", "p"),
+            &[
+                "addressesFrom.poolRef.apiGroup: own pool \"ipam.glowplug.dev\", expected the group of another provider: \
+               machines need no claim on a pool of this group",
+            ],
+        );
+        refused(
+            pool_ref("a b", "In ClusterIPPool", "P"),
+            &[
+                "addressesFrom.poolRef.apiGroup: invalid API group \"a b\", expected an API group, such as \
+                 ipam.cluster.x-k8s.io",
+                "addressesFrom.poolRef.kind: invalid kind \"In ClusterIPPool\", expected a kind, such as InClusterIPPool",
+                "addressesFrom.poolRef.name: invalid name \"P\", expected lower case letters, digits, '-' and '.'",
+            ],
+        );
+    }
+
+    #[test]
+    fn an_address_in_the_template_is_never_allocated() {
+        let template = json!({
+            "links": [{"id": "eno101", "type": "phy"}, {"id": "eno102", "type": "phy"}],
+            "networks": [{"id": "storage", "link": "eno102", "type": "ipv4", "ip_address": "10.0.0.9", "netmask": "255.255.255.0"}],
+            "services": [{"type": "dns", "address": "10.0.0.10"}],
+        });
+        let spec = PoolSpec {
+            network: "default".into(),
+            addresses: vec!["10.0.0.0/24".into()],
+            template: Some(template.to_string()),
+            ..PoolSpec::default()
+        };
+        let pool = spec.check(Some("a"), "b").0.unwrap();
+        let offers = ["10.0.0.8", "10.0.0.9", "10.0.0.10", "10.0.0.11"].map(|it| pool.offers(it.parse().unwrap()));
+        assert_eq!(offers, [true, false, false, true]);
+    }
+
+    #[test]
+    fn every_error_of_a_template_has_a_path_below_the_template() {
+        let verdict_on = |template: &str| {
+            let spec = PoolSpec {
+                network: "default".into(),
+                addresses: vec!["10.0.0.0/24".into()],
+                template: Some(template.to_owned()),
+                ..PoolSpec::default()
+            };
+            let (pool, diagnostics) = spec.check(Some("a"), "b");
+            verdict(pool.as_ref(), &diagnostics)
+        };
+        let refused = |line: &str| (false, vec![line.to_owned()]);
+        assert_eq!(verdict_on("[]"), refused(r#"template: invalid document "an array", expected an object"#));
+        let missing = r#"template.links: no link for the interface "eno101", expected one link whose id or name it is"#;
+        assert_eq!(verdict_on("{}"), refused(missing));
+        let unreadable = "template line 1 column 10: not readable as JSON \"EOF while parsing a value\", expected a JSON or YAML document";
+        assert_eq!(verdict_on("{\"links\": "), refused(unreadable));
+        let netmask = json!({
+            "links": [{"id": "eno101", "type": "phy"}],
+            "networks": [{"link": "eno101", "type": "ipv4", "netmask": "255.0.255.0"}],
+        });
+        let invalid =
+            r#"template.networks[0].netmask: invalid netmask "255.0.255.0", expected a mask without holes or a length"#;
+        assert_eq!(verdict_on(&netmask.to_string()), refused(invalid));
+    }
+
+    #[test]
+    fn the_reuse_delay_of_the_specification_is_that_of_the_pool() {
+        let delay = |seconds| {
+            let spec = PoolSpec {
+                network: "default".into(),
+                addresses: vec!["10.0.0.0/24".into()],
+                address_reuse_grace_period_seconds: seconds,
+                ..PoolSpec::default()
+            };
+            spec.check(Some("a"), "b").0.map(|pool| pool.reuse_delay())
+        };
+        assert_eq!([delay(None), delay(Some(300))], [Some(Duration::ZERO), Some(Duration::from_secs(300))]);
+    }
+
+    #[test]
+    fn pools_of_the_two_kinds_never_have_one_name() {
+        let spec = PoolSpec { network: "default".into(), addresses: vec!["10.0.0.0/24".into()], ..PoolSpec::default() };
+        let name = |namespace| spec.check(namespace, "workers").0.unwrap().name().to_owned();
+        assert_eq!([name(Some("default")), name(None)], ["default/workers", "workers"]);
+    }
+
+    #[test]
+    fn a_selector_that_cannot_be_read_is_an_error() {
+        let term = |operator: &str| json!({"matchExpressions": [{"key": "a", "operator": operator, "values": ["b"]}]});
+        let check = |selector: Value| {
+            let spec = PoolSpec {
+                network: "default".into(),
+                addresses: vec!["10.0.0.0/24".into()],
+                machine_selector: serde_json::from_value(selector).unwrap(),
+                ..PoolSpec::default()
+            };
+            let (pool, diagnostics) = spec.check(Some("clusters"), "workers");
+            verdict(pool.as_ref(), &diagnostics)
+        };
+        assert_eq!(check(term("In")), (true, Vec::new()));
+        let error = "machineSelector: invalid selector \"Invalid expression operator\", expected matchLabels and \
+                     matchExpressions with the operators In, NotIn, Exists and DoesNotExist";
+        assert_eq!(check(term("Near")), (false, vec![error.to_owned()]));
+    }
+
+    #[test]
+    fn a_network_that_the_name_of_a_lease_cannot_hold_is_an_error() {
+        let check = |network: &str, addresses: &str| {
+            let spec = PoolSpec { network: network.into(), addresses: vec![addresses.into()], ..PoolSpec::default() };
+            let (pool, diagnostics) = spec.check(Some("clusters"), "workers");
+            verdict(pool.as_ref(), &diagnostics)
+        };
+        let network = |length: usize| format!("infra/{}", ["b"; 120].join(".").split_at(length).0);
+        for addresses in ["10.0.0.0/24", "fd00::/64"] {
+            assert_eq!(check(&network(207), addresses), (true, Vec::new()));
+            let too_long = network(209);
+            let shown = format!("{}…", &too_long[..64]);
+            let error =
+                format!("network: name too long {shown:?}, expected at most 253 bytes with the longest address");
+            assert_eq!(check(&too_long, addresses), (false, vec![error]));
+        }
+        let error = r#"network: invalid network "a.b/c", expected namespace/name or default"#;
+        assert_eq!(check("a.b/c", "10.0.0.0/24"), (false, vec![error.to_owned()]));
+    }
+
+    #[test]
+    fn a_global_pool_names_its_network_in_full_and_selects_no_machine() {
+        let spec = PoolSpec {
+            network: "vlan10".into(),
+            addresses: vec!["10.0.0.0/24".into()],
+            node_pool_ref: Some(NodePoolRef { name: "workers".into() }),
+            machine_selector: Some(LabelSelector::default()),
+            ..PoolSpec::default()
+        };
+        let (pool, diagnostics) = spec.check(None, "workers");
+        assert_eq!(
+            verdict(pool.as_ref(), &diagnostics),
+            (
+                false,
+                [
+                    r#"machineSelector: not of a GlobalStaticIPPool "an object", expected a StaticIPPool"#,
+                    r#"machineSelector: set together with nodePoolRef "an object", expected one of the two"#,
+                    r#"network: no namespace "vlan10", expected namespace/name or default"#,
+                    r#"nodePoolRef: not of a GlobalStaticIPPool "an object", expected a StaticIPPool"#,
+                ]
+                .map(str::to_owned)
+                .into()
+            )
+        );
+    }
+}

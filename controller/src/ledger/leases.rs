@@ -1,0 +1,727 @@
+//! Stores the ledger of the library in [`StaticIPLease`] objects: one object for each address of a network.
+//!
+//! The API server rejects a second object of the same name, and a `PUT` with an old `resourceVersion`. So no address
+//! has two holders: not with two leaders, not with a leader that was paused, and not after a crash between two writes.
+//! If a write is rejected, the stored object is read, and the next update reports it to the allocator.
+//!
+//! The allocator of the library is synchronous. It runs on its own thread, and this ledger blocks that thread.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::{StreamExt as _, stream};
+use glowplug::host::change::{Change, Update};
+use glowplug::host::claim::{Claimant, Lease, Machine};
+use glowplug::host::ledger::{Ledger, LedgerError, Transaction};
+use glowplug::host::pool::Pool;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, PostParams, Preconditions};
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::Value;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout};
+
+use crate::cluster::watch::events;
+use crate::kinds::lease_name::{lease_name, parse_lease_name};
+use crate::kinds::mac_pool::parse_mac_lease_name;
+use crate::kinds::pool::{Holder, HolderKind, LeaseSpec, StaticIPLease};
+use crate::macs::Observer;
+use crate::metrics::Metrics;
+
+/// Largest number of concurrent writes.
+const IN_FLIGHT: usize = 32;
+/// Timeout of a request and of each event of the first list.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The leases of a cluster.
+#[derive(Debug)]
+pub struct ApiLedger {
+    api: Api<DynamicObject>,
+    runtime: Handle,
+    metrics: Arc<Metrics>,
+    /// State of each lease, by name. Names of deleted leases are kept, because an older event may arrive after the
+    /// deletion.
+    known: BTreeMap<String, Known>,
+    kinds: Kinds,
+    learned: Learned,
+    events: mpsc::Receiver<Event<DynamicObject>>,
+    watch: AbortHandle,
+    /// Names in the list that is being received. `None` between lists.
+    listed: Option<BTreeSet<String>>,
+    /// Whether a complete list has been received.
+    is_listed: bool,
+    /// Changes that the next update reports.
+    unreported: Vec<Change>,
+    /// Names whose stored object may differ from the known object.
+    doubtful: BTreeSet<String>,
+    /// Names of leases that were deleted without a release.
+    lost: BTreeSet<String>,
+    has_reported: bool,
+}
+
+/// Kinds of the claiming objects, and the namespaces of their VirtualMachines. A lease contains both, and a claim does not.
+#[derive(Clone, Debug, Default)]
+pub struct Kinds(Arc<Mutex<Table>>);
+
+/// The content of [`Kinds`].
+///
+/// The name of an object counts, too: users can write the UID of another object into their own objects.
+#[derive(Debug, Default)]
+struct Table {
+    kinds: HashMap<Machine, HolderKind>,
+    /// Only namespaces that are not those of the objects.
+    vm_namespaces: HashMap<Machine, String>,
+}
+
+/// Holders in leases that another client has written since the leases were listed.
+#[derive(Clone, Debug, Default)]
+pub struct Learned(Arc<Mutex<BTreeSet<Machine>>>);
+
+/// State of the lease of one name.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    /// The newest version that was seen. Older versions are ignored.
+    version: u64,
+    /// The last readable version of the lease. `None` when the object does not exist.
+    spec: Option<LeaseSpec>,
+}
+
+/// A lease to write.
+#[derive(Clone, Debug)]
+struct Write {
+    name: String,
+    network: Arc<str>,
+    address: IpAddr,
+    /// The version to replace. `None` when the object does not exist.
+    version: Option<u64>,
+    /// `None`: delete the object.
+    spec: Option<LeaseSpec>,
+}
+
+/// Result of a write.
+#[derive(Debug)]
+enum Outcome {
+    /// The object is stored as requested or, with `None`, deleted.
+    Done(Option<DynamicObject>),
+    /// Another version of the object is stored, or, with `None`, the object does not exist.
+    Refused(Option<DynamicObject>),
+    /// The request failed. `is_doubtful`: the API server may have stored the object.
+    Failed { error: kube::Error, is_doubtful: bool },
+    /// The API server did not respond in time.
+    Unanswered,
+}
+
+/// A write transaction of the ledger. It takes no lock: a conflict is detected at commit.
+struct ApiTransaction<'l>(&'l mut ApiLedger);
+
+// === impl ApiLedger ===
+
+impl ApiLedger {
+    /// The ledger of the cluster of `client`. Requests run on `runtime`, which must not be the runtime of the thread
+    /// that calls the ledger. `macs` receives the leases of MAC addresses, which are not part of this ledger.
+    #[must_use]
+    pub fn new(client: Client, runtime: Handle, metrics: Arc<Metrics>, macs: Observer) -> Self {
+        let kind = ApiResource::erase::<StaticIPLease>(&());
+        let leases = events(Api::all_with(client.clone(), &kind), watcher::Config::default());
+        let api: Api<DynamicObject> = Api::all_with(client, &kind);
+        let (sender, events) = mpsc::channel(1024);
+        let watch = runtime.spawn(async move {
+            let mut leases = Box::pin(leases);
+            while let Some(event) = leases.next().await {
+                match &event {
+                    Event::InitApply(lease) | Event::Apply(lease) | Event::Delete(lease) if is_of_mac(lease) => {
+                        macs.lease(event);
+                        continue;
+                    }
+                    Event::InitApply(_) | Event::Apply(_) | Event::Delete(_) => {}
+                    Event::Init | Event::InitDone => macs.lease(event.clone()),
+                }
+                if sender.send(event).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            api,
+            runtime,
+            metrics,
+            known: BTreeMap::new(),
+            kinds: Kinds::default(),
+            learned: Learned::default(),
+            events,
+            watch: watch.abort_handle(),
+            listed: None,
+            is_listed: false,
+            unreported: Vec::new(),
+            doubtful: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            has_reported: false,
+        }
+    }
+
+    /// The table for the kinds of objects. The kind of an object is added before the object claims.
+    #[must_use]
+    pub fn kinds(&self) -> Kinds {
+        self.kinds.clone()
+    }
+
+    /// The holders in leases that another client has written.
+    #[must_use]
+    pub fn learned(&self) -> Learned {
+        self.learned.clone()
+    }
+
+    fn update(&mut self) -> Result<Update, LedgerError> {
+        while !self.is_listed {
+            // A long list may take more time, so only the time between two events is limited.
+            let event = self.runtime.block_on(async { timeout(PATIENCE, self.events.recv()).await });
+            let event = event.map_err(|_| store("listing the leases", UNANSWERED))?;
+            self.handle(event.ok_or_else(|| store("listing the leases", "the watch ended"))?);
+        }
+        loop {
+            match self.events.try_recv() {
+                Ok(event) => self.handle(event),
+                Err(mpsc::error::TryRecvError::Empty) => break,
+                Err(mpsc::error::TryRecvError::Disconnected) => {
+                    return Err(store("watching the leases", "the watch ended"));
+                }
+            }
+        }
+        self.resolve()?;
+        self.restore();
+        let changes = std::mem::take(&mut self.unreported);
+        if std::mem::replace(&mut self.has_reported, true) {
+            return Ok(Update::Delta(changes));
+        }
+        Ok(Update::Snapshot(changes))
+    }
+
+    fn handle(&mut self, event: Event<DynamicObject>) {
+        match event {
+            Event::Init => self.listed = Some(BTreeSet::new()),
+            Event::InitApply(object) => {
+                if let Some(listed) = &mut self.listed {
+                    listed.insert(object.name_any());
+                }
+                self.report_object(&object);
+            }
+            Event::InitDone => {
+                let listed = self.listed.take().unwrap_or_default();
+                // A list does not report deletions, and it may be older than the known state. So each missing name is
+                // requested separately.
+                let there = self.known.iter().filter(|(_, known)| known.spec.is_some()).map(|(name, _)| name);
+                self.doubtful.extend(there.filter(|name| !listed.contains(*name)).cloned());
+                self.is_listed = true;
+            }
+            Event::Apply(object) => self.report_object(&object),
+            Event::Delete(object) => {
+                let (name, version) = (object.name_any(), version_of(&object));
+                if self.known.get(&name).is_none_or(|known| known.version < version) {
+                    self.note_absence(&name, version);
+                }
+            }
+        }
+    }
+
+    /// Stores an object, and reports it in the next update.
+    fn report_object(&mut self, object: &DynamicObject) {
+        let change = self.note_object(object);
+        if let Some(Change::Lease { lease: Some(lease), .. }) = &change
+            && self.has_reported
+            && lease.released.is_none()
+        {
+            self.learned.add(&lease.claimant.machine);
+        }
+        self.unreported.extend(change);
+    }
+
+    /// Stores an object and returns the change. `None` when a newer version is known.
+    fn note_object(&mut self, object: &DynamicObject) -> Option<Change> {
+        let (name, version) = (object.name_any(), version_of(object));
+        let Some((address, network)) = parse_lease_name(&name) else {
+            tracing::warn!(name, "ignored a StaticIPLease whose name does not contain an address and a network");
+            return None;
+        };
+        let known = self.known.entry(name.clone()).or_default();
+        if version <= known.version {
+            return None;
+        }
+        known.version = version;
+        self.lost.remove(&name);
+        let lease = match read(object, address, &network) {
+            Ok((spec, lease)) => {
+                if spec.released.is_none() {
+                    self.kinds.note_recorded(&lease.claimant.machine, spec.holder.kind);
+                    if let Some(namespace) = &spec.holder.vm_namespace {
+                        self.kinds.note_vm_namespace(&lease.claimant.machine, namespace);
+                    }
+                }
+                known.spec = Some(spec);
+                lease
+            }
+            // A damaged lease keeps its last readable holder. Without a readable version, the lease gets an unknown
+            // holder, so that the address is not allocated.
+            Err(error) => {
+                tracing::error!(name, error, "a StaticIPLease cannot be read; its address is not allocated");
+                if known.spec.as_ref().is_some_and(|spec| spec.released.is_none()) {
+                    return None;
+                }
+                unreadable(object, address)?
+            }
+        };
+        Some(Change::Lease { network: network.into(), address, lease: Some(lease) })
+    }
+
+    /// Records that the object of a name does not exist. If the lease was not released, its address is not free, and
+    /// the lease is written again.
+    fn note_absence(&mut self, name: &str, version: u64) {
+        let known = self.known.entry(name.to_owned()).or_default();
+        known.version = known.version.max(version);
+        if known.spec.as_ref().is_some_and(|spec| spec.released.is_none()) {
+            self.lost.insert(name.to_owned());
+            return;
+        }
+        known.spec = None;
+        if let Some((address, network)) = parse_lease_name(name) {
+            self.unreported.push(Change::Lease { network: network.into(), address, lease: None });
+        }
+    }
+
+    /// Reads every name whose stored object is uncertain.
+    fn resolve(&mut self) -> Result<(), LedgerError> {
+        let names: Vec<String> = self.doubtful.iter().cloned().collect();
+        let api = &self.api;
+        let read = stream::iter(names).map(|name| async move {
+            let object = timeout(PATIENCE, api.get_opt(&name)).await;
+            (name, object)
+        });
+        let read: Vec<_> = self.runtime.block_on(read.buffered(IN_FLIGHT).collect());
+        let mut failed = None;
+        for (name, object) in read {
+            match object {
+                Ok(Ok(object)) => {
+                    self.doubtful.remove(&name);
+                    match object {
+                        Some(object) => self.report_object(&object),
+                        None if self.known.get(&name).is_some_and(|known| known.spec.is_some()) => {
+                            self.note_absence(&name, 0)
+                        }
+                        None => {}
+                    }
+                }
+                Ok(Err(error)) => failed = Some(store("reading a lease", error)),
+                Err(_) => failed = Some(store("reading a lease", UNANSWERED)),
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Writes deleted leases again. If a write fails, the address stays held, and the next update tries again.
+    fn restore(&mut self) {
+        let mut writes = Vec::new();
+        for name in &self.lost {
+            let spec = self.known.get(name).and_then(|known| known.spec.clone());
+            if let (Some(spec), Some((address, network))) = (spec, parse_lease_name(name)) {
+                tracing::error!(name, "a StaticIPLease of a machine was deleted; it is written again");
+                writes.push(Write {
+                    name: name.clone(),
+                    network: network.into(),
+                    address,
+                    version: None,
+                    spec: Some(spec),
+                });
+            }
+        }
+        for (write, outcome) in self.write(writes) {
+            match outcome {
+                Outcome::Done(object) | Outcome::Refused(object) => {
+                    if let Some(object) = object {
+                        self.report_object(&object);
+                    }
+                }
+                Outcome::Failed { error, .. } => {
+                    tracing::warn!(name = write.name, %error, "could not write a lease again")
+                }
+                Outcome::Unanswered => tracing::warn!(name = write.name, "could not write a lease again: no answer"),
+            }
+        }
+    }
+
+    /// The writes for `changes`, one for each address. Only a change that takes an address from its holder is rejected.
+    fn writes(&self, changes: &[Change]) -> Result<Vec<Write>, LedgerError> {
+        let mut last: BTreeMap<String, Write> = BTreeMap::new();
+        for change in changes {
+            // Waiting machines, missing machines and conflicting records are read from the machine objects.
+            let Change::Lease { network, address, lease } = change else { continue };
+            let name = lease_name(*address, network).map_err(|error| store("naming a lease", error))?;
+            let known = self.known.get(&name);
+            let before = last
+                .get(&name)
+                .map_or_else(|| known.and_then(|known| known.spec.as_ref()), |write| write.spec.as_ref());
+            let spec = match lease {
+                Some(lease) => Some(self.spec(network, *address, lease, before)?),
+                None => None,
+            };
+            let is_held = before.is_some_and(|before| before.released.is_none());
+            if is_held && before.map(|before| &before.holder) != spec.as_ref().map(|after| &after.holder) {
+                return Err(LedgerError::Held { network: network.to_string(), address: *address });
+            }
+            let is_there = known.is_some_and(|known| known.spec.is_some()) && !self.lost.contains(&name);
+            let version = known.filter(|_| is_there).map(|known| known.version);
+            last.insert(name.clone(), Write { name, network: Arc::clone(network), address: *address, version, spec });
+        }
+        Ok(last.into_values().filter(|write| write.spec.is_some() || write.version.is_some()).collect())
+    }
+
+    fn spec(
+        &self,
+        network: &str,
+        address: IpAddr,
+        lease: &Lease,
+        before: Option<&LeaseSpec>,
+    ) -> Result<LeaseSpec, LedgerError> {
+        let Claimant { machine, interface } = &*lease.claimant;
+        let Machine { namespace, name, uid } = machine;
+        let before = before.filter(|before| {
+            let holder = &before.holder;
+            (&holder.namespace, &holder.name, &holder.uid) == (namespace, name, uid)
+        });
+        // A held lease keeps its holder as it is. A released lease may have recorded another kind, which a user has invented.
+        let held = before.filter(|before| before.released.is_none());
+        let known = || self.kinds.get(machine).or_else(|| before.map(|before| before.holder.kind));
+        let kind = held.map(|held| held.holder.kind).or_else(known);
+        let kind = kind.ok_or_else(|| store(WRITING, format!("the kind of {machine} is not known")))?;
+        let recorded = || before.and_then(|before| before.holder.vm_namespace.clone());
+        let vm_namespace = match held {
+            Some(held) => held.holder.vm_namespace.clone(),
+            // The VirtualMachine of a holder never moves to another namespace.
+            None => recorded().or_else(|| self.kinds.vm_namespace(machine)),
+        };
+        // What a later version has noted for this holder is kept. It must not pass to another holder.
+        let before = before.filter(|before| before.holder.interface == interface.to_string());
+        let unknown = |of: fn(&LeaseSpec) -> &BTreeMap<String, Value>| before.map(of).cloned().unwrap_or_default();
+        Ok(LeaseSpec {
+            network: network.to_owned(),
+            address: address.to_string(),
+            prefix: lease.prefix,
+            pool: lease.pool.to_string(),
+            holder: Holder {
+                kind,
+                namespace: namespace.clone(),
+                name: name.clone(),
+                uid: uid.clone(),
+                interface: interface.to_string(),
+                vm_namespace,
+                unknown: unknown(|before| &before.holder.unknown),
+            },
+            since: MicroTime(lease.since),
+            released: lease.released.map(MicroTime),
+            reuse_after: lease.reuse_after.map(MicroTime),
+            unknown: unknown(|before| &before.unknown),
+        })
+    }
+
+    fn write(&self, writes: Vec<Write>) -> Vec<(Write, Outcome)> {
+        if writes.is_empty() {
+            return Vec::new();
+        }
+        let (api, metrics) = (&self.api, &self.metrics);
+        let done = stream::iter(writes).map(|write| async move {
+            let began = Instant::now();
+            let outcome = timeout(PATIENCE, write.send(api)).await.unwrap_or(Outcome::Unanswered);
+            metrics.ledger_write_seconds.observe(began.elapsed().as_secs_f64());
+            if matches!(outcome, Outcome::Refused(_)) {
+                metrics.ledger_conflicts.inc();
+            }
+            (write, outcome)
+        });
+        self.runtime.block_on(done.buffered(IN_FLIGHT).collect())
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), LedgerError> {
+        let writes = self.writes(changes)?;
+        // If something fails, the allocator undoes all changes. The next update then reports the changes that were
+        // stored nevertheless.
+        let (mut decided, mut others) = (Vec::new(), Vec::new());
+        let (mut held, mut failed) = (None, None);
+        for (write, outcome) in self.write(writes) {
+            match outcome {
+                Outcome::Done(None) => {
+                    self.known.entry(write.name).or_default().spec = None;
+                    decided.push(Change::Lease { network: write.network, address: write.address, lease: None });
+                }
+                Outcome::Done(Some(object)) => {
+                    let is_own = spec_of(&object).ok() == write.spec;
+                    let change = self.note_object(&object);
+                    if is_own { decided.extend(change) } else { others.extend(change) }
+                }
+                Outcome::Refused(Some(object)) => {
+                    self.report_object(&object);
+                    let (network, address) = (write.network.to_string(), write.address);
+                    held.get_or_insert(LedgerError::Held { network, address });
+                }
+                Outcome::Refused(None) => {
+                    self.doubtful.insert(write.name);
+                    failed.get_or_insert_with(|| store(WRITING, "another leader deleted it"));
+                }
+                Outcome::Failed { error, is_doubtful } => {
+                    if is_doubtful {
+                        self.doubtful.insert(write.name);
+                    }
+                    failed.get_or_insert_with(|| store(WRITING, error));
+                }
+                Outcome::Unanswered => {
+                    self.doubtful.insert(write.name);
+                    failed.get_or_insert_with(|| store(WRITING, UNANSWERED));
+                }
+            }
+        }
+        if let Some(error) = held.or(failed) {
+            self.unreported.append(&mut decided);
+            self.unreported.append(&mut others);
+            return Err(error);
+        }
+        self.unreported.append(&mut others);
+        Ok(())
+    }
+}
+
+impl Drop for ApiLedger {
+    fn drop(&mut self) {
+        self.watch.abort();
+    }
+}
+
+impl Ledger for ApiLedger {
+    fn catch_up(&mut self) -> Result<Update, LedgerError> {
+        self.update()
+    }
+
+    fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError> {
+        Ok(Box::new(ApiTransaction(self)))
+    }
+}
+
+impl Transaction for ApiTransaction<'_> {
+    fn catch_up(&mut self) -> Result<Update, LedgerError> {
+        self.0.update()
+    }
+
+    fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError> {
+        self.0.commit(changes)
+    }
+}
+
+// === impl Kinds ===
+
+impl Kinds {
+    /// Stores the kind of an object that claims. The kind of an object never changes.
+    pub fn note(&self, machine: &Machine, kind: HolderKind) {
+        self.lock().kinds.entry(machine.clone()).or_insert(kind);
+    }
+
+    /// Stores the kind that a lease records. It replaces any other kind.
+    fn note_recorded(&self, machine: &Machine, kind: HolderKind) {
+        self.lock().kinds.insert(machine.clone(), kind);
+    }
+
+    /// Stores the namespace of the VirtualMachine of an object that claims, if the object is in another namespace.
+    pub fn note_vm_namespace(&self, machine: &Machine, namespace: &str) {
+        if machine.namespace != namespace {
+            self.lock().vm_namespaces.insert(machine.clone(), namespace.to_owned());
+        }
+    }
+
+    /// The kind of an object that claims or holds an address.
+    #[must_use]
+    pub fn get(&self, machine: &Machine) -> Option<HolderKind> {
+        self.lock().kinds.get(machine).copied()
+    }
+
+    /// The namespace of the VirtualMachine of an object. `None`: it is the namespace of the object.
+    #[must_use]
+    pub fn vm_namespace(&self, machine: &Machine) -> Option<String> {
+        self.lock().vm_namespaces.get(machine).cloned()
+    }
+
+    /// Removes an object that will not claim again.
+    pub fn forget(&self, machine: &Machine) {
+        let mut table = self.lock();
+        table.kinds.remove(machine);
+        table.vm_namespaces.remove(machine);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Learned ===
+
+impl Learned {
+    /// Removes and returns the holders.
+    #[must_use]
+    pub fn take(&self) -> BTreeSet<Machine> {
+        std::mem::take(&mut *self.lock())
+    }
+
+    fn add(&self, machine: &Machine) {
+        self.lock().insert(machine.clone());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<Machine>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Write ===
+
+impl Write {
+    async fn send(&self, api: &Api<DynamicObject>) -> Outcome {
+        let result = match (&self.spec, self.version) {
+            (Some(spec), None) => api.create(&PostParams::default(), &self.object(spec)).await.map(Some),
+            (Some(spec), Some(_)) => {
+                api.replace(&self.name, &PostParams::default(), &self.object(spec)).await.map(Some)
+            }
+            (None, version) => {
+                let resource_version = version.map(|version| version.to_string());
+                let same = Preconditions { uid: None, resource_version };
+                api.delete(&self.name, &DeleteParams::default().preconditions(same)).await.map(|_| None)
+            }
+        };
+        match result {
+            Ok(object) => Outcome::Done(object),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => match api.get_opt(&self.name).await {
+                Ok(Some(object)) if self.is_done_by(&object) => Outcome::Done(Some(object)),
+                Ok(None) if self.spec.is_none() => Outcome::Done(None),
+                Ok(object) => Outcome::Refused(object),
+                Err(error) => Outcome::Failed { error, is_doubtful: true },
+            },
+            Err(error) => {
+                let is_doubtful = !matches!(&error, kube::Error::Api(status) if status.code < 500);
+                Outcome::Failed { error, is_doubtful }
+            }
+        }
+    }
+
+    fn object(&self, spec: &LeaseSpec) -> DynamicObject {
+        let mut object = DynamicObject::new(&self.name, &ApiResource::erase::<StaticIPLease>(&()));
+        object.metadata.resource_version = self.version.map(|version| version.to_string());
+        object.data(serde_json::json!({ "spec": spec }))
+    }
+
+    /// Whether the stored object already has the content of this write: a response was lost, or another leader was
+    /// faster.
+    fn is_done_by(&self, object: &DynamicObject) -> bool {
+        let (Ok(is), Some(wanted)) = (spec_of(object), &self.spec) else { return false };
+        is.holder == wanted.holder && is.released.is_some() == wanted.released.is_some()
+    }
+}
+
+/// Description of the operation, for errors.
+const WRITING: &str = "writing a lease";
+/// Error of a request that timed out.
+const UNANSWERED: &str = "no answer of the API server";
+
+fn store(doing: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> LedgerError {
+    LedgerError::Store { doing, source: source.into() }
+}
+
+/// The version of an object as a number. API servers increase the number with each write.
+fn version_of(object: &DynamicObject) -> u64 {
+    object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
+}
+
+/// Whether an object is the lease of a MAC address.
+fn is_of_mac(object: &DynamicObject) -> bool {
+    parse_mac_lease_name(object.metadata.name.as_deref().unwrap_or_default()).is_some()
+}
+
+fn spec_of(object: &DynamicObject) -> Result<LeaseSpec, serde_json::Error> {
+    serde_json::from_value(object.data.get("spec").cloned().unwrap_or_default())
+}
+
+/// The lease in an object. The name of the object contains the address and the network.
+fn read(object: &DynamicObject, address: IpAddr, network: &str) -> Result<(LeaseSpec, Lease), String> {
+    let spec = spec_of(object).map_err(|error| format!("spec: {error}"))?;
+    if spec.network != network || spec.address.parse() != Ok(address) {
+        return Err(format!(
+            "spec: invalid address {:?} of {:?}, expected those of the name",
+            spec.address, spec.network
+        ));
+    }
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    if spec.prefix > longest {
+        return Err(format!("spec.prefix: invalid prefix length {}, expected at most {longest}", spec.prefix));
+    }
+    let holder = &spec.holder;
+    let interface = holder.interface.parse();
+    let interface =
+        interface.map_err(|_| format!("spec.holder.interface: invalid interface {:?}", holder.interface))?;
+    let machine = Machine { namespace: holder.namespace.clone(), name: holder.name.clone(), uid: holder.uid.clone() };
+    let lease = Lease {
+        claimant: Arc::new(Claimant { machine, interface }),
+        pool: spec.pool.as_str().into(),
+        prefix: spec.prefix,
+        since: spec.since.0,
+        released: spec.released.as_ref().map(|time| time.0),
+        reuse_after: spec.reuse_after.as_ref().map(|time| time.0),
+    };
+    Ok((spec, lease))
+}
+
+/// A lease with an unknown holder, so that the address is not allocated. `None` never happens: the interface has a
+/// valid name.
+fn unreadable(object: &DynamicObject, address: IpAddr) -> Option<Lease> {
+    let machine = Machine {
+        namespace: String::new(),
+        name: format!("StaticIPLease {}", object.name_any()),
+        uid: object.uid().unwrap_or_default(),
+    };
+    let interface = Pool::DEFAULT_INTERFACE.parse().ok()?;
+    Some(Lease {
+        claimant: Arc::new(Claimant { machine, interface }),
+        pool: "".into(),
+        prefix: if address.is_ipv4() { 32 } else { 128 },
+        since: Timestamp::UNIX_EPOCH,
+        released: None,
+        reuse_after: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_of_any_content_has_the_address_of_its_name_or_cannot_be_read() {
+        let time = "2026-08-14T10:00:00.000000Z";
+        let holder =
+            json!({"kind": "KubevirtMachine", "namespace": "n", "name": "w-0", "uid": "u", "interface": "eno101"});
+        let valid = json!({"metadata": {"name": "10-0-0-8.infra.vlan10", "uid": "u", "resourceVersion": "5"}, "spec": {
+            "network": "infra/vlan10", "address": "10.0.0.8", "prefix": 24, "pool": "clusters/workers",
+            "holder": holder, "since": time, "released": time, "reuseAfter": time,
+        }});
+        let address = "10.0.0.8".parse().unwrap();
+        let (mut readable, mut held) = (0, 0);
+        crate::hostile::each_object(&valid, |object| match read(&object, address, "infra/vlan10") {
+            Ok((spec, _)) => {
+                assert_eq!((spec.network.as_str(), spec.address.as_str()), ("infra/vlan10", "10.0.0.8"));
+                readable += 1;
+            }
+            Err(_) => {
+                assert_eq!(unreadable(&object, address).unwrap().released, None);
+                held += 1;
+            }
+        });
+        assert!(readable > 0 && held > 20, "{readable} readable, {held} held");
+    }
+}

@@ -1,0 +1,755 @@
+//! The thread that owns the registry: it allocates and records addresses. Asynchronous code sends commands to the owner
+//! through a handle.
+//!
+//! The owner responds only after the API server has stored the leases. A request that fails is repeated with back-off
+//! until it succeeds or every handle is gone, so callers never mistake a failure for a refusal. Claims that arrive
+//! meanwhile are processed together, and their leases are written concurrently.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::error::Error;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::time::{Duration, Instant};
+use std::{fmt, io, thread};
+
+use glowplug::host::Timestamp;
+use glowplug::host::allocator::{Adoption, Allocator, ClaimError, PoolError};
+use glowplug::host::audit::{self, Rebuilt};
+use glowplug::host::claim::{Allocation, Claim, Claimant, Conflict, Machine, Record};
+use glowplug::host::ledger::LedgerError;
+use glowplug::host::pool::Pool;
+use glowplug::host::records::Inventory;
+use glowplug::host::registry::{Claimed, Registry, RegistryError, ResizeError};
+use ipnetwork::IpNetwork;
+use kube::Client;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::kinds::pool::HolderKind;
+use crate::ledger::leases::{ApiLedger, Kinds, Learned};
+use crate::macs::Observer;
+use crate::metrics::Metrics;
+use crate::pools::status::PoolId;
+
+/// An address that is not allocated while the object of the conflict exists. The text is the network. `None`: every network
+/// with a pool that has the address.
+pub type Reservation = (IpAddr, Option<String>, Conflict);
+
+/// Largest number of single claims that are processed together.
+const GROUP: usize = 64;
+/// Time between two checks for ended reuse delays, and for leases that another client changed.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Number of writes in a row that may lose against another leader. More are a failure.
+const DEFEATS: usize = 1000;
+/// Pause after a write that lost against another leader. After failures the pause doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+/// Longest pause after a failure.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Handle to the registry. The owner stops when every clone is dropped.
+#[derive(Clone)]
+pub struct RegistryHandle {
+    commands: Sender<Command>,
+    changes: watch::Receiver<u64>,
+    works: watch::Receiver<bool>,
+}
+
+/// Objects with new addresses: they had to wait for them, or another leader has written the leases. Each object is sent at
+/// least once.
+pub type Holders = mpsc::UnboundedReceiver<Machine>;
+
+/// Objects with new addresses, by their kind.
+#[derive(Debug)]
+pub struct Served {
+    /// IPAddressClaims.
+    pub claims: Holders,
+    /// IPAMClaims.
+    pub ipam_claims: Holders,
+    /// Machines.
+    pub machines: Holders,
+}
+
+/// Result of a claim: the allocations, or the reason for none.
+pub type Answer = Result<Vec<Allocation>, ClaimError>;
+
+/// Error: the owner of the registry has stopped.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Stopped;
+
+/// A job for the registry. It is repeated until it succeeds.
+type Job = Box<dyn FnMut(&mut Owner) -> Result<(), LedgerError> + Send>;
+
+/// Commands for the owner.
+enum Command {
+    Claims(Claims),
+    Write(Job),
+    Read(Job),
+}
+
+/// Claims of one caller, and the channel for their results.
+struct Claims {
+    claims: Vec<(Claim, HolderKind)>,
+    answers: oneshot::Sender<Vec<Answer>>,
+}
+
+/// The thread that owns the registry.
+struct Owner {
+    registry: Registry<ApiLedger>,
+    kinds: Kinds,
+    learned: Learned,
+    metrics: Arc<Metrics>,
+    link: Link,
+}
+
+/// The receiving side of the handles.
+struct Link {
+    commands: Receiver<Command>,
+    /// Commands that have arrived and have not run yet.
+    queued: VecDeque<Command>,
+    served: Announcer,
+    changes: watch::Sender<u64>,
+    works: watch::Sender<bool>,
+}
+
+/// Sends objects with new addresses to the receivers of [`Served`].
+struct Announcer {
+    claims: mpsc::UnboundedSender<Machine>,
+    ipam_claims: mpsc::UnboundedSender<Machine>,
+    machines: mpsc::UnboundedSender<Machine>,
+}
+
+// === impl RegistryHandle ===
+
+impl RegistryHandle {
+    /// Starts the owner of the leases of a cluster. The owner lists the leases before it responds to commands. `macs`
+    /// receives the leases of MAC addresses.
+    ///
+    /// # Errors
+    ///
+    /// The thread cannot be started.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn start(client: Client, metrics: Arc<Metrics>, macs: Observer) -> io::Result<(Self, Served)> {
+        let (sender, commands) = channel();
+        let (claims, of_claims) = mpsc::unbounded_channel();
+        let (ipam_claims, of_ipam_claims) = mpsc::unbounded_channel();
+        let (machines, of_machines) = mpsc::unbounded_channel();
+        let served = Announcer { claims, ipam_claims, machines };
+        let (changes, changed) = watch::channel(0);
+        let (works, is_working) = watch::channel(true);
+        let link = Link { commands, queued: VecDeque::new(), served, changes, works };
+        let runtime = Handle::current();
+        thread::Builder::new().name("registry".to_owned()).spawn(move || {
+            if let Some(mut owner) = Owner::open(&client, &runtime, metrics, &macs, link) {
+                owner.run();
+            }
+        })?;
+        Ok((
+            Self { commands: sender, changes: changed, works: is_working },
+            Served { claims: of_claims, ipam_claims: of_ipam_claims, machines: of_machines },
+        ))
+    }
+
+    /// Allocates every address the claim requests, or none. The leases are stored before this returns. A repeated claim
+    /// has the same result. After [`ClaimError::Exhausted`] the claimant waits, and [`Served`] reports when the
+    /// claimant gets its addresses.
+    ///
+    /// `kind` is the kind of the claimant's object.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`]; the inner error is the reason for the rejection of the claim.
+    pub async fn claim(&self, claim: Claim, kind: HolderKind) -> Result<Answer, Stopped> {
+        self.claim_all(vec![(claim, kind)]).await?.pop().ok_or(Stopped)
+    }
+
+    /// Processes claims in one transaction, in their order. The results have the order of the claims.
+    ///
+    /// # Errors
+    ///
+    /// As [`RegistryHandle::claim`].
+    pub async fn claim_all(&self, claims: Vec<(Claim, HolderKind)>) -> Result<Vec<Answer>, Stopped> {
+        let (answers, answered) = oneshot::channel();
+        self.send(Command::Claims(Claims { claims, answers }))?;
+        answered.await.map_err(|_| Stopped)
+    }
+
+    /// Releases everything that an object of a kind holds or waits for, and returns the released addresses. The object must
+    /// be gone: others may get its addresses before this returns.
+    ///
+    /// Returns `None`, and releases nothing, if an object of another kind has this name and UID. Users can write the UID
+    /// of any object into their own objects, and that an object is gone is proved for one kind.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn release(&self, machine: Machine, kind: HolderKind) -> Result<Option<Vec<IpNetwork>>, Stopped> {
+        self.write(move |owner| {
+            if owner.kinds.get(&machine).is_some_and(|known| known != kind) {
+                return Ok(None);
+            }
+            let released = owner.registry.release(&machine, Timestamp::now())?;
+            owner.kinds.forget(&machine);
+            owner.announce(released.served);
+            Ok(Some(released.held.into_iter().flat_map(|allocation| allocation.addresses).collect()))
+        })
+        .await
+    }
+
+    /// Removes a machine from the wait queue. The machine keeps its addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn withdraw(&self, machine: Machine) -> Result<(), Stopped> {
+        self.write(move |owner| {
+            owner.registry.withdraw([&machine])?;
+            let state = owner.registry.state()?;
+            let has_conflict = || state.conflicts().any(|(_, _, conflict)| conflict.claimant.machine == machine);
+            if state.leases_of(&machine).next().is_none() && !has_conflict() {
+                owner.kinds.forget(&machine);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Keeps the addresses of `keep`, and releases the claimant's other addresses of the same families. Two leaders may
+    /// have allocated addresses to one claim; the claimant never received the other addresses. Returns the released
+    /// addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn keep(&self, claimant: Claimant, keep: Vec<IpAddr>) -> Result<Vec<IpNetwork>, Stopped> {
+        self.write(move |owner| {
+            let released = owner.registry.keep(&claimant, &keep, Timestamp::now())?;
+            owner.announce(released.served);
+            Ok(released.held.into_iter().flat_map(|allocation| allocation.addresses).collect())
+        })
+        .await
+    }
+
+    /// Adopts the records in objects of one kind. An address that does not fit is reported and is not allocated to any
+    /// machine.
+    ///
+    /// The record of a claim counts only for addresses of its pool, and for addresses that no pool of another namespace has.
+    /// A record of an object that the registry knows with another kind only reserves its addresses: a user has written
+    /// the UID of that object.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn adopt(&self, records: Vec<Record>, kind: HolderKind) -> Result<Adoption, Stopped> {
+        self.write(move |owner| {
+            let state = owner.registry.state()?;
+            let mut limited = records.clone();
+            for record in &mut limited {
+                let Some(name) = record.node_pool.as_ref().filter(|_| kind.is_claim()) else { continue };
+                let Claimant { machine, interface } = &record.claimant;
+                let pool = state.pool(name).filter(|pool| pool.interface() == *interface);
+                let counts = |ip| pool.is_some_and(|pool| !is_foreign(state, pool, &machine.namespace, ip));
+                record.addresses.retain(|address| counts(address.ip()));
+                record.network = record.network.take().or_else(|| Some(pool?.network().to_owned()));
+            }
+            limited.retain(|record| !record.addresses.is_empty());
+            let (counting, doubtful) = owner.divide(limited, |_| kind)?;
+            owner.registry.set_aside(doubtful, Timestamp::now())?;
+            owner.registry.adopt(counting, Timestamp::now())
+        })
+        .await
+    }
+
+    /// Records that a claimant holds exactly these addresses of an external pool, see [`Registry::hold`]. `source` says
+    /// who chose the addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`]; the inner error is the reason why the claimant cannot hold the addresses.
+    pub async fn hold(
+        &self,
+        pool: String,
+        claimant: Claimant,
+        addresses: Vec<IpNetwork>,
+        source: String,
+        kind: HolderKind,
+    ) -> Result<Result<(), ClaimError>, Stopped> {
+        self.write(move |owner| {
+            if let Err(error) = owner.note_kind(&claimant.machine, kind)? {
+                return Ok(Err(error));
+            }
+            let state = owner.registry.state()?;
+            let is_held = |ip: IpAddr| state.leases_of(&claimant.machine).any(|(_, held, _)| held == ip);
+            let mut new = addresses.iter().map(IpNetwork::ip).filter(|ip| !is_held(*ip));
+            let of_pool = state.pool(&pool);
+            let is_foreign =
+                |ip: &IpAddr| of_pool.is_some_and(|of| is_foreign(state, of, &claimant.machine.namespace, *ip));
+            if let Some(named) = new.find(is_foreign) {
+                return Ok(Err(ClaimError::NotInPool { named, pool: pool.clone() }));
+            }
+            match owner.registry.hold(&pool, &claimant, &addresses, &source, Timestamp::now()) {
+                Ok(()) => Ok(Ok(())),
+                Err(RegistryError::Refused(error)) => Ok(Err(error)),
+                Err(RegistryError::Ledger(error)) => Err(error),
+            }
+        })
+        .await
+    }
+
+    /// Rebuilds the ledger from the records on the objects of a cluster, see [`rebuild`](audit::rebuild). `kinds` has
+    /// the kinds of the objects by UID; an object without an entry is a VirtualMachine.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn rebuild(&self, inventory: Inventory, kinds: HashMap<String, HolderKind>) -> Result<Rebuilt, Stopped> {
+        self.write(move |owner| {
+            let kind_of = |machine: &Machine| kinds.get(&machine.uid).copied().unwrap_or(HolderKind::VirtualMachine);
+            let mut inventory = inventory.clone();
+            let (records, of_another) = owner.divide(inventory.records, kind_of)?;
+            inventory.records = records;
+            let doubtful = inventory.diagnostics.iter().filter_map(|it| it.claimant.as_ref().map(|it| &it.machine));
+            let reporting = inventory.reports.iter().map(|report| &report.machine);
+            for machine in doubtful.chain(reporting) {
+                owner.note_recorded_kind(machine, kind_of(machine))?;
+            }
+            owner.registry.set_aside(of_another, Timestamp::now())?;
+            audit::rebuild(&mut owner.registry, &inventory, Timestamp::now())
+        })
+        .await
+    }
+
+    /// Adds conflicts of objects of one kind. The addresses are not allocated before the objects are released: on a network,
+    /// or on every network that has a pool with the address.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn add_conflicts(&self, conflicts: Vec<Reservation>, kind: HolderKind) -> Result<(), Stopped> {
+        self.write(move |owner| {
+            for (_, _, conflict) in &conflicts {
+                owner.note_recorded_kind(&conflict.claimant.machine, kind)?;
+            }
+            owner.registry.set_aside(conflicts.iter().cloned(), Timestamp::now())
+        })
+        .await
+    }
+
+    /// The objects that hold an address or have a conflicting record, with their kinds.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn holders(&self) -> Result<BTreeMap<Machine, HolderKind>, Stopped> {
+        self.read_with_kinds(|state, kinds| {
+            let holders = state.leases().map(|(_, _, lease)| lease.claimant.machine.clone());
+            let holders = holders.chain(state.conflicts().map(|(_, _, conflict)| conflict.claimant.machine));
+            holders.filter_map(|machine| kinds.get(&machine).map(|kind| (machine, kind))).collect()
+        })
+        .await
+    }
+
+    /// Stores the namespace of the VirtualMachine of an object that will claim. The leases of the object record this
+    /// namespace: when all objects of a machine are gone, only its leases say where its Secret may be.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn note_vm_namespace(&self, machine: Machine, namespace: String) -> Result<(), Stopped> {
+        self.write(move |owner| {
+            owner.kinds.note_vm_namespace(&machine, &namespace);
+            Ok(())
+        })
+        .await
+    }
+
+    /// The objects that hold an address and whose VirtualMachine is in another namespace, with this namespace.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn vm_namespaces(&self) -> Result<BTreeMap<Machine, String>, Stopped> {
+        self.read_with_kinds(|state, kinds| {
+            let holders = state.leases().map(|(_, _, lease)| &lease.claimant.machine);
+            holders.filter_map(|holder| Some((holder.clone(), kinds.vm_namespace(holder)?))).collect()
+        })
+        .await
+    }
+
+    /// Replaces the pools, and serves waiting machines. Pools of `suspended` allocate nothing.
+    ///
+    /// Removes pools of the registry that are not among `pools`. A pool with held addresses is not removed but
+    /// suspended. A pool whose change is rejected keeps its previous definition and is suspended. Returns the rejected
+    /// changes.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn resize(
+        &self,
+        pools: Vec<Pool>,
+        suspended: BTreeSet<String>,
+    ) -> Result<Vec<(String, PoolError)>, Stopped> {
+        self.write(move |owner| owner.resize(&pools, &suspended)).await
+    }
+
+    /// Reads the state of the allocator, after the changes of other processes are applied.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Allocator) -> T + Send + 'static,
+    ) -> Result<T, Stopped> {
+        self.read_with_kinds(|allocator, _| read(allocator)).await
+    }
+
+    /// Reads the state of the allocator, and the kinds of the objects that claim or hold addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn read_with_kinds<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Allocator, &Kinds) -> T + Send + 'static,
+    ) -> Result<T, Stopped> {
+        let mut read = Some(read);
+        let (job, answer) = job(move |owner| {
+            let allocator = owner.registry.state()?;
+            Ok(read.take().map(|read| read(allocator, &owner.kinds)))
+        });
+        self.send(Command::Read(job))?;
+        answer.await.ok().flatten().ok_or(Stopped)
+    }
+
+    /// Changes its value after each command that may have changed the state, and once a second.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.clone()
+    }
+
+    /// Whether the API server works. While it fails, the value is `false` and nothing is allocated.
+    #[must_use]
+    pub fn works(&self) -> watch::Receiver<bool> {
+        self.works.clone()
+    }
+
+    async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnMut(&mut Owner) -> Result<T, LedgerError> + Send + 'static,
+    ) -> Result<T, Stopped> {
+        let (job, answer) = job(work);
+        self.send(Command::Write(job))?;
+        answer.await.map_err(|_| Stopped)
+    }
+
+    fn send(&self, command: Command) -> Result<(), Stopped> {
+        self.commands.send(command).map_err(|_| Stopped)
+    }
+}
+
+/// Whether an address is one of other namespaces: pools of other namespaces on the network of this pool have it, and no pool
+/// of `namespace`, of the namespace of this pool, or of the whole cluster.
+///
+/// Everyone who may write the objects of one namespace can record any address in them. An address that no pool has still
+/// counts: a pool may have had it earlier.
+fn is_foreign(allocator: &Allocator, pool: &Pool, namespace: &str, address: IpAddr) -> bool {
+    let of_network = allocator.pools().filter(|other| other.network() == pool.network() && other.contains(address));
+    let ids: Vec<PoolId> = of_network.map(|pool| PoolId::parse(pool.name())).collect();
+    let own = PoolId::parse(pool.name()).namespace;
+    let is_own = |of: &str| of == namespace || own.as_deref() == Some(of);
+    !ids.is_empty() && !ids.iter().any(|id| id.namespace.as_deref().is_none_or(is_own))
+}
+
+/// A job, and the channel for its result.
+fn job<T: Send + 'static>(
+    mut work: impl FnMut(&mut Owner) -> Result<T, LedgerError> + Send + 'static,
+) -> (Job, oneshot::Receiver<T>) {
+    let (sender, answer) = oneshot::channel();
+    let mut sender = Some(sender);
+    let job = move |owner: &mut Owner| {
+        let value = work(owner)?;
+        if let Some(sender) = sender.take() {
+            // The caller may have stopped waiting.
+            let _ = sender.send(value);
+        }
+        Ok(())
+    };
+    (Box::new(job), answer)
+}
+
+// === impl Owner ===
+
+impl Owner {
+    /// Lists the leases. `None` when every handle is dropped first.
+    fn open(client: &Client, runtime: &Handle, metrics: Arc<Metrics>, macs: &Observer, mut link: Link) -> Option<Self> {
+        let open = |_: &mut Link| {
+            let ledger = ApiLedger::new(client.clone(), runtime.clone(), Arc::clone(&metrics), macs.clone());
+            let (kinds, learned) = (ledger.kinds(), ledger.learned());
+            Ok((Registry::open(ledger)?, kinds, learned))
+        };
+        let (registry, kinds, learned) = repeat(&mut link, |link| link, open)?;
+        Some(Self { registry, kinds, learned, metrics, link })
+    }
+
+    /// Runs commands until every handle is dropped.
+    fn run(&mut self) -> Option<()> {
+        let mut next_serve = Instant::now();
+        loop {
+            if next_serve <= Instant::now() {
+                self.serve()?;
+                next_serve = Instant::now() + PERIOD;
+            }
+            match self.link.next(next_serve) {
+                Ok(Some(Command::Claims(claims))) => self.claim(claims)?,
+                Ok(Some(Command::Write(mut job))) => {
+                    self.repeat(|owner| job(owner))?;
+                    self.link.note_change();
+                }
+                Ok(Some(Command::Read(mut job))) => self.repeat(|owner| job(owner))?,
+                Ok(None) => {}
+                Err(Stopped) => return None,
+            }
+        }
+    }
+
+    /// Processes claims, together with claims that have arrived in the queue.
+    fn claim(&mut self, Claims { claims: mut group, answers }: Claims) -> Option<()> {
+        let mut callers = vec![(group.len(), answers)];
+        while group.len() < GROUP
+            && let Some(Claims { claims, answers }) = self.link.next_claims()
+        {
+            callers.push((claims.len(), answers));
+            group.extend(claims);
+        }
+        let note =
+            |owner: &mut Self| group.iter().map(|(claim, kind)| owner.note_kind(&claim.machine, *kind)).collect();
+        let noted: Vec<Result<(), ClaimError>> = self.repeat(note)?;
+        let group = group.into_iter().zip(&noted).filter(|(_, noted)| noted.is_ok());
+        let group: Vec<Claim> = group.map(|((claim, _), _)| claim).collect();
+        let Claimed { answers, served, .. } =
+            self.repeat(|owner| owner.registry.claim_all(&group, Timestamp::now()))?;
+        self.announce(served);
+        let mut allowed = answers.into_iter();
+        let mut answers = noted.into_iter().filter_map(|noted| match noted {
+            Ok(()) => allowed.next(),
+            Err(error) => Some(Err(error)),
+        });
+        for (count, caller) in callers {
+            let answers: Vec<Answer> = answers.by_ref().take(count).collect();
+            answers.iter().for_each(|answer| self.metrics.count_claim(answer));
+            // The caller may have stopped waiting.
+            let _ = caller.send(answers);
+        }
+        self.link.note_change();
+        Some(())
+    }
+
+    /// Stores the kind of an object that claims. The inner error: an object of another kind has the same name and UID, and
+    /// holds an address. A user has written the UID of the object that claims into that object.
+    fn note_kind(&mut self, machine: &Machine, kind: HolderKind) -> Result<Result<(), ClaimError>, LedgerError> {
+        if self.kinds.get(machine).is_some_and(|known| known != kind) {
+            if let Some((_, named, lease)) = self.registry.state()?.leases_of(machine).next() {
+                return Ok(Err(ClaimError::Taken { named, by: Claimant::clone(&lease.claimant) }));
+            }
+            self.kinds.forget(machine);
+        }
+        self.kinds.note(machine, kind);
+        Ok(Ok(()))
+    }
+
+    /// Stores the kind of an object that has a record. Returns `false` if the object has another kind and already holds an
+    /// address or waits for one.
+    fn note_recorded_kind(&mut self, machine: &Machine, kind: HolderKind) -> Result<bool, LedgerError> {
+        let is_other = self.kinds.get(machine).is_some_and(|known| known != kind);
+        if is_other && self.registry.state()?.waits(machine) {
+            return Ok(false);
+        }
+        Ok(self.note_kind(machine, kind)?.is_ok())
+    }
+
+    /// Separates the records of objects that have the expected kind from all others. The addresses of the others are
+    /// returned as reservations.
+    fn divide(
+        &mut self,
+        records: Vec<Record>,
+        kind_of: impl Fn(&Machine) -> HolderKind,
+    ) -> Result<(Vec<Record>, Vec<Reservation>), LedgerError> {
+        let (mut counting, mut of_another) = (Vec::with_capacity(records.len()), Vec::new());
+        for record in records {
+            if self.note_recorded_kind(&record.claimant.machine, kind_of(&record.claimant.machine))? {
+                counting.push(record);
+                continue;
+            }
+            let conflict = Conflict { claimant: record.claimant, source: record.source };
+            // Without a network, the address may be on each network of the machine, and on no other network.
+            let networks: Vec<&String> = match &record.network {
+                Some(network) => vec![network],
+                None => record.attachments.iter().collect(),
+            };
+            for (address, network) in record.addresses.iter().flat_map(|it| networks.iter().map(move |of| (it, *of))) {
+                of_another.push((address.ip(), Some(network.clone()), conflict.clone()));
+            }
+        }
+        Ok((counting, of_another))
+    }
+
+    /// Allocates addresses to waiting machines after the end of a reuse delay, or after a release by another leader. Announces
+    /// the holders in leases of another leader: such a lease may arrive after its holder is gone.
+    fn serve(&mut self) -> Option<()> {
+        let served = self.repeat(|owner| owner.registry.serve(Timestamp::now()))?;
+        self.announce(served);
+        self.learned.take().into_iter().for_each(|machine| self.tell(machine));
+        self.link.note_change();
+        Some(())
+    }
+
+    fn resize(
+        &mut self,
+        pools: &[Pool],
+        suspended: &BTreeSet<String>,
+    ) -> Result<Vec<(String, PoolError)>, LedgerError> {
+        let (mut pools, mut suspended) = (pools.to_vec(), suspended.clone());
+        let is_gone = |known: &&Pool| !pools.iter().any(|pool| pool.name() == known.name());
+        let gone: Vec<Pool> = self.registry.state()?.pools().filter(is_gone).cloned().collect();
+        for pool in gone {
+            match self.registry.remove_pool(pool.name(), Timestamp::now()) {
+                Ok(()) => {}
+                Err(ResizeError::Ledger(error)) => return Err(error),
+                Err(ResizeError::Refused(_)) => {
+                    suspended.insert(pool.name().to_owned());
+                    pools.push(pool);
+                }
+            }
+        }
+        let mut refused = Vec::new();
+        loop {
+            self.registry.suspend(suspended.clone());
+            // Every pool of the registry is passed, so that no new pool is taken for a renamed pool.
+            match self.registry.resize(pools.clone(), &[], Timestamp::now()) {
+                Ok(resized) => {
+                    self.announce(resized.served);
+                    return Ok(refused);
+                }
+                Err(ResizeError::Ledger(error)) => return Err(error),
+                Err(ResizeError::Refused(error)) => {
+                    let (PoolError::InUse { pool: name, .. }
+                    | PoolError::Held { pool: name, .. }
+                    | PoolError::Unknown(name)
+                    | PoolError::NewName(name)) = error.clone();
+                    pools.retain(|pool| pool.name() != name);
+                    pools.extend(self.registry.state()?.pool(&name).cloned());
+                    suspended.insert(name.clone());
+                    refused.push((name, error));
+                }
+            }
+        }
+    }
+
+    fn announce(&self, served: Vec<Allocation>) {
+        served.into_iter().for_each(|allocation| self.tell(allocation.claimant.machine));
+    }
+
+    fn tell(&self, machine: Machine) {
+        let Announcer { claims, ipam_claims, machines } = &self.link.served;
+        let receiver = match self.kinds.get(&machine) {
+            Some(HolderKind::IpAddressClaim) => claims,
+            Some(HolderKind::IpamClaim) => ipam_claims,
+            Some(HolderKind::KubevirtMachine | HolderKind::VirtualMachine) | None => machines,
+        };
+        // An error means that there is no receiver, which is allowed.
+        let _ = receiver.send(machine);
+    }
+
+    fn repeat<T>(&mut self, work: impl FnMut(&mut Self) -> Result<T, LedgerError>) -> Option<T> {
+        repeat(self, |owner| &mut owner.link, work)
+    }
+}
+
+/// Repeats `work` until it succeeds. `None` when every handle is dropped first.
+fn repeat<S, T>(
+    subject: &mut S,
+    link: fn(&mut S) -> &mut Link,
+    mut work: impl FnMut(&mut S) -> Result<T, LedgerError>,
+) -> Option<T> {
+    let (mut pause, mut defeats) = (FIRST_PAUSE, 0);
+    loop {
+        match work(subject) {
+            Ok(value) => {
+                link(subject).works.send_if_modified(|works| !std::mem::replace(works, true));
+                return Some(value);
+            }
+            // The ledger now has the holder of the address, so the next attempt makes another decision.
+            Err(error @ LedgerError::Held { .. }) if defeats < DEFEATS => {
+                tracing::debug!(%error, "another leader was faster");
+                (pause, defeats) = (FIRST_PAUSE, defeats + 1);
+            }
+            Err(error) => {
+                tracing::warn!(%error, cause = error.source().map(tracing::field::display), "the ledger failed");
+                link(subject).works.send_if_modified(|works| std::mem::replace(works, false));
+                pause = LONGEST_PAUSE.min(pause * 2);
+            }
+        }
+        thread::sleep(pause);
+        if !link(subject).take_arrived() {
+            return None;
+        }
+    }
+}
+
+// === impl Link ===
+
+impl Link {
+    /// The next command, or `None` at `until`.
+    fn next(&mut self, until: Instant) -> Result<Option<Command>, Stopped> {
+        if let Some(command) = self.queued.pop_front() {
+            return Ok(Some(command));
+        }
+        match self.commands.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(command) => Ok(Some(command)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(Stopped),
+        }
+    }
+
+    /// The next command, if it has arrived and is a command for claims.
+    fn next_claims(&mut self) -> Option<Claims> {
+        self.take_arrived();
+        match self.queued.pop_front()? {
+            Command::Claims(claims) => Some(claims),
+            other => {
+                self.queued.push_front(other);
+                None
+            }
+        }
+    }
+
+    /// Queues the commands that have arrived. `false` when every handle is dropped.
+    fn take_arrived(&mut self) -> bool {
+        loop {
+            match self.commands.try_recv() {
+                Ok(command) => self.queued.push_back(command),
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn note_change(&self) {
+        self.changes.send_modify(|changes| *changes = changes.wrapping_add(1));
+    }
+}
+
+// === impl Stopped ===
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the registry has ended")
+    }
+}
+
+impl Error for Stopped {}

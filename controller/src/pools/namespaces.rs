@@ -1,0 +1,231 @@
+//! Labels the namespaces that have machines of pools, so that the API server calls the webhooks for these machines.
+//!
+//! Only the leader does this. The label is written by server-side apply. When no pool serves a namespace any more, the
+//! controller removes its own field; a label that a user has set is kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{ApiResource, Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use crate::cluster::object::Object;
+use crate::cluster::watch::{Change, changes};
+use crate::kinds::virtual_machine::{MAC_POOLS_LABEL, MACHINES_LABEL};
+use crate::pools::selection::Selection;
+use crate::pools::selection_cache::SelectionCache;
+
+/// Timeout of a request.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Pause after a failure.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// The task that labels the namespaces in a value of type `T`.
+pub struct Namespaces<T> {
+    api: Api<Object>,
+    label: &'static str,
+    /// Field manager of the label.
+    manager: &'static str,
+    values: watch::Receiver<Option<T>>,
+    namespaces: fn(&T) -> BTreeSet<String>,
+    known: Known,
+}
+
+#[derive(Debug)]
+struct Known {
+    label: &'static str,
+    /// Whether each namespace has the label.
+    labelled: BTreeMap<String, bool>,
+    /// Namespaces from which the controller removed its field and which still have the label: a user has set it.
+    given_up: BTreeSet<String>,
+    is_listed: bool,
+}
+
+// === impl Namespaces ===
+
+impl Namespaces<Arc<Selection>> {
+    /// Creates the task, which labels the namespaces with machines of IP pools.
+    #[must_use]
+    pub fn new(client: Client, selection: &SelectionCache) -> Self {
+        let namespaces = |selection: &Arc<Selection>| selection.namespaces().map(str::to_owned).collect();
+        Self::of(client, MACHINES_LABEL, "glowplug-controller", selection.subscribe(), namespaces)
+    }
+}
+
+impl Namespaces<BTreeSet<String>> {
+    /// Creates the task, which labels the namespaces with machines of MAC pools.
+    #[must_use]
+    pub fn of_macs(client: Client, namespaces: watch::Receiver<Option<BTreeSet<String>>>) -> Self {
+        Self::of(client, MAC_POOLS_LABEL, "glowplug-controller-macs", namespaces, BTreeSet::clone)
+    }
+}
+
+impl<T> Namespaces<T> {
+    fn of(
+        client: Client,
+        label: &'static str,
+        manager: &'static str,
+        values: watch::Receiver<Option<T>>,
+        namespaces: fn(&T) -> BTreeSet<String>,
+    ) -> Self {
+        let api = Api::all_with(client, &ApiResource::erase::<Namespace>(&()));
+        Self { api, label, manager, values, namespaces, known: Known::new(label) }
+    }
+
+    /// Watches the namespaces and the value, and updates the labels. Never returns.
+    pub async fn run(mut self) -> Infallible {
+        let mut namespaces = Box::pin(changes(self.api.clone()));
+        loop {
+            let served = self.values.borrow_and_update().as_ref().map(self.namespaces);
+            let mut is_done = true;
+            if let Some(served) = served.filter(|_| self.known.is_listed) {
+                for (name, is_served) in self.known.updates(&served) {
+                    match self.label(&name, is_served).await {
+                        Ok(()) => self.known.note(&name, is_served),
+                        Err(error) => {
+                            tracing::warn!(namespace = name, error, "could not label a namespace");
+                            is_done = false;
+                        }
+                    }
+                }
+            }
+            tokio::select! {
+                Some(change) = namespaces.next() => self.known.apply(change),
+                Ok(()) = self.values.changed() => {}
+                () = sleep(PAUSE), if !is_done => {}
+            }
+        }
+    }
+
+    async fn label(&self, name: &str, is_served: bool) -> Result<(), String> {
+        let labels = if is_served { json!({(self.label): "true"}) } else { json!({}) };
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
+        let params = PatchParams::apply(self.manager);
+        match timeout(PATIENCE, self.api.patch(name, &params, &Patch::Apply(namespace))).await {
+            Ok(Ok(_)) => Ok(()),
+            // The namespace is gone. An apply would create it, but the controller has no right to do so.
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 403 | 404) && !is_served => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("no answer of the API server".to_owned()),
+        }
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    fn new(label: &'static str) -> Self {
+        Self { label, labelled: BTreeMap::new(), given_up: BTreeSet::new(), is_listed: false }
+    }
+
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Apply(object) if object.metadata.deletion_timestamp.is_none() => {
+                let labels = object.metadata.labels.unwrap_or_default();
+                let name = object.metadata.name.unwrap_or_default();
+                let is_labelled = labels.contains_key(self.label);
+                if !is_labelled {
+                    self.given_up.remove(&name);
+                }
+                self.labelled.insert(name, is_labelled);
+            }
+            Change::Apply(object) => self.remove(&object.metadata.name.unwrap_or_default()),
+            Change::Remove(key, _) => self.remove(&key.name),
+            Change::Listed => self.is_listed = true,
+        }
+    }
+
+    fn remove(&mut self, name: &str) {
+        self.labelled.remove(name);
+        self.given_up.remove(name);
+    }
+
+    /// Returns the namespaces that need the label (`true`), and the namespaces from which the label may be removed
+    /// (`false`).
+    fn updates(&self, served: &BTreeSet<String>) -> Vec<(String, bool)> {
+        let update = |(name, is_labelled): (&String, &bool)| match (served.contains(name), is_labelled) {
+            (true, false) => Some((name.clone(), true)),
+            (false, true) if !self.given_up.contains(name) => Some((name.clone(), false)),
+            _ => None,
+        };
+        self.labelled.iter().filter_map(update).collect()
+    }
+
+    fn note(&mut self, name: &str, is_served: bool) {
+        if is_served {
+            self.given_up.remove(name);
+            self.labelled.entry(name.to_owned()).and_modify(|is_labelled| *is_labelled = true);
+        } else {
+            self.given_up.insert(name.to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn namespace(name: &str, labels: &[&str]) -> Change {
+        let labels: BTreeMap<&str, &str> = labels.iter().map(|label| (*label, "true")).collect();
+        Change::Apply(serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}})).unwrap())
+    }
+
+    fn known(changes: impl IntoIterator<Item = Change>) -> Known {
+        let mut known = Known::new(MACHINES_LABEL);
+        changes.into_iter().for_each(|change| known.apply(change));
+        known
+    }
+
+    #[test]
+    fn a_namespace_of_a_pool_gets_the_label_once() {
+        let mut known = known([namespace("a", &[]), namespace("b", &["other"]), namespace("c", &[MACHINES_LABEL])]);
+        let served = BTreeSet::from(["a", "c", "absent"].map(str::to_owned));
+        assert_eq!(known.updates(&served), [("a".to_owned(), true)]);
+        known.note("a", true);
+        assert_eq!(known.updates(&served), []);
+    }
+
+    #[test]
+    fn a_namespace_that_no_pool_serves_loses_the_label_unless_a_person_has_set_it() {
+        let mut known = known([namespace("a", &[MACHINES_LABEL])]);
+        assert_eq!(known.updates(&BTreeSet::new()), [("a".to_owned(), false)]);
+        known.note("a", false);
+        known.apply(namespace("a", &[MACHINES_LABEL]));
+        assert_eq!(known.updates(&BTreeSet::new()), []);
+        known.apply(namespace("a", &[]));
+        known.apply(namespace("a", &[MACHINES_LABEL]));
+        assert_eq!(known.updates(&BTreeSet::new()), [("a".to_owned(), false)]);
+    }
+
+    #[test]
+    fn a_namespace_that_is_being_deleted_stays_as_it_is() {
+        let mut known = known([namespace("a", &[])]);
+        let deleted = json!({"metadata": {"name": "a", "deletionTimestamp": "2026-08-14T10:00:00Z"}});
+        known.apply(Change::Apply(serde_json::from_value(deleted).unwrap()));
+        assert_eq!(known.updates(&BTreeSet::from(["a".to_owned()])), []);
+    }
+
+    #[test]
+    fn no_content_of_a_namespace_changes_the_label_of_another_namespace() {
+        let valid = json!({
+            "metadata": {"name": "hostile", "labels": {(MACHINES_LABEL): "true"}, "annotations": {"a": "b"}},
+            "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"},
+        });
+        let served = BTreeSet::from(["honest", "hostile"].map(str::to_owned));
+        let expected = [("b".to_owned(), false), ("honest".to_owned(), true)];
+        crate::hostile::each_object(&valid, |object| {
+            let mut known = known([namespace("honest", &[]), namespace("b", &[MACHINES_LABEL])]);
+            known.apply(Change::Apply(object));
+            let mut updates = known.updates(&served);
+            updates.retain(|(name, _)| name != "hostile");
+            assert_eq!(updates, expected);
+        });
+    }
+}

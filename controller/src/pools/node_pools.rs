@@ -1,0 +1,595 @@
+//! Maintains the condition `KubevirtIPPoolExhausted` of the NodePools of HyperShift, and a pool for each NodePool with
+//! a `bootstrapNetworkConfig`. Only the leader does this.
+//!
+//! `NodePool.status.conditions` is a plain list, and HyperShift writes the whole list. Therefore the controller also
+//! writes the whole list: its condition and the other conditions of the object that it read, with the `resourceVersion`
+//! of that object. It writes again whenever the NodePool changes and the condition is not correct.
+//!
+//! Sources: openshift/enhancements pull request 1855; `api/hypershift/v1beta1/nodepool_conditions.go` of openshift/hypershift.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use glowplug::host::pool::{PoolSpec as FileSpec, read_pools};
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::runtime::events::EventType;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::cluster::events::Events;
+use crate::kinds::cluster_api::Key;
+use crate::kinds::pool::{MachineNetwork, NodePoolRef, PoolSpec, StaticIPPool};
+use crate::kinds::virtual_machine::{hosted_clusters, node_pools};
+use crate::pools::selection::{MachinePool, Selection, cluster_of};
+use crate::pools::selection_cache::SelectionCache;
+use crate::pools::status::PoolId;
+
+/// Type of the condition of a NodePool. The enhancement defines this name.
+pub const CONDITION: &str = "KubevirtIPPoolExhausted";
+
+/// Timeout of a request.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Pause after a failure.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Interval between two attempts to write a pool that is invalid or that the API server rejects. The reason may be
+/// another object, such as the HostedCluster or a pool with some of the addresses.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// The task that maintains the conditions and the derived pools of NodePools.
+pub struct NodePools {
+    client: Client,
+    selection: Arc<SelectionCache>,
+    events: Events,
+    /// NodePools whose derived pool needs no write until the NodePool or the pool changes.
+    settled: BTreeMap<Key, Settled>,
+    /// Problems of configurations that already have an event, by NodePool.
+    reported: BTreeMap<Key, Problem>,
+    /// Time of the next attempt for the NodePools with a problem.
+    retry: Instant,
+}
+
+/// Why the configuration of a NodePool has no effect: reason and message of the event.
+type Problem = (&'static str, String);
+
+/// The version of a NodePool, and the specification of its derived pool with whether that pool is being deleted.
+type Settled = (Option<String>, Option<(PoolSpec, bool)>);
+
+/// The action that the configuration of a NodePool requires.
+#[derive(Clone, Debug, PartialEq)]
+enum Derived {
+    /// Nothing is to do: the NodePool has no configuration and no derived pool, or it is being deleted.
+    Nothing,
+    /// The derived pool is correct.
+    Right,
+    /// The pool must be written with this specification.
+    Write(Box<PoolSpec>),
+    /// The configuration is gone, so the pool must be deleted.
+    Delete,
+    /// The pool is not changed: the configuration has errors, or a pool is in the way.
+    Problem(Problem),
+}
+
+// === impl NodePools ===
+
+impl NodePools {
+    /// Creates the task, which follows the NodePools and pools of `selection`.
+    #[must_use]
+    pub fn new(client: Client, selection: Arc<SelectionCache>, events: Events) -> Self {
+        let (settled, reported) = (BTreeMap::new(), BTreeMap::new());
+        Self { client, selection, events, settled, reported, retry: Instant::now() + RETRY }
+    }
+
+    /// Follows the selection. Never returns.
+    pub async fn run(mut self) -> Infallible {
+        let mut selections = self.selection.subscribe();
+        loop {
+            if self.retry <= Instant::now() {
+                self.retry = Instant::now() + RETRY;
+                self.settled.retain(|key, _| !self.reported.contains_key(key));
+            }
+            let selection = selections.borrow_and_update().clone();
+            let is_done = match selection {
+                Some(selection) => self.pass(&selection).await,
+                None => true,
+            };
+            tokio::select! {
+                Ok(()) = selections.changed() => {}
+                () = sleep(PAUSE), if !is_done => {}
+                () = sleep_until(self.retry), if !self.reported.is_empty() => {}
+            }
+        }
+    }
+
+    /// Updates the condition and the derived pool of every NodePool. Returns whether all updates succeeded.
+    async fn pass(&mut self, selection: &Selection) -> bool {
+        let mut pools: BTreeMap<Key, Vec<&MachinePool>> = BTreeMap::new();
+        for pool in selection.pools().filter(|pool| !pool.is_deleted) {
+            if let Some(node_pool) = pool.node_pool() {
+                pools.entry(node_pool).or_default().push(pool);
+            }
+        }
+        let mut is_done = true;
+        for (key, node_pool) in selection.node_pools() {
+            let of_node_pool = pools.get(key).map(Vec::as_slice).unwrap_or_default();
+            for result in [self.report(node_pool, of_node_pool).await, self.derive(selection, key, node_pool).await] {
+                if let Err(error) = result {
+                    tracing::warn!(node_pool = %key, error, "could not work on a NodePool");
+                    is_done = false;
+                }
+            }
+        }
+        self.settled.retain(|key, _| selection.node_pools().contains_key(key));
+        self.reported.retain(|key, _| selection.node_pools().contains_key(key));
+        is_done
+    }
+
+    /// Writes the condition of a NodePool if it is not correct.
+    async fn report(&self, node_pool: &DynamicObject, pools: &[&MachinePool]) -> Result<(), String> {
+        let Some(conditions) = conditions(node_pool, pools, Timestamp::now()) else { return Ok(()) };
+        let key = Key::of(&node_pool.metadata);
+        let patch = json!({
+            "metadata": {"resourceVersion": node_pool.metadata.resource_version},
+            "status": {"conditions": conditions},
+        });
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &node_pools());
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        match timeout(PATIENCE, api.patch_status(&key.name, &params, &patch)).await {
+            Ok(Ok(_)) => {}
+            // The NodePool or the pool has changed or is gone. The watch reports the change, which causes another pass.
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => return Ok(()),
+            Ok(Err(error)) => return Err(error.to_string()),
+            Err(_) => return Err("no answer of the API server".to_owned()),
+        }
+        if let Some(message) = exhausted(pools).filter(|_| !is_exhausted(node_pool)) {
+            self.events.publish(reference(node_pool), EventType::Warning, "IPPoolExhausted", &message);
+        }
+        Ok(())
+    }
+
+    /// Writes or deletes the pool that is derived from the configuration of a NodePool.
+    async fn derive(&mut self, selection: &Selection, key: &Key, node_pool: &DynamicObject) -> Result<(), String> {
+        let id = PoolId { namespace: Some(key.namespace.clone()), name: key.name.clone() };
+        let pool = selection.pool(&id).map(Arc::as_ref);
+        let version = node_pool.metadata.resource_version.clone();
+        let settled = (version, pool.map(|pool| (pool.spec.clone(), pool.is_deleted)));
+        if self.settled.get(key) == Some(&settled) {
+            return Ok(());
+        }
+        let hosted_cluster = if has_config(node_pool) { self.hosted_cluster(key, node_pool).await? } else { None };
+        let mut derived = derive(node_pool, hosted_cluster.as_ref(), pool);
+        if let Err(errors) = self.write(key, node_pool, pool, &derived).await? {
+            derived = Derived::Problem(("InvalidSpec", errors));
+        }
+        match &derived {
+            Derived::Problem(problem) => {
+                if self.reported.insert(key.clone(), problem.clone()).as_ref() != Some(problem) {
+                    let (reason, message) = problem;
+                    tracing::warn!(node_pool = %key, reason, "bootstrapNetworkConfig has no effect: {message}");
+                    self.events.publish(reference(node_pool), EventType::Warning, reason, message);
+                }
+            }
+            _ => drop(self.reported.remove(key)),
+        }
+        if !matches!(derived, Derived::Write(_) | Derived::Delete) {
+            self.settled.insert(key.clone(), settled);
+        }
+        Ok(())
+    }
+
+    /// Writes or deletes the pool as decided. The inner error: the API server rejects the specification.
+    async fn write(
+        &self,
+        key: &Key,
+        node_pool: &DynamicObject,
+        pool: Option<&MachinePool>,
+        derived: &Derived,
+    ) -> Result<Result<(), String>, String> {
+        let kind = ApiResource::erase::<StaticIPPool>(&());
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &kind);
+        let written = async {
+            match (derived, pool) {
+                (Derived::Write(spec), None) => {
+                    let owner = json!({
+                        "apiVersion": node_pools().api_version, "kind": "NodePool", "name": key.name,
+                        "uid": node_pool.metadata.uid, "controller": true,
+                    });
+                    let mut object = DynamicObject::new(&key.name, &kind).data(json!({"spec": spec}));
+                    object.metadata.owner_references = serde_json::from_value(json!([owner])).ok();
+                    api.create(&PostParams::default(), &object).await.map(drop)
+                }
+                (Derived::Write(spec), Some(_)) => {
+                    let uid = pool.map(|pool| &pool.uid);
+                    let patch = Patch::Merge(json!({"metadata": {"uid": uid}, "spec": members(spec)}));
+                    api.patch(&key.name, &PatchParams::default(), &patch).await.map(drop)
+                }
+                (Derived::Delete, _) => {
+                    let uid = pool.map(|pool| pool.uid.clone());
+                    let preconditions = Preconditions { uid, resource_version: None };
+                    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+                    api.delete(&key.name, &params).await.map(drop)
+                }
+                (Derived::Nothing | Derived::Right | Derived::Problem(_), _) => Ok(()),
+            }
+        };
+        match timeout(PATIENCE, written).await {
+            Ok(Ok(())) => Ok(Ok(())),
+            // The NodePool or the pool has changed or is gone. The watch reports the change, which causes another pass.
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Ok(Ok(())),
+            // Another pool has replaced the pool.
+            Ok(Err(kube::Error::Api(status))) if status.message.contains("metadata.uid") => Ok(Ok(())),
+            Ok(Err(kube::Error::Api(status))) if status.code == 422 => Ok(Err(status.message.clone())),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("no answer of the API server".to_owned()),
+        }
+    }
+
+    /// Reads the HostedCluster of a NodePool. Its `machineNetwork` has the prefix lengths.
+    async fn hosted_cluster(&self, key: &Key, node_pool: &DynamicObject) -> Result<Option<DynamicObject>, String> {
+        let Some(name) = cluster_of(node_pool) else { return Ok(None) };
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &hosted_clusters());
+        match timeout(PATIENCE, api.get_opt(name)).await {
+            Ok(result) => result.map_err(|error| error.to_string()),
+            Err(_) => Err("no answer of the API server".to_owned()),
+        }
+    }
+}
+
+// === The condition ===
+
+/// Returns the conditions that the NodePool must have. `None`: the NodePool already has these conditions.
+fn conditions(node_pool: &DynamicObject, pools: &[&MachinePool], now: Timestamp) -> Option<Vec<Value>> {
+    let all = node_pool.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let before = all.iter().find(|condition| condition["type"] == CONDITION);
+    let others = all.iter().filter(|condition| condition["type"] != CONDITION);
+    if pools.is_empty() {
+        return before.map(|_| others.cloned().collect());
+    }
+    let (status, reason, message) = match exhausted(pools) {
+        Some(message) => ("True", "NoFreeAddress", message),
+        None => ("False", "AsExpected", "The pools of the NodePool have free addresses".to_owned()),
+    };
+    let is_same = |condition: &&Value| condition["status"] == status;
+    if let Some(before) = before.filter(is_same)
+        && before["reason"] == reason
+        && before["message"] == message
+    {
+        return None;
+    }
+    let since = before.filter(is_same).map(|condition| condition["lastTransitionTime"].clone());
+    let condition = json!({
+        "type": CONDITION, "status": status, "reason": reason, "message": message,
+        "lastTransitionTime": since.unwrap_or_else(|| format!("{now:.0}").into()),
+        "observedGeneration": node_pool.metadata.generation,
+    });
+    // The condition keeps its position in the list.
+    let is_new = before.is_none();
+    let mut conditions: Vec<Value> =
+        all.iter().map(|known| if known["type"] == CONDITION { condition.clone() } else { known.clone() }).collect();
+    conditions.extend(is_new.then_some(condition));
+    Some(conditions)
+}
+
+/// Joins the messages of the exhausted pools, without duplicates. `None`: no pool is exhausted.
+fn exhausted(pools: &[&MachinePool]) -> Option<String> {
+    let mut messages: Vec<&str> = pools.iter().filter_map(|pool| pool.exhausted.as_deref()).collect();
+    messages.sort_unstable();
+    messages.dedup();
+    (!messages.is_empty()).then(|| messages.join("; "))
+}
+
+/// Whether the condition of the NodePool is true.
+fn is_exhausted(node_pool: &DynamicObject) -> bool {
+    let conditions = node_pool.data["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.into_iter().any(|condition| condition["type"] == CONDITION && condition["status"] == "True")
+}
+
+fn reference(node_pool: &DynamicObject) -> ObjectReference {
+    let kind = node_pools();
+    ObjectReference {
+        api_version: Some(kind.api_version),
+        kind: Some(kind.kind),
+        namespace: node_pool.metadata.namespace.clone(),
+        name: node_pool.metadata.name.clone(),
+        uid: node_pool.metadata.uid.clone(),
+        ..ObjectReference::default()
+    }
+}
+
+// === The derived pool ===
+
+fn has_config(node_pool: &DynamicObject) -> bool {
+    !node_pool.data["spec"]["platform"]["kubevirt"]["bootstrapNetworkConfig"].is_null()
+}
+
+/// Decides on the pool that is derived from a NodePool. `pool` is the existing pool with the name of the NodePool.
+fn derive(node_pool: &DynamicObject, hosted_cluster: Option<&DynamicObject>, pool: Option<&MachinePool>) -> Derived {
+    let is_owned = |pool: &MachinePool| pool.owner.is_some() && pool.owner == node_pool.metadata.uid;
+    let in_the_way = |problem: String| Derived::Problem(("PoolNotDerived", problem));
+    match (has_config(node_pool), pool) {
+        // The garbage collector deletes the pool together with its NodePool.
+        _ if node_pool.metadata.deletion_timestamp.is_some() => return Derived::Nothing,
+        (false, Some(pool)) if is_owned(pool) && !pool.is_deleted => return Derived::Delete,
+        (false, _) => return Derived::Nothing,
+        (true, Some(pool)) if pool.is_deleted => {
+            return in_the_way(format!(
+                "pool {} is being deleted, and stays until its last address is released",
+                pool.id
+            ));
+        }
+        (true, Some(pool)) if !is_owned(pool) => {
+            return in_the_way(format!(
+                "pool {} is not derived from this NodePool, expected no pool of this name",
+                pool.id
+            ));
+        }
+        (true, _) => {}
+    }
+    let mut items = Vec::new();
+    for (kind, object) in [("NodePool", Some(node_pool)), ("HostedCluster", hosted_cluster)] {
+        let Some(object) = object else { continue };
+        let mut item = serde_json::to_value(object).unwrap_or_default();
+        item["kind"] = kind.into();
+        items.push(item);
+    }
+    let (specs, diagnostics) = read_pools(json!({"kind": "List", "items": items}).to_string().as_bytes());
+    let errors: Vec<String> = diagnostics.kept().iter().map(ToString::to_string).collect();
+    match specs.into_iter().next() {
+        Some(spec) if !diagnostics.has_errors() && !spec.has_errors => {
+            let name = node_pool.metadata.name.clone().unwrap_or_default();
+            let spec = specification(spec, name);
+            if pool.is_some_and(|pool| members(&pool.spec) == members(&spec)) {
+                Derived::Right
+            } else {
+                Derived::Write(Box::new(spec))
+            }
+        }
+        _ => Derived::Problem(("InvalidSpec", errors.join("\n"))),
+    }
+}
+
+/// Converts the configuration of a NodePool to the specification of a StaticIPPool.
+fn specification(spec: FileSpec, node_pool: String) -> PoolSpec {
+    let networks = spec.machine_network.into_iter().map(|cidr| MachineNetwork { cidr });
+    let delay = spec.address_reuse_grace_period_seconds;
+    PoolSpec {
+        network: spec.attachment.unwrap_or(spec.network),
+        addresses: spec.addresses.unwrap_or_default(),
+        excluded_addresses: spec.excluded_addresses,
+        gateway: spec.gateway,
+        nameservers: spec.nameservers,
+        machine_network: networks.collect(),
+        interface: spec.interface,
+        allocate_reserved_ip_addresses: spec.allocate_reserved_ip_addresses,
+        on_link_gateway: spec.on_link_gateway,
+        address_reuse_grace_period_seconds: (delay > 0).then_some(delay),
+        node_pool_ref: Some(NodePoolRef { name: node_pool }),
+        ..PoolSpec::default()
+    }
+}
+
+/// Returns the members of a pool that its NodePool determines. The value of an absent member is null. A user may set
+/// the other members of the pool.
+fn members(spec: &PoolSpec) -> BTreeMap<&'static str, Value> {
+    const MEMBERS: [&str; 11] = [
+        "network",
+        "addresses",
+        "excludedAddresses",
+        "gateway",
+        "nameservers",
+        "machineNetwork",
+        "interface",
+        "allocateReservedIPAddresses",
+        "onLinkGateway",
+        "addressReuseGracePeriodSeconds",
+        "nodePoolRef",
+    ];
+    let mut spec = serde_json::to_value(spec).unwrap_or_default();
+    MEMBERS.into_iter().map(|name| (name, spec.get_mut(name).map(Value::take).unwrap_or_default())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pools::status::PoolObject;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn object(value: Value) -> DynamicObject {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn pool(object: Value) -> MachinePool {
+        MachinePool::read(PoolObject::read(self::object(object)))
+    }
+
+    /// Creates a pool of NodePool `clusters/workers` that is exhausted on `interface`. `None`: the pool is not
+    /// exhausted.
+    fn pool_of(interface: Option<&str>) -> MachinePool {
+        let condition = interface.map(|interface| {
+            json!({
+                "type": "Exhausted", "status": "True", "reason": "NoFreeAddress",
+                "message": format!("No available IPs in pool for interface {interface}"),
+                "lastTransitionTime": "2026-08-14T10:00:00Z",
+            })
+        });
+        pool(json!({
+            "metadata": {"namespace": "clusters", "name": "p"},
+            "spec": {"network": "default", "addresses": ["10.0.0.0/24"], "nodePoolRef": {"name": "workers"}},
+            "status": {"conditions": condition.into_iter().collect::<Vec<_>>()},
+        }))
+    }
+
+    fn node_pool(conditions: &Value) -> DynamicObject {
+        object(json!({
+            "metadata": {"namespace": "clusters", "name": "workers", "uid": "u", "generation": 3},
+            "status": {"conditions": conditions},
+        }))
+    }
+
+    fn condition(status: &str, reason: &str, message: &str, since: &str) -> Value {
+        json!({
+            "type": CONDITION, "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": since, "observedGeneration": 3,
+        })
+    }
+
+    #[test]
+    fn an_exhausted_pool_is_a_condition_with_the_string_of_the_enhancement_beside_the_others() {
+        let ready = json!({"type": "Ready", "status": "True", "severity": "Info"});
+        let message = "No available IPs in pool for interface eno101";
+        let wanted = condition("True", "NoFreeAddress", message, "1970-01-01T00:00:00Z");
+        let before = node_pool(&json!([ready]));
+        let exhausted = pool_of(Some("eno101"));
+        assert_eq!(conditions(&before, &[&exhausted], NOW), Some(vec![ready.clone(), wanted.clone()]));
+        assert_eq!(conditions(&node_pool(&json!([wanted, ready])), &[&exhausted], NOW), None);
+    }
+
+    #[test]
+    fn a_pool_with_free_addresses_makes_the_condition_false_in_its_place() {
+        let before = condition("True", "NoFreeAddress", "x", "2026-08-14T10:00:00Z");
+        let ready = json!({"type": "Ready", "status": "True"});
+        let message = "The pools of the NodePool have free addresses";
+        let wanted = condition("False", "AsExpected", message, "1970-01-01T00:00:00Z");
+        let node_pool = node_pool(&json!([before, ready]));
+        assert_eq!(conditions(&node_pool, &[&pool_of(None)], NOW), Some(vec![wanted, ready]));
+    }
+
+    #[test]
+    fn another_message_keeps_the_time_of_the_transition() {
+        let before = condition("True", "NoFreeAddress", "x", "2026-08-14T10:00:00Z");
+        let message = "No available IPs in pool for interface eno101; No available IPs in pool for interface eno102";
+        let wanted = condition("True", "NoFreeAddress", message, "2026-08-14T10:00:00Z");
+        let pools = [pool_of(Some("eno102")), pool_of(Some("eno101")), pool_of(Some("eno101")), pool_of(None)];
+        let pools: Vec<&MachinePool> = pools.iter().collect();
+        assert_eq!(conditions(&node_pool(&json!([before])), &pools, NOW), Some(vec![wanted]));
+    }
+
+    #[test]
+    fn a_node_pool_without_a_pool_has_no_condition() {
+        let ready = json!({"type": "Ready", "status": "True"});
+        let ours = condition("False", "AsExpected", "x", "2026-08-14T10:00:00Z");
+        assert_eq!(conditions(&node_pool(&json!([ours, ready])), &[], NOW), Some(vec![ready.clone()]));
+        assert_eq!(conditions(&node_pool(&json!([ready])), &[], NOW), None);
+    }
+
+    /// Creates a NodePool with this configuration.
+    fn configured(config: &Value) -> DynamicObject {
+        object(json!({
+            "metadata": {"namespace": "clusters", "name": "workers", "uid": "u"},
+            "spec": {"clusterName": "c1", "platform": {"kubevirt": {
+                "attachDefaultNetwork": false, "additionalNetworks": [{"name": "infra/vlan10"}],
+                "bootstrapNetworkConfig": config,
+            }}},
+        }))
+    }
+
+    fn hosted_cluster() -> DynamicObject {
+        object(json!({
+            "metadata": {"namespace": "clusters", "name": "c1"},
+            "spec": {"networking": {"machineNetwork": [{"cidr": "10.0.0.0/16"}]}},
+        }))
+    }
+
+    fn config() -> Value {
+        json!({"addresses": ["10.0.0.8-10.0.0.9"], "gateway": ["10.0.0.1"], "nameservers": ["8.8.8.8"]})
+    }
+
+    /// Creates a stored pool with this specification and the UID of its owner.
+    fn stored(spec: &PoolSpec, owner: &str) -> MachinePool {
+        let owner = json!({
+            "apiVersion": "hypershift.openshift.io/v1beta1", "kind": "NodePool", "name": "workers", "uid": owner,
+            "controller": true,
+        });
+        pool(json!({
+            "metadata": {"namespace": "clusters", "name": "workers", "ownerReferences": [owner]}, "spec": spec,
+        }))
+    }
+
+    fn derived() -> PoolSpec {
+        match derive(&configured(&config()), Some(&hosted_cluster()), None) {
+            Derived::Write(spec) => *spec,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_pool_is_derived_from_the_configuration_of_a_node_pool_and_the_network_of_its_cluster() {
+        let expected = PoolSpec {
+            network: "infra/vlan10".to_owned(),
+            addresses: vec!["10.0.0.8-10.0.0.9".to_owned()],
+            gateway: vec!["10.0.0.1".to_owned()],
+            nameservers: vec!["8.8.8.8".to_owned()],
+            machine_network: vec![MachineNetwork { cidr: "10.0.0.0/16".to_owned() }],
+            node_pool_ref: Some(NodePoolRef { name: "workers".to_owned() }),
+            ..PoolSpec::default()
+        };
+        assert_eq!(derived(), expected);
+    }
+
+    #[test]
+    fn a_derived_pool_that_is_right_is_not_written_again() {
+        let pool = stored(&PoolSpec { sticky: true, ..derived() }, "u");
+        assert_eq!(derive(&configured(&config()), Some(&hosted_cluster()), Some(&pool)), Derived::Right);
+        let mut grown = config();
+        grown["addresses"] = json!(["10.0.0.8-10.0.0.20"]);
+        let derived = derive(&configured(&grown), Some(&hosted_cluster()), Some(&pool));
+        assert!(matches!(derived, Derived::Write(spec) if spec.addresses == ["10.0.0.8-10.0.0.20"]));
+    }
+
+    #[test]
+    fn a_pool_that_somebody_else_wrote_is_left_alone() {
+        let pool = stored(&PoolSpec::default(), "other");
+        let problem = "pool clusters/workers is not derived from this NodePool, expected no pool of this name";
+        let expected = Derived::Problem(("PoolNotDerived", problem.to_owned()));
+        assert_eq!(derive(&configured(&config()), Some(&hosted_cluster()), Some(&pool)), expected);
+        assert_eq!(derive(&configured(&Value::Null), None, Some(&pool)), Derived::Nothing);
+    }
+
+    #[test]
+    fn a_derived_pool_that_is_being_deleted_is_written_after_it_is_gone() {
+        let pool = MachinePool { is_deleted: true, ..stored(&derived(), "u") };
+        let problem = "pool clusters/workers is being deleted, and stays until its last address is released";
+        let expected = Derived::Problem(("PoolNotDerived", problem.to_owned()));
+        assert_eq!(derive(&configured(&config()), Some(&hosted_cluster()), Some(&pool)), expected);
+        assert_eq!(derive(&configured(&Value::Null), None, Some(&pool)), Derived::Nothing);
+    }
+
+    #[test]
+    fn a_derived_pool_is_deleted_with_the_configuration() {
+        assert_eq!(derive(&configured(&Value::Null), None, Some(&stored(&derived(), "u"))), Derived::Delete);
+        assert_eq!(derive(&configured(&Value::Null), None, None), Derived::Nothing);
+    }
+
+    #[test]
+    fn an_invalid_configuration_changes_no_pool() {
+        let Derived::Problem((reason, errors)) = derive(&configured(&json!({"addresses": "x"})), None, None) else {
+            panic!()
+        };
+        assert_eq!(reason, "InvalidSpec");
+        assert!(errors.contains("bootstrapNetworkConfig.addresses"), "{errors}");
+    }
+
+    #[test]
+    fn a_node_pool_with_any_content_gets_a_decision() {
+        let mut valid = serde_json::to_value(configured(&config())).unwrap();
+        valid["status"] = json!({"conditions": [condition("True", "NoFreeAddress", "x", "2026-08-14T10:00:00Z")]});
+        let pool = pool_of(Some("eno101"));
+        let mut written = 0;
+        crate::hostile::each_object(&valid, |object| {
+            conditions(&object, &[&pool], NOW);
+            let derived = derive(&object, Some(&hosted_cluster()), None);
+            written += u32::from(matches!(derived, Derived::Write(_)));
+        });
+        assert!(written > 50, "{written}");
+        let hosted_cluster = serde_json::to_value(hosted_cluster()).unwrap();
+        crate::hostile::each_object(&hosted_cluster, |object| {
+            let derived = derive(&configured(&config()), Some(&object), None);
+            assert!(matches!(derived, Derived::Write(_) | Derived::Problem(_)), "{derived:?}");
+        });
+    }
+}

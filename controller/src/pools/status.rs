@@ -1,0 +1,878 @@
+//! The pools of a cluster and the status that each pool should have. Pure: the watches and the registry feed the index,
+//! and the index returns the changes to make. It uses no API server and no clock.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use glowplug::diagnostic::Diagnostics;
+use glowplug::host::allocator::{Allocator, PoolError, PoolUsage};
+use glowplug::host::metrics::is_exhausted;
+use glowplug::host::pool::{Pool, overlaps};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::kinds::cluster_api::Key;
+use crate::kinds::pool::{AddressCount, CLUSTER_LABEL, FamilyCount, POOL_FINALIZER, PoolSpec, PoolStatus};
+
+/// Identity of a pool. The two kinds never share a name.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct PoolId {
+    /// Namespace of a [`StaticIPPool`](crate::kinds::pool::StaticIPPool). `None`: a
+    /// [`GlobalStaticIPPool`](crate::kinds::pool::GlobalStaticIPPool).
+    pub namespace: Option<String>,
+    /// Name of the object.
+    pub name: String,
+}
+
+/// A pool, as reported by a watch.
+#[derive(Clone, Debug)]
+pub struct PoolObject {
+    /// Metadata of the object.
+    pub metadata: ObjectMeta,
+    /// The specification, or the reason why it cannot be read.
+    pub spec: Result<PoolSpec, String>,
+    /// The stored status.
+    pub status: Option<PoolStatus>,
+}
+
+/// State of a pool in the registry.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Observation {
+    /// Counts of the pool. It has no families while the registry does not have the pool.
+    pub usage: PoolUsage,
+    /// One line for each conflicting record of an address of the pool.
+    pub conflicts: Vec<String>,
+}
+
+/// States of the pools in the registry, by the name of the pool.
+pub type Observations = BTreeMap<String, Observation>;
+
+/// Facts about a pool that claims need.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PoolFacts {
+    /// UID of the object.
+    pub uid: String,
+    /// Whether a claim reuses the address that an earlier claim of the same name had.
+    pub sticky: bool,
+    /// Whether the pool allocates addresses; if not, the reason.
+    pub ready: Result<(), String>,
+    /// Network attachment definition of the IPAMClaims that the pool serves. `None`: the pool serves no IPAMClaims.
+    pub attachment: Option<Key>,
+}
+
+/// A change of a pool that must be written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Update {
+    /// The pool.
+    pub id: PoolId,
+    /// UID of the object.
+    pub uid: Option<String>,
+    /// The endpoint to which the patch is sent.
+    pub part: Part,
+    /// A merge patch with the `resourceVersion` from which it was made. If the object has changed since then, the API
+    /// server rejects the patch, and the watch reports the new object.
+    pub patch: Value,
+    /// Events of the change: reason and note.
+    pub events: Vec<(&'static str, String)>,
+}
+
+/// The endpoints of an object.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Part {
+    /// Metadata and specification.
+    Object,
+    /// The status.
+    Status,
+}
+
+/// The pools of a cluster.
+#[derive(Debug, Default)]
+pub struct Index {
+    pools: BTreeMap<PoolId, Entry>,
+    /// Names of clusters, by pool, from the NodePools of the pools.
+    clusters: BTreeMap<PoolId, String>,
+    /// Changes that the registry rejected, by the name of the pool.
+    refused: BTreeMap<String, String>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    metadata: ObjectMeta,
+    status: PoolStatus,
+    is_sticky: bool,
+    /// Whether the pool serves IPAMClaims.
+    serves_ipam_claims: bool,
+    /// The source of the addresses, for messages. `None`: the pool allocates its own addresses.
+    source: Option<String>,
+    /// The pool, or all errors of its specification.
+    pool: Result<Pool, String>,
+}
+
+/// A condition without its times.
+struct Verdict {
+    status: &'static str,
+    reason: &'static str,
+    message: String,
+}
+
+/// Reason of a pool whose change the registry rejects.
+const IN_USE: &str = "InUse";
+/// Longest message of a condition that an API server accepts, in bytes.
+const MAX_MESSAGE: usize = 32_768;
+
+/// Returns the state of the pools in the registry. `usage` is the result of [`Allocator::usage`].
+#[must_use]
+pub fn observe(allocator: &Allocator, usage: BTreeMap<&str, PoolUsage>) -> Observations {
+    let observations =
+        usage.into_iter().map(|(pool, usage)| (pool.to_owned(), Observation { usage, conflicts: Vec::new() }));
+    let mut observations: Observations = observations.collect();
+    for (network, address, conflict) in allocator.conflicts() {
+        let holder = match allocator.holder(network, address) {
+            Some(holder) => format!("held by {holder}"),
+            None => "without a holder".to_owned(),
+        };
+        let line = format!("{address}: {} records it for {}, {holder}", conflict.source, conflict.claimant);
+        let may_have = |pool: &&Pool| pool.contains(address) || pool.is_external();
+        for pool in allocator.pools().filter(|pool| pool.network() == network).filter(may_have) {
+            observations.entry(pool.name().to_owned()).or_default().conflicts.push(line.clone());
+        }
+    }
+    observations
+}
+
+// === impl PoolObject ===
+
+impl PoolObject {
+    /// Reads a pool of either kind. A specification that cannot be read is an error in the pool.
+    #[must_use]
+    pub fn read(object: DynamicObject) -> Self {
+        let member = |name: &str| object.data.get(name).cloned().unwrap_or_default();
+        let spec = serde_json::from_value(member("spec")).map_err(|error| format!("spec: {error}"));
+        // A status that cannot be read is replaced.
+        let status = serde_json::from_value(member("status")).unwrap_or_default();
+        Self { metadata: object.metadata, spec, status }
+    }
+}
+
+// === impl Index ===
+
+impl Index {
+    /// Stores a pool, unless a newer version is known.
+    pub fn apply(&mut self, object: PoolObject) {
+        let PoolObject { metadata, spec, status } = object;
+        let id = PoolId::of(&metadata);
+        if self.pools.get(&id).is_some_and(|known| version(&known.metadata) > version(&metadata)) {
+            return;
+        }
+        let is_sticky = spec.as_ref().is_ok_and(|spec| spec.sticky);
+        let serves_ipam_claims = spec.as_ref().is_ok_and(|spec| spec.serve_ipam_claims);
+        let source = spec.as_ref().ok().and_then(|spec| spec.addresses_from.as_ref()).map(ToString::to_string);
+        let cluster = metadata.labels.as_ref().and_then(|labels| labels.get(CLUSTER_LABEL)).cloned();
+        let pool = spec.and_then(|spec| id.check_lines(&spec)).map(|pool| pool.with_cluster(cluster));
+        let status = status.unwrap_or_default();
+        self.pools.insert(id, Entry { metadata, status, is_sticky, serves_ipam_claims, source, pool });
+    }
+
+    /// Sets the names of the clusters of pools. The label of a pool takes precedence.
+    pub fn set_clusters(&mut self, clusters: BTreeMap<PoolId, String>) {
+        self.clusters = clusters;
+    }
+
+    /// Removes a pool that is deleted.
+    pub fn remove(&mut self, id: &PoolId) {
+        self.pools.remove(id);
+    }
+
+    /// Removes the pools for which `is_there` is `false`.
+    pub fn retain(&mut self, is_there: impl Fn(&PoolId) -> bool) {
+        self.pools.retain(|id, _| is_there(id));
+    }
+
+    /// Whether the registry rejected a change of a pool.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
+    /// Every pool with a valid specification, and the names of the pools that allocate nothing.
+    #[must_use]
+    pub fn pools(&self) -> (Vec<Pool>, BTreeSet<String>) {
+        let with_cluster = |(id, entry): (&PoolId, &Entry)| {
+            let pool = entry.pool.as_ref().ok()?.clone();
+            let cluster = pool.cluster().map(str::to_owned).or_else(|| self.clusters.get(id).cloned());
+            Some(pool.with_cluster(cluster))
+        };
+        let pools = self.pools.iter().filter_map(with_cluster).collect();
+        // The registry is asked again whether it rejects a change.
+        let allocates = |id: &PoolId, ready: &Verdict| {
+            (ready.status == "True" || ready.reason == IN_USE) && self.pools[id].is_protected()
+        };
+        let suspended = self.verdicts().into_iter().filter(|(id, ready)| !allocates(id, ready));
+        (pools, suspended.map(|(id, _)| id.to_string()).collect())
+    }
+
+    /// Facts that claims need, by the name of the pool.
+    #[must_use]
+    pub fn facts(&self) -> BTreeMap<String, PoolFacts> {
+        let facts = self.verdicts().into_iter().map(|(id, verdict)| {
+            let entry = &self.pools[id];
+            let ready = match (verdict.status, &entry.source) {
+                ("True", Some(source)) => {
+                    Err(format!("The pool takes addresses from {source}, and serves machines only"))
+                }
+                ("True", None) if entry.is_protected() => Ok(()),
+                ("True", None) => Err("The pool has no finalizer yet".to_owned()),
+                _ => Err(verdict.message),
+            };
+            let uid = entry.metadata.uid.clone().unwrap_or_default();
+            (id.to_string(), PoolFacts { uid, sticky: entry.is_sticky, ready, attachment: entry.attachment() })
+        });
+        facts.collect()
+    }
+
+    /// Stores the changes of pools that the registry rejected.
+    pub fn refuse(&mut self, refused: Vec<(String, PoolError)>) {
+        self.refused = refused.into_iter().map(|(name, error)| (name, error.to_string())).collect();
+    }
+
+    /// The changes that bring every pool to its desired state, at most one for each pool. `now` is the time of a
+    /// transition.
+    #[must_use]
+    pub fn updates(&self, observations: &Observations, now: Timestamp) -> Vec<Update> {
+        let none = Observation::default();
+        let update = |(id, verdict): (&PoolId, Verdict)| {
+            let observation = observations.get(&id.to_string()).unwrap_or(&none);
+            let entry = &self.pools[id];
+            entry.finalize(id, observation).or_else(|| entry.report(id, verdict, observation, now))
+        };
+        self.verdicts().into_iter().filter_map(update).collect()
+    }
+
+    /// The condition `Ready` of each pool.
+    fn verdicts(&self) -> BTreeMap<&PoolId, Verdict> {
+        // If two pools conflict, the older pool keeps allocating.
+        let mut by_age: Vec<(&PoolId, &Entry, &Pool)> =
+            self.pools.iter().filter_map(|(id, entry)| Some((id, entry, entry.pool.as_ref().ok()?))).collect();
+        by_age.sort_by_key(|(id, entry, _)| (entry.created(), *id));
+        let mut overlapped: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for overlap in overlaps(by_age.iter().map(|(_, _, pool)| *pool)).kept {
+            let [_, younger] = overlap.pools;
+            overlapped.entry(younger.name()).or_default().push(overlap.to_string());
+        }
+        let verdict = |id: &PoolId, entry: &Entry| {
+            let name = id.to_string();
+            match &entry.pool {
+                _ if entry.is_deleted() => {
+                    Verdict::not("Deleting", "The pool is being deleted and keeps its leases until they are released")
+                }
+                Err(message) => Verdict::not("InvalidSpec", message),
+                Ok(_) => match (overlapped.get(name.as_str()), self.refused.get(&name)) {
+                    (Some(problems), _) => Verdict::not("PoolOverlap", &problems.join("\n")),
+                    (None, Some(problem)) => Verdict::not(IN_USE, problem),
+                    (None, None) => match &entry.source {
+                        Some(source) => {
+                            Verdict::of("True", "Serving", &format!("The pool takes addresses from {source}"))
+                        }
+                        None => Verdict::of("True", "Serving", "The pool allocates addresses"),
+                    },
+                },
+            }
+        };
+        self.pools.iter().map(|(id, entry)| (id, verdict(id, entry))).collect()
+    }
+}
+
+/// The version of an object as a number. API servers increase the number with each write.
+fn version(metadata: &ObjectMeta) -> u64 {
+    metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default()
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// Only objects in tests have no creation time. They count as the youngest.
+    fn created(&self) -> (Reverse<bool>, Option<Timestamp>) {
+        let created = self.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        (Reverse(created.is_some()), created)
+    }
+
+    fn attachment(&self) -> Option<Key> {
+        let pool = self.pool.as_ref().ok().filter(|_| self.serves_ipam_claims)?;
+        let (namespace, name) = pool.network().split_once('/')?;
+        Some(Key { namespace: namespace.to_owned(), name: name.to_owned() })
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether the object has our finalizer.
+    fn is_protected(&self) -> bool {
+        self.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == POOL_FINALIZER)
+    }
+
+    /// The patch of the finalizers. A pool gets our finalizer before its first lease, and loses it after its last
+    /// lease.
+    fn finalize(&self, id: &PoolId, observation: &Observation) -> Option<Update> {
+        let mut finalizers = self.metadata.finalizers.clone().unwrap_or_default();
+        match (self.is_deleted(), self.is_protected()) {
+            (false, false) => finalizers.push(POOL_FINALIZER.to_owned()),
+            (true, true) if observation.usage.held == 0 => finalizers.retain(|finalizer| finalizer != POOL_FINALIZER),
+            _ => return None,
+        }
+        let patch = json!({
+            "metadata": {"resourceVersion": self.metadata.resource_version, "finalizers": finalizers},
+        });
+        Some(Update { id: id.clone(), uid: self.metadata.uid.clone(), part: Part::Object, patch, events: Vec::new() })
+    }
+
+    /// The patch of the status. `None` when the status is correct.
+    fn report(&self, id: &PoolId, ready: Verdict, observation: &Observation, now: Timestamp) -> Option<Update> {
+        let interface =
+            self.pool.as_ref().map_or(Pool::DEFAULT_INTERFACE.to_owned(), |pool| pool.interface().to_string());
+        let exhausted = match &observation.usage.families[..] {
+            [] if self.source.is_some() => {
+                Verdict::of("False", "AddressesFrom", "Another program chooses the addresses of the pool")
+            }
+            [] => Verdict::of("Unknown", "NotReady", "The addresses of the pool are not known"),
+            // The enhancement prescribes this message, and users search for it.
+            usage if is_exhausted(usage) => {
+                Verdict::of("True", "NoFreeAddress", &format!("No available IPs in pool for interface {interface}"))
+            }
+            _ => Verdict::of("False", "FreeAddresses", "The pool has free addresses"),
+        };
+        let duplicates = match &observation.conflicts[..] {
+            [] => Verdict::of("False", "NoDuplicates", "Every address has at most one record"),
+            lines => Verdict::of("True", "ConflictingRecords", &lines.join("\n")),
+        };
+        let verdicts = [("DuplicateRecords", duplicates), ("Exhausted", exhausted), ("Ready", ready)];
+        let events = [("Exhausted", "IPPoolExhausted"), ("DuplicateRecords", "IPAddressConflict")];
+        let events = events.into_iter().filter_map(|(type_, reason)| {
+            let (_, verdict) = verdicts.iter().find(|(of, verdict)| *of == type_ && verdict.status == "True")?;
+            let was_true = self.condition(type_).is_some_and(|before| before.status == "True");
+            (!was_true).then(|| (reason, verdict.message.clone()))
+        });
+        let events: Vec<(&str, String)> = events.collect();
+        let others =
+            self.status.conditions.iter().filter(|before| verdicts.iter().all(|(type_, _)| *type_ != before.type_));
+        let mut conditions: Vec<Condition> = others.cloned().collect();
+        conditions.extend(verdicts.into_iter().map(|(type_, verdict)| self.transition(type_, verdict, now)));
+        conditions.sort_by(|one, other| one.type_.cmp(&other.type_));
+        let families: Vec<FamilyCount> = observation.usage.families.iter().map(FamilyCount::from).collect();
+        let status = PoolStatus {
+            observed_generation: self.metadata.generation,
+            ip_addresses: match &self.source {
+                Some(_) => {
+                    let used = i64::try_from(observation.usage.held).unwrap_or(i64::MAX);
+                    Some(AddressCount { total: used, used, ..AddressCount::default() })
+                }
+                None => (!families.is_empty()).then(|| AddressCount::sum(&observation.usage.families)),
+            },
+            families,
+            waiting: u32::try_from(observation.usage.waiting).unwrap_or(u32::MAX),
+            conditions,
+        };
+        if status == self.status {
+            return None;
+        }
+        let patch = json!({
+            "metadata": {"resourceVersion": self.metadata.resource_version},
+            "status": {
+                "observedGeneration": status.observed_generation,
+                "ipAddresses": status.ip_addresses,
+                "families": status.families,
+                "waiting": status.waiting,
+                "conditions": status.conditions,
+            },
+        });
+        Some(Update { id: id.clone(), uid: self.metadata.uid.clone(), part: Part::Status, patch, events })
+    }
+
+    fn condition(&self, type_: &str) -> Option<&Condition> {
+        self.status.conditions.iter().find(|condition| condition.type_ == type_)
+    }
+
+    /// A condition with the time of its last transition.
+    fn transition(&self, type_: &str, verdict: Verdict, now: Timestamp) -> Condition {
+        let before = self.condition(type_).filter(|before| before.status == verdict.status);
+        Condition {
+            type_: type_.to_owned(),
+            status: verdict.status.to_owned(),
+            reason: verdict.reason.to_owned(),
+            message: verdict.message,
+            observed_generation: self.metadata.generation,
+            last_transition_time: before.map_or(Time(now), |before| before.last_transition_time.clone()),
+        }
+    }
+}
+
+// === impl Verdict ===
+
+impl Verdict {
+    fn of(status: &'static str, reason: &'static str, message: &str) -> Self {
+        let end = (0..=MAX_MESSAGE.min(message.len())).rev().find(|end| message.is_char_boundary(*end));
+        Self { status, reason, message: message[..end.unwrap_or_default()].to_owned() }
+    }
+
+    fn not(reason: &'static str, message: &str) -> Self {
+        Self::of("False", reason, message)
+    }
+}
+
+// === impl PoolId ===
+
+impl PoolId {
+    /// The pool with this metadata.
+    #[must_use]
+    pub fn of(metadata: &ObjectMeta) -> Self {
+        Self { namespace: metadata.namespace.clone(), name: metadata.name.clone().unwrap_or_default() }
+    }
+
+    /// The pool with this name, as [`Display`](fmt::Display) writes it.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        match text.split_once('/') {
+            Some((namespace, name)) => Self { namespace: Some(namespace.to_owned()), name: name.to_owned() },
+            None => Self { namespace: None, name: text.to_owned() },
+        }
+    }
+
+    /// Checks the specification of this pool, as [`PoolSpec::check`] does.
+    #[must_use]
+    pub fn check(&self, spec: &PoolSpec) -> (Option<Pool>, Diagnostics) {
+        spec.check(self.namespace.as_deref(), &self.name)
+    }
+
+    /// Checks the specification of this pool.
+    ///
+    /// # Errors
+    ///
+    /// The specification is invalid. The error has one line for each diagnostic.
+    pub fn check_lines(&self, spec: &PoolSpec) -> Result<Pool, String> {
+        let (pool, diagnostics) = self.check(spec);
+        pool.ok_or_else(|| {
+            let lines: Vec<String> = diagnostics.kept().iter().map(ToString::to_string).collect();
+            lines.join("\n")
+        })
+    }
+}
+
+impl fmt::Display for PoolId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "{namespace}/{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use glowplug::host::allocator::Usage;
+
+    use super::*;
+
+    fn metadata(namespace: Option<&str>, name: &str, second: i64) -> ObjectMeta {
+        ObjectMeta {
+            namespace: namespace.map(str::to_owned),
+            name: Some(name.to_owned()),
+            uid: Some(format!("uid-of-{name}")),
+            generation: Some(1),
+            resource_version: Some("7".to_owned()),
+            creation_timestamp: Some(Time(at(second))),
+            finalizers: Some(vec![POOL_FINALIZER.to_owned()]),
+            ..ObjectMeta::default()
+        }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn pool(name: &str, second: i64, addresses: &str) -> PoolObject {
+        let spec =
+            PoolSpec { network: "infra/vlan10".into(), addresses: vec![addresses.into()], ..PoolSpec::default() };
+        PoolObject { metadata: metadata(Some("clusters"), name, second), spec: Ok(spec), status: None }
+    }
+
+    fn index<const N: usize>(pools: [PoolObject; N]) -> Index {
+        let mut index = Index::default();
+        pools.into_iter().for_each(|pool| index.apply(pool));
+        index
+    }
+
+    /// The pools that allocate addresses.
+    fn serving(index: &Index) -> Vec<String> {
+        let (pools, suspended) = index.pools();
+        pools.into_iter().map(|pool| pool.name().to_owned()).filter(|name| !suspended.contains(name)).collect()
+    }
+
+    /// State of a pool with these counts in the registry.
+    fn observation(free: u128, used: u128) -> Observation {
+        let usage = Usage {
+            family: glowplug::network::Family::Ipv4,
+            total: free + used + 2,
+            reserved: 2,
+            used,
+            conflicting: 0,
+            reuse_delay: 0,
+            free,
+            outside: 0,
+        };
+        let usage = PoolUsage { families: vec![usage], held: usize::try_from(used).unwrap(), waiting: 0 };
+        Observation { usage, ..Observation::default() }
+    }
+
+    /// State of a pool that the registry does not have, with this number of held leases.
+    fn held(held: usize) -> Observation {
+        Observation { usage: PoolUsage { held, ..PoolUsage::default() }, ..Observation::default() }
+    }
+
+    fn waiting(waiting: usize, mut observation: Observation) -> Observation {
+        observation.usage.waiting = waiting;
+        observation
+    }
+
+    fn observations<const N: usize>(all: [(&str, Observation); N]) -> Observations {
+        all.map(|(name, observation)| (name.to_owned(), observation)).into()
+    }
+
+    /// Status, reason and message of a condition that an update writes.
+    fn condition(update: &Update, type_: &str) -> [String; 3] {
+        let conditions = update.patch["status"]["conditions"].as_array().unwrap();
+        let condition = conditions.iter().find(|condition| condition["type"] == type_).unwrap();
+        ["status", "reason", "message"].map(|member| condition[member].as_str().unwrap().to_owned())
+    }
+
+    /// The condition `Ready` of each pool whose status changes.
+    fn ready(index: &Index) -> Vec<(String, [String; 3])> {
+        let updates = index.updates(&Observations::new(), at(100));
+        updates.iter().map(|update| (update.id.to_string(), condition(update, "Ready"))).collect()
+    }
+
+    fn not_ready(id: &str, reason: &str, message: &str) -> (String, [String; 3]) {
+        (id.to_owned(), ["False", reason, message].map(str::to_owned))
+    }
+
+    /// The object after an update of its status is stored.
+    fn stored(mut object: PoolObject, update: &Update) -> PoolObject {
+        object.status = Some(serde_json::from_value(update.patch["status"].clone()).unwrap());
+        object.metadata.resource_version = Some("8".to_owned());
+        object
+    }
+
+    #[test]
+    fn a_valid_pool_allocates_and_reports_its_addresses() {
+        let index = index([pool("a", 1, "10.0.0.0/24")]);
+        assert_eq!(serving(&index), ["clusters/a"]);
+        let known = observations([("clusters/a", observation(251, 3))]);
+        let condition = |type_: &str, status: &str, reason: &str, message: &str| {
+            json!({
+                "type": type_, "status": status, "reason": reason, "message": message,
+                "observedGeneration": 1, "lastTransitionTime": "1970-01-01T00:01:40Z",
+            })
+        };
+        let patch = json!({
+            "metadata": {"resourceVersion": "7"},
+            "status": {
+                "observedGeneration": 1,
+                "ipAddresses": {"total": 254, "free": 251, "used": 3, "outOfRange": 0},
+                "families": [{
+                    "family": "IPv4", "total": "256", "reserved": "2", "used": "3", "conflicting": "0",
+                    "reuseDelayed": "0", "free": "251", "outOfRange": "0",
+                }],
+                "waiting": 0,
+                "conditions": [
+                    condition("DuplicateRecords", "False", "NoDuplicates", "Every address has at most one record"),
+                    condition("Exhausted", "False", "FreeAddresses", "The pool has free addresses"),
+                    condition("Ready", "True", "Serving", "The pool allocates addresses"),
+                ],
+            },
+        });
+        let id = PoolId { namespace: Some("clusters".to_owned()), name: "a".to_owned() };
+        let update = Update { id, uid: Some("uid-of-a".to_owned()), part: Part::Status, patch, events: Vec::new() };
+        assert_eq!(index.updates(&known, at(100)), [update]);
+    }
+
+    #[test]
+    fn a_pool_whose_addresses_come_from_elsewhere_counts_its_leases_and_serves_no_claims() {
+        let mut object = pool("a", 1, "10.0.0.0/24");
+        let from = json!({"poolRef": {"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool", "name": "x"}});
+        let spec = json!({"network": "infra/vlan10", "addressesFrom": from, "machineSelector": {}});
+        object.spec = Ok(serde_json::from_value(spec).unwrap());
+        let index = index([object]);
+        assert_eq!(serving(&index), ["clusters/a"]);
+        let known = observations([("clusters/a", held(2))]);
+        let update = index.updates(&known, at(100)).remove(0);
+        let count = json!({"total": 2, "free": null, "used": 2, "outOfRange": 0});
+        assert_eq!(update.patch["status"]["ipAddresses"], count);
+        let ready = ["True", "Serving", "The pool takes addresses from InClusterIPPool x"];
+        assert_eq!(condition(&update, "Ready"), ready);
+        let exhausted = ["False", "AddressesFrom", "Another program chooses the addresses of the pool"];
+        assert_eq!(condition(&update, "Exhausted"), exhausted);
+        let message = "The pool takes addresses from InClusterIPPool x, and serves machines only";
+        assert_eq!(index.facts()["clusters/a"].ready, Err(message.to_owned()));
+    }
+
+    #[test]
+    fn a_pool_allocates_nothing_before_it_has_the_finalizer() {
+        let mut new = pool("a", 1, "10.0.0.0/24");
+        new.metadata.finalizers = Some(vec!["example.org/other".to_owned()]);
+        let index = index([new]);
+        assert_eq!(serving(&index), [] as [&str; 0]);
+        let update = index.updates(&Observations::new(), at(100)).remove(0);
+        let finalizers = json!({"resourceVersion": "7", "finalizers": ["example.org/other", POOL_FINALIZER]});
+        assert_eq!((update.part, update.patch), (Part::Object, json!({"metadata": finalizers})));
+    }
+
+    #[test]
+    fn claims_receive_the_pools_that_allocate_and_the_reasons_of_the_others() {
+        let (mut sticky, mut new) = (pool("a", 1, "10.0.0.0/25"), pool("b", 1, "10.0.0.128/25"));
+        sticky.spec.as_mut().unwrap().sticky = true;
+        new.metadata.finalizers = None;
+        let facts = |name: &str, sticky, ready: Result<(), &str>| {
+            let (uid, ready) = (format!("uid-of-{name}"), ready.map_err(str::to_owned));
+            (format!("clusters/{name}"), PoolFacts { uid, sticky, ready, attachment: None })
+        };
+        let overlap =
+            "pools clusters/a and clusters/c offer the same addresses of network infra/vlan10: 10.0.0.1-10.0.0.6";
+        let expected = [
+            facts("a", true, Ok(())),
+            facts("b", false, Err("The pool has no finalizer yet")),
+            facts("c", false, Err(overlap)),
+        ];
+        assert_eq!(index([sticky, new, pool("c", 2, "10.0.0.0/29")]).facts(), expected.into());
+    }
+
+    #[test]
+    fn a_deleted_pool_allocates_nothing_and_loses_the_finalizer_with_its_last_lease() {
+        let mut deleted = pool("a", 1, "10.0.0.0/24");
+        deleted.metadata.deletion_timestamp = Some(Time(at(50)));
+        let index = index([deleted]);
+        assert_eq!(serving(&index), [] as [&str; 0]);
+        let held = index.updates(&observations([("clusters/a", observation(253, 1))]), at(100)).remove(0);
+        let message = "The pool is being deleted and keeps its leases until they are released";
+        assert_eq!(condition(&held, "Ready"), ["False", "Deleting", message]);
+        let free = index.updates(&observations([("clusters/a", observation(254, 0))]), at(100)).remove(0);
+        let finalizers = json!({"resourceVersion": "7", "finalizers": []});
+        assert_eq!((free.part, free.patch), (Part::Object, json!({"metadata": finalizers})));
+    }
+
+    #[test]
+    fn an_invalid_pool_keeps_the_finalizer_while_a_lease_names_it() {
+        let mut deleted = pool("a", 1, "nothing");
+        deleted.metadata.deletion_timestamp = Some(Time(at(50)));
+        let known = observations([("clusters/a", held(1))]);
+        let update = index([deleted]).updates(&known, at(100)).remove(0);
+        assert_eq!(update.part, Part::Status);
+    }
+
+    #[test]
+    fn every_error_of_a_pool_is_in_its_condition() {
+        let mut wrong = pool("a", 1, "10.0.0.5/24");
+        wrong.spec.as_mut().unwrap().gateway = vec!["x".to_owned()];
+        let index = index([wrong, pool("b", 2, "10.0.0.0/24")]);
+        assert_eq!(serving(&index), ["clusters/b"]);
+        let message = "addresses[0]: host bits are set \"10.0.0.5/24\", expected no bits behind the length: \
+                       did you mean 10.0.0.0/24 or 10.0.0.5/32\n\
+                       gateway[0]: invalid address \"x\", expected an IPv4 or IPv6 address";
+        assert_eq!(ready(&index)[0], not_ready("clusters/a", "InvalidSpec", message));
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_is_an_invalid_pool() {
+        let mut wrong = pool("a", 1, "10.0.0.0/24");
+        wrong.spec = Err("invalid type: string, expected a sequence".to_owned());
+        let index = index([wrong]);
+        let message = "invalid type: string, expected a sequence";
+        assert_eq!(ready(&index), [not_ready("clusters/a", "InvalidSpec", message)]);
+    }
+
+    #[test]
+    fn of_two_pools_with_one_address_the_younger_stops() {
+        let index = index([pool("a", 2, "10.0.0.0/24"), pool("b", 1, "10.0.0.128/25"), pool("c", 3, "10.0.1.0/24")]);
+        assert_eq!(serving(&index), ["clusters/b", "clusters/c"]);
+        let message =
+            "pools clusters/b and clusters/a offer the same addresses of network infra/vlan10: 10.0.0.129-10.0.0.254";
+        assert_eq!(ready(&index)[0], not_ready("clusters/a", "PoolOverlap", message));
+    }
+
+    #[test]
+    fn pools_of_one_age_are_ordered_by_name_whichever_comes_first() {
+        let (a, b) = (pool("a", 1, "10.0.0.0/24"), pool("b", 1, "10.0.0.0/24"));
+        let (one, other) = (index([a.clone(), b.clone()]), index([b, a]));
+        assert_eq!(serving(&one), ["clusters/a"]);
+        assert_eq!((serving(&one), ready(&one)), (serving(&other), ready(&other)));
+    }
+
+    #[test]
+    fn a_younger_pool_allocates_when_the_older_one_is_gone() {
+        let mut index = index([pool("a", 1, "10.0.0.0/24"), pool("b", 2, "10.0.0.0/24")]);
+        assert_eq!(serving(&index), ["clusters/a"]);
+        index.remove(&PoolId { namespace: Some("clusters".to_owned()), name: "a".to_owned() });
+        assert_eq!(serving(&index), ["clusters/b"]);
+    }
+
+    #[test]
+    fn pools_of_both_kinds_overlap() {
+        let global = PoolObject { metadata: metadata(None, "a", 1), ..pool("a", 1, "10.0.0.0/24") };
+        let index = index([pool("a", 2, "10.0.0.0/25"), global]);
+        assert_eq!(serving(&index), ["a"]);
+        let message = "pools a and clusters/a offer the same addresses of network infra/vlan10: 10.0.0.1-10.0.0.126";
+        assert_eq!(ready(&index)[1], not_ready("clusters/a", "PoolOverlap", message));
+    }
+
+    #[test]
+    fn a_pool_has_the_cluster_of_its_label_else_of_its_node_pool() {
+        let mut labelled = pool("b", 1, "10.1.0.0/24");
+        labelled.metadata.labels = Some([(CLUSTER_LABEL.to_owned(), "blue".to_owned())].into());
+        let mut index = index([pool("a", 1, "10.0.0.0/24"), labelled, pool("c", 1, "10.2.0.0/24")]);
+        let cluster = |name: &str| (PoolId::of(&metadata(Some("clusters"), name, 1)), "red".to_owned());
+        index.set_clusters([cluster("a"), cluster("b")].into());
+        let (pools, _) = index.pools();
+        let clusters: Vec<Option<&str>> = pools.iter().map(Pool::cluster).collect();
+        assert_eq!(clusters, [Some("red"), Some("blue"), None]);
+    }
+
+    #[test]
+    fn a_refused_change_is_in_the_condition_and_is_asked_again() {
+        let mut index = index([pool("a", 1, "10.0.0.0/24")]);
+        let error = PoolError::InUse {
+            pool: "clusters/a".to_owned(),
+            member: "interface",
+            known: "eno101".to_owned(),
+            given: "eno102".to_owned(),
+        };
+        index.refuse(vec![("clusters/a".to_owned(), error.clone())]);
+        assert_eq!(ready(&index), [not_ready("clusters/a", "InUse", &error.to_string())]);
+        assert_eq!(serving(&index), ["clusters/a"], "the registry decides again");
+        index.refuse(Vec::new());
+        let update = index.updates(&Observations::new(), at(100)).remove(0);
+        assert_eq!(condition(&update, "Ready"), ["True", "Serving", "The pool allocates addresses"]);
+    }
+
+    #[test]
+    fn a_status_that_is_right_is_not_written_again() {
+        let known = observations([("clusters/a", observation(254, 0))]);
+        let mut index = index([pool("a", 1, "10.0.0.0/24")]);
+        let update = index.updates(&known, at(100)).remove(0);
+        index.apply(stored(pool("a", 1, "10.0.0.0/24"), &update));
+        assert_eq!(index.updates(&known, at(200)), []);
+    }
+
+    #[test]
+    fn an_exhausted_pool_is_reported_once_with_the_string_of_the_enhancement() {
+        let known = observations([("clusters/a", waiting(2, observation(0, 254)))]);
+        let mut index = index([pool("a", 1, "10.0.0.0/24")]);
+        let update = index.updates(&known, at(100)).remove(0);
+        let message = "No available IPs in pool for interface eno101";
+        assert_eq!(condition(&update, "Exhausted"), ["True", "NoFreeAddress", message]);
+        assert_eq!(update.patch["status"]["waiting"], 2);
+        assert_eq!(update.events, [("IPPoolExhausted", message.to_owned())]);
+        // Another machine waits. The status changes, and the pool is still exhausted.
+        index.apply(stored(pool("a", 1, "10.0.0.0/24"), &update));
+        let known = observations([("clusters/a", waiting(3, observation(0, 254)))]);
+        let update = index.updates(&known, at(200)).remove(0);
+        assert_eq!((update.patch["status"]["waiting"].as_u64(), update.events), (Some(3), Vec::new()));
+    }
+
+    #[test]
+    fn every_conflicting_record_is_named() {
+        let conflicts = vec!["one".to_owned(), "two".to_owned()];
+        let known = observations([("clusters/a", Observation { conflicts, ..observation(252, 0) })]);
+        let update = index([pool("a", 1, "10.0.0.0/24")]).updates(&known, at(100)).remove(0);
+        assert_eq!(condition(&update, "DuplicateRecords"), ["True", "ConflictingRecords", "one\ntwo"]);
+        assert_eq!(update.events, [("IPAddressConflict", "one\ntwo".to_owned())]);
+    }
+
+    #[test]
+    fn a_new_generation_keeps_the_time_of_a_transition_and_foreign_conditions() {
+        let known = observations([("clusters/a", observation(254, 0))]);
+        let first = index([pool("a", 1, "10.0.0.0/24")]).updates(&known, at(100)).remove(0);
+        let mut changed = stored(pool("a", 1, "10.0.0.0/24"), &first);
+        let foreign = json!({
+            "type": "Paused", "status": "True", "reason": "Other", "message": "", "lastTransitionTime": "1970-01-01T00:00:05Z",
+        });
+        changed.status.as_mut().unwrap().conditions.push(serde_json::from_value(foreign.clone()).unwrap());
+        changed.metadata.generation = Some(2);
+        let update = index([changed]).updates(&known, at(200)).remove(0);
+        let mut expected = first.patch["status"]["conditions"].as_array().unwrap().clone();
+        for condition in &mut expected {
+            condition["observedGeneration"] = 2.into();
+        }
+        expected.insert(2, foreign);
+        assert_eq!(update.patch["status"]["conditions"], Value::from(expected));
+    }
+
+    #[test]
+    fn an_older_version_of_a_pool_is_ignored() {
+        let mut newer = pool("a", 1, "10.0.0.0/24");
+        newer.metadata.resource_version = Some("10".to_owned());
+        let index = index([newer, pool("a", 1, "nothing")]);
+        assert_eq!(serving(&index), ["clusters/a"]);
+    }
+
+    #[test]
+    fn a_pool_of_2_to_the_64_addresses_has_exact_counts_and_a_saturated_sum() {
+        let spec = "fd00::/64".to_owned();
+        let mut object = pool("a", 1, "fd00::/64");
+        object.spec.as_mut().unwrap().addresses = vec![spec];
+        let index = index([object]);
+        let total = 1_u128 << 64;
+        let mut observation = observation(0, 1);
+        let usage = &mut observation.usage.families[0];
+        *usage = Usage { family: glowplug::network::Family::Ipv6, total, free: total - 3, ..*usage };
+        let known = observations([("clusters/a", observation)]);
+        let status = index.updates(&known, at(100)).remove(0).patch["status"].clone();
+        assert_eq!(status["families"][0]["free"], "18446744073709551613");
+        assert_eq!(status["ipAddresses"]["free"], i64::MAX);
+    }
+
+    #[test]
+    fn no_content_of_a_pool_changes_another_pool() {
+        let condition = json!({
+            "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-08-14T10:00:00Z",
+        });
+        let metadata = |name: &str| json!({"namespace": "n", "name": name, "uid": name, "resourceVersion": "5", "finalizers": [POOL_FINALIZER]});
+        let honest = json!({
+            "metadata": metadata("honest"), "spec": {"network": "infra/vlan10", "addresses": ["10.0.0.0/24"]},
+        });
+        let valid = json!({
+            "metadata": metadata("hostile"),
+            "spec": {
+                "network": "infra/vlan20", "addresses": ["10.0.1.8-10.0.1.20", "fd00::/112"],
+                "excludedAddresses": ["10.0.1.9"], "preAllocations": {"a": "10.0.1.10"}, "gateway": ["10.0.1.1"],
+                "nameservers": ["8.8.8.8"], "machineNetwork": [{"cidr": "10.0.1.0/24"}, {"cidr": "fd00::/64"}],
+                "interface": "eno102", "allocateReservedIPAddresses": true, "onLinkGateway": true,
+                "addressReuseGracePeriodSeconds": 5, "sticky": true, "template": r#"{"links": [], "networks": []}"#,
+                "nodePoolRef": {"name": "w"}, "machineSelector": {"matchLabels": {"a": "b"}},
+                "addressesFrom": {"poolRef": {"apiGroup": "a.b", "kind": "K", "name": "n"}},
+            },
+            "status": {"observedGeneration": 1, "waiting": 1, "conditions": [condition]},
+        });
+        let mut global = valid.clone();
+        global["metadata"]["namespace"] = json!(null);
+        let mut index = Index::default();
+        index.apply(PoolObject::read(serde_json::from_value(honest).unwrap()));
+        let mut check = |object: DynamicObject| {
+            // A pool may reserve addresses of its own network, so it must not move to the network of the other pool.
+            if object.data["spec"]["network"] == "infra/vlan10" {
+                return;
+            }
+            let id = PoolId::of(&object.metadata);
+            index.apply(PoolObject::read(object));
+            assert_eq!(index.facts()["n/honest"].ready, Ok(()));
+            let (pools, suspended) = index.pools();
+            assert!(pools.iter().any(|pool| pool.name() == "n/honest") && !suspended.contains("n/honest"));
+            let names: Vec<String> =
+                index.updates(&Observations::new(), at(0)).iter().map(|update| update.id.to_string()).collect();
+            assert!(names.iter().any(|name| name == "n/honest"), "{names:?}");
+            index.remove(&id);
+        };
+        crate::hostile::each_object(&valid, &mut check);
+        crate::hostile::each_object(&global, &mut check);
+    }
+}

@@ -1,0 +1,401 @@
+//! Leader election over a Lease: one replica works and the others wait.
+//!
+//! The election only saves work. The names of the lease objects prevent two leaders from allocating one address. The
+//! protocol is the one of client-go. A candidate measures by its own monotonic clock how long the Lease has not
+//! changed. After the lease duration of the holder, the candidate takes the Lease with a `PUT` of the `resourceVersion`
+//! that it read. So clocks of nodes are not compared, two candidates never both win, and a leader whose renewals fail
+//! stops before another candidate starts.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::cluster::client::Writes;
+
+/// Time that the API server has to answer the last writes of a leader that stops.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A replica that takes part in the election.
+#[derive(Debug)]
+pub struct Candidate {
+    api: Api<Lease>,
+    name: String,
+    view: View,
+}
+
+/// A time in which a replica leads. A renewal of the Lease extends the term; another leader always ends it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Term {
+    /// Counts the terms of the replica.
+    number: u64,
+    /// `None`: the term has no end, because there is no election.
+    end: Option<Instant>,
+}
+
+/// State of a candidate, without the API server.
+#[derive(Debug)]
+struct View {
+    identity: String,
+    duration: Duration,
+    /// The last version of the Lease that was seen, and the time when it was first seen.
+    seen: Option<(String, Instant)>,
+    /// The term of this candidate. Another holder of the Lease has not been seen since its start.
+    term: Option<Term>,
+    /// Number of terms so far.
+    terms: u64,
+}
+
+/// Action of a candidate after it has read the Lease.
+#[derive(Clone, Debug, PartialEq)]
+enum Step {
+    Create(LeaseSpec),
+    Replace(Box<Lease>),
+    Wait,
+}
+
+// === impl Term ===
+
+impl Term {
+    /// The term of a replica without an election.
+    pub const ENDLESS: Self = Self { number: 0, end: None };
+
+    /// Whether the term includes this time.
+    #[must_use]
+    pub fn includes(self, time: Instant) -> bool {
+        self.end.is_none_or(|end| time < end)
+    }
+
+    /// Whether `term` is this term, with the same or another end.
+    #[must_use]
+    pub fn is(self, term: Option<Self>) -> bool {
+        term.is_some_and(|term| term.number == self.number)
+    }
+}
+
+// === impl Candidate ===
+
+impl Candidate {
+    /// A candidate with the name `identity` for the Lease `namespace/name`. A leader that cannot renew the Lease leads
+    /// for at most `duration`.
+    #[must_use]
+    pub fn new(client: Client, namespace: &str, name: &str, identity: &str, duration: Duration) -> Self {
+        let view = View { identity: identity.to_owned(), duration, seen: None, term: None, terms: 0 };
+        Self { api: Api::namespaced(client, namespace), name: name.to_owned(), view }
+    }
+
+    /// Takes part in the election until `stop` is `true`, then releases the Lease. `term` is the term of this candidate.
+    /// `None`: another candidate may lead.
+    ///
+    /// If one of `writes` has no answer a few seconds after the stop, the Lease is not released. It expires later.
+    pub async fn run(mut self, term: watch::Sender<Option<Term>>, mut stop: watch::Receiver<bool>, writes: Writes) {
+        let period = self.view.duration / 5;
+        let set = |now: Option<Term>| {
+            let before = term.send_replace(now);
+            if now.map(|term| term.number) != before.map(|term| term.number) {
+                tracing::info!(leading = now.is_some(), "leadership changed");
+            }
+        };
+        loop {
+            let round = timeout(period * 2, self.campaign());
+            tokio::select! {
+                result = round => match result {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => tracing::warn!(%error, lease = self.name, "could not renew or take the Lease"),
+                    Err(_) => tracing::warn!(lease = self.name, "no answer for the Lease"),
+                },
+                _ = stop.wait_for(|stop| *stop) => break,
+            }
+            let now = Instant::now();
+            set(self.view.term_at(now));
+            // The end of leadership is reported on time, even if the API server does not respond.
+            let end = self.view.term.and_then(|term| term.end);
+            let until = end.map_or(period, |end| end.saturating_duration_since(now)).min(period);
+            tokio::select! {
+                () = sleep(until) => set(self.view.term_at(Instant::now())),
+                _ = stop.wait_for(|stop| *stop) => break,
+            }
+        }
+        set(None);
+        // Otherwise, a write could arrive while another candidate leads.
+        if !writes.are_answered(PATIENCE).await {
+            tracing::warn!(lease = self.name, "a write has no answer, so the Lease expires later");
+            return;
+        }
+        if let Err(error) = self.resign().await {
+            tracing::warn!(%error, lease = self.name, "could not release the Lease: it expires later");
+        }
+    }
+
+    async fn campaign(&mut self) -> kube::Result<()> {
+        let lease = self.api.get_opt(&self.name).await?;
+        // Other candidates measure from the time at which they see the write, which is later.
+        let now = Instant::now();
+        let written = match self.view.decide(lease, now, Timestamp::now()) {
+            Step::Wait => return Ok(()),
+            Step::Create(spec) => {
+                let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
+                self.api.create(&PostParams::default(), &Lease { metadata, spec: Some(spec) }).await
+            }
+            Step::Replace(lease) => self.api.replace(&self.name, &PostParams::default(), &lease).await,
+        };
+        match written {
+            Ok(_) => {
+                self.view.lead_until(now + self.view.duration);
+                Ok(())
+            }
+            // Another candidate was faster. The next attempt reads its Lease.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn resign(&mut self) -> kube::Result<()> {
+        let Some(mut lease) = self.api.get_opt(&self.name).await? else { return Ok(()) };
+        let spec = lease.spec.get_or_insert_default();
+        if spec.holder_identity.as_ref() != Some(&self.view.identity) {
+            return Ok(());
+        }
+        spec.holder_identity = None;
+        match self.api.replace(&self.name, &PostParams::default(), &lease).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            result => result.map(drop),
+        }
+    }
+}
+
+// === impl View ===
+
+impl View {
+    /// Returns the term if it includes this time.
+    fn term_at(&self, now: Instant) -> Option<Term> {
+        self.term.filter(|term| term.includes(now))
+    }
+
+    /// Extends the term, or begins a new one.
+    fn lead_until(&mut self, end: Instant) {
+        self.terms += u64::from(self.term.is_none());
+        self.term = Some(Term { number: self.terms, end: Some(end) });
+    }
+
+    fn decide(&mut self, lease: Option<Lease>, now: Instant, time: Timestamp) -> Step {
+        let seconds = i32::try_from(self.duration.as_secs().max(1)).unwrap_or(i32::MAX);
+        let mine = |transitions: i32, since: Option<MicroTime>| LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            acquire_time: since.or(Some(MicroTime(time))),
+            renew_time: Some(MicroTime(time)),
+            lease_duration_seconds: Some(seconds),
+            lease_transitions: Some(transitions),
+            ..LeaseSpec::default()
+        };
+        let Some(mut lease) = lease else {
+            self.term = None;
+            return Step::Create(mine(0, None));
+        };
+        let spec = lease.spec.take().unwrap_or_default();
+        let transitions = spec.lease_transitions.unwrap_or_default();
+        let holder = spec.holder_identity.filter(|holder| !holder.is_empty());
+        if holder.as_ref() == Some(&self.identity) {
+            lease.spec = Some(mine(transitions, spec.acquire_time));
+            return Step::Replace(Box::new(lease));
+        }
+        self.term = None;
+        let version = lease.metadata.resource_version.clone().unwrap_or_default();
+        let since = match &self.seen {
+            Some((seen, since)) if *seen == version => *since,
+            _ => {
+                self.seen = Some((version, now));
+                now
+            }
+        };
+        let promised = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default();
+        if holder.is_some() && now.saturating_duration_since(since) < Duration::from_secs(promised) {
+            return Step::Wait;
+        }
+        lease.spec = Some(mine(transitions.saturating_add(1), None));
+        Step::Replace(Box::new(lease))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::future::pending;
+
+    use kube::client::Body;
+
+    use super::*;
+    use crate::cluster::client::of_leader;
+
+    const DURATION: Duration = Duration::from_secs(15);
+
+    fn view(identity: &str) -> View {
+        View { identity: identity.to_owned(), duration: DURATION, seen: None, term: None, terms: 0 }
+    }
+
+    pub(crate) fn term(number: u64, end: Instant) -> Term {
+        Term { number, end: Some(end) }
+    }
+
+    fn lease(holder: Option<&str>, version: &str, transitions: i32) -> Lease {
+        let metadata = ObjectMeta { resource_version: Some(version.to_owned()), ..ObjectMeta::default() };
+        let spec = LeaseSpec {
+            holder_identity: holder.map(str::to_owned),
+            acquire_time: Some(MicroTime(Timestamp::UNIX_EPOCH)),
+            renew_time: Some(MicroTime(Timestamp::UNIX_EPOCH)),
+            lease_duration_seconds: Some(15),
+            lease_transitions: Some(transitions),
+            ..LeaseSpec::default()
+        };
+        Lease { metadata, spec: Some(spec) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_does_not_release_the_lease_while_a_write_has_no_answer() {
+        let silent = tower::service_fn(|_: http::Request<Body>| pending::<kube::Result<http::Response<Body>>>());
+        let (client, writes) = (Client::new(silent, "glowplug-system"), Writes::default());
+        let (current, terms) = watch::channel(Some(Term::ENDLESS));
+        let leader = of_leader(&client, Term::ENDLESS, terms, writes.clone());
+        let request = http::Request::post("/").body(Body::empty()).unwrap();
+        timeout(DURATION, leader.send(request)).await.unwrap_err();
+        let (_stop, stopped) = watch::channel(true);
+        // A request for the release would have no end.
+        let candidate = Candidate::new(client, "glowplug-system", "l", "a", DURATION);
+        timeout(DURATION, candidate.run(current, stopped, writes)).await.unwrap();
+    }
+
+    #[test]
+    fn a_lease_that_is_absent_is_created() {
+        let step = view("a").decide(None, Instant::now(), Timestamp::UNIX_EPOCH);
+        assert_eq!(step, Step::Create(lease(Some("a"), "", 0).spec.unwrap()));
+    }
+
+    #[test]
+    fn a_released_lease_is_taken_with_its_version() {
+        for holder in [None, Some("")] {
+            let step = view("a").decide(Some(lease(holder, "7", 3)), Instant::now(), Timestamp::UNIX_EPOCH);
+            assert_eq!(step, Step::Replace(Box::new(lease(Some("a"), "7", 4))));
+        }
+    }
+
+    #[test]
+    fn the_own_lease_is_renewed_and_keeps_its_beginning() {
+        let later = Timestamp::from_second(60).unwrap();
+        let step = view("a").decide(Some(lease(Some("a"), "7", 3)), Instant::now(), later);
+        let mut renewed = lease(Some("a"), "7", 3);
+        renewed.spec.as_mut().unwrap().renew_time = Some(MicroTime(later));
+        assert_eq!(step, Step::Replace(Box::new(renewed)));
+    }
+
+    #[test]
+    fn a_lease_that_changes_is_never_taken() {
+        let (mut view, now) = (view("a"), Instant::now());
+        for round in 0..10 {
+            let seen = Some(lease(Some("b"), &round.to_string(), 3));
+            assert_eq!(view.decide(seen, now + DURATION * 2 * round, Timestamp::UNIX_EPOCH), Step::Wait);
+        }
+    }
+
+    #[test]
+    fn a_lease_that_does_not_change_for_its_duration_is_taken_regardless_of_its_times() {
+        let (mut view, now) = (view("a"), Instant::now());
+        let mut seen = lease(Some("b"), "7", 3);
+        seen.spec.as_mut().unwrap().renew_time = Some(MicroTime(Timestamp::MAX));
+        let before = now + DURATION - Duration::from_millis(1);
+        assert_eq!(view.decide(Some(seen.clone()), now, Timestamp::UNIX_EPOCH), Step::Wait);
+        assert_eq!(view.decide(Some(seen.clone()), before, Timestamp::UNIX_EPOCH), Step::Wait);
+        let step = view.decide(Some(seen), now + DURATION, Timestamp::UNIX_EPOCH);
+        assert_eq!(step, Step::Replace(Box::new(lease(Some("a"), "7", 4))));
+    }
+
+    #[test]
+    fn a_renewal_extends_the_term() {
+        let (mut view, now) = (view("a"), Instant::now());
+        view.lead_until(now + DURATION);
+        view.decide(Some(lease(Some("a"), "7", 3)), now, Timestamp::UNIX_EPOCH);
+        view.lead_until(now + DURATION * 2);
+        assert_eq!(view.term, Some(term(1, now + DURATION * 2)));
+    }
+
+    #[test]
+    fn a_leader_that_sees_another_holder_stops_leading() {
+        let (mut view, now) = (view("a"), Instant::now());
+        view.lead_until(now + DURATION);
+        assert_eq!(view.term_at(now), Some(term(1, now + DURATION)));
+        assert_eq!(view.decide(Some(lease(Some("b"), "7", 3)), now, Timestamp::UNIX_EPOCH), Step::Wait);
+        assert_eq!(view.term_at(now), None);
+    }
+
+    #[test]
+    fn a_leader_that_takes_a_released_lease_again_begins_another_term() {
+        let (mut view, now) = (view("a"), Instant::now());
+        view.lead_until(now + DURATION);
+        // Another leader has taken and released the Lease while this process was paused.
+        let step = view.decide(Some(lease(None, "9", 5)), now, Timestamp::UNIX_EPOCH);
+        assert_eq!(step, Step::Replace(Box::new(lease(Some("a"), "9", 6))));
+        view.lead_until(now + DURATION);
+        assert_eq!(view.term, Some(term(2, now + DURATION)));
+    }
+
+    #[test]
+    fn a_leader_leads_for_its_duration_without_an_answer() {
+        let (mut view, now) = (view("a"), Instant::now());
+        let end = now + DURATION;
+        view.lead_until(end);
+        let before = end - Duration::from_millis(1);
+        assert_eq!(view.term_at(before), view.term);
+        assert_eq!(view.term_at(end), None);
+    }
+
+    #[test]
+    fn a_term_without_an_election_has_no_end() {
+        assert!(Term::ENDLESS.includes(Instant::now() + DURATION));
+    }
+
+    #[test]
+    fn a_term_with_another_end_is_the_same_term() {
+        let now = Instant::now();
+        let is = |other| term(1, now).is(other);
+        assert!(is(Some(term(1, now + DURATION))));
+        assert!(!is(Some(term(2, now))));
+        assert!(!is(None));
+    }
+
+    #[test]
+    fn a_lease_of_any_content_is_taken_with_its_version_after_its_duration() {
+        let mut valid = serde_json::to_value(lease(Some("b"), "7", 3)).unwrap();
+        valid["metadata"]["annotations"] = serde_json::json!({"a": "b"});
+        valid["spec"]["strategy"] = "OldestEmulationVersion".into();
+        let mut taken = 0;
+        crate::hostile::each_object(&valid, |object| {
+            let object = serde_json::to_value(object).unwrap();
+            // An API server stores no Lease with other types.
+            let Ok(lease) = serde_json::from_value::<Lease>(object) else { return };
+            let spec = lease.spec.clone().unwrap_or_default();
+            let transitions = spec.lease_transitions.unwrap_or_default();
+            let is_own = spec.holder_identity.as_deref() == Some("honest");
+            let expected = LeaseSpec {
+                holder_identity: Some("honest".to_owned()),
+                acquire_time: spec.acquire_time.filter(|_| is_own).or(Some(MicroTime(Timestamp::UNIX_EPOCH))),
+                renew_time: Some(MicroTime(Timestamp::UNIX_EPOCH)),
+                lease_duration_seconds: Some(15),
+                lease_transitions: Some(if is_own { transitions } else { transitions.saturating_add(1) }),
+                ..LeaseSpec::default()
+            };
+            let expected = Step::Replace(Box::new(Lease { metadata: lease.metadata.clone(), spec: Some(expected) }));
+            let is_held = spec.holder_identity.is_some_and(|holder| !["", "honest"].contains(&holder.as_str()))
+                && spec.lease_duration_seconds.is_some_and(|seconds| seconds > 0);
+            let (mut view, now) = (view("honest"), Instant::now());
+            let first = view.decide(Some(lease.clone()), now, Timestamp::UNIX_EPOCH);
+            assert_eq!(first, if is_held { Step::Wait } else { expected.clone() });
+            let later = now + Duration::from_secs(u64::from(i32::MAX.unsigned_abs()));
+            assert_eq!(view.decide(Some(lease), later, Timestamp::UNIX_EPOCH), expected);
+            taken += 1;
+        });
+        assert!(taken > 50, "{taken}");
+    }
+}

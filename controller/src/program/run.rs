@@ -1,0 +1,338 @@
+//! Runs the program: starts its tasks, and stops them in order.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use clap::Args;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::claims::Provider;
+use crate::cluster::client::{Writes, connect, of_leader};
+use crate::cluster::events::Events;
+use crate::ledger::registry::{RegistryHandle, Stopped};
+use crate::machines::Machines;
+use crate::macs::Macs;
+use crate::metrics::Metrics;
+use crate::passes::opening::Opening;
+use crate::pools::namespaces::Namespaces;
+use crate::pools::node_pools::NodePools;
+use crate::pools::selection_cache::SelectionCache;
+use crate::pools::{Pools, Scope};
+use crate::program::definitions;
+use crate::program::election::{Candidate, Term};
+use crate::program::probes::Diagnostics;
+use crate::serve::{Certificate, Phase, serve};
+use crate::webhook::Webhooks;
+
+/// Name of the Lease that the leader holds, in the namespace of the program.
+const LEASE: &str = "glowplug-controller";
+/// Time for which a leader leads without a response of the API server. Other controllers use the same value.
+const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// Time for which requests are still served after `/readyz` fails: the endpoints of a Service change later.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// Options of `glowplug-controller run`: the options that clusterctl and the Cluster API operator pass to every
+/// provider, and our own options.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Connect with this kubeconfig file instead of the service account of the pod
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Work in this namespace only; empty: in all namespaces
+    #[arg(long, value_name = "NAME", default_value = "")]
+    pub namespace: String,
+    /// Work only while this replica holds the Lease
+    #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true)]
+    pub leader_elect: bool,
+    /// Work only on objects with this value of the label cluster.x-k8s.io/watch-filter
+    #[arg(long, value_name = "VALUE", default_value = "")]
+    pub watch_filter: String,
+    /// Serve /healthz, /readyz and /metrics on this address; empty: do not serve them
+    #[arg(long, value_name = "ADDRESS", default_value = ":8443", value_parser = address)]
+    pub diagnostics_address: Address,
+    /// Serve diagnostics over plain HTTP, without authorization
+    #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true)]
+    pub insecure_diagnostics: bool,
+    /// Serve /healthz and /readyz on this address over plain HTTP; empty: do not serve them
+    #[arg(long, value_name = "ADDRESS", default_value = ":9440", value_parser = address)]
+    pub health_addr: Address,
+    /// Serve webhooks on this port
+    #[arg(long, value_name = "PORT", default_value_t = 9443)]
+    pub webhook_port: u16,
+    /// Read tls.crt and tls.key of webhooks and diagnostics from this folder
+    #[arg(long, value_name = "FOLDER", default_value = "/tmp/k8s-webhook-server/serving-certs")]
+    pub webhook_cert_dir: PathBuf,
+}
+
+/// Address to listen on. `None`: do not listen.
+pub type Address = Option<SocketAddr>;
+
+/// Parses an address in the notation of Go programs: `:8443` is port 8443 of every address. The empty string is `None`.
+///
+/// # Errors
+///
+/// The string is not an address with a port.
+pub fn address(text: &str) -> Result<Address, String> {
+    let full = if text.starts_with(':') { format!("[::]{text}") } else { text.replace("localhost:", "127.0.0.1:") };
+    match text {
+        "" => Ok(None),
+        _ => full.parse().map(Some).map_err(|_| format!("invalid address {text:?}, expected :PORT or ADDRESS:PORT")),
+    }
+}
+
+/// Runs until SIGTERM or SIGINT. Then the program becomes unready, continues to serve requests for ten seconds, closes
+/// its connections after their requests, and releases the Lease. A second signal stops the program at once.
+///
+/// # Errors
+///
+/// The API server is not configured, the program cannot listen on an address, or a task stopped early.
+pub async fn run(options: Options) -> anyhow::Result<()> {
+    let client = connect(config(&options).await?).context("connecting to the API server")?;
+    let (phase, phases) = watch::channel(Phase::Serving);
+    let signals = tokio::spawn(stop_on_signals(phase));
+    let result = work(&options, client, phases).await;
+    signals.abort();
+    result
+}
+
+/// Runs everything until `phase` is [`Phase::Closing`].
+///
+/// # Errors
+///
+/// As [`run`].
+pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phase>) -> anyhow::Result<()> {
+    let (term, terms) = watch::channel((!options.leader_elect).then_some(Term::ENDLESS));
+    let metrics = Arc::new(Metrics::default());
+    let (ready, is_ready) = watch::channel(false);
+    let certificate = Arc::new(Certificate::of(&options.webhook_cert_dir));
+    let writes = Writes::default();
+    let mut tasks = JoinSet::new();
+
+    let probes = Diagnostics::probes(phase.clone(), is_ready);
+    if let Some(address) = options.health_addr {
+        let (listener, probes) = (listen(address).await?, probes.clone());
+        tasks.spawn(serve(listener, None, move |request| probes.clone().answer(request), phase.clone()));
+    }
+    if let Some(address) = options.diagnostics_address {
+        let is_open = options.insecure_diagnostics;
+        let diagnostics = probes.with_metrics(Arc::clone(&metrics), (!is_open).then(|| client.clone()));
+        let certificate = (!is_open).then(|| Arc::clone(&certificate));
+        let handler = move |request| diagnostics.clone().answer(request);
+        tasks.spawn(serve(listen(address).await?, certificate, handler, phase.clone()));
+    }
+    let address = SocketAddr::from(([0_u16; 8], options.webhook_port));
+    let scope = Scope { namespace: options.namespace.clone(), watch_filter: options.watch_filter.clone() };
+    let selection = Arc::new(SelectionCache::new(client.clone(), scope.clone()));
+    let webhooks = Webhooks::new(client.clone(), Arc::clone(&metrics), Arc::clone(&selection));
+    let handler = move |request| webhooks.clone().answer(request);
+    tasks.spawn(serve(listen(address).await?, Some(certificate), handler, phase.clone()));
+
+    let election = options.leader_elect.then(|| {
+        let (stop, stopped) = watch::channel(false);
+        let candidate = Candidate::new(client.clone(), client.default_namespace(), LEASE, &identity(), LEASE_DURATION);
+        let (client, term, writes) = (client.clone(), term.clone(), writes.clone());
+        let task = async move {
+            let mut stop = stopped.clone();
+            let is_current = tokio::select! {
+                () = definitions::until_current(&client) => true,
+                () = async { drop(stop.wait_for(|stop| *stop).await) } => false,
+            };
+            if is_current {
+                candidate.run(term, stopped, writes).await;
+            }
+        };
+        (stop, tokio::spawn(task))
+    });
+    let parts = (scope, Arc::clone(&selection));
+    let cache = tokio::spawn(async move {
+        let never = selection.run().await;
+        match never {}
+    });
+    let mut leader = tokio::spawn(lead(client, parts, metrics, terms, writes, ready));
+    tracing::info!(namespace = options.namespace, watch_filter = options.watch_filter, "started");
+
+    loop {
+        tokio::select! {
+            ended = tasks.join_next() => match ended {
+                Some(ended) => ended.context("serving")?,
+                None => break,
+            },
+            ended = &mut leader => ended.context("leading")??,
+        }
+        anyhow::ensure!(*phase.borrow() == Phase::Closing, "a task ended unexpectedly");
+    }
+    leader.abort();
+    cache.abort();
+    // The Lease is released last: no other replica may lead while a write of this replica is under way.
+    if let Some((stop, task)) = election {
+        stop.send_replace(true);
+        task.await.context("releasing the Lease")?;
+    }
+    tracing::info!("ended");
+    Ok(())
+}
+
+/// Works during each term, each time from the start. A replica that does not lead is ready,
+/// because it serves webhooks. A leader is ready after its start, while the API server responds. No replica is ready
+/// before the cluster has the definitions of this version, so that a rolling upgrade keeps the earlier version until then.
+async fn lead(
+    client: Client,
+    (scope, selection): (Scope, Arc<SelectionCache>),
+    metrics: Arc<Metrics>,
+    mut terms: watch::Receiver<Option<Term>>,
+    writes: Writes,
+    ready: watch::Sender<bool>,
+) -> anyhow::Result<()> {
+    definitions::until_current(&client).await;
+    loop {
+        ready.send_replace(terms.borrow_and_update().is_none());
+        let term = *terms.wait_for(Option::is_some).await.context("waiting for the Lease")?;
+        let Some(term) = term else { continue };
+        ready.send_replace(false);
+        let client = of_leader(&client, term, terms.clone(), writes.clone());
+        tokio::select! {
+            ended = reconcile(&client, &scope, &selection, &metrics, &ready) => match ended? {},
+            lost = terms.wait_for(|current| !term.is(*current)) => drop(lost.context("keeping the Lease")?),
+        }
+        metrics.set_leading(false);
+        metrics.set_pools(String::new(), 0);
+        metrics.set_macs([], []);
+    }
+}
+
+/// The work of a leader: reads the leases, the pools, the claims and the machines at the same time, then serves them.
+/// `ready` becomes `true` when all existing claims and machines are served. While the API server does not respond, `ready` is `false`.
+///
+/// `selection` must be running. The work stops when the future is dropped.
+///
+/// # Errors
+///
+/// A thread cannot be started, or the registry has stopped. The function does not return otherwise.
+pub async fn reconcile(
+    client: &Client,
+    scope: &Scope,
+    selection: &Arc<SelectionCache>,
+    metrics: &Arc<Metrics>,
+    ready: &watch::Sender<bool>,
+) -> anyhow::Result<Infallible> {
+    let began = Instant::now();
+    let (macs, observer) = Macs::new(client.clone(), Arc::clone(metrics), scope.clone());
+    let (registry, served) =
+        RegistryHandle::start(client.clone(), Arc::clone(metrics), observer.clone()).context("starting a thread")?;
+    let pools = Pools::new(client.clone(), scope, registry.clone(), Arc::clone(metrics)).with_clusters_of(selection);
+    let namespaces = Namespaces::new(client.clone(), selection);
+    let namespaces_of_macs = Namespaces::of_macs(client.clone(), macs.namespaces());
+    let node_pools = NodePools::new(client.clone(), Arc::clone(selection), Events::start(client.clone()));
+    let around = async {
+        let (never, _, _, _) = tokio::join!(namespaces.run(), node_pools.run(), macs.run(), namespaces_of_macs.run());
+        Ok::<_, Stopped>(never)
+    };
+    let opening = Opening::new(registry.clone(), 3);
+    let (of_claims, of_machines) = (opening.clone(), opening);
+    let provider = Provider::new(client.clone(), registry.clone(), of_claims, Arc::clone(metrics), scope.clone());
+    let (selection, metrics_of_machines) = (Arc::clone(selection), Arc::clone(metrics));
+    let (client, scope) = (client.clone(), scope.clone());
+    let machines =
+        Machines::new(client, registry.clone(), of_machines, selection, metrics_of_machines, scope, observer);
+    let (started, mut is_started) = watch::channel([false; 3]);
+    let start = |part: usize| started.send_modify(|started| started[part] = true);
+    let claims = provider.run(pools.facts(), served.claims, || start(0));
+    let ipam_claims = provider.run_ipam_claims(pools.facts(), served.ipam_claims, || start(1));
+    let machines = machines.run(pools.facts(), served.machines, || start(2));
+    let mut facts = pools.facts();
+    let report = async {
+        // A cluster may have neither claims nor machines.
+        facts.wait_for(Option::is_some).await.map_err(|_| Stopped)?;
+        is_started.wait_for(|started| *started == [true; 3]).await.map_err(|_| Stopped)?;
+        metrics.rebuild_seconds.set(began.elapsed().as_secs_f64());
+        tracing::info!(seconds = began.elapsed().as_secs_f64(), "serving");
+        report(registry.works(), metrics, ready).await
+    };
+    let (never, ..) = tokio::try_join!(pools.run(), claims, ipam_claims, machines, around, report)?;
+    Ok(never)
+}
+
+/// Sets `ready` and the metric of the leader to the state of the registry.
+async fn report(
+    mut works: watch::Receiver<bool>,
+    metrics: &Metrics,
+    ready: &watch::Sender<bool>,
+) -> Result<Infallible, Stopped> {
+    loop {
+        let is_working = *works.borrow_and_update();
+        metrics.set_leading(is_working);
+        ready.send_replace(is_working);
+        works.changed().await.map_err(|_| Stopped)?;
+    }
+}
+
+async fn config(options: &Options) -> anyhow::Result<Config> {
+    match &options.kubeconfig {
+        Some(file) => {
+            let read = Kubeconfig::read_from(file).with_context(|| format!("reading {}", file.display()))?;
+            let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
+            config.with_context(|| format!("using {}", file.display()))
+        }
+        None => Config::incluster().context("no --kubeconfig, and not in a pod"),
+    }
+}
+
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))
+}
+
+/// The name of the pod, which is also its host name.
+fn identity() -> String {
+    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "glowplug-controller".to_owned());
+    format!("{host}_{}", std::process::id())
+}
+
+async fn stop_on_signals(phase: watch::Sender<Phase>) {
+    let (Ok(mut term), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        return tracing::error!("could not wait for signals: only SIGKILL ends the program");
+    };
+    let mut signal = async || {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    signal().await;
+    tracing::info!("stopping");
+    phase.send_replace(Phase::Unready);
+    tokio::select! {
+        () = sleep(LINGER) => {}
+        () = signal() => std::process::exit(1),
+    }
+    phase.send_replace(Phase::Closing);
+    signal().await;
+    std::process::exit(1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_written_as_for_programs_in_go() {
+        let read = |text: &str| address(text).map(|address| address.map(|address| address.to_string()));
+        assert_eq!(read(""), Ok(None));
+        assert_eq!(read(":8443"), Ok(Some("[::]:8443".to_owned())));
+        assert_eq!(read("127.0.0.1:0"), Ok(Some("127.0.0.1:0".to_owned())));
+        assert_eq!(read("localhost:1"), Ok(Some("127.0.0.1:1".to_owned())));
+        for wrong in ["8443", "a:b", ":", ":65536"] {
+            let expected = format!("invalid address {wrong:?}, expected :PORT or ADDRESS:PORT");
+            assert_eq!(read(wrong), Err(expected));
+        }
+    }
+}
