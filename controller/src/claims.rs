@@ -33,20 +33,20 @@ use tracing::field::display;
 use crate::claims::decision::{Adoptee, Recorded, Step, View, decide};
 use crate::claims::index::{Index, Kind};
 use crate::cluster::events::Events;
-use crate::cluster::object::Object;
+use crate::cluster::key::{Key, PoolId};
+use crate::cluster::object::{Object, version_of};
+use crate::cluster::request::{self, DISCOVERY, ask, discover, list, stored, until_other};
 use crate::cluster::watch::{Change, changes};
-use crate::kinds::cluster_api::{IpAddress, IpAddressClaim, Key, Kinds};
+use crate::kinds::cluster_api::{IpAddress, IpAddressClaim, Kinds};
 use crate::kinds::ip_address_claim_status::{NotReady, Readiness};
 use crate::kinds::pool::HolderKind;
-use crate::ledger::registry::{Holders, RegistryHandle, Stopped};
+use crate::ledger::adoption;
+use crate::ledger::registry::RegistryHandle;
+use crate::ledger::types::{Holders, Stopped};
 use crate::metrics::Metrics;
 use crate::passes::opening::Opening;
-use crate::passes::{
-    self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, PASSES, Problem, Until, ask, list, stored,
-    version_of,
-};
-use crate::pools::status::PoolId;
-use crate::pools::{Facts, Scope};
+use crate::passes::{self, ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Names, PASSES, Problem, Until};
+use crate::pools::facts::{Facts, Scope};
 
 /// Pause before the next attempt for a claim on a pool that the registry does not have yet.
 const EARLY: Duration = Duration::from_secs(1);
@@ -106,7 +106,7 @@ impl Provider {
     ) -> Result<Infallible, Stopped> {
         let question = || ask(Kinds::discover(&self.client));
         loop {
-            let found = passes::discover(KINDS, &question).await;
+            let found = discover(KINDS, &question).await;
             let Some(kinds) = &found else {
                 self.opening.claim(PART, Vec::new()).await?;
                 is_ready();
@@ -119,7 +119,7 @@ impl Provider {
             let work = Work { provider: self, kinds, index, others };
             tokio::select! {
                 result = work.run(&mut pools, (&mut served, &mut of_others), &is_ready) => return result,
-                () = passes::until_other(KINDS, &question, &found) => {}
+                () = until_other(KINDS, &question, &found) => {}
             }
         }
     }
@@ -320,7 +320,7 @@ impl Work<'_> {
                 self.publish(view, &readiness);
             }
             Step::CreateAddress(address) => {
-                let object = typed(&kinds.addresses, address).map_err(Error::Unreadable)?;
+                let object = typed(&kinds.addresses, address).map_err(request::Error::Unreadable)?;
                 let answer = ask(addresses.create(&PostParams::default(), &Object(object))).await;
                 let Some(Object(object)) = stored(answer)? else { return Ok(false) };
                 self.take_address(view, object)?;
@@ -432,7 +432,7 @@ impl Work<'_> {
     async fn is_leased(&self, record: &Record, network: &str) -> Result<bool, Error> {
         for address in &record.addresses {
             let uid = &record.claimant.machine.uid;
-            if passes::is_leased(&self.provider.client, address.ip(), network, uid).await? {
+            if adoption::is_leased(&self.provider.client, address.ip(), network, uid).await? {
                 return Ok(true);
             }
         }
@@ -442,7 +442,7 @@ impl Work<'_> {
     fn take_claim(&self, view: &mut View, object: DynamicObject) -> Result<(), Error> {
         let is_gone = is_gone(&object);
         self.index().apply(Kind::Claim, object.clone());
-        let claim = IpAddressClaim::read(object).map_err(Error::Unreadable)?;
+        let claim = IpAddressClaim::read(object).map_err(request::Error::Unreadable)?;
         if is_gone {
             self.index().forget(&view.key, claim.uid());
         }
@@ -456,7 +456,7 @@ impl Work<'_> {
         if is_gone {
             self.index().forget_address(&view.key, version);
         }
-        let address = IpAddress::read(object).map_err(Error::Unreadable)?;
+        let address = IpAddress::read(object).map_err(request::Error::Unreadable)?;
         view.address = Some(address).filter(|_| !is_gone);
         Ok(())
     }
@@ -505,7 +505,7 @@ impl Work<'_> {
 
 /// Logs what the registry adopted: a line for each claim, and a line for each address that does not fit.
 fn log_adoption(records: &[Record], adoption: &Adoption) {
-    for (holder, addresses) in passes::adopted(records, adoption) {
+    for (holder, addresses) in adoption::adopted(records, adoption) {
         let (claim, addresses) = (Key::of_machine(&holder), list(addresses));
         tracing::info!(%claim, uid = holder.uid, addresses, "adopted the recorded addresses of a claim");
     }

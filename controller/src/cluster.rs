@@ -1,6 +1,10 @@
 //! What every part needs of an API server: objects, watches, requests, events and the client.
 
 pub mod client;
+pub(crate) mod conditions;
 pub mod events;
+pub mod key;
 pub mod object;
+pub(crate) mod request;
+pub mod term;
 pub mod watch;

@@ -1,4 +1,6 @@
 //! The leases on the API server, and the thread that allocates and records addresses.
 
+pub(crate) mod adoption;
 pub mod leases;
 pub mod registry;
+pub mod types;

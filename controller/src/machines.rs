@@ -42,18 +42,20 @@ use tracing::field::display;
 
 use crate::cluster::client::serves;
 use crate::cluster::events::Events;
-use crate::cluster::object::Object;
+use crate::cluster::key::Key;
+use crate::cluster::object::{Object, version_of};
+use crate::cluster::request::{self, DISCOVERY, PATIENCE, ask, discover, list, stored, until_other};
 use crate::cluster::watch::{Change, changes_of};
-use crate::kinds::cluster_api;
-use crate::kinds::cluster_api::{IpAddress, Key, Version};
+use crate::kinds::cluster_api::{self, IpAddress, Version};
 use crate::kinds::ipam_claim::{claim_name, ipam_claims};
-use crate::kinds::kubevirt_machine;
 use crate::kinds::kubevirt_machine::{
-    Handed, Instance, KubevirtMachine, NetworkSecret, STATUS_MAP, addresses_of, read_records,
+    self, Handed, Instance, KubevirtMachine, NetworkSecret, STATUS_MAP, addresses_of, read_records,
 };
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{VirtualMachine, instances, kubevirt_machines, virtual_machines};
-use crate::ledger::registry::{Holders, RegistryHandle, Reservation, Stopped};
+use crate::ledger::adoption;
+use crate::ledger::registry::RegistryHandle;
+use crate::ledger::types::{Holders, Reservation, Stopped};
 use crate::machines::authority::Authority;
 use crate::machines::decision::{
     Guest, Held, Hold, Notice, PoolSettings, Proof, Recorded, Step, Verdict, View, Written, addresses_of_ipam_claims,
@@ -64,15 +66,11 @@ use crate::machines::sources::{CLAIM_LABEL, MachineClaim, Source};
 use crate::macs::Observer;
 use crate::metrics::Metrics;
 use crate::passes::opening::Opening;
-use crate::passes::{
-    self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, PATIENCE, Problem, Until, ask, list, stored,
-    version_of,
-};
-use crate::pools::reference;
-use crate::pools::reference::Decision;
+use crate::passes::{self, ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Names, Problem, Until};
+use crate::pools::facts::{Facts, Scope};
+use crate::pools::reference::{self, Decision};
 use crate::pools::selection::{Selected, Selection};
 use crate::pools::selection_cache::SelectionCache;
-use crate::pools::{Facts, Scope};
 
 /// Pause between the first passes of two machines whose objects are only compared after the start.
 const COMPARISON: Duration = Duration::from_millis(2);
@@ -162,7 +160,7 @@ impl Machines {
     ) -> Result<Infallible, Stopped> {
         let question = || Kinds::discover(&self.client);
         loop {
-            let found = passes::discover(KINDS, &question).await;
+            let found = discover(KINDS, &question).await;
             let Some(kinds) = found else {
                 self.opening.claim(PART, Vec::new()).await?;
                 is_ready();
@@ -175,7 +173,7 @@ impl Machines {
             let work = Work { machines: self, kinds, index, has_status_map, others };
             tokio::select! {
                 result = work.run(&mut pools, (&mut served, &mut of_others), &is_ready) => return result,
-                () = passes::until_other(KINDS, &question, &found) => {}
+                () = until_other(KINDS, &question, &found) => {}
             }
         }
     }
@@ -272,7 +270,7 @@ impl Work<'_> {
 
     /// Logs what the registry adopted: a line for each machine, and a line for each address that does not fit.
     fn log_adoption(&self, records: &[Record], adoption: &Adoption) {
-        for (holder, addresses) in passes::adopted(records, adoption) {
+        for (holder, addresses) in adoption::adopted(records, adoption) {
             let (machine, addresses) = (self.vm_of(&holder), list(addresses));
             tracing::info!(%machine, uid = holder.uid, addresses, "adopted the recorded addresses of a machine");
         }
@@ -644,7 +642,7 @@ impl Work<'_> {
                 let new = NewSecret { vms, secrets, vm: key.clone(), uid };
                 // The task goes on when this leader loses the election or stops waiting: it may have a Secret to delete.
                 let written = tokio::spawn(async move { new.create(&secret).await });
-                let written = timeout(PATIENCE, written).await.map_err(|_| Error::Unanswered)?;
+                let written = timeout(PATIENCE, written).await.map_err(|_| request::Error::Unanswered)?;
                 match written.map_err(|_| Error::Stopped)?? {
                     Some(secret) => {
                         let secret = NetworkSecret::read(Some(secret));
@@ -820,7 +818,7 @@ impl Work<'_> {
 
     /// Creates the IPAddressClaim of a machine.
     async fn create_claim(&self, view: &mut View, claim: Value) -> Result<(), Error> {
-        let claim: DynamicObject = serde_json::from_value(claim).map_err(Error::Unreadable)?;
+        let claim: DynamicObject = serde_json::from_value(claim).map_err(request::Error::Unreadable)?;
         let (key, kind) = (Key::of(&claim.metadata), self.claims()?);
         let answer = answered(self.api(kind, &key).create(&PostParams::default(), &Object(claim))).await;
         if let Some(claim) = stored(answer)? {
@@ -886,7 +884,7 @@ impl Work<'_> {
         for record in &records {
             for address in &record.addresses {
                 let (network, uid) = (record.network.as_deref().unwrap_or_default(), &record.claimant.machine.uid);
-                if passes::is_leased(&self.machines.client, address.ip(), network, uid).await? {
+                if adoption::is_leased(&self.machines.client, address.ip(), network, uid).await? {
                     return Err(Error::Behind);
                 }
             }
@@ -1050,26 +1048,26 @@ impl Work<'_> {
 }
 
 /// Sends a write and waits for the object in the response.
-async fn answered(write: impl Future<Output = kube::Result<Object>>) -> Result<DynamicObject, Error> {
+async fn answered(write: impl Future<Output = kube::Result<Object>>) -> Result<DynamicObject, request::Error> {
     ask(write).await.map(|Object(object)| object)
 }
 
 /// Reads a Secret.
-fn secret_in(Object(object): Object) -> Result<Secret, Error> {
-    serde_json::to_value(object).and_then(serde_json::from_value).map_err(Error::Unreadable)
+fn secret_in(Object(object): Object) -> Result<Secret, request::Error> {
+    serde_json::to_value(object).and_then(serde_json::from_value).map_err(request::Error::Unreadable)
 }
 
 /// Returns the object that a JSON patch stored. `None`: the API server has another version of the object, or no object.
-fn patched(answer: Result<DynamicObject, Error>) -> Result<Option<DynamicObject>, Error> {
+fn patched(answer: Result<DynamicObject, request::Error>) -> Result<Option<DynamicObject>, request::Error> {
     match answer {
         // The patch tests the version of the object; the API server responds with 422 when this test fails.
-        Err(Error::Request(kube::Error::Api(status))) if status.code == 422 => Ok(None),
+        Err(request::Error::Request(kube::Error::Api(status))) if status.code == 422 => Ok(None),
         answer => stored(answer),
     }
 }
 
 /// Deletes the Secret of a VirtualMachine.
-async fn delete(secrets: &Api<Object>, vm: &Key, uid: Option<String>) -> Result<(), Error> {
+async fn delete(secrets: &Api<Object>, vm: &Key, uid: Option<String>) -> Result<(), request::Error> {
     let params = DeleteParams::default().preconditions(Preconditions { uid, resource_version: None });
     let secret = secret_name(vm);
     if stored(ask(secrets.delete(&secret, &params)).await)?.is_some() {
@@ -1152,13 +1150,14 @@ impl NewSecret {
     /// A leader that was paused may be here after another leader has proved that the VirtualMachine is gone and has released
     /// its addresses. A new VirtualMachine of the same name would start with a late Secret. Therefore the VirtualMachine is
     /// read before the Secret is created, and once more after that: the API server may have received the Secret late.
-    async fn create(self, secret: &Secret) -> Result<Option<Secret>, Error> {
+    async fn create(self, secret: &Secret) -> Result<Option<Secret>, request::Error> {
         if !self.has_vm().await? {
             return Ok(None);
         }
-        let object = serde_json::to_value(secret).and_then(serde_json::from_value).map_err(Error::Unreadable)?;
-        let answer = self.secrets.create(&PostParams::default(), &object).await.map_err(Error::Request);
-        if matches!(&answer, Err(Error::Request(kube::Error::Api(status))) if status.code < 500) {
+        let object =
+            serde_json::to_value(secret).and_then(serde_json::from_value).map_err(request::Error::Unreadable)?;
+        let answer = self.secrets.create(&PostParams::default(), &object).await.map_err(request::Error::Request);
+        if matches!(&answer, Err(request::Error::Request(kube::Error::Api(status))) if status.code < 500) {
             return stored(answer)?.map(secret_in).transpose();
         }
         let state = async { Ok((answer?, self.has_vm().await?)) };
@@ -1185,7 +1184,7 @@ impl NewSecret {
         }
     }
 
-    async fn delete_without_vm(&self) -> Result<(), Error> {
+    async fn delete_without_vm(&self) -> Result<(), request::Error> {
         if self.has_vm().await? {
             return Ok(());
         }
@@ -1199,7 +1198,7 @@ impl NewSecret {
         }
     }
 
-    async fn has_vm(&self) -> Result<bool, Error> {
+    async fn has_vm(&self) -> Result<bool, request::Error> {
         let vm = ask(self.vms.get_opt(&self.vm.name)).await?.map(|Object(vm)| vm.metadata);
         Ok(vm.is_some_and(|vm| kubevirt_machine::uid(&vm) == self.uid && !kubevirt_machine::is_deleted(&vm)))
     }
@@ -1209,7 +1208,7 @@ impl NewSecret {
 
 impl Kinds {
     /// Asks which kinds the API server serves. `None`: the API server does not serve VirtualMachines.
-    async fn discover(client: &Client) -> Result<Option<Self>, Error> {
+    async fn discover(client: &Client) -> Result<Option<Self>, request::Error> {
         let has_machines = ask(serves(client, &virtual_machines())).await?;
         let has_kubevirt_machines = ask(serves(client, &kubevirt_machines())).await?;
         let claims = ask(cluster_api::Kinds::discover(client)).await?.map(|kinds| kinds.version);

@@ -31,16 +31,16 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
 use crate::cluster::events::Events;
-use crate::cluster::object::Object;
+use crate::cluster::key::Key;
+use crate::cluster::object::{Object, version_of};
+use crate::cluster::request::{Error, ask, stored};
 use crate::cluster::watch::{Change, Known, changes};
-use crate::kinds::cluster_api::Key;
 use crate::kinds::mac_pool::{MACPool, mac_lease_name};
 use crate::kinds::pool::{LeaseSpec, StaticIPLease};
 use crate::kinds::virtual_machine::{instances, virtual_machines};
 use crate::macs::index::{Action, Guest, Index, Plan, Vm, names};
 use crate::metrics::Metrics;
-use crate::passes::{Error, ask, stored, version_of};
-use crate::pools::Scope;
+use crate::pools::facts::Scope;
 
 /// Largest number of concurrent writes.
 const IN_FLIGHT: usize = 32;

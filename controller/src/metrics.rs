@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use crate::ledger::registry::Answer;
+use crate::ledger::types::Answer;
 
 /// Histograms by two labels.
 pub type Histograms = Family<[(&'static str, &'static str); 2], Histogram, fn() -> Histogram>;

@@ -4,28 +4,22 @@
 pub(crate) mod opening;
 mod queue;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use futures::stream::{self, FuturesUnordered};
 use futures::{Stream, StreamExt as _, future};
-use glowplug::host::allocator::{Adoption, ClaimError};
-use glowplug::host::claim::{Claim, Claimant, Machine, Record};
-use ipnetwork::IpNetwork;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::ApiResource;
-use kube::{Api, Client};
+use glowplug::host::allocator::ClaimError;
+use glowplug::host::claim::Claim;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::cluster::object::Object;
-use crate::kinds::cluster_api::Key;
-use crate::kinds::lease_name::lease_name;
-use crate::kinds::pool::{HolderKind, LeaseSpec, StaticIPLease};
-use crate::ledger::registry::Stopped;
+use crate::cluster::key::Key;
+use crate::cluster::request::{self, PAUSE};
+use crate::kinds::pool::HolderKind;
+use crate::ledger::types::Stopped;
 use crate::passes::queue::{End, Queue};
 
 /// Maximum number of passes that run at the same time.
@@ -39,15 +33,24 @@ pub(crate) const ADDRESS_PAUSE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_secs(10);
 /// The same for a name in the wait queue of the registry, which reports allocations.
 const RETRY_QUEUED: Duration = Duration::from_secs(600);
-/// Timeout of a request.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// Pause after a failure at the start.
-const PAUSE: Duration = Duration::from_secs(1);
-/// Interval between two questions which kinds the API server serves.
-pub(crate) const DISCOVERY: Duration = Duration::from_secs(60);
 
 /// Names that need a pass. `None`: the stream will yield no further names.
 pub(crate) type Names = Option<BTreeSet<Key>>;
+
+/// Why a pass failed.
+#[derive(Debug)]
+pub(crate) enum Error {
+    /// A request failed.
+    Request(request::Error),
+    /// The registry has ended.
+    Stopped,
+    /// The API server has objects that this leader has not received yet, such as a lease of another leader.
+    Behind,
+    /// The registry rejects a claim because of the state of its pool, which may change. The text is the reason.
+    NotReady(String),
+    /// The pass still had a next request after [`LONGEST_PASS`] requests.
+    Endless,
+}
 
 /// The result of a successful pass.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,56 +80,6 @@ pub(crate) enum Problem {
     Refused(ClaimError),
     /// The registry did not adopt the recorded addresses. The text is the reason.
     Mismatch(String),
-}
-
-/// Why a pass failed.
-#[derive(Debug)]
-pub(crate) enum Error {
-    /// The API server rejected a request, or could not be reached.
-    Request(kube::Error),
-    /// A request got no response before its timeout.
-    Unanswered,
-    /// A response has an unexpected structure.
-    Unreadable(serde_json::Error),
-    /// The registry has ended.
-    Stopped,
-    /// The API server has objects that this leader has not received yet, such as a lease of another leader.
-    Behind,
-    /// The registry rejects a claim because of the state of its pool, which may change. The text is the reason.
-    NotReady(String),
-    /// The pass still had a next request after [`LONGEST_PASS`] requests.
-    Endless,
-}
-
-/// Asks which kinds the API server serves, until it answers.
-///
-/// `what` is the noun for the kinds in log messages. Example: `kinds of KubeVirt`.
-pub(crate) async fn discover<K, F>(what: &'static str, question: &impl Fn() -> F) -> K
-where
-    F: Future<Output = Result<K, Error>>,
-{
-    loop {
-        match question().await {
-            Ok(kinds) => return kinds,
-            Err(error) => tracing::warn!(%error, "could not discover the {what}"),
-        }
-        sleep(PAUSE).await;
-    }
-}
-
-/// Returns when the API server serves other kinds than `kinds`. The other parameters are those of [`discover`].
-pub(crate) async fn until_other<K, F>(what: &'static str, question: &impl Fn() -> F, kinds: &K)
-where
-    K: PartialEq,
-    F: Future<Output = Result<K, Error>>,
-{
-    loop {
-        sleep(DISCOVERY).await;
-        if discover(what, question).await != *kinds {
-            tracing::info!("the {what} have changed");
-            return;
-        }
-    }
 }
 
 /// Runs `start` until it succeeds.
@@ -260,64 +213,6 @@ pub(crate) fn each_message<'a, T: 'a>(
     messages.chain(stream::iter([None]))
 }
 
-/// Sends a request and waits for the response, at most 30 seconds.
-pub(crate) async fn ask<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
-    timeout(PATIENCE, request).await.map_err(|_| Error::Unanswered)?.map_err(Error::Request)
-}
-
-/// Returns the object that a write stored. `None`: the API server has another version of the object, or no object.
-pub(crate) fn stored<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
-    match answer {
-        Ok(object) => Ok(Some(object)),
-        Err(Error::Request(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Whether the API server has a lease of this address and network for the object with this UID, or a lease that cannot be
-/// read. Another leader may have written the lease a moment ago, before the registry receives it.
-pub(crate) async fn is_leased(
-    client: &Client,
-    address: std::net::IpAddr,
-    network: &str,
-    uid: &str,
-) -> Result<bool, Error> {
-    // No pool has a network for which no lease name exists.
-    let Ok(name) = lease_name(address, network) else { return Ok(false) };
-    let leases: Api<Object> = Api::all_with(client.clone(), &ApiResource::erase::<StaticIPLease>(&()));
-    let Some(Object(lease)) = ask(leases.get_opt(&name)).await? else { return Ok(false) };
-    let spec = serde_json::from_value::<LeaseSpec>(lease.data["spec"].clone());
-    Ok(spec.map_or(true, |spec| spec.released.is_none() && spec.holder.uid == uid))
-}
-
-/// Returns the addresses that the registry has adopted from records, by the holder in the record.
-///
-/// The registry must not have held the addresses before. An address that does not fit is a mismatch of the adoption.
-pub(crate) fn adopted<'r>(
-    records: impl IntoIterator<Item = &'r Record>,
-    adoption: &Adoption,
-) -> BTreeMap<Machine, Vec<IpNetwork>> {
-    let mut adopted: BTreeMap<Machine, Vec<IpNetwork>> = BTreeMap::new();
-    let mismatches = adoption.mismatches.iter().map(|mismatch| (&mismatch.claimant, mismatch.address));
-    let mismatches: BTreeSet<(&Claimant, IpAddr)> = mismatches.collect();
-    for Record { claimant, addresses, .. } in records {
-        let fits = |address: &&IpNetwork| !mismatches.contains(&(claimant, address.ip()));
-        let addresses = addresses.iter().filter(fits).copied();
-        addresses.for_each(|address| adopted.entry(claimant.machine.clone()).or_default().push(address));
-    }
-    adopted
-}
-
-/// Writes values as a list for a log line.
-pub(crate) fn list(values: impl IntoIterator<Item = impl ToString>) -> String {
-    values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(", ")
-}
-
-/// Returns the version of an object. API servers use a number that increases with each write.
-pub(crate) fn version_of(metadata: &ObjectMeta) -> u64 {
-    metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default()
-}
-
 // === impl Ended ===
 
 impl Ended {
@@ -347,6 +242,12 @@ impl fmt::Display for Problem {
 
 // === impl Error ===
 
+impl From<request::Error> for Error {
+    fn from(error: request::Error) -> Self {
+        Self::Request(error)
+    }
+}
+
 impl From<Stopped> for Error {
     fn from(_: Stopped) -> Self {
         Self::Stopped
@@ -357,8 +258,6 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Request(error) => error.fmt(f),
-            Self::Unanswered => f.write_str("no answer of the API server"),
-            Self::Unreadable(error) => write!(f, "the API server answered with another object: {error}"),
             Self::Stopped => Stopped.fmt(f),
             Self::Behind => f.write_str("the API server has objects that this leader has not received yet"),
             Self::NotReady(reason) => f.write_str(reason),

@@ -2,6 +2,7 @@
 //!
 //! Only the leader does this. The [`index`](crate::pools::status) decides what to write; this module makes the requests.
 
+pub mod facts;
 pub mod namespaces;
 pub mod node_pools;
 pub mod reference;
@@ -9,7 +10,7 @@ pub mod selection;
 pub mod selection_cache;
 pub mod status;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,15 +31,18 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::events::Events;
+use crate::cluster::key::PoolId;
 use crate::cluster::object::Object;
 use crate::cluster::watch::events;
 use crate::kinds::cluster_api::WATCH_FILTER_LABEL;
 use crate::kinds::pool::{GlobalStaticIPPool, StaticIPPool};
-use crate::ledger::registry::{RegistryHandle, Stopped};
+use crate::ledger::registry::RegistryHandle;
+use crate::ledger::types::Stopped;
 use crate::metrics::Metrics;
+use crate::pools::facts::{Facts, PoolObject, Scope};
 use crate::pools::selection::Selection;
 use crate::pools::selection_cache::SelectionCache;
-use crate::pools::status::{Index, Part, PoolFacts, PoolId, PoolObject, Update, observe};
+use crate::pools::status::{Index, Part, Update, observe};
 
 /// Pause between two passes. While claims arrive, each pass writes a status.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -46,18 +50,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 const IN_FLIGHT: usize = 16;
 /// Timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// The objects that the program works on.
-#[derive(Clone, Debug, Default)]
-pub struct Scope {
-    /// The only namespace. Empty: every namespace. Cluster-scoped objects are always in the scope.
-    pub namespace: String,
-    /// Value of the label `cluster.x-k8s.io/watch-filter`. Empty: objects with any value, or without the label.
-    pub watch_filter: String,
-}
-
-/// Facts about each pool that claims need, by the name of the pool.
-pub type Facts = BTreeMap<String, PoolFacts>;
 
 /// The task that manages pools.
 pub struct Pools {

@@ -29,8 +29,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::timeout;
 
+use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
-use crate::kinds::cluster_api::Key;
 use crate::kinds::lease_name::lease_name;
 use crate::kinds::mac_pool::{MACPool, MacPool, MacPoolSpec};
 use crate::kinds::pool::{
@@ -41,7 +41,6 @@ use crate::machines::recorded_addresses;
 use crate::metrics::Metrics;
 use crate::pools::reference::{Decision, MACHINES_PATH, decide};
 use crate::pools::selection_cache::SelectionCache;
-use crate::pools::status::PoolId;
 use crate::serve::answer;
 
 pub use macs::{INSTANCES_PATH, MACS_PATH, check_instance, require_addresses, validate_mac_pool};

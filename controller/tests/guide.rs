@@ -7,13 +7,14 @@ use std::process::Command;
 use std::sync::Arc;
 
 use glowplug::host::pool::Pool;
+use glowplug_controller::cluster::key::PoolId;
 use glowplug_controller::kinds::cluster_api::PoolRef;
 use glowplug_controller::kinds::pool::{LeaseSpec, PoolSpec, definitions};
 use glowplug_controller::kinds::virtual_machine::{NODE_POOL_LABEL, VirtualMachine};
 use glowplug_controller::metrics::{MacPoolCount, Metrics};
+use glowplug_controller::pools::facts::PoolObject;
 use glowplug_controller::pools::reference::{Decision, decide};
 use glowplug_controller::pools::selection::{MachinePool, Selection};
-use glowplug_controller::pools::status::{PoolId, PoolObject};
 use glowplug_controller::webhook::{Change, validate, warn_of_holders};
 use pnet_base::MacAddr;
 use serde_json::{Value, json};

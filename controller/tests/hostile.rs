@@ -6,7 +6,7 @@ mod variants;
 
 use glowplug_controller::kinds::pool::{PoolSpec, StaticIPPool};
 use glowplug_controller::metrics::Metrics;
-use glowplug_controller::pools::Scope;
+use glowplug_controller::pools::facts::Scope;
 use glowplug_controller::pools::reference::MACHINES_PATH;
 use glowplug_controller::pools::selection_cache::SelectionCache;
 use glowplug_controller::webhook::{INSTANCES_PATH, MACS_PATH, POOLS_PATH, Webhooks};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use glowplug_controller::cluster::events::Events;
 use glowplug_controller::kinds::pool::{StaticIPLease, StaticIPPool};
-use glowplug_controller::pools::Scope;
+use glowplug_controller::pools::facts::Scope;
 use glowplug_controller::pools::node_pools::NodePools;
 use glowplug_controller::pools::selection_cache::SelectionCache;
 use k8s_openapi::api::events::v1::Event;

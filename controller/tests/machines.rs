@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use glowplug_controller::kinds::lease_name::lease_name;
 use glowplug_controller::kinds::pool::{PoolSpec, StaticIPLease, StaticIPPool};
-use glowplug_controller::pools::Scope;
+use glowplug_controller::pools::facts::Scope;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::events::v1::Event;

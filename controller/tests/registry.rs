@@ -8,7 +8,7 @@ use glowplug::host::claim::{Claimant, Conflict, Machine, Record};
 use glowplug::host::records::Inventory;
 use glowplug_controller::kinds::lease_name::lease_name;
 use glowplug_controller::kinds::pool::{AddressesFrom, HolderKind, PoolSpec, StaticIPLease};
-use glowplug_controller::ledger::registry::Stopped;
+use glowplug_controller::ledger::types::Stopped;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Api;
 use kube::api::PostParams;

@@ -24,7 +24,7 @@ use glowplug::host::pool::Pool;
 use glowplug_controller::kinds::pool::{
     Holder, HolderKind, LeaseSpec, MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool,
 };
-use glowplug_controller::pools::Scope;
+use glowplug_controller::pools::facts::Scope;
 use glowplug_controller::pools::reference::MACHINES_PATH;
 use glowplug_controller::pools::selection_cache::SelectionCache;
 use http_body_util::BodyExt;

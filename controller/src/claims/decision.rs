@@ -23,14 +23,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::cluster::key::{Key, PoolId};
 use crate::kinds::cluster_api::{
-    ADDRESS_FINALIZER, CLAIM_FINALIZER, FAMILY_ANNOTATION, GROUP, IpAddress, IpAddressClaim, Key, PAUSED_ANNOTATION,
+    ADDRESS_FINALIZER, CLAIM_FINALIZER, FAMILY_ANNOTATION, GROUP, IpAddress, IpAddressClaim, PAUSED_ANNOTATION,
     REQUEST_ANNOTATION, Version, has_finalizer, pool_kind,
 };
 use crate::kinds::ip_address_claim_status::{NotReady, Readiness};
 use crate::kinds::pool::CLUSTER_LABEL;
 use crate::passes::Problem;
-use crate::pools::status::{PoolFacts, PoolId};
+use crate::pools::facts::PoolFacts;
 
 /// State of one name: the claim and the IPAddress of that name, and the objects on which they depend.
 #[derive(Clone, Debug)]

@@ -11,9 +11,9 @@ use kube::api::DynamicObject;
 
 use crate::claims::Facts;
 use crate::claims::decision::{Cluster, Recorded, View};
-use crate::kinds::cluster_api::{IpAddress, IpAddressClaim, Key, Version, WATCH_FILTER_LABEL, is_paused};
-use crate::passes::version_of;
-use crate::pools::status::PoolId;
+use crate::cluster::key::{Key, PoolId};
+use crate::cluster::object::version_of;
+use crate::kinds::cluster_api::{IpAddress, IpAddressClaim, Version, WATCH_FILTER_LABEL, is_paused};
 
 /// All known objects, by name.
 #[derive(Debug)]

@@ -29,19 +29,17 @@ use crate::claims::ipam::decision::{Guest, Recorded, Serving, Step, View, decide
 use crate::claims::ipam::index::{Index, Kind};
 use crate::claims::{EARLY, Provider, is_gone, log_adoption, log_keep, log_release};
 use crate::cluster::client::serves;
-use crate::cluster::object::Object;
+use crate::cluster::key::{Key, PoolId};
+use crate::cluster::object::{Object, version_of};
+use crate::cluster::request::{self, DISCOVERY, ask, discover, list, stored, until_other};
 use crate::cluster::watch::{Change, changes};
-use crate::kinds::cluster_api::Key;
 use crate::kinds::ipam_claim::{Failure, IpamClaim, IpsAllocated, ipam_claims, network_attachments};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::instances;
-use crate::ledger::registry::{Holders, Stopped};
-use crate::passes::{
-    self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, PASSES, Problem, Until, ask, list, stored,
-    version_of,
-};
-use crate::pools::Facts;
-use crate::pools::status::PoolId;
+use crate::ledger::adoption;
+use crate::ledger::types::{Holders, Stopped};
+use crate::passes::{self, ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Names, PASSES, Problem, Until};
+use crate::pools::facts::Facts;
 
 /// Largest number of instances that are read one by one.
 const MOST_GUESTS: usize = 16;
@@ -83,7 +81,7 @@ impl Provider {
     ) -> Result<Infallible, Stopped> {
         let question = || Kinds::discover(&self.client);
         loop {
-            let found = passes::discover(KINDS, &question).await;
+            let found = discover(KINDS, &question).await;
             let Some(kinds) = &found else {
                 self.opening.claim(PART, Vec::new()).await?;
                 is_ready();
@@ -94,7 +92,7 @@ impl Provider {
             let work = Work { provider: self, kinds, index: Mutex::default() };
             tokio::select! {
                 result = work.run(&mut pools, &mut served, &is_ready) => return result,
-                () = passes::until_other(KINDS, &question, &found) => {}
+                () = until_other(KINDS, &question, &found) => {}
             }
         }
     }
@@ -104,7 +102,7 @@ impl Provider {
 
 impl Kinds {
     /// Asks which kinds the API server serves. `None`: the API server does not serve IPAMClaims.
-    async fn discover(client: &Client) -> Result<Option<Self>, Error> {
+    async fn discover(client: &Client) -> Result<Option<Self>, request::Error> {
         let (claims, attachments) = (ipam_claims(), network_attachments());
         if !ask(serves(client, &claims)).await? {
             return Ok(None);
@@ -384,7 +382,7 @@ impl Work<'_> {
     async fn is_leased(&self, record: &Record, network: &str) -> Result<bool, Error> {
         for address in &record.addresses {
             let uid = &record.claimant.machine.uid;
-            if passes::is_leased(&self.provider.client, address.ip(), network, uid).await? {
+            if adoption::is_leased(&self.provider.client, address.ip(), network, uid).await? {
                 return Ok(true);
             }
         }

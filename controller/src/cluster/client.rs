@@ -1,16 +1,15 @@
 //! The client of the API server.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
 use kube::api::ApiResource;
 use kube::client::Body;
 use kube::{Client, Config, Error};
-use tokio::sync::{RwLock, watch};
-use tokio::time::{Instant, timeout};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
-use crate::program::election::Term;
+use crate::cluster::term::{Term, Writes};
 
 /// Connects to the API server of `config`.
 ///
@@ -62,17 +61,6 @@ pub fn of_leader(client: &Client, term: Term, current: watch::Receiver<Option<Te
         }
     };
     Client::new(tower::service_fn(send), namespace)
-}
-
-/// The writes of a leader that the API server has not answered yet.
-#[derive(Clone, Debug, Default)]
-pub struct Writes(Arc<RwLock<()>>);
-
-impl Writes {
-    /// Waits until every write is answered. Returns `false` if a write has no answer after `limit`.
-    pub async fn are_answered(&self, limit: Duration) -> bool {
-        timeout(limit, self.0.write()).await.is_ok()
-    }
 }
 
 /// Whether the API server serves a kind in the version of `resource`.

@@ -12,7 +12,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::kinds::cluster_api::Key;
+use crate::cluster::key::Key;
 
 /// Maximum number of events that wait to be published. Further events are only logged.
 const QUEUE: usize = 10_000;

@@ -44,6 +44,11 @@ pub(crate) fn plain(event: Event<Object>) -> Event<DynamicObject> {
     }
 }
 
+/// Returns the version of an object. API servers use a number that increases with each write.
+pub(crate) fn version_of(metadata: &ObjectMeta) -> u64 {
+    metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default()
+}
+
 // === impl Object ===
 
 impl<'de> Deserialize<'de> for Object {

@@ -14,9 +14,8 @@ use kube::{Api, ResourceExt as _};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::cluster::object::{Object, plain};
-use crate::kinds::cluster_api::Key;
-use crate::passes::version_of;
+use crate::cluster::key::Key;
+use crate::cluster::object::{Object, plain, version_of};
 
 /// Largest number of changes that wait for their reader.
 const QUEUE: usize = 1024;

@@ -7,10 +7,9 @@
 //!
 //! Source: `docs/book/src/developer/providers/contracts/ipam.md` of Cluster API.
 
-use std::fmt;
 use std::net::IpAddr;
 
-use glowplug::host::claim::{Machine, is_object_name};
+use glowplug::host::claim::is_object_name;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
@@ -19,8 +18,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::cluster::client::serves;
+use crate::cluster::key::{Key, PoolId};
 use crate::kinds::pool::{CLUSTER_LABEL, GROUP as POOL_GROUP, GlobalStaticIPPool, StaticIPPool};
-use crate::pools::status::PoolId;
 
 /// API group of claims and addresses.
 pub const GROUP: &str = "ipam.cluster.x-k8s.io";
@@ -62,15 +61,6 @@ pub struct Kinds {
     pub addresses: ApiResource,
     /// Cluster. `None` when the API server does not serve this kind.
     pub clusters: Option<ApiResource>,
-}
-
-/// Namespace and name of an object.
-#[derive(Clone, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Key {
-    /// Namespace of the object.
-    pub namespace: String,
-    /// Name of the object.
-    pub name: String,
 }
 
 /// The reference to a pool in a claim.
@@ -183,43 +173,6 @@ async fn served(
 #[must_use]
 pub fn is_paused(cluster: &DynamicObject) -> bool {
     cluster.data["spec"]["paused"] == true || cluster.annotations().contains_key(PAUSED_ANNOTATION)
-}
-
-// === impl Key ===
-
-impl Key {
-    /// The key of an object.
-    #[must_use]
-    pub fn of(metadata: &ObjectMeta) -> Self {
-        Self {
-            namespace: metadata.namespace.clone().unwrap_or_default(),
-            name: metadata.name.clone().unwrap_or_default(),
-        }
-    }
-
-    /// The key of the object of a holder in the ledger.
-    #[must_use]
-    pub fn of_machine(machine: &Machine) -> Self {
-        Self { namespace: machine.namespace.clone(), name: machine.name.clone() }
-    }
-
-    /// The object of this key and UID, as the holder in the ledger.
-    #[must_use]
-    pub fn holder(&self, uid: &str) -> Machine {
-        Machine { namespace: self.namespace.clone(), name: self.name.clone(), uid: uid.to_owned() }
-    }
-}
-
-impl From<(&str, &str)> for Key {
-    fn from((namespace, name): (&str, &str)) -> Self {
-        Self { namespace: namespace.to_owned(), name: name.to_owned() }
-    }
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
 }
 
 // === impl PoolRef ===

@@ -17,8 +17,8 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
 
-use crate::kinds::cluster_api::Key;
-use crate::kinds::ip_address_claim_status::{contains, head, set_condition};
+use crate::cluster::conditions::{contains, head, set_condition};
+use crate::cluster::key::Key;
 
 /// Label of a claim with the name of its virtual machine. ipam-extensions sets the label.
 pub const VM_LABEL: &str = "kubevirt.io/vm";

@@ -14,7 +14,7 @@ use kube::api::DynamicObject;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::kinds::cluster_api::Key;
+use crate::cluster::key::Key;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{
     MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, NETWORK_DATA_KEY, VirtualMachine, addresses_in, virtual_machines,

@@ -22,6 +22,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::cluster::key::PoolId;
 use crate::kinds::lease_name::{NameError, lease_name};
 use crate::kinds::mac_pool::MACPool;
 
@@ -625,6 +626,29 @@ fn check_lease_names(pool: &Pool, diagnostics: &mut Diagnostics) {
         Ok(_) => return,
     };
     diagnostics.push(Diagnostic::error("network", problem, pool.network(), expected));
+}
+
+// === impl PoolId ===
+
+impl PoolId {
+    /// Checks the specification of this pool, as [`PoolSpec::check`] does.
+    #[must_use]
+    pub fn check(&self, spec: &PoolSpec) -> (Option<Pool>, Diagnostics) {
+        spec.check(self.namespace.as_deref(), &self.name)
+    }
+
+    /// Checks the specification of this pool.
+    ///
+    /// # Errors
+    ///
+    /// The specification is invalid. The error has one line for each diagnostic.
+    pub fn check_lines(&self, spec: &PoolSpec) -> Result<Pool, String> {
+        let (pool, diagnostics) = self.check(spec);
+        pool.ok_or_else(|| {
+            let lines: Vec<String> = diagnostics.kept().iter().map(ToString::to_string).collect();
+            lines.join("\n")
+        })
+    }
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use pnet_base::MacAddr;
 use serde_json::Value;
 
-use crate::kinds::cluster_api::Key;
+use crate::cluster::key::Key;
 
 /// Label of a VirtualMachine with the name of its KubevirtMachine. capk sets the label.
 pub const MACHINE_NAME_LABEL: &str = "capk.cluster.x-k8s.io/kubevirt-machine-name";

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
-use std::{fmt, io, thread};
+use std::{io, thread};
 
 use glowplug::host::Timestamp;
 use glowplug::host::allocator::{Adoption, Allocator, ClaimError, PoolError};
@@ -26,15 +26,12 @@ use kube::Client;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::cluster::key::PoolId;
 use crate::kinds::pool::HolderKind;
 use crate::ledger::leases::{ApiLedger, Kinds, Learned};
+use crate::ledger::types::{Answer, Reservation, Served, Stopped};
 use crate::macs::Observer;
 use crate::metrics::Metrics;
-use crate::pools::status::PoolId;
-
-/// An address that is not allocated while the object of the conflict exists. The text is the network. `None`: every network
-/// with a pool that has the address.
-pub type Reservation = (IpAddr, Option<String>, Conflict);
 
 /// Largest number of single claims that are processed together.
 const GROUP: usize = 64;
@@ -54,28 +51,6 @@ pub struct RegistryHandle {
     changes: watch::Receiver<u64>,
     works: watch::Receiver<bool>,
 }
-
-/// Objects with new addresses: they had to wait for them, or another leader has written the leases. Each object is sent at
-/// least once.
-pub type Holders = mpsc::UnboundedReceiver<Machine>;
-
-/// Objects with new addresses, by their kind.
-#[derive(Debug)]
-pub struct Served {
-    /// IPAddressClaims.
-    pub claims: Holders,
-    /// IPAMClaims.
-    pub ipam_claims: Holders,
-    /// Machines.
-    pub machines: Holders,
-}
-
-/// Result of a claim: the allocations, or the reason for none.
-pub type Answer = Result<Vec<Allocation>, ClaimError>;
-
-/// Error: the owner of the registry has stopped.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Stopped;
 
 /// A job for the registry. It is repeated until it succeeds.
 type Job = Box<dyn FnMut(&mut Owner) -> Result<(), LedgerError> + Send>;
@@ -743,13 +718,3 @@ impl Link {
         self.changes.send_modify(|changes| *changes = changes.wrapping_add(1));
     }
 }
-
-// === impl Stopped ===
-
-impl fmt::Display for Stopped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the registry has ended")
-    }
-}
-
-impl Error for Stopped {}

@@ -13,7 +13,7 @@ use glowplug::host::records::ObjectDiagnostic;
 use glowplug::network::InterfaceName;
 use ipnetwork::IpNetwork;
 
-use crate::ledger::registry::Reservation;
+use crate::ledger::types::Reservation;
 use crate::pools::selection::Selection;
 
 /// The pools of a cluster, by the namespaces that they serve.
@@ -133,8 +133,8 @@ mod tests {
 
     use super::*;
     use crate::kinds::pool::{NodePoolRef, PoolSpec};
+    use crate::pools::facts::PoolObject;
     use crate::pools::selection::MachinePool;
-    use crate::pools::status::PoolObject;
 
     /// A pool of a network with these addresses, for the machines of its namespace.
     fn pool(namespace: &str, network: &str, addresses: &str) -> Arc<MachinePool> {

@@ -35,7 +35,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::kinds::cluster_api::Key;
+use crate::cluster::key::Key;
+use crate::cluster::request::list;
 use crate::kinds::ipam_claim::vm_of_name;
 use crate::kinds::kubevirt_machine::{
     HandOut, Handed, Instance, KubevirtMachine, NetworkSecret, STATUS_MAP, created, is_deleted, secret, uid,
@@ -45,10 +46,10 @@ use crate::kinds::virtual_machine::{
     ADDRESSES_ANNOTATION, CloudInitKind, NetworkData, VirtualMachine, kubevirt_machine_of,
 };
 use crate::ledger::leases::Kinds;
-use crate::ledger::registry::Reservation;
+use crate::ledger::types::Reservation;
 use crate::machines::index::{Chosen, Memory};
 use crate::machines::sources::{Offer, Source, Sources};
-use crate::passes::{Problem, list};
+use crate::passes::Problem;
 use crate::pools::selection::Selected;
 
 /// Largest number of checks of machines that a guest does not name, in one pass.

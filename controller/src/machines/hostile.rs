@@ -8,8 +8,9 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 
+use crate::cluster::key::Key;
 use crate::hostile::each_object;
-use crate::kinds::cluster_api::{Key, Version};
+use crate::kinds::cluster_api::Version;
 use crate::kinds::kubevirt_machine::{NetworkSecret, addresses_of, read_records};
 use crate::machines::index::{Index, Kind};
 

@@ -12,14 +12,15 @@ use glowplug::host::records::ANNOTATION_PREFIX;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::DynamicObject;
 
-use crate::kinds::cluster_api::{Key, Version};
+use crate::cluster::key::Key;
+use crate::cluster::object::version_of;
+use crate::kinds::cluster_api::Version;
 use crate::kinds::ipam_claim::IpamClaim;
 use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{VirtualMachine, kubevirt_machine_of};
 use crate::machines::decision::{Notice, Stripped};
 use crate::machines::sources::MachineClaim;
-use crate::passes::version_of;
 use crate::pools::selection::{Selected, Selection};
 
 /// Largest number of VirtualMachines that one name of a KubevirtMachine can have, and of machines that the labels at one

@@ -28,7 +28,8 @@ use kube::api::DynamicObject;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::kinds::cluster_api::{GROUP, IpAddress, Key, PoolRef, Version, has_finalizer};
+use crate::cluster::key::Key;
+use crate::kinds::cluster_api::{GROUP, IpAddress, PoolRef, Version, has_finalizer};
 use crate::kinds::ipam_claim::{IpamClaim, claim_name};
 use crate::kinds::kubevirt_machine::{HandOut, Named, is_deleted, uid};
 use crate::kinds::pool::{AddressesFrom, HolderKind, PoolSpec, ProviderPoolRef};

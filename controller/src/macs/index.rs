@@ -18,19 +18,19 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use glowplug::network::parse_mac_address;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::DynamicObject;
 use pnet_base::MacAddr;
 use serde_json::{Value, json};
 
-use crate::kinds::cluster_api::Key;
+use crate::cluster::key::Key;
+use crate::cluster::object::version_of;
 use crate::kinds::mac_pool::{MAC_BITS, MAC_NETWORK, MacPool, MacPoolSpec, MacPoolStatus, parse_mac_lease_name};
 use crate::kinds::pool::{Holder, HolderKind, LeaseSpec};
 use crate::kinds::virtual_machine::{awaits_mac_addresses, by_name, interfaces, items, requires_mac_addresses};
 use crate::metrics::MacPoolCount;
-use crate::passes::version_of;
-use glowplug::network::parse_mac_address;
 
 /// The MAC addresses of a VirtualMachine.
 #[derive(Clone, Debug, PartialEq)]

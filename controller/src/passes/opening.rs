@@ -8,7 +8,8 @@ use glowplug::host::claim::Claim;
 use tokio::sync::watch;
 
 use crate::kinds::pool::HolderKind;
-use crate::ledger::registry::{RegistryHandle, Stopped};
+use crate::ledger::registry::RegistryHandle;
+use crate::ledger::types::Stopped;
 
 /// Synchronizes the parts of a leader before the first claim.
 #[derive(Clone)]

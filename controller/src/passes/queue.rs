@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::kinds::cluster_api::Key;
+use crate::cluster::key::Key;
 
 /// Pause after the first unfinished pass of a name. The pause doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);

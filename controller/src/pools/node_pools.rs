@@ -22,12 +22,11 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::cluster::events::Events;
-use crate::kinds::cluster_api::Key;
+use crate::cluster::key::{Key, PoolId};
 use crate::kinds::pool::{MachineNetwork, NodePoolRef, PoolSpec, StaticIPPool};
 use crate::kinds::virtual_machine::{hosted_clusters, node_pools};
 use crate::pools::selection::{MachinePool, Selection, cluster_of};
 use crate::pools::selection_cache::SelectionCache;
-use crate::pools::status::PoolId;
 
 /// Type of the condition of a NodePool. The enhancement defines this name.
 pub const CONDITION: &str = "KubevirtIPPoolExhausted";
@@ -395,7 +394,7 @@ fn members(spec: &PoolSpec) -> BTreeMap<&'static str, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pools::status::PoolObject;
+    use crate::pools::facts::PoolObject;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 

@@ -14,9 +14,9 @@ use std::collections::BTreeSet;
 use glowplug::host::nodepool::acpi_index;
 use serde_json::{Value, json};
 
+use crate::cluster::key::PoolId;
 use crate::kinds::virtual_machine::{NetworkData, VirtualMachine};
 use crate::pools::selection::{Selected, Selection};
-use crate::pools::status::PoolId;
 
 /// Path of the webhook for VirtualMachines.
 pub const MACHINES_PATH: &str = "/mutate-machines";
@@ -126,8 +126,8 @@ mod tests {
 
     use super::*;
     use crate::kinds::virtual_machine::{MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL};
+    use crate::pools::facts::PoolObject;
     use crate::pools::selection::MachinePool;
-    use crate::pools::status::PoolObject;
 
     /// Creates a pool in namespace `n` that selects every machine of this namespace, on network `infra/vlan10`.
     fn pool(name: &str, changes: &Value) -> Arc<MachinePool> {

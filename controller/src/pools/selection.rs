@@ -20,10 +20,10 @@ use glowplug::network::InterfaceName;
 use kube::api::DynamicObject;
 use kube::core::{Selector, SelectorExt as _};
 
-use crate::kinds::cluster_api::Key;
+use crate::cluster::key::{Key, PoolId};
 use crate::kinds::pool::{NodePoolRef, PoolSpec};
 use crate::kinds::virtual_machine::{Attachment, NODE_POOL_LABEL, VirtualMachine};
-use crate::pools::status::{PoolId, PoolObject};
+use crate::pools::facts::PoolObject;
 
 /// The pools that select machines, at one point in time.
 #[derive(Clone, Debug, Default)]

@@ -13,14 +13,13 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::client::serves;
+use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::cluster::watch::{Change, changes};
-use crate::kinds::cluster_api::Key;
 use crate::kinds::pool::StaticIPPool;
 use crate::kinds::virtual_machine::node_pools;
-use crate::pools::Scope;
+use crate::pools::facts::{PoolObject, Scope};
 use crate::pools::selection::{MachinePool, Selection};
-use crate::pools::status::{PoolId, PoolObject};
 
 /// Interval between two checks whether the API server serves NodePools.
 const DISCOVERY: Duration = Duration::from_secs(60);

@@ -3,40 +3,17 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
-use glowplug::diagnostic::Diagnostics;
 use glowplug::host::allocator::{Allocator, PoolError, PoolUsage};
 use glowplug::host::metrics::is_exhausted;
 use glowplug::host::pool::{Pool, overlaps};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::kinds::cluster_api::Key;
-use crate::kinds::pool::{AddressCount, CLUSTER_LABEL, FamilyCount, POOL_FINALIZER, PoolSpec, PoolStatus};
-
-/// Identity of a pool. The two kinds never share a name.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct PoolId {
-    /// Namespace of a [`StaticIPPool`](crate::kinds::pool::StaticIPPool). `None`: a
-    /// [`GlobalStaticIPPool`](crate::kinds::pool::GlobalStaticIPPool).
-    pub namespace: Option<String>,
-    /// Name of the object.
-    pub name: String,
-}
-
-/// A pool, as reported by a watch.
-#[derive(Clone, Debug)]
-pub struct PoolObject {
-    /// Metadata of the object.
-    pub metadata: ObjectMeta,
-    /// The specification, or the reason why it cannot be read.
-    pub spec: Result<PoolSpec, String>,
-    /// The stored status.
-    pub status: Option<PoolStatus>,
-}
+use crate::cluster::key::{Key, PoolId};
+use crate::kinds::pool::{AddressCount, CLUSTER_LABEL, FamilyCount, POOL_FINALIZER, PoolStatus};
+use crate::pools::facts::{PoolFacts, PoolObject};
 
 /// State of a pool in the registry.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -49,19 +26,6 @@ pub struct Observation {
 
 /// States of the pools in the registry, by the name of the pool.
 pub type Observations = BTreeMap<String, Observation>;
-
-/// Facts about a pool that claims need.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct PoolFacts {
-    /// UID of the object.
-    pub uid: String,
-    /// Whether a claim reuses the address that an earlier claim of the same name had.
-    pub sticky: bool,
-    /// Whether the pool allocates addresses; if not, the reason.
-    pub ready: Result<(), String>,
-    /// Network attachment definition of the IPAMClaims that the pool serves. `None`: the pool serves no IPAMClaims.
-    pub attachment: Option<Key>,
-}
 
 /// A change of a pool that must be written.
 #[derive(Clone, Debug, PartialEq)]
@@ -141,20 +105,6 @@ pub fn observe(allocator: &Allocator, usage: BTreeMap<&str, PoolUsage>) -> Obser
         }
     }
     observations
-}
-
-// === impl PoolObject ===
-
-impl PoolObject {
-    /// Reads a pool of either kind. A specification that cannot be read is an error in the pool.
-    #[must_use]
-    pub fn read(object: DynamicObject) -> Self {
-        let member = |name: &str| object.data.get(name).cloned().unwrap_or_default();
-        let spec = serde_json::from_value(member("spec")).map_err(|error| format!("spec: {error}"));
-        // A status that cannot be read is replaced.
-        let status = serde_json::from_value(member("status")).unwrap_or_default();
-        Self { metadata: object.metadata, spec, status }
-    }
 }
 
 // === impl Index ===
@@ -422,58 +372,13 @@ impl Verdict {
     }
 }
 
-// === impl PoolId ===
-
-impl PoolId {
-    /// The pool with this metadata.
-    #[must_use]
-    pub fn of(metadata: &ObjectMeta) -> Self {
-        Self { namespace: metadata.namespace.clone(), name: metadata.name.clone().unwrap_or_default() }
-    }
-
-    /// The pool with this name, as [`Display`](fmt::Display) writes it.
-    #[must_use]
-    pub fn parse(text: &str) -> Self {
-        match text.split_once('/') {
-            Some((namespace, name)) => Self { namespace: Some(namespace.to_owned()), name: name.to_owned() },
-            None => Self { namespace: None, name: text.to_owned() },
-        }
-    }
-
-    /// Checks the specification of this pool, as [`PoolSpec::check`] does.
-    #[must_use]
-    pub fn check(&self, spec: &PoolSpec) -> (Option<Pool>, Diagnostics) {
-        spec.check(self.namespace.as_deref(), &self.name)
-    }
-
-    /// Checks the specification of this pool.
-    ///
-    /// # Errors
-    ///
-    /// The specification is invalid. The error has one line for each diagnostic.
-    pub fn check_lines(&self, spec: &PoolSpec) -> Result<Pool, String> {
-        let (pool, diagnostics) = self.check(spec);
-        pool.ok_or_else(|| {
-            let lines: Vec<String> = diagnostics.kept().iter().map(ToString::to_string).collect();
-            lines.join("\n")
-        })
-    }
-}
-
-impl fmt::Display for PoolId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.namespace {
-            Some(namespace) => write!(f, "{namespace}/{}", self.name),
-            None => f.write_str(&self.name),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use glowplug::host::allocator::Usage;
+    use kube::api::DynamicObject;
 
     use super::*;
+    use crate::kinds::pool::PoolSpec;
 
     fn metadata(namespace: Option<&str>, name: &str, second: i64) -> ObjectMeta {
         ObjectMeta {

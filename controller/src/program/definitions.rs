@@ -11,8 +11,8 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::Value;
 use tokio::time::sleep;
 
+use crate::cluster::request::ask;
 use crate::kinds::pool::definitions;
-use crate::passes::ask;
 
 /// Interval between two checks.
 const PAUSE: Duration = Duration::from_secs(5);

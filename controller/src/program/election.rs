@@ -16,7 +16,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::cluster::client::Writes;
+use crate::cluster::term::{Term, Writes};
 
 /// Time that the API server has to answer the last writes of a leader that stops.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,15 +27,6 @@ pub struct Candidate {
     api: Api<Lease>,
     name: String,
     view: View,
-}
-
-/// A time in which a replica leads. A renewal of the Lease extends the term; another leader always ends it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Term {
-    /// Counts the terms of the replica.
-    number: u64,
-    /// `None`: the term has no end, because there is no election.
-    end: Option<Instant>,
 }
 
 /// State of a candidate, without the API server.
@@ -57,25 +48,6 @@ enum Step {
     Create(LeaseSpec),
     Replace(Box<Lease>),
     Wait,
-}
-
-// === impl Term ===
-
-impl Term {
-    /// The term of a replica without an election.
-    pub const ENDLESS: Self = Self { number: 0, end: None };
-
-    /// Whether the term includes this time.
-    #[must_use]
-    pub fn includes(self, time: Instant) -> bool {
-        self.end.is_none_or(|end| time < end)
-    }
-
-    /// Whether `term` is this term, with the same or another end.
-    #[must_use]
-    pub fn is(self, term: Option<Self>) -> bool {
-        term.is_some_and(|term| term.number == self.number)
-    }
 }
 
 // === impl Candidate ===

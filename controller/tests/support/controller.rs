@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use glowplug_controller::kinds::pool::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
 use glowplug_controller::metrics::Metrics;
-use glowplug_controller::pools::Scope;
+use glowplug_controller::pools::facts::Scope;
 use glowplug_controller::pools::selection_cache::SelectionCache;
 use glowplug_controller::program::run::reconcile;
 use kube::api::{

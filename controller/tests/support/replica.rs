@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use glowplug_controller::metrics::Metrics;
-use glowplug_controller::pools::Scope;
+use glowplug_controller::pools::facts::Scope;
 use glowplug_controller::pools::selection_cache::SelectionCache;
 use glowplug_controller::serve::{Certificate, Phase, serve};
 use glowplug_controller::webhook::Webhooks;

@@ -31,10 +31,11 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use crate::claims::decision::{Held, finalizers, held_by, why_not_ready, without};
-use crate::kinds::cluster_api::{CLAIM_FINALIZER, Key, REQUEST_ANNOTATION, has_finalizer, is_in_use};
+use crate::cluster::key::{Key, PoolId};
+use crate::kinds::cluster_api::{CLAIM_FINALIZER, REQUEST_ANNOTATION, has_finalizer, is_in_use};
 use crate::kinds::ipam_claim::{Failure, IpamClaim, IpsAllocated, vm_of_name};
 use crate::passes::Problem;
-use crate::pools::status::{PoolFacts, PoolId};
+use crate::pools::facts::PoolFacts;
 
 /// State of one name.
 #[derive(Clone, Debug)]

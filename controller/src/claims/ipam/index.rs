@@ -6,11 +6,11 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::DynamicObject;
 
 use crate::claims::ipam::decision::{Recorded, Serving, View};
-use crate::kinds::cluster_api::{CLAIM_FINALIZER, Key, has_finalizer};
+use crate::cluster::key::{Key, PoolId};
+use crate::cluster::object::version_of;
+use crate::kinds::cluster_api::{CLAIM_FINALIZER, has_finalizer};
 use crate::kinds::ipam_claim::{IpamClaim, network_name, vm_of_name};
-use crate::passes::version_of;
-use crate::pools::Facts;
-use crate::pools::status::PoolId;
+use crate::pools::facts::Facts;
 
 /// All known claims, by name.
 #[derive(Debug, Default)]
@@ -250,7 +250,7 @@ mod tests {
     use super::super::guest_of;
     use super::*;
     use crate::hostile::each_object;
-    use crate::pools::status::PoolFacts;
+    use crate::pools::facts::PoolFacts;
 
     fn key(namespace: &str, name: &str) -> Key {
         Key { namespace: namespace.to_owned(), name: name.to_owned() }

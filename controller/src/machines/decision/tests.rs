@@ -4,10 +4,10 @@ use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::cluster::key::PoolId;
 use crate::kinds::cluster_api::{IpAddress, Version};
 use crate::kinds::ipam_claim::IpamClaim;
 use crate::machines::sources::MachineClaim;
-use crate::pools::status::PoolId;
 
 fn key() -> Key {
     Key { namespace: "n".to_owned(), name: "w".to_owned() }

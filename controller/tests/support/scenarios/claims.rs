@@ -2,7 +2,7 @@
 
 use glowplug_controller::cluster::object::Object;
 use glowplug_controller::kinds::pool::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPPool};
-use glowplug_controller::pools::Scope;
+use glowplug_controller::pools::facts::Scope;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use glowplug_controller::cluster::client::Writes;
-use glowplug_controller::program::election::{Candidate, Term};
+use glowplug_controller::cluster::term::Term;
+use glowplug_controller::cluster::term::Writes;
+use glowplug_controller::program::election::Candidate;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube::api::{Patch, PatchParams};

@@ -7,7 +7,7 @@ use glowplug::render::dracut;
 use glowplug_controller::cluster::events::Events;
 use glowplug_controller::kinds::pool::{NodePoolRef, PoolSpec, StaticIPPool};
 use glowplug_controller::kinds::virtual_machine::MACHINES_LABEL;
-use glowplug_controller::pools::Scope;
+use glowplug_controller::pools::facts::Scope;
 use glowplug_controller::pools::namespaces::Namespaces;
 use glowplug_controller::pools::node_pools::{CONDITION, NodePools};
 use glowplug_controller::pools::selection_cache::SelectionCache;

@@ -8,7 +8,7 @@ use glowplug::host::allocator::{ClaimError, PoolError};
 use glowplug::host::claim::{Allocation, Claim, Claimant, Record, Request};
 use glowplug::host::pool::Pool;
 use glowplug_controller::kinds::pool::{HolderKind, PoolSpec, StaticIPLease};
-use glowplug_controller::ledger::registry::Answer;
+use glowplug_controller::ledger::types::Answer;
 use kube::Api;
 
 use crate::support::Cluster;

@@ -9,7 +9,7 @@ use glowplug_controller::kinds::virtual_machine::{
     MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, MACHINES_LABEL, NODE_POOL_LABEL, kubevirt_machines, node_pools,
     virtual_machines,
 };
-use glowplug_controller::pools::Scope;
+use glowplug_controller::pools::facts::Scope;
 use glowplug_controller::pools::reference::MACHINES_PATH;
 use glowplug_controller::pools::selection_cache::SelectionCache;
 use glowplug_controller::webhook::POOLS_PATH;

@@ -1,0 +1,86 @@
+//! Names of objects and of pools.
+
+use std::fmt;
+
+use glowplug::host::claim::Machine;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+/// Namespace and name of an object.
+#[derive(Clone, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Key {
+    /// Namespace of the object.
+    pub namespace: String,
+    /// Name of the object.
+    pub name: String,
+}
+
+/// Identity of a pool. The two kinds never share a name.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct PoolId {
+    /// Namespace of a [`StaticIPPool`](crate::kinds::pool::StaticIPPool). `None`: a
+    /// [`GlobalStaticIPPool`](crate::kinds::pool::GlobalStaticIPPool).
+    pub namespace: Option<String>,
+    /// Name of the object.
+    pub name: String,
+}
+
+impl Key {
+    /// The key of an object.
+    #[must_use]
+    pub fn of(metadata: &ObjectMeta) -> Self {
+        Self {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+        }
+    }
+
+    /// The key of the object of a holder in the ledger.
+    #[must_use]
+    pub fn of_machine(machine: &Machine) -> Self {
+        Self { namespace: machine.namespace.clone(), name: machine.name.clone() }
+    }
+
+    /// The object of this key and UID, as the holder in the ledger.
+    #[must_use]
+    pub fn holder(&self, uid: &str) -> Machine {
+        Machine { namespace: self.namespace.clone(), name: self.name.clone(), uid: uid.to_owned() }
+    }
+}
+
+impl From<(&str, &str)> for Key {
+    fn from((namespace, name): (&str, &str)) -> Self {
+        Self { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl PoolId {
+    /// The pool with this metadata.
+    #[must_use]
+    pub fn of(metadata: &ObjectMeta) -> Self {
+        Self { namespace: metadata.namespace.clone(), name: metadata.name.clone().unwrap_or_default() }
+    }
+
+    /// The pool with this name, as [`Display`](fmt::Display) writes it.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        match text.split_once('/') {
+            Some((namespace, name)) => Self { namespace: Some(namespace.to_owned()), name: name.to_owned() },
+            None => Self { namespace: None, name: text.to_owned() },
+        }
+    }
+}
+
+impl fmt::Display for PoolId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "{namespace}/{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}

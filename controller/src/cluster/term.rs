@@ -1,0 +1,44 @@
+//! The time in which a replica leads, and the writes of a leader that have no answer yet.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::RwLock;
+use tokio::time::{Instant, timeout};
+
+/// A time in which a replica leads. A renewal of the Lease extends the term; another leader always ends it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Term {
+    /// Counts the terms of the replica.
+    pub(crate) number: u64,
+    /// `None`: the term has no end, because there is no election.
+    pub(crate) end: Option<Instant>,
+}
+
+/// The writes of a leader that the API server has not answered yet.
+#[derive(Clone, Debug, Default)]
+pub struct Writes(pub(crate) Arc<RwLock<()>>);
+
+impl Term {
+    /// The term of a replica without an election.
+    pub const ENDLESS: Self = Self { number: 0, end: None };
+
+    /// Whether the term includes this time.
+    #[must_use]
+    pub fn includes(self, time: Instant) -> bool {
+        self.end.is_none_or(|end| time < end)
+    }
+
+    /// Whether `term` is this term, with the same or another end.
+    #[must_use]
+    pub fn is(self, term: Option<Self>) -> bool {
+        term.is_some_and(|term| term.number == self.number)
+    }
+}
+
+impl Writes {
+    /// Waits until every write is answered. Returns `false` if a write has no answer after `limit`.
+    pub async fn are_answered(&self, limit: Duration) -> bool {
+        timeout(limit, self.0.write()).await.is_ok()
+    }
+}
