@@ -162,13 +162,6 @@ impl Observer {
     }
 }
 
-impl Default for Observer {
-    /// Creates an observer for a leader without [`Macs`]: the objects are dropped.
-    fn default() -> Self {
-        Self(mpsc::unbounded_channel().0)
-    }
-}
-
 // === impl Macs ===
 
 impl Macs {

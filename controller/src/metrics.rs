@@ -12,8 +12,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use crate::ledger::types::Answer;
-
 /// Histograms by two labels.
 pub type Histograms = Family<[(&'static str, &'static str); 2], Histogram, fn() -> Histogram>;
 
@@ -119,11 +117,13 @@ impl Metrics {
     }
 
     /// Counts the result of a claim: `glowplug_claims_total{result="allocated|exhausted|refused"}`.
-    pub fn count_claim(&self, answer: &Answer) {
-        let result = match answer {
-            Ok(_) => "allocated",
-            Err(ClaimError::Exhausted { .. }) => "exhausted",
-            Err(_) => "refused",
+    ///
+    /// `refusal` is the reason for which the claim got no address.
+    pub fn count_claim(&self, refusal: Option<&ClaimError>) {
+        let result = match refusal {
+            None => "allocated",
+            Some(ClaimError::Exhausted { .. }) => "exhausted",
+            Some(_) => "refused",
         };
         self.claims.get_or_create(&[("result", result)]).inc();
     }

@@ -171,7 +171,7 @@ fn the_columns_are_those_of_the_kinds() {
 /// Whether the program has a metric of this name.
 fn metrics() -> impl Fn(&&str) -> bool {
     let metrics = Metrics::default();
-    metrics.count_claim(&Ok(Vec::new()));
+    metrics.count_claim(None);
     metrics.set_macs([(MacAddr::new(2, 0, 0, 0, 0, 1), 2)], [("workers", MacPoolCount::default())]);
     metrics.webhook_seconds.get_or_create(&[("webhook", "pools"), ("result", "allowed")]).observe(0.001);
     // The library has the metrics of pools.

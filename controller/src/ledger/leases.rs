@@ -31,7 +31,7 @@ use crate::cluster::watch::events;
 use crate::kinds::lease_name::{lease_name, parse_lease_name};
 use crate::kinds::mac_pool::parse_mac_lease_name;
 use crate::kinds::pool::{Holder, HolderKind, LeaseSpec, StaticIPLease};
-use crate::macs::Observer;
+use crate::ledger::types::MacLeases;
 use crate::metrics::Metrics;
 
 /// Largest number of concurrent writes.
@@ -124,9 +124,9 @@ struct ApiTransaction<'l>(&'l mut ApiLedger);
 
 impl ApiLedger {
     /// The ledger of the cluster of `client`. Requests run on `runtime`, which must not be the runtime of the thread
-    /// that calls the ledger. `macs` receives the leases of MAC addresses, which are not part of this ledger.
+    /// that calls the ledger. `mac_leases` receives the leases of MAC addresses, which are not part of this ledger.
     #[must_use]
-    pub fn new(client: Client, runtime: Handle, metrics: Arc<Metrics>, macs: Observer) -> Self {
+    pub fn new(client: Client, runtime: Handle, metrics: Arc<Metrics>, mac_leases: MacLeases) -> Self {
         let kind = ApiResource::erase::<StaticIPLease>(&());
         let leases = events(Api::all_with(client.clone(), &kind), watcher::Config::default());
         let api: Api<DynamicObject> = Api::all_with(client, &kind);
@@ -136,11 +136,11 @@ impl ApiLedger {
             while let Some(event) = leases.next().await {
                 match &event {
                     Event::InitApply(lease) | Event::Apply(lease) | Event::Delete(lease) if is_of_mac(lease) => {
-                        macs.lease(event);
+                        mac_leases(event);
                         continue;
                     }
                     Event::InitApply(_) | Event::Apply(_) | Event::Delete(_) => {}
-                    Event::Init | Event::InitDone => macs.lease(event.clone()),
+                    Event::Init | Event::InitDone => mac_leases(event.clone()),
                 }
                 if sender.send(event).await.is_err() {
                     return;

@@ -29,8 +29,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::cluster::key::PoolId;
 use crate::kinds::pool::HolderKind;
 use crate::ledger::leases::{ApiLedger, Kinds, Learned};
-use crate::ledger::types::{Answer, Reservation, Served, Stopped};
-use crate::macs::Observer;
+use crate::ledger::types::{Answer, MacLeases, Reservation, Served, Stopped};
 use crate::metrics::Metrics;
 
 /// Largest number of single claims that are processed together.
@@ -97,8 +96,8 @@ struct Announcer {
 // === impl RegistryHandle ===
 
 impl RegistryHandle {
-    /// Starts the owner of the leases of a cluster. The owner lists the leases before it responds to commands. `macs`
-    /// receives the leases of MAC addresses.
+    /// Starts the owner of the leases of a cluster. The owner lists the leases before it responds to commands.
+    /// `mac_leases` receives the leases of MAC addresses.
     ///
     /// # Errors
     ///
@@ -107,7 +106,7 @@ impl RegistryHandle {
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub fn start(client: Client, metrics: Arc<Metrics>, macs: Observer) -> io::Result<(Self, Served)> {
+    pub fn start(client: Client, metrics: Arc<Metrics>, mac_leases: MacLeases) -> io::Result<(Self, Served)> {
         let (sender, commands) = channel();
         let (claims, of_claims) = mpsc::unbounded_channel();
         let (ipam_claims, of_ipam_claims) = mpsc::unbounded_channel();
@@ -118,7 +117,7 @@ impl RegistryHandle {
         let link = Link { commands, queued: VecDeque::new(), served, changes, works };
         let runtime = Handle::current();
         thread::Builder::new().name("registry".to_owned()).spawn(move || {
-            if let Some(mut owner) = Owner::open(&client, &runtime, metrics, &macs, link) {
+            if let Some(mut owner) = Owner::open(&client, &runtime, metrics, &mac_leases, link) {
                 owner.run();
             }
         })?;
@@ -461,9 +460,15 @@ fn job<T: Send + 'static>(
 
 impl Owner {
     /// Lists the leases. `None` when every handle is dropped first.
-    fn open(client: &Client, runtime: &Handle, metrics: Arc<Metrics>, macs: &Observer, mut link: Link) -> Option<Self> {
+    fn open(
+        client: &Client,
+        runtime: &Handle,
+        metrics: Arc<Metrics>,
+        mac_leases: &MacLeases,
+        mut link: Link,
+    ) -> Option<Self> {
         let open = |_: &mut Link| {
-            let ledger = ApiLedger::new(client.clone(), runtime.clone(), Arc::clone(&metrics), macs.clone());
+            let ledger = ApiLedger::new(client.clone(), runtime.clone(), Arc::clone(&metrics), mac_leases.clone());
             let (kinds, learned) = (ledger.kinds(), ledger.learned());
             Ok((Registry::open(ledger)?, kinds, learned))
         };
@@ -516,7 +521,7 @@ impl Owner {
         });
         for (count, caller) in callers {
             let answers: Vec<Answer> = answers.by_ref().take(count).collect();
-            answers.iter().for_each(|answer| self.metrics.count_claim(answer));
+            answers.iter().for_each(|answer| self.metrics.count_claim(answer.as_ref().err()));
             // The caller may have stopped waiting.
             let _ = caller.send(answers);
         }

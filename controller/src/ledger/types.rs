@@ -3,9 +3,12 @@
 use std::error::Error;
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Allocation, Conflict, Machine};
+use kube::api::DynamicObject;
+use kube::runtime::watcher::Event;
 use tokio::sync::mpsc;
 
 /// An address that is not allocated while the object of the conflict exists. The text is the network. `None`: every network
@@ -18,6 +21,9 @@ pub type Answer = Result<Vec<Allocation>, ClaimError>;
 /// Objects with new addresses: they had to wait for them, or another leader has written the leases. Each object is sent at
 /// least once.
 pub type Holders = mpsc::UnboundedReceiver<Machine>;
+
+/// Receives the events of leases of MAC addresses, which are watched together with the leases of IP addresses.
+pub type MacLeases = Arc<dyn Fn(Event<DynamicObject>) + Send + Sync>;
 
 /// Objects with new addresses, by their kind.
 #[derive(Debug)]

@@ -230,8 +230,10 @@ pub async fn reconcile(
 ) -> anyhow::Result<Infallible> {
     let began = Instant::now();
     let (macs, observer) = Macs::new(client.clone(), Arc::clone(metrics), scope.clone());
+    let of_macs = observer.clone();
+    let mac_leases = Arc::new(move |event| of_macs.lease(event));
     let (registry, served) =
-        RegistryHandle::start(client.clone(), Arc::clone(metrics), observer.clone()).context("starting a thread")?;
+        RegistryHandle::start(client.clone(), Arc::clone(metrics), mac_leases).context("starting a thread")?;
     let pools = Pools::new(client.clone(), scope, registry.clone(), Arc::clone(metrics)).with_clusters_of(selection);
     let namespaces = Namespaces::new(client.clone(), selection);
     let namespaces_of_macs = Namespaces::of_macs(client.clone(), macs.namespaces());

@@ -12,7 +12,6 @@ use glowplug_controller::kinds::pool::{HolderKind, LeaseSpec, PoolSpec, StaticIP
 use glowplug_controller::ledger::leases::{ApiLedger, Kinds};
 use glowplug_controller::ledger::registry::RegistryHandle;
 use glowplug_controller::ledger::types::{Served, Stopped};
-use glowplug_controller::macs::Observer;
 use glowplug_controller::metrics::Metrics;
 use glowplug_controller::pools::Pools;
 use glowplug_controller::pools::facts::Scope;
@@ -80,7 +79,7 @@ pub fn version(object: &impl ResourceExt) -> u64 {
 
 /// An owner of the registry of a cluster, as in the program.
 pub fn owner(client: Client) -> (RegistryHandle, Served) {
-    RegistryHandle::start(client, Arc::new(Metrics::default()), Observer::default()).unwrap()
+    RegistryHandle::start(client, Arc::new(Metrics::default()), Arc::new(drop)).unwrap()
 }
 
 /// A leader that works on the pools of a namespace, as the program does. Dropping it simulates a crash.
@@ -125,7 +124,7 @@ impl Leader {
     pub async fn try_start(client: Client, pool: Pool) -> Result<Self, String> {
         let runtime = Handle::current();
         let metrics = Arc::new(Metrics::default());
-        let ledger = ApiLedger::new(client, runtime, metrics, Observer::default());
+        let ledger = ApiLedger::new(client, runtime, metrics, Arc::new(drop));
         let kinds = ledger.kinds();
         let open = move || {
             let mut registry = Registry::open(ledger).map_err(text)?;
