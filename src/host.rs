@@ -73,10 +73,13 @@ pub mod expand;
 pub mod free_ranges;
 pub mod image;
 pub mod ledger;
+mod members;
 pub mod metrics;
 #[doc(hidden)]
 pub mod nodepool;
 pub mod pool;
+#[doc(hidden)]
+pub mod pools_file;
 pub mod records;
 pub mod registry;
 #[doc(hidden)]

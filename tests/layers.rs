@@ -5,6 +5,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use tempfile::TempDir;
+
+use crate::support::imports::{between_modules, circles, imports};
+
 /// Each layer, and the modules of this crate that it may import.
 const LAYERS: [(&str, &[&str]); 10] = [
     ("atomic_file", &[]),
@@ -79,4 +83,52 @@ fn no_layer_but_the_drives_and_the_guest_touches_a_file_a_process_or_a_clock() {
         }
     }
     assert_eq!(offences, Vec::<String>::new());
+}
+
+#[test]
+fn no_files_use_each_others_items() {
+    let imports = imports(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs"));
+    assert_eq!(circles(&imports), Vec::<Vec<String>>::new());
+    assert_eq!(circles(&between_modules(&imports)), Vec::<Vec<String>>::new());
+}
+
+/// The circles among files and among modules of a crate with these files.
+fn circles_of(files: &[(&str, &str)]) -> [Vec<Vec<String>>; 2] {
+    let folder = TempDir::new().unwrap();
+    for (name, text) in files {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let imports = imports(&folder.path().join("lib.rs"));
+    [circles(&imports), circles(&between_modules(&imports))]
+}
+
+#[test]
+fn a_parent_that_uses_and_provides_items_of_its_submodules_is_a_circle() {
+    let (lib, child) = (("lib.rs", "mod a;"), ("a/b.rs", "use super::A;\npub struct B(A);"));
+    let parent = ("a.rs", "mod b;\npub struct A;\nfn new() -> b::B { b::B(A) }");
+    assert_eq!(circles_of(&[lib, child, parent]), [vec![vec!["a.rs".to_owned(), "a/b.rs".to_owned()]], vec![]]);
+    let parent = ("a.rs", "mod b;\npub use b::B;\npub struct A;");
+    assert_eq!(circles_of(&[lib, child, parent]), [Vec::<Vec<String>>::new(), Vec::new()]);
+}
+
+#[test]
+fn a_reexported_item_is_an_item_of_its_file() {
+    let files = [
+        ("lib.rs", "mod a;\nmod c;"),
+        ("a.rs", "mod b;\nmod d;\npub use b::{B, b as other};\npub use d::*;"),
+        ("a/b.rs", "use crate::c;\npub struct B;\npub fn b() { c::c() }"),
+        ("a/d.rs", "pub struct D;"),
+        (
+            "c.rs",
+            "use crate::a::{self, D};\n// use crate::a::B;\npub fn c() { let _: D = \"a::B\"; }\n#[cfg(test)]\nmod tests { use crate::a::B; }",
+        ),
+    ];
+    // `c` uses `a/d`, and `a/b` uses `c`: a circle of the modules `a` and `c`, and none of files.
+    assert_eq!(circles_of(&files), [vec![], vec![vec!["a".to_owned(), "c".to_owned()]]]);
+    let mut files = files;
+    files[4].1 = "use crate::a;\npub fn c() { a::other(a::B) }";
+    let both = vec!["a/b.rs".to_owned(), "c.rs".to_owned()];
+    assert_eq!(circles_of(&files), [vec![both], vec![vec!["a".to_owned(), "c".to_owned()]]]);
 }

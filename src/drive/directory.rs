@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::Mode;
 
-use super::{Files, MAX_ENTRIES, ReadError, is_name, parts};
+use super::source::{Files, MAX_ENTRIES, ReadError, is_name, parts};
 
 /// Directory with the files of a drive.
 #[derive(Debug)]

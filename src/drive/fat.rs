@@ -7,7 +7,7 @@
 
 use std::io::{self, ErrorKind};
 
-use super::ReadAt;
+use super::source::ReadAt;
 use super::window::{self, u16_le, u32_le};
 
 const BOOT_SECTOR: usize = 512;

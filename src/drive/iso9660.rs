@@ -11,8 +11,8 @@
 
 use std::io::{self, ErrorKind};
 
+use super::source::{Files, MAX_ENTRIES, ReadAt, ReadError, is_name, parts};
 use super::window::{self, Window, u16_le, u32_le};
-use super::{Files, MAX_ENTRIES, ReadAt, ReadError, is_name, parts};
 
 /// Size of a block, in bytes. Other sizes are not read, and no common tool writes them.
 const BLOCK: usize = 2048;

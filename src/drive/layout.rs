@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Files, ReadError};
+use super::source::{Files, ReadError};
 
 /// Largest file that is read from a drive, in bytes.
 pub const MAX_FILE: usize = 1024 * 1024;

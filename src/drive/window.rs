@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{ReadAt, ReadError};
+use super::source::{ReadAt, ReadError};
 
 /// Size of one read, in bytes. All directories of a drive from KubeVirt fit, so one read is enough for them.
 const WIDTH: usize = 16 * 1024;

@@ -32,7 +32,7 @@ use super::address::{AddressError, Entry};
 use super::pool::{Pool, PoolSpec};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{Object, Value};
-use crate::host::pool::Members;
+use crate::host::members::Members;
 use crate::network::{Family, InterfaceName};
 
 /// The network settings of a NodePool, as fields of the KubevirtMachineTemplate.
@@ -339,7 +339,8 @@ pub fn acpi_index(interface: &InterfaceName) -> Option<u16> {
 mod tests {
     use super::*;
     use crate::formats::{Meaning, read_network};
-    use crate::host::pool::{TemplateFacts, read_pools};
+    use crate::host::pool::TemplateFacts;
+    use crate::host::pools_file::read_pools;
     use crate::render::dracut;
 
     /// The example NodePool of the enhancement, with the subnet of the machines added.

@@ -11,7 +11,6 @@
 //! A subnet has the prefix length of the pool. The rule applies to each subnet that contains addresses of the pool.
 //! There may be too many subnets to list, so their first and last addresses are computed on demand.
 
-mod file;
 mod overlap;
 mod reserved;
 mod spec;
@@ -28,10 +27,8 @@ use ipnetwork::IpNetwork;
 use super::address::{AddressRange, AddressSet};
 use crate::network::{Family, InterfaceName};
 
-pub use file::read_pools;
 pub use overlap::{Overlap, Overlaps, overlaps};
 pub use reserved::{ReservedAddress, ReservedAddresses, ReservedRange};
-pub(crate) use spec::Members;
 pub use spec::PoolSpec;
 pub use stored::PoolDifference;
 pub use template::TemplateFacts;
@@ -483,6 +480,7 @@ impl fmt::Display for Reserved {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::host::pools_file::read_pools;
     use proptest::prelude::*;
 
     /// The pool of a document that has exactly one pool.

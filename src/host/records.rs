@@ -8,12 +8,16 @@
 
 mod list;
 mod merge;
+mod names;
 mod object;
 #[cfg(test)]
 mod tests;
 
 pub use list::{MAX_OBJECT, MAX_OBJECTS, ReadError};
-pub use merge::{Inventory, ObjectDiagnostic, Report, Unrecorded};
+pub use merge::{Inventory, Report, Unrecorded};
+#[doc(hidden)]
+pub use names::{ANNOTATION_PREFIX, API_VERSION, NETWORK_PREFIX, NODE_POOL_ANNOTATION, STATUS_FIELD};
+pub use object::ObjectDiagnostic;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -26,28 +30,6 @@ use serde_json::{Map, Value, json};
 use super::claim::{Allocation, Machine};
 use crate::network::InterfaceName;
 use object::{Kind, Object, ObjectReader};
-
-/// Start of the key of the annotation that records addresses; the name of the interface follows.
-#[doc(hidden)]
-pub const ANNOTATION_PREFIX: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-";
-
-/// Annotation that HyperShift sets to the NodePool of a machine, as `namespace/name`. Cluster API copies the annotation
-/// from the MachineDeployment to the KubevirtMachine.
-#[doc(hidden)]
-pub const NODE_POOL_ANNOTATION: &str = "hypershift.openshift.io/nodePool";
-
-/// Start of the key of our own annotation with the network of a record; the name of the interface follows. The formats
-/// of the enhancement have no field for the network, and this program does not change these formats.
-#[doc(hidden)]
-pub const NETWORK_PREFIX: &str = "ipam.glowplug.dev/network-";
-
-/// Name of the member of the status that has the status map.
-#[doc(hidden)]
-pub const STATUS_FIELD: &str = "allocatedBootstrapAddresses";
-
-/// API version of KubevirtMachines, the only version of Cluster API's provider for KubeVirt.
-#[doc(hidden)]
-pub const API_VERSION: &str = "infrastructure.cluster.x-k8s.io/v1alpha1";
 
 /// The objects of lists, reduced to the members that matter for records.
 ///

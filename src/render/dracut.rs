@@ -7,10 +7,12 @@
 
 mod device_names;
 mod karg;
+mod program;
 #[cfg(test)]
 mod tests;
 
 pub use karg::{Karg, Method};
+pub(super) use program::Program;
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
@@ -31,15 +33,6 @@ use device_names::DeviceNames;
 /// KiB. This limit leaves room for the arguments of other programs.
 #[doc(hidden)]
 pub const MAX_BYTES: usize = 32 * 1024;
-
-/// Program that reads the arguments.
-#[derive(Clone, Copy, Eq, PartialEq)]
-pub(super) enum Program {
-    /// `nm-initrd-generator`.
-    NetworkManager,
-    /// The scripts of dracut's module `network-legacy`.
-    NetworkLegacy,
-}
 
 /// A network as kernel arguments.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
+use glowplug::host::pool::{Pool, TemplateFacts};
+use glowplug::host::pools_file::read_pools;
 
 use super::Rng;
 

@@ -12,7 +12,8 @@ use std::path::Path;
 
 use glowplug::host::claim::{Allocation, Claim, Machine, Request};
 use glowplug::host::ledger::SqliteLedger;
-use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
+use glowplug::host::pool::{Pool, TemplateFacts};
+use glowplug::host::pools_file::read_pools;
 use glowplug::host::registry::Registry;
 
 use crate::support::time;

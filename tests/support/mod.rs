@@ -5,6 +5,7 @@
 
 pub(crate) mod cases;
 pub(crate) mod documents;
+pub(crate) mod imports;
 pub(crate) mod models;
 pub(crate) mod network_config;
 pub(crate) mod profiles;

@@ -12,7 +12,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use glowplug::host::pool::{PoolSpec as FileSpec, read_pools};
+use glowplug::host::pool::PoolSpec as FileSpec;
+use glowplug::host::pools_file::read_pools;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};

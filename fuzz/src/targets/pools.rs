@@ -8,7 +8,8 @@ use glowplug::host::address::{Entry, parse_address, parse_interface_address};
 use glowplug::host::claim::{Allocation, Claimant, Machine};
 use glowplug::host::expand::{Grant, Template};
 use glowplug::host::nodepool::MachineTemplate;
-use glowplug::host::pool::{Pool, PoolSpec, Space, TemplateFacts, overlaps, read_pools};
+use glowplug::host::pool::{Pool, PoolSpec, Space, TemplateFacts, overlaps};
+use glowplug::host::pools_file::read_pools;
 use glowplug::network::Family;
 use ipnetwork::IpNetwork;
 

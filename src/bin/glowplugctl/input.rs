@@ -19,6 +19,7 @@ use glowplug::host::claim::{Machine, is_object_name};
 use glowplug::host::expand::Template;
 use glowplug::host::ledger::{OpenError, SqliteLedger};
 use glowplug::host::pool::{self, Overlap, Overlaps, Pool, PoolSpec, TemplateFacts};
+use glowplug::host::pools_file::read_pools;
 use glowplug::host::records::{Inventory, KubevirtMachine, Objects};
 use glowplug::host::registry::Registry;
 use glowplug::network::{InterfaceName, parse_mac_address};
@@ -192,7 +193,7 @@ impl PoolFiles {
         let template = template_file.map(read_template).transpose()?;
         let (mut read, mut names) = (Self::default(), BTreeSet::new());
         for path in files {
-            let (specs, mut diagnostics) = pool::read_pools(&self::read(path, MAX_LIST_BYTES)?);
+            let (specs, mut diagnostics) = read_pools(&self::read(path, MAX_LIST_BYTES)?);
             for spec in &specs {
                 let facts = template.as_ref().map(|template| template_facts(template, spec)).transpose();
                 let facts = in_template(facts, template_file)?.unwrap_or_default();

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 use jiff::Timestamp;
 
-use super::{Allocator, ClaimError, is_namesake};
+use super::state::{Allocator, is_namesake};
+use super::types::ClaimError;
 use crate::host::change::{Change, Journal};
 use crate::host::claim::{Claimant, Conflict, Lease, Machine, Record};
 use crate::host::pool::{Pool, Reserved, ReservedAddress};

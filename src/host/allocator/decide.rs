@@ -5,38 +5,12 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::queue::Queue;
-use super::{Allocator, ClaimError, allocations, is_namesake, with_prefix};
+use super::state::{Allocator, allocations, is_namesake, with_prefix};
+use super::types::ClaimError;
+use super::want::{Move, Refusal, Want, Wants};
 use crate::host::change::{Change, Journal, storable};
 use crate::host::claim::{Allocation, Claim, Claimant, Lease, Machine};
 use crate::network::Family;
-
-/// Changes that serve a claim: addresses to allocate, and held addresses that move to another pool.
-#[derive(Default)]
-pub(super) struct Wants {
-    pub(super) lacks: Vec<Want>,
-    moves: Vec<Move>,
-}
-
-/// An address that a claim lacks.
-pub(super) struct Want {
-    pub(super) pool: Arc<str>,
-    pub(super) family: Family,
-    named: Option<IpAddr>,
-}
-
-/// A held address whose lease moves to another pool of its network.
-struct Move {
-    network: Arc<str>,
-    address: IpAddr,
-    lease: Lease,
-}
-
-/// Why a claim is not served.
-pub(super) enum Refusal {
-    Exhausted(Queue),
-    Other(ClaimError),
-}
 
 // === impl Allocator ===
 

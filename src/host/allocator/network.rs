@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::Allocator;
 use crate::host::address::AddressRange;
 use crate::host::claim::{Claimant, Conflict, Lease, Machine};
 use crate::host::free_ranges::FreeRanges;
@@ -132,68 +131,29 @@ impl Network {
         free_by_family
     }
 
-    fn mentions(&self, address: IpAddr, machine: &Machine) -> bool {
-        self.lease(address).is_some_and(|lease| lease.claimant.machine == *machine)
-            || self.conflicts.get(&address).is_some_and(|machines| machines.contains_key(machine))
-    }
-}
-
-fn addresses(range: &AddressRange) -> RangeInclusive<IpAddr> {
-    let family = range.family();
-    family.address(range.first())..=family.address(range.last())
-}
-
-// === impl Allocator ===
-
-impl Allocator {
     /// Replaces the lease of an address and returns the previous lease.
-    pub(super) fn set_lease(&mut self, name: &Arc<str>, address: IpAddr, lease: Option<Lease>) -> Option<Lease> {
-        let now = self.now;
-        let network = self.networks.entry(Arc::clone(name)).or_default();
-        let was_occupied = network.is_occupied(address);
-        let before = match lease.clone() {
-            Some(lease) => network.leases.insert(address, lease),
-            None => network.leases.remove(&address),
+    pub(super) fn set_lease(&mut self, address: IpAddr, lease: Option<Lease>, now: Timestamp) -> Option<Lease> {
+        let until = lease.as_ref().and_then(|lease| lease.reuse_after).filter(|until| *until > now);
+        let before = match lease {
+            Some(lease) => self.leases.insert(address, lease),
+            None => self.leases.remove(&address),
         };
         if let Some(until) = before.as_ref().and_then(|before| before.reuse_after) {
-            network.delays.remove(&(until, address));
+            self.delays.remove(&(until, address));
         }
-        let until = lease.as_ref().and_then(|lease| lease.reuse_after).filter(|until| *until > now);
-        network.delays.extend(until.map(|until| (until, address)));
-        let is_occupied = network.is_occupied(address);
-        if was_occupied != is_occupied {
-            self.occupy(name, address, is_occupied);
-        }
-        for Lease { claimant, .. } in before.iter().chain(&lease) {
-            self.index(&claimant.machine, name, address);
-        }
-        if lease.as_ref().is_some_and(|lease| lease.released.is_some()) {
-            // A machine with the name of the last holder does not wait for the end of the reuse delay.
-            self.stir_pre_allocated(name, address);
-        }
-        // When a waiting machine gets or loses an address, its claim must be evaluated again.
-        for Lease { claimant, released, .. } in before.iter().chain(&lease) {
-            if released.is_some() {
-                self.stir_namesakes(&claimant.machine);
-            } else {
-                self.enqueue_again(&claimant.machine);
-            }
-        }
+        self.delays.extend(until.map(|until| (until, address)));
         before
     }
 
     /// Adds, replaces or removes a conflicting record of an address, and returns the previous source.
     pub(super) fn set_conflict(
         &mut self,
-        name: &Arc<str>,
         address: IpAddr,
         claimant: &Claimant,
         source: Option<Arc<str>>,
     ) -> Option<Arc<str>> {
         let Claimant { machine, interface } = claimant;
-        let network = self.networks.entry(Arc::clone(name)).or_default();
-        let was_occupied = network.is_occupied(address);
-        let machines = network.conflicts.entry(address).or_default();
+        let machines = self.conflicts.entry(address).or_default();
         let interfaces = machines.entry(machine.clone()).or_default();
         let before = match source {
             Some(source) => interfaces.insert(*interface, source),
@@ -203,44 +163,19 @@ impl Allocator {
             machines.remove(machine);
         }
         if machines.is_empty() {
-            network.conflicts.remove(&address);
-        }
-        let is_occupied = network.is_occupied(address);
-        let last = network.lease(address).map(|lease| Arc::clone(&lease.claimant));
-        if was_occupied != is_occupied {
-            self.occupy(name, address, is_occupied);
-        }
-        self.index(machine, name, address);
-        if let Some(last) = last {
-            self.stir_namesakes(&last.machine);
+            self.conflicts.remove(&address);
         }
         before
     }
 
-    /// Removes an address from the free addresses of all pools of its network, or adds it to them.
-    pub(super) fn occupy(&mut self, network: &str, address: IpAddr, is_occupied: bool) {
-        for state in self.pools.values_mut() {
-            state.occupy(network, address, is_occupied);
-        }
-        if !is_occupied {
-            self.stir_pre_allocated(network, address);
-        }
+    /// Whether a machine has a lease or a conflicting record of an address.
+    pub(super) fn mentions(&self, address: IpAddr, machine: &Machine) -> bool {
+        self.lease(address).is_some_and(|lease| lease.claimant.machine == *machine)
+            || self.conflicts.get(&address).is_some_and(|machines| machines.contains_key(machine))
     }
+}
 
-    /// Updates the index of machines: whether a machine has a lease or a conflict of an address.
-    fn index(&mut self, machine: &Machine, name: &Arc<str>, address: IpAddr) {
-        let is_mentioned = self.networks.get(name).is_some_and(|network| network.mentions(address, machine));
-        if is_mentioned {
-            let paths = match self.paths.get_mut(machine) {
-                Some(paths) => paths,
-                None => self.paths.entry(machine.clone()).or_default(),
-            };
-            paths.insert((Arc::clone(name), address));
-        } else if let Some(paths) = self.paths.get_mut(machine) {
-            paths.remove(&(Arc::clone(name), address));
-            if paths.is_empty() {
-                self.paths.remove(machine);
-            }
-        }
-    }
+fn addresses(range: &AddressRange) -> RangeInclusive<IpAddr> {
+    let family = range.family();
+    family.address(range.first())..=family.address(range.last())
 }

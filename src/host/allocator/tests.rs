@@ -1,13 +1,18 @@
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnetwork::IpNetwork;
+use jiff::Timestamp;
 
 use super::*;
 use crate::host::address::AddressRange;
-use crate::host::claim::{Record, Request};
-use crate::host::pool::{Space, TemplateFacts, read_pools};
+use crate::host::change::{Change, Journal, Update, storable};
+use crate::host::claim::{Claim, Claimant, Conflict, Lease, Machine, Record, Request};
+use crate::host::pool::{Pool, Space, TemplateFacts};
+use crate::host::pools_file::read_pools;
 use crate::host::registry::tests::at;
+use crate::network::Family;
 
 fn pool(name: &str, interface: &str, rest: &str) -> Pool {
     let text = format!("{{name: {name}, namespace: n, network: vlan10, interface: {interface}, {rest}}}");

@@ -21,7 +21,10 @@ use rusqlite::{
 use super::{Ledger, LedgerError};
 use crate::host::change::{Change, Update, milliseconds};
 use crate::host::claim::{Claimant, Lease, Machine};
-use rows::{CONFLICTS, LEASES, MISSING, Octets, POOLS, Table, Time, WAITERS, checksum, claimant, machine, requests};
+use rows::{
+    CONFLICTS, LEASES, MISSING, Octets, POOLS, Table, Time, WAITERS, checksum, claimant, machine, reading, requests,
+    sqlite_error,
+};
 
 /// A ledger in an SQLite database.
 ///
@@ -409,25 +412,8 @@ fn wait(times: i32) -> bool {
     times < 30_000
 }
 
-fn reading(source: rusqlite::Error) -> LedgerError {
-    match source {
-        rusqlite::Error::FromSqlConversionFailure(..)
-        | rusqlite::Error::IntegralValueOutOfRange(..)
-        | rusqlite::Error::InvalidColumnType(..) => LedgerError::Damaged(source.to_string()),
-        source => LedgerError::Store { doing: "reading the ledger", source: sqlite_error(source) },
-    }
-}
-
 fn writing(source: rusqlite::Error) -> LedgerError {
     LedgerError::Store { doing: "writing the ledger", source: sqlite_error(source) }
-}
-
-/// The message of SQLite without its error code, which has the same meaning.
-fn sqlite_error(error: rusqlite::Error) -> Box<dyn Error + Send + Sync> {
-    match error {
-        rusqlite::Error::SqliteFailure(_, Some(message)) => message.into(),
-        error => Box::new(error),
-    }
 }
 
 /// The kind of network file system on which a file is, or will be. `None` for a local file system.
@@ -810,7 +796,8 @@ mod tests {
 
     use super::*;
     use crate::host::claim::{Claim, Request};
-    use crate::host::pool::{Pool, TemplateFacts, read_pools};
+    use crate::host::pool::{Pool, TemplateFacts};
+    use crate::host::pools_file::read_pools;
     use crate::host::registry::Registry;
 
     #[test]

@@ -9,11 +9,11 @@ use jiff::Timestamp;
 
 use super::{Pool, Reserved, Space, TemplateFacts};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
-use crate::formats::value::{Object, Value};
 use crate::host::address::{
     AddressError, AddressRange, AddressSet, Entry, is_link_local, parse_address, parse_gateway,
 };
 use crate::host::claim::is_object_name;
+use crate::host::members::{Members, SUBNET};
 use crate::network::{Family, InterfaceName};
 
 /// A pool as users write it, not checked yet. [`Pool::new`] checks it.
@@ -65,13 +65,6 @@ pub struct PoolSpec {
     pub created: Option<Timestamp>,
     /// Whether the document has an error in this pool. Such a pool is not usable.
     pub has_errors: bool,
-}
-
-/// Reads members of an object and remembers the names of allowed members.
-pub(crate) struct Members<'a> {
-    object: &'a Object,
-    path: FieldPath<'a>,
-    known: Vec<&'static str>,
 }
 
 /// A specification during its check, with the diagnostics so far.
@@ -160,7 +153,8 @@ impl Pool {
     ///
     /// ```
     /// use glowplug::network::Family;
-    /// use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
+    /// use glowplug::host::pool::{Pool, TemplateFacts};
+    /// use glowplug::host::pools_file::read_pools;
     ///
     /// let (specs, mut diagnostics) = read_pools(b"{name: workers, network: vlan10, addresses: [10.0.0.0/24], gateway: [10.0.0.1]}");
     /// let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics).unwrap();
@@ -235,9 +229,6 @@ impl Pool {
 }
 
 // === impl Check ===
-
-/// Description of a valid subnet, for messages.
-const SUBNET: &str = "the CIDR of a subnet, such as 10.0.0.0/24";
 
 impl Check<'_> {
     fn error(&mut self, member: impl fmt::Display, problem: &str, value: impl fmt::Display, expected: &str) {
@@ -624,131 +615,11 @@ fn machine_network_of(entries: &Entries, gateway: Option<IpAddr>) -> String {
     format!("machineNetwork: [{{cidr: {cidr}}}]")
 }
 
-// === impl Members ===
-
-impl<'a> Members<'a> {
-    pub(crate) fn new(object: &'a Object, path: FieldPath<'a>) -> Self {
-        Self { object, path, known: Vec::new() }
-    }
-
-    /// A member with a value other than `null`.
-    pub(crate) fn get(&mut self, name: &'static str) -> Option<&'a Value> {
-        self.known.push(name);
-        self.object.get(name).filter(|value| **value != Value::Null)
-    }
-
-    pub(crate) fn has(&self, name: &str) -> bool {
-        !matches!(self.object.get(name), None | Some(Value::Null))
-    }
-
-    pub(crate) fn text(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Option<String> {
-        match self.get(name)? {
-            Value::String(text) => Some(text.clone()),
-            other => {
-                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", other, "a string"));
-                None
-            }
-        }
-    }
-
-    pub(crate) fn switch(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> bool {
-        match self.get(name) {
-            None => false,
-            Some(Value::Bool(value)) => *value,
-            Some(other) => {
-                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", other, "true or false"));
-                false
-            }
-        }
-    }
-
-    /// A number of seconds. 0 when the member is absent.
-    pub(crate) fn seconds(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> u32 {
-        let Some(value) = self.get(name) else { return 0 };
-        let seconds = match value {
-            Value::Integer(seconds) => u32::try_from(*seconds).ok(),
-            _ => None,
-        };
-        seconds.unwrap_or_else(|| {
-            let expected = "a number of seconds, 0 to 4294967295";
-            diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", value, expected));
-            0
-        })
-    }
-
-    pub(crate) fn list(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> &'a [Value] {
-        match self.get(name) {
-            None => &[],
-            Some(Value::Array(elements)) => elements,
-            Some(other) => {
-                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid list", other, "an array"));
-                &[]
-            }
-        }
-    }
-
-    /// The elements of a list as strings. An element of another type becomes its JSON text, which the parsers of these
-    /// lists reject.
-    pub(crate) fn texts(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Vec<String> {
-        self.list(name, diagnostics).iter().map(Value::to_string).collect()
-    }
-
-    /// The members of an object as strings, in their order. A value of another type becomes its JSON text, as in
-    /// [`Self::texts`].
-    pub(crate) fn text_map(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Vec<(String, String)> {
-        match self.get(name) {
-            None => Vec::new(),
-            Some(Value::Object(object)) => {
-                object.members().into_iter().map(|(name, value)| (name.to_owned(), value.to_string())).collect()
-            }
-            Some(other) => {
-                let expected = "an object with names and their addresses";
-                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", other, expected));
-                Vec::new()
-            }
-        }
-    }
-
-    /// The CIDRs of `machineNetwork` as strings, up to the first invalid element: the index of each CIDR must stay its
-    /// index in the list.
-    pub(crate) fn machine_network(&mut self, diagnostics: &mut Diagnostics) -> Vec<String> {
-        let path = self.path;
-        let list = path.field("machineNetwork");
-        let mut networks = Vec::new();
-        for (at, element) in self.list("machineNetwork", diagnostics).iter().enumerate() {
-            let path = list.index(at);
-            let Value::Object(network) = element else {
-                diagnostics.push(Diagnostic::error(path, "invalid item", element, "an object with a cidr"));
-                continue;
-            };
-            let mut members = Members::new(network, path);
-            match members.text("cidr", diagnostics) {
-                Some(cidr) if networks.len() == at => networks.push(cidr),
-                Some(_) => {}
-                None => {
-                    diagnostics.push(Diagnostic::without_value(Severity::Error, path.field("cidr"), "missing", SUBNET))
-                }
-            }
-            members.finish(Severity::Error, diagnostics);
-        }
-        networks
-    }
-
-    /// Reports unknown members.
-    pub(crate) fn finish(self, severity: Severity, diagnostics: &mut Diagnostics) {
-        for (name, _) in self.object.members() {
-            if !self.known.contains(&name) {
-                let expected = format!("one of {}", self.known.join(", "));
-                diagnostics.push(Diagnostic::without_value(severity, self.path.field(name), "unknown key", &expected));
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::{Pool, read_pools};
+    use super::super::Pool;
     use super::*;
+    use crate::host::pools_file::read_pools;
 
     /// Returns the prefix lengths of the pool, empty without a pool, and all diagnostics.
     fn check(members: &str, template: &[(Family, u8)]) -> (Vec<u8>, Vec<String>) {

@@ -197,10 +197,11 @@ fn ranges(texts: &[String]) -> Option<Vec<AddressRange>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Pool;
     use super::super::tests::pool;
-    use super::super::{Pool, read_pools};
     use super::*;
     use crate::diagnostic::Diagnostics;
+    use crate::host::pools_file::read_pools;
 
     #[test]
     fn a_stored_pool_is_the_same_when_it_is_read() {

@@ -8,25 +8,10 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use super::object::{Doubt, Hold, Kind, Object, Reported};
+use super::object::{Doubt, Hold, Kind, Object, ObjectDiagnostic, Reported};
 use crate::diagnostic::Diagnostic;
 use crate::host::claim::{Claimant, Machine, Record};
 use crate::network::{Family, InterfaceName};
-
-/// A diagnostic about an object or a record.
-#[derive(Clone, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub struct ObjectDiagnostic {
-    /// Name of the list with the object.
-    pub source: String,
-    /// The diagnostic.
-    pub diagnostic: Diagnostic,
-    /// Claimant of the record. `None` if it is unknown.
-    pub claimant: Option<Claimant>,
-    /// Addresses that the object names and that are missing from [`Inventory::records`] because of the diagnostic. A
-    /// machine may use these addresses.
-    pub addresses: Vec<IpAddr>,
-}
 
 /// The combined content of the objects of all lists.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -428,14 +413,5 @@ impl Inventory {
             (Kind::Instance, "VirtualMachineInstance"),
         ];
         kinds.iter().filter(|(kind, _)| !self.kinds.contains(kind)).map(|(_, name)| *name).collect()
-    }
-}
-
-// === impl ObjectDiagnostic ===
-
-impl fmt::Display for ObjectDiagnostic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.source, self.diagnostic)?;
-        self.claimant.as_ref().map_or(Ok(()), |claimant| write!(f, ", in the record of {claimant}"))
     }
 }

@@ -10,12 +10,28 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::{ANNOTATION_PREFIX, NETWORK_PREFIX, NODE_POOL_ANNOTATION, ObjectDiagnostic, STATUS_FIELD, list};
+use super::list;
+use super::names::{ANNOTATION_PREFIX, NETWORK_PREFIX, NODE_POOL_ANNOTATION, STATUS_FIELD};
 use crate::diagnostic::{Diagnostic, FieldPath, Severity};
 use crate::host::address::parse_interface_address;
-use crate::host::claim::is_object_name;
+use crate::host::claim::{Claimant, is_object_name};
 use crate::host::pool::Pool;
 use crate::network::{Family, InterfaceName};
+
+/// A diagnostic about an object or a record.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct ObjectDiagnostic {
+    /// Name of the list with the object.
+    pub source: String,
+    /// The diagnostic.
+    pub diagnostic: Diagnostic,
+    /// Claimant of the record. `None` if it is unknown.
+    pub claimant: Option<Claimant>,
+    /// Addresses that the object names and that are missing from [`Inventory::records`](super::Inventory::records) because of the diagnostic. A
+    /// machine may use these addresses.
+    pub addresses: Vec<IpAddr>,
+}
 
 /// Kind of an object.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -611,4 +627,13 @@ fn is_identity(text: &str) -> bool {
     let legal = |b: u8| b.is_ascii_alphanumeric() | matches!(b, b'-' | b'.');
     // A fold has no early exit, so the compiler can check several bytes at once.
     (1..=253).contains(&text.len()) && text.bytes().fold(true, |all, byte| all & legal(byte))
+}
+
+// === impl ObjectDiagnostic ===
+
+impl fmt::Display for ObjectDiagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.source, self.diagnostic)?;
+        self.claimant.as_ref().map_or(Ok(()), |claimant| write!(f, ", in the record of {claimant}"))
+    }
 }

@@ -9,7 +9,8 @@ use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{Object, Value};
 use crate::host::address::{is_link_local, parse_address, parse_gateway, parse_interface_address};
 use crate::host::claim::is_object_name;
-use crate::host::pool::{Members, Reserved};
+use crate::host::members::Members;
+use crate::host::pool::Reserved;
 use crate::network::Family;
 use crate::render::vsphere::StaticDevice;
 

@@ -13,7 +13,7 @@ use super::machine::NetworkKargs;
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{self, Object, Value};
 use crate::host::address::parse_address;
-use crate::host::pool::Members;
+use crate::host::members::Members;
 
 /// The checked hosts of an `install-config.yaml`.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 use super::hosts::{EMPTY, Host, InstallHosts, Role, objects, replicas, text};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{Object, Value};
-use crate::host::pool::Members;
+use crate::host::members::Members;
 
 /// The sizes of a machine: name in the installer's machine pool, name in a Machine, and the installer's default.
 const SIZES: [(&str, &str, i64); 3] =

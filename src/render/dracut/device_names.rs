@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use pnet_base::MacAddr;
 
-use super::Program;
+use super::program::Program;
 use crate::network::{InterfaceName, Link, LinkIndex, LinkKind, NetworkConfig, Nic, VlanId};
 use crate::render::{Device, Taken, name_vlans};
 

@@ -68,15 +68,15 @@ impl Table {
         row: &Row<'_>,
         network: &dyn Fn(i64) -> Result<Arc<str>, LedgerError>,
     ) -> Result<(Change, i64), LedgerError> {
-        let found: i64 = row.get(0).map_err(super::reading)?;
+        let found: i64 = row.get(0).map_err(reading)?;
         let change = match self.id {
             1 => pool(row),
-            2 => lease(row, network(row.get(1).map_err(super::reading)?)?),
-            3 => conflict(row, network(row.get(1).map_err(super::reading)?)?),
+            2 => lease(row, network(row.get(1).map_err(reading)?)?),
+            3 => conflict(row, network(row.get(1).map_err(reading)?)?),
             4 => waiter(row),
             _ => missing(row),
         };
-        let change = change.map_err(super::reading)?;
+        let change = change.map_err(reading)?;
         if checksum(&change) == Some(found) {
             Ok((change, found))
         } else {
@@ -209,6 +209,23 @@ pub(super) fn claimant(row: &Row<'_>, at: usize) -> rusqlite::Result<Claimant> {
 
 pub(super) fn machine(row: &Row<'_>, at: usize) -> rusqlite::Result<Machine> {
     Ok(Machine { namespace: row.get(at)?, name: row.get(at + 1)?, uid: row.get(at + 2)? })
+}
+
+pub(super) fn reading(source: rusqlite::Error) -> LedgerError {
+    match source {
+        rusqlite::Error::FromSqlConversionFailure(..)
+        | rusqlite::Error::IntegralValueOutOfRange(..)
+        | rusqlite::Error::InvalidColumnType(..) => LedgerError::Damaged(source.to_string()),
+        source => LedgerError::Store { doing: "reading the ledger", source: sqlite_error(source) },
+    }
+}
+
+/// The message of SQLite without its error code, which has the same meaning.
+pub(super) fn sqlite_error(error: rusqlite::Error) -> Box<dyn std::error::Error + Send + Sync> {
+    match error {
+        rusqlite::Error::SqliteFailure(_, Some(message)) => message.into(),
+        error => Box::new(error),
+    }
 }
 
 fn invalid(column: usize, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> rusqlite::Error {

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::spec::Members;
-use super::{Pool, PoolSpec, TemplateFacts};
+use super::members::Members;
+use super::nodepool;
+use super::pool::{Pool, PoolSpec, TemplateFacts};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{self, Object, Value};
-use crate::host::nodepool;
 
 /// Reads the pools of a document, as JSON or YAML.
 ///
@@ -18,7 +18,7 @@ use crate::host::nodepool;
 /// Kubernetes objects normally have other keys, so only unknown keys within `bootstrapNetworkConfig` are reported, as
 /// warnings.
 ///
-/// The pools are not checked yet; pass them to [`Pool::new`](super::Pool::new). An error in one pool does not affect
+/// The pools are not checked yet; pass them to [`Pool::new`]. An error in one pool does not affect
 /// the other pools.
 #[must_use]
 #[doc(hidden)]
@@ -203,7 +203,6 @@ impl PoolReader {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Pool, TemplateFacts};
     use super::*;
     use crate::network::Family;
     use proptest::prelude::*;

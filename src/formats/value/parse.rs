@@ -1,0 +1,257 @@
+//! Parses documents: YAML, or JSON if the document begins as JSON does.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
+
+use super::{
+    EXPECTED, MACHINE, MAX_DEPTH, Parsed, REPEATED, Repeats, Rules, Value, json, repeated_key, too_deep,
+    too_many_values, yaml,
+};
+use crate::diagnostic::{Diagnostic, Diagnostics};
+
+/// Parses a JSON or YAML document. A document that begins with a brace or a bracket is always parsed as JSON.
+///
+/// In JSON, a trailing comma and a comment on its own line are ignored with a warning.
+///
+/// # Errors
+///
+/// One diagnostic: the document is neither JSON nor YAML (the path is then `line L column C`), it exceeds a limit, or a
+/// YAML key is repeated with a different value.
+pub fn parse(document: &[u8], diagnostics: &mut Diagnostics) -> Result<Value, Diagnostic> {
+    let Parsed { value, repeats } = read(document, Repeats::LastCounts, diagnostics)?;
+    repeats.into_iter().next().map_or(Ok(value), Err)
+}
+
+/// Parses a JSON or YAML document that people write and keep. Every repeated key in an object is an error. YAML in flow
+/// style is accepted, although it begins with a brace or a bracket as JSON does.
+///
+/// # Errors
+///
+/// As [`parse`], and an error for every repeated key.
+pub fn parse_strict(document: &[u8]) -> Result<Value, Diagnostic> {
+    read_strict(document, Rules { repeats: Repeats::Refused, ..MACHINE })
+}
+
+/// Parses a list of objects as [`parse_strict`] does, with limits for the objects of a whole cluster.
+///
+/// # Errors
+///
+/// As of [`parse_strict`].
+#[cfg(feature = "host")]
+pub(crate) fn parse_list(document: &[u8]) -> Result<Value, Diagnostic> {
+    read_strict(document, Rules { repeats: Repeats::Refused, bytes: MAX_LIST_BYTES, values: MAX_LIST_VALUES })
+}
+
+/// Maximum size of a list of objects, in bytes. A HostedCluster with its NodePools has about 25 KiB.
+#[cfg(feature = "host")]
+pub const MAX_LIST_BYTES: usize = 64 * 1024 * 1024;
+/// Maximum number of values in a list of objects. Each value takes about 100 bytes of memory.
+#[cfg(feature = "host")]
+const MAX_LIST_VALUES: usize = 4 * 1024 * 1024;
+
+fn read_strict(document: &[u8], rules: Rules) -> Result<Value, Diagnostic> {
+    check_size(document, rules)?;
+    if !is_like_json(document) {
+        return yaml::parse(document, rules).map(|parsed| parsed.value);
+    }
+    match parse_json(document, rules) {
+        Ok(value) => Ok(value),
+        Err(Broken::Refused(diagnostic)) => Err(diagnostic),
+        // A document whose first key has no quotes is YAML, so its author needs the error of the YAML parser.
+        Err(Broken::Syntax(json)) => {
+            let is_yaml = !starts_as_json(document);
+            yaml::parse(document, rules)
+                .map(|parsed| parsed.value)
+                .map_err(|yaml| if is_yaml || yaml.problem() == REPEATED { yaml } else { json.expecting(EXPECTED) })
+        }
+    }
+}
+
+/// Whether the first scalar of a collection could be JSON: an object must be empty or begin with a quoted key.
+fn starts_as_json(document: &[u8]) -> bool {
+    let is_between = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'{' | b'[');
+    let begin = document.iter().position(|byte| !is_between(byte)).unwrap_or(document.len());
+    let (opened, scalar) = document.split_at(begin);
+    let scalar = scalar.split(|byte| matches!(byte, b',' | b']' | b'}')).next().unwrap_or_default().trim_ascii();
+    let is_key = opened.trim_ascii_end().last() == Some(&b'{');
+    scalar.is_empty() || scalar[0] == b'"' || !is_key && serde_json::from_slice::<serde_json::Value>(scalar).is_ok()
+}
+
+/// Parses a document as [`parse`] does, but returns the repeated YAML keys. The caller decides whether they are errors.
+pub(in crate::formats) fn read(
+    document: &[u8],
+    repeats: Repeats,
+    diagnostics: &mut Diagnostics,
+) -> Result<Parsed, Diagnostic> {
+    let rules = Rules { repeats, ..MACHINE };
+    check_size(document, rules)?;
+    if !is_like_json(document) {
+        return yaml::parse(document, rules);
+    }
+    let diagnostic = match parse_json(document, rules) {
+        Ok(value) => return Ok(Parsed::from(value)),
+        Err(Broken::Refused(diagnostic)) => return Err(diagnostic),
+        Err(Broken::Syntax(diagnostic)) => diagnostic,
+    };
+    let (document, tolerated) = json::without_comments_and_trailing_commas(document);
+    if tolerated.is_empty() {
+        return Err(diagnostic);
+    }
+    match parse_json(&document, rules) {
+        Ok(value) => {
+            tolerated.into_iter().for_each(|diagnostic| diagnostics.push(diagnostic));
+            Ok(Parsed::from(value))
+        }
+        Err(Broken::Refused(diagnostic) | Broken::Syntax(diagnostic)) => Err(diagnostic),
+    }
+}
+
+fn check_size(document: &[u8], rules: Rules) -> Result<(), Diagnostic> {
+    if document.len() > rules.bytes {
+        let expected = format!("at most {}", rules.bytes);
+        return Err(Diagnostic::error("document", "too many bytes", document.len(), &expected));
+    }
+    Ok(())
+}
+
+/// Whether the document begins with `{` or `[` after blanks and comments.
+fn is_like_json(document: &[u8]) -> bool {
+    let mut lines = document.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_start);
+    let first = lines.find(|line| !line.trim_ascii_end().is_empty() && !json::is_comment(line));
+    first.and_then(<[u8]>::first).is_some_and(|byte| matches!(byte, b'{' | b'['))
+}
+
+fn parse_json(document: &[u8], rules: Rules) -> Result<Value, Broken> {
+    let caps = RefCell::new(Caps { left: rules.values, over: None, repeated: None });
+    let mut json = serde_json::Deserializer::from_slice(document);
+    let seed = Seed { caps: &caps, depth: 1, rules };
+    let value = seed.deserialize(&mut json).and_then(|value| json.end().map(|()| value));
+    value.map_err(|error| {
+        let path = format!("line {} column {}", error.line(), error.column());
+        match caps.into_inner() {
+            Caps { over: Some(diagnostic), .. } => return Broken::Refused(diagnostic),
+            Caps { repeated: Some(key), .. } => return Broken::Refused(repeated_key(path, &key)),
+            _ => {}
+        }
+        let message = error.to_string();
+        // serde_json appends the line and the column to its message.
+        let message = message.split(" at line ").next().unwrap_or_default();
+        Broken::Syntax(Diagnostic::error(path, "not readable as JSON", message, JSON_EXPECTED))
+    })
+}
+
+/// Description of a valid document that begins as JSON, for messages.
+const JSON_EXPECTED: &str = "JSON, since the document begins with a brace or a bracket";
+
+/// Why a document is not accepted as JSON.
+enum Broken {
+    Syntax(Diagnostic),
+    Refused(Diagnostic),
+}
+
+struct Caps {
+    left: usize,
+    over: Option<Diagnostic>,
+    /// A repeated key that is rejected. Its position is known only after the parser has stopped.
+    repeated: Option<String>,
+}
+
+#[derive(Clone, Copy)]
+struct Seed<'a> {
+    caps: &'a RefCell<Caps>,
+    depth: usize,
+    rules: Rules,
+}
+
+// === impl Seed ===
+
+impl Seed<'_> {
+    fn over<E: Error>(self, diagnostic: Diagnostic) -> E {
+        self.caps.borrow_mut().over = Some(diagnostic);
+        E::custom("over a cap")
+    }
+
+    fn deeper(self) -> Self {
+        Self { depth: self.depth + 1, ..self }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        let left = self.caps.borrow().left.checked_sub(1);
+        let Some(left) = left else {
+            return Err(self.over(too_many_values(self.rules)));
+        };
+        self.caps.borrow_mut().left = left;
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Integer(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(i64::try_from(value).map_or(Value::Fraction, Value::Integer))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        // Some programs write 1500 as `1500.0`. Up to 2^53 a float represents every whole number exactly.
+        let is_whole = value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0;
+        Ok(if is_whole { Value::Integer(value as i64) } else { Value::Fraction })
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Value, A::Error> {
+        if self.depth >= MAX_DEPTH {
+            return Err(self.over(too_deep()));
+        }
+        let mut array = Vec::new();
+        while let Some(element) = elements.next_element_seed(self.deeper())? {
+            array.push(element);
+        }
+        Ok(Value::Array(array))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        if self.depth >= MAX_DEPTH {
+            return Err(self.over(too_deep()));
+        }
+        let (mut object, mut seen) = (Vec::new(), BTreeSet::new());
+        while let Some(name) = members.next_key::<String>()? {
+            if self.rules.repeats == Repeats::Refused && !seen.insert(name.clone()) {
+                self.caps.borrow_mut().repeated = Some(name);
+                return Err(A::Error::custom("a repeated key"));
+            }
+            object.push((name, members.next_value_seed(self.deeper())?));
+        }
+        Ok(Value::Object(object.into_iter().collect()))
+    }
+}

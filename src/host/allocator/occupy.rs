@@ -1,0 +1,87 @@
+//! Sets leases and conflicts of addresses, and which addresses are free.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::state::Allocator;
+use crate::host::claim::{Claimant, Lease, Machine};
+
+impl Allocator {
+    /// Replaces the lease of an address and returns the previous lease.
+    pub(super) fn set_lease(&mut self, name: &Arc<str>, address: IpAddr, lease: Option<Lease>) -> Option<Lease> {
+        let now = self.now;
+        let network = self.networks.entry(Arc::clone(name)).or_default();
+        let was_occupied = network.is_occupied(address);
+        let before = network.set_lease(address, lease.clone(), now);
+        let is_occupied = network.is_occupied(address);
+        if was_occupied != is_occupied {
+            self.occupy(name, address, is_occupied);
+        }
+        for Lease { claimant, .. } in before.iter().chain(&lease) {
+            self.index(&claimant.machine, name, address);
+        }
+        if lease.as_ref().is_some_and(|lease| lease.released.is_some()) {
+            // A machine with the name of the last holder does not wait for the end of the reuse delay.
+            self.stir_pre_allocated(name, address);
+        }
+        // When a waiting machine gets or loses an address, its claim must be evaluated again.
+        for Lease { claimant, released, .. } in before.iter().chain(&lease) {
+            if released.is_some() {
+                self.stir_namesakes(&claimant.machine);
+            } else {
+                self.enqueue_again(&claimant.machine);
+            }
+        }
+        before
+    }
+
+    /// Adds, replaces or removes a conflicting record of an address, and returns the previous source.
+    pub(super) fn set_conflict(
+        &mut self,
+        name: &Arc<str>,
+        address: IpAddr,
+        claimant: &Claimant,
+        source: Option<Arc<str>>,
+    ) -> Option<Arc<str>> {
+        let network = self.networks.entry(Arc::clone(name)).or_default();
+        let was_occupied = network.is_occupied(address);
+        let before = network.set_conflict(address, claimant, source);
+        let is_occupied = network.is_occupied(address);
+        let last = network.lease(address).map(|lease| Arc::clone(&lease.claimant));
+        if was_occupied != is_occupied {
+            self.occupy(name, address, is_occupied);
+        }
+        self.index(&claimant.machine, name, address);
+        if let Some(last) = last {
+            self.stir_namesakes(&last.machine);
+        }
+        before
+    }
+
+    /// Removes an address from the free addresses of all pools of its network, or adds it to them.
+    pub(super) fn occupy(&mut self, network: &str, address: IpAddr, is_occupied: bool) {
+        for state in self.pools.values_mut() {
+            state.occupy(network, address, is_occupied);
+        }
+        if !is_occupied {
+            self.stir_pre_allocated(network, address);
+        }
+    }
+
+    /// Updates the index of machines: whether a machine has a lease or a conflict of an address.
+    fn index(&mut self, machine: &Machine, name: &Arc<str>, address: IpAddr) {
+        let is_mentioned = self.networks.get(name).is_some_and(|network| network.mentions(address, machine));
+        if is_mentioned {
+            let paths = match self.paths.get_mut(machine) {
+                Some(paths) => paths,
+                None => self.paths.entry(machine.clone()).or_default(),
+            };
+            paths.insert((Arc::clone(name), address));
+        } else if let Some(paths) = self.paths.get_mut(machine) {
+            paths.remove(&(Arc::clone(name), address));
+            if paths.is_empty() {
+                self.paths.remove(machine);
+            }
+        }
+    }
+}

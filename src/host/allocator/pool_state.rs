@@ -1,0 +1,74 @@
+//! The addresses that a pool offers, and which of them are free.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::host::claim::Machine;
+use crate::host::free_ranges::FreeRanges;
+use crate::host::pool::Pool;
+use crate::network::Family;
+
+#[derive(Clone, Debug)]
+pub(super) struct PoolState {
+    pub(super) pool: Arc<Pool>,
+    // The pool without the addresses that other pools of the network reserve.
+    pub(super) offered: Pool,
+    // Pre-allocated addresses that nothing else on the network reserves.
+    pub(super) pre_allocated: BTreeSet<IpAddr>,
+    // Includes the reserved first and last addresses of subnets, see `Network::free_of`.
+    pub(super) free: BTreeMap<Family, FreeRanges>,
+}
+
+// === impl PoolState ===
+
+impl PoolState {
+    /// The pool as it is specified.
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// The pool with the reserved addresses of its whole network.
+    pub(super) fn offered(&self) -> &Pool {
+        &self.offered
+    }
+
+    /// The address of a family that the pool keeps for a machine.
+    pub(super) fn pre_allocated(&self, machine: &Machine, family: Family) -> Option<IpAddr> {
+        let kept = self.pool.pre_allocated(&machine.namespace, &machine.name);
+        kept.iter().copied().find(|address| Family::of(*address) == family)
+    }
+
+    /// Whether the pool may allocate an address to a machine: every machine may get the address, or the pool keeps the
+    /// address for this machine.
+    pub(super) fn offers_to(&self, machine: &Machine, address: IpAddr) -> bool {
+        self.offered.offers(address)
+            || self.pre_allocated.contains(&address)
+                && self.pre_allocated(machine, Family::of(address)) == Some(address)
+    }
+
+    /// The lowest free address of a family.
+    pub(super) fn lowest(&mut self, family: Family) -> Option<IpAddr> {
+        let (space, free) = (self.offered.space(family)?, self.free.get_mut(&family)?);
+        loop {
+            let number = free.lowest()?;
+            if !space.is_end_of_subnet(number) {
+                return Some(family.address(number));
+            }
+            free.take(number).ok()?;
+        }
+    }
+
+    /// Removes an address from the free addresses, or adds it to them. Does nothing if the pool does not offer the
+    /// address on this network.
+    pub(super) fn occupy(&mut self, network: &str, address: IpAddr, is_occupied: bool) {
+        let (family, number) = Family::split(address);
+        if *self.pool.network == *network
+            && let Some(free) = self.free.get_mut(&family)
+            && self.offered.space(family).is_some_and(|space| space.offers_number(number))
+        {
+            let done = if is_occupied { free.take(number) } else { free.give_back(number) };
+            debug_assert_eq!(done, Ok(()), "{address}");
+        }
+    }
+}

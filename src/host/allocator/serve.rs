@@ -1,0 +1,142 @@
+//! Serves the waiting machines in the order of their creation.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::queue::{Queues, Turn, Waiter};
+use super::state::{Allocator, is_namesake};
+use super::types::ClaimError;
+use super::want::{Queue, Refusal, Want};
+use crate::host::change::{Change, Journal, storable};
+use crate::host::claim::{Allocation, Claim, Machine};
+
+impl Allocator {
+    /// Serves the waiting machines in their order, and returns their new allocations.
+    pub(crate) fn serve(&mut self, now: Timestamp, journal: &mut Journal) -> Vec<Allocation> {
+        self.advance(now);
+        let mut served = self.leave_settled(journal);
+        // Serving allocates addresses and frees none. So a claim that is refused once stays refused during this call.
+        let mut tried: BTreeSet<Turn> = BTreeSet::new();
+        loop {
+            self.queues.entitled.retain(|turn| !tried.contains(turn));
+            let queues: Vec<Queue> = self.queues.turns.keys().cloned().collect();
+            let open: Vec<Queue> =
+                queues.into_iter().filter(|(pool, family)| self.lowest(pool, *family).is_some()).collect();
+            let untried = |queue| self.queues.turns.get(queue)?.iter().find(|turn| !tried.contains(*turn));
+            let turns = open.iter().filter_map(untried);
+            let Some(turn) = turns.chain(self.queues.entitled.first()).min().cloned() else { return served };
+            self.queues.entitled.remove(&turn);
+            tried.insert(turn.clone());
+            let (_, machine) = turn;
+            let Some(claim) = self.queues.claim_of(&machine).cloned() else { continue };
+            match self.allocate(&claim, journal) {
+                Ok(()) => {
+                    self.decide(Change::Waiter { machine, claim: None }, journal);
+                    served.extend(self.answer(&claim));
+                }
+                Err(Refusal::Exhausted(queue)) => self.queues.enqueue(&machine, Some(queue)),
+                // The machine keeps waiting: the pool may allocate again.
+                Err(Refusal::Other(ClaimError::UnknownPool(_) | ClaimError::Suspended(_))) => {}
+                Err(Refusal::Other(error)) if error.is_about_address() => {}
+                // Waiting does not help this claim. The machine gets the reason with its next claim.
+                Err(Refusal::Other(_)) => self.decide(Change::Waiter { machine, claim: None }, journal),
+            }
+        }
+    }
+
+    /// Adds a machine to the wait queue with a claim. A machine that already waits keeps its place.
+    pub(super) fn wait(&mut self, claim: &Claim, journal: &mut Journal) {
+        let mut claim = Claim { created: storable(claim.created), ..claim.clone() };
+        if let Some(waits) = self.queues.claim_of(&claim.machine) {
+            claim.created = claim.created.min(waits.created);
+            if **waits == claim {
+                return;
+            }
+        }
+        let machine = claim.machine.clone();
+        self.decide(Change::Waiter { machine, claim: Some(Arc::new(claim)) }, journal);
+    }
+
+    /// Removes a machine from the wait queue. Its leases are kept.
+    pub(crate) fn withdraw(&mut self, machine: &Machine, journal: &mut Journal) {
+        if self.queues.waiters.contains_key(machine) {
+            self.decide(Change::Waiter { machine: machine.clone(), claim: None }, journal);
+        }
+    }
+
+    /// Removes the settled machines from the wait queue. Returns the allocations of those that hold every address of
+    /// their claim: a ledger without a lock may record an address although the response to its writer is lost.
+    pub(super) fn leave_settled(&mut self, journal: &mut Journal) -> Vec<Allocation> {
+        let mut served = Vec::new();
+        for machine in std::mem::take(&mut self.queues.settled) {
+            if let Some(claim) = self.queues.claim_of(&machine).filter(|claim| self.wants(claim).is_ok()) {
+                served.extend(self.answer(claim));
+            }
+            self.withdraw(&machine, journal);
+        }
+        served
+    }
+
+    /// Replaces the claim with which a machine waits, and returns the previous claim.
+    pub(super) fn set_waiter(&mut self, machine: &Machine, claim: Option<Arc<Claim>>) -> Option<Arc<Claim>> {
+        self.queues.enqueue(machine, None);
+        self.queues.settled.remove(machine);
+        let before = self.queues.waiters.remove(machine).map(|waiter| waiter.claim);
+        if let Some(claim) = &before {
+            self.queues.entitled.remove(&(claim.created, machine.clone()));
+        }
+        if let Some(claim) = claim {
+            self.queues.waiters.insert(machine.clone(), Waiter { claim, queue: None });
+            self.enqueue_again(machine);
+        }
+        before
+    }
+
+    /// Moves a waiting machine into the queue of an exhausted pool that its claim needs, or else of the first pool that
+    /// its claim needs.
+    pub(super) fn enqueue_again(&mut self, machine: &Machine) {
+        let Some(claim) = self.queues.claim_of(machine).cloned() else { return };
+        self.queues.settled.remove(machine);
+        let mut is_entitled = claim.sticky;
+        let queue = match self.wants(&claim) {
+            Ok(wants) if !wants.lacks.is_empty() => {
+                let is_kept = |want: &Want| {
+                    let state = self.pools.get(&want.pool);
+                    state.is_some_and(|state| state.pre_allocated(machine, want.family).is_some())
+                };
+                is_entitled |= wants.lacks.iter().any(is_kept);
+                let queues: Vec<Queue> = wants.lacks.iter().map(|want| (Arc::clone(&want.pool), want.family)).collect();
+                let exhausted = queues.iter().find(|(pool, family)| self.lowest(pool, *family).is_none());
+                exhausted.or(queues.first()).cloned()
+            }
+            Err(ClaimError::UnknownPool(_) | ClaimError::Suspended(_)) => None,
+            Ok(_) | Err(_) => {
+                self.queues.settled.insert(machine.clone());
+                None
+            }
+        };
+        self.queues.enqueue(machine, queue);
+        if is_entitled {
+            self.queues.entitled.insert((claim.created, machine.clone()));
+        }
+    }
+
+    pub(super) fn enqueue_all_again(&mut self) {
+        for machine in self.queues.waiters.keys().cloned().collect::<Vec<_>>() {
+            self.enqueue_again(&machine);
+        }
+    }
+
+    /// Lets the waiting machines of the same name try to get an address that a machine has released.
+    pub(super) fn stir_namesakes(&mut self, machine: &Machine) {
+        let first = Machine { uid: String::new(), ..machine.clone() };
+        let Queues { waiters, entitled, .. } = &mut self.queues;
+        for (waiting, waiter) in waiters.range(first..).take_while(|(waiting, _)| is_namesake(waiting, machine)) {
+            if waiter.claim.sticky {
+                entitled.insert((waiter.claim.created, waiting.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The state of an allocator: how changes apply to it, and how it is read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnetwork::IpNetwork;
+use jiff::Timestamp;
+
+use super::network::Network;
+use super::pool_state::PoolState;
+use super::queue::Queues;
+use crate::host::change::{Change, Journal, Update, storable};
+use crate::host::claim::{Allocation, Claim, Claimant, Conflict, Lease, Machine};
+use crate::host::pool::Pool;
+use crate::network::Family;
+
+/// Leases, conflicts and waiting machines of all networks, and the free addresses of all pools.
+///
+/// The caller passes the time with each call. If the clock goes backwards, the latest time of an earlier call is used.
+#[derive(Clone, Debug, Default)]
+pub struct Allocator {
+    pub(super) pools: BTreeMap<Arc<str>, PoolState>,
+    pub(super) networks: BTreeMap<Arc<str>, Network>,
+    // Addresses that each machine holds, was the last to hold, or has a conflicting record of.
+    pub(super) paths: BTreeMap<Machine, BTreeSet<FieldPath>>,
+    pub(super) queues: Queues,
+    // Names of pools that allocate nothing. The caller sets them, so no ledger reports them.
+    pub(super) suspended: BTreeSet<String>,
+    pub(super) missing: BTreeMap<Machine, Timestamp>,
+    // Latest time of a call. 1970 before the first call.
+    pub(super) now: Timestamp,
+}
+
+/// Name of a network, and an address on this network.
+type FieldPath = (Arc<str>, IpAddr);
+
+// === impl Allocator: changes ===
+
+impl Allocator {
+    /// Applies an update from a ledger.
+    pub(crate) fn learn(&mut self, update: Update) {
+        match update {
+            Update::Snapshot(known) => {
+                *self = Self { now: self.now, suspended: std::mem::take(&mut self.suspended), ..Self::default() };
+                self.apply_all(known);
+            }
+            Update::Delta(changes) => self.apply_all(changes),
+        }
+    }
+
+    /// Undoes every decision of a journal that could not be committed.
+    pub(crate) fn undo(&mut self, mut journal: Journal) {
+        self.undo_to(0, &mut journal);
+    }
+
+    /// Undoes all decisions of a journal except the first `first` ones.
+    pub(super) fn undo_to(&mut self, first: usize, journal: &mut Journal) {
+        let mut before = Vec::new();
+        while journal.changes().len() > first {
+            before.extend(journal.pop());
+        }
+        self.apply_all(before);
+    }
+
+    /// Applies a change and records it in the journal.
+    pub(super) fn decide(&mut self, change: Change, journal: &mut Journal) {
+        let before = self.apply(change.clone());
+        journal.push(before, change);
+    }
+
+    /// Applies changes of several pools, and computes the reserved addresses of each network only once.
+    pub(super) fn decide_pools(&mut self, changes: Vec<Change>, journal: &mut Journal) {
+        let mut networks = BTreeSet::new();
+        for change in changes {
+            let after = change.clone();
+            journal.push(self.apply_only(change, &mut networks), after);
+        }
+        networks.iter().for_each(|network| self.refresh(network));
+    }
+
+    /// Applies changes, the pools first: the addresses that a pool offers depend on all pools of its network.
+    fn apply_all(&mut self, changes: Vec<Change>) {
+        let mut networks = BTreeSet::new();
+        let (pools, others): (Vec<Change>, Vec<Change>) =
+            changes.into_iter().partition(|change| matches!(change, Change::Pool { .. }));
+        for change in pools {
+            self.apply_only(change, &mut networks);
+        }
+        networks.iter().for_each(|network| self.refresh(network));
+        for change in others {
+            self.apply(change);
+        }
+    }
+
+    /// Applies a change and returns the state before the change.
+    fn apply(&mut self, change: Change) -> Change {
+        let mut networks = BTreeSet::new();
+        let before = self.apply_only(change, &mut networks);
+        networks.iter().for_each(|network| self.refresh(network));
+        before
+    }
+
+    /// Applies a change without computing the addresses that pools offer, and returns the state before the change. Adds
+    /// to `networks` each network for which the caller has to call `refresh`.
+    fn apply_only(&mut self, change: Change, networks: &mut BTreeSet<Arc<str>>) -> Change {
+        match change {
+            Change::Pool { name, pool } => {
+                let before = self.set_pool(&name, pool.clone());
+                networks.extend(before.iter().chain(&pool).map(|pool| Arc::from(pool.network.as_str())));
+                Change::Pool { name, pool: before }
+            }
+            Change::Lease { network, address, lease } => {
+                let lease = self.set_lease(&network, address, lease);
+                Change::Lease { network, address, lease }
+            }
+            Change::Conflict { network, address, claimant, source } => {
+                let source = self.set_conflict(&network, address, &claimant, source);
+                Change::Conflict { network, address, claimant, source }
+            }
+            Change::Waiter { machine, claim } => {
+                let claim = self.set_waiter(&machine, claim);
+                Change::Waiter { machine, claim }
+            }
+            Change::Missing { machine, since } => {
+                let before = match since {
+                    Some(since) => self.missing.insert(machine.clone(), since),
+                    None => self.missing.remove(&machine),
+                };
+                Change::Missing { machine, since: before }
+            }
+        }
+    }
+
+    /// Frees the addresses whose reuse delay is over.
+    pub(super) fn advance(&mut self, now: Timestamp) {
+        self.now = self.now.max(storable(now));
+        let networks: Vec<Arc<str>> = self.networks.keys().cloned().collect();
+        for name in networks {
+            while let Some(address) = self.networks.get_mut(&name).and_then(|network| network.end_delay(self.now)) {
+                if self.networks.get(&name).is_some_and(|network| !network.is_occupied(address)) {
+                    self.occupy(&name, address, false);
+                }
+            }
+        }
+    }
+}
+
+// === impl Allocator: reading ===
+
+impl Allocator {
+    /// All pools, sorted by name.
+    pub fn pools(&self) -> impl Iterator<Item = &Pool> {
+        self.pools.values().map(PoolState::pool)
+    }
+
+    /// The pool with this name, written as `namespace/name`.
+    #[must_use]
+    pub fn pool(&self, name: &str) -> Option<&Pool> {
+        self.pools.get(name).map(PoolState::pool)
+    }
+
+    /// The held addresses with network and lease, sorted by network and number, IPv4 first.
+    pub fn leases(&self) -> impl Iterator<Item = (&str, IpAddr, &Lease)> {
+        self.networks
+            .iter()
+            .flat_map(|(name, network)| network.held().map(move |(address, lease)| (&**name, address, lease)))
+    }
+
+    /// Who holds an address of a network. `None`: nobody.
+    #[must_use]
+    pub fn holder(&self, network: &str, address: IpAddr) -> Option<&Claimant> {
+        self.networks.get(network)?.held_at(address).map(|lease| &*lease.claimant)
+    }
+
+    /// The leases that a machine holds, with network and address, sorted by network and number, IPv4 first.
+    pub fn leases_of(&self, machine: &Machine) -> impl Iterator<Item = (&str, IpAddr, &Lease)> {
+        self.held_by(machine).into_iter().map(|(network, address, lease)| (&**network, address, lease))
+    }
+
+    /// The machines of a namespace and name, with any UID, that hold an address, held one last or have a conflicting
+    /// record.
+    pub fn namesakes<'a>(&'a self, namespace: &str, name: &str) -> impl Iterator<Item = &'a Machine> + use<'a> {
+        let first = Machine { namespace: namespace.to_owned(), name: name.to_owned(), uid: String::new() };
+        let namesakes = self.paths.range(first.clone()..).take_while(move |(other, _)| is_namesake(other, &first));
+        namesakes.map(|(machine, _)| machine)
+    }
+
+    /// Whether a machine waits for addresses.
+    #[must_use]
+    pub fn waits(&self, machine: &Machine) -> bool {
+        self.queues.claim_of(machine).is_some()
+    }
+
+    /// The conflicting records with network and address, sorted by network, address and machine.
+    pub fn conflicts(&self) -> impl Iterator<Item = (&str, IpAddr, Conflict)> {
+        self.networks.iter().flat_map(|(name, network)| {
+            network.conflicts().map(move |(address, conflict)| (&**name, address, conflict))
+        })
+    }
+
+    /// The addresses of which a machine has a conflicting record, with their network, sorted by network and address.
+    pub fn conflicts_of(&self, machine: &Machine) -> impl Iterator<Item = (&str, IpAddr)> {
+        let paths = self.paths.get(machine).into_iter().flatten();
+        let has_conflict = |network: &Arc<str>, address: IpAddr| {
+            self.networks.get(network).is_some_and(|network| !network.conflicts_of(address, machine).is_empty())
+        };
+        let conflicts = paths.filter(move |(network, address)| has_conflict(network, *address));
+        conflicts.map(|(network, address)| (&**network, *address))
+    }
+
+    /// The waiting claims, in the order in which they will be served.
+    #[must_use]
+    pub fn waiters(&self) -> Vec<&Claim> {
+        let mut waiters: Vec<&Claim> = self.queues.claims().collect();
+        waiters.sort_by_key(|claim| (claim.created, &claim.machine));
+        waiters
+    }
+
+    /// The missing machines, each with the time when it was first missed.
+    pub fn missing(&self) -> impl Iterator<Item = (&Machine, Timestamp)> {
+        self.missing.iter().map(|(machine, since)| (machine, *since))
+    }
+
+    /// Interfaces that hold several addresses of one family.
+    ///
+    /// Only a store without a lock for writers can have such interfaces: two writers served one machine at the same
+    /// time. The caller knows which address the machine really got, and resolves the case with
+    /// [`Registry::keep`](crate::host::registry::Registry::keep).
+    #[must_use]
+    pub fn doubles(&self) -> Vec<Allocation> {
+        let held =
+            self.leases().map(|(_, address, lease)| (Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
+        let mut doubles = allocations(held.collect());
+        doubles.retain(|allocation| {
+            let ipv4 = allocation.addresses.iter().filter(|address| Family::of(address.ip()) == Family::Ipv4).count();
+            ipv4 > 1 || allocation.addresses.len() - ipv4 > 1
+        });
+        doubles
+    }
+
+    /// The leases that a machine holds, sorted by network and address. Released leases are left out.
+    pub(super) fn held_by(&self, machine: &Machine) -> Vec<(&Arc<str>, IpAddr, &Lease)> {
+        let paths = self.paths.get(machine).into_iter().flatten();
+        let held = paths
+            .filter_map(|(network, address)| Some((network, *address, self.networks.get(network)?.held_at(*address)?)));
+        held.filter(|(_, _, lease)| lease.claimant.machine == *machine).collect()
+    }
+
+    /// Networks and addresses in the index for all machines that have the namespace and name of `machine`, with any
+    /// UID.
+    pub(super) fn paths_of_namesakes(&self, machine: &Machine) -> impl Iterator<Item = &FieldPath> {
+        let first = Machine { uid: String::new(), ..machine.clone() };
+        let namesakes = self.paths.range(first..).take_while(move |(other, _)| is_namesake(other, machine));
+        namesakes.flat_map(|(_, paths)| paths)
+    }
+}
+
+pub(super) fn is_namesake(one: &Machine, other: &Machine) -> bool {
+    one.name == other.name && one.namespace == other.namespace
+}
+
+/// An address with its prefix length. If another program stored an impossible prefix length, the full length (/32,
+/// /128) replaces it.
+pub(super) fn with_prefix(address: IpAddr, prefix: u8) -> IpNetwork {
+    IpNetwork::new(address, prefix).unwrap_or_else(|_| IpNetwork::from(address))
+}
+
+/// Groups addresses by claimant. The addresses of a group are sorted by number, IPv4 first.
+pub(super) fn allocations(mut held: Vec<(Arc<Claimant>, IpNetwork)>) -> Vec<Allocation> {
+    held.sort_unstable_by(|(a, its), (b, other)| a.cmp(b).then_with(|| its.ip().cmp(&other.ip())));
+    let of_one = held.chunk_by(|(a, _), (b, _)| a == b);
+    let allocation = |its: &[(Arc<Claimant>, IpNetwork)]| {
+        let (claimant, _) = its.first()?;
+        let addresses = its.iter().map(|(_, address)| *address).collect();
+        Some(Allocation { claimant: Claimant::clone(claimant), addresses })
+    };
+    of_one.filter_map(allocation).collect()
+}

@@ -1,0 +1,135 @@
+//! Reads the members of objects in documents, and reports unknown members.
+
+use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
+use crate::formats::value::{Object, Value};
+
+/// Description of a subnet, for messages.
+pub(crate) const SUBNET: &str = "the CIDR of a subnet, such as 10.0.0.0/24";
+
+/// Reads members of an object and remembers the names of allowed members.
+pub(crate) struct Members<'a> {
+    object: &'a Object,
+    pub(crate) path: FieldPath<'a>,
+    known: Vec<&'static str>,
+}
+
+// === impl Members ===
+
+impl<'a> Members<'a> {
+    pub(crate) fn new(object: &'a Object, path: FieldPath<'a>) -> Self {
+        Self { object, path, known: Vec::new() }
+    }
+
+    /// A member with a value other than `null`.
+    pub(crate) fn get(&mut self, name: &'static str) -> Option<&'a Value> {
+        self.known.push(name);
+        self.object.get(name).filter(|value| **value != Value::Null)
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        !matches!(self.object.get(name), None | Some(Value::Null))
+    }
+
+    pub(crate) fn text(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Option<String> {
+        match self.get(name)? {
+            Value::String(text) => Some(text.clone()),
+            other => {
+                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", other, "a string"));
+                None
+            }
+        }
+    }
+
+    pub(crate) fn switch(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> bool {
+        match self.get(name) {
+            None => false,
+            Some(Value::Bool(value)) => *value,
+            Some(other) => {
+                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", other, "true or false"));
+                false
+            }
+        }
+    }
+
+    /// A number of seconds. 0 when the member is absent.
+    pub(crate) fn seconds(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> u32 {
+        let Some(value) = self.get(name) else { return 0 };
+        let seconds = match value {
+            Value::Integer(seconds) => u32::try_from(*seconds).ok(),
+            _ => None,
+        };
+        seconds.unwrap_or_else(|| {
+            let expected = "a number of seconds, 0 to 4294967295";
+            diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", value, expected));
+            0
+        })
+    }
+
+    pub(crate) fn list(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> &'a [Value] {
+        match self.get(name) {
+            None => &[],
+            Some(Value::Array(elements)) => elements,
+            Some(other) => {
+                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid list", other, "an array"));
+                &[]
+            }
+        }
+    }
+
+    /// The elements of a list as strings. An element of another type becomes its JSON text, which the parsers of these
+    /// lists reject.
+    pub(crate) fn texts(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Vec<String> {
+        self.list(name, diagnostics).iter().map(Value::to_string).collect()
+    }
+
+    /// The members of an object as strings, in their order. A value of another type becomes its JSON text, as in
+    /// [`Self::texts`].
+    pub(crate) fn text_map(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Vec<(String, String)> {
+        match self.get(name) {
+            None => Vec::new(),
+            Some(Value::Object(object)) => {
+                object.members().into_iter().map(|(name, value)| (name.to_owned(), value.to_string())).collect()
+            }
+            Some(other) => {
+                let expected = "an object with names and their addresses";
+                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", other, expected));
+                Vec::new()
+            }
+        }
+    }
+
+    /// The CIDRs of `machineNetwork` as strings, up to the first invalid element: the index of each CIDR must stay its
+    /// index in the list.
+    pub(crate) fn machine_network(&mut self, diagnostics: &mut Diagnostics) -> Vec<String> {
+        let path = self.path;
+        let list = path.field("machineNetwork");
+        let mut networks = Vec::new();
+        for (at, element) in self.list("machineNetwork", diagnostics).iter().enumerate() {
+            let path = list.index(at);
+            let Value::Object(network) = element else {
+                diagnostics.push(Diagnostic::error(path, "invalid item", element, "an object with a cidr"));
+                continue;
+            };
+            let mut members = Members::new(network, path);
+            match members.text("cidr", diagnostics) {
+                Some(cidr) if networks.len() == at => networks.push(cidr),
+                Some(_) => {}
+                None => {
+                    diagnostics.push(Diagnostic::without_value(Severity::Error, path.field("cidr"), "missing", SUBNET))
+                }
+            }
+            members.finish(Severity::Error, diagnostics);
+        }
+        networks
+    }
+
+    /// Reports unknown members.
+    pub(crate) fn finish(self, severity: Severity, diagnostics: &mut Diagnostics) {
+        for (name, _) in self.object.members() {
+            if !self.known.contains(&name) {
+                let expected = format!("one of {}", self.known.join(", "));
+                diagnostics.push(Diagnostic::without_value(severity, self.path.field(name), "unknown key", &expected));
+            }
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Finds which source file of a crate uses items of which other file, and circles among the files.
+//!
+//! The tests of both packages use this file. It reads the text of the sources: `use` lines, and paths such as
+//! `super::pool::Pool` in the code. An item that a module re-exports counts as an item of the file that defines it.
+//! Methods, macros and the code of unit tests are not considered.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a helper of a test may fail the test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Files, each with the files whose items it uses. The paths are relative to the folder of the sources.
+pub(crate) type Imports = BTreeMap<String, BTreeSet<String>>;
+
+/// The imports among the files of a crate. `root` is its first file, such as `src/lib.rs`.
+pub(crate) fn imports(root: &Path) -> Imports {
+    let mut crate_ = Crate { folder: root.parent().unwrap().to_owned(), modules: BTreeMap::new() };
+    crate_.read(Vec::new(), root, root.parent().unwrap());
+    let files = crate_.modules.iter();
+    files.map(|(path, module)| (module.file.clone(), crate_.used_by(path, module))).collect()
+}
+
+/// The circles among files or modules: each list has files that use each other's items, directly or through others of
+/// the list.
+pub(crate) fn circles(imports: &Imports) -> Vec<Vec<String>> {
+    let reached: BTreeMap<&String, BTreeSet<&String>> =
+        imports.keys().map(|file| (file, reach(imports, file))).collect();
+    let mut circles = BTreeSet::new();
+    for (file, its) in &reached {
+        if its.contains(file) {
+            let with_file = its.iter().filter(|other| reached.get(**other).is_some_and(|its| its.contains(file)));
+            circles.insert(with_file.map(|other| (*other).clone()).collect());
+        }
+    }
+    circles.into_iter().collect()
+}
+
+/// The imports among the modules of each folder. A module is a file together with the folder of its submodules.
+pub(crate) fn between_modules(imports: &Imports) -> Imports {
+    let mut between = Imports::new();
+    for (file, used) in imports {
+        for other in used {
+            let (mine, its) = (module_of(file), module_of(other));
+            let shared = mine.iter().zip(&its).take_while(|(a, b)| a == b).count();
+            // One of both is the parent of the other.
+            if shared == mine.len() || shared == its.len() {
+                continue;
+            }
+            let name = |module: &[&str]| module[..=shared].join("/");
+            between.entry(name(&mine)).or_default().insert(name(&its));
+            between.entry(name(&its)).or_default();
+        }
+    }
+    between
+}
+
+/// All files that a file uses, also through other files.
+fn reach<'i>(imports: &'i Imports, file: &str) -> BTreeSet<&'i String> {
+    let (mut found, mut next) = (BTreeSet::new(), vec![file]);
+    while let Some(file) = next.pop() {
+        for other in imports.get(file).into_iter().flatten() {
+            if found.insert(other) {
+                next.push(other);
+            }
+        }
+    }
+    found
+}
+
+fn module_of(file: &str) -> Vec<&str> {
+    file.trim_end_matches(".rs").trim_end_matches("/mod").split('/').collect()
+}
+
+struct Crate {
+    folder: PathBuf,
+    /// By path, without `crate`.
+    modules: BTreeMap<Vec<String>, Module>,
+}
+
+#[derive(Default)]
+struct Module {
+    file: String,
+    /// The code without comments, strings and unit tests, as words and signs.
+    tokens: Vec<String>,
+    /// Each name that a `use` line brings into scope, and the path behind it.
+    names: BTreeMap<String, Vec<String>>,
+    /// Paths of `use` lines for all items of a module.
+    globs: Vec<Vec<String>>,
+    /// The names that `pub use` lines give to items of other modules.
+    passed_on: BTreeSet<String>,
+}
+
+// === impl Crate ===
+
+impl Crate {
+    fn read(&mut self, path: Vec<String>, file: &Path, folder: &Path) {
+        let tokens = without_tests(tokens(&fs::read_to_string(file).unwrap()));
+        let name = file.strip_prefix(&self.folder).unwrap().to_str().unwrap().to_owned();
+        let mut module = Module { file: name, tokens, ..Module::default() };
+        let mut children = Vec::new();
+        let mut rest = Vec::new();
+        let mut at = 0;
+        while let Some(token) = module.tokens.get(at) {
+            let text = |at: usize| module.tokens.get(at).map_or("", String::as_str);
+            if token == "mod" && text(at + 2) == ";" {
+                children.push(text(at + 1).to_owned());
+                at += 3;
+            } else if token == "use" {
+                let is_public = text(at.wrapping_sub(1)) == "pub" || text(at.wrapping_sub(1)) == ")";
+                let end = at + module.tokens[at..].iter().position(|token| token == ";").unwrap();
+                let mut leaves = Vec::new();
+                use_tree(&module.tokens[at + 1..end], &mut 0, &[], &mut leaves);
+                for (name, path) in leaves {
+                    if name == "*" {
+                        module.globs.push(path);
+                        continue;
+                    }
+                    if is_public {
+                        module.passed_on.insert(name.clone());
+                    }
+                    module.names.insert(name, path);
+                }
+                at = end + 1;
+            } else {
+                rest.push(token.clone());
+                at += 1;
+            }
+        }
+        module.tokens = rest;
+        self.modules.insert(path.clone(), module);
+        for child in children {
+            let flat = folder.join(format!("{child}.rs"));
+            let file = if flat.exists() { flat } else { folder.join(&child).join("mod.rs") };
+            let path = path.iter().cloned().chain([child.clone()]).collect();
+            self.read(path, &file, &folder.join(child));
+        }
+    }
+
+    fn used_by(&self, at: &[String], module: &Module) -> BTreeSet<String> {
+        let mut used = BTreeSet::new();
+        let of_child = |path: &[String]| path.first().is_some_and(|first| self.modules.contains_key(&child(at, first)));
+        for (name, path) in &module.names {
+            // A module that only passes on items of its submodules does not use them.
+            if module.passed_on.contains(name) && of_child(path) {
+                continue;
+            }
+            // A name of a module is no item. What the code uses of it counts below.
+            used.extend(self.find(at, path, 0).filter(|(_, is_item)| *is_item).map(|(file, _)| file));
+        }
+        used.extend(module.globs.iter().filter_map(|path| Some(self.find(at, path, 0)?.0)));
+        for path in paths(&module.tokens) {
+            used.extend(self.find(at, &path, 0).filter(|(_, is_item)| *is_item).map(|(file, _)| file));
+        }
+        used.remove(&module.file);
+        used
+    }
+
+    /// The file that defines what a path means in a module, and whether it is an item. Otherwise it is the module
+    /// itself. `None` for a path of another crate or of no module.
+    fn find(&self, at: &[String], path: &[String], depth: usize) -> Option<(String, bool)> {
+        let mut rest = path;
+        let mut current = at.to_vec();
+        let mut is_relative = true;
+        while let Some((first, others)) = rest.split_first() {
+            match first.as_str() {
+                "crate" => current.clear(),
+                "self" => {}
+                "super" => drop(current.pop()?),
+                _ => break,
+            }
+            (rest, is_relative) = (others, false);
+        }
+        if depth > 20 {
+            return None;
+        }
+        let mut is_first = is_relative;
+        while let Some((first, others)) = rest.split_first() {
+            let module = self.modules.get(&current)?;
+            let inner = child(&current, first);
+            if self.modules.contains_key(&inner) {
+                current = inner;
+            } else if let Some(meant) = module.names.get(first) {
+                let meant: Vec<String> = meant.iter().chain(others).cloned().collect();
+                return self.find(&current, &meant, depth + 1);
+            } else if is_first {
+                return None;
+            } else {
+                let of_glob = module.globs.iter().find_map(|glob| {
+                    let meant: Vec<String> = glob.iter().chain(rest).cloned().collect();
+                    self.find(&current, &meant, depth + 1)
+                });
+                return Some(of_glob.unwrap_or_else(|| (module.file.clone(), true)));
+            }
+            (rest, is_first) = (others, false);
+        }
+        Some((self.modules.get(&current)?.file.clone(), false))
+    }
+}
+
+fn child(of: &[String], name: &str) -> Vec<String> {
+    of.iter().cloned().chain([name.to_owned()]).collect()
+}
+
+/// Adds each name of a `use` line with its path. The name is `*` for all items of a module.
+fn use_tree(tokens: &[String], at: &mut usize, prefix: &[String], leaves: &mut Vec<(String, Vec<String>)>) {
+    let mut path = prefix.to_vec();
+    while let Some(token) = tokens.get(*at) {
+        *at += 1;
+        match token.as_str() {
+            "::" => {}
+            "{" => {
+                while tokens.get(*at).is_some_and(|token| token != "}") {
+                    use_tree(tokens, at, &path, leaves);
+                    if tokens.get(*at).is_some_and(|token| token == ",") {
+                        *at += 1;
+                    }
+                }
+                *at += 1;
+                return;
+            }
+            "*" => return leaves.push(("*".to_owned(), path)),
+            "as" => {
+                let name = tokens[*at].clone();
+                *at += 1;
+                return leaves.push((name, path));
+            }
+            "self" if !prefix.is_empty() && path.len() == prefix.len() => {}
+            word => path.push(word.to_owned()),
+        }
+        if tokens.get(*at).is_none_or(|token| token == "," || token == "}") {
+            break;
+        }
+    }
+    leaves.extend(path.last().cloned().map(|name| (name, path)));
+}
+
+/// The paths in code that have several words.
+fn paths(tokens: &[String]) -> Vec<Vec<String>> {
+    let mut paths = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        let mut path = Vec::new();
+        let follows_path = at > 0 && (tokens[at - 1] == "::" || tokens[at - 1] == ".");
+        while tokens.get(at).is_some_and(|token| is_word(token)) {
+            path.push(tokens[at].clone());
+            at += 1;
+            if tokens.get(at).is_none_or(|token| token != "::") {
+                break;
+            }
+            at += 1;
+        }
+        if path.len() > 1 && !follows_path {
+            paths.push(path);
+        }
+        if !tokens.get(at).is_some_and(|token| is_word(token)) || at == 0 {
+            at += 1;
+        }
+    }
+    paths
+}
+
+fn is_word(token: &str) -> bool {
+    token.starts_with(|c: char| c.is_alphabetic() || c == '_')
+}
+
+/// Words, `::` and single signs, without comments, strings, characters and lifetimes.
+fn tokens(text: &str) -> Vec<String> {
+    let text: Vec<char> = text.chars().collect();
+    let starts = |at: usize, with: &str| with.chars().enumerate().all(|(i, c)| text.get(at + i) == Some(&c));
+    let mut tokens = Vec::new();
+    let mut at = 0;
+    while at < text.len() {
+        let c = text[at];
+        if starts(at, "//") {
+            while at < text.len() && text[at] != '\n' {
+                at += 1;
+            }
+        } else if starts(at, "/*") {
+            while at < text.len() && !starts(at, "*/") {
+                at += 1;
+            }
+            at += 2;
+        } else if c == '"' {
+            at += 1;
+            while at < text.len() && text[at] != '"' {
+                at += if text[at] == '\\' { 2 } else { 1 };
+            }
+            at += 1;
+        } else if c == '\'' {
+            // A character, or a lifetime.
+            if text.get(at + 1) == Some(&'\\') {
+                at += 3;
+                while at < text.len() && text[at] != '\'' {
+                    at += 1;
+                }
+                at += 1;
+            } else if text.get(at + 2) == Some(&'\'') {
+                at += 3;
+            } else {
+                at += 1;
+            }
+        } else if c.is_alphanumeric() || c == '_' {
+            let start = at;
+            while at < text.len() && (text[at].is_alphanumeric() || text[at] == '_') {
+                at += 1;
+            }
+            let word: String = text[start..at].iter().collect();
+            let hashes = text[at..].iter().take_while(|c| **c == '#').count();
+            if matches!(word.as_str(), "r" | "br" | "cr") && text.get(at + hashes) == Some(&'"') {
+                let end = format!("\"{}", "#".repeat(hashes));
+                at += hashes + 1;
+                while at < text.len() && !starts(at, &end) {
+                    at += 1;
+                }
+                at += end.len();
+            } else {
+                tokens.push(word);
+            }
+        } else if starts(at, "::") {
+            tokens.push("::".to_owned());
+            at += 2;
+        } else {
+            if !c.is_whitespace() {
+                tokens.push(c.to_string());
+            }
+            at += 1;
+        }
+    }
+    tokens
+}
+
+/// Removes the items that only unit tests have.
+fn without_tests(tokens: Vec<String>) -> Vec<String> {
+    let (mut kept, mut at) = (Vec::new(), 0);
+    let of_tests = ["#", "[", "cfg", "(", "test", ")", "]"];
+    while at < tokens.len() {
+        if tokens[at..].iter().zip(of_tests).filter(|(token, other)| *token == other).count() != of_tests.len() {
+            kept.push(tokens[at].clone());
+            at += 1;
+            continue;
+        }
+        at += of_tests.len();
+        let mut depth = 0;
+        while at < tokens.len() {
+            match tokens[at].as_str() {
+                "{" | "(" | "[" => depth += 1,
+                "}" | ")" | "]" => depth -= 1,
+                _ => {}
+            }
+            at += 1;
+            if depth == 0 && matches!(tokens[at - 1].as_str(), "}" | ";") {
+                break;
+            }
+        }
+    }
+    kept
+}
