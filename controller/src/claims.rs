@@ -22,7 +22,7 @@ use glowplug::host::allocator::Adoption;
 use glowplug::host::claim::{Machine, Record};
 use ipnetwork::IpNetwork;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{ApiResource, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::events::EventType;
 use kube::{Api, Client, Resource as _};
 use serde_json::Value;
@@ -277,7 +277,7 @@ impl Work<'_> {
     async fn read(&self, kind: Kind, resource: &ApiResource, key: &Key, known: Option<u64>) -> Result<(), Error> {
         let object = ask(self.api(resource, key).get_opt(&key.name)).await?;
         match (object, known) {
-            (Some(Object(object)), _) => drop(self.index().apply(kind, object)),
+            (Some(object), _) => drop(self.index().apply(kind, object)),
             // A watch may have reported a newer object meanwhile. The newer object is kept.
             (None, Some(known)) if kind == Kind::Address => self.index().forget_address(key, known),
             (None, Some(known)) => drop(self.index().remove(kind, key, Some(known))),
@@ -309,20 +309,20 @@ impl Work<'_> {
             Step::Wait => {}
             Step::PatchClaim(patch) => {
                 let answer = ask(claims.patch(&key.name, &merge, &Patch::Merge(patch))).await;
-                let Some(Object(object)) = stored(answer)? else { return Ok(false) };
+                let Some(object) = stored(answer)? else { return Ok(false) };
                 self.take_claim(view, object)?;
             }
             Step::PatchStatus(patch, readiness) => {
                 let answer = ask(claims.patch_status(&key.name, &merge, &Patch::Merge(patch))).await;
-                let Some(Object(object)) = stored(answer)? else { return Ok(false) };
+                let Some(object) = stored(answer)? else { return Ok(false) };
                 self.take_claim(view, object)?;
                 view.is_status_written = true;
                 self.publish(view, &readiness);
             }
             Step::CreateAddress(address) => {
                 let object = typed(&kinds.addresses, address).map_err(request::Error::Unreadable)?;
-                let answer = ask(addresses.create(&PostParams::default(), &Object(object))).await;
-                let Some(Object(object)) = stored(answer)? else { return Ok(false) };
+                let answer = ask(addresses.create(&PostParams::default(), &object)).await;
+                let Some(object) = stored(answer)? else { return Ok(false) };
                 self.take_address(view, object)?;
                 if let Some(address) = &view.address {
                     self.index().note_recorded(address);
@@ -330,7 +330,7 @@ impl Work<'_> {
             }
             Step::PatchAddress(patch) => {
                 let answer = ask(addresses.patch(&key.name, &merge, &Patch::Merge(patch))).await;
-                let Some(Object(object)) = stored(answer)? else { return Ok(false) };
+                let Some(object) = stored(answer)? else { return Ok(false) };
                 self.take_address(view, object)?;
             }
             Step::DeleteAddress => {
@@ -439,7 +439,7 @@ impl Work<'_> {
         Ok(false)
     }
 
-    fn take_claim(&self, view: &mut View, object: DynamicObject) -> Result<(), Error> {
+    fn take_claim(&self, view: &mut View, object: Object) -> Result<(), Error> {
         let is_gone = is_gone(&object);
         self.index().apply(Kind::Claim, object.clone());
         let claim = IpAddressClaim::read(object).map_err(request::Error::Unreadable)?;
@@ -450,7 +450,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn take_address(&self, view: &mut View, object: DynamicObject) -> Result<(), Error> {
+    fn take_address(&self, view: &mut View, object: Object) -> Result<(), Error> {
         let (is_gone, version) = (is_gone(&object), version_of(&object.metadata));
         self.index().apply(Kind::Address, object.clone());
         if is_gone {
@@ -490,7 +490,7 @@ impl Work<'_> {
 
     fn publish_event(&self, view: &View, type_: EventType, reason: &str, note: &str) {
         let Some(claim) = &view.claim else { return };
-        let object = DynamicObject { types: None, metadata: claim.metadata.clone(), data: Value::Null };
+        let object = Object { types: None, metadata: claim.metadata.clone(), data: Value::Null };
         self.provider.events.publish(object.object_ref(&self.kinds.claims), type_, reason, note);
     }
 
@@ -528,12 +528,12 @@ fn log_release(claim: &Key, uid: &str, addresses: &[IpNetwork]) {
 }
 
 /// Whether the object is gone after a write that removed its last finalizer.
-fn is_gone(object: &DynamicObject) -> bool {
+fn is_gone(object: &Object) -> bool {
     let finalizers = object.metadata.finalizers.as_ref();
     object.metadata.deletion_timestamp.is_some() && finalizers.is_none_or(Vec::is_empty)
 }
 
-fn typed(resource: &ApiResource, mut object: Value) -> Result<DynamicObject, serde_json::Error> {
+fn typed(resource: &ApiResource, mut object: Value) -> Result<Object, serde_json::Error> {
     object["apiVersion"] = resource.api_version.clone().into();
     object["kind"] = resource.kind.clone().into();
     serde_json::from_value(object)

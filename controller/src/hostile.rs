@@ -31,8 +31,7 @@
 //! | AdmissionReview | `webhook::Webhooks` | `tests/hostile.rs` |
 //!
 //! `tests/hostile.rs` also stores such objects in an API server while the controller works.
-
-use kube::api::DynamicObject;
+use super::cluster::object::Object;
 use serde_json::{Map, Value, json};
 
 /// Number of objects that are derived from each valid object. `HOSTILE_VARIANTS` sets another number.
@@ -80,7 +79,7 @@ pub(crate) fn variants(default: u64) -> u64 {
 
 /// Calls `check` with each object that is derived from `valid`. Objects whose metadata no API server stores are left
 /// out.
-pub(crate) fn each_object(valid: &Value, mut check: impl FnMut(DynamicObject)) {
+pub(crate) fn each_object(valid: &Value, mut check: impl FnMut(Object)) {
     each_text(valid, |text| {
         let object = serde_json::from_str(text);
         object.is_ok_and(|object| {

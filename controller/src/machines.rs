@@ -31,7 +31,7 @@ use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{ApiResource, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::events::EventType;
 use kube::runtime::watcher;
 use kube::{Api, Client};
@@ -818,15 +818,15 @@ impl Work<'_> {
 
     /// Creates the IPAddressClaim of a machine.
     async fn create_claim(&self, view: &mut View, claim: Value) -> Result<(), Error> {
-        let claim: DynamicObject = serde_json::from_value(claim).map_err(request::Error::Unreadable)?;
+        let claim: Object = serde_json::from_value(claim).map_err(request::Error::Unreadable)?;
         let (key, kind) = (Key::of(&claim.metadata), self.claims()?);
-        let answer = answered(self.api(kind, &key).create(&PostParams::default(), &Object(claim))).await;
+        let answer = answered(self.api(kind, &key).create(&PostParams::default(), &claim)).await;
         if let Some(claim) = stored(answer)? {
             self.index().apply(kind, claim);
             return Ok(());
         }
         // Another leader has created the claim first, or another author has created a claim of this name.
-        let Object(claim) = ask(self.api(kind, &key).get_opt(&key.name)).await?.ok_or(Error::Behind)?;
+        let claim = ask(self.api(kind, &key).get_opt(&key.name)).await?.ok_or(Error::Behind)?;
         match MachineClaim::read(claim.clone()) {
             Ok(known) => {
                 self.index().apply(kind, claim);
@@ -917,9 +917,9 @@ impl Work<'_> {
     }
 
     /// Reads an object from the API server into the index. `pass` is the name of the running pass.
-    async fn read(&self, pass: &Key, kind: Kind, key: &Key) -> Result<Option<DynamicObject>, Error> {
+    async fn read(&self, pass: &Key, kind: Kind, key: &Key) -> Result<Option<Object>, Error> {
         let known = self.index().version(kind, key);
-        let object = ask(self.api(kind, key).get_opt(&key.name)).await?.map(|Object(object)| object);
+        let object = ask(self.api(kind, key).get_opt(&key.name)).await?;
         let names = self.index().take(kind, key, known, object.clone());
         self.wake_others(pass, names);
         Ok(object)
@@ -927,7 +927,7 @@ impl Work<'_> {
 
     /// Updates the index with the object that a write stored. `false`: the write was not stored, and the index now has
     /// the object that a read returned, or none.
-    async fn take(&self, pass: &Key, kind: Kind, key: &Key, object: Option<DynamicObject>) -> Result<bool, Error> {
+    async fn take(&self, pass: &Key, kind: Kind, key: &Key, object: Option<Object>) -> Result<bool, Error> {
         match object {
             // The pass knows the object that it has changed.
             Some(object) => {
@@ -953,7 +953,7 @@ impl Work<'_> {
 
     /// Merges a patch into the KubevirtMachine or, if `is_status`, into its status. Returns the stored object. `None`:
     /// the patch was not stored.
-    async fn patch_machine(&self, view: &View, patch: Value, is_status: bool) -> Result<Option<DynamicObject>, Error> {
+    async fn patch_machine(&self, view: &View, patch: Value, is_status: bool) -> Result<Option<Object>, Error> {
         let Some(machine) = &view.machine else { return Ok(None) };
         let key = Key::of(&machine.metadata);
         let (api, params, patch) = (self.api(Kind::KubevirtMachine, &key), PatchParams::default(), Patch::Merge(patch));
@@ -1048,17 +1048,17 @@ impl Work<'_> {
 }
 
 /// Sends a write and waits for the object in the response.
-async fn answered(write: impl Future<Output = kube::Result<Object>>) -> Result<DynamicObject, request::Error> {
-    ask(write).await.map(|Object(object)| object)
+async fn answered(write: impl Future<Output = kube::Result<Object>>) -> Result<Object, request::Error> {
+    ask(write).await
 }
 
 /// Reads a Secret.
-fn secret_in(Object(object): Object) -> Result<Secret, request::Error> {
+fn secret_in(object: Object) -> Result<Secret, request::Error> {
     serde_json::to_value(object).and_then(serde_json::from_value).map_err(request::Error::Unreadable)
 }
 
 /// Returns the object that a JSON patch stored. `None`: the API server has another version of the object, or no object.
-fn patched(answer: Result<DynamicObject, request::Error>) -> Result<Option<DynamicObject>, request::Error> {
+fn patched(answer: Result<Object, request::Error>) -> Result<Option<Object>, request::Error> {
     match answer {
         // The patch tests the version of the object; the API server responds with 422 when this test fails.
         Err(request::Error::Request(kube::Error::Api(status))) if status.code == 422 => Ok(None),
@@ -1077,14 +1077,14 @@ async fn delete(secrets: &Api<Object>, vm: &Key, uid: Option<String>) -> Result<
 }
 
 /// Returns the addresses that a KubevirtMachine records as its own.
-pub(crate) fn recorded_addresses(machine: &DynamicObject) -> BTreeSet<IpAddr> {
+pub(crate) fn recorded_addresses(machine: &Object) -> BTreeSet<IpAddr> {
     let mut records = Objects::default();
     read_records(&mut records, &kubevirt_machines().kind, machine);
     let records = records.inventory().records;
     records.iter().flat_map(|record| &record.addresses).map(IpNetwork::ip).collect()
 }
 
-fn provider_address(Object(object): Object) -> sources::ProviderAddress {
+fn provider_address(object: Object) -> sources::ProviderAddress {
     IpAddress::read(object).map_err(|error| error.to_string())
 }
 
@@ -1163,7 +1163,7 @@ impl NewSecret {
         let state = async { Ok((answer?, self.has_vm().await?)) };
         match state.await {
             Ok((secret, true)) => secret_in(secret).map(Some),
-            Ok((Object(secret), false)) => delete(&self.secrets, &self.vm, secret.metadata.uid).await.map(|()| None),
+            Ok((secret, false)) => delete(&self.secrets, &self.vm, secret.metadata.uid).await.map(|()| None),
             Err(error) => {
                 tokio::spawn(self.delete_late());
                 Err(error)
@@ -1188,7 +1188,7 @@ impl NewSecret {
         if self.has_vm().await? {
             return Ok(());
         }
-        let secret = ask(self.secrets.get_opt(&secret_name(&self.vm))).await?.map(|Object(secret)| secret.metadata);
+        let secret = ask(self.secrets.get_opt(&secret_name(&self.vm))).await?.map(|secret| secret.metadata);
         let is_own = |secret: &ObjectMeta| {
             secret.owner_references.iter().flatten().next().is_some_and(|owner| owner.uid == self.uid)
         };
@@ -1199,7 +1199,7 @@ impl NewSecret {
     }
 
     async fn has_vm(&self) -> Result<bool, request::Error> {
-        let vm = ask(self.vms.get_opt(&self.vm.name)).await?.map(|Object(vm)| vm.metadata);
+        let vm = ask(self.vms.get_opt(&self.vm.name)).await?.map(|vm| vm.metadata);
         Ok(vm.is_some_and(|vm| kubevirt_machine::uid(&vm) == self.uid && !kubevirt_machine::is_deleted(&vm)))
     }
 }

@@ -21,7 +21,7 @@ use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, Patch, PatchParams, PostParams};
 use kube::runtime::events::EventType;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client};
@@ -91,7 +91,7 @@ enum Fact {
     Guest(Key, u64, Box<Guest>),
     VmGone(Key, Option<u64>),
     GuestGone(Key, Option<u64>),
-    Lease(Box<Event<DynamicObject>>),
+    Lease(Box<Event<Object>>),
 }
 
 #[allow(clippy::large_enum_variant, reason = "an input is moved once, and pools are few")]
@@ -111,11 +111,11 @@ enum Pass {
 
 /// What a request changed.
 enum Outcome {
-    Vm(DynamicObject),
-    Lease(DynamicObject),
+    Vm(Object),
+    Lease(Object),
     LeaseGone(String),
     /// The read objects of the machine of a lease.
-    Machine(Box<[Option<DynamicObject>; 2]>),
+    Machine(Box<[Option<Object>; 2]>),
     Nothing,
 }
 
@@ -152,7 +152,7 @@ impl Observer {
         }
     }
 
-    pub(crate) fn lease(&self, event: Event<DynamicObject>) {
+    pub(crate) fn lease(&self, event: Event<Object>) {
         self.send(Fact::Lease(Box::new(event)));
     }
 
@@ -281,7 +281,7 @@ impl Macs {
         let this = &*self;
         let outcomes = stream::iter(actions).map(|action| this.apply(action)).buffer_unordered(IN_FLIGHT);
         let outcomes: Vec<Result<Outcome, Error>> = outcomes.collect().await;
-        let pools: Api<DynamicObject> = Api::all_with(self.client.clone(), &ApiResource::erase::<MACPool>(&()));
+        let pools: Api<Object> = Api::all_with(self.client.clone(), &ApiResource::erase::<MACPool>(&()));
         let mut is_behind = !outcomes.is_empty();
         let mut has_changed = false;
         let mut failed = None;
@@ -361,7 +361,7 @@ impl Macs {
                 let patch = Patch::<()>::Json(patch);
                 let vms: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &virtual_machines());
                 match ask(vms.patch(&key.name, &PatchParams::default(), &patch)).await {
-                    Ok(Object(object)) => {
+                    Ok(object) => {
                         let note = format!("Allocated {}", addresses.join(", "));
                         self.publish(&key, EventType::Normal, "MACAddressAllocated", &note);
                         Ok(Outcome::Vm(object))
@@ -369,10 +369,10 @@ impl Macs {
                     // The patch tests the version of the VirtualMachine.
                     Err(Error::Request(kube::Error::Api(status))) if matches!(status.code, 409 | 422) => {
                         match ask(vms.get_opt(&key.name)).await? {
-                            Some(Object(object)) if object.metadata.resource_version == tested => {
+                            Some(object) if object.metadata.resource_version == tested => {
                                 Err(Error::Request(kube::Error::Api(status)))
                             }
-                            object => Ok(object.map_or(Outcome::Nothing, |Object(object)| Outcome::Vm(object))),
+                            object => Ok(object.map_or(Outcome::Nothing, Outcome::Vm)),
                         }
                     }
                     Err(Error::Request(kube::Error::Api(status))) if status.code == 404 => Ok(Outcome::Nothing),
@@ -393,16 +393,10 @@ impl Macs {
 
     /// Stores a lease. `version`: the stored version that is replaced. `None`: another leader was faster, or the response
     /// to an earlier write was lost.
-    async fn store(
-        &self,
-        address: MacAddr,
-        version: Option<u64>,
-        lease: &LeaseSpec,
-    ) -> Result<Option<DynamicObject>, Error> {
+    async fn store(&self, address: MacAddr, version: Option<u64>, lease: &LeaseSpec) -> Result<Option<Object>, Error> {
         let (leases, name) = (self.leases(), mac_lease_name(address));
-        let mut object = DynamicObject::new(&name, &ApiResource::erase::<StaticIPLease>(&()));
+        let mut object = Object::new(&name, &ApiResource::erase::<StaticIPLease>(&()), json!({"spec": lease}));
         object.metadata.resource_version = version.map(|version| version.to_string());
-        let object = object.data(json!({"spec": lease}));
         let params = PostParams::default();
         let written = match version {
             Some(_) => ask(leases.replace(&name, &params, &object)).await,
@@ -422,8 +416,8 @@ impl Macs {
         let holder = &lease.holder;
         let api = |kind: ApiResource| Api::<Object>::namespaced_with(self.client.clone(), &holder.namespace, &kind);
         // The VirtualMachine first: KubeVirt creates no instance for a VirtualMachine that is gone.
-        let vm = ask(api(virtual_machines()).get_opt(&holder.name)).await?.map(|Object(vm)| vm);
-        let instance = ask(api(instances()).get_opt(&holder.name)).await?.map(|Object(instance)| instance);
+        let vm = ask(api(virtual_machines()).get_opt(&holder.name)).await?;
+        let instance = ask(api(instances()).get_opt(&holder.name)).await?;
         let is_there = vm.as_ref().is_some_and(|vm| vm.metadata.uid.as_ref() == Some(&holder.uid));
         let is_used = instance.as_ref().is_some_and(|instance| Guest::read(instance).all.contains(&address));
         if is_there || is_used {
@@ -436,7 +430,7 @@ impl Macs {
         Ok(Outcome::Lease(object))
     }
 
-    fn leases(&self) -> Api<DynamicObject> {
+    fn leases(&self) -> Api<Object> {
         Api::all_with(self.client.clone(), &ApiResource::erase::<StaticIPLease>(&()))
     }
 

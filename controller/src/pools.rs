@@ -23,7 +23,7 @@ use glowplug::host::pool::Pool;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use kube::api::{ApiResource, Patch, PatchParams};
 use kube::runtime::events::EventType;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client};
@@ -57,7 +57,7 @@ pub struct Pools {
     metrics: Arc<Metrics>,
     writer: Writer,
     index: Index,
-    events: BoxStream<'static, (Kind, Event<DynamicObject>)>,
+    events: BoxStream<'static, (Kind, Event<Object>)>,
     /// Pools of the lists that are being received. `None` between lists.
     listed: [Option<BTreeSet<PoolId>>; 2],
     /// The pools that were last passed to the registry.
@@ -167,7 +167,7 @@ impl Pools {
         let updates = stream::iter(self.index.updates(&observations, now));
         let writer = &self.writer;
         let written: Vec<_> = updates.map(|update| writer.write(update)).buffer_unordered(IN_FLIGHT).collect().await;
-        for Object(object) in written.into_iter().flatten() {
+        for object in written.into_iter().flatten() {
             self.index.apply(PoolObject::read(object));
         }
         Ok(())
@@ -289,12 +289,7 @@ impl Kind {
 }
 
 /// Watches the pools of a kind in a namespace or, with an empty name, in all namespaces.
-fn watch(
-    client: &Client,
-    scope: &Scope,
-    kind: Kind,
-    namespace: &str,
-) -> BoxStream<'static, (Kind, Event<DynamicObject>)> {
+fn watch(client: &Client, scope: &Scope, kind: Kind, namespace: &str) -> BoxStream<'static, (Kind, Event<Object>)> {
     let api = kind.api(client.clone(), Some(namespace).filter(|namespace| !namespace.is_empty()));
     events(api, scope.config()).map(move |event| (kind, event)).boxed()
 }

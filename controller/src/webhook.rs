@@ -21,7 +21,7 @@ use glowplug::host::pool::{Pool, overlaps};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Bytes;
-use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::api::{ApiResource, ListParams};
 use kube::core::Status;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
 use kube::{Api, Client, Resource};
@@ -304,7 +304,7 @@ impl Webhooks {
                 return Err(failure(StatusCode::BAD_REQUEST, "BadRequest", &message));
             }
         };
-        let Object(mut object) = object.clone();
+        let mut object = object.clone();
         object.metadata.namespace = object.metadata.namespace.or_else(|| request.namespace.clone());
         let machine = VirtualMachine::read(object);
         if let Some(selection) = self.selection.current() {
@@ -334,7 +334,7 @@ impl Webhooks {
         let is_valid = |key: &Key| is_object_name(&key.namespace) && is_object_name(&key.name);
         let Some(key) = machine.kubevirt_machine().filter(is_valid) else { return Ok(held) };
         let machines: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &kubevirt_machines());
-        let Some(Object(object)) = machines.get_opt(&key.name).await? else {
+        let Some(object) = machines.get_opt(&key.name).await? else {
             return self.held_without_machine(machine, pools).await;
         };
         let leases: Api<Object> = Api::all_with(self.client.clone(), &ApiResource::erase::<StaticIPLease>(&()));
@@ -344,7 +344,7 @@ impl Webhooks {
             names.extend(networks.filter_map(|network| lease_name(address, network).ok()));
         }
         for name in names.into_iter().take(MOST_RECORDED) {
-            let lease = leases.get_opt(&name).await?.map(|Object(mut lease)| lease.data["spec"].take());
+            let lease = leases.get_opt(&name).await?.map(|mut lease| lease.data["spec"].take());
             let Some(lease) = lease.and_then(|spec| serde_json::from_value::<LeaseSpec>(spec).ok()) else { continue };
             let Holder { kind, namespace, name, .. } = &lease.holder;
             let is_own = *kind == HolderKind::KubevirtMachine && (namespace, name) == (&key.namespace, &key.name);
@@ -376,7 +376,7 @@ impl Webhooks {
     async fn review_addresses(&self, request: &AdmissionRequest<Object>) -> AdmissionResponse {
         let mut response = AdmissionResponse::from(request);
         let Some(object) = &request.object else { return response };
-        let Object(mut object) = object.clone();
+        let mut object = object.clone();
         object.metadata.namespace = object.metadata.namespace.or_else(|| request.namespace.clone());
         match self.mac_pools().await {
             Ok(pools) => match require_addresses(&object, &pools) {
@@ -397,7 +397,7 @@ impl Webhooks {
         let pools: Api<Object> = Api::all_with(self.client.clone(), &ApiResource::erase::<MACPool>(&()));
         let pools = pools.list(&ListParams::default()).await?.items.into_iter();
         let pools = pools.filter(|pool| pool.metadata.deletion_timestamp.is_none());
-        let read = |Object(pool): Object| {
+        let read = |pool: Object| {
             let spec = MacPoolSpec::deserialize(&pool.data["spec"]).ok()?;
             spec.check(pool.metadata.name.as_deref().unwrap_or_default()).0
         };
@@ -491,8 +491,7 @@ impl Webhooks {
         loop {
             let page = objects.list(&params).await?;
             let of_pool = page.items.into_iter().filter(|lease| lease.data["spec"]["pool"] == name);
-            leases
-                .extend(of_pool.filter_map(|Object(mut lease)| serde_json::from_value(lease.data["spec"].take()).ok()));
+            leases.extend(of_pool.filter_map(|mut lease| serde_json::from_value(lease.data["spec"].take()).ok()));
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params = params.continue_token(&token),
                 None => return Ok(leases),
@@ -537,7 +536,7 @@ fn patched(response: AdmissionResponse, operations: Vec<Value>) -> AdmissionResp
 /// Responds to the creation of an instance.
 fn review_instance(request: &AdmissionRequest<Object>) -> AdmissionResponse {
     let mut response = AdmissionResponse::from(request);
-    let errors = request.object.as_ref().map(|object| check_instance(object)).unwrap_or_default();
+    let errors = request.object.as_ref().map(check_instance).unwrap_or_default();
     if !errors.is_empty() {
         response.allowed = false;
         response.result = *failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &errors.join("\n"));
@@ -546,7 +545,7 @@ fn review_instance(request: &AdmissionRequest<Object>) -> AdmissionResponse {
 }
 
 /// Reads the specification of a pool of either kind. Both kinds have the same members.
-fn specification(object: &DynamicObject) -> Result<PoolSpec, Box<Status>> {
+fn specification(object: &Object) -> Result<PoolSpec, Box<Status>> {
     PoolSpec::deserialize(&object.data["spec"])
         .map_err(|error| failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &format!("spec: {error}")))
 }

@@ -57,6 +57,7 @@
 //! - A replica that keeps running during a restore is not simulated: see `docs/recovery.md`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
+#![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]
 
 #[path = "chaos/observer.rs"]
 mod observer;

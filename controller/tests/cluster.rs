@@ -2,6 +2,7 @@
 //! name.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]
 
 mod support;
 

@@ -4,6 +4,7 @@
 //! this UUID, MAC address and user data, and its drive is written to the file. `tests/boot` boots from this drive.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]
 
 mod support;
 

@@ -4,6 +4,7 @@
 #[allow(dead_code, unreachable_pub)]
 mod variants;
 
+use glowplug_controller::cluster;
 use glowplug_controller::kinds::pool::{PoolSpec, StaticIPPool};
 use glowplug_controller::metrics::Metrics;
 use glowplug_controller::pools::facts::Scope;

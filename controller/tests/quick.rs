@@ -1,6 +1,7 @@
 //! All tests that need no other program. `cluster.rs` runs the scenarios against a real API server.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]
 
 mod claims;
 mod faults;

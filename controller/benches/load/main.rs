@@ -4,6 +4,7 @@
 //! Each rate is printed with the rate of creating objects with 32 clients and without a controller, from the same run.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]
 
 mod peers;
 #[path = "../../tests/support/mod.rs"]

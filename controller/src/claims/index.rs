@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::DynamicObject;
 
 use crate::claims::Facts;
 use crate::claims::decision::{Cluster, Recorded, View};
 use crate::cluster::key::{Key, PoolId};
+use crate::cluster::object::Object;
 use crate::cluster::object::version_of;
 use crate::kinds::cluster_api::{IpAddress, IpAddressClaim, Version, WATCH_FILTER_LABEL, is_paused};
 
@@ -72,7 +72,7 @@ impl Index {
     }
 
     /// Stores an object. Returns the names whose decision may have changed.
-    pub(crate) fn apply(&mut self, kind: Kind, object: DynamicObject) -> BTreeSet<Key> {
+    pub(crate) fn apply(&mut self, kind: Kind, object: Object) -> BTreeSet<Key> {
         let key = Key::of(&object.metadata);
         match kind {
             Kind::Claim => match IpAddressClaim::read(object) {
@@ -330,11 +330,11 @@ mod tests {
     use super::super::decision::decide;
     use super::*;
 
-    fn object(value: Value) -> DynamicObject {
+    fn object(value: Value) -> Object {
         serde_json::from_value(value).unwrap()
     }
 
-    fn claim(name: &str, uid: &str, version: u64) -> DynamicObject {
+    fn claim(name: &str, uid: &str, version: u64) -> Object {
         let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
         object(json!({
             "metadata": {"namespace": "n", "name": name, "uid": uid, "resourceVersion": version.to_string()},
@@ -342,7 +342,7 @@ mod tests {
         }))
     }
 
-    fn address(name: &str, version: u64) -> DynamicObject {
+    fn address(name: &str, version: u64) -> Object {
         let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
         object(json!({
             "metadata": {"namespace": "n", "name": name, "resourceVersion": version.to_string()},

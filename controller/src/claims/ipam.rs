@@ -17,7 +17,7 @@ use futures::{Stream, StreamExt as _, stream};
 use glowplug::host::claim::Record;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
+use kube::api::{ApiResource, ListParams, Patch, PatchParams};
 use kube::runtime::events::EventType;
 use kube::{Api, Client, Resource as _};
 use serde_json::Value;
@@ -240,7 +240,7 @@ impl Work<'_> {
             candidates.extend(view.claim.as_ref().map(|claim| claim.uid().to_owned()));
             let known = view.claim.as_ref().map(|claim| version_of(&claim.metadata));
             match (ask(self.claims(key).get_opt(&key.name)).await?, known) {
-                (Some(Object(object)), _) => drop(self.index().apply(Kind::Claim, object)),
+                (Some(object), _) => drop(self.index().apply(Kind::Claim, object)),
                 (None, Some(known)) => drop(self.index().remove(Kind::Claim, key, Some(known))),
                 (None, None) => {}
             }
@@ -272,12 +272,12 @@ impl Work<'_> {
             Step::Wait => {}
             Step::PatchClaim(patch) => {
                 let answer = ask(claims.patch(&key.name, &merge, &Patch::Merge(patch))).await;
-                let Some(Object(object)) = stored(answer)? else { return Ok(false) };
+                let Some(object) = stored(answer)? else { return Ok(false) };
                 self.take_claim(view, object);
             }
             Step::PatchStatus(patch, state) => {
                 let answer = ask(claims.patch_status(&key.name, &merge, &Patch::Merge(patch))).await;
-                let Some(Object(object)) = stored(answer)? else { return Ok(false) };
+                let Some(object) = stored(answer)? else { return Ok(false) };
                 self.take_claim(view, object);
                 (view.is_status_written, view.guests) = (true, None);
                 self.index().note_recorded(&key);
@@ -389,7 +389,7 @@ impl Work<'_> {
         Ok(false)
     }
 
-    fn take_claim(&self, view: &mut View, object: DynamicObject) {
+    fn take_claim(&self, view: &mut View, object: Object) {
         let (is_gone, version) = (is_gone(&object), version_of(&object.metadata));
         let claim = IpamClaim::read(object.clone());
         if is_gone {
@@ -435,7 +435,7 @@ impl Work<'_> {
 
     fn publish_event(&self, view: &View, type_: EventType, reason: &str, note: &str) {
         let Some(claim) = &view.claim else { return };
-        let object = DynamicObject { types: None, metadata: claim.metadata.clone(), data: Value::Null };
+        let object = Object { types: None, metadata: claim.metadata.clone(), data: Value::Null };
         self.provider.events.publish(object.object_ref(&self.kinds.claims), type_, reason, note);
     }
 
@@ -455,15 +455,14 @@ async fn read_guests(instances: &Api<Object>, names: BTreeSet<String>) -> Result
     if names.len() <= MOST_GUESTS {
         for name in names {
             let guest = ask(instances.get_opt(&name)).await?;
-            guests.extend(guest.map(|Object(guest)| guest_of(name, guest.metadata)));
+            guests.extend(guest.map(|guest| guest_of(name, guest.metadata)));
         }
         return Ok(guests);
     }
     let mut params = ListParams::default().limit(PAGE);
     loop {
         let page = ask(instances.list(&params)).await?;
-        let named =
-            page.items.into_iter().filter_map(|Object(guest)| Some((guest.metadata.name.clone()?, guest.metadata)));
+        let named = page.items.into_iter().filter_map(|guest| Some((guest.metadata.name.clone()?, guest.metadata)));
         guests.extend(named.filter(|(name, _)| names.contains(name)).map(|(name, metadata)| guest_of(name, metadata)));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),

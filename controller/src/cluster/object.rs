@@ -2,13 +2,11 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::ops::Deref;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use kube::api::{ApiResource, DynamicObject, TypeMeta};
+use kube::api::{ApiResource, TypeMeta};
 use kube::core::DynamicResourceScope;
-use kube::runtime::watcher::Event;
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
@@ -17,32 +15,30 @@ use serde_json::{Map, Value};
 /// the list is the third of them.
 const MAX_DEPTH: usize = 100;
 
-/// An object without its managed fields.
+/// An object of any kind, without its managed fields. Every object of the API server is read as this type.
 ///
 /// Every user who may write an object may also write its managed fields. An API server accepts a time there that the
 /// client cannot parse, such as `9999-12-31T23:59:59Z`. With one such object, the whole list
 /// would be unreadable, and no machine would be served. The controller does not need managed fields, so it never
-/// parses them.
+/// parses them. An API server keeps the managed fields of an object that is replaced by one without them.
 ///
 /// The same holds for the depth of an object. The definition of a kind may leave a member open, such as the metadata in
 /// the template of a VirtualMachine, and an API server accepts deeper values there than the client reads. Values nested
 /// deeper than 100 levels are null.
-#[derive(Clone, Debug, Serialize)]
-pub struct Object(pub DynamicObject);
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Object {
+    /// API version and kind. `None`: the items of a list do not have them.
+    #[serde(flatten)]
+    pub types: Option<TypeMeta>,
+    /// The metadata.
+    pub metadata: ObjectMeta,
+    /// Every other member.
+    #[serde(flatten)]
+    pub data: Value,
+}
 
 /// Reads a value with this number of nested lists and objects. Deeper values are null.
 struct Shallow(usize);
-
-/// Converts an event of a watch.
-pub(crate) fn plain(event: Event<Object>) -> Event<DynamicObject> {
-    match event {
-        Event::Init => Event::Init,
-        Event::InitApply(Object(object)) => Event::InitApply(object),
-        Event::InitDone => Event::InitDone,
-        Event::Apply(Object(object)) => Event::Apply(object),
-        Event::Delete(Object(object)) => Event::Delete(object),
-    }
-}
 
 /// Returns the version of an object. API servers use a number that increases with each write.
 pub(crate) fn version_of(metadata: &ObjectMeta) -> u64 {
@@ -50,6 +46,15 @@ pub(crate) fn version_of(metadata: &ObjectMeta) -> u64 {
 }
 
 // === impl Object ===
+
+impl Object {
+    /// Creates an object of a kind with this name.
+    #[must_use]
+    pub fn new(name: &str, kind: &ApiResource, data: Value) -> Self {
+        let types = Some(TypeMeta { api_version: kind.api_version.clone(), kind: kind.kind.clone() });
+        Self { types, metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }, data }
+    }
+}
 
 impl<'de> Deserialize<'de> for Object {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -68,7 +73,7 @@ impl<'de> Deserialize<'de> for Object {
             (Some(Value::String(api_version)), Some(Value::String(kind))) => Some(TypeMeta { api_version, kind }),
             _ => None,
         };
-        Ok(Self(DynamicObject { types, metadata, data: Value::Object(members) }))
+        Ok(Self { types, metadata, data: Value::Object(members) })
     }
 }
 
@@ -138,53 +143,46 @@ impl<'de> Visitor<'de> for Shallow {
     }
 }
 
-impl Deref for Object {
-    type Target = DynamicObject;
-
-    fn deref(&self) -> &DynamicObject {
-        &self.0
-    }
-}
-
 impl Resource for Object {
     type DynamicType = ApiResource;
     type Scope = DynamicResourceScope;
 
     fn group(kind: &ApiResource) -> Cow<'_, str> {
-        DynamicObject::group(kind)
+        kind.group.as_str().into()
     }
 
     fn version(kind: &ApiResource) -> Cow<'_, str> {
-        DynamicObject::version(kind)
+        kind.version.as_str().into()
     }
 
     fn kind(kind: &ApiResource) -> Cow<'_, str> {
-        DynamicObject::kind(kind)
+        kind.kind.as_str().into()
     }
 
     fn plural(kind: &ApiResource) -> Cow<'_, str> {
-        DynamicObject::plural(kind)
+        kind.plural.as_str().into()
     }
 
     fn meta(&self) -> &ObjectMeta {
-        &self.0.metadata
+        &self.metadata
     }
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.0.metadata
+        &mut self.metadata
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_types, reason = "the type of the client is the comparison")]
 mod tests {
-    use kube::core::{ObjectList, WatchEvent};
+    use kube::core::{DynamicObject, ObjectList, WatchEvent};
     use serde_json::error::Category;
     use serde_json::json;
 
     use super::*;
 
-    fn read(object: &Value) -> Result<DynamicObject, String> {
-        serde_json::from_value::<Object>(object.clone()).map(|Object(object)| object).map_err(|error| error.to_string())
+    fn read(object: &Value) -> Result<Object, String> {
+        serde_json::from_value(object.clone()).map_err(|error: serde_json::Error| error.to_string())
     }
 
     #[test]
@@ -193,8 +191,13 @@ mod tests {
         let object = json!({
             "apiVersion": "v1", "kind": "K", "metadata": {"name": "n", "labels": labels}, "spec": {"a": [1]},
         });
-        assert_eq!(read(&object), Ok(serde_json::from_value(object).unwrap()));
-        assert_eq!(read(&json!({"spec": {}})), Ok(serde_json::from_value(json!({"spec": {}})).unwrap()));
+        let expected = |object: &Value| {
+            let DynamicObject { types, metadata, data } = serde_json::from_value(object.clone()).unwrap();
+            Ok(Object { types, metadata, data })
+        };
+        for object in [object, json!({"spec": {}})] {
+            assert_eq!(read(&object), expected(&object));
+        }
     }
 
     #[test]
@@ -262,7 +265,7 @@ mod tests {
                 metadata.remove("managedFields");
             }
             let Ok(expected) = serde_json::from_value::<DynamicObject>(value) else { return false };
-            let Object(read) = serde_json::from_str(text).unwrap();
+            let read: Object = serde_json::from_str(text).unwrap();
             assert_eq!((&read.metadata, &read.data["spec"]), (&expected.metadata, &expected.data["spec"]));
             true
         });

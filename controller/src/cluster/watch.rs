@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 
 use futures::{Stream, StreamExt as _, future, stream};
-use kube::api::DynamicObject;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt as _};
@@ -15,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::cluster::key::Key;
-use crate::cluster::object::{Object, plain, version_of};
+use crate::cluster::object::{Object, version_of};
 
 /// Largest number of changes that wait for their reader.
 const QUEUE: usize = 1024;
@@ -25,7 +24,7 @@ const QUEUE: usize = 1024;
 #[allow(clippy::large_enum_variant, reason = "nearly every change is the large variant")]
 pub enum Change {
     /// An object exists, in this version.
-    Apply(DynamicObject),
+    Apply(Object),
     /// The object of this name no longer exists. The number is its last version. `None`: a list no longer has the
     /// object.
     Remove(Key, Option<u64>),
@@ -72,11 +71,11 @@ pub fn changes_of(api: Api<Object>, config: watcher::Config) -> impl Stream<Item
 
 /// Watches the objects of `api` that `config` selects, without a task of its own. After an error, the watch begins again
 /// with a list; errors are logged.
-pub(crate) fn events(api: Api<Object>, config: watcher::Config) -> impl Stream<Item = Event<DynamicObject>> + Send {
+pub(crate) fn events(api: Api<Object>, config: watcher::Config) -> impl Stream<Item = Event<Object>> + Send {
     let path = api.resource_url().to_owned();
     watcher(api, config).default_backoff().filter_map(move |event| {
         let event = event.map_err(|error| tracing::warn!(%error, path, "could not watch"));
-        future::ready(event.ok().map(plain))
+        future::ready(event.ok())
     })
 }
 
@@ -84,7 +83,7 @@ pub(crate) fn events(api: Api<Object>, config: watcher::Config) -> impl Stream<I
 
 impl Known {
     /// Turns an event of a watch into changes. An object that a later list no longer has is gone.
-    pub(crate) fn changes(&mut self, event: Event<DynamicObject>) -> Vec<Change> {
+    pub(crate) fn changes(&mut self, event: Event<Object>) -> Vec<Change> {
         match event {
             Event::Init => {
                 self.listed.clear();
@@ -113,7 +112,7 @@ impl Known {
     }
 }
 
-fn key(object: &DynamicObject) -> Key {
+fn key(object: &Object) -> Key {
     Key { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
 }
 
@@ -123,11 +122,11 @@ mod tests {
 
     use super::*;
 
-    fn object(name: &str) -> DynamicObject {
+    fn object(name: &str) -> Object {
         serde_json::from_value(json!({"metadata": {"namespace": "n", "name": name, "resourceVersion": "7"}})).unwrap()
     }
 
-    fn changes(known: &mut Known, events: Vec<Event<DynamicObject>>) -> Vec<String> {
+    fn changes(known: &mut Known, events: Vec<Event<Object>>) -> Vec<String> {
         let text = |change| match change {
             Change::Apply(object) => format!("apply {}", object.name_any()),
             Change::Remove(key, Some(version)) => format!("remove {key} of version {version}"),

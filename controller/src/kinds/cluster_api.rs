@@ -12,13 +12,14 @@ use std::net::IpAddr;
 use glowplug::host::claim::is_object_name;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::api::{ApiResource, GroupVersionKind};
 use kube::{Client, ResourceExt as _};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::cluster::client::serves;
 use crate::cluster::key::{Key, PoolId};
+use crate::cluster::object::Object;
 use crate::kinds::pool::{CLUSTER_LABEL, GROUP as POOL_GROUP, GlobalStaticIPPool, StaticIPPool};
 
 /// API group of claims and addresses.
@@ -171,7 +172,7 @@ async fn served(
 
 /// Whether a Cluster is paused. Controllers do not change the objects of a paused Cluster.
 #[must_use]
-pub fn is_paused(cluster: &DynamicObject) -> bool {
+pub fn is_paused(cluster: &Object) -> bool {
     cluster.data["spec"]["paused"] == true || cluster.annotations().contains_key(PAUSED_ANNOTATION)
 }
 
@@ -229,7 +230,7 @@ impl IpAddressClaim {
     /// # Errors
     ///
     /// The specification does not have the expected structure.
-    pub fn read(object: DynamicObject) -> Result<Self, serde_json::Error> {
+    pub fn read(object: Object) -> Result<Self, serde_json::Error> {
         let (metadata, mut data) = (without_managers(object.metadata), object.data);
         let ClaimSpec { pool_ref, cluster_name } = serde_json::from_value(data["spec"].take())?;
         let labels = metadata.labels.as_ref();
@@ -297,7 +298,7 @@ impl IpAddress {
     /// # Errors
     ///
     /// The specification does not have the expected structure.
-    pub fn read(object: DynamicObject) -> Result<Self, serde_json::Error> {
+    pub fn read(object: Object) -> Result<Self, serde_json::Error> {
         let (metadata, mut data) = (without_managers(object.metadata), object.data);
         let AddressSpec { pool_ref, claim_ref, address, prefix, gateway } =
             serde_json::from_value(data["spec"].take())?;
@@ -373,7 +374,7 @@ mod tests {
 
     use super::*;
 
-    fn object(value: Value) -> DynamicObject {
+    fn object(value: Value) -> Object {
         serde_json::from_value(value).unwrap()
     }
 

@@ -14,11 +14,12 @@ use glowplug::host::claim::is_object_name;
 use ipnetwork::IpNetwork;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::api::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
 use crate::cluster::conditions::{contains, head, set_condition};
 use crate::cluster::key::Key;
+use crate::cluster::object::Object;
 
 /// Label of a claim with the name of its virtual machine. ipam-extensions sets the label.
 pub const VM_LABEL: &str = "kubevirt.io/vm";
@@ -80,7 +81,7 @@ pub fn network_attachments() -> ApiResource {
 /// Returns the name of the network of a network attachment definition: `name` in its configuration. `None`: the
 /// configuration has no name, or is not in the object.
 #[must_use]
-pub fn network_name(attachment: &DynamicObject) -> Option<String> {
+pub fn network_name(attachment: &Object) -> Option<String> {
     let config = attachment.data["spec"]["config"].as_str()?;
     let config: Value = serde_json::from_str(config).ok()?;
     config["name"].as_str().filter(|name| !name.is_empty()).map(str::to_owned)
@@ -104,7 +105,7 @@ pub fn claim_name(vm: &str, interface: &str) -> String {
 impl IpamClaim {
     /// Reads a claim.
     #[must_use]
-    pub fn read(object: DynamicObject) -> Self {
+    pub fn read(object: Object) -> Self {
         let metadata = ObjectMeta { managed_fields: None, ..object.metadata };
         let status = &object.data["status"];
         let ips = status["ips"].as_array().into_iter().flatten().take(MAX_IPS);

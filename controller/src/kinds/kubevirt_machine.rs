@@ -10,11 +10,11 @@ use ipnetwork::IpNetwork;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::api::DynamicObject;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
+use crate::cluster::object::Object;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{
     MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, NETWORK_DATA_KEY, VirtualMachine, addresses_in, virtual_machines,
@@ -166,8 +166,8 @@ pub(crate) fn is_deleted(metadata: &ObjectMeta) -> bool {
 
 impl KubevirtMachine {
     /// Reads a KubevirtMachine. A member with an unexpected structure counts as absent.
-    pub(crate) fn read(object: DynamicObject) -> Self {
-        let DynamicObject { metadata, mut data, .. } = object;
+    pub(crate) fn read(object: Object) -> Self {
+        let Object { metadata, mut data, .. } = object;
         let metadata = ObjectMeta { managed_fields: None, ..metadata };
         let mut template = take(&mut data, "/spec/virtualMachineTemplate");
         // The namespace becomes a part of the path of a request.
@@ -196,7 +196,7 @@ impl KubevirtMachine {
                 ..ObjectMeta::default()
             };
             let data = json!({"spec": take(&mut template, "/spec")});
-            Box::new(VirtualMachine::read(DynamicObject { types: None, metadata, data }))
+            Box::new(VirtualMachine::read(Object { types: None, metadata, data }))
         });
         let status_map = take(&mut data, &format!("/status/{STATUS_MAP}"));
         Self { metadata, home, status_map, refused }
@@ -212,7 +212,7 @@ impl KubevirtMachine {
 
 impl Instance {
     /// Reads an instance. A member with an unexpected structure counts as absent.
-    pub(crate) fn read(object: DynamicObject) -> Self {
+    pub(crate) fn read(object: Object) -> Self {
         let reports = match object.data["status"]["interfaces"].as_array() {
             Some(interfaces) if !interfaces.is_empty() => reports(&object),
             _ => Vec::new(),
@@ -226,15 +226,15 @@ impl Instance {
     }
 }
 
-fn reports(object: &DynamicObject) -> Vec<Report> {
+fn reports(object: &Object) -> Vec<Report> {
     let mut objects = Objects::default();
     read_records(&mut objects, "VirtualMachineInstance", object);
     objects.inventory().reports
 }
 
 /// Adds the records of an object to `objects`.
-pub(crate) fn read_records(objects: &mut Objects, kind: &str, object: &DynamicObject) {
-    let DynamicObject { metadata, data, .. } = object;
+pub(crate) fn read_records(objects: &mut Objects, kind: &str, object: &Object) {
+    let Object { metadata, data, .. } = object;
     let item = json!({
         "kind": kind,
         "metadata": {

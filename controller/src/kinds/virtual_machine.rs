@@ -17,11 +17,12 @@ use glowplug::network::{Family, parse_mac_address};
 use ipnetwork::IpNetwork;
 use k8s_openapi::ByteString;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::api::{ApiResource, GroupVersionKind};
 use pnet_base::MacAddr;
 use serde_json::Value;
 
 use crate::cluster::key::Key;
+use crate::cluster::object::Object;
 
 /// Label of a VirtualMachine with the name of its KubevirtMachine. capk sets the label.
 pub const MACHINE_NAME_LABEL: &str = "capk.cluster.x-k8s.io/kubevirt-machine-name";
@@ -147,7 +148,7 @@ fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource
 impl VirtualMachine {
     /// Reads a VirtualMachine.
     #[must_use]
-    pub fn read(object: DynamicObject) -> Self {
+    pub fn read(object: Object) -> Self {
         let metadata = ObjectMeta { managed_fields: None, ..object.metadata };
         let template = &object.data["spec"]["template"];
         let spec = &template["spec"];

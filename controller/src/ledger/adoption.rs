@@ -25,7 +25,7 @@ pub(crate) async fn is_leased(
     // No pool has a network for which no lease name exists.
     let Ok(name) = lease_name(address, network) else { return Ok(false) };
     let leases: Api<Object> = Api::all_with(client.clone(), &ApiResource::erase::<StaticIPLease>(&()));
-    let Some(Object(lease)) = ask(leases.get_opt(&name)).await? else { return Ok(false) };
+    let Some(lease) = ask(leases.get_opt(&name)).await? else { return Ok(false) };
     let spec = serde_json::from_value::<LeaseSpec>(lease.data["spec"].clone());
     Ok(spec.map_or(true, |spec| spec.released.is_none() && spec.holder.uid == uid))
 }

@@ -18,7 +18,7 @@ use glowplug::host::ledger::{Ledger, LedgerError, Transaction};
 use glowplug::host::pool::Pool;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, PostParams, Preconditions};
+use kube::api::{ApiResource, DeleteParams, PostParams, Preconditions};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::Value;
@@ -27,6 +27,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
+use crate::cluster::object::Object;
 use crate::cluster::watch::events;
 use crate::kinds::lease_name::{lease_name, parse_lease_name};
 use crate::kinds::mac_pool::parse_mac_lease_name;
@@ -42,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The leases of a cluster.
 #[derive(Debug)]
 pub struct ApiLedger {
-    api: Api<DynamicObject>,
+    api: Api<Object>,
     runtime: Handle,
     metrics: Arc<Metrics>,
     /// State of each lease, by name. Names of deleted leases are kept, because an older event may arrive after the
@@ -50,7 +51,7 @@ pub struct ApiLedger {
     known: BTreeMap<String, Known>,
     kinds: Kinds,
     learned: Learned,
-    events: mpsc::Receiver<Event<DynamicObject>>,
+    events: mpsc::Receiver<Event<Object>>,
     watch: AbortHandle,
     /// Names in the list that is being received. `None` between lists.
     listed: Option<BTreeSet<String>>,
@@ -108,9 +109,9 @@ struct Write {
 #[derive(Debug)]
 enum Outcome {
     /// The object is stored as requested or, with `None`, deleted.
-    Done(Option<DynamicObject>),
+    Done(Option<Object>),
     /// Another version of the object is stored, or, with `None`, the object does not exist.
-    Refused(Option<DynamicObject>),
+    Refused(Option<Object>),
     /// The request failed. `is_doubtful`: the API server may have stored the object.
     Failed { error: kube::Error, is_doubtful: bool },
     /// The API server did not respond in time.
@@ -129,7 +130,7 @@ impl ApiLedger {
     pub fn new(client: Client, runtime: Handle, metrics: Arc<Metrics>, mac_leases: MacLeases) -> Self {
         let kind = ApiResource::erase::<StaticIPLease>(&());
         let leases = events(Api::all_with(client.clone(), &kind), watcher::Config::default());
-        let api: Api<DynamicObject> = Api::all_with(client, &kind);
+        let api: Api<Object> = Api::all_with(client, &kind);
         let (sender, events) = mpsc::channel(1024);
         let watch = runtime.spawn(async move {
             let mut leases = Box::pin(leases);
@@ -202,7 +203,7 @@ impl ApiLedger {
         Ok(Update::Snapshot(changes))
     }
 
-    fn handle(&mut self, event: Event<DynamicObject>) {
+    fn handle(&mut self, event: Event<Object>) {
         match event {
             Event::Init => self.listed = Some(BTreeSet::new()),
             Event::InitApply(object) => {
@@ -230,7 +231,7 @@ impl ApiLedger {
     }
 
     /// Stores an object, and reports it in the next update.
-    fn report_object(&mut self, object: &DynamicObject) {
+    fn report_object(&mut self, object: &Object) {
         let change = self.note_object(object);
         if let Some(Change::Lease { lease: Some(lease), .. }) = &change
             && self.has_reported
@@ -242,7 +243,7 @@ impl ApiLedger {
     }
 
     /// Stores an object and returns the change. `None` when a newer version is known.
-    fn note_object(&mut self, object: &DynamicObject) -> Option<Change> {
+    fn note_object(&mut self, object: &Object) -> Option<Change> {
         let (name, version) = (object.name_any(), version_of(object));
         let Some((address, network)) = parse_lease_name(&name) else {
             tracing::warn!(name, "ignored a StaticIPLease whose name does not contain an address and a network");
@@ -583,7 +584,7 @@ impl Learned {
 // === impl Write ===
 
 impl Write {
-    async fn send(&self, api: &Api<DynamicObject>) -> Outcome {
+    async fn send(&self, api: &Api<Object>) -> Outcome {
         let result = match (&self.spec, self.version) {
             (Some(spec), None) => api.create(&PostParams::default(), &self.object(spec)).await.map(Some),
             (Some(spec), Some(_)) => {
@@ -610,15 +611,16 @@ impl Write {
         }
     }
 
-    fn object(&self, spec: &LeaseSpec) -> DynamicObject {
-        let mut object = DynamicObject::new(&self.name, &ApiResource::erase::<StaticIPLease>(&()));
+    fn object(&self, spec: &LeaseSpec) -> Object {
+        let kind = ApiResource::erase::<StaticIPLease>(&());
+        let mut object = Object::new(&self.name, &kind, serde_json::json!({ "spec": spec }));
         object.metadata.resource_version = self.version.map(|version| version.to_string());
-        object.data(serde_json::json!({ "spec": spec }))
+        object
     }
 
     /// Whether the stored object already has the content of this write: a response was lost, or another leader was
     /// faster.
-    fn is_done_by(&self, object: &DynamicObject) -> bool {
+    fn is_done_by(&self, object: &Object) -> bool {
         let (Ok(is), Some(wanted)) = (spec_of(object), &self.spec) else { return false };
         is.holder == wanted.holder && is.released.is_some() == wanted.released.is_some()
     }
@@ -634,21 +636,21 @@ fn store(doing: &'static str, source: impl Into<Box<dyn std::error::Error + Send
 }
 
 /// The version of an object as a number. API servers increase the number with each write.
-fn version_of(object: &DynamicObject) -> u64 {
+fn version_of(object: &Object) -> u64 {
     object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 /// Whether an object is the lease of a MAC address.
-fn is_of_mac(object: &DynamicObject) -> bool {
+fn is_of_mac(object: &Object) -> bool {
     parse_mac_lease_name(object.metadata.name.as_deref().unwrap_or_default()).is_some()
 }
 
-fn spec_of(object: &DynamicObject) -> Result<LeaseSpec, serde_json::Error> {
+fn spec_of(object: &Object) -> Result<LeaseSpec, serde_json::Error> {
     serde_json::from_value(object.data.get("spec").cloned().unwrap_or_default())
 }
 
 /// The lease in an object. The name of the object contains the address and the network.
-fn read(object: &DynamicObject, address: IpAddr, network: &str) -> Result<(LeaseSpec, Lease), String> {
+fn read(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, Lease), String> {
     let spec = spec_of(object).map_err(|error| format!("spec: {error}"))?;
     if spec.network != network || spec.address.parse() != Ok(address) {
         return Err(format!(
@@ -678,7 +680,7 @@ fn read(object: &DynamicObject, address: IpAddr, network: &str) -> Result<(Lease
 
 /// A lease with an unknown holder, so that the address is not allocated. `None` never happens: the interface has a
 /// valid name.
-fn unreadable(object: &DynamicObject, address: IpAddr) -> Option<Lease> {
+fn unreadable(object: &Object, address: IpAddr) -> Option<Lease> {
     let machine = Machine {
         namespace: String::new(),
         name: format!("StaticIPLease {}", object.name_any()),

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Allocation, Conflict, Machine};
-use kube::api::DynamicObject;
 use kube::runtime::watcher::Event;
 use tokio::sync::mpsc;
+
+use crate::cluster::object::Object;
 
 /// An address that is not allocated while the object of the conflict exists. The text is the network. `None`: every network
 /// with a pool that has the address.
@@ -23,7 +24,7 @@ pub type Answer = Result<Vec<Allocation>, ClaimError>;
 pub type Holders = mpsc::UnboundedReceiver<Machine>;
 
 /// Receives the events of leases of MAC addresses, which are watched together with the leases of IP addresses.
-pub type MacLeases = Arc<dyn Fn(Event<DynamicObject>) + Send + Sync>;
+pub type MacLeases = Arc<dyn Fn(Event<Object>) + Send + Sync>;
 
 /// Objects with new addresses, by their kind.
 #[derive(Debug)]

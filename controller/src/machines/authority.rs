@@ -128,10 +128,11 @@ mod tests {
 
     use glowplug::host::claim::{Claimant, Machine};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-    use kube::api::{DynamicObject, ObjectMeta};
+    use kube::api::ObjectMeta;
     use serde_json::json;
 
     use super::*;
+    use crate::cluster::object::Object;
     use crate::kinds::pool::{NodePoolRef, PoolSpec};
     use crate::pools::facts::PoolObject;
     use crate::pools::selection::MachinePool;
@@ -235,9 +236,9 @@ mod tests {
         let node_pool = json!({
             "metadata": {"namespace": "clusters", "name": "workers"}, "spec": {"clusterName": "blue"},
         });
-        let node_pool: DynamicObject = serde_json::from_value(node_pool).unwrap();
+        let node_pool: Object = serde_json::from_value(node_pool).unwrap();
         let pool = pool_of("clusters", of_node_pool);
-        let serves = |node_pools: Vec<Arc<DynamicObject>>, namespace: &str| {
+        let serves = |node_pools: Vec<Arc<Object>>, namespace: &str| {
             Selection::new([Arc::clone(&pool)], node_pools).may_serve(&pool.id, namespace)
         };
         let exists = || vec![Arc::new(node_pool.clone())];

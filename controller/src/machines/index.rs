@@ -10,9 +10,9 @@ use std::sync::Arc;
 use glowplug::host::claim::Machine;
 use glowplug::host::records::ANNOTATION_PREFIX;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::DynamicObject;
 
 use crate::cluster::key::Key;
+use crate::cluster::object::Object;
 use crate::cluster::object::version_of;
 use crate::kinds::cluster_api::Version;
 use crate::kinds::ipam_claim::IpamClaim;
@@ -134,7 +134,7 @@ impl<T> Objects<T> {
 
 impl Index {
     /// Stores an object. Returns the names whose decision may have changed.
-    pub(super) fn apply(&mut self, kind: Kind, object: DynamicObject) -> BTreeSet<Key> {
+    pub(super) fn apply(&mut self, kind: Kind, object: Object) -> BTreeSet<Key> {
         let (key, version) = (Key::of(&object.metadata), version_of(&object.metadata));
         match kind {
             Kind::KubevirtMachine => {
@@ -229,13 +229,7 @@ impl Index {
     ///
     /// An object that was known before the request and no longer is known has been deleted meanwhile. The response may be
     /// older, and no watch would report this deletion again. An object that was created after it is reported by the watch.
-    pub(super) fn take(
-        &mut self,
-        kind: Kind,
-        key: &Key,
-        known: Option<u64>,
-        object: Option<DynamicObject>,
-    ) -> BTreeSet<Key> {
+    pub(super) fn take(&mut self, kind: Kind, key: &Key, known: Option<u64>, object: Option<Object>) -> BTreeSet<Key> {
         match (object, known) {
             (Some(_), Some(_)) if self.version(kind, key).is_none() => {}
             (Some(object), _) => return self.apply(kind, object),
@@ -575,7 +569,7 @@ mod tests {
         Key { namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
-    fn object(namespace: &str, name: &str, version: u64, more: &Value) -> DynamicObject {
+    fn object(namespace: &str, name: &str, version: u64, more: &Value) -> Object {
         let mut object = json!({"metadata": {"namespace": namespace, "name": name, "uid": format!("{namespace}-{name}"),
             "resourceVersion": version.to_string()}});
         json_patch::merge(&mut object, more);

@@ -24,11 +24,11 @@ use glowplug::host::claim::{Allocation, Claimant, Machine, is_object_name};
 use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::DynamicObject;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
+use crate::cluster::object::Object;
 use crate::kinds::cluster_api::{GROUP, IpAddress, PoolRef, Version, has_finalizer};
 use crate::kinds::ipam_claim::{IpamClaim, claim_name};
 use crate::kinds::kubevirt_machine::{HandOut, Named, is_deleted, uid};
@@ -183,7 +183,7 @@ impl MachineClaim {
     /// # Errors
     ///
     /// The reason why this controller did not create the claim.
-    pub(super) fn read(object: DynamicObject) -> Result<Self, String> {
+    pub(super) fn read(object: Object) -> Result<Self, String> {
         let metadata = ObjectMeta { managed_fields: None, ..object.metadata };
         let annotation = metadata.annotations.as_ref().and_then(|all| all.get(CLAIMANT_ANNOTATION));
         let annotation = annotation.ok_or_else(|| format!("no annotation {CLAIMANT_ANNOTATION}"))?;

@@ -21,11 +21,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use glowplug::network::parse_mac_address;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::DynamicObject;
 use pnet_base::MacAddr;
 use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
+use crate::cluster::object::Object;
 use crate::cluster::object::version_of;
 use crate::kinds::mac_pool::{MAC_BITS, MAC_NETWORK, MacPool, MacPoolSpec, MacPoolStatus, parse_mac_lease_name};
 use crate::kinds::pool::{Holder, HolderKind, LeaseSpec};
@@ -138,7 +138,7 @@ struct Free<'i> {
 
 impl Vm {
     /// Reads a VirtualMachine. A member with an unexpected structure counts as absent.
-    pub(super) fn read(object: &DynamicObject) -> Self {
+    pub(super) fn read(object: &Object) -> Self {
         let ObjectMeta {
             namespace, name, uid, labels, resource_version, creation_timestamp, deletion_timestamp, ..
         } = object.metadata.clone();
@@ -195,7 +195,7 @@ impl Vm {
 
 impl Guest {
     /// Reads an instance. A member with an unexpected structure counts as absent.
-    pub(super) fn read(object: &DynamicObject) -> Self {
+    pub(super) fn read(object: &Object) -> Self {
         let (spec, status) = (&object.data["spec"], &object.data["status"]);
         // An address of an interface with `bridge` or another direct binding on the network of pods belongs to the
         // network plugin, which may use one address on several isolated networks.
@@ -221,7 +221,7 @@ impl Guest {
 
 impl Index {
     /// Stores a VirtualMachine, unless a newer version is known. Returns whether a decision may change.
-    pub(super) fn apply_vm(&mut self, object: &DynamicObject) -> bool {
+    pub(super) fn apply_vm(&mut self, object: &Object) -> bool {
         self.store_vm(Key::of(&object.metadata), version_of(&object.metadata), Vm::read(object))
     }
 
@@ -251,8 +251,8 @@ impl Index {
     }
 
     /// Stores a pool, unless a newer version is known.
-    pub(super) fn apply_pool(&mut self, object: DynamicObject) -> bool {
-        let DynamicObject { metadata, data, .. } = object;
+    pub(super) fn apply_pool(&mut self, object: Object) -> bool {
+        let Object { metadata, data, .. } = object;
         let metadata = ObjectMeta { managed_fields: None, ..metadata };
         let (name, version) = (metadata.name.clone().unwrap_or_default(), version_of(&metadata));
         let spec = serde_json::from_value::<MacPoolSpec>(data["spec"].clone());
@@ -273,7 +273,7 @@ impl Index {
     }
 
     /// Stores a lease, unless a newer version is known. A lease of an IP address is ignored.
-    pub(super) fn apply_lease(&mut self, object: &DynamicObject) -> bool {
+    pub(super) fn apply_lease(&mut self, object: &Object) -> bool {
         let Some(address) = object.metadata.name.as_deref().and_then(parse_mac_lease_name) else { return false };
         let spec: Option<LeaseSpec> = serde_json::from_value(object.data["spec"].clone()).ok();
         let spec = spec.filter(|spec| spec.network == MAC_NETWORK && parse_mac_address(&spec.address) == Some(address));

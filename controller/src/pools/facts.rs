@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::DynamicObject;
 
 use crate::cluster::key::Key;
+use crate::cluster::object::Object;
 use crate::kinds::pool::{PoolSpec, PoolStatus};
 
 /// The objects that the program works on.
@@ -47,7 +47,7 @@ pub struct PoolFacts {
 impl PoolObject {
     /// Reads a pool of either kind. A specification that cannot be read is an error in the pool.
     #[must_use]
-    pub fn read(object: DynamicObject) -> Self {
+    pub fn read(object: Object) -> Self {
         let member = |name: &str| object.data.get(name).cloned().unwrap_or_default();
         let spec = serde_json::from_value(member("spec")).map_err(|error| format!("spec: {error}"));
         // A status that cannot be read is replaced.

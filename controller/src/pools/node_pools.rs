@@ -16,7 +16,7 @@ use glowplug::host::pool::PoolSpec as FileSpec;
 use glowplug::host::pools_file::read_pools;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{ApiResource, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::events::EventType;
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -24,6 +24,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::cluster::events::Events;
 use crate::cluster::key::{Key, PoolId};
+use crate::cluster::object::Object;
 use crate::kinds::pool::{MachineNetwork, NodePoolRef, PoolSpec, StaticIPPool};
 use crate::kinds::virtual_machine::{hosted_clusters, node_pools};
 use crate::pools::selection::{MachinePool, Selection, cluster_of};
@@ -129,14 +130,14 @@ impl NodePools {
     }
 
     /// Writes the condition of a NodePool if it is not correct.
-    async fn report(&self, node_pool: &DynamicObject, pools: &[&MachinePool]) -> Result<(), String> {
+    async fn report(&self, node_pool: &Object, pools: &[&MachinePool]) -> Result<(), String> {
         let Some(conditions) = conditions(node_pool, pools, Timestamp::now()) else { return Ok(()) };
         let key = Key::of(&node_pool.metadata);
         let patch = json!({
             "metadata": {"resourceVersion": node_pool.metadata.resource_version},
             "status": {"conditions": conditions},
         });
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &node_pools());
+        let api: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &node_pools());
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         match timeout(PATIENCE, api.patch_status(&key.name, &params, &patch)).await {
             Ok(Ok(_)) => {}
@@ -152,7 +153,7 @@ impl NodePools {
     }
 
     /// Writes or deletes the pool that is derived from the configuration of a NodePool.
-    async fn derive(&mut self, selection: &Selection, key: &Key, node_pool: &DynamicObject) -> Result<(), String> {
+    async fn derive(&mut self, selection: &Selection, key: &Key, node_pool: &Object) -> Result<(), String> {
         let id = PoolId { namespace: Some(key.namespace.clone()), name: key.name.clone() };
         let pool = selection.pool(&id).map(Arc::as_ref);
         let version = node_pool.metadata.resource_version.clone();
@@ -185,12 +186,12 @@ impl NodePools {
     async fn write(
         &self,
         key: &Key,
-        node_pool: &DynamicObject,
+        node_pool: &Object,
         pool: Option<&MachinePool>,
         derived: &Derived,
     ) -> Result<Result<(), String>, String> {
         let kind = ApiResource::erase::<StaticIPPool>(&());
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &kind);
+        let api: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &kind);
         let written = async {
             match (derived, pool) {
                 (Derived::Write(spec), None) => {
@@ -198,7 +199,7 @@ impl NodePools {
                         "apiVersion": node_pools().api_version, "kind": "NodePool", "name": key.name,
                         "uid": node_pool.metadata.uid, "controller": true,
                     });
-                    let mut object = DynamicObject::new(&key.name, &kind).data(json!({"spec": spec}));
+                    let mut object = Object::new(&key.name, &kind, json!({"spec": spec}));
                     object.metadata.owner_references = serde_json::from_value(json!([owner])).ok();
                     api.create(&PostParams::default(), &object).await.map(drop)
                 }
@@ -229,9 +230,9 @@ impl NodePools {
     }
 
     /// Reads the HostedCluster of a NodePool. Its `machineNetwork` has the prefix lengths.
-    async fn hosted_cluster(&self, key: &Key, node_pool: &DynamicObject) -> Result<Option<DynamicObject>, String> {
+    async fn hosted_cluster(&self, key: &Key, node_pool: &Object) -> Result<Option<Object>, String> {
         let Some(name) = cluster_of(node_pool) else { return Ok(None) };
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &hosted_clusters());
+        let api: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &hosted_clusters());
         match timeout(PATIENCE, api.get_opt(name)).await {
             Ok(result) => result.map_err(|error| error.to_string()),
             Err(_) => Err("no answer of the API server".to_owned()),
@@ -242,7 +243,7 @@ impl NodePools {
 // === The condition ===
 
 /// Returns the conditions that the NodePool must have. `None`: the NodePool already has these conditions.
-fn conditions(node_pool: &DynamicObject, pools: &[&MachinePool], now: Timestamp) -> Option<Vec<Value>> {
+fn conditions(node_pool: &Object, pools: &[&MachinePool], now: Timestamp) -> Option<Vec<Value>> {
     let all = node_pool.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let before = all.iter().find(|condition| condition["type"] == CONDITION);
     let others = all.iter().filter(|condition| condition["type"] != CONDITION);
@@ -283,12 +284,12 @@ fn exhausted(pools: &[&MachinePool]) -> Option<String> {
 }
 
 /// Whether the condition of the NodePool is true.
-fn is_exhausted(node_pool: &DynamicObject) -> bool {
+fn is_exhausted(node_pool: &Object) -> bool {
     let conditions = node_pool.data["status"]["conditions"].as_array().into_iter().flatten();
     conditions.into_iter().any(|condition| condition["type"] == CONDITION && condition["status"] == "True")
 }
 
-fn reference(node_pool: &DynamicObject) -> ObjectReference {
+fn reference(node_pool: &Object) -> ObjectReference {
     let kind = node_pools();
     ObjectReference {
         api_version: Some(kind.api_version),
@@ -302,12 +303,12 @@ fn reference(node_pool: &DynamicObject) -> ObjectReference {
 
 // === The derived pool ===
 
-fn has_config(node_pool: &DynamicObject) -> bool {
+fn has_config(node_pool: &Object) -> bool {
     !node_pool.data["spec"]["platform"]["kubevirt"]["bootstrapNetworkConfig"].is_null()
 }
 
 /// Decides on the pool that is derived from a NodePool. `pool` is the existing pool with the name of the NodePool.
-fn derive(node_pool: &DynamicObject, hosted_cluster: Option<&DynamicObject>, pool: Option<&MachinePool>) -> Derived {
+fn derive(node_pool: &Object, hosted_cluster: Option<&Object>, pool: Option<&MachinePool>) -> Derived {
     let is_owned = |pool: &MachinePool| pool.owner.is_some() && pool.owner == node_pool.metadata.uid;
     let in_the_way = |problem: String| Derived::Problem(("PoolNotDerived", problem));
     match (has_config(node_pool), pool) {
@@ -399,7 +400,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-    fn object(value: Value) -> DynamicObject {
+    fn object(value: Value) -> Object {
         serde_json::from_value(value).unwrap()
     }
 
@@ -424,7 +425,7 @@ mod tests {
         }))
     }
 
-    fn node_pool(conditions: &Value) -> DynamicObject {
+    fn node_pool(conditions: &Value) -> Object {
         object(json!({
             "metadata": {"namespace": "clusters", "name": "workers", "uid": "u", "generation": 3},
             "status": {"conditions": conditions},
@@ -478,7 +479,7 @@ mod tests {
     }
 
     /// Creates a NodePool with this configuration.
-    fn configured(config: &Value) -> DynamicObject {
+    fn configured(config: &Value) -> Object {
         object(json!({
             "metadata": {"namespace": "clusters", "name": "workers", "uid": "u"},
             "spec": {"clusterName": "c1", "platform": {"kubevirt": {
@@ -488,7 +489,7 @@ mod tests {
         }))
     }
 
-    fn hosted_cluster() -> DynamicObject {
+    fn hosted_cluster() -> Object {
         object(json!({
             "metadata": {"namespace": "clusters", "name": "c1"},
             "spec": {"networking": {"machineNetwork": [{"cidr": "10.0.0.0/16"}]}},

@@ -122,9 +122,8 @@ fn path(members: &[&str], separator: char) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use kube::api::DynamicObject;
-
     use super::*;
+    use crate::cluster::object::Object;
     use crate::kinds::virtual_machine::{MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL};
     use crate::pools::facts::PoolObject;
     use crate::pools::selection::MachinePool;
@@ -170,7 +169,7 @@ mod tests {
     }
 
     fn read(object: &Value) -> VirtualMachine {
-        VirtualMachine::read(serde_json::from_value::<DynamicObject>(object.clone()).unwrap())
+        VirtualMachine::read(serde_json::from_value::<Object>(object.clone()).unwrap())
     }
 
     fn decision(pools: &[Arc<MachinePool>], changes: &Value) -> Decision {
@@ -300,8 +299,7 @@ mod tests {
         valid["spec"]["template"]["metadata"] = addresses;
         let mut patched = 0;
         crate::hostile::each_object(&valid, |object| {
-            let decide =
-                |object: DynamicObject| decide(&VirtualMachine::read(object), &selection(&pools), &BTreeSet::new());
+            let decide = |object: Object| decide(&VirtualMachine::read(object), &selection(&pools), &BTreeSet::new());
             let Decision::Patch(operations) = decide(object.clone()) else { return };
             patched += 1;
             let mut value = serde_json::to_value(object).unwrap();

@@ -17,10 +17,10 @@ use glowplug::host::claim::is_object_name;
 use glowplug::host::nodepool::{acpi_index, machines_namespace};
 use glowplug::host::pool::Pool;
 use glowplug::network::InterfaceName;
-use kube::api::DynamicObject;
 use kube::core::{Selector, SelectorExt as _};
 
 use crate::cluster::key::{Key, PoolId};
+use crate::cluster::object::Object;
 use crate::kinds::pool::{NodePoolRef, PoolSpec};
 use crate::kinds::virtual_machine::{Attachment, NODE_POOL_LABEL, VirtualMachine};
 use crate::pools::facts::PoolObject;
@@ -32,7 +32,7 @@ pub struct Selection {
     /// Pools by the namespace of the machines that they select, each with the selector for the labels of these
     /// machines. Pools that are being deleted select no machine.
     selectors: BTreeMap<String, Vec<(Selector, PoolId)>>,
-    node_pools: BTreeMap<Key, Arc<DynamicObject>>,
+    node_pools: BTreeMap<Key, Arc<Object>>,
 }
 
 /// A pool of addresses, with its state in the cluster.
@@ -117,9 +117,9 @@ impl Selection {
     #[must_use]
     pub fn new(
         pools: impl IntoIterator<Item = Arc<MachinePool>>,
-        node_pools: impl IntoIterator<Item = Arc<DynamicObject>>,
+        node_pools: impl IntoIterator<Item = Arc<Object>>,
     ) -> Self {
-        let node_pools: BTreeMap<Key, Arc<DynamicObject>> =
+        let node_pools: BTreeMap<Key, Arc<Object>> =
             node_pools.into_iter().map(|node_pool| (Key::of(&node_pool.metadata), node_pool)).collect();
         let pools: BTreeMap<PoolId, Arc<MachinePool>> = pools.into_iter().map(|pool| (pool.id.clone(), pool)).collect();
         let mut selectors: BTreeMap<String, Vec<(Selector, PoolId)>> = BTreeMap::new();
@@ -144,7 +144,7 @@ impl Selection {
 
     /// Returns the NodePools of the cluster.
     #[must_use]
-    pub fn node_pools(&self) -> &BTreeMap<Key, Arc<DynamicObject>> {
+    pub fn node_pools(&self) -> &BTreeMap<Key, Arc<Object>> {
         &self.node_pools
     }
 
@@ -239,7 +239,7 @@ impl MachinePool {
     }
 
     /// Returns the namespace of the machines that the pool selects, and the selector for their labels.
-    fn selector(&self, node_pools: &BTreeMap<Key, Arc<DynamicObject>>) -> Option<(String, Selector)> {
+    fn selector(&self, node_pools: &BTreeMap<Key, Arc<Object>>) -> Option<(String, Selector)> {
         if let Some(node_pool) = self.node_pool() {
             let namespace = machines_namespace(&node_pool.namespace, cluster_of(node_pools.get(&node_pool)?)?);
             let selector = [(NODE_POOL_LABEL.to_owned(), node_pool.name)].into_iter().collect();
@@ -293,7 +293,7 @@ impl MachinePool {
 /// Returns the name of the HostedCluster of a NodePool. The HostedCluster is in the namespace of the NodePool. `None`: the
 /// NodePool has no name that an object may have. The name becomes a part of the path of a request.
 #[must_use]
-pub fn cluster_of(node_pool: &DynamicObject) -> Option<&str> {
+pub fn cluster_of(node_pool: &Object) -> Option<&str> {
     node_pool.data["spec"]["clusterName"].as_str().filter(|name| is_object_name(name))
 }
 
@@ -365,7 +365,7 @@ mod tests {
         Arc::new(MachinePool::read(PoolObject::read(serde_json::from_value(object).unwrap())))
     }
 
-    fn node_pool(namespace: &str, name: &str, cluster: &str) -> Arc<DynamicObject> {
+    fn node_pool(namespace: &str, name: &str, cluster: &str) -> Arc<Object> {
         let object = json!({"metadata": {"namespace": namespace, "name": name}, "spec": {"clusterName": cluster}});
         Arc::new(serde_json::from_value(object).unwrap())
     }
@@ -564,7 +564,7 @@ mod tests {
         });
         let machine = machine(&[("iface1", "infra/vlan10", 0)]);
         let expected = selected(&["clusters/honest infra/vlan10 eno101 iface1"]);
-        let check = |pool_of_user: DynamicObject, node_pool_of_user: Arc<DynamicObject>| {
+        let check = |pool_of_user: Object, node_pool_of_user: Arc<Object>| {
             let pools = [pool("honest", &json!({})), Arc::new(MachinePool::read(PoolObject::read(pool_of_user)))];
             let selection = Selection::new(pools, [node_pool("clusters", "p", "c.1"), node_pool_of_user]);
             assert_eq!(of(&selection, &machine), expected);

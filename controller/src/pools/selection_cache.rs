@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::api::{ApiResource, ListParams};
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -41,7 +41,7 @@ pub struct SelectionCache {
 #[derive(Debug, Default)]
 struct Objects {
     pools: BTreeMap<PoolId, Arc<MachinePool>>,
-    node_pools: BTreeMap<Key, Arc<DynamicObject>>,
+    node_pools: BTreeMap<Key, Arc<Object>>,
 }
 
 #[derive(Clone, Copy)]
@@ -84,14 +84,14 @@ impl SelectionCache {
     pub async fn list(&self) -> kube::Result<Selection> {
         let pools = self.pools.list(&ListParams::default()).await?.items;
         let pools = pools.into_iter().filter(|object| self.scope.has_label(&object.metadata));
-        let pools: Vec<_> = pools.map(|Object(object)| Arc::new(MachinePool::read(PoolObject::read(object)))).collect();
+        let pools: Vec<_> = pools.map(|object| Arc::new(MachinePool::read(PoolObject::read(object)))).collect();
         let node_pools = match self.node_pools.list(&ListParams::default()).await {
             Ok(list) => list.items,
             // The API server does not serve the kind, so no such objects exist.
             Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
             Err(error) => return Err(error),
         };
-        Ok(Selection::new(pools, node_pools.into_iter().map(|Object(object)| Arc::new(object))))
+        Ok(Selection::new(pools, node_pools.into_iter().map(Arc::new)))
     }
 
     /// Watches the objects and updates the selection. Never returns.

@@ -375,7 +375,6 @@ impl Verdict {
 #[cfg(test)]
 mod tests {
     use glowplug::host::allocator::Usage;
-    use kube::api::DynamicObject;
 
     use super::*;
     use crate::kinds::pool::PoolSpec;
@@ -762,7 +761,7 @@ mod tests {
         global["metadata"]["namespace"] = json!(null);
         let mut index = Index::default();
         index.apply(PoolObject::read(serde_json::from_value(honest).unwrap()));
-        let mut check = |object: DynamicObject| {
+        let mut check = |object: crate::cluster::object::Object| {
             // A pool may reserve addresses of its own network, so it must not move to the network of the other pool.
             if object.data["spec"]["network"] == "infra/vlan10" {
                 return;

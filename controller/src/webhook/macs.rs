@@ -6,10 +6,9 @@
 //! the second one refuses an instance with this label and an interface without an address. KubeVirt creates the instance
 //! again when the VirtualMachine changes. The webhooks choose no address: the request may be a dry run, and a later
 //! webhook may reject the machine.
-
-use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
+use crate::cluster::object::Object;
 use crate::kinds::mac_pool::{MacPool, MacPoolSpec};
 use crate::kinds::virtual_machine::{MAC_ADDRESSES_LABEL, interfaces, requires_mac_addresses};
 use crate::webhook::Verdict;
@@ -34,7 +33,7 @@ pub fn validate_mac_pool(name: &str, spec: &MacPoolSpec, others: &[MacPool]) -> 
 ///
 /// A machine without interfaces gets no label: KubeVirt adds an interface to its instance.
 #[must_use]
-pub fn require_addresses(machine: &DynamicObject, pools: &[MacPool]) -> Vec<Value> {
+pub fn require_addresses(machine: &Object, pools: &[MacPool]) -> Vec<Value> {
     let template = &machine.data["spec"]["template"];
     let is_served = pools.iter().any(|pool| pool.serves(&machine.metadata));
     if !is_served || requires_mac_addresses(template) || interfaces(&template["spec"]).next().is_none() {
@@ -55,7 +54,7 @@ pub fn require_addresses(machine: &DynamicObject, pools: &[MacPool]) -> Vec<Valu
 
 /// Returns the reasons to reject the creation of an instance with the label, one for each interface without an address.
 #[must_use]
-pub fn check_instance(instance: &DynamicObject) -> Vec<String> {
+pub fn check_instance(instance: &Object) -> Vec<String> {
     let missing = interfaces(&instance.data["spec"]).enumerate().filter(|(_, (_, address))| address.is_none());
     let line = |(index, (name, _)): (usize, (&str, _))| {
         format!(
@@ -82,7 +81,7 @@ mod tests {
         spec(ranges).check(name).0.unwrap()
     }
 
-    fn machine(namespace: &str, template: &Value) -> DynamicObject {
+    fn machine(namespace: &str, template: &Value) -> Object {
         let object = json!({"metadata": {"namespace": namespace, "name": "w"}, "spec": {"template": template}});
         serde_json::from_value(object).unwrap()
     }
@@ -134,7 +133,7 @@ mod tests {
 
     #[test]
     fn an_instance_is_rejected_for_every_interface_without_an_address() {
-        let instance = |interfaces: Value| -> DynamicObject {
+        let instance = |interfaces: Value| -> Object {
             let object = json!({"metadata": {"name": "w"}, "spec": interfaces_of(&interfaces)});
             serde_json::from_value(object).unwrap()
         };

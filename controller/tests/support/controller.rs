@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use glowplug_controller::cluster::object::Object;
 use glowplug_controller::kinds::pool::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
 use glowplug_controller::metrics::Metrics;
 use glowplug_controller::pools::facts::Scope;
@@ -226,6 +227,27 @@ pub async fn create(api: &Api<DynamicObject>, mut object: Value) -> DynamicObjec
 
 pub async fn merge(api: &Api<DynamicObject>, name: &str, patch: &Value) -> DynamicObject {
     api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap()
+}
+
+/// Gives an object a time in its managed fields that the API server accepts and the client cannot parse.
+pub async fn make_fields_unreadable(client: &Client, kind: &ApiResource, namespace: Option<&str>, name: &str) {
+    let entry = json!({
+        "manager": "m", "operation": "Update", "apiVersion": kind.api_version, "time": "9999-12-31T23:59:59Z",
+        "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": {"f:annotations": {"f:a": {}}}},
+    });
+    let objects: Api<Object> = match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, kind),
+        None => Api::all_with(client.clone(), kind),
+    };
+    for metadata in [json!({"annotations": {"a": "b"}}), json!({"managedFields": [entry]})] {
+        let patch = Patch::Merge(json!({"metadata": metadata}));
+        objects.patch(name, &PatchParams::default(), &patch).await.unwrap();
+    }
+    let unreadable: Api<DynamicObject> = match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, kind),
+        None => Api::all_with(client.clone(), kind),
+    };
+    unreadable.get(name).await.unwrap_err();
 }
 
 /// Waits until an object meets the condition.

@@ -1,12 +1,11 @@
 //! Tests of the decisions.
 
-use kube::api::DynamicObject;
-
 use super::*;
+use crate::cluster::object::Object;
 
 const FREE: &str = "No available IPs in pool for interface eno101";
 
-fn object(value: Value) -> DynamicObject {
+fn object(value: Value) -> Object {
     serde_json::from_value(value).unwrap()
 }
 

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::jiff::Timestamp;
-use kube::api::DynamicObject;
 
 use crate::claims::ipam::decision::{Recorded, Serving, View};
 use crate::cluster::key::{Key, PoolId};
+use crate::cluster::object::Object;
 use crate::cluster::object::version_of;
 use crate::kinds::cluster_api::{CLAIM_FINALIZER, has_finalizer};
 use crate::kinds::ipam_claim::{IpamClaim, network_name, vm_of_name};
@@ -48,7 +48,7 @@ pub(crate) enum Kind {
 
 impl Index {
     /// Stores an object. Returns the names whose decision may have changed.
-    pub(crate) fn apply(&mut self, kind: Kind, object: DynamicObject) -> BTreeSet<Key> {
+    pub(crate) fn apply(&mut self, kind: Kind, object: Object) -> BTreeSet<Key> {
         let key = Key::of(&object.metadata);
         match kind {
             Kind::Claim => self.apply_claim(IpamClaim::read(object)),

@@ -13,7 +13,7 @@ fn key() -> Key {
     Key { namespace: "n".to_owned(), name: "w".to_owned() }
 }
 
-fn merged(mut object: Value, changes: &Value) -> kube::api::DynamicObject {
+fn merged(mut object: Value, changes: &Value) -> crate::cluster::object::Object {
     json_patch::merge(&mut object, changes);
     serde_json::from_value(object).unwrap()
 }

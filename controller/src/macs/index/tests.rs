@@ -9,11 +9,11 @@ fn index() -> Index {
     index
 }
 
-fn from(object: Value) -> DynamicObject {
+fn from(object: Value) -> Object {
     serde_json::from_value(object).unwrap()
 }
 
-fn pool(name: &str, range: &str, version: u64) -> DynamicObject {
+fn pool(name: &str, range: &str, version: u64) -> Object {
     from(json!({
         "metadata": {"name": name, "resourceVersion": version.to_string(), "generation": 1,
             "creationTimestamp": format!("2026-08-01T10:00:{version:02}Z")},
@@ -22,7 +22,7 @@ fn pool(name: &str, range: &str, version: u64) -> DynamicObject {
 }
 
 /// A VirtualMachine with the label. `second` is the second of its creation; an empty address is missing.
-fn vm(name: &str, second: u64, interfaces: &[(&str, &str)]) -> DynamicObject {
+fn vm(name: &str, second: u64, interfaces: &[(&str, &str)]) -> Object {
     let interfaces: Vec<Value> =
         interfaces.iter().map(|(name, address)| json!({"name": name, "macAddress": address})).collect();
     from(json!({
@@ -49,7 +49,7 @@ fn key(name: &str) -> Key {
 }
 
 /// The lease of an address that interface `a` of a machine holds, or held.
-fn leased(address: &str, name: &str, released: Option<&str>) -> DynamicObject {
+fn leased(address: &str, name: &str, released: Option<&str>) -> Object {
     let holder = json!({"kind": "VirtualMachine", "namespace": "n", "name": name, "uid": format!("uid-{name}"),
         "interface": "a"});
     let mut spec = json!({"network": "mac", "address": address, "prefix": 48, "pool": "p", "holder": holder,
@@ -309,7 +309,7 @@ fn a_change_of_the_version_alone_decides_nothing() {
 
 #[test]
 fn no_content_of_an_object_keeps_another_machine_from_its_address() {
-    let valid = |object: &DynamicObject| {
+    let valid = |object: &Object| {
         let mut object = serde_json::to_value(object).unwrap();
         object["metadata"]["labels"] = json!({"a": "b"});
         object

@@ -7,7 +7,7 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patc
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::support::controller::{Controller, Site, condition, create, merge, until, wait};
+use crate::support::controller::{Controller, Site, condition, create, make_fields_unreadable, merge, until, wait};
 use crate::support::hosted::poll;
 use crate::support::{Cluster, until_event};
 
@@ -166,18 +166,9 @@ pub async fn a_claim_with_managed_fields_that_nobody_can_read_is_released(cluste
     let (site, _controller) = site(cluster, &["10.0.0.8/32"]).await;
     site.claim("a", &json!({})).await;
     site.address_of("a").await;
-    // The API server accepts this time, and the client cannot parse it.
-    let entry = json!({
-        "manager": "m", "operation": "Update", "apiVersion": "ipam.cluster.x-k8s.io/v1beta2",
-        "time": "9999-12-31T23:59:59Z", "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": {"f:annotations": {"f:a": {}}}},
-    });
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("ipam.cluster.x-k8s.io", "v1beta2", "IPAddressClaim"));
+    make_fields_unreadable(&cluster.client(), &kind, Some(&site.namespace), "a").await;
     let claims: Api<Object> = Api::namespaced_with(cluster.client(), &site.namespace, &kind);
-    for metadata in [json!({"annotations": {"a": "b"}}), json!({"managedFields": [entry]})] {
-        let patch = Patch::Merge(json!({"metadata": metadata}));
-        claims.patch("a", &PatchParams::default(), &patch).await.unwrap();
-    }
-    site.claims.get("a").await.unwrap_err();
     claims.delete("a", &DeleteParams::default()).await.unwrap();
     site.until_empty().await;
     poll("the end of the claim", async || claims.get_opt("a").await.unwrap().is_none().then_some(())).await;

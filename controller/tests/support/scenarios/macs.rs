@@ -5,14 +5,15 @@
 
 use std::ops::Deref;
 
+use glowplug_controller::cluster::object::Object;
 use glowplug_controller::kinds::mac_pool::{MACPool, MacPoolSpec};
 use glowplug_controller::kinds::pool::StaticIPLease;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::Cluster;
-use crate::support::controller::until;
+use crate::support::controller::{make_fields_unreadable, until};
 use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE};
 use crate::support::hosted::provider::{PATCH_ANNOTATION, object};
 use crate::support::hosted::{Hosted, poll};
@@ -250,4 +251,27 @@ pub async fn an_invalid_mac_pool_is_refused_with_every_error(cluster: &Cluster) 
     let valid = json!({"ranges": ["0a:00:00:00:06:10-0a:00:00:00:06:1f"], "namespaces": ["n"]});
     assert_eq!(create(valid).await, None);
     place.stop().await;
+}
+
+pub async fn a_mac_address_is_released_although_nobody_can_read_managed_fields(cluster: &Cluster) {
+    let place = Place::start(cluster, "0a:00:00:00:07", 0x0f).await;
+    place.scale("workers", 1).await;
+    assert_eq!(place.mac_of("workers-0").await, "0a:00:00:00:07:00");
+    let (pool, lease) = (ApiResource::erase::<MACPool>(&()), ApiResource::erase::<StaticIPLease>(&()));
+    let name = "0a-00-00-00-07-00.mac";
+    make_fields_unreadable(&cluster.client(), &pool, None, &place.namespace).await;
+    make_fields_unreadable(&cluster.client(), &lease, None, name).await;
+    place.scale("workers", 0).await;
+    let leases: Api<Object> = Api::all_with(cluster.client(), &lease);
+    poll("a released lease", async || {
+        leases.get(name).await.unwrap().data["spec"]["released"].is_string().then_some(())
+    })
+    .await;
+    let pools: Api<Object> = Api::all_with(cluster.client(), &pool);
+    poll("a free address", async || {
+        (pools.get(&place.namespace).await.unwrap().data["status"]["used"] == 0).then_some(())
+    })
+    .await;
+    pools.delete(&place.namespace, &DeleteParams::default()).await.unwrap();
+    place.installed.stop().await;
 }

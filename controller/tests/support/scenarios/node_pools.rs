@@ -5,14 +5,14 @@ use std::sync::Arc;
 use glowplug::diagnostic::Diagnostics;
 use glowplug::render::dracut;
 use glowplug_controller::cluster::events::Events;
-use glowplug_controller::kinds::pool::{NodePoolRef, PoolSpec, StaticIPPool};
+use glowplug_controller::kinds::pool::{MachineNetwork, NodePoolRef, PoolSpec, StaticIPPool};
 use glowplug_controller::kinds::virtual_machine::MACHINES_LABEL;
 use glowplug_controller::pools::facts::Scope;
 use glowplug_controller::pools::namespaces::Namespaces;
 use glowplug_controller::pools::node_pools::{CONDITION, NodePools};
 use glowplug_controller::pools::selection_cache::SelectionCache;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::runtime::wait::await_condition;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -20,8 +20,10 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::support::Cluster;
-use crate::support::controller::{PATIENCE, until};
+use crate::support::controller::{PATIENCE, make_fields_unreadable, until};
 use crate::support::hosted::Hosted;
+use crate::support::hosted::definitions::{HOSTED_CLUSTER, NODE_POOL, resource};
+use crate::support::hosted::provider::object;
 use crate::support::installed::Installed;
 
 /// Starts the tasks of a leader that write around the machines. They end with the set.
@@ -143,6 +145,28 @@ pub async fn a_configuration_of_a_node_pool_is_a_pool_of_its_name(cluster: &Clus
     hosted.configure("workers", &Value::Null).await;
     let is_gone = |pool: Option<&StaticIPPool>| pool.is_none();
     timeout(PATIENCE, await_condition(hosted.pools.clone(), "workers", is_gone)).await.unwrap().unwrap();
+}
+
+pub async fn managed_fields_that_nobody_can_read_stop_no_node_pool(cluster: &Cluster) {
+    let hosted = Hosted::plain(cluster).await;
+    let network = json!({"networking": {"machineNetwork": [{"cidr": "10.0.0.0/16"}]}});
+    let hosted_cluster = object(HOSTED_CLUSTER, json!({"metadata": {"name": hosted.name}, "spec": network}));
+    let hosted_clusters: Api<DynamicObject> =
+        Api::namespaced_with(cluster.client(), &hosted.clusters, &resource(HOSTED_CLUSTER));
+    hosted_clusters.create(&PostParams::default(), &hosted_cluster).await.unwrap();
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.set_bootstrap_network_config("workers").await;
+    let config = json!({"network": "any-name", "addresses": ["10.0.0.8-10.0.0.9"], "gateway": ["10.0.0.1"], "nameservers": ["10.0.0.1"]});
+    hosted.configure("workers", &config).await;
+    for (kind, name) in [(HOSTED_CLUSTER, hosted.name.as_str()), (NODE_POOL, "workers")] {
+        make_fields_unreadable(&cluster.client(), &resource(kind), Some(&hosted.clusters), name).await;
+    }
+    let _tasks = start(cluster, &hosted);
+    let pool = until_addresses(&hosted, "10.0.0.8-10.0.0.9").await;
+    assert_eq!(pool.spec.machine_network, [MachineNetwork { cidr: "10.0.0.0/16".to_owned() }]);
+    set_exhausted(&hosted, "workers", "True").await;
+    let message = "No available IPs in pool for interface eno101";
+    assert_eq!(hosted.until_event_in(&hosted.clusters, "workers", "IPPoolExhausted").await, message);
 }
 
 pub async fn a_pool_that_a_user_has_created_keeps_its_specification(cluster: &Cluster) {

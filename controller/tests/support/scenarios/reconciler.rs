@@ -8,7 +8,7 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, Pat
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::support::controller::{Controller, merge, until, wait};
+use crate::support::controller::{Controller, make_fields_unreadable, merge, until, wait};
 use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, Names, VIRTUAL_MACHINE, resource};
 use crate::support::hosted::provider::object;
 use crate::support::{Cluster, until_event};
@@ -303,18 +303,7 @@ pub async fn managed_fields_that_nobody_can_read_stop_no_other_machine(cluster: 
     pools.create(&PostParams::default(), &StaticIPPool::new("hostile", spec)).await.unwrap();
     let pool = ApiResource::erase::<StaticIPPool>(&());
     for kind in [resource(KUBEVIRT_MACHINE), resource(VIRTUAL_MACHINE), resource(INSTANCE), pool] {
-        // The API server accepts this time, and the client cannot parse it.
-        let entry = json!({
-            "manager": "m", "operation": "Update", "apiVersion": kind.api_version, "time": "9999-12-31T23:59:59Z",
-            "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": {"f:annotations": {"f:a": {}}}},
-        });
-        let objects: Api<Object> = Api::namespaced_with(cluster.client(), &place.namespace, &kind);
-        for metadata in [json!({"annotations": {"a": "b"}}), json!({"managedFields": [entry]})] {
-            let patch = Patch::Merge(json!({"metadata": metadata}));
-            objects.patch("hostile", &PatchParams::default(), &patch).await.unwrap();
-        }
-        let unreadable: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &place.namespace, &kind);
-        unreadable.list(&ListParams::default()).await.unwrap_err();
+        make_fields_unreadable(&cluster.client(), &kind, Some(&place.namespace), "hostile").await;
     }
     another_machine_is_served(cluster, &place).await;
 }

@@ -7,7 +7,7 @@ use crate::hostile::each_object;
 
 /// Derives objects from `valid`, and puts each one into a view with `view`. Asserts that each decision concerns only the
 /// machine `n/w` and addresses of its network.
-fn decisions_concern_only_the_machine(valid: &Value, view: impl Fn(kube::api::DynamicObject) -> Option<View>) {
+fn decisions_concern_only_the_machine(valid: &Value, view: impl Fn(crate::cluster::object::Object) -> Option<View>) {
     let network: IpNetwork = "10.0.0.0/16".parse().unwrap();
     let is_own = |machine: &Machine| Key::of_machine(machine) == key();
     // A label may name a machine of this name in another namespace.
