@@ -31,13 +31,13 @@ use tokio::time::timeout;
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
+use crate::kinds::kubevirt_machine::recorded_addresses;
 use crate::kinds::lease_name::lease_name;
 use crate::kinds::mac_pool::{MACPool, MacPool, MacPoolSpec};
 use crate::kinds::pool::{
     GROUP, GlobalStaticIPPool, Holder, HolderKind, LeaseSpec, PoolSpec, StaticIPLease, StaticIPPool,
 };
 use crate::kinds::virtual_machine::{VirtualMachine, kubevirt_machines, virtual_machines};
-use crate::machines::recorded_addresses;
 use crate::metrics::Metrics;
 use crate::pools::reference::{Decision, MACHINES_PATH, decide};
 use crate::pools::selection_cache::SelectionCache;

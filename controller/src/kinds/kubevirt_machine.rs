@@ -17,7 +17,8 @@ use crate::cluster::key::Key;
 use crate::cluster::object::Object;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{
-    MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, NETWORK_DATA_KEY, VirtualMachine, addresses_in, virtual_machines,
+    MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, NETWORK_DATA_KEY, VirtualMachine, addresses_in, kubevirt_machines,
+    virtual_machines,
 };
 
 /// Annotation of a Secret. Its value is the allocation that the Secret hands out, as JSON.
@@ -230,6 +231,14 @@ fn reports(object: &Object) -> Vec<Report> {
     let mut objects = Objects::default();
     read_records(&mut objects, "VirtualMachineInstance", object);
     objects.inventory().reports
+}
+
+/// Returns the addresses that a KubevirtMachine records as its own.
+pub(crate) fn recorded_addresses(machine: &Object) -> BTreeSet<IpAddr> {
+    let mut records = Objects::default();
+    read_records(&mut records, &kubevirt_machines().kind, machine);
+    let records = records.inventory().records;
+    records.iter().flat_map(|record| &record.addresses).map(IpNetwork::ip).collect()
 }
 
 /// Adds the records of an object to `objects`.

@@ -12,31 +12,18 @@ use glowplug::host::records::ANNOTATION_PREFIX;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::cluster::key::Key;
-use crate::cluster::object::Object;
-use crate::cluster::object::version_of;
-use crate::kinds::cluster_api::Version;
+use crate::cluster::object::{Object, version_of};
 use crate::kinds::ipam_claim::IpamClaim;
 use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret};
-use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{VirtualMachine, kubevirt_machine_of};
-use crate::machines::decision::{Notice, Stripped};
-use crate::machines::sources::MachineClaim;
-use crate::pools::selection::{Selected, Selection};
+use crate::machines::kind::Kind;
+use crate::machines::source::MachineClaim;
+use crate::machines::view::{Chosen, Memory};
+use crate::pools::selection::Selection;
 
 /// Largest number of VirtualMachines that one name of a KubevirtMachine can have, and of machines that the labels at one
 /// name can name, as long as a leader leads.
 const MOST_RELATIONS: usize = 16;
-
-/// The kinds that the leader watches.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Kind {
-    KubevirtMachine,
-    VirtualMachine,
-    Instance,
-    /// IPAddressClaims that the controller created for machines, in this version.
-    AddressClaim(Version),
-    IpamClaim,
-}
 
 /// All known objects of machines, with the pools that select them.
 #[derive(Debug, Default)]
@@ -58,23 +45,6 @@ pub(super) struct Index {
     selected: BTreeMap<Key, Chosen>,
     /// State of each name that no object records.
     memory: BTreeMap<Key, Memory>,
-}
-
-/// The pools that serve a machine, or the reason why the choice is ambiguous.
-pub(super) type Chosen = Result<Vec<Selected>, String>;
-
-/// The controller's own state for a name, which no object records.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Memory {
-    /// Holders that have claimed. They may wait for an address or hold one.
-    pub(super) claimed: BTreeMap<Machine, HolderKind>,
-    /// Holders whose Secret is gone, with the first reads that found no Secret.
-    pub(super) stripped: BTreeMap<Machine, Stripped>,
-    /// The last reported event. `None`: the next event is always published.
-    pub(super) notice: Option<Notice>,
-    /// Whether the log says that capk must create the VirtualMachine again. The controller repeats this request every few
-    /// seconds while capk does not react.
-    pub(super) is_retry_logged: bool,
 }
 
 /// All objects of one kind, by name.
@@ -563,7 +533,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::kinds::cluster_api::Version;
     use crate::kinds::kubevirt_machine::HandOut;
+    use crate::kinds::pool::HolderKind;
 
     fn key(namespace: &str, name: &str) -> Key {
         Key { namespace: namespace.to_owned(), name: name.to_owned() }

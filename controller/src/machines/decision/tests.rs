@@ -1,13 +1,32 @@
 mod hostile;
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use glowplug::host::allocator::ClaimError;
+use glowplug::host::claim::{Allocation, Claim, Claimant, Conflict, Machine, Record, Request};
+use glowplug::host::pool::Pool;
+use glowplug::network::Family;
+use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::*;
+use super::decide;
+use crate::cluster::key::Key;
 use crate::cluster::key::PoolId;
 use crate::kinds::cluster_api::{IpAddress, Version};
 use crate::kinds::ipam_claim::IpamClaim;
-use crate::machines::sources::MachineClaim;
+use crate::kinds::kubevirt_machine::{HandOut, Handed, Instance, KubevirtMachine, NetworkSecret};
+use crate::kinds::pool::HolderKind;
+use crate::kinds::virtual_machine::VirtualMachine;
+use crate::machines::proof::{Guest, Proof, Verdict};
+use crate::machines::recorded::{Held, Recorded};
+use crate::machines::source::{MachineClaim, Source, Sources};
+use crate::machines::step::{Hold, Notice, Step};
+use crate::machines::view::{Memory, PoolSettings, Stripped, View, Written};
+use crate::passes::Problem;
+use crate::pools::selection::Selected;
 
 fn key() -> Key {
     Key { namespace: "n".to_owned(), name: "w".to_owned() }

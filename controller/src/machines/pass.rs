@@ -1,0 +1,511 @@
+//! Runs the pass of one name: collects what is known, sends the request of each step, and updates the view with the
+//! response.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use glowplug::host::claim::{Record, is_object_name};
+use glowplug::host::pool::Pool;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use serde_json::Value;
+use tokio::time::timeout;
+
+use crate::cluster::key::Key;
+use crate::cluster::object::Object;
+use crate::cluster::request::{self, PATIENCE, ask, list, stored};
+use crate::kinds::cluster_api::IpAddress;
+use crate::kinds::ipam_claim::claim_name;
+use crate::kinds::kubevirt_machine;
+use crate::kinds::kubevirt_machine::{Handed, KubevirtMachine, NetworkSecret, STATUS_MAP, addresses_of};
+use crate::kinds::pool::HolderKind;
+use crate::kinds::virtual_machine::VirtualMachine;
+use crate::ledger::adoption;
+use crate::machines::authority::Authority;
+use crate::machines::decision::decide;
+use crate::machines::kind::Kind;
+use crate::machines::recorded::Recorded;
+use crate::machines::secret::{NewSecret, secret_in};
+use crate::machines::source::{MachineClaim, ProviderAddress, Source, Sources};
+use crate::machines::step::{Hold, Notice, Step};
+use crate::machines::view::{Chosen, Memory, PoolSettings, View, Written};
+use crate::machines::work::{Work, answered};
+use crate::passes::{ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Problem, Until};
+use crate::pools::reference;
+use crate::pools::reference::Decision;
+use crate::pools::selection::{Selected, Selection};
+
+// === impl Work ===
+
+impl Work<'_> {
+    /// Runs a pass for the machine of a name: decides and sends requests until nothing is left to do.
+    pub(super) async fn pass(&self, key: Key, until: Until) -> Result<Ended, Error> {
+        let mut view = self.look(&key).await?;
+        // One more step for the proof of each holder.
+        for _ in 0..LONGEST_PASS + view.ledger.known.len() {
+            if self.index().selected(&key) != view.selected {
+                // A request of this pass found another version of the VirtualMachine. The watch causes no further pass for a
+                // version that is known.
+                view = self.look(&key).await?;
+            }
+            match decide(&view) {
+                Step::Wait if view.is_early() => {
+                    let problem = view.problem.as_ref().map(ToString::to_string);
+                    return Err(Error::NotReady(problem.unwrap_or_default()));
+                }
+                Step::Wait if view.waits_for_address() => return Ok(Ended::Again(ADDRESS_PAUSE)),
+                // The webhook of another replica may have rejected the machine once more.
+                Step::Wait if view.written.retry || view.is_disputed() || view.is_unsettled => {
+                    return Ok(Ended::waiting(false));
+                }
+                Step::Wait if view.is_waiting() => return Ok(Ended::waiting(!view.ledger.waiting.is_empty())),
+                Step::Wait => return Ok(Ended::Well),
+                Step::Claim(claim, kind) if until == Until::Claim => return Ok(Ended::BeforeClaim(claim, kind)),
+                step => self.apply(step, &mut view).await?,
+            }
+        }
+        Err(Error::Endless)
+    }
+
+    /// Collects the known state of a name from the index and the registry.
+    async fn look(&self, key: &Key) -> Result<View, Error> {
+        let mut view = View {
+            key: key.clone(),
+            vm: None,
+            machine: None,
+            instance: None,
+            there: BTreeSet::new(),
+            has_machines: self.kinds.has_kubevirt_machines,
+            has_status_map: true,
+            is_machine_read: false,
+            selected: Ok(Vec::new()),
+            operations: Vec::new(),
+            pools: BTreeMap::new(),
+            is_exhausted: true,
+            secret: None,
+            other_addresses: None,
+            ledger: Recorded::default(),
+            memory: Memory::default(),
+            granted: None,
+            problem: None,
+            is_adopted: false,
+            proven: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            is_unsettled: false,
+            sources: Sources {
+                version: self.kinds.claims,
+                has_ipam_claims: self.kinds.has_ipam_claims,
+                ..Sources::default()
+            },
+            written: Written::default(),
+        };
+        {
+            let index = self.index();
+            // The pools and their settings belong together. A pass begins again when other pools serve the machine.
+            view.selected = index.selected(key);
+            view.pools = settings(index.selection(), &view.selected);
+        }
+        self.look_again(&mut view);
+        self.read_registry(&mut view).await?;
+        Ok(view)
+    }
+
+    /// Updates the view with the objects that watches and responses have reported since.
+    fn look_again(&self, view: &mut View) {
+        let index = self.index();
+        let key = &view.key;
+        view.vm = index.vm(key).cloned();
+        view.instance = index.instance(key).cloned();
+        view.memory = index.memory(key);
+        view.sources.claims = index.claims_of(key);
+        // Everyone who may create claims can name any machine. When no guest exists, such a claim only ends.
+        let has_guest = view.vm.is_some() || view.instance.is_some();
+        view.sources.claims.retain(|claim| !has_guest || index.is_confirmed(&claim.claimant.machine, key));
+        let attachments = view.vm.iter().flat_map(|vm| &vm.networks);
+        let ipam_claims = attachments.filter_map(|attachment| {
+            let name = claim_name(&key.name, &attachment.name);
+            let claim = index.ipam_claim(&Key { namespace: key.namespace.clone(), name: name.clone() })?;
+            Some((name, claim.clone()))
+        });
+        view.sources.ipam_claims = ipam_claims.collect();
+        view.has_status_map = self.has_status_map.load(Ordering::Relaxed);
+        let relatives = index.relatives_of(key);
+        let label = view.vm.as_ref().and_then(VirtualMachine::kubevirt_machine);
+        let machines = || relatives.iter().filter_map(|relative| index.machine(relative));
+        let is_home = |machine: &&KubevirtMachine| machine.home == *key;
+        let labelled = label.as_ref().and_then(|label| index.machine(label));
+        // Users of another namespace can write a KubevirtMachine whose VirtualMachine has this name.
+        let own = || index.machine(key).filter(is_home);
+        // capk waits for a new attempt only with the machine that was refused.
+        let is_refused = |machine: &&KubevirtMachine| is_home(machine) && machine.refused.is_some();
+        let other = || machines().find(is_refused).or_else(|| machines().find(is_home));
+        view.machine = labelled.or_else(own).or_else(other).cloned();
+        view.there = machines().filter_map(|machine| machine.metadata.uid.clone()).collect();
+        let selection = index.selection();
+        let refused = view.machine.as_ref().and_then(|machine| machine.refused.as_ref());
+        view.is_exhausted = refused.is_some_and(|refused| is_exhausted(selection, refused));
+        view.operations = view.vm.as_ref().map(|vm| operations(selection, vm, &view.selected)).unwrap_or_default();
+    }
+
+    async fn read_registry(&self, view: &mut View) -> Result<(), Error> {
+        let key = view.key.clone();
+        let (names, confirmed) = {
+            let index = self.index();
+            (index.relatives_of(&view.key), index.confirmed_machines_of(&view.key))
+        };
+        let (claimed, instance) = (view.memory.claimed.clone(), view.instance.clone());
+        let selected = view.selected.iter().flatten();
+        let pools: Vec<String> = selected.map(|selected| selected.pool.to_string()).collect();
+        let scope = self.machines.scope.namespace.clone();
+        let read = self.machines.registry.read_with_kinds(move |allocator, kinds| {
+            Recorded::read(allocator, kinds, (&key, &names, &confirmed), &claimed, &pools, instance.as_ref(), &scope)
+        });
+        view.ledger = read.await?;
+        Ok(())
+    }
+
+    /// Sends the request of a step, and updates the view with the response.
+    async fn apply(&self, step: Step, view: &mut View) -> Result<(), Error> {
+        let key = view.key.clone();
+        let registry = &self.machines.registry;
+        let changes_registry = step.changes_registry();
+        let merge = PatchParams::default();
+        match step {
+            Step::Wait => return Ok(()),
+            Step::ReadMachine(machine) => {
+                self.read(&key, Kind::KubevirtMachine, &machine).await?;
+                view.is_machine_read = true;
+            }
+            Step::ReadSecret => view.secret = Some(self.read_secret(&key).await?),
+            Step::ReadOtherSecret(name) => {
+                let secret = match is_object_name(&name) {
+                    true => ask(self.secrets(&key).get_opt(&name)).await?.map(secret_in).transpose()?,
+                    // No such Secret can exist, and the name must not become a part of a path.
+                    false => None,
+                };
+                view.other_addresses = Some(addresses_of(secret));
+            }
+            Step::PatchVm(patch, notice) => {
+                let Ok(patch) = serde_json::from_value(patch) else { return Ok(()) };
+                let vms = self.api(Kind::VirtualMachine, &key);
+                let answer = answered(vms.patch(&key.name, &merge, &Patch::<()>::Json(patch))).await;
+                view.written.reference = self.take(&key, Kind::VirtualMachine, &key, patched(answer)?).await?;
+                if let Some(notice) = notice.filter(|_| view.written.reference) {
+                    self.publish(view, &notice);
+                }
+            }
+            Step::ReadInstance => {
+                self.read(&key, Kind::Instance, &key).await?;
+                view.sources.is_instance_read = true;
+            }
+            Step::CreateClaim(claim) => self.create_claim(view, claim).await?,
+            Step::ReadAddress(name) => self.read_address(view, name).await?,
+            Step::PatchAddress(name, patch) => {
+                let answer = ask(self.addresses(&key)?.patch(&name, &merge, &Patch::Merge(patch))).await;
+                match stored(answer)? {
+                    Some(address) => drop(view.sources.addresses.insert(name, Some(provider_address(address)))),
+                    None => self.read_address(view, name).await?,
+                }
+            }
+            Step::DeleteClaim(name, uid) => {
+                let same = Preconditions { uid: Some(uid), resource_version: None };
+                let params = DeleteParams::default().preconditions(same);
+                let claim = Key { namespace: key.namespace.clone(), name };
+                let kind = self.claims()?;
+                stored(ask(self.api(kind, &claim).delete(&claim.name, &params)).await)?;
+                self.read(&key, kind, &claim).await?;
+            }
+            Step::PatchClaim(name, patch) => {
+                let (claim, kind) = (Key { namespace: key.namespace.clone(), name }, self.claims()?);
+                let answer = answered(self.api(kind, &claim).patch(&claim.name, &merge, &Patch::Merge(patch))).await;
+                match stored(answer)? {
+                    // The API server deletes the object with its last finalizer, and responds with its last version.
+                    Some(object) if object.metadata.finalizers.iter().flatten().next().is_some() => {
+                        self.take(&key, kind, &claim, Some(object)).await?;
+                    }
+                    _ => drop(self.read(&key, kind, &claim).await?),
+                }
+            }
+            Step::Hold(hold) => {
+                let Hold { pool, claimant, kind, addresses, source } = *hold;
+                self.note_claimant(&key, &claimant.machine, kind).await?;
+                if let Err(error) = registry.hold(pool, claimant, addresses, source, kind).await? {
+                    view.problem = Some(Problem::Refused(error));
+                }
+            }
+            Step::Claim(claim, kind) => {
+                self.note_claimant(&key, &claim.machine, kind).await?;
+                match registry.claim(claim, kind).await? {
+                    Ok(allocations) => view.granted = Some(allocations),
+                    Err(error) => view.problem = Some(Problem::Refused(error)),
+                }
+            }
+            Step::CreateSecret(secret, warnings, notice) => {
+                for warning in warnings {
+                    tracing::warn!(machine = %key, warning, "the guest may miss a setting of its network data");
+                }
+                let (vms, secrets) = (self.api(Kind::VirtualMachine, &key), self.secrets(&key));
+                let uid = view.vm.as_ref().map(|vm| kubevirt_machine::uid(&vm.metadata).to_owned()).unwrap_or_default();
+                let new = NewSecret { vms, secrets, vm: key.clone(), uid };
+                // The task goes on when this leader loses the election or stops waiting: it may have a Secret to delete.
+                let written = tokio::spawn(async move { new.create(&secret).await });
+                let written = timeout(PATIENCE, written).await.map_err(|_| request::Error::Unanswered)?;
+                match written.map_err(|_| Error::Stopped)?? {
+                    Some(secret) => {
+                        let secret = NetworkSecret::read(Some(secret));
+                        self.index().note_secret(&key, &secret);
+                        view.secret = Some(secret);
+                        self.note_hand_out(view);
+                        if let Some(notice) = notice {
+                            self.publish(view, &notice);
+                        }
+                    }
+                    // Another leader has created the Secret first, the VirtualMachine is gone, or the namespace is gone.
+                    None => {
+                        self.read(&key, Kind::VirtualMachine, &key).await?;
+                        view.secret = Some(self.read_secret(&key).await?);
+                    }
+                }
+                if let Some(NetworkSecret::Absent) = view.secret {
+                    return Err(Error::Behind);
+                }
+            }
+            Step::Adopt(records, kind) => self.adopt(view, records, kind).await?,
+            Step::Keep(claimant, addresses) => {
+                let uid = claimant.machine.uid.clone();
+                let addresses = list(registry.keep(claimant, addresses).await?);
+                tracing::info!(machine = %key, uid, addresses, "released addresses that the machine never got");
+            }
+            Step::PatchMachine(patch) => {
+                view.written.annotation = true;
+                self.patch_machine(view, patch, false).await?;
+            }
+            Step::Retry(patch) => {
+                view.written.retry = true;
+                if !view.memory.is_retry_logged {
+                    tracing::info!(machine = %key, "requesting that capk create the VirtualMachine again");
+                    self.index().remember(&key, |memory| memory.is_retry_logged = true);
+                }
+                self.patch_machine(view, patch, false).await?;
+            }
+            Step::PatchStatus(patch) => {
+                view.written.status = true;
+                let wanted = patch["status"][STATUS_MAP].clone();
+                let kept = self.patch_machine(view, patch, true).await?;
+                if kept.is_some_and(|kept| kept.data["status"][STATUS_MAP] != wanted) {
+                    self.note_pruned();
+                }
+            }
+            Step::AnnotateVm(patch) => {
+                view.written.annotation = true;
+                let vms = self.api(Kind::VirtualMachine, &key);
+                let answer = answered(vms.patch(&key.name, &merge, &Patch::Merge(patch))).await;
+                self.take(&key, Kind::VirtualMachine, &key, stored(answer)?).await?;
+            }
+            Step::AddConflicts(conflicts, kind, notice) => {
+                view.written.conflicts = true;
+                registry.add_conflicts(conflicts, kind).await?;
+                if let Some(notice) = notice {
+                    self.publish(view, &notice);
+                }
+            }
+            Step::Reserve(conflicts) => {
+                view.written.reservation = true;
+                let selection = Arc::clone(self.index().selection());
+                let own = Authority::new(&selection).reservations(&[key.namespace.clone()].into(), conflicts);
+                registry.add_conflicts(own, HolderKind::VirtualMachine).await?;
+            }
+            Step::Withdraw(machine) => {
+                registry.withdraw(machine.clone()).await?;
+                tracing::info!(machine = %key, uid = machine.uid, "removed the machine from the wait queue");
+                self.index().remember(&key, |memory| memory.claimed.retain(|holder, _| *holder != machine));
+            }
+            Step::Prove(holder, kind) => match self.prove(view, holder.clone(), kind).await {
+                // A user of that namespace can write objects that make the check fail. No other machine waits for it.
+                Err(error) if view.is_stranger(&holder) && !matches!(error, Error::Stopped) => {
+                    tracing::warn!(machine = %key, %holder, %error, "could not check whether a machine is gone");
+                    view.is_unsettled = true;
+                    view.proven.insert(holder);
+                }
+                result => result?,
+            },
+            Step::Report(notice) => {
+                self.publish(view, &notice);
+                self.index().remember(&key, |memory| memory.notice = Some(notice));
+            }
+        }
+        self.look_again(view);
+        if changes_registry {
+            self.read_registry(view).await?;
+        }
+        Ok(())
+    }
+
+    /// Creates the IPAddressClaim of a machine.
+    async fn create_claim(&self, view: &mut View, claim: Value) -> Result<(), Error> {
+        let claim: Object = serde_json::from_value(claim).map_err(request::Error::Unreadable)?;
+        let (key, kind) = (Key::of(&claim.metadata), self.claims()?);
+        let answer = answered(self.api(kind, &key).create(&PostParams::default(), &claim)).await;
+        if let Some(claim) = stored(answer)? {
+            self.index().apply(kind, claim);
+            return Ok(());
+        }
+        // Another leader has created the claim first, or another author has created a claim of this name.
+        let claim = ask(self.api(kind, &key).get_opt(&key.name)).await?.ok_or(Error::Behind)?;
+        match MachineClaim::read(claim.clone()) {
+            Ok(known) => {
+                self.index().apply(kind, claim);
+                // An earlier machine of another namespace had its VirtualMachine here, and left this claim.
+                if !self.index().is_confirmed(&known.claimant.machine, &view.key) {
+                    let problem = format!(
+                        "IPAddressClaim {key} is of another machine ({}), expected none of this name: delete it",
+                        known.claimant.machine
+                    );
+                    view.problem = Some(Problem::Mismatch(problem));
+                }
+            }
+            Err(problem) => {
+                let problem =
+                    format!("IPAddressClaim {key} is not of this controller ({problem}), expected none of this name");
+                view.problem = Some(Problem::Mismatch(problem));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads an IPAddress of another provider.
+    async fn read_address(&self, view: &mut View, name: String) -> Result<(), Error> {
+        let address = ask(self.addresses(&view.key)?.get_opt(&name)).await?;
+        view.sources.addresses.insert(name, address.map(provider_address));
+        Ok(())
+    }
+
+    /// Lets the registry adopt the addresses that a Secret hands out.
+    async fn adopt(&self, view: &mut View, mut records: Vec<Record>, kind: HolderKind) -> Result<(), Error> {
+        let selection = Arc::clone(self.index().selection());
+        let (mut authority, namespaces) = (Authority::new(&selection), [view.key.namespace.clone()].into());
+        for record in &mut records {
+            let (limited, ignored) = authority.limit(&namespaces, record.clone());
+            if let Some(address) = ignored.first() {
+                let problem = format!("{address}: no pool of namespace {} has this address", view.key.namespace);
+                tracing::warn!(machine = %view.key, problem, "a Secret does not fit");
+                view.problem = Some(Problem::Mismatch(problem));
+            }
+            *record = limited;
+        }
+        records.retain(|record| !record.addresses.is_empty());
+        for record in &records {
+            for address in &record.addresses {
+                let (network, uid) = (record.network.as_deref().unwrap_or_default(), &record.claimant.machine.uid);
+                if adoption::is_leased(&self.machines.client, address.ip(), network, uid).await? {
+                    return Err(Error::Behind);
+                }
+            }
+        }
+        for record in &records {
+            self.note_vm_namespace(&view.key, &record.claimant.machine).await?;
+        }
+        let adoption = self.machines.registry.adopt(records.clone(), kind).await?;
+        view.is_adopted = true;
+        // If nothing is adopted, a notice reports why. Each pass tries again, so a line here would be repeated.
+        if adoption.adopted > 0 {
+            self.log_adoption(&records, &adoption);
+        }
+        let mismatch = adoption.mismatches.first().map(|mismatch| Problem::Mismatch(mismatch.to_string()));
+        view.problem = mismatch.or(view.problem.take());
+        Ok(())
+    }
+
+    /// Merges a patch into the KubevirtMachine or, if `is_status`, into its status. Returns the stored object. `None`:
+    /// the patch was not stored.
+    async fn patch_machine(&self, view: &View, patch: Value, is_status: bool) -> Result<Option<Object>, Error> {
+        let Some(machine) = &view.machine else { return Ok(None) };
+        let key = Key::of(&machine.metadata);
+        let (api, params, patch) = (self.api(Kind::KubevirtMachine, &key), PatchParams::default(), Patch::Merge(patch));
+        let answer = match is_status {
+            true => answered(api.patch_status(&key.name, &params, &patch)).await,
+            false => answered(api.patch(&key.name, &params, &patch)).await,
+        };
+        let object = stored(answer)?;
+        self.take(&view.key, Kind::KubevirtMachine, &key, object.clone()).await?;
+        Ok(object)
+    }
+
+    fn note_pruned(&self) {
+        if self.has_status_map.swap(false, Ordering::Relaxed) {
+            tracing::warn!(
+                "the CRD of KubevirtMachine has no status.{STATUS_MAP}: only the annotations record the addresses"
+            );
+        }
+    }
+
+    /// Publishes and logs that a machine has its addresses, and records how long the machine waited.
+    fn note_hand_out(&self, view: &View) {
+        let Some(NetworkSecret::Ours(hand_out)) = &view.secret else { return };
+        let interfaces = hand_out.interfaces.iter().map(|handed| {
+            let addresses: Vec<String> = handed.addresses.iter().map(ToString::to_string).collect();
+            format!("{} to {}", addresses.join(", "), handed.interface)
+        });
+        let interfaces: Vec<String> = interfaces.collect();
+        let note = format!("Allocated {}", interfaces.join(", "));
+        let created = view.vm.as_ref().and_then(|vm| kubevirt_machine::created(&vm.metadata));
+        let waited = created.map(|created| {
+            let waited = Timestamp::now().as_millisecond().saturating_sub(created.as_millisecond());
+            Duration::from_millis(u64::try_from(waited).unwrap_or_default()).as_secs_f64()
+        });
+        if let Some(waited) = waited {
+            self.machines.metrics.allocation_seconds.observe(waited);
+        }
+        let of_each = |name: fn(&Handed) -> &String| {
+            let names: BTreeSet<&str> = hand_out.interfaces.iter().map(|handed| name(handed).as_str()).collect();
+            names.into_iter().collect::<Vec<_>>().join(", ")
+        };
+        let (pools, networks) = (of_each(|handed| &handed.pool), of_each(|handed| &handed.network));
+        let (reason, uid) = ("IPAddressAllocated", &hand_out.machine.uid);
+        tracing::info!(machine = %view.key, uid, reason, pools, networks, waited_seconds = waited, "{note}");
+        self.index().remember(&view.key, |memory| (memory.notice, memory.is_retry_logged) = (None, false));
+        self.publish_events(view, &Notice { is_warning: false, reason, note });
+    }
+}
+
+/// Returns the object that a JSON patch stored. `None`: the API server has another version of the object, or no object.
+fn patched(answer: Result<Object, request::Error>) -> Result<Option<Object>, request::Error> {
+    match answer {
+        // The patch tests the version of the object; the API server responds with 422 when this test fails.
+        Err(request::Error::Request(kube::Error::Api(status))) if status.code == 422 => Ok(None),
+        answer => stored(answer),
+    }
+}
+
+fn provider_address(object: Object) -> ProviderAddress {
+    IpAddress::read(object).map_err(|error| error.to_string())
+}
+
+/// Whether the webhook would find a pool of a machine exhausted. `true` also when no pool selects the machine.
+fn is_exhausted(selection: &Selection, vm: &VirtualMachine) -> bool {
+    let selected = selection.of(vm).unwrap_or_default();
+    let lacks = |it: &Selected| selection.pool(&it.pool).is_some_and(|pool| pool.exhausted.is_some());
+    selected.is_empty() || selected.iter().any(|it| lacks(it) && !reference::is_kept_for(vm, it, selection))
+}
+
+/// Returns the JSON patch operations of the webhook for a VirtualMachine that needs no free address.
+fn operations(selection: &Selection, vm: &VirtualMachine, selected: &Chosen) -> Vec<Value> {
+    let pools = selected.iter().flatten().map(|selected| selected.pool.clone()).collect();
+    match reference::decide(vm, selection, &pools) {
+        Decision::Patch(operations) => operations,
+        _ => Vec::new(),
+    }
+}
+
+/// Returns the settings of the selected pools, by name of the pool.
+fn settings(selection: &Selection, selected: &Chosen) -> BTreeMap<String, PoolSettings> {
+    let pools = selected.iter().flatten().filter_map(|selected| selection.pool(&selected.pool));
+    let settings = pools.map(|pool| {
+        let (is_sticky, template) = (pool.spec.sticky, pool.spec.template.clone().filter(|text| !text.is_empty()));
+        let source = Source::of(&pool.spec, pool.pool.as_ref().map(Pool::gateways).unwrap_or_default());
+        (pool.id.to_string(), PoolSettings { is_sticky, template, source })
+    });
+    settings.collect()
+}

@@ -1,0 +1,156 @@
+//! What the registry knows about the machines of one name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use glowplug::host::allocator::Allocator;
+use glowplug::host::claim::{Claimant, Lease, Machine};
+use glowplug::host::pool::Pool;
+use glowplug::host::records::Report;
+use glowplug::network::InterfaceName;
+
+use crate::cluster::key::Key;
+use crate::cluster::request::list;
+use crate::kinds::ipam_claim::vm_of_name;
+use crate::kinds::kubevirt_machine::Instance;
+use crate::kinds::pool::HolderKind;
+use crate::ledger::leases::Kinds;
+use crate::machines::step::Notice;
+
+/// State of the machines of a name in the registry.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Recorded {
+    /// The pools that serve the machine, by name.
+    pub(super) pools: BTreeMap<String, Pool>,
+    /// Addresses that machines of this name hold, oldest lease first.
+    pub(super) held: Vec<Held>,
+    /// Machines of this name that hold an address or have a conflicting record.
+    pub(super) known: BTreeMap<Machine, HolderKind>,
+    /// Whether machines of this name hold addresses of pools that belong to another controller.
+    pub(super) is_of_another: bool,
+    /// Machines of this name that wait for an address.
+    pub(super) waiting: BTreeSet<Machine>,
+    /// Pool addresses that the guest reports and that machines of this name neither hold nor have a conflicting record
+    /// of. Each report has its source.
+    pub(super) reported: Vec<Report>,
+}
+
+/// An address that a machine holds.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Held {
+    pub(super) claimant: Claimant,
+    pub(super) network: String,
+    pub(super) address: IpAddr,
+    /// Prefix length of the address.
+    pub(super) prefix: u8,
+}
+
+// === impl Recorded ===
+
+impl Recorded {
+    /// Reads the state of the machines of a VirtualMachine, of its pools, and of the addresses that its guest reports.
+    ///
+    /// `names` has the names of all machines to which the VirtualMachine may belong. Only machines with the VirtualMachine's
+    /// own name, `key`, and the `confirmed` machines count.
+    pub(super) fn read(
+        allocator: &Allocator,
+        kinds: &Kinds,
+        (key, names, confirmed): (&Key, &BTreeSet<Key>, &BTreeSet<Machine>),
+        claimed: &BTreeMap<Machine, HolderKind>,
+        pools: &[String],
+        instance: Option<&Instance>,
+        scope: &str,
+    ) -> Self {
+        let machines = names.iter().flat_map(|name| allocator.namesakes(&name.namespace, &name.name));
+        let machines = machines.filter(|machine| Key::of_machine(machine) == *key || confirmed.contains(machine));
+        let mut recorded = Self::default();
+        let mut since = Vec::new();
+        for machine in machines {
+            let Some(kind) = kinds.get(machine).filter(|kind| !kind.is_claim()) else { continue };
+            let before = since.len();
+            // Leases from pools of other namespaces belong to another controller.
+            let is_ours = |pool: &str| scope.is_empty() || pool.split_once('/').is_some_and(|(name, _)| name == scope);
+            let (ours, others): (Vec<_>, Vec<_>) =
+                allocator.leases_of(machine).partition(|(_, _, lease)| is_ours(&lease.pool));
+            recorded.is_of_another |= !others.is_empty();
+            since.extend(
+                ours.into_iter()
+                    .map(|(network, address, lease)| ((lease.since, address), Held::of(network, address, lease))),
+            );
+            if since.len() > before || allocator.conflicts_of(machine).next().is_some() {
+                recorded.known.insert(machine.clone(), kind);
+            }
+        }
+        since.sort_by_key(|(since, _)| *since);
+        recorded.held = since.into_iter().map(|(_, held)| held).collect();
+        recorded.waiting = claimed.keys().filter(|machine| allocator.waits(machine)).cloned().collect();
+        recorded.pools = pools.iter().filter_map(|name| Some((name.clone(), allocator.pool(name)?.clone()))).collect();
+        recorded.reported = recorded.reported(allocator, instance);
+        if !recorded.reported.is_empty() {
+            let known = addresses_of_ipam_claims(allocator, kinds);
+            recorded.reported.retain(|report| {
+                let network = report.network.clone().unwrap_or_default();
+                !names.iter().any(|name| known.contains(&(network.clone(), report.address, name.clone())))
+            });
+        }
+        recorded
+    }
+
+    /// Returns the pool addresses that a guest reports and that machines of its name neither hold nor have a
+    /// conflicting record of.
+    fn reported(&self, allocator: &Allocator, instance: Option<&Instance>) -> Vec<Report> {
+        let reports = instance.into_iter().flat_map(|instance| &instance.reports);
+        let held = self.held.iter().map(|held| (held.network.as_str(), held.address));
+        let noted = self.known.keys().flat_map(|machine| allocator.conflicts_of(machine));
+        let known: BTreeSet<(&str, IpAddr)> = held.chain(noted).collect();
+        let is_unknown = |network: &str, address: IpAddr| {
+            let mut of_pools = allocator.pools().filter(|pool| pool.network() == network);
+            of_pools.any(|pool| pool.contains(address)) && !known.contains(&(network, address))
+        };
+        let unknown =
+            reports.filter(|report| report.network.as_ref().is_some_and(|network| is_unknown(network, report.address)));
+        unknown.cloned().collect()
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    /// Returns the addresses that a machine holds.
+    pub(super) fn all_of(allocator: &Allocator, machine: &Machine) -> Vec<Self> {
+        allocator.leases_of(machine).map(|(network, address, lease)| Self::of(network, address, lease)).collect()
+    }
+
+    fn of(network: &str, address: IpAddr, lease: &Lease) -> Self {
+        let claimant = Claimant::clone(&lease.claimant);
+        Self { claimant, network: network.to_owned(), address, prefix: lease.prefix }
+    }
+}
+
+// === impl Notice ===
+
+impl Notice {
+    /// The event about the addresses that a holder has released. `None`: the holder had no address.
+    pub(super) fn of_release<'h>(held: impl IntoIterator<Item = &'h Held>) -> Option<Self> {
+        let mut interfaces: BTreeMap<InterfaceName, Vec<IpAddr>> = BTreeMap::new();
+        for Held { claimant, address, .. } in held {
+            interfaces.entry(claimant.interface).or_default().push(*address);
+        }
+        let of_each = interfaces.iter().map(|(interface, addresses)| format!("{} of {interface}", list(addresses)));
+        let note = format!("Released {}", list(of_each));
+        (!interfaces.is_empty()).then_some(Self { is_warning: false, reason: "IPAddressReleased", note })
+    }
+}
+
+/// The addresses that IPAMClaims hold, each with its network and the virtual machine of the claim. The guest of this
+/// machine may report the address.
+pub(super) fn addresses_of_ipam_claims(allocator: &Allocator, kinds: &Kinds) -> BTreeSet<(String, IpAddr, Key)> {
+    let leases = allocator.leases();
+    let claims = leases.filter(|(_, _, lease)| kinds.get(&lease.claimant.machine) == Some(HolderKind::IpamClaim));
+    let addresses = claims.map(|(network, address, lease)| {
+        let Machine { namespace, name, .. } = &lease.claimant.machine;
+        let vm = Key { namespace: namespace.clone(), name: vm_of_name(name).to_owned() };
+        (network.to_owned(), address, vm)
+    });
+    addresses.collect()
+}

@@ -1,0 +1,352 @@
+//! Decides how a machine gets its network data: claim addresses, then create the Secret. Pure, as [`super::decision`].
+
+use std::collections::BTreeMap;
+
+use glowplug::diagnostic::Diagnostic;
+use glowplug::host::allocator::ClaimError;
+use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Request};
+use glowplug::host::expand::{Document, Grant, Template};
+use glowplug::host::records::{annotation_key, annotation_patch};
+use glowplug::network::{Family, InterfaceName};
+use ipnetwork::IpNetwork;
+use serde_json::{Value, json};
+
+use crate::cluster::key::Key;
+use crate::kinds::kubevirt_machine::{
+    HandOut, Handed, KubevirtMachine, NetworkSecret, created, is_deleted, secret, uid,
+};
+use crate::kinds::pool::HolderKind;
+use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, CloudInitKind, NetworkData, VirtualMachine};
+use crate::machines::recorded::Held;
+use crate::machines::settle::has_annotations;
+use crate::machines::source::Offer;
+use crate::machines::step::{Notice, Step};
+use crate::machines::view::{Claimed, View, is_ending, patch, refers};
+use crate::passes::Problem;
+use crate::pools::selection::Selected;
+
+/// Largest number of checks of machines that a guest does not name, in one pass.
+const MOST_STRANGERS: usize = 4;
+/// Annotation of a KubevirtMachine. The controller changes the value so that capk retries at once.
+const RETRY_ANNOTATION: &str = "ipam.glowplug.dev/retry";
+
+impl View {
+    /// Returns a check of a holder of this name that may be gone, or whose VirtualMachine is being deleted. `None`: all
+    /// such holders are checked.
+    ///
+    /// Users of another namespace can make any number of their machines holders of this name, and each check needs requests.
+    /// While a guest exists, a pass checks only some of the holders of other namespaces that the guest does not name.
+    pub(super) fn look_for_the_gone(&self) -> Option<Step> {
+        let claims = self.sources.claims.iter().map(|claim| (&claim.claimant.machine, &claim.kind));
+        let known = self.ledger.known.iter().chain(&self.memory.claimed).chain(claims);
+        let mut known = known.filter(|(holder, _)| !self.proven.contains(holder));
+        let vm = self.vm.as_ref();
+        let has_guest = vm.is_some() || self.instance.is_some();
+        let has_room = !has_guest || self.proven.iter().filter(|it| self.is_stranger(it)).count() < MOST_STRANGERS;
+        let may_be_gone = |holder: &Machine| {
+            let is_there = self.there.contains(&holder.uid) || vm.is_some_and(|vm| uid(&vm.metadata) == holder.uid);
+            let is_ending = vm.is_some_and(is_ending) && !self.memory.stripped.contains_key(holder);
+            (!is_there || is_ending) && (has_room || !self.is_stranger(holder))
+        };
+        known.find(|(holder, _)| may_be_gone(holder)).map(|(holder, kind)| Step::Prove(holder.clone(), *kind))
+    }
+
+    pub(super) fn serve(&self, vm: &VirtualMachine) -> Step {
+        let is_selected = self.selected.as_ref().map_or(true, |selected| !selected.is_empty());
+        if !is_selected && !refers(vm) {
+            return self.hold_back(Step::Wait);
+        }
+        // A machine that no pool selects concerns this program only if the registry knows a machine of this name, or if
+        // its leases are lost and its Secret records them. A user may also have created a Secret with this name.
+        if !is_selected && self.ledger.known.is_empty() {
+            let is_attached =
+                |handed: &Handed| vm.networks.iter().any(|attachment| attachment.network == handed.network);
+            match &self.secret {
+                _ if self.ledger.is_of_another => return self.hold_back(Step::Wait),
+                None => return Step::ReadSecret,
+                Some(NetworkSecret::Ours(hand_out)) if hand_out.interfaces.iter().all(is_attached) => {}
+                Some(_) => return self.hold_back(Step::Wait),
+            }
+        }
+        let claimant = match self.claimant(vm) {
+            Ok(claimant) => claimant,
+            Err(step) => return step,
+        };
+        match &self.secret {
+            None => Step::ReadSecret,
+            Some(NetworkSecret::Foreign(problem, addresses)) => self.refuse_foreign(vm, problem, addresses),
+            Some(NetworkSecret::Ours(hand_out)) if hand_out.vm == uid(&vm.metadata) => self.settle(vm, hand_out),
+            Some(NetworkSecret::Ours(hand_out)) => self.replace(hand_out),
+            Some(NetworkSecret::Absent) => self.hand_out(vm, claimant),
+        }
+    }
+
+    /// Handles a Secret of an earlier VirtualMachine. The Secret is deleted if a consistent read shows that the earlier
+    /// VirtualMachine is gone.
+    fn replace(&self, hand_out: &HandOut) -> Step {
+        let holder = &hand_out.machine;
+        match self.adopt(hand_out) {
+            Some(adopt @ Step::Adopt(..)) => adopt,
+            // The address may belong to another machine by now. In this case, no guest may read the Secret.
+            _ if !self.proven.contains(holder) => Step::Prove(holder.clone(), hand_out.kind),
+            _ => Step::Wait,
+        }
+    }
+
+    /// Returns the object that claims addresses for a VirtualMachine. `None`: no object may claim now. `Err`: the
+    /// object is not known before this step is done.
+    fn claimant(&self, vm: &VirtualMachine) -> Result<Option<Claimed>, Step> {
+        let label = vm.kubevirt_machine().filter(|label| self.has_machines && label.name == self.key.name);
+        let itself = || Claimed {
+            machine: self.key.holder(uid(&vm.metadata)),
+            kind: HolderKind::VirtualMachine,
+            created: created(&vm.metadata).unwrap_or_default(),
+        };
+        let Some(label) = label else { return Ok(Some(itself())) };
+        match &self.machine {
+            Some(machine) if Key::of(&machine.metadata) == label && machine.home == self.key => {
+                let claimed = Claimed {
+                    machine: machine.holder(),
+                    kind: HolderKind::KubevirtMachine,
+                    created: created(&machine.metadata).unwrap_or_default(),
+                };
+                Ok(Some(claimed).filter(|_| !is_deleted(&machine.metadata)))
+            }
+            _ if !self.is_machine_read => Err(Step::ReadMachine(label)),
+            // The labels name a KubevirtMachine that has another VirtualMachine.
+            Some(machine) if Key::of(&machine.metadata) == label => Ok(Some(itself())),
+            // The KubevirtMachine is gone. Its guest keeps the addresses that this machine holds.
+            _ if self
+                .ledger
+                .known
+                .iter()
+                .any(|(holder, kind)| *kind == HolderKind::KubevirtMachine && Key::of_machine(holder) == label) =>
+            {
+                Ok(None)
+            }
+            // The KubevirtMachine is in another cluster, or the labels are invented.
+            _ => Ok(Some(itself())),
+        }
+    }
+
+    /// Decides the next step for a VirtualMachine without a Secret: claim addresses, then create the Secret.
+    fn hand_out(&self, vm: &VirtualMachine, claimant: Option<Claimed>) -> Step {
+        let selected = match &self.selected {
+            Ok(selected) => selected,
+            Err(problem) => return self.refuse(problem.clone()),
+        };
+        if selected.is_empty() {
+            return self
+                .refuse(format!("Secret {:?} does not exist, and no pool selects the machine", vm.secret_name()));
+        }
+        let Some(cloud_init) = &vm.cloud_init else {
+            return self.refuse("no cloud-init volume, expected cloudInitConfigDrive or cloudInitNoCloud".to_owned());
+        };
+        if let Some(step) = self.stand_aside(vm, &cloud_init.network_data, selected) {
+            return step;
+        }
+        // The document has the MAC addresses of the machine, and it is written only once.
+        if vm.awaits_mac_addresses {
+            return self.hold_back(Step::Wait);
+        }
+        let keys = selected.iter().map(|selected| annotation_key(&selected.interface));
+        if let Err(error) = keys.collect::<Result<Vec<String>, _>>() {
+            return self.refuse(error.to_string());
+        }
+        let Some(claimant) = claimant else { return Step::Wait };
+        if claimant.kind == HolderKind::KubevirtMachine && !self.is_machine_read {
+            // A new machine may have replaced this machine under the same name, and the watch may not have reported it
+            // yet.
+            return Step::ReadMachine(Key::of_machine(&claimant.machine));
+        }
+        if cloud_init.network_data == NetworkData::None && !self.operations.is_empty() && !self.written.reference {
+            return Step::PatchVm(
+                patch(vm, &self.operations),
+                self.instance.as_ref().map(|_| Notice::of_early_guest()),
+            );
+        }
+        let offers = match self.offers(vm, selected, &claimant) {
+            Ok(offers) => offers,
+            Err(step) => return step,
+        };
+        // During the pass, a VirtualMachine of the same name may have replaced this one.
+        let is_own = |allocation: &Allocation| allocation.claimant.machine == claimant.machine;
+        match (self.granted.as_ref().filter(|granted| granted.iter().all(is_own)), &self.problem) {
+            (Some(allocations), _) => self.write_secret(vm, selected, &claimant, allocations, &offers),
+            (None, None) => match self.claim(vm, selected, &claimant) {
+                Ok(claim) => Step::Claim(claim, claimant.kind),
+                Err(problem) => self.refuse(problem),
+            },
+            (None, Some(Problem::Refused(error @ ClaimError::Exhausted { .. }))) => {
+                self.report("IPPoolExhausted", error.to_string())
+            }
+            (None, Some(Problem::Refused(_))) if self.is_early() => Step::Wait,
+            (None, Some(Problem::Refused(error))) if error.is_about_address() => {
+                self.report("IPAddressUnavailable", error.to_string())
+            }
+            (None, Some(Problem::Refused(error))) => self.refuse(error.to_string()),
+            (None, Some(Problem::Mismatch(message))) => self.refuse(message.clone()),
+        }
+    }
+
+    /// Returns the claim of a machine. `Err`: why the addresses that the VirtualMachine requests are invalid.
+    fn claim(&self, vm: &VirtualMachine, selected: &[Selected], claimant: &Claimed) -> Result<Claim, String> {
+        let is_sticky =
+            |selected: &Selected| self.pools.get(&selected.pool.to_string()).is_some_and(|pool| pool.is_sticky);
+        let requested = vm.requested.as_ref().map_err(Clone::clone)?;
+        let mut requests = Vec::new();
+        for selected in selected {
+            let name = selected.pool.to_string();
+            // A machine keeps the address that it holds, also when another address is requested later.
+            let is_held = |address: &IpNetwork| {
+                self.ledger.held.iter().any(|held| {
+                    (&held.claimant.machine, held.claimant.interface) == (&claimant.machine, selected.interface)
+                        && Family::of(held.address) == Family::of(address.ip())
+                })
+            };
+            let addresses = requested.get(&selected.attachment).into_iter().flatten();
+            let addresses: Vec<&IpNetwork> = addresses.filter(|address| !is_held(address)).collect();
+            for address in &addresses {
+                let family = Family::of(address.ip());
+                let space = self.ledger.pools.get(&name).and_then(|pool| pool.space(family));
+                let length = space.map_or(family.bits(), |space| space.prefix());
+                if ![length, family.bits()].contains(&address.prefix()) {
+                    let problem = format!("other prefix length than that of pool {name:?}");
+                    let at = format!("annotation {ADDRESSES_ANNOTATION}");
+                    return Err(Diagnostic::error(at, &problem, address, &format!("/{length}")).to_string());
+                }
+            }
+            requests
+                .push(Request { addresses: addresses.into_iter().map(IpNetwork::ip).collect(), ..Request::of(&name) });
+        }
+        Ok(Claim {
+            machine: claimant.machine.clone(),
+            created: claimant.created,
+            requests,
+            // A VirtualMachine that is created again has another UID, so it is another holder.
+            sticky: claimant.kind == HolderKind::VirtualMachine || selected.iter().any(is_sticky),
+        })
+    }
+
+    fn write_secret(
+        &self,
+        vm: &VirtualMachine,
+        selected: &[Selected],
+        claimant: &Claimed,
+        allocations: &[Allocation],
+        offers: &BTreeMap<InterfaceName, Offer>,
+    ) -> Step {
+        for (interface, offer) in offers {
+            let allocation = allocations.iter().find(|it| it.claimant.interface == *interface);
+            if let Some(Err(problem)) = allocation.map(|allocation| Self::check_offer(offer, allocation)) {
+                return self.hold_back(self.report("IPAddressConflict", problem));
+            }
+        }
+        let document = match self.document(vm, selected, allocations, offers) {
+            Ok(document) => document,
+            Err(problem) => return self.refuse(problem),
+        };
+        let interfaces = selected.iter().filter_map(|selected| {
+            let allocation = allocations.iter().find(|it| it.claimant.interface == selected.interface)?;
+            Some(Handed {
+                interface: selected.interface,
+                network: selected.network.clone(),
+                pool: selected.pool.to_string(),
+                addresses: allocation.addresses.clone(),
+            })
+        });
+        let holder = (&claimant.machine, claimant.kind);
+        let warnings = document.warnings().iter().map(ToString::to_string).collect();
+        // The guest has read the Secret of an earlier VirtualMachine, with other MAC addresses.
+        let started = self.instance.as_ref().filter(|instance| instance.has_started);
+        let notice = started.map(|_| Notice::of_early_guest());
+        Step::CreateSecret(Box::new(secret(vm, holder, interfaces.collect(), document.text())), warnings, notice)
+    }
+
+    /// Creates the network data of the machine: one document with the addresses of all pools.
+    fn document(
+        &self,
+        vm: &VirtualMachine,
+        selected: &[Selected],
+        allocations: &[Allocation],
+        offers: &BTreeMap<InterfaceName, Offer>,
+    ) -> Result<Document, String> {
+        let mut grants = Vec::new();
+        let mut templates = BTreeMap::new();
+        for selected in selected {
+            let name = selected.pool.to_string();
+            let pool = self.ledger.pools.get(&name).ok_or_else(|| format!("unknown pool {name:?}"))?;
+            let allocation = allocations.iter().find(|it| it.claimant.interface == selected.interface);
+            let allocation = allocation.ok_or_else(|| format!("pool {name:?} allocated nothing"))?;
+            let attachment = vm.networks.iter().find(|attachment| attachment.name == selected.attachment);
+            let gateways = offers.get(&selected.interface).map_or(pool.gateways(), |offer| &offer.gateways);
+            let nameservers = pool.nameservers();
+            let mac_address = attachment.and_then(|attachment| attachment.mac);
+            grants.push(Grant { allocation, gateways, nameservers, mac_address });
+            if let Some(text) = self.pools.get(&name).and_then(|pool| pool.template.as_deref()) {
+                templates.insert(text, name);
+            }
+        }
+        if templates.len() > 1 {
+            let pools: Vec<String> = templates.into_values().collect();
+            return Err(format!("pools {} have different templates, expected one template", pools.join(" and ")));
+        }
+        let interfaces = selected.iter().map(|selected| &selected.interface);
+        let document = match templates.first_key_value() {
+            Some((text, _)) => Template::parse(text.as_bytes()).and_then(|template| template.expand(&grants)),
+            None => Template::minimal(interfaces).expand(&grants),
+        };
+        let is_no_cloud = vm.cloud_init.as_ref().is_some_and(|it| it.kind == CloudInitKind::NoCloud);
+        let document = if is_no_cloud { document.and_then(|it| it.to_network_config()) } else { document };
+        document.map_err(|error| format!("template: {error}"))
+    }
+
+    /// Removes a VirtualMachine that is being deleted from the wait queue, so that it gets no address.
+    pub(super) fn end(&self, vm: &VirtualMachine) -> Step {
+        let is_own = |holder: &&Machine| holder.uid == uid(&vm.metadata);
+        self.ledger.waiting.iter().find(is_own).map_or(Step::Wait, |holder| Step::Withdraw(holder.clone()))
+    }
+
+    /// Makes capk retry the creation of a rejected VirtualMachine when the pools have free addresses again, or when the
+    /// machine already holds an address and no annotation says so. The webhook reads this annotation.
+    pub(super) fn wake(&self) -> Step {
+        let refused =
+            self.machine.as_ref().filter(|machine| machine.refused.is_some() && !is_deleted(&machine.metadata));
+        if let Some(patch) = refused.and_then(|machine| self.annotate_held(machine)) {
+            return Step::PatchMachine(patch);
+        }
+        match refused {
+            Some(machine) if !self.is_exhausted && !self.written.retry => {
+                // Each attempt changes the version of the machine, so the next value of the annotation is different.
+                let value = machine.metadata.resource_version.clone().unwrap_or_default();
+                Step::Retry(json!({"metadata": {
+                    "uid": machine.metadata.uid, "annotations": {(RETRY_ANNOTATION): value},
+                }}))
+            }
+            _ => Step::Wait,
+        }
+    }
+
+    /// Returns the patch that records the addresses that a machine holds. `None`: it holds none, or they are recorded.
+    fn annotate_held(&self, machine: &KubevirtMachine) -> Option<Value> {
+        let holder = machine.holder();
+        let mut allocations: BTreeMap<InterfaceName, (String, BTreeMap<Family, IpNetwork>)> = BTreeMap::new();
+        for Held { claimant, network, address, prefix } in &self.ledger.held {
+            let Ok(address) = IpNetwork::new(*address, *prefix) else { continue };
+            if claimant.machine == holder {
+                let (_, addresses) =
+                    allocations.entry(claimant.interface).or_insert_with(|| (network.clone(), BTreeMap::new()));
+                addresses.entry(Family::of(address.ip())).or_insert(address);
+            }
+        }
+        let networks = allocations.iter().map(|(interface, (network, _))| (*interface, network.clone())).collect();
+        let allocations = allocations.into_iter().map(|(interface, (_, addresses))| {
+            let claimant = Claimant { machine: holder.clone(), interface };
+            Allocation { claimant, addresses: addresses.into_values().collect() }
+        });
+        let allocations: Vec<Allocation> = allocations.collect();
+        let patch = annotation_patch(&holder, &allocations, &networks, None).ok()?;
+        let is_missing = !has_annotations(&machine.metadata, &patch) && !self.written.annotation;
+        is_missing.then_some(patch)
+    }
+}

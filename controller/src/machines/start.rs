@@ -1,0 +1,168 @@
+//! The start of a leader: adopts the addresses that objects record and guests report, then submits the outstanding
+//! claims.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use glowplug::host::claim::{Claimant, Machine};
+use glowplug::host::records::{Inventory, Objects};
+use tracing::field::display;
+
+use crate::cluster::key::Key;
+use crate::cluster::request::list;
+use crate::kinds::pool::HolderKind;
+use crate::kinds::virtual_machine::VirtualMachine;
+use crate::ledger::types::{Reservation, Stopped};
+use crate::machines::authority::Authority;
+use crate::machines::recorded::addresses_of_ipam_claims;
+use crate::machines::view::refers;
+use crate::machines::work::{PART, Work};
+use crate::passes::{self, Error, Until};
+
+/// Pause between the first passes of two machines whose objects are only compared after the start.
+const COMPARISON: Duration = Duration::from_millis(2);
+
+// === impl Work ===
+
+impl Work<'_> {
+    /// Lets the registry adopt the addresses that machine objects record, and reserve the addresses that guests report.
+    pub(super) async fn rebuild(&self, mut records: Objects) -> Result<(), Stopped> {
+        let kinds: HashMap<String, HolderKind> =
+            self.index().machine_uids().map(|uid| (uid, HolderKind::KubevirtMachine)).collect();
+        let registry = &self.machines.registry;
+        // When its other objects are gone, only the lease of a machine names its VirtualMachine.
+        for (holder, namespace) in registry.vm_namespaces().await? {
+            let vm = Key { namespace, name: holder.name.clone() };
+            self.index().confirm(&holder, &vm);
+        }
+        let leased = registry.read(|allocator| {
+            let leases = allocator.leases().map(|(_, address, lease)| (Claimant::clone(&lease.claimant), address));
+            leases.collect::<BTreeSet<(Claimant, IpAddr)>>()
+        });
+        let leased = leased.await?;
+        records.confirm_machines(|vm, machine| self.index().may_belong(&vm.into(), &machine.into()));
+        let mut inventory = records.inventory();
+        let (conflicts, known_records) = self.limit(&mut inventory, &leased);
+        let homes: Vec<(Machine, String)> = {
+            let mut index = self.index();
+            let records = inventory.records.iter().map(|record| &record.claimant.machine);
+            let reports = inventory.reports.iter().map(|report| &report.machine);
+            let conflicts = conflicts.iter().map(|(_, _, conflict)| &conflict.claimant.machine);
+            let elsewhere = index.vms_elsewhere(records.chain(reports).chain(conflicts));
+            for (machine, vm) in &elsewhere {
+                index.confirm(machine, vm);
+            }
+            let elsewhere = elsewhere.into_iter().map(|(machine, vm)| (machine, vm.namespace));
+            index.machines_elsewhere().into_iter().chain(elsewhere).collect()
+        };
+        for (machine, namespace) in homes {
+            registry.note_vm_namespace(machine, namespace).await?;
+        }
+        let known = registry.read_with_kinds(addresses_of_ipam_claims).await?;
+        // A guest may have any address on interfaces of its own. Only the networks of the machine count.
+        inventory.reports.retain(|report| {
+            let is_known =
+                |network: &String| known.contains(&(network.clone(), report.address, Key::of_machine(&report.machine)));
+            report.network.as_ref().is_some_and(|network| !is_known(network))
+        });
+        let (of_machines, of_vms): (Vec<_>, Vec<_>) =
+            conflicts.into_iter().partition(|(_, _, conflict)| kinds.contains_key(&conflict.claimant.machine.uid));
+        registry.add_conflicts(of_machines, HolderKind::KubevirtMachine).await?;
+        registry.add_conflicts(of_vms, HolderKind::VirtualMachine).await?;
+        // After the loss of leases, each machine has a line with its addresses.
+        let unknown = inventory.records.clone();
+        let rebuilt = registry.rebuild(inventory, kinds).await?;
+        let (adopted, known) = (rebuilt.adoption.adopted, rebuilt.adoption.known + known_records);
+        let without_record = rebuilt.without_record.len();
+        tracing::info!(adopted, known, without_record, "adopted the addresses of machines");
+        self.log_adoption(&unknown, &rebuilt.adoption);
+        Ok(())
+    }
+
+    /// Reduces an inventory to the addresses that the registry must adopt. Removes
+    ///
+    /// - addresses that no pool of the machine's namespace has,
+    /// - addresses in `leased`, because the registry already has their leases, and
+    /// - records that cannot be read.
+    ///
+    /// Returns the addresses of the unreadable records, which must not be allocated, and the number of addresses that
+    /// already have a lease.
+    fn limit(&self, inventory: &mut Inventory, leased: &BTreeSet<(Claimant, IpAddr)>) -> (Vec<Reservation>, usize) {
+        let index = self.index();
+        let mut authority = Authority::new(index.selection());
+        let mut known = 0;
+        for mut record in std::mem::take(&mut inventory.records) {
+            let (claimant, all) = (record.claimant.clone(), record.addresses.len());
+            let machine = claimant.machine.clone();
+            record.addresses.retain(|address| !leased.contains(&(claimant.clone(), address.ip())));
+            known += all - record.addresses.len();
+            let (record, ignored) = authority.limit(&index.namespaces_of(&machine), record);
+            if !ignored.is_empty() {
+                let (machine, source) = (index.vm_of(&machine), &record.source);
+                tracing::warn!(%machine, source, ignored = list(&ignored), "ignored addresses that no pool of the namespace has");
+            }
+            if !record.addresses.is_empty() {
+                inventory.records.push(record);
+            }
+        }
+        let mut conflicts = Vec::new();
+        for diagnostic in std::mem::take(&mut inventory.diagnostics) {
+            let machine = diagnostic.claimant.as_ref().map(|claimant| display(index.vm_of(&claimant.machine)));
+            tracing::warn!(
+                machine,
+                %diagnostic,
+                "a record of a machine cannot be used; its addresses are not allocated"
+            );
+            // The controller never writes a record of an unknown interface.
+            let Some(claimant) = &diagnostic.claimant else { continue };
+            conflicts.extend(authority.conflicts(&index.namespaces_of(&claimant.machine), &diagnostic));
+        }
+        (conflicts, known)
+    }
+
+    /// Adopts the addresses in the Secrets of machines whose leases are lost, then submits the outstanding claims. All
+    /// other work is done later, because it needs requests for each machine.
+    pub(super) async fn start(&self) -> Result<(), Error> {
+        let holders = self.machines.registry.holders().await?;
+        let mut names = self.index().by_age();
+        names.retain(|key| {
+            let index = self.index();
+            let is_selected = !matches!(index.selected(key), Ok(selected) if selected.is_empty());
+            let may_have_secret = index.vm(key).is_some_and(refers);
+            // Not every machine that names this VirtualMachine is its machine.
+            let label = index.vm(key).and_then(VirtualMachine::kubevirt_machine);
+            let is_held = [Some(key), label.as_ref()].into_iter().flatten().any(|relative| {
+                let of_name = relative.holder("")..;
+                holders.range(of_name).next().is_some_and(|(holder, _)| Key::of_machine(holder) == *relative)
+            });
+            (is_selected || may_have_secret) && !is_held
+        });
+        let claims = passes::claims("machine", names, |key| self.pass(key, Until::Claim)).await?;
+        for (key, claim, kind) in &claims {
+            self.note_claimant(key, &claim.machine, *kind).await?;
+        }
+        let claims = claims.into_iter().map(|(_, claim, kind)| (claim, kind)).collect();
+        self.machines.opening.claim(PART, claims).await?;
+        Ok(())
+    }
+
+    /// Returns the names that get a pass after the start, each with its pause. A machine that may wait for its Secret
+    /// gets its pass at once. Machines whose objects are only compared get their passes one after another, so that a
+    /// new machine does not wait for thousands of comparisons.
+    pub(super) async fn names_at_the_start(&self) -> Result<Vec<(Key, Duration)>, Stopped> {
+        let holders = self.machines.registry.holders().await?;
+        let index = self.index();
+        let (done, mut names): (Vec<Key>, Vec<Key>) =
+            index.by_age().into_iter().partition(|key| index.is_annotated(key));
+        // Machines that no longer exist may still hold addresses.
+        let holders = holders.into_iter().filter(|(_, kind)| !kind.is_claim());
+        let left: BTreeSet<Key> = holders.flat_map(|(holder, _)| index.homes_of(&Key::of_machine(&holder))).collect();
+        let known: BTreeSet<Key> = done.iter().chain(&names).cloned().collect();
+        let left: BTreeSet<Key> = left.into_iter().chain(index.vms_with_claims()).collect();
+        names.extend(left.into_iter().filter(|key| !known.contains(key)));
+        let now = names.into_iter().map(|key| (key, Duration::ZERO));
+        let later = done.into_iter().zip(1..).map(|(key, nth)| (key, COMPARISON.saturating_mul(nth)));
+        Ok(now.chain(later).collect())
+    }
+}

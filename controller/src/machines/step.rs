@@ -1,0 +1,109 @@
+//! The requests of a pass, and the events about a machine.
+
+use std::net::IpAddr;
+
+use glowplug::host::claim::{Claim, Claimant, Machine, Record};
+use ipnetwork::IpNetwork;
+use k8s_openapi::api::core::v1::Secret;
+use serde_json::Value;
+
+use crate::cluster::key::Key;
+use crate::kinds::pool::HolderKind;
+use crate::ledger::types::Reservation;
+
+/// An event about a machine.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Notice {
+    pub(super) is_warning: bool,
+    pub(super) reason: &'static str,
+    pub(super) note: String,
+}
+
+/// The next request of a pass.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Step {
+    /// Nothing is to do until an object or a pool changes.
+    Wait,
+    /// Reads the KubevirtMachine of this name.
+    ReadMachine(Key),
+    /// Reads the Secret of the machine.
+    ReadSecret,
+    /// Reads the Secret of another author with this name, in which the machine has its network data.
+    ReadOtherSecret(String),
+    /// Applies this JSON patch to the VirtualMachine, then publishes this event.
+    PatchVm(Value, Option<Notice>),
+    /// Reads the instance of the machine.
+    ReadInstance,
+    /// Creates this IPAddressClaim.
+    CreateClaim(Value),
+    /// Reads the IPAddress of this name.
+    ReadAddress(String),
+    /// Applies this merge patch to the IPAddress of this name.
+    PatchAddress(String, Value),
+    /// Deletes the IPAddressClaim of this name and UID.
+    DeleteClaim(String, String),
+    /// Applies this merge patch to the IPAddressClaim of this name.
+    PatchClaim(String, Value),
+    /// Records that a claimant holds exactly the addresses that a source has given.
+    Hold(Box<Hold>),
+    /// Claims addresses.
+    Claim(Claim, HolderKind),
+    /// Creates the Secret, which hands out the addresses, then publishes this event. The texts are warnings about the network
+    /// data in the Secret.
+    CreateSecret(Box<Secret>, Vec<String>, Option<Notice>),
+    /// Records that a machine holds the addresses in its Secret.
+    Adopt(Vec<Record>, HolderKind),
+    /// Keeps these addresses of the claimant and releases its other addresses, which the claimant never received.
+    Keep(Claimant, Vec<IpAddr>),
+    /// Applies this merge patch to the KubevirtMachine.
+    PatchMachine(Value),
+    /// Applies this merge patch to the VirtualMachine.
+    AnnotateVm(Value),
+    /// Applies this merge patch to the status of the KubevirtMachine.
+    PatchStatus(Value),
+    /// Applies this merge patch to the KubevirtMachine, so that capk retries.
+    Retry(Value),
+    /// Reserves these addresses, so that no machine gets them, then publishes this event.
+    AddConflicts(Vec<Reservation>, HolderKind, Option<Notice>),
+    /// Reserves those of these addresses that are of pools which may serve the namespace of the VirtualMachine.
+    Reserve(Vec<Reservation>),
+    /// Removes a machine from the wait queue.
+    Withdraw(Machine),
+    /// Reads all objects of a machine with consistent reads, and releases its addresses if no object may use them.
+    Prove(Machine, HolderKind),
+    /// Publishes an event.
+    Report(Notice),
+}
+
+/// Addresses that a source has given to an interface.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Hold {
+    /// Name of the pool.
+    pub(super) pool: String,
+    pub(super) claimant: Claimant,
+    pub(super) kind: HolderKind,
+    pub(super) addresses: Vec<IpNetwork>,
+    /// Kind and name of the object with the addresses, for messages.
+    pub(super) source: String,
+}
+
+// === impl Notice ===
+
+impl Notice {
+    /// The event about a guest that has started before its Secret or the reference to it existed.
+    pub(super) fn of_early_guest() -> Self {
+        let note = "The guest started without its network data: restart the machine".to_owned();
+        Self { is_warning: true, reason: "NetworkDataMissing", note }
+    }
+}
+
+// === impl Step ===
+
+impl Step {
+    /// Whether the request may change the state of the registry.
+    pub(super) fn changes_registry(&self) -> bool {
+        use Step::{AddConflicts, Adopt, Claim, Hold, Keep, Prove, Reserve, Withdraw};
+        let is_record = matches!(self, Adopt(..) | Hold(..) | Keep(..) | AddConflicts(..) | Reserve(_));
+        is_record || matches!(self, Claim(..) | Prove(..) | Withdraw(_))
+    }
+}

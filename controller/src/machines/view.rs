@@ -1,0 +1,222 @@
+//! The known state of one machine: the input of a decision.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use glowplug::host::allocator::ClaimError;
+use glowplug::host::claim::{Allocation, Claimant, Machine};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::cluster::key::Key;
+use crate::kinds::kubevirt_machine::{HandOut, Handed, Instance, KubevirtMachine, NetworkSecret, is_deleted};
+use crate::kinds::pool::HolderKind;
+use crate::kinds::virtual_machine::{NetworkData, VirtualMachine, kubevirt_machine_of};
+use crate::machines::recorded::Recorded;
+use crate::machines::source::{Source, Sources};
+use crate::machines::step::{Notice, Step};
+use crate::passes::Problem;
+use crate::pools::selection::Selected;
+
+/// Reason of the event about a machine with network data of another author.
+pub(super) const KEPT: &str = "NetworkDataKept";
+
+/// The known state of the machine of one name: the complete input of a decision.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    /// Name of the VirtualMachine.
+    pub(super) key: Key,
+    pub(super) vm: Option<VirtualMachine>,
+    /// The KubevirtMachine of the VirtualMachine. Without one, the KubevirtMachine for which capk creates a
+    /// VirtualMachine of this name.
+    pub(super) machine: Option<KubevirtMachine>,
+    pub(super) instance: Option<Instance>,
+    /// UIDs of the existing KubevirtMachines to which this VirtualMachine may belong.
+    pub(super) there: BTreeSet<String>,
+    /// Whether the API server serves the kind KubevirtMachine.
+    pub(super) has_machines: bool,
+    /// Whether KubevirtMachines may have a status map. `true` until the API server drops the map from a write.
+    pub(super) has_status_map: bool,
+    /// Whether this pass has read the KubevirtMachine with a consistent read.
+    pub(super) is_machine_read: bool,
+    /// The pools that serve the machine, or the reason why the choice is ambiguous.
+    pub(super) selected: Chosen,
+    /// JSON patch operations of the webhook for the VirtualMachine. Empty: the VirtualMachine needs no change.
+    pub(super) operations: Vec<Value>,
+    /// Settings of the pools that serve the machine, by name of the pool.
+    pub(super) pools: BTreeMap<String, PoolSettings>,
+    /// Whether a pool for the rejected VirtualMachine is still exhausted, according to the data that the webhook uses.
+    pub(super) is_exhausted: bool,
+    /// The Secret of the machine. `None`: not read in this pass.
+    pub(super) secret: Option<NetworkSecret>,
+    /// Addresses in the other Secret from which the guest reads its network data. `None`: not read in this pass.
+    pub(super) other_addresses: Option<Vec<IpAddr>>,
+    pub(super) ledger: Recorded,
+    pub(super) memory: Memory,
+    /// Addresses that the registry allocated in this pass. `None`: no successful claim in this pass.
+    pub(super) granted: Option<Vec<Allocation>>,
+    /// Reason why the registry did not allocate or adopt in this pass. `None`: no failure.
+    pub(super) problem: Option<Problem>,
+    /// Whether this pass has asked the registry to adopt the addresses in the Secret.
+    pub(super) is_adopted: bool,
+    /// Holders whose absence this pass has checked. Each of them may be absent or present.
+    pub(super) proven: BTreeSet<Machine>,
+    /// Holders that this pass has proved to be gone. Their leases are released.
+    pub(super) gone: BTreeSet<Machine>,
+    /// Whether a holder must be checked again after a pause. Either only a Secret may keep its address, and no watch reports
+    /// the end of a Secret; or its check has failed, and it is a stranger, see [`View::is_stranger`].
+    pub(super) is_unsettled: bool,
+    /// Objects of other programs that choose addresses of the machine.
+    pub(super) sources: Sources,
+    /// Writes of this pass. Each write is made once in a pass: an API server may drop the written members, and a
+    /// comparison would then never succeed.
+    pub(super) written: Written,
+}
+
+/// Writes that a pass has made.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Written {
+    pub(super) annotation: bool,
+    pub(super) status: bool,
+    pub(super) retry: bool,
+    pub(super) reference: bool,
+    pub(super) conflicts: bool,
+    pub(super) reservation: bool,
+}
+
+/// The settings of a pool that a decision about its machines needs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct PoolSettings {
+    pub(super) is_sticky: bool,
+    pub(super) template: Option<String>,
+    /// The program that chooses the addresses. `None`: the pool allocates its own addresses.
+    pub(super) source: Option<Source>,
+}
+
+/// The pools that serve a machine, or the reason why the choice is ambiguous.
+pub(super) type Chosen = Result<Vec<Selected>, String>;
+
+/// The controller's own state for a name, which no object records.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Memory {
+    /// Holders that have claimed. They may wait for an address or hold one.
+    pub(super) claimed: BTreeMap<Machine, HolderKind>,
+    /// Holders whose Secret is gone, with the first reads that found no Secret.
+    pub(super) stripped: BTreeMap<Machine, Stripped>,
+    /// The last reported event. `None`: the next event is always published.
+    pub(super) notice: Option<Notice>,
+    /// Whether the log says that capk must create the VirtualMachine again. The controller repeats this request every few
+    /// seconds while capk does not react.
+    pub(super) is_retry_logged: bool,
+}
+
+/// Consistent reads that found no Secret of a holder, at the name of one VirtualMachine.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Stripped {
+    /// UID of the instance that existed then, and that may have read the Secret. `None`: no instance existed. An instance
+    /// with another UID was created later and cannot have read the Secret.
+    pub(super) instance: Option<String>,
+}
+
+/// The object that claims addresses for a machine.
+pub(super) struct Claimed {
+    pub(super) machine: Machine,
+    pub(super) kind: HolderKind,
+    pub(super) created: Timestamp,
+}
+
+// === impl View ===
+
+impl View {
+    /// Whether the registry does not allocate yet from a pool that is ready. The registry may receive the pool a moment
+    /// later.
+    pub(super) fn is_early(&self) -> bool {
+        self.problem.as_ref().is_some_and(Problem::is_of_pool)
+    }
+
+    /// Whether the machine waits for its network data. An event has named the reason. A machine with network data of another
+    /// author does not wait.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.memory.notice.as_ref().is_some_and(|notice| notice.reason != KEPT)
+    }
+
+    /// Whether the machine needs a certain address that is not available for now. A claim that requests an address does
+    /// not wait in the queue of an exhausted pool either.
+    pub(super) fn waits_for_address(&self) -> bool {
+        let requests = self.vm.as_ref().is_some_and(|vm| vm.requested.as_ref().is_ok_and(|all| !all.is_empty()));
+        match &self.problem {
+            Some(Problem::Refused(ClaimError::Exhausted { .. })) => requests,
+            Some(Problem::Refused(error)) => error.is_about_address(),
+            _ => false,
+        }
+    }
+
+    /// Whether the machine waits for a change that no watch reports: another machine holds the address that its source
+    /// gives, another author has the name of its claim, or the IPAddress of its claim does not exist yet.
+    pub(super) fn is_disputed(&self) -> bool {
+        let is_taken = |error: &ClaimError| matches!(error, ClaimError::Taken { .. } | ClaimError::ReuseDelay { .. });
+        let has_source = self.pools.values().any(|pool| pool.source.is_some());
+        let is_refused = match &self.problem {
+            Some(Problem::Refused(error)) => is_taken(error),
+            Some(Problem::Mismatch(_)) => true,
+            None => false,
+        };
+        has_source && (is_refused || self.sources.addresses.values().any(Option::is_none))
+    }
+
+    /// Whether a holder is a stranger: it is in another namespace, and neither the VirtualMachine nor its guest names it.
+    pub(super) fn is_stranger(&self, holder: &Machine) -> bool {
+        let of_instance = self.instance.as_ref().and_then(|instance| kubevirt_machine_of(&instance.metadata));
+        let labels = [self.vm.as_ref().and_then(VirtualMachine::kubevirt_machine), of_instance];
+        let is_named = labels.iter().flatten().any(|label| *label == Key::of_machine(holder));
+        holder.namespace != self.key.namespace && !is_named
+    }
+
+    /// Reports why the machine gets no network data, and removes it from the wait queue, because waiting does not help.
+    pub(super) fn refuse(&self, note: String) -> Step {
+        self.hold_back(self.report("NetworkDataMissing", note))
+    }
+
+    /// Removes a waiting machine from the wait queue, because it must not get an address now. Returns `step` if no
+    /// machine of this name waits.
+    pub(super) fn hold_back(&self, step: Step) -> Step {
+        self.ledger.waiting.first().map_or(step, |holder| Step::Withdraw(holder.clone()))
+    }
+
+    pub(super) fn report(&self, reason: &'static str, note: String) -> Step {
+        self.tell(Notice { is_warning: true, reason, note })
+    }
+
+    /// Publishes an event, unless it was the last one about this machine.
+    pub(super) fn tell(&self, notice: Notice) -> Step {
+        if self.memory.notice.as_ref() == Some(&notice) { Step::Wait } else { Step::Report(notice) }
+    }
+}
+
+// === impl Handed ===
+
+impl Handed {
+    pub(super) fn allocation(&self, hand_out: &HandOut) -> Allocation {
+        let claimant = Claimant { machine: hand_out.machine.clone(), interface: self.interface };
+        Allocation { claimant, addresses: self.addresses.clone() }
+    }
+}
+
+/// Whether the network data of a VirtualMachine is in the Secret with the controller's name for it,
+/// [`VirtualMachine::secret_name`].
+pub(super) fn refers(vm: &VirtualMachine) -> bool {
+    let cloud_init = vm.cloud_init.as_ref();
+    cloud_init.is_some_and(|it| it.network_data == NetworkData::Secret(vm.secret_name()))
+}
+
+/// Whether a VirtualMachine is being deleted and will not start a guest again.
+pub(super) fn is_ending(vm: &VirtualMachine) -> bool {
+    // An instance that the deletion orphans may migrate, and a migration needs the Secret.
+    is_deleted(&vm.metadata) && !vm.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == "orphan")
+}
+
+/// Returns a JSON patch with the operations of the webhook. The patch fails if the VirtualMachine has another version.
+pub(super) fn patch(vm: &VirtualMachine, operations: &[Value]) -> Value {
+    let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": vm.metadata.resource_version});
+    [test].into_iter().chain(operations.iter().cloned()).collect()
+}

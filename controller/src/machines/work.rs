@@ -1,0 +1,312 @@
+//! What the passes of machines share: the index, and the requests about objects.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::{Stream, StreamExt as _, stream};
+use glowplug::host::allocator::Adoption;
+use glowplug::host::claim::{Machine, Record};
+use k8s_openapi::api::core::v1::{ObjectReference, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::ApiResource;
+use kube::runtime::events::EventType;
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use tokio::sync::mpsc;
+
+use crate::cluster::client::serves;
+use crate::cluster::events::Events;
+use crate::cluster::key::Key;
+use crate::cluster::object::{Object, version_of};
+use crate::cluster::request::{self, ask, list};
+use crate::cluster::watch::{Change, changes_of};
+use crate::kinds::cluster_api;
+use crate::kinds::cluster_api::Version;
+use crate::kinds::ipam_claim::ipam_claims;
+use crate::kinds::kubevirt_machine;
+use crate::kinds::kubevirt_machine::{KubevirtMachine, NetworkSecret};
+use crate::kinds::pool::HolderKind;
+use crate::kinds::virtual_machine::{VirtualMachine, kubevirt_machines, virtual_machines};
+use crate::ledger::adoption;
+use crate::ledger::registry::RegistryHandle;
+use crate::ledger::types::Stopped;
+use crate::machines::index::Index;
+use crate::machines::kind::Kind;
+use crate::machines::secret::{secret_in, secret_name};
+use crate::machines::source::CLAIM_LABEL;
+use crate::machines::step::Notice;
+use crate::machines::view::View;
+use crate::macs::Observer;
+use crate::metrics::Metrics;
+use crate::passes::Error;
+use crate::passes::opening::Opening;
+use crate::pools::facts::Scope;
+use crate::pools::selection_cache::SelectionCache;
+
+/// Name of this part of the leader in [`Opening::claim`].
+pub(super) const PART: &str = "machines";
+
+/// The part of a leader that serves the machines of KubeVirt.
+#[derive(Clone)]
+pub struct Machines {
+    pub(super) client: Client,
+    pub(super) registry: RegistryHandle,
+    pub(super) opening: Opening,
+    pub(super) selection: Arc<SelectionCache>,
+    pub(super) events: Events,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) scope: Scope,
+    pub(super) macs: Observer,
+}
+
+/// The optional kinds that the API server serves.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Kinds {
+    pub(super) has_kubevirt_machines: bool,
+    /// Version of IPAddressClaims and IPAddresses. `None`: the API server does not serve them.
+    pub(super) claims: Option<Version>,
+    pub(super) has_ipam_claims: bool,
+}
+
+/// Serves machines as long as the API server serves the same `kinds`.
+pub(super) struct Work<'m> {
+    pub(super) machines: &'m Machines,
+    pub(super) kinds: Kinds,
+    pub(super) index: Mutex<Index>,
+    /// Whether KubevirtMachines may have a status map. `false` after the API server has dropped the map from a write.
+    pub(super) has_status_map: AtomicBool,
+    /// Names that need a pass because the pass of another name has changed the index.
+    pub(super) others: mpsc::UnboundedSender<Key>,
+}
+
+// === impl Machines ===
+
+impl Machines {
+    /// Creates the part that serves the machines of the pools in `selection`. `opening` must count this part. `macs`
+    /// receives every VirtualMachine and every instance.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        registry: RegistryHandle,
+        opening: Opening,
+        selection: Arc<SelectionCache>,
+        metrics: Arc<Metrics>,
+        scope: Scope,
+        macs: Observer,
+    ) -> Self {
+        let events = Events::start(client.clone());
+        Self { client, registry, opening, selection, events, metrics, scope, macs }
+    }
+}
+
+// === impl Kinds ===
+
+impl Kinds {
+    /// Asks which kinds the API server serves. `None`: the API server does not serve VirtualMachines.
+    pub(super) async fn discover(client: &Client) -> Result<Option<Self>, request::Error> {
+        let has_machines = ask(serves(client, &virtual_machines())).await?;
+        let has_kubevirt_machines = ask(serves(client, &kubevirt_machines())).await?;
+        let claims = ask(cluster_api::Kinds::discover(client)).await?.map(|kinds| kinds.version);
+        let has_ipam_claims = ask(serves(client, &ipam_claims())).await?;
+        Ok(has_machines.then_some(Self { has_kubevirt_machines, claims, has_ipam_claims }))
+    }
+
+    /// The kinds that the leader watches.
+    pub(super) fn all(self) -> impl Iterator<Item = Kind> {
+        let optional = [
+            self.has_kubevirt_machines.then_some(Kind::KubevirtMachine),
+            self.claims.map(Kind::AddressClaim),
+            self.has_ipam_claims.then_some(Kind::IpamClaim),
+        ];
+        optional.into_iter().flatten().chain([Kind::VirtualMachine, Kind::Instance])
+    }
+}
+
+// === impl Work ===
+
+impl Work<'_> {
+    /// Watches every kind and returns the changes of its objects.
+    pub(super) fn changes(&self) -> impl Stream<Item = (Kind, Change)> + use<> {
+        let watches = self.kinds.all().map(|kind| {
+            let client = self.machines.client.clone();
+            let api = Api::all_with(client, &kind.resource());
+            let config = match kind {
+                Kind::AddressClaim(_) => watcher::Config::default().labels(CLAIM_LABEL),
+                _ => watcher::Config::default(),
+            };
+            changes_of(api, config).map(move |change| (kind, change)).boxed()
+        });
+        stream::select_all(watches.collect::<Vec<_>>())
+    }
+
+    /// Updates the index. Returns the names that may need a pass.
+    pub(super) fn note_change(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
+        match kind {
+            Kind::KubevirtMachine | Kind::AddressClaim(_) | Kind::IpamClaim => {}
+            Kind::VirtualMachine => self.machines.macs.vm(&change),
+            Kind::Instance => self.machines.macs.instance(&change),
+        }
+        match change {
+            Change::Apply(object) => self.index().apply(kind, object),
+            Change::Remove(key, version) => self.index().remove(kind, &key, version),
+            Change::Listed => BTreeSet::new(),
+        }
+    }
+
+    /// Remembers an object that will claim for the VirtualMachine of a name.
+    pub(super) async fn note_claimant(&self, key: &Key, machine: &Machine, kind: HolderKind) -> Result<(), Stopped> {
+        self.index().remember(key, |memory| memory.claimed.extend([(machine.clone(), kind)]));
+        self.note_vm_namespace(key, machine).await
+    }
+
+    pub(super) async fn note_vm_namespace(&self, key: &Key, machine: &Machine) -> Result<(), Stopped> {
+        if machine.namespace == key.namespace {
+            return Ok(());
+        }
+        self.index().confirm(machine, key);
+        self.machines.registry.note_vm_namespace(machine.clone(), key.namespace.clone()).await
+    }
+
+    /// The name of the VirtualMachine of a holder. Every line about a machine in the log has this name.
+    pub(super) fn vm_of(&self, holder: &Machine) -> Key {
+        self.index().vm_of(holder)
+    }
+
+    /// Logs what the registry adopted: a line for each machine, and a line for each address that does not fit.
+    pub(super) fn log_adoption(&self, records: &[Record], adoption: &Adoption) {
+        for (holder, addresses) in adoption::adopted(records, adoption) {
+            let (machine, addresses) = (self.vm_of(&holder), list(addresses));
+            tracing::info!(%machine, uid = holder.uid, addresses, "adopted the recorded addresses of a machine");
+        }
+        for mismatch in &adoption.mismatches {
+            let machine = self.vm_of(&mismatch.claimant.machine);
+            tracing::warn!(%machine, %mismatch, "a record of a machine does not fit");
+        }
+    }
+
+    /// Reads the Secret of a VirtualMachine. A Secret that names the machine of another one is foreign.
+    pub(super) async fn read_secret(&self, key: &Key) -> Result<NetworkSecret, Error> {
+        let secret = self.ask_secret(key).await?;
+        Ok(self.index().check(key, secret))
+    }
+
+    pub(super) async fn ask_secret(&self, key: &Key) -> Result<NetworkSecret, Error> {
+        let secret = ask(self.secrets(key).get_opt(&secret_name(key))).await?.map(secret_in).transpose()?;
+        let secret = NetworkSecret::read(secret);
+        self.index().note_secret(key, &secret);
+        Ok(secret)
+    }
+
+    /// Reads an object from the API server into the index. `pass` is the name of the running pass.
+    pub(super) async fn read(&self, pass: &Key, kind: Kind, key: &Key) -> Result<Option<Object>, Error> {
+        let known = self.index().version(kind, key);
+        let object = ask(self.api(kind, key).get_opt(&key.name)).await?;
+        let names = self.index().take(kind, key, known, object.clone());
+        self.wake_others(pass, names);
+        Ok(object)
+    }
+
+    /// Updates the index with the object that a write stored. `false`: the write was not stored, and the index now has
+    /// the object that a read returned, or none.
+    pub(super) async fn take(&self, pass: &Key, kind: Kind, key: &Key, object: Option<Object>) -> Result<bool, Error> {
+        match object {
+            // The pass knows the object that it has changed.
+            Some(object) => {
+                let known = Some(version_of(&object.metadata));
+                let names = self.index().take(kind, key, known, Some(object));
+                self.wake_others(pass, names);
+                Ok(true)
+            }
+            None => {
+                self.read(pass, kind, key).await?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Makes the other names get a pass. The watch causes none, because it reports a version that is known.
+    fn wake_others(&self, pass: &Key, names: BTreeSet<Key>) {
+        for name in names.into_iter().filter(|name| name != pass) {
+            // The receiver ends only together with the passes.
+            let _ = self.others.send(name);
+        }
+    }
+
+    /// Logs a notice, and publishes its events.
+    pub(super) fn publish(&self, view: &View, notice: &Notice) {
+        let Notice { is_warning, reason, note } = notice;
+        match is_warning {
+            true => tracing::warn!(machine = %view.key, reason, "{note}"),
+            false => tracing::info!(machine = %view.key, reason, "{note}"),
+        }
+        self.publish_events(view, notice);
+    }
+
+    /// Publishes an event about the VirtualMachine and an event about its KubevirtMachine. The two objects must name each
+    /// other, because a user of another namespace can write one of them.
+    pub(super) fn publish_events(&self, view: &View, notice: &Notice) {
+        if let Some(vm) = &view.vm {
+            self.publish_about(reference_to(Kind::VirtualMachine, &vm.metadata), notice);
+        }
+        let label = view.vm.as_ref().map(VirtualMachine::kubevirt_machine);
+        let is_own = |machine: &&KubevirtMachine| {
+            machine.home == view.key && label.as_ref().is_none_or(|it| it.as_ref() == Some(&Key::of(&machine.metadata)))
+        };
+        if let Some(machine) = view.machine.as_ref().filter(is_own) {
+            self.publish_about(reference_to(Kind::KubevirtMachine, &machine.metadata), notice);
+        }
+    }
+
+    pub(super) fn publish_about(&self, object: ObjectReference, notice: &Notice) {
+        let Notice { is_warning, reason, note } = notice;
+        let type_ = if *is_warning { EventType::Warning } else { EventType::Normal };
+        self.machines.events.publish(object, type_, reason, note);
+    }
+
+    /// The kind of IPAddressClaims, if the API server serves them.
+    pub(super) fn claims(&self) -> Result<Kind, Error> {
+        let version = self.kinds.claims.ok_or_else(|| Error::NotReady("no IPAddressClaims are served".to_owned()))?;
+        Ok(Kind::AddressClaim(version))
+    }
+
+    pub(super) fn addresses(&self, key: &Key) -> Result<Api<Object>, Error> {
+        let Kind::AddressClaim(version) = self.claims()? else { return Err(Error::Behind) };
+        let kind = cluster_api::addresses(version);
+        Ok(Api::namespaced_with(self.machines.client.clone(), &key.namespace, &kind))
+    }
+
+    /// Objects of a kind in the namespace of a name. A user can write an object that only [`Object`] can read.
+    pub(super) fn api(&self, kind: Kind, key: &Key) -> Api<Object> {
+        Api::namespaced_with(self.machines.client.clone(), &key.namespace, &kind.resource())
+    }
+
+    pub(super) fn secrets(&self, key: &Key) -> Api<Object> {
+        Api::namespaced_with(self.machines.client.clone(), &key.namespace, &ApiResource::erase::<Secret>(&()))
+    }
+
+    pub(super) fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sends a write and waits for the object in the response.
+pub(super) async fn answered(write: impl Future<Output = kube::Result<Object>>) -> Result<Object, request::Error> {
+    ask(write).await
+}
+
+pub(super) fn reference(kind: Kind, machine: &Machine) -> ObjectReference {
+    let resource = kind.resource();
+    ObjectReference {
+        api_version: Some(resource.api_version),
+        kind: Some(resource.kind),
+        namespace: Some(machine.namespace.clone()),
+        name: Some(machine.name.clone()),
+        uid: Some(machine.uid.clone()),
+        ..ObjectReference::default()
+    }
+}
+
+fn reference_to(kind: Kind, metadata: &ObjectMeta) -> ObjectReference {
+    reference(kind, &Key::of(metadata).holder(kubevirt_machine::uid(metadata)))
+}
