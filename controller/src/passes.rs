@@ -1,5 +1,21 @@
 //! Runs passes over names: a name gets a pass when its objects may need a change. Passes of different names run at the
 //! same time, but a name has at most one running pass. A pass that fails is repeated with back-off.
+//!
+//! A pass brings the objects of one name, a machine or a claim, to the state that they must have:
+//!
+//! 1. **Look**: read what the watches and the registry know about the name.
+//! 2. **Decide**: a pure function returns the next step, which is one request to the API server or to the registry.
+//! 3. **Request**: send it.
+//! 4. **Note**: keep the response, look again, and decide again, until no step is left.
+//!
+//! A decision depends only on what exists now: objects, leases, and the responses in this pass. So a pass may end after
+//! any request, because of a crash, a failure or a lost election, and any leader may run it again from the beginning. Each
+//! step is safe to repeat and safe beside another leader: the API server rejects a second object of a name, and a change of
+//! an outdated version.
+//!
+//! A pass is bounded: it has at most [`LONGEST_PASS`] steps, and one more for each holder of an address that it must check.
+//! Each request has a time-out. A pass never waits for a change: a name that must wait ends its pass, and gets the next
+//! one when an object changes or after a pause, see [`Ended`].
 
 pub(crate) mod opening;
 mod queue;

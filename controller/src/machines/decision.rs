@@ -1,9 +1,8 @@
 //! Decides the next request for the machine of one name. Pure: the input is objects, the output is a request. This
 //! module uses no server and no clock.
 //!
-//! A pass decides, sends the request, updates its view with the response and decides again, until nothing is left to
-//! do. Each decision depends only on the current state, so a pass may end after any request and another process can
-//! continue.
+//! [`crate::passes`] says what a pass is. [`decide`] returns the next step. [`View::note`] is the effect of the response
+//! on the view, as far as the objects and the registry do not show it.
 //!
 //! | state of the machine | requests, in this order |
 //! |---|---|
@@ -20,8 +19,9 @@
 //!   machine. Labels alone are no proof: any user who may create a VirtualMachine can choose its labels.
 
 use crate::kinds::kubevirt_machine::is_deleted;
-use crate::machines::step::Step;
-use crate::machines::view::View;
+use crate::machines::step::{Once, Step};
+use crate::machines::view::{Check, Response, View};
+use crate::passes::{ADDRESS_PAUSE, Ended, Error};
 
 /// Decides the next request.
 pub(super) fn decide(view: &View) -> Step {
@@ -32,6 +32,48 @@ pub(super) fn decide(view: &View) -> Step {
         Some(vm) if is_deleted(&vm.metadata) => view.end(vm),
         Some(vm) => view.serve(vm),
         None => view.wake(),
+    }
+}
+
+// === impl View ===
+
+impl View {
+    /// Notes the response to the request of a step. Objects and the registry are read again after the step, so this is
+    /// only what they do not show.
+    pub(super) fn note(&mut self, step: Step, response: Response) {
+        let once = step.once();
+        match (step, response) {
+            // Another version of the VirtualMachine needs another patch.
+            (_, Response::NotStored) => return,
+            (_, Response::Secret(secret)) => self.secret = Some(secret),
+            (_, Response::OtherAddresses(addresses)) => self.other_addresses = Some(addresses),
+            (Step::ReadAddress(name) | Step::PatchAddress(name, _), Response::Address(address)) => {
+                self.addresses.insert(name, *address);
+            }
+            (_, Response::Granted(allocations)) => self.granted = Some(allocations),
+            (_, Response::Refused(problem)) => self.problem = Some(problem),
+            // Without the Secret, the registry may adopt and allocate other addresses.
+            (_, Response::Stripped) => (self.secret, self.problem) = (None, None),
+            (Step::Prove(holder, _), Response::Checked(check, secret)) => {
+                self.secret = secret.or(self.secret.take());
+                self.checked.insert(holder, check);
+            }
+            (_, Response::Done | Response::Address(_) | Response::Checked(..)) => {}
+        }
+        self.done.extend(once);
+    }
+
+    /// Returns how a pass without a next step ends.
+    pub(super) fn ended(&self) -> Result<Ended, Error> {
+        // The webhook of another replica may have rejected the machine once more.
+        let is_unsettled = self.has_done(Once::Retry) || self.checked.values().any(|check| *check == Check::Unsettled);
+        match &self.problem {
+            Some(problem) if self.is_early() => Err(Error::NotReady(problem.to_string())),
+            _ if self.waits_for_address() => Ok(Ended::Again(ADDRESS_PAUSE)),
+            _ if is_unsettled || self.is_disputed() => Ok(Ended::waiting(false)),
+            _ if self.is_waiting() => Ok(Ended::waiting(!self.ledger.waiting.is_empty())),
+            _ => Ok(Ended::Well),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use glowplug::host::claim::{Record, is_object_name};
 use glowplug::host::pool::Pool;
+use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::Value;
@@ -19,7 +20,7 @@ use crate::cluster::request::{self, PATIENCE, ask, list, stored};
 use crate::kinds::cluster_api::IpAddress;
 use crate::kinds::ipam_claim::claim_name;
 use crate::kinds::kubevirt_machine;
-use crate::kinds::kubevirt_machine::{Handed, KubevirtMachine, NetworkSecret, STATUS_MAP, addresses_of};
+use crate::kinds::kubevirt_machine::{HandOut, Handed, KubevirtMachine, NetworkSecret, STATUS_MAP, addresses_of};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::adoption;
@@ -28,11 +29,11 @@ use crate::machines::decision::decide;
 use crate::machines::kind::Kind;
 use crate::machines::recorded::Recorded;
 use crate::machines::secret::{NewSecret, secret_in};
-use crate::machines::source::{MachineClaim, ProviderAddress, Source, Sources};
+use crate::machines::source::{MachineClaim, ProviderAddress, Source};
 use crate::machines::step::{Hold, Notice, Step};
-use crate::machines::view::{Chosen, Memory, PoolSettings, View, Written};
+use crate::machines::view::{Check, Chosen, PoolSettings, Response, View};
 use crate::machines::work::{Work, answered};
-use crate::passes::{ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Problem, Until};
+use crate::passes::{Ended, Error, LONGEST_PASS, Problem, Until};
 use crate::pools::reference;
 use crate::pools::reference::Decision;
 use crate::pools::selection::{Selected, Selection};
@@ -50,20 +51,17 @@ impl Work<'_> {
                 // version that is known.
                 view = self.look(&key).await?;
             }
-            match decide(&view) {
-                Step::Wait if view.is_early() => {
-                    let problem = view.problem.as_ref().map(ToString::to_string);
-                    return Err(Error::NotReady(problem.unwrap_or_default()));
-                }
-                Step::Wait if view.waits_for_address() => return Ok(Ended::Again(ADDRESS_PAUSE)),
-                // The webhook of another replica may have rejected the machine once more.
-                Step::Wait if view.written.retry || view.is_disputed() || view.is_unsettled => {
-                    return Ok(Ended::waiting(false));
-                }
-                Step::Wait if view.is_waiting() => return Ok(Ended::waiting(!view.ledger.waiting.is_empty())),
-                Step::Wait => return Ok(Ended::Well),
+            let step = match decide(&view) {
+                Step::Wait => return view.ended(),
                 Step::Claim(claim, kind) if until == Until::Claim => return Ok(Ended::BeforeClaim(claim, kind)),
-                step => self.apply(step, &mut view).await?,
+                step => step,
+            };
+            let response = self.request(&view, step.clone()).await?;
+            let changes_registry = step.changes_registry();
+            view.note(step, response);
+            self.look_again(&mut view);
+            if changes_registry {
+                self.read_registry(&mut view).await?;
             }
         }
         Err(Error::Endless)
@@ -71,36 +69,7 @@ impl Work<'_> {
 
     /// Collects the known state of a name from the index and the registry.
     async fn look(&self, key: &Key) -> Result<View, Error> {
-        let mut view = View {
-            key: key.clone(),
-            vm: None,
-            machine: None,
-            instance: None,
-            there: BTreeSet::new(),
-            has_machines: self.kinds.has_kubevirt_machines,
-            has_status_map: true,
-            is_machine_read: false,
-            selected: Ok(Vec::new()),
-            operations: Vec::new(),
-            pools: BTreeMap::new(),
-            is_exhausted: true,
-            secret: None,
-            other_addresses: None,
-            ledger: Recorded::default(),
-            memory: Memory::default(),
-            granted: None,
-            problem: None,
-            is_adopted: false,
-            proven: BTreeSet::new(),
-            gone: BTreeSet::new(),
-            is_unsettled: false,
-            sources: Sources {
-                version: self.kinds.claims,
-                has_ipam_claims: self.kinds.has_ipam_claims,
-                ..Sources::default()
-            },
-            written: Written::default(),
-        };
+        let mut view = View::new(key.clone(), self.kinds);
         {
             let index = self.index();
             // The pools and their settings belong together. A pass begins again when other pools serve the machine.
@@ -166,48 +135,43 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Sends the request of a step, and updates the view with the response.
-    async fn apply(&self, step: Step, view: &mut View) -> Result<(), Error> {
-        let key = view.key.clone();
+    /// Sends the request of a step, and returns the response.
+    async fn request(&self, view: &View, step: Step) -> Result<Response, Error> {
+        let key = &view.key;
         let registry = &self.machines.registry;
-        let changes_registry = step.changes_registry();
         let merge = PatchParams::default();
         match step {
-            Step::Wait => return Ok(()),
-            Step::ReadMachine(machine) => {
-                self.read(&key, Kind::KubevirtMachine, &machine).await?;
-                view.is_machine_read = true;
-            }
-            Step::ReadSecret => view.secret = Some(self.read_secret(&key).await?),
+            Step::Wait => {}
+            Step::ReadMachine(machine) => drop(self.read(key, Kind::KubevirtMachine, &machine).await?),
+            Step::ReadSecret => return Ok(Response::Secret(self.read_secret(key).await?)),
             Step::ReadOtherSecret(name) => {
                 let secret = match is_object_name(&name) {
-                    true => ask(self.secrets(&key).get_opt(&name)).await?.map(secret_in).transpose()?,
+                    true => ask(self.secrets(key).get_opt(&name)).await?.map(secret_in).transpose()?,
                     // No such Secret can exist, and the name must not become a part of a path.
                     false => None,
                 };
-                view.other_addresses = Some(addresses_of(secret));
+                return Ok(Response::OtherAddresses(addresses_of(secret)));
             }
             Step::PatchVm(patch, notice) => {
-                let Ok(patch) = serde_json::from_value(patch) else { return Ok(()) };
-                let vms = self.api(Kind::VirtualMachine, &key);
+                let patch = serde_json::from_value(patch).map_err(request::Error::Unreadable)?;
+                let vms = self.api(Kind::VirtualMachine, key);
                 let answer = answered(vms.patch(&key.name, &merge, &Patch::<()>::Json(patch))).await;
-                view.written.reference = self.take(&key, Kind::VirtualMachine, &key, patched(answer)?).await?;
-                if let Some(notice) = notice.filter(|_| view.written.reference) {
+                if !self.take(key, Kind::VirtualMachine, key, patched(answer)?).await? {
+                    return Ok(Response::NotStored);
+                }
+                if let Some(notice) = notice {
                     self.publish(view, &notice);
                 }
             }
-            Step::ReadInstance => {
-                self.read(&key, Kind::Instance, &key).await?;
-                view.sources.is_instance_read = true;
-            }
-            Step::CreateClaim(claim) => self.create_claim(view, claim).await?,
-            Step::ReadAddress(name) => self.read_address(view, name).await?,
+            Step::ReadInstance => drop(self.read(key, Kind::Instance, key).await?),
+            Step::CreateClaim(claim) => return self.create_claim(view, claim).await,
+            Step::ReadAddress(name) => return self.read_address(key, &name).await,
             Step::PatchAddress(name, patch) => {
-                let answer = ask(self.addresses(&key)?.patch(&name, &merge, &Patch::Merge(patch))).await;
-                match stored(answer)? {
-                    Some(address) => drop(view.sources.addresses.insert(name, Some(provider_address(address)))),
-                    None => self.read_address(view, name).await?,
-                }
+                let answer = ask(self.addresses(key)?.patch(&name, &merge, &Patch::Merge(patch))).await;
+                return match stored(answer)? {
+                    Some(address) => Ok(Response::Address(Box::new(Some(provider_address(address))))),
+                    None => self.read_address(key, &name).await,
+                };
             }
             Step::DeleteClaim(name, uid) => {
                 let same = Preconditions { uid: Some(uid), resource_version: None };
@@ -215,7 +179,7 @@ impl Work<'_> {
                 let claim = Key { namespace: key.namespace.clone(), name };
                 let kind = self.claims()?;
                 stored(ask(self.api(kind, &claim).delete(&claim.name, &params)).await)?;
-                self.read(&key, kind, &claim).await?;
+                self.read(key, kind, &claim).await?;
             }
             Step::PatchClaim(name, patch) => {
                 let (claim, kind) = (Key { namespace: key.namespace.clone(), name }, self.claims()?);
@@ -223,75 +187,43 @@ impl Work<'_> {
                 match stored(answer)? {
                     // The API server deletes the object with its last finalizer, and responds with its last version.
                     Some(object) if object.metadata.finalizers.iter().flatten().next().is_some() => {
-                        self.take(&key, kind, &claim, Some(object)).await?;
+                        self.take(key, kind, &claim, Some(object)).await?;
                     }
-                    _ => drop(self.read(&key, kind, &claim).await?),
+                    _ => drop(self.read(key, kind, &claim).await?),
                 }
             }
             Step::Hold(hold) => {
                 let Hold { pool, claimant, kind, addresses, source } = *hold;
-                self.note_claimant(&key, &claimant.machine, kind).await?;
+                self.note_claimant(key, &claimant.machine, kind).await?;
                 if let Err(error) = registry.hold(pool, claimant, addresses, source, kind).await? {
-                    view.problem = Some(Problem::Refused(error));
+                    return Ok(Response::Refused(Problem::Refused(error)));
                 }
             }
             Step::Claim(claim, kind) => {
-                self.note_claimant(&key, &claim.machine, kind).await?;
-                match registry.claim(claim, kind).await? {
-                    Ok(allocations) => view.granted = Some(allocations),
-                    Err(error) => view.problem = Some(Problem::Refused(error)),
-                }
+                self.note_claimant(key, &claim.machine, kind).await?;
+                return Ok(match registry.claim(claim, kind).await? {
+                    Ok(allocations) => Response::Granted(allocations),
+                    Err(error) => Response::Refused(Problem::Refused(error)),
+                });
             }
             Step::CreateSecret(secret, warnings, notice) => {
-                for warning in warnings {
-                    tracing::warn!(machine = %key, warning, "the guest may miss a setting of its network data");
-                }
-                let (vms, secrets) = (self.api(Kind::VirtualMachine, &key), self.secrets(&key));
-                let uid = view.vm.as_ref().map(|vm| kubevirt_machine::uid(&vm.metadata).to_owned()).unwrap_or_default();
-                let new = NewSecret { vms, secrets, vm: key.clone(), uid };
-                // The task goes on when this leader loses the election or stops waiting: it may have a Secret to delete.
-                let written = tokio::spawn(async move { new.create(&secret).await });
-                let written = timeout(PATIENCE, written).await.map_err(|_| request::Error::Unanswered)?;
-                match written.map_err(|_| Error::Stopped)?? {
-                    Some(secret) => {
-                        let secret = NetworkSecret::read(Some(secret));
-                        self.index().note_secret(&key, &secret);
-                        view.secret = Some(secret);
-                        self.note_hand_out(view);
-                        if let Some(notice) = notice {
-                            self.publish(view, &notice);
-                        }
-                    }
-                    // Another leader has created the Secret first, the VirtualMachine is gone, or the namespace is gone.
-                    None => {
-                        self.read(&key, Kind::VirtualMachine, &key).await?;
-                        view.secret = Some(self.read_secret(&key).await?);
-                    }
-                }
-                if let Some(NetworkSecret::Absent) = view.secret {
-                    return Err(Error::Behind);
-                }
+                return self.create_secret(view, *secret, warnings, notice).await;
             }
-            Step::Adopt(records, kind) => self.adopt(view, records, kind).await?,
+            Step::Adopt(records, kind) => return self.adopt(key, records, kind).await,
             Step::Keep(claimant, addresses) => {
                 let uid = claimant.machine.uid.clone();
                 let addresses = list(registry.keep(claimant, addresses).await?);
                 tracing::info!(machine = %key, uid, addresses, "released addresses that the machine never got");
             }
-            Step::PatchMachine(patch) => {
-                view.written.annotation = true;
-                self.patch_machine(view, patch, false).await?;
-            }
+            Step::PatchMachine(patch) => drop(self.patch_machine(view, patch, false).await?),
             Step::Retry(patch) => {
-                view.written.retry = true;
                 if !view.memory.is_retry_logged {
                     tracing::info!(machine = %key, "requesting that capk create the VirtualMachine again");
-                    self.index().remember(&key, |memory| memory.is_retry_logged = true);
+                    self.index().remember(key, |memory| memory.is_retry_logged = true);
                 }
                 self.patch_machine(view, patch, false).await?;
             }
             Step::PatchStatus(patch) => {
-                view.written.status = true;
                 let wanted = patch["status"][STATUS_MAP].clone();
                 let kept = self.patch_machine(view, patch, true).await?;
                 if kept.is_some_and(|kept| kept.data["status"][STATUS_MAP] != wanted) {
@@ -299,20 +231,17 @@ impl Work<'_> {
                 }
             }
             Step::AnnotateVm(patch) => {
-                view.written.annotation = true;
-                let vms = self.api(Kind::VirtualMachine, &key);
+                let vms = self.api(Kind::VirtualMachine, key);
                 let answer = answered(vms.patch(&key.name, &merge, &Patch::Merge(patch))).await;
-                self.take(&key, Kind::VirtualMachine, &key, stored(answer)?).await?;
+                self.take(key, Kind::VirtualMachine, key, stored(answer)?).await?;
             }
             Step::AddConflicts(conflicts, kind, notice) => {
-                view.written.conflicts = true;
                 registry.add_conflicts(conflicts, kind).await?;
                 if let Some(notice) = notice {
                     self.publish(view, &notice);
                 }
             }
             Step::Reserve(conflicts) => {
-                view.written.reservation = true;
                 let selection = Arc::clone(self.index().selection());
                 let own = Authority::new(&selection).reservations(&[key.namespace.clone()].into(), conflicts);
                 registry.add_conflicts(own, HolderKind::VirtualMachine).await?;
@@ -320,78 +249,110 @@ impl Work<'_> {
             Step::Withdraw(machine) => {
                 registry.withdraw(machine.clone()).await?;
                 tracing::info!(machine = %key, uid = machine.uid, "removed the machine from the wait queue");
-                self.index().remember(&key, |memory| memory.claimed.retain(|holder, _| *holder != machine));
+                self.index().remember(key, |memory| memory.claimed.retain(|holder, _| *holder != machine));
             }
-            Step::Prove(holder, kind) => match self.prove(view, holder.clone(), kind).await {
-                // A user of that namespace can write objects that make the check fail. No other machine waits for it.
-                Err(error) if view.is_stranger(&holder) && !matches!(error, Error::Stopped) => {
-                    tracing::warn!(machine = %key, %holder, %error, "could not check whether a machine is gone");
-                    view.is_unsettled = true;
-                    view.proven.insert(holder);
-                }
-                result => result?,
-            },
+            Step::Prove(holder, kind) => {
+                return match self.prove(view, holder.clone(), kind).await {
+                    // A user of that namespace can write objects that make the check fail. No other machine waits for it.
+                    Err(error) if view.is_stranger(&holder) && !matches!(error, Error::Stopped) => {
+                        tracing::warn!(machine = %key, %holder, %error, "could not check whether a machine is gone");
+                        Ok(Response::Checked(Check::Unsettled, None))
+                    }
+                    result => result,
+                };
+            }
             Step::Report(notice) => {
                 self.publish(view, &notice);
-                self.index().remember(&key, |memory| memory.notice = Some(notice));
+                self.index().remember(key, |memory| memory.notice = Some(notice));
             }
         }
-        self.look_again(view);
-        if changes_registry {
-            self.read_registry(view).await?;
+        Ok(Response::Done)
+    }
+
+    /// Creates the Secret of a VirtualMachine, and publishes that the machine has its addresses.
+    async fn create_secret(
+        &self,
+        view: &View,
+        secret: Secret,
+        warnings: Vec<String>,
+        notice: Option<Notice>,
+    ) -> Result<Response, Error> {
+        let key = &view.key;
+        for warning in warnings {
+            tracing::warn!(machine = %key, warning, "the guest may miss a setting of its network data");
         }
-        Ok(())
+        let (vms, secrets) = (self.api(Kind::VirtualMachine, key), self.secrets(key));
+        let uid = view.vm.as_ref().map(|vm| kubevirt_machine::uid(&vm.metadata).to_owned()).unwrap_or_default();
+        let new = NewSecret { vms, secrets, vm: key.clone(), uid };
+        // The task goes on when this leader loses the election or stops waiting: it may have a Secret to delete.
+        let written = tokio::spawn(async move { new.create(&secret).await });
+        let written = timeout(PATIENCE, written).await.map_err(|_| request::Error::Unanswered)?;
+        let secret = match written.map_err(|_| Error::Stopped)?? {
+            Some(secret) => {
+                let secret = NetworkSecret::read(Some(secret));
+                self.index().note_secret(key, &secret);
+                if let NetworkSecret::Ours(hand_out) = &secret {
+                    self.note_hand_out(view, hand_out);
+                }
+                if let Some(notice) = notice {
+                    self.publish(view, &notice);
+                }
+                secret
+            }
+            // Another leader has created the Secret first, the VirtualMachine is gone, or the namespace is gone.
+            None => {
+                self.read(key, Kind::VirtualMachine, key).await?;
+                self.read_secret(key).await?
+            }
+        };
+        if secret == NetworkSecret::Absent { Err(Error::Behind) } else { Ok(Response::Secret(secret)) }
     }
 
     /// Creates the IPAddressClaim of a machine.
-    async fn create_claim(&self, view: &mut View, claim: Value) -> Result<(), Error> {
+    async fn create_claim(&self, view: &View, claim: Value) -> Result<Response, Error> {
         let claim: Object = serde_json::from_value(claim).map_err(request::Error::Unreadable)?;
         let (key, kind) = (Key::of(&claim.metadata), self.claims()?);
         let answer = answered(self.api(kind, &key).create(&PostParams::default(), &claim)).await;
         if let Some(claim) = stored(answer)? {
             self.index().apply(kind, claim);
-            return Ok(());
+            return Ok(Response::Done);
         }
         // Another leader has created the claim first, or another author has created a claim of this name.
         let claim = ask(self.api(kind, &key).get_opt(&key.name)).await?.ok_or(Error::Behind)?;
-        match MachineClaim::read(claim.clone()) {
+        let problem = match MachineClaim::read(claim.clone()) {
             Ok(known) => {
                 self.index().apply(kind, claim);
-                // An earlier machine of another namespace had its VirtualMachine here, and left this claim.
-                if !self.index().is_confirmed(&known.claimant.machine, &view.key) {
-                    let problem = format!(
-                        "IPAddressClaim {key} is of another machine ({}), expected none of this name: delete it",
-                        known.claimant.machine
-                    );
-                    view.problem = Some(Problem::Mismatch(problem));
+                if self.index().is_confirmed(&known.claimant.machine, &view.key) {
+                    return Ok(Response::Done);
                 }
+                // An earlier machine of another namespace had its VirtualMachine here, and left this claim.
+                let machine = known.claimant.machine;
+                format!("IPAddressClaim {key} is of another machine ({machine}), expected none of this name: delete it")
             }
             Err(problem) => {
-                let problem =
-                    format!("IPAddressClaim {key} is not of this controller ({problem}), expected none of this name");
-                view.problem = Some(Problem::Mismatch(problem));
+                format!("IPAddressClaim {key} is not of this controller ({problem}), expected none of this name")
             }
-        }
-        Ok(())
+        };
+        Ok(Response::Refused(Problem::Mismatch(problem)))
     }
 
     /// Reads an IPAddress of another provider.
-    async fn read_address(&self, view: &mut View, name: String) -> Result<(), Error> {
-        let address = ask(self.addresses(&view.key)?.get_opt(&name)).await?;
-        view.sources.addresses.insert(name, address.map(provider_address));
-        Ok(())
+    async fn read_address(&self, key: &Key, name: &str) -> Result<Response, Error> {
+        let address = ask(self.addresses(key)?.get_opt(name)).await?;
+        Ok(Response::Address(Box::new(address.map(provider_address))))
     }
 
     /// Lets the registry adopt the addresses that a Secret hands out.
-    async fn adopt(&self, view: &mut View, mut records: Vec<Record>, kind: HolderKind) -> Result<(), Error> {
+    async fn adopt(&self, key: &Key, mut records: Vec<Record>, kind: HolderKind) -> Result<Response, Error> {
         let selection = Arc::clone(self.index().selection());
-        let (mut authority, namespaces) = (Authority::new(&selection), [view.key.namespace.clone()].into());
+        let (mut authority, namespaces) = (Authority::new(&selection), [key.namespace.clone()].into());
+        let mut problem = None;
         for record in &mut records {
             let (limited, ignored) = authority.limit(&namespaces, record.clone());
             if let Some(address) = ignored.first() {
-                let problem = format!("{address}: no pool of namespace {} has this address", view.key.namespace);
-                tracing::warn!(machine = %view.key, problem, "a Secret does not fit");
-                view.problem = Some(Problem::Mismatch(problem));
+                let text = format!("{address}: no pool of namespace {} has this address", key.namespace);
+                tracing::warn!(machine = %key, problem = text, "a Secret does not fit");
+                problem = Some(text);
             }
             *record = limited;
         }
@@ -405,17 +366,15 @@ impl Work<'_> {
             }
         }
         for record in &records {
-            self.note_vm_namespace(&view.key, &record.claimant.machine).await?;
+            self.note_vm_namespace(key, &record.claimant.machine).await?;
         }
         let adoption = self.machines.registry.adopt(records.clone(), kind).await?;
-        view.is_adopted = true;
         // If nothing is adopted, a notice reports why. Each pass tries again, so a line here would be repeated.
         if adoption.adopted > 0 {
             self.log_adoption(&records, &adoption);
         }
-        let mismatch = adoption.mismatches.first().map(|mismatch| Problem::Mismatch(mismatch.to_string()));
-        view.problem = mismatch.or(view.problem.take());
-        Ok(())
+        let problem = adoption.mismatches.first().map(ToString::to_string).or(problem);
+        Ok(problem.map_or(Response::Done, |problem| Response::Refused(Problem::Mismatch(problem))))
     }
 
     /// Merges a patch into the KubevirtMachine or, if `is_status`, into its status. Returns the stored object. `None`:
@@ -442,8 +401,7 @@ impl Work<'_> {
     }
 
     /// Publishes and logs that a machine has its addresses, and records how long the machine waited.
-    fn note_hand_out(&self, view: &View) {
-        let Some(NetworkSecret::Ours(hand_out)) = &view.secret else { return };
+    fn note_hand_out(&self, view: &View, hand_out: &HandOut) {
         let interfaces = hand_out.interfaces.iter().map(|handed| {
             let addresses: Vec<String> = handed.addresses.iter().map(ToString::to_string).collect();
             format!("{} to {}", addresses.join(", "), handed.interface)

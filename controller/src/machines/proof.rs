@@ -13,7 +13,7 @@ use crate::machines::kind::Kind;
 use crate::machines::recorded::Held;
 use crate::machines::secret::delete;
 use crate::machines::step::Notice;
-use crate::machines::view::{Stripped, View, is_ending};
+use crate::machines::view::{Check, Response, Stripped, View, is_ending};
 use crate::machines::work::{Work, reference};
 use crate::passes::Error;
 
@@ -57,7 +57,7 @@ pub(super) enum Verdict {
 
 impl Work<'_> {
     /// Reads every object that may use an address of a holder, and releases the addresses if no such object exists.
-    pub(super) async fn prove(&self, view: &mut View, holder: Machine, kind: HolderKind) -> Result<(), Error> {
+    pub(super) async fn prove(&self, view: &View, holder: Machine, kind: HolderKind) -> Result<Response, Error> {
         let (name, of) = (Key::of_machine(&holder), holder.clone());
         let of_registry = self.machines.registry.read_with_kinds(move |allocator, kinds| {
             let held = Held::all_of(allocator, &of);
@@ -76,11 +76,12 @@ impl Work<'_> {
         homes.insert(view.key.clone());
         let addresses = held.iter().map(|held| held.address).collect();
         let mut proof = Proof { holder: holder.clone(), kind, held: addresses, guests: Vec::new(), machine: None };
+        let mut own_secret = None;
         for key in homes {
             let secret = self.ask_secret(&key).await?;
             let checked = self.index().check(&key, secret.clone());
             if key == view.key {
-                view.secret = Some(checked.clone());
+                own_secret = Some(checked.clone());
             }
             // A KubevirtMachine that is gone no longer says which VirtualMachine is its own.
             let is_of_holder = matches!(&secret, NetworkSecret::Ours(hand_out) if hand_out.machine == holder);
@@ -105,7 +106,7 @@ impl Work<'_> {
         match verdict {
             Verdict::Strip(key, uid) => {
                 delete(&self.secrets(&key), &key, Some(uid)).await?;
-                (view.secret, view.problem) = (None, None);
+                return Ok(Response::Stripped);
             }
             Verdict::Kept(stripped) => {
                 for (key, stripped) in stripped {
@@ -113,29 +114,21 @@ impl Work<'_> {
                         memory.stripped.entry(holder.clone()).or_insert(stripped);
                     });
                 }
-                // No watch reports the end of a Secret.
-                let is_ending =
-                    |guest: &Guest| matches!(&guest.secret, NetworkSecret::Ours(secret) if secret.is_deleted);
-                view.is_unsettled |= proof.guests.iter().any(is_ending)
-                    || proof.guests.iter().all(|guest| guest.vm.is_none() && guest.instance.is_none());
-                view.proven.insert(holder);
+                let check = if proof.only_a_secret_is_left() { Check::Unsettled } else { Check::Kept };
+                return Ok(Response::Checked(check, own_secret));
             }
-            Verdict::Gone => {
-                if self.machines.registry.release(holder.clone(), kind).await?.is_none() {
-                    // An object of a user names the UID of an object of another kind.
-                    view.proven.insert(holder);
-                    return Ok(());
-                }
-                if let Some(notice) = Notice::of_release(&held) {
-                    tracing::info!(machine = %view.key, uid, reason = notice.reason, "{}", notice.note);
-                    self.publish_about(reference(kind_of(kind), &holder), &notice);
-                }
-                self.index().forget_holder(&holder);
-                view.proven.insert(holder.clone());
-                view.gone.insert(holder);
-            }
+            Verdict::Gone => {}
         }
-        Ok(())
+        if self.machines.registry.release(holder.clone(), kind).await?.is_none() {
+            // An object of a user names the UID of an object of another kind.
+            return Ok(Response::Checked(Check::Kept, own_secret));
+        }
+        if let Some(notice) = Notice::of_release(&held) {
+            tracing::info!(machine = %view.key, uid, reason = notice.reason, "{}", notice.note);
+            self.publish_about(reference(kind_of(kind), &holder), &notice);
+        }
+        self.index().forget_holder(&holder);
+        Ok(Response::Checked(Check::Gone, own_secret))
     }
 }
 
@@ -166,6 +159,13 @@ impl Proof {
             is_used |= has_vm || has_secret || has_instance || guest.may_have_read();
         }
         if is_used { Verdict::Kept(stripped) } else { Verdict::Gone }
+    }
+
+    /// Whether perhaps only a Secret keeps the addresses of a holder that is not gone. No watch reports the end of a Secret.
+    fn only_a_secret_is_left(&self) -> bool {
+        let is_ending = |guest: &Guest| matches!(&guest.secret, NetworkSecret::Ours(secret) if secret.is_deleted);
+        self.guests.iter().any(is_ending)
+            || self.guests.iter().all(|guest| guest.vm.is_none() && guest.instance.is_none())
     }
 
     /// Whether a VirtualMachine is the holder, or may belong to the holder.

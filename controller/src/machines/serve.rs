@@ -20,7 +20,7 @@ use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, CloudInitKind, Network
 use crate::machines::recorded::Held;
 use crate::machines::settle::has_annotations;
 use crate::machines::source::Offer;
-use crate::machines::step::{Notice, Step};
+use crate::machines::step::{Notice, Once, Step};
 use crate::machines::view::{Claimed, View, is_ending, patch, refers};
 use crate::passes::Problem;
 use crate::pools::selection::Selected;
@@ -39,10 +39,10 @@ impl View {
     pub(super) fn look_for_the_gone(&self) -> Option<Step> {
         let claims = self.sources.claims.iter().map(|claim| (&claim.claimant.machine, &claim.kind));
         let known = self.ledger.known.iter().chain(&self.memory.claimed).chain(claims);
-        let mut known = known.filter(|(holder, _)| !self.proven.contains(holder));
+        let mut known = known.filter(|(holder, _)| !self.checked.contains_key(holder));
         let vm = self.vm.as_ref();
         let has_guest = vm.is_some() || self.instance.is_some();
-        let has_room = !has_guest || self.proven.iter().filter(|it| self.is_stranger(it)).count() < MOST_STRANGERS;
+        let has_room = !has_guest || self.checked.keys().filter(|it| self.is_stranger(it)).count() < MOST_STRANGERS;
         let may_be_gone = |holder: &Machine| {
             let is_there = self.there.contains(&holder.uid) || vm.is_some_and(|vm| uid(&vm.metadata) == holder.uid);
             let is_ending = vm.is_some_and(is_ending) && !self.memory.stripped.contains_key(holder);
@@ -88,7 +88,7 @@ impl View {
         match self.adopt(hand_out) {
             Some(adopt @ Step::Adopt(..)) => adopt,
             // The address may belong to another machine by now. In this case, no guest may read the Secret.
-            _ if !self.proven.contains(holder) => Step::Prove(holder.clone(), hand_out.kind),
+            _ if !self.checked.contains_key(holder) => Step::Prove(holder.clone(), hand_out.kind),
             _ => Step::Wait,
         }
     }
@@ -96,7 +96,8 @@ impl View {
     /// Returns the object that claims addresses for a VirtualMachine. `None`: no object may claim now. `Err`: the
     /// object is not known before this step is done.
     fn claimant(&self, vm: &VirtualMachine) -> Result<Option<Claimed>, Step> {
-        let label = vm.kubevirt_machine().filter(|label| self.has_machines && label.name == self.key.name);
+        let label =
+            vm.kubevirt_machine().filter(|label| self.kinds.has_kubevirt_machines && label.name == self.key.name);
         let itself = || Claimed {
             machine: self.key.holder(uid(&vm.metadata)),
             kind: HolderKind::VirtualMachine,
@@ -112,7 +113,7 @@ impl View {
                 };
                 Ok(Some(claimed).filter(|_| !is_deleted(&machine.metadata)))
             }
-            _ if !self.is_machine_read => Err(Step::ReadMachine(label)),
+            _ if !self.has_done(Once::ReadMachine) => Err(Step::ReadMachine(label)),
             // The labels name a KubevirtMachine that has another VirtualMachine.
             Some(machine) if Key::of(&machine.metadata) == label => Ok(Some(itself())),
             // The KubevirtMachine is gone. Its guest keeps the addresses that this machine holds.
@@ -154,12 +155,13 @@ impl View {
             return self.refuse(error.to_string());
         }
         let Some(claimant) = claimant else { return Step::Wait };
-        if claimant.kind == HolderKind::KubevirtMachine && !self.is_machine_read {
+        if claimant.kind == HolderKind::KubevirtMachine && !self.has_done(Once::ReadMachine) {
             // A new machine may have replaced this machine under the same name, and the watch may not have reported it
             // yet.
             return Step::ReadMachine(Key::of_machine(&claimant.machine));
         }
-        if cloud_init.network_data == NetworkData::None && !self.operations.is_empty() && !self.written.reference {
+        if cloud_init.network_data == NetworkData::None && !self.operations.is_empty() && !self.has_done(Once::PatchVm)
+        {
             return Step::PatchVm(
                 patch(vm, &self.operations),
                 self.instance.as_ref().map(|_| Notice::of_early_guest()),
@@ -316,7 +318,7 @@ impl View {
             return Step::PatchMachine(patch);
         }
         match refused {
-            Some(machine) if !self.is_exhausted && !self.written.retry => {
+            Some(machine) if !self.is_exhausted && !self.has_done(Once::Retry) => {
                 // Each attempt changes the version of the machine, so the next value of the annotation is different.
                 let value = machine.metadata.resource_version.clone().unwrap_or_default();
                 Step::Retry(json!({"metadata": {
@@ -346,7 +348,7 @@ impl View {
         });
         let allocations: Vec<Allocation> = allocations.collect();
         let patch = annotation_patch(&holder, &allocations, &networks, None).ok()?;
-        let is_missing = !has_annotations(&machine.metadata, &patch) && !self.written.annotation;
+        let is_missing = !has_annotations(&machine.metadata, &patch) && !self.has_done(Once::Annotate);
         is_missing.then_some(patch)
     }
 }

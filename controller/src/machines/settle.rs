@@ -17,7 +17,7 @@ use crate::kinds::kubevirt_machine::{HandOut, STATUS_MAP, uid};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{NetworkData, VirtualMachine};
 use crate::machines::recorded::Held;
-use crate::machines::step::{Notice, Step};
+use crate::machines::step::{Notice, Once, Step};
 use crate::machines::view::{KEPT, View, patch};
 use crate::passes::Problem;
 use crate::pools::selection::Selected;
@@ -30,7 +30,7 @@ impl View {
             return step;
         }
         let has_data = vm.cloud_init.as_ref().is_none_or(|cloud_init| cloud_init.network_data != NetworkData::None);
-        if !has_data && !self.operations.is_empty() && !self.written.reference {
+        if !has_data && !self.operations.is_empty() && !self.has_done(Once::PatchVm) {
             return Step::PatchVm(patch(vm, &self.operations), None);
         }
         let step = self.project(vm, hand_out).or_else(|| self.reserve_reported(hand_out));
@@ -61,7 +61,7 @@ impl View {
         match &self.problem {
             _ if records.is_empty() => None,
             Some(Problem::Mismatch(message)) => Some(self.report("IPAddressConflict", message.clone())),
-            _ if self.is_adopted => Some(Step::Wait),
+            _ if self.has_done(Once::Adopt) => Some(Step::Wait),
             _ => Some(Step::Adopt(records, hand_out.kind)),
         }
     }
@@ -89,18 +89,18 @@ impl View {
             hand_out.interfaces.iter().map(|handed| (handed.interface, handed.network.clone())).collect();
         let patch = annotation_patch(&hand_out.machine, &allocations, &networks, None).ok()?;
         if hand_out.kind == HolderKind::VirtualMachine {
-            let is_missing = !has_annotations(&vm.metadata, &patch) && !self.written.annotation;
+            let is_missing = !has_annotations(&vm.metadata, &patch) && !self.has_done(Once::Annotate);
             let annotations = &patch["metadata"]["annotations"];
             let patch = json!({"metadata": {"uid": vm.metadata.uid, "annotations": annotations}});
             return is_missing.then_some(Step::AnnotateVm(patch));
         }
         let machine = self.machine.as_ref().filter(|machine| machine.holder() == hand_out.machine)?;
-        if !has_annotations(&machine.metadata, &patch) && !self.written.annotation {
+        if !has_annotations(&machine.metadata, &patch) && !self.has_done(Once::Annotate) {
             return Some(Step::PatchMachine(patch));
         }
         let status = status_patch(&hand_out.machine, &allocations, None).ok()?;
         let is_right = machine.status_map == status["status"][STATUS_MAP];
-        (!is_right && self.has_status_map && !self.written.status).then_some(Step::PatchStatus(status))
+        (!is_right && self.has_status_map && !self.has_done(Once::PatchStatus)).then_some(Step::PatchStatus(status))
     }
 
     /// Reserves addresses that the guest uses in addition to those in its Secret, so that no machine gets them.
@@ -111,7 +111,8 @@ impl View {
             (report.address, report.network.clone(), Conflict { claimant, source: report.source.clone() })
         };
         let conflicts: Vec<_> = self.ledger.reported.iter().map(conflict).collect();
-        let Report { address: first, source, .. } = self.ledger.reported.first().filter(|_| !self.written.conflicts)?;
+        let Report { address: first, source, .. } =
+            self.ledger.reported.first().filter(|_| !self.has_done(Once::AddConflicts))?;
         let others = match conflicts.len() - 1 {
             0 => String::new(),
             others => format!(" and {others} more"),
@@ -177,13 +178,13 @@ impl View {
             unheld.map(|address| (*address, network.clone(), conflict(source))).collect::<Vec<_>>()
         };
         let named: Vec<_> = networks.iter().flat_map(of_network).collect();
-        if !named.is_empty() && !self.written.reservation {
+        if !named.is_empty() && !self.has_done(Once::Reserve) {
             return Some(Step::Reserve(named));
         }
         let reported = self.ledger.reported.iter();
         let reported = reported.map(|report| (report.address, report.network.clone(), conflict(&report.source)));
         let reported: Vec<_> = reported.collect();
-        let is_left = !reported.is_empty() && !self.written.conflicts;
+        let is_left = !reported.is_empty() && !self.has_done(Once::AddConflicts);
         is_left.then_some(Step::AddConflicts(reported, HolderKind::VirtualMachine, None))
     }
 }

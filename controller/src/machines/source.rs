@@ -40,18 +40,10 @@ pub(super) struct Source {
 /// The objects of sources that concern one machine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sources {
-    /// Version of IPAddressClaims. `None`: the API server does not serve them.
-    pub(super) version: Option<Version>,
-    /// Whether the API server serves IPAMClaims.
-    pub(super) has_ipam_claims: bool,
     /// IPAddressClaims that the controller created for machines of this name.
     pub(super) claims: Vec<MachineClaim>,
     /// The IPAMClaims of the VirtualMachine, by name.
     pub(super) ipam_claims: BTreeMap<String, IpamClaim>,
-    /// IPAddresses that this pass has read, by name. `None`: the object does not exist.
-    pub(super) addresses: BTreeMap<String, Option<ProviderAddress>>,
-    /// Whether this pass has read the instance with a consistent read.
-    pub(super) is_instance_read: bool,
 }
 
 /// An IPAddressClaim that the controller created for an interface of a machine.

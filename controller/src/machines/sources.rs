@@ -32,8 +32,8 @@ use crate::machines::recorded::Held;
 use crate::machines::source::{
     Answer, IN_USE_FINALIZER, Offer, Source, answer_without_address, claim_of, finalize, new_claim,
 };
-use crate::machines::step::{Hold, Notice, Step};
-use crate::machines::view::{Claimed, PoolSettings, View};
+use crate::machines::step::{Hold, Notice, Once, Step};
+use crate::machines::view::{Check, Claimed, PoolSettings, View};
 use crate::passes::Problem;
 use crate::pools::selection::Selected;
 
@@ -96,7 +96,7 @@ impl View {
         if let Some(other) = own().find(is_other) {
             // The source has changed its address before any guest could read the Secret.
             return Some(match &self.instance {
-                _ if !self.sources.is_instance_read => Step::ReadInstance,
+                _ if !self.has_done(Once::ReadInstance) => Step::ReadInstance,
                 Some(instance) if instance.has_started => {
                     let given: Vec<String> = ips.iter().map(ToString::to_string).collect();
                     let (given, held) = (given.join(", "), other.address);
@@ -135,7 +135,7 @@ impl View {
     fn ask_ipam_claim(&self, vm: &VirtualMachine, selected: &Selected, source: &Source) -> Answer {
         let name = claim_name(&self.key.name, &selected.attachment);
         let title = format!("IPAMClaim {}/{name}", self.key.namespace);
-        if !self.sources.has_ipam_claims {
+        if !self.kinds.has_ipam_claims {
             return Answer::Wait(format!("{title}: the API server does not serve IPAMClaims"));
         }
         if !is_object_name(&name) {
@@ -157,7 +157,7 @@ impl View {
     fn ask_provider(&self, selected: &Selected, source: &Source, pool: &ProviderPoolRef, claimed: &Claimed) -> Answer {
         let name = claim_of(&self.key.name, &selected.interface);
         let title = format!("IPAddressClaim {}/{name}", self.key.namespace);
-        let Some(version) = self.sources.version else {
+        let Some(version) = self.kinds.claims else {
             return Answer::Wait(format!("{title}: the API server does not serve IPAddressClaims"));
         };
         if !is_object_name(&name) {
@@ -183,7 +183,7 @@ impl View {
         }
         let Some(name) = &claim.address else { return answer_without_address(&title, claim.problem.as_ref()) };
         let title = format!("IPAddress {}/{name}", self.key.namespace);
-        match self.sources.addresses.get(name) {
+        match self.addresses.get(name) {
             None => Answer::Step(Step::ReadAddress(name.clone())),
             Some(None) => Answer::Wait(format!("{title}: it does not exist")),
             Some(Some(Err(problem))) => Answer::Invalid(format!("{title}: {problem}")),
@@ -227,20 +227,24 @@ impl View {
     /// Returns the next step that ends the IPAddressClaims of machines that are gone. Their leases are released.
     /// `None`: nothing is left to do.
     pub(super) fn end_claims(&self) -> Option<Step> {
-        self.sources.claims.iter().filter(|claim| self.gone.contains(&claim.claimant.machine)).find_map(|claim| {
-            let name = claim.address_name();
-            match self.sources.addresses.get(&name) {
-                None => return Some(Step::ReadAddress(name)),
-                Some(Some(Ok(address))) if has_finalizer(&address.metadata, IN_USE_FINALIZER) => {
-                    return Some(Step::PatchAddress(name, finalize(&address.metadata, false)));
+        self.sources
+            .claims
+            .iter()
+            .filter(|claim| self.checked.get(&claim.claimant.machine) == Some(&Check::Gone))
+            .find_map(|claim| {
+                let name = claim.address_name();
+                match self.addresses.get(&name) {
+                    None => return Some(Step::ReadAddress(name)),
+                    Some(Some(Ok(address))) if has_finalizer(&address.metadata, IN_USE_FINALIZER) => {
+                        return Some(Step::PatchAddress(name, finalize(&address.metadata, false)));
+                    }
+                    Some(_) => {}
                 }
-                Some(_) => {}
-            }
-            if !is_deleted(&claim.metadata) {
-                return Some(Step::DeleteClaim(claim.key().name, uid(&claim.metadata).to_owned()));
-            }
-            let is_ours = has_finalizer(&claim.metadata, IN_USE_FINALIZER);
-            is_ours.then(|| Step::PatchClaim(claim.key().name, finalize(&claim.metadata, false)))
-        })
+                if !is_deleted(&claim.metadata) {
+                    return Some(Step::DeleteClaim(claim.key().name, uid(&claim.metadata).to_owned()));
+                }
+                let is_ours = has_finalizer(&claim.metadata, IN_USE_FINALIZER);
+                is_ours.then(|| Step::PatchClaim(claim.key().name, finalize(&claim.metadata, false)))
+            })
     }
 }

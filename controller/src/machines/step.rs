@@ -75,6 +75,22 @@ pub(super) enum Step {
     Report(Notice),
 }
 
+/// The steps that a pass does at most once. Not every later read shows that such a step is done: an API server may drop
+/// the members that a write has set.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Once {
+    ReadMachine,
+    ReadInstance,
+    PatchVm,
+    Adopt,
+    /// [`Step::PatchMachine`] or [`Step::AnnotateVm`].
+    Annotate,
+    PatchStatus,
+    Retry,
+    AddConflicts,
+    Reserve,
+}
+
 /// Addresses that a source has given to an interface.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Hold {
@@ -100,6 +116,22 @@ impl Notice {
 // === impl Step ===
 
 impl Step {
+    /// The step, if a pass does it at most once.
+    pub(super) fn once(&self) -> Option<Once> {
+        match self {
+            Self::ReadMachine(_) => Some(Once::ReadMachine),
+            Self::ReadInstance => Some(Once::ReadInstance),
+            Self::PatchVm(..) => Some(Once::PatchVm),
+            Self::Adopt(..) => Some(Once::Adopt),
+            Self::PatchMachine(_) | Self::AnnotateVm(_) => Some(Once::Annotate),
+            Self::PatchStatus(_) => Some(Once::PatchStatus),
+            Self::Retry(_) => Some(Once::Retry),
+            Self::AddConflicts(..) => Some(Once::AddConflicts),
+            Self::Reserve(_) => Some(Once::Reserve),
+            _ => None,
+        }
+    }
+
     /// Whether the request may change the state of the registry.
     pub(super) fn changes_registry(&self) -> bool {
         use Step::{AddConflicts, Adopt, Claim, Hold, Keep, Prove, Reserve, Withdraw};

@@ -12,9 +12,10 @@ use crate::cluster::key::Key;
 use crate::kinds::kubevirt_machine::{HandOut, Handed, Instance, KubevirtMachine, NetworkSecret, is_deleted};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{NetworkData, VirtualMachine, kubevirt_machine_of};
+use crate::machines::kind::Kinds;
 use crate::machines::recorded::Recorded;
-use crate::machines::source::{Source, Sources};
-use crate::machines::step::{Notice, Step};
+use crate::machines::source::{ProviderAddress, Source, Sources};
+use crate::machines::step::{Notice, Once, Step};
 use crate::passes::Problem;
 use crate::pools::selection::Selected;
 
@@ -26,6 +27,12 @@ pub(super) const KEPT: &str = "NetworkDataKept";
 pub(super) struct View {
     /// Name of the VirtualMachine.
     pub(super) key: Key,
+    /// The optional kinds that the API server serves.
+    pub(super) kinds: Kinds,
+    /// Whether KubevirtMachines may have a status map. `true` until the API server drops the map from a write.
+    pub(super) has_status_map: bool,
+
+    // The index has these members. They are read again after each step.
     pub(super) vm: Option<VirtualMachine>,
     /// The KubevirtMachine of the VirtualMachine. Without one, the KubevirtMachine for which capk creates a
     /// VirtualMachine of this name.
@@ -33,55 +40,69 @@ pub(super) struct View {
     pub(super) instance: Option<Instance>,
     /// UIDs of the existing KubevirtMachines to which this VirtualMachine may belong.
     pub(super) there: BTreeSet<String>,
-    /// Whether the API server serves the kind KubevirtMachine.
-    pub(super) has_machines: bool,
-    /// Whether KubevirtMachines may have a status map. `true` until the API server drops the map from a write.
-    pub(super) has_status_map: bool,
-    /// Whether this pass has read the KubevirtMachine with a consistent read.
-    pub(super) is_machine_read: bool,
-    /// The pools that serve the machine, or the reason why the choice is ambiguous.
-    pub(super) selected: Chosen,
+    /// Objects of other programs that choose addresses of the machine.
+    pub(super) sources: Sources,
+    pub(super) memory: Memory,
     /// JSON patch operations of the webhook for the VirtualMachine. Empty: the VirtualMachine needs no change.
     pub(super) operations: Vec<Value>,
-    /// Settings of the pools that serve the machine, by name of the pool.
-    pub(super) pools: BTreeMap<String, PoolSettings>,
     /// Whether a pool for the rejected VirtualMachine is still exhausted, according to the data that the webhook uses.
     pub(super) is_exhausted: bool,
+
+    // When these members change, the pass begins again.
+    /// The pools that serve the machine, or the reason why the choice is ambiguous.
+    pub(super) selected: Chosen,
+    /// Settings of the pools that serve the machine, by name of the pool.
+    pub(super) pools: BTreeMap<String, PoolSettings>,
+
+    /// What the registry records. It is read again after each step that may change it.
+    pub(super) ledger: Recorded,
+
+    // The responses to the steps of this pass, see [`View::note`].
     /// The Secret of the machine. `None`: not read in this pass.
     pub(super) secret: Option<NetworkSecret>,
     /// Addresses in the other Secret from which the guest reads its network data. `None`: not read in this pass.
     pub(super) other_addresses: Option<Vec<IpAddr>>,
-    pub(super) ledger: Recorded,
-    pub(super) memory: Memory,
+    /// IPAddresses of other providers, by name. `Some(None)`: the object does not exist. `None`: not read in this pass.
+    pub(super) addresses: BTreeMap<String, Option<ProviderAddress>>,
     /// Addresses that the registry allocated in this pass. `None`: no successful claim in this pass.
     pub(super) granted: Option<Vec<Allocation>>,
     /// Reason why the registry did not allocate or adopt in this pass. `None`: no failure.
     pub(super) problem: Option<Problem>,
-    /// Whether this pass has asked the registry to adopt the addresses in the Secret.
-    pub(super) is_adopted: bool,
-    /// Holders whose absence this pass has checked. Each of them may be absent or present.
-    pub(super) proven: BTreeSet<Machine>,
-    /// Holders that this pass has proved to be gone. Their leases are released.
-    pub(super) gone: BTreeSet<Machine>,
-    /// Whether a holder must be checked again after a pause. Either only a Secret may keep its address, and no watch reports
-    /// the end of a Secret; or its check has failed, and it is a stranger, see [`View::is_stranger`].
-    pub(super) is_unsettled: bool,
-    /// Objects of other programs that choose addresses of the machine.
-    pub(super) sources: Sources,
-    /// Writes of this pass. Each write is made once in a pass: an API server may drop the written members, and a
-    /// comparison would then never succeed.
-    pub(super) written: Written,
+    /// Holders whose absence this pass has checked.
+    pub(super) checked: BTreeMap<Machine, Check>,
+    pub(super) done: BTreeSet<Once>,
 }
 
-/// Writes that a pass has made.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Written {
-    pub(super) annotation: bool,
-    pub(super) status: bool,
-    pub(super) retry: bool,
-    pub(super) reference: bool,
-    pub(super) conflicts: bool,
-    pub(super) reservation: bool,
+/// The response to the request of a step.
+#[derive(Clone, Debug)]
+pub(super) enum Response {
+    /// The request is done. The objects and the registry show its effect.
+    Done,
+    /// The API server has another version of the object, and has not stored the patch.
+    NotStored,
+    Secret(NetworkSecret),
+    /// The addresses in a Secret of another author.
+    OtherAddresses(Vec<IpAddr>),
+    Address(Box<Option<ProviderAddress>>),
+    Granted(Vec<Allocation>),
+    /// The registry or the author of another object has refused the request.
+    Refused(Problem),
+    /// The Secret of the machine is deleted, and the holder must be checked once more.
+    Stripped,
+    /// A holder is checked. The Secret is that of the machine. `None`: it was not read.
+    Checked(Check, Option<NetworkSecret>),
+}
+
+/// The result of the check whether a holder is gone.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Check {
+    /// An object may still use its addresses.
+    Kept,
+    /// The holder must be checked again after a pause. Either only a Secret may keep its address, and no watch reports the
+    /// end of a Secret; or its check has failed, and it is a stranger, see [`View::is_stranger`].
+    Unsettled,
+    /// The holder is gone, and its leases are released.
+    Gone,
 }
 
 /// The settings of a pool that a decision about its machines needs.
@@ -128,6 +149,38 @@ pub(super) struct Claimed {
 // === impl View ===
 
 impl View {
+    /// Creates a view of a name about which nothing is known yet.
+    pub(super) fn new(key: Key, kinds: Kinds) -> Self {
+        Self {
+            key,
+            kinds,
+            has_status_map: true,
+            vm: None,
+            machine: None,
+            instance: None,
+            there: BTreeSet::new(),
+            sources: Sources::default(),
+            memory: Memory::default(),
+            operations: Vec::new(),
+            is_exhausted: true,
+            selected: Ok(Vec::new()),
+            pools: BTreeMap::new(),
+            ledger: Recorded::default(),
+            secret: None,
+            other_addresses: None,
+            addresses: BTreeMap::new(),
+            granted: None,
+            problem: None,
+            checked: BTreeMap::new(),
+            done: BTreeSet::new(),
+        }
+    }
+
+    /// Whether this pass has done a step.
+    pub(super) fn has_done(&self, step: Once) -> bool {
+        self.done.contains(&step)
+    }
+
     /// Whether the registry does not allocate yet from a pool that is ready. The registry may receive the pool a moment
     /// later.
     pub(super) fn is_early(&self) -> bool {
@@ -161,7 +214,7 @@ impl View {
             Some(Problem::Mismatch(_)) => true,
             None => false,
         };
-        has_source && (is_refused || self.sources.addresses.values().any(Option::is_none))
+        has_source && (is_refused || self.addresses.values().any(Option::is_none))
     }
 
     /// Whether a holder is a stranger: it is in another namespace, and neither the VirtualMachine nor its guest names it.

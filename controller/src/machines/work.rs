@@ -15,24 +15,21 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use tokio::sync::mpsc;
 
-use crate::cluster::client::serves;
 use crate::cluster::events::Events;
 use crate::cluster::key::Key;
 use crate::cluster::object::{Object, version_of};
 use crate::cluster::request::{self, ask, list};
 use crate::cluster::watch::{Change, changes_of};
 use crate::kinds::cluster_api;
-use crate::kinds::cluster_api::Version;
-use crate::kinds::ipam_claim::ipam_claims;
 use crate::kinds::kubevirt_machine;
 use crate::kinds::kubevirt_machine::{KubevirtMachine, NetworkSecret};
 use crate::kinds::pool::HolderKind;
-use crate::kinds::virtual_machine::{VirtualMachine, kubevirt_machines, virtual_machines};
+use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::adoption;
 use crate::ledger::registry::RegistryHandle;
 use crate::ledger::types::Stopped;
 use crate::machines::index::Index;
-use crate::machines::kind::Kind;
+use crate::machines::kind::{Kind, Kinds};
 use crate::machines::secret::{secret_in, secret_name};
 use crate::machines::source::CLAIM_LABEL;
 use crate::machines::step::Notice;
@@ -58,15 +55,6 @@ pub struct Machines {
     pub(super) metrics: Arc<Metrics>,
     pub(super) scope: Scope,
     pub(super) macs: Observer,
-}
-
-/// The optional kinds that the API server serves.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Kinds {
-    pub(super) has_kubevirt_machines: bool,
-    /// Version of IPAddressClaims and IPAddresses. `None`: the API server does not serve them.
-    pub(super) claims: Option<Version>,
-    pub(super) has_ipam_claims: bool,
 }
 
 /// Serves machines as long as the API server serves the same `kinds`.
@@ -97,29 +85,6 @@ impl Machines {
     ) -> Self {
         let events = Events::start(client.clone());
         Self { client, registry, opening, selection, events, metrics, scope, macs }
-    }
-}
-
-// === impl Kinds ===
-
-impl Kinds {
-    /// Asks which kinds the API server serves. `None`: the API server does not serve VirtualMachines.
-    pub(super) async fn discover(client: &Client) -> Result<Option<Self>, request::Error> {
-        let has_machines = ask(serves(client, &virtual_machines())).await?;
-        let has_kubevirt_machines = ask(serves(client, &kubevirt_machines())).await?;
-        let claims = ask(cluster_api::Kinds::discover(client)).await?.map(|kinds| kinds.version);
-        let has_ipam_claims = ask(serves(client, &ipam_claims())).await?;
-        Ok(has_machines.then_some(Self { has_kubevirt_machines, claims, has_ipam_claims }))
-    }
-
-    /// The kinds that the leader watches.
-    pub(super) fn all(self) -> impl Iterator<Item = Kind> {
-        let optional = [
-            self.has_kubevirt_machines.then_some(Kind::KubevirtMachine),
-            self.claims.map(Kind::AddressClaim),
-            self.has_ipam_claims.then_some(Kind::IpamClaim),
-        ];
-        optional.into_iter().flatten().chain([Kind::VirtualMachine, Kind::Instance])
     }
 }
 

@@ -20,13 +20,16 @@ use crate::kinds::ipam_claim::IpamClaim;
 use crate::kinds::kubevirt_machine::{HandOut, Handed, Instance, KubevirtMachine, NetworkSecret};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
+use crate::machines::kind::Kinds;
 use crate::machines::proof::{Guest, Proof, Verdict};
 use crate::machines::recorded::{Held, Recorded};
-use crate::machines::source::{MachineClaim, Source, Sources};
-use crate::machines::step::{Hold, Notice, Step};
-use crate::machines::view::{Memory, PoolSettings, Stripped, View, Written};
+use crate::machines::source::{MachineClaim, Source};
+use crate::machines::step::{Hold, Notice, Once, Step};
+use crate::machines::view::{Check, PoolSettings, Stripped, View};
 use crate::passes::Problem;
 use crate::pools::selection::Selected;
+
+const KINDS: Kinds = Kinds { has_kubevirt_machines: true, claims: Some(Version::V1Beta2), has_ipam_claims: true };
 
 fn key() -> Key {
     Key { namespace: "n".to_owned(), name: "w".to_owned() }
@@ -103,33 +106,24 @@ fn allocation(uid: &str) -> Allocation {
     Allocation { claimant, addresses: vec!["10.0.0.8/16".parse().unwrap()] }
 }
 
+/// Holders that a pass has checked, and that are not gone.
+fn checked(holders: &[Machine]) -> BTreeMap<Machine, Check> {
+    holders.iter().map(|holder| (holder.clone(), Check::Kept)).collect()
+}
+
 /// Creates a view with a VirtualMachine and its KubevirtMachine, without a Secret.
 fn view() -> View {
     View {
-        key: key(),
+        has_status_map: true,
         vm: Some(vm(&json!({}))),
         machine: Some(machine(&json!({}))),
-        instance: None,
         there: ["m-1".to_owned()].into(),
-        has_machines: true,
-        has_status_map: true,
-        is_machine_read: true,
-        selected: Ok(vec![selected()]),
-        operations: Vec::new(),
-        pools: BTreeMap::new(),
         is_exhausted: false,
-        secret: Some(NetworkSecret::Absent),
-        other_addresses: None,
+        selected: Ok(vec![selected()]),
         ledger: Recorded { pools: [("n/p".to_owned(), pool())].into(), ..Recorded::default() },
-        memory: Memory::default(),
-        granted: None,
-        problem: None,
-        is_adopted: false,
-        proven: BTreeSet::new(),
-        gone: BTreeSet::new(),
-        is_unsettled: false,
-        sources: Sources::default(),
-        written: Written::default(),
+        secret: Some(NetworkSecret::Absent),
+        done: [Once::ReadMachine].into(),
+        ..View::new(key(), KINDS)
     }
 }
 
@@ -189,8 +183,8 @@ fn the_event_about_a_release_has_every_address_of_every_interface() {
 #[test]
 fn a_machine_is_looked_for_before_anything_is_claimed_for_it() {
     assert_eq!(decide(&View { secret: None, ..view() }), Step::ReadSecret);
-    assert_eq!(decide(&View { is_machine_read: false, ..view() }), Step::ReadMachine(key()));
-    assert_eq!(decide(&View { is_machine_read: false, machine: None, ..view() }), Step::ReadMachine(key()));
+    assert_eq!(decide(&View { done: BTreeSet::new(), ..view() }), Step::ReadMachine(key()));
+    assert_eq!(decide(&View { done: BTreeSet::new(), machine: None, ..view() }), Step::ReadMachine(key()));
     assert_eq!(decide(&view()), claim("m-1", HolderKind::KubevirtMachine, FIRST));
 }
 
@@ -231,7 +225,11 @@ fn a_virtual_machine_without_a_kubevirt_machine_claims_for_itself() {
     let alone = View { machine: None, there: BTreeSet::new(), ..view() };
     let itself = claim("v-1", HolderKind::VirtualMachine, FIRST + 1);
     assert_eq!(decide(&alone), itself, "the KubevirtMachine is in another cluster");
-    assert_eq!(decide(&View { has_machines: false, ..alone.clone() }), itself, "the cluster has none");
+    assert_eq!(
+        decide(&View { kinds: Kinds { has_kubevirt_machines: false, ..KINDS }, ..alone.clone() }),
+        itself,
+        "the cluster has none"
+    );
     let unlabelled = vm(&json!({"metadata": {"labels": null}}));
     assert_eq!(decide(&View { vm: Some(unlabelled), ..view() }), itself, "it is of nobody");
     let label = json!({"metadata": {"labels": {"capk.cluster.x-k8s.io/kubevirt-machine-namespace": "elsewhere"}}});
@@ -255,7 +253,7 @@ fn a_machine_that_waits_for_a_mac_address_claims_nothing() {
 
 #[test]
 fn the_guest_of_a_kubevirt_machine_that_is_gone_claims_nothing_more() {
-    let mut left = View { machine: None, there: BTreeSet::new(), proven: [holder("m-1")].into(), ..view() };
+    let mut left = View { machine: None, there: BTreeSet::new(), checked: checked(&[holder("m-1")]), ..view() };
     left.ledger.known = [(holder("m-1"), HolderKind::KubevirtMachine)].into();
     assert_eq!(decide(&left), Step::Wait);
 }
@@ -423,7 +421,7 @@ fn a_secret_of_another_author_is_never_replaced_and_its_addresses_are_reserved()
     view.ledger.held = vec![foreign, Held { network: "infra/other".to_owned(), ..held("m-1", "10.0.0.9") }];
     assert_eq!(decide(&view), reserve, "a holder of another namespace, and one on another network");
     view.ledger.held = Vec::new();
-    view.written.reservation = true;
+    view.done.insert(Once::Reserve);
     let note = "Secret \"w-networkdata\" is not of this controller (no annotation), expected none of this name";
     assert_eq!(decide(&view), report("IPAddressConflict", note));
 }
@@ -437,9 +435,9 @@ fn a_refused_machine_is_woken_up_when_no_pool_of_it_is_exhausted() {
     let mut view = View { vm: None, machine: Some(refused), ..view() };
     let retry = json!({"metadata": {"uid": "m-1", "annotations": {"ipam.glowplug.dev/retry": "4"}}});
     assert_eq!(decide(&view), Step::Retry(retry));
-    view.written.retry = true;
+    view.done.insert(Once::Retry);
     assert_eq!(decide(&view), Step::Wait);
-    let mut exhausted = View { is_exhausted: true, written: Written::default(), ..view };
+    let mut exhausted = View { is_exhausted: true, done: BTreeSet::new(), ..view };
     assert_eq!(decide(&exhausted), Step::Wait);
     // The webhook refuses a machine that holds an address if no annotation records it.
     exhausted.ledger.held = vec![held("m-1", "10.0.0.8"), held("m-1", "10.0.0.9"), held("m-0", "10.0.0.10")];
@@ -473,10 +471,10 @@ fn of_many_holders_that_a_guest_does_not_name_a_pass_looks_for_some() {
     let known = strangers.iter().map(|holder| (holder.clone(), HolderKind::KubevirtMachine)).collect();
     let [first @ .., last] = &strangers;
     let view = View { ledger: Recorded { known, ..Recorded::default() }, ..served() };
-    let view = View { proven: first[..3].iter().cloned().collect(), ..view };
+    let view = View { checked: checked(&first[..3]), ..view };
     let prove = |holder: &Machine| Some(Step::Prove(holder.clone(), HolderKind::KubevirtMachine));
     assert_eq!(view.look_for_the_gone(), prove(&first[3]));
-    let view = View { proven: first.iter().cloned().collect(), ..view };
+    let view = View { checked: checked(first), ..view };
     let namespace = "capk.cluster.x-k8s.io/kubevirt-machine-namespace";
     let of_other = json!({"metadata": {"labels": {
         "capk.cluster.x-k8s.io/kubevirt-machine-name": "w", (namespace): "other",
@@ -704,8 +702,8 @@ fn from_source(from: &Value) -> View {
     let wishes = PoolSettings { source: Source::of(&spec, pool.gateways()), ..PoolSettings::default() };
     let mut view = View { pools: [("n/p".to_owned(), wishes)].into(), ..view() };
     view.ledger.pools = [("n/p".to_owned(), pool)].into();
-    view.sources.version = Some(Version::V1Beta2);
-    view.sources.has_ipam_claims = true;
+    view.kinds.claims = Some(Version::V1Beta2);
+    view.kinds.has_ipam_claims = true;
     view
 }
 
@@ -747,7 +745,7 @@ fn with_address(changes: &Value) -> View {
         },
     });
     let address = IpAddress::read(merged(address, changes)).map_err(|error| error.to_string());
-    view.sources.addresses = [("a".to_owned(), Some(address))].into();
+    view.addresses = [("a".to_owned(), Some(address))].into();
     view
 }
 
@@ -785,7 +783,7 @@ fn a_machine_waits_for_its_ipam_claim_and_says_for_what() {
     };
     waits(from_source(&json!({"ipamClaim": {}})), "it does not exist");
     let mut unserved = from_source(&json!({"ipamClaim": {}}));
-    unserved.sources.has_ipam_claims = false;
+    unserved.kinds.has_ipam_claims = false;
     waits(unserved, "the API server does not serve IPAMClaims");
     waits(with_ipam_claim(&json!({})), "it has no address yet");
     let given = json!({"status": {"ips": ["10.0.0.8/24"]}});
@@ -835,7 +833,7 @@ fn a_source_that_changes_its_address_is_followed_only_before_a_guest_has_started
     view.ledger.held = vec![held("m-1", "10.0.0.7")];
     view.ledger.known = [(holder("m-1"), HolderKind::KubevirtMachine)].into();
     assert_eq!(decide(&view), Step::ReadInstance);
-    view.sources.is_instance_read = true;
+    view.done.insert(Once::ReadInstance);
     let keep = || {
         let claimant = Claimant { machine: holder("m-1"), interface: "eno101".parse().unwrap() };
         Step::Keep(claimant, vec!["10.0.0.8".parse().unwrap()])
@@ -854,7 +852,7 @@ fn a_source_that_contradicts_the_secret_is_reported_and_not_followed() {
     let View { secret, ledger, .. } = served();
     view.secret = secret;
     view.ledger = Recorded { pools: view.ledger.pools, ..ledger };
-    view.written = Written { annotation: true, status: true, ..Written::default() };
+    view.done.extend([Once::Annotate, Once::PatchStatus]);
     let note = "IPAMClaim n/w.iface1: 10.0.0.9, expected 10.0.0.8, which the machine holds; the guest keeps the \
                 address of its Secret";
     assert_eq!(decide(&view), report("IPAddressConflict", note));
@@ -866,7 +864,7 @@ fn a_source_that_no_longer_has_the_address_of_the_secret_is_reported() {
         let View { secret, ledger, .. } = served();
         view.secret = secret;
         view.ledger = Recorded { pools: view.ledger.pools, ..ledger };
-        view.written = Written { annotation: true, status: true, ..Written::default() };
+        view.done.extend([Once::Annotate, Once::PatchStatus]);
         let note = format!("{note}; the guest keeps the address of its Secret");
         assert_eq!(decide(&view), report("IPAddressConflict", &note));
     };
@@ -897,7 +895,7 @@ fn a_machine_claims_from_another_provider_and_waits_for_the_address() {
         assert_eq!(decide(&view), pending(&format!("Waiting for IPAddressClaim n/w-eno101: {what}")));
     };
     let mut unserved = from_source(&from);
-    unserved.sources.version = None;
+    unserved.kinds.claims = None;
     waits(unserved, "the API server does not serve IPAddressClaims");
     waits(with_address_claim("m-1", &json!({})), "it has no address yet");
     waits(
@@ -943,17 +941,17 @@ fn the_ipaddress_of_another_provider_is_protected_then_recorded_then_handed_out(
 fn the_claim_of_an_earlier_machine_ends_before_the_next_machine_claims() {
     let earlier = || with_address_claim("m-0", &json!({}));
     assert_eq!(decide(&earlier()), Step::Prove(holder("m-0"), HolderKind::KubevirtMachine));
-    let waits = View { proven: [holder("m-0")].into(), ..earlier() };
+    let waits = View { checked: checked(&[holder("m-0")]), ..earlier() };
     let note = "Waiting for IPAddressClaim n/w-eno101: it is of an earlier machine, n/w (m-0)";
     assert_eq!(decide(&waits), pending(note));
     // The lease is released, and then the claim ends step by step.
-    let mut gone = View { gone: [holder("m-0")].into(), ..waits };
+    let mut gone = View { checked: [(holder("m-0"), Check::Gone)].into(), ..waits };
     assert_eq!(decide(&gone), Step::ReadAddress("w-eno101".to_owned()));
-    let View { sources, .. } = with_address(&json!({}));
-    gone.sources.addresses = [("w-eno101".to_owned(), sources.addresses["a"].clone())].into();
+    let View { addresses, .. } = with_address(&json!({}));
+    gone.addresses = [("w-eno101".to_owned(), addresses["a"].clone())].into();
     let patch = |version: &str| json!({"metadata": {"resourceVersion": version, "finalizers": []}});
     assert_eq!(decide(&gone), Step::PatchAddress("w-eno101".to_owned(), patch("9")));
-    gone.sources.addresses = [("w-eno101".to_owned(), None)].into();
+    gone.addresses = [("w-eno101".to_owned(), None)].into();
     assert_eq!(decide(&gone), Step::DeleteClaim("w-eno101".to_owned(), "c-1".to_owned()));
     let deleted = with_address_claim("m-0", &json!({"metadata": {"deletionTimestamp": "2026-08-01T10:00:09Z"}}));
     gone.sources.claims = deleted.sources.claims;

@@ -47,7 +47,7 @@ fn an_ipaddress_of_another_provider_with_any_content_gives_only_addresses_of_the
     decisions_concern_only_the_machine(&valid, |object| {
         let mut view = with_address(&json!({}));
         let address = IpAddress::read(object).map_err(|error| error.to_string());
-        view.sources.addresses = [("a".to_owned(), Some(address))].into();
+        view.addresses = [("a".to_owned(), Some(address))].into();
         Some(view)
     });
 }
@@ -70,7 +70,7 @@ fn an_address_claim_of_a_machine_with_any_content_asks_only_for_its_own_address(
         decisions_concern_only_the_machine(&valid, |object| {
             let mut view = with_address_claim("m-1", &json!({}));
             view.sources.claims = vec![MachineClaim::read(object).ok()?];
-            view.gone = gone.then(|| holder("m-1")).into_iter().collect();
+            view.checked = gone.then(|| (holder("m-1"), Check::Gone)).into_iter().collect();
             Some(view)
         });
     }
