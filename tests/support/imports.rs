@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
+
 /// Files, each with the files whose items it uses. The paths are relative to the folder of the sources.
 pub(crate) type Imports = BTreeMap<String, BTreeSet<String>>;
 
@@ -266,68 +268,38 @@ fn is_word(token: &str) -> bool {
 
 /// Words, `::` and single signs, without comments, strings, characters and lifetimes.
 fn tokens(text: &str) -> Vec<String> {
-    let text: Vec<char> = text.chars().collect();
-    let starts = |at: usize, with: &str| with.chars().enumerate().all(|(i, c)| text.get(at + i) == Some(&c));
     let mut tokens = Vec::new();
-    let mut at = 0;
-    while at < text.len() {
-        let c = text[at];
-        if starts(at, "//") {
-            while at < text.len() && text[at] != '\n' {
-                at += 1;
+    flatten(text.parse().unwrap(), &mut tokens);
+    tokens
+}
+
+fn flatten(stream: TokenStream, tokens: &mut Vec<String>) {
+    let mut trees = stream.into_iter();
+    while let Some(tree) = trees.next() {
+        match tree {
+            TokenTree::Group(group) => {
+                let (open, close) = match group.delimiter() {
+                    Delimiter::Brace => ("{", "}"),
+                    Delimiter::Parenthesis => ("(", ")"),
+                    Delimiter::Bracket => ("[", "]"),
+                    Delimiter::None => ("", ""),
+                };
+                tokens.push(open.to_owned());
+                flatten(group.stream(), tokens);
+                tokens.push(close.to_owned());
             }
-        } else if starts(at, "/*") {
-            while at < text.len() && !starts(at, "*/") {
-                at += 1;
-            }
-            at += 2;
-        } else if c == '"' {
-            at += 1;
-            while at < text.len() && text[at] != '"' {
-                at += if text[at] == '\\' { 2 } else { 1 };
-            }
-            at += 1;
-        } else if c == '\'' {
-            // A character, or a lifetime.
-            if text.get(at + 1) == Some(&'\\') {
-                at += 3;
-                while at < text.len() && text[at] != '\'' {
-                    at += 1;
+            TokenTree::Ident(word) => tokens.push(word.to_string()),
+            // A lifetime, or the first sign of `::`.
+            TokenTree::Punct(sign) if matches!(sign.as_char(), '\'' | ':') && sign.spacing() == Spacing::Joint => {
+                trees.next();
+                if sign.as_char() == ':' {
+                    tokens.push("::".to_owned());
                 }
-                at += 1;
-            } else if text.get(at + 2) == Some(&'\'') {
-                at += 3;
-            } else {
-                at += 1;
             }
-        } else if c.is_alphanumeric() || c == '_' {
-            let start = at;
-            while at < text.len() && (text[at].is_alphanumeric() || text[at] == '_') {
-                at += 1;
-            }
-            let word: String = text[start..at].iter().collect();
-            let hashes = text[at..].iter().take_while(|c| **c == '#').count();
-            if matches!(word.as_str(), "r" | "br" | "cr") && text.get(at + hashes) == Some(&'"') {
-                let end = format!("\"{}", "#".repeat(hashes));
-                at += hashes + 1;
-                while at < text.len() && !starts(at, &end) {
-                    at += 1;
-                }
-                at += end.len();
-            } else {
-                tokens.push(word);
-            }
-        } else if starts(at, "::") {
-            tokens.push("::".to_owned());
-            at += 2;
-        } else {
-            if !c.is_whitespace() {
-                tokens.push(c.to_string());
-            }
-            at += 1;
+            TokenTree::Punct(sign) => tokens.push(sign.to_string()),
+            TokenTree::Literal(_) => {}
         }
     }
-    tokens
 }
 
 /// Removes the items that only unit tests have.
