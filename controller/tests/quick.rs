@@ -9,6 +9,7 @@ mod guide;
 mod hostile;
 mod ipam_claims;
 mod kinds;
+mod layers;
 mod ledger;
 mod machines;
 mod macs;

@@ -1,0 +1,60 @@
+//! Checks the order of the wings of the controller, and that no files use each other's items.
+
+use std::path::Path;
+
+#[path = "../../tests/support/imports.rs"]
+mod imports;
+
+use imports::{between_modules, circles};
+
+/// The wings from the top down. The wings of a line may import the wings of the lines below, and nothing else.
+const WINGS: [&[&str]; 9] = [
+    &["main"],
+    &["program"],
+    &["machines"],
+    &["webhook", "macs", "claims"],
+    &["pools", "passes"],
+    &["ledger"],
+    &["kinds"],
+    &["cluster"],
+    &["serve", "metrics"],
+];
+
+/// The line of [`WINGS`] that a file belongs to. `None`: the list of modules, and the objects of the unit tests.
+fn line_of(file: &str) -> Option<usize> {
+    let wing = file.split('/').next().unwrap().trim_end_matches(".rs");
+    if matches!(wing, "lib" | "hostile") {
+        return None;
+    }
+    Some(WINGS.iter().position(|line| line.contains(&wing)).unwrap_or_else(|| panic!("{file} is in no wing")))
+}
+
+fn wing_of(file: &str) -> &str {
+    file.split('/').next().unwrap().trim_end_matches(".rs")
+}
+
+fn imports() -> imports::Imports {
+    imports::imports(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs"))
+}
+
+#[test]
+fn a_wing_imports_only_lower_wings() {
+    let mut offences = Vec::new();
+    for (file, used) in imports() {
+        let Some(line) = line_of(&file) else { continue };
+        for other in used {
+            let is_lower = line_of(&other).is_none_or(|other| line < other);
+            if !is_lower && wing_of(&file) != wing_of(&other) {
+                offences.push(format!("{file} imports {other}"));
+            }
+        }
+    }
+    assert_eq!(offences, Vec::<String>::new());
+}
+
+#[test]
+fn no_files_use_each_others_items() {
+    let imports = imports();
+    assert_eq!(circles(&imports), Vec::<Vec<String>>::new());
+    assert_eq!(circles(&between_modules(&imports)), Vec::<Vec<String>>::new());
+}
