@@ -1,4 +1,4 @@
-# glowplug. `make demo` shows the main use, `make test` tests it. CONTRIBUTING.md describes the other test targets.
+# glowplug. `make demo` shows the main use, `make test` tests it. `make help` lists the other targets.
 
 PREFIX ?= /usr
 DESTDIR ?=
@@ -27,14 +27,19 @@ test slow boot bench: COMMIT :=
 # Each target uses all processors by itself.
 .NOTPARALLEL:
 
-.PHONY: all guest ctl demo check test slow test-all boot packages format clippy features architectures pages deny test-controller test-cluster chaos demo-controller bench-controller bench-scale fuzz fuzz-controller bench dist rpm deb image sbom release reproducible install install-guest install-ctl setup target clean
+.PHONY: all help guest ctl demo check test slow test-all boot packages format clippy features architectures pages deny test-controller test-cluster chaos demo-controller bench-controller bench-scale fuzz fuzz-controller bench dist rpm deb image sbom release reproducible install install-guest install-ctl setup target clean
 
-all: guest ctl
+##@ Build
+
+all: guest ctl ## build the guest and glowplugctl
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^##@ / { print "\n" substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
 
 # Only these lines build the shipped programs. With LINKED=dynamic, a distribution links the guest against its own C
 # library, with its own flags in RUSTFLAGS.
 ifneq ($(LINKED),dynamic)
-guest: target
+guest: target ## build the static binary of the guest
 	GLOWPLUG_VERSION='$(VERSION)' $(CARGO) build --locked --profile guest \
 	    --no-default-features --features guest --bin glowplug --target $(TARGET)
 else
@@ -43,99 +48,88 @@ guest:
 	GLOWPLUG_VERSION='$(VERSION)' $(CARGO) build --locked --profile guest --no-default-features --features guest --bin glowplug
 endif
 
-ctl:
+ctl: ## build glowplugctl
 	GLOWPLUG_VERSION='$(VERSION)' $(CARGO) build --locked --release --no-default-features --features host --bin glowplugctl
 
-demo:
+##@ Try
+
+demo: ## a drive to kernel arguments, and a pool to a drive
 	@tests/setup build
 	@CARGO='$(CARGO)' fixtures/demo
+
+demo-controller: ## machines and claims of a cluster, on the API server of the tests
+	@$(CARGO) test --locked --quiet $(CONTROLLER) --test demo
 
 # Modules of `quick` whose tests run other programs or take long.
 ASKING := docs elder fuzz histories networkd readers
 
-# The inner loop: tests that need only a Rust toolchain and strace.
-check: format clippy
-	$(CARGO) test --locked --all-features --lib --bins --test quick -- $(ASKING:%=--skip %::)
+# The controller is a separate workspace, so that no dependency of it reaches the guest. Its tests wait for servers half of the
+# time, so twice as many run as there are processors. Tests that need a real API server run only by name.
+CONTROLLER := --manifest-path controller/Cargo.toml
+WAITING := $(shell echo $$(($$(nproc) * 2)))
 
-# The quick tests and five boots that show the main use.
+##@ Test
+
+# Needs only a Rust toolchain and strace.
+check: format clippy ## the inner loop: format, clippy, and the tests that run no other program
+	$(CARGO) test --locked --all-features --lib --bins --test quick -- $(ASKING:%=--skip %::)
+	$(CARGO) test --locked $(CONTROLLER) --lib --test quick -- --test-threads=$(WAITING)
+
+# Five boots that show the main use.
 STORY := ignition_fetches_over_the_dual_stack_network_of_the_drive a_vlan_is_on_a_bond_of_two_interfaces \
     a_broken_document_stops_the_boot_and_the_console_shows_the_error without_a_drive_the_default_applies \
     ignition_fetches_over_the_network_that_networkd_makes
 
-test: setup format clippy pages guest
+test: setup format clippy pages guest test-controller ## the quick tests, the documentation, and five boots
 	@size=$$(stat -c %s $(GUEST)) && echo "static binary: $$size bytes of at most $(GUEST_MAX_BYTES)" && \
 	    test "$$size" -le $(GUEST_MAX_BYTES)
 	$(CARGO) test --locked --all-features
 	$(CARGO) test --locked --all-features --test slow -- --exact $(STORY:%=boot::%)
 
-# The tests that `make test` leaves out.
-slow: setup features architectures deny test-controller guest
+slow: setup features architectures deny demo-controller guest ## the tests that `make test` leaves out
 	$(CARGO) test --locked --all-features --test slow -- --exact $(STORY:%=--skip boot::%)
 
-test-all: test slow test-cluster
+test-all: test slow test-cluster ## all tests, also on a real API server
 
 # Boots of whole machines in QEMU. For one boot: make boot BOOT=the_name_of_the_test
-boot: setup guest
+boot: setup guest ## boots in QEMU, or one boot: BOOT=name
 	$(CARGO) test --locked --all-features --test slow -- boot::$(BOOT)
 
-# Builds the packages and checks their content.
-packages: setup
+packages: setup ## build the packages and check their content
 	$(CARGO) test --locked --all-features --test slow -- packaging::
 
-# The controller, which is a separate workspace: its tests against the API server of the tests, and its licences.
-# --all-targets leaves out the tests that need a real API server or that are a demonstration.
-CONTROLLER := --manifest-path controller/Cargo.toml
-# These tests wait for servers half of the time, so twice as many run as there are processors.
-WAITING := $(shell echo $$(($$(nproc) * 2)))
-test-controller: $(DENY)/bin/cargo-deny
-	$(CARGO) clippy --locked $(CONTROLLER) --all-targets -- -D warnings
-	$(CARGO) clippy --locked $(CONTROLLER) --test cluster --test chaos --test demo -- -D warnings
-	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked $(CONTROLLER) --no-deps --quiet
+test-controller: ## the controller's tests, on the API server of the tests
 	$(CARGO) test --locked $(CONTROLLER) -- --test-threads=$(WAITING)
-	$(CARGO) test --locked --quiet $(CONTROLLER) --test demo
-	shellcheck controller/tests/kube-apiserver
-	$(CARGO) fetch --quiet --locked $(CONTROLLER)
-	cd controller && $(abspath $<) --offline check licenses bans sources
 
 # The controller's scenarios against a real API server: the one in KUBEBUILDER_ASSETS, else one that is built once.
-test-cluster:
+test-cluster: ## the controller's scenarios on a real API server: SCENARIO=name
 	assets=$$(controller/tests/kube-apiserver) && \
 	    KUBEBUILDER_ASSETS="$$assets" $(CARGO) test --locked $(CONTROLLER) --test cluster -- $(SCENARIO)
 
 # Random operations and faults on a real API server and three replicas: make chaos MINUTES=15 SEED=1
 MINUTES := 60
-chaos:
+chaos: ## random operations and faults on a real API server: MINUTES=60 SEED=1
 	tests/setup chaos
 	assets=$$(controller/tests/kube-apiserver) && KUBEBUILDER_ASSETS="$$assets" MINUTES=$(MINUTES) $(if $(SEED),SEED=$(SEED)) \
 	    $(CARGO) test --locked --quiet $(CONTROLLER) --test chaos
 
-# A demonstration of the controller, on the API server of the tests.
-demo-controller:
-	@$(CARGO) test --locked --quiet $(CONTROLLER) --test demo
-
-# Benchmarks of the controller, with a real API server on the same machine.
-bench-controller:
-	assets=$$(controller/tests/kube-apiserver) && \
-	    KUBEBUILDER_ASSETS="$$assets" $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
-
-# The controller with many machines in 200 pools: make bench-scale MACHINES=50000
-MACHINES := 10000
-bench-scale:
-	assets=$$(controller/tests/kube-apiserver) && KUBEBUILDER_ASSETS="$$assets" SCALE=$(MACHINES) \
-	    $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
+##@ Check
 
 # fuzz/ and controller/ are separate workspaces.
-format:
+format: ## check the format of the sources
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) fmt $(CONTROLLER) --check
 
-clippy:
+# --all-targets leaves out the tests of the controller that run only by name.
+clippy: ## check the code of both packages
 	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
+	$(CARGO) clippy --locked $(CONTROLLER) --all-targets -- -D warnings
+	$(CARGO) clippy --locked $(CONTROLLER) --test cluster --test chaos --test demo -- -D warnings
 
 # The crate compiles with each feature alone, and without features. The lock files of fuzz/ and controller/ must be
 # current.
-features:
+features: ## each feature alone
 	$(CARGO) clippy --locked --no-default-features -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --features guest -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --features host -- -D warnings
@@ -145,7 +139,7 @@ features:
 
 # KubeVirt's other architectures, if this toolchain has them: rustup target add NAME.
 ARCHITECTURES := aarch64-unknown-linux-musl s390x-unknown-linux-gnu
-architectures:
+architectures: ## the guest for the other architectures of KubeVirt
 	for target in $(ARCHITECTURES); do \
 	    if ! test -d "$$(rustc --print sysroot)/lib/rustlib/$$target/lib"; then \
 	        echo "$$target: not in this toolchain"; continue; fi; \
@@ -155,8 +149,9 @@ architectures:
 PUBLIC_ITEMS_LIMIT := 120
 
 # Checks of the documentation and of the shell scripts.
-pages:
+pages: ## the documentation, the manual pages and the shell scripts
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps --all-features --quiet
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked $(CONTROLLER) --no-deps --quiet
 	@items=$$(grep -o '<li><a href="[^#]' $(TARGET_DIR)/doc/glowplug/all.html | wc -l) && \
 	    echo "public items of the library: $$items, expected fewer than $(PUBLIC_ITEMS_LIMIT)" && \
 	    test "$$items" -lt $(PUBLIC_ITEMS_LIMIT)
@@ -166,13 +161,15 @@ pages:
 	    "$${page##*.}" "$${page%.*}" 2>&1 >/dev/null; done | grep .
 	shellcheck .ci/run dracut/50glowplug/module-setup.sh fixtures/demo fixtures/images/make fuzz/run tests/setup \
 	    packaging/image tests/boot/image tests/boot/roots/init tests/boot/roots/report tests/boot/dracut/*/*.sh tests/readers/*.sh \
-	    tests/networkd/batch tests/networkd/machine
+	    tests/networkd/batch tests/networkd/machine controller/tests/kube-apiserver
 
 # Checks licences, sources and duplicates of all linked crates: deny.toml. cargo-deny runs offline, so the crates are
 # fetched before.
-deny: $(DENY)/bin/cargo-deny
+deny: $(DENY)/bin/cargo-deny ## licences and sources of all crates
 	$(CARGO) fetch --quiet --locked
 	$< --offline check licenses bans sources
+	$(CARGO) fetch --quiet --locked $(CONTROLLER)
+	cd controller && $(abspath $<) --offline check licenses bans sources
 
 INSTALL_TOOL := CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) install --quiet --locked --debug
 $(DENY)/bin/cargo-deny:
@@ -183,22 +180,37 @@ $(CYCLONEDX)/bin/cargo-cyclonedx:
 
 # Fuzzes each target of fuzz/, or one target: make fuzz FUZZ=pools FUZZ_SECONDS=600. `make test` runs some thousands of
 # inputs of each target: tests/fuzz.rs.
-fuzz:
+fuzz: ## fuzz the readers: FUZZ=target FUZZ_SECONDS=600
 	tests/setup fuzz
 	CARGO='$(CARGO)' fuzz/run $(FUZZ)
 
 # The controller's readers with objects of any content: make fuzz-controller VARIANTS=20000. `make test-controller` derives
 # 250 objects of each kind. The tests are not optimized like a release: an overflow must be a failure.
 VARIANTS := 100000
-fuzz-controller:
+fuzz-controller: ## objects of any content: VARIANTS=100000
 	HOSTILE_VARIANTS=$(VARIANTS) $(CARGO) test --locked $(CONTROLLER) --lib -- content
 	HOSTILE_VARIANTS=$(VARIANTS) $(CARGO) test --locked $(CONTROLLER) --test quick -- content
 
 # Prints one table: the guest, the host, and the unit in a boot from each bus.
-bench: setup guest
+##@ Measure
+
+bench: setup guest ## one table: the guest, the host, a boot from each bus
 	GLOWPLUG='$(abspath $(GUEST))' $(CARGO) bench --locked --quiet --profile guest --bench guest
 	$(CARGO) bench --locked --quiet --bench host
 	$(CARGO) test --locked --quiet --all-features --test slow -- --test-threads=1 boot::the_drive_is_
+
+# Benchmarks of the controller, with a real API server on the same machine.
+bench-controller: ## the controller's rates, times and memory
+	assets=$$(controller/tests/kube-apiserver) && \
+	    KUBEBUILDER_ASSETS="$$assets" $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
+
+# The controller with many machines in 200 pools: make bench-scale MACHINES=50000
+MACHINES := 10000
+bench-scale: ## the controller with many machines: MACHINES=10000
+	assets=$$(controller/tests/kube-apiserver) && KUBEBUILDER_ASSETS="$$assets" SCALE=$(MACHINES) \
+	    $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
+
+##@ Install and release
 
 # dracut and systemd search below /usr. A drop-in for a unit of another package has the name of this unit here.
 DRACUT_MODULE := $(PREFIX)/lib/dracut/modules.d/50glowplug
@@ -206,9 +218,9 @@ UNITS := $(PREFIX)/lib/systemd/system
 
 SHARE := $(PREFIX)/share
 
-install: install-guest install-ctl
+install: install-guest install-ctl ## install both programs below DESTDIR
 
-install-guest: guest
+install-guest: guest ## install the guest, its dracut module and its units
 	install -D -m 0755 $(GUEST) '$(DESTDIR)$(PREFIX)/bin/glowplug'
 	install -D -m 0644 -t '$(DESTDIR)$(SHARE)/man/man8' man/*.8
 	install -D -m 0755 -t '$(DESTDIR)$(DRACUT_MODULE)' dracut/50glowplug/module-setup.sh
@@ -218,7 +230,7 @@ install-guest: guest
 	for drop_in in systemd/*.conf; do name=$${drop_in##*/}; \
 	    install -D -m 0644 "$$drop_in" '$(DESTDIR)$(UNITS)'/"$${name%.conf}.service.d/50-glowplug.conf" || exit 1; done
 
-install-ctl: ctl
+install-ctl: ctl ## install glowplugctl
 	install -D -m 0755 -t '$(DESTDIR)$(PREFIX)/bin' $(CTL)
 	install -D -m 0644 -t '$(DESTDIR)$(SHARE)/man/man1' man/*.1
 	install -d '$(DESTDIR)$(SHARE)/bash-completion/completions' '$(DESTDIR)$(SHARE)/zsh/site-functions' \
@@ -231,7 +243,7 @@ install-ctl: ctl
 # crates.
 DIST := $(TARGET_DIR)/dist
 REF := HEAD
-dist:
+dist: ## the sources and the vendored crates
 	rm -rf $(DIST) && mkdir -p $(DIST)/.cargo
 	git -c core.abbrev=12 archive --prefix=glowplug-$(RELEASE)/ --output=$(DIST)/glowplug-$(RELEASE).tar.gz $(REF)
 	$(CARGO) vendor --quiet --locked --versioned-dirs $(DIST)/vendor
@@ -242,11 +254,11 @@ dist:
 
 # Both packages are built from the tarballs, offline.
 RPMBUILD := rpmbuild
-rpm: dist
+rpm: dist ## build the RPM packages
 	$(RPMBUILD) -ba --define '_topdir $(abspath $(DIST))/rpm' --define '_sourcedir $(abspath $(DIST))' packaging/glowplug.spec
 
 DPKG_BUILDPACKAGE := dpkg-buildpackage
-deb: dist
+deb: dist ## build the Debian packages
 	mkdir -p $(DIST)/deb
 	for tarball in $(DIST)/*.tar.gz; do tar -xzf $$tarball -C $(DIST)/deb || exit 1; done
 	cd $(DIST)/deb && mv .cargo vendor glowplug-$(RELEASE) && cd glowplug-$(RELEASE) && cp -r packaging/debian debian && \
@@ -257,7 +269,7 @@ deb: dist
 IMAGES := $(TARGET_DIR)/image
 IMAGE := $(IMAGES)/glowplug-controller-v$(RELEASE).tar
 PATHS := --remap-path-prefix=$(CURDIR)=/src --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo
-image: target
+image: target ## build the image of the controller
 	CC_$(subst -,_,$(TARGET))=cc RUSTFLAGS='$(PATHS)' \
 	    $(CARGO) build --locked --release $(CONTROLLER) --target $(TARGET) --target-dir $(IMAGES)
 	packaging/image $(IMAGES)/$(TARGET)/release/glowplug-controller $(IMAGE) $(RELEASE)
@@ -267,7 +279,7 @@ image: target
 SBOM := $(TARGET_DIR)/sbom
 CDX = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(CYCLONEDX)/bin/cargo-cyclonedx cyclonedx -qq --format json \
     --spec-version 1.5 --describe binaries --target $(TARGET)
-sbom: $(CYCLONEDX)/bin/cargo-cyclonedx
+sbom: $(CYCLONEDX)/bin/cargo-cyclonedx ## list the crates of each program
 	rm -rf $(SBOM) && mkdir -p $(SBOM)
 	$(CDX) --no-default-features --features guest && mv glowplug_bin.cdx.json $(SBOM)/glowplug.cdx.json
 	$(CDX) --no-default-features --features host && mv glowplugctl_bin.cdx.json $(SBOM)/glowplugctl.cdx.json
@@ -279,7 +291,7 @@ sbom: $(CYCLONEDX)/bin/cargo-cyclonedx
 # Everything that a release publishes, in one folder.
 RELEASED := $(TARGET_DIR)/glowplug-$(RELEASE)
 release: export RUSTFLAGS := $(PATHS)
-release: dist guest image sbom
+release: dist guest image sbom ## everything that a release publishes
 	rm -rf $(RELEASED) && mkdir -p $(RELEASED)
 	cp $(DIST)/*.tar.gz $(IMAGE) $(SBOM)/* controller/config/clusterctl/*-components.yaml $(RELEASED)
 	cp controller/config/clusterctl/metadata.yaml $(RELEASED)
@@ -291,19 +303,19 @@ release: dist guest image sbom
 # Builds a release twice, each time in a new clone in the same folder: the compiler's names of symbols depend on the folder.
 # Both must have the same bytes.
 TWICE := $(abspath $(TARGET_DIR))/reproducible
-reproducible:
+reproducible: ## build a release twice and compare the bytes
 	rm -rf $(TWICE)
 	for build in one other; do rm -rf $(TWICE)/clone && git clone --quiet . $(TWICE)/clone && \
 	    env -u CARGO_TARGET_DIR $(MAKE) -C $(TWICE)/clone TARGET_DIR=target release && \
 	    mv $(TWICE)/clone/target/glowplug-$(RELEASE) $(TWICE)/$$build || exit 1; done
 	diff -r $(TWICE)/one $(TWICE)/other
 
-setup: target
+setup: target ## install the Debian packages that the tests need
 	tests/setup
 
 target:
 	@if command -v rustup >/dev/null && ! rustup target list --installed | grep -qx '$(TARGET)'; then \
 	    rustup target add '$(TARGET)'; fi
 
-clean:
+clean: ## remove what the build wrote
 	$(CARGO) clean
