@@ -197,6 +197,7 @@ macro_rules! documents {
 documents! {
     readme_md "README.md"
     address_sources_md "docs/address-sources.md"
+    architecture_md "docs/architecture.md"
     cloud_init_md "docs/cloud-init.md"
     controller_md "docs/controller.md"
     enhancement_tests_md "docs/enhancement-tests.md"
