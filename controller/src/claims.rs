@@ -258,14 +258,12 @@ impl Work<'_> {
         }
         let may_release = view.claim.as_ref().is_none_or(IpAddressClaim::is_deleted) || !view.former.is_empty();
         if is_outdated || may_release {
-            let known = view.address.as_ref().map(|address| version_of(&address.metadata));
-            self.read(Kind::Address, &self.kinds.addresses, key, known).await?;
+            self.read(Kind::Address, &self.kinds.addresses, key).await?;
             // The candidates are collected before the claim is read. If the claim that is read has another UID, the
             // candidates no longer exist.
             let mut candidates = self.index().view(key).former;
             candidates.extend(view.claim.as_ref().map(|claim| claim.uid().to_owned()));
-            let known = view.claim.as_ref().map(|claim| version_of(&claim.metadata));
-            self.read(Kind::Claim, &self.kinds.claims, key, known).await?;
+            self.read(Kind::Claim, &self.kinds.claims, key).await?;
             view = self.index().view(key);
             view.former.retain(|uid| candidates.contains(uid));
         }
@@ -273,17 +271,15 @@ impl Work<'_> {
         Ok(view)
     }
 
-    /// Reads an object of a name from the API server into the index, which has the version `known`.
-    async fn read(&self, kind: Kind, resource: &ApiResource, key: &Key, known: Option<u64>) -> Result<(), Error> {
-        let object = ask(self.api(resource, key).get_opt(&key.name)).await?;
-        match (object, known) {
-            (Some(object), _) => drop(self.index().apply(kind, object)),
-            // A watch may have reported a newer object meanwhile. The newer object is kept.
-            (None, Some(known)) if kind == Kind::Address => self.index().forget_address(key, known),
-            (None, Some(known)) => drop(self.index().remove(kind, key, Some(known))),
-            (None, None) => {}
+    /// Reads an object of a name from the API server into the index.
+    async fn read(&self, kind: Kind, resource: &ApiResource, key: &Key) -> Result<(), Error> {
+        loop {
+            let known = self.index().version(kind, key);
+            let object = ask(self.api(resource, key).get_opt(&key.name)).await?;
+            if self.index().take(kind, key, known, object) {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     async fn read_registry(&self, view: &mut View) -> Result<(), Error> {
@@ -440,11 +436,14 @@ impl Work<'_> {
     }
 
     fn take_claim(&self, view: &mut View, object: Object) -> Result<(), Error> {
-        let is_gone = is_gone(&object);
-        self.index().apply(Kind::Claim, object.clone());
-        let claim = IpAddressClaim::read(object).map_err(request::Error::Unreadable)?;
+        let (is_gone, version) = (is_gone(&object), version_of(&object.metadata));
+        let claim = IpAddressClaim::read(object.clone()).map_err(request::Error::Unreadable)?;
+        let mut index = self.index();
         if is_gone {
-            self.index().forget(&view.key, claim.uid());
+            index.end(Kind::Claim, &view.key, version);
+            index.forget(&view.key, claim.uid());
+        } else {
+            index.apply(Kind::Claim, object);
         }
         view.claim = Some(claim);
         Ok(())
@@ -452,11 +451,11 @@ impl Work<'_> {
 
     fn take_address(&self, view: &mut View, object: Object) -> Result<(), Error> {
         let (is_gone, version) = (is_gone(&object), version_of(&object.metadata));
-        self.index().apply(Kind::Address, object.clone());
-        if is_gone {
-            self.index().forget_address(&view.key, version);
+        let address = IpAddress::read(object.clone()).map_err(request::Error::Unreadable)?;
+        match is_gone {
+            true => self.index().end(Kind::Address, &view.key, version),
+            false => drop(self.index().apply(Kind::Address, object)),
         }
-        let address = IpAddress::read(object).map_err(request::Error::Unreadable)?;
         view.address = Some(address).filter(|_| !is_gone);
         Ok(())
     }

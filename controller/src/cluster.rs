@@ -4,6 +4,7 @@ pub mod client;
 pub(crate) mod conditions;
 pub mod events;
 pub mod key;
+pub(crate) mod newest;
 pub mod object;
 pub(crate) mod request;
 pub mod term;

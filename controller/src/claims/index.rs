@@ -1,52 +1,32 @@
 //! State of claims and of the objects on which they depend, from watches and from responses of the API server. Pure:
 //! the input is objects, the output is the names that need a pass.
-//!
-//! Events and responses arrive in any order, so an object never replaces a newer version of itself.
 
 use std::collections::{BTreeMap, BTreeSet};
-
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use k8s_openapi::jiff::Timestamp;
 
 use crate::claims::Facts;
 use crate::claims::decision::{Cluster, Recorded, View};
 use crate::cluster::key::{Key, PoolId};
-use crate::cluster::object::Object;
-use crate::cluster::object::version_of;
+use crate::cluster::newest::Newest;
+use crate::cluster::object::{Object, version_of};
 use crate::kinds::cluster_api::{IpAddress, IpAddressClaim, Version, WATCH_FILTER_LABEL, is_paused};
 
-/// All known objects, by name.
+/// All known objects.
 #[derive(Debug)]
 pub(crate) struct Index {
     version: Version,
     /// Value of the label that selects claims. Empty: claims need no label.
     watch_filter: String,
-    entries: BTreeMap<Key, Entry>,
+    /// Claims and IPAddresses. Only names with a claim or an IPAddress on our pools have objects here.
+    claims: Newest<Key, IpAddressClaim>,
+    addresses: Newest<Key, IpAddress>,
+    /// UIDs of claims of each name that may be gone and may hold an address.
+    former: BTreeMap<Key, BTreeSet<String>>,
     /// Whether each Cluster is paused.
     clusters: BTreeMap<Key, bool>,
     /// Facts about pools, by the name of the pool.
     pools: Facts,
     /// IPAddresses that may be missing from the registry, by pool.
     unrecorded: BTreeSet<(PoolId, Key)>,
-}
-
-/// State of one name. Only names with a claim or an IPAddress on our pools have an entry.
-#[derive(Debug, Default)]
-struct Entry {
-    claim: Option<IpAddressClaim>,
-    address: Option<IpAddress>,
-    /// UIDs of claims that may be gone and may hold an address.
-    former: BTreeSet<String>,
-    /// Versions of a claim and of an IPAddress that are gone. Kept until a watch reports the deletion, because events
-    /// of older versions may arrive before that.
-    ended: Ended,
-}
-
-/// Last known versions of deleted objects.
-#[derive(Debug, Default, PartialEq)]
-struct Ended {
-    claim: Option<u64>,
-    address: Option<u64>,
 }
 
 /// The watched kinds.
@@ -64,7 +44,9 @@ impl Index {
         Self {
             version,
             watch_filter: watch_filter.to_owned(),
-            entries: BTreeMap::new(),
+            claims: Newest::default(),
+            addresses: Newest::default(),
+            former: BTreeMap::new(),
             clusters: BTreeMap::new(),
             pools: Facts::new(),
             unrecorded: BTreeSet::new(),
@@ -104,36 +86,29 @@ impl Index {
             let name = pool.to_string();
             before.get(&name) != self.pools.get(&name)
         };
-        let has_changed = |key: &Key, entry: &Entry| {
-            let pool = entry.claim.as_ref().and_then(|claim| claim.pool.resolve(&key.namespace));
-            pool.is_some_and(|pool| is_changed(&pool))
-        };
-        self.keys(has_changed)
+        self.keys(|key, claim| claim.pool.resolve(&key.namespace).is_some_and(|pool| is_changed(&pool)))
     }
 
     /// Removes an object. Returns the names whose decision may have changed.
     ///
     /// `version` is the last version of the object. `None` when a list no longer has the object.
     pub(crate) fn remove(&mut self, kind: Kind, key: &Key, version: Option<u64>) -> BTreeSet<Key> {
-        let is_gone = |metadata: &ObjectMeta| version.is_none_or(|version| version_of(metadata) <= version);
-        let is_reported = |ended: &mut u64| version.is_none_or(|version| *ended <= version);
         match kind {
             Kind::Claim => {
-                let Some(entry) = self.entries.get_mut(key) else { return BTreeSet::new() };
-                entry.ended.claim.take_if(is_reported);
-                let gone = entry.claim.take_if(|claim| is_gone(&claim.metadata));
-                let names = gone.iter().map(|_| key.clone()).collect();
-                entry.former.extend(gone.map(|claim| claim.uid().to_owned()));
-                self.tidy(key);
-                names
+                let uid = self.claims.get(key).map(|claim| claim.uid().to_owned());
+                if !self.claims.remove(key, version) {
+                    return BTreeSet::new();
+                }
+                uid.into_iter().for_each(|uid| self.note_former(key, uid));
+                [key.clone()].into()
             }
             Kind::Address => {
-                let Some(entry) = self.entries.get_mut(key) else { return BTreeSet::new() };
-                entry.ended.address.take_if(is_reported);
-                let gone = entry.address.take_if(|address| is_gone(&address.metadata));
-                gone.iter().for_each(|address| self.note_recorded(address));
-                self.tidy(key);
-                gone.iter().map(|_| key.clone()).collect()
+                let address = self.addresses.get(key).cloned();
+                if !self.addresses.remove(key, version) {
+                    return BTreeSet::new();
+                }
+                address.iter().for_each(|address| self.note_recorded(address));
+                [key.clone()].into()
             }
             Kind::Cluster => {
                 let before = self.clusters.remove(key);
@@ -142,58 +117,98 @@ impl Index {
         }
     }
 
+    /// Stores the answer to a consistent read. `known` is the version that was known before the read. Returns `false` if
+    /// the answer may be older than a deletion that a watch has reported: the object must be read again.
+    pub(crate) fn take(&mut self, kind: Kind, key: &Key, known: Option<u64>, object: Option<Object>) -> bool {
+        match (object, known) {
+            (Some(_), Some(_)) if self.version(kind, key).is_none() => return false,
+            (Some(object), _) => drop(self.apply(kind, object)),
+            // The watch reports the deletion later.
+            (None, Some(known)) => self.end(kind, key, known),
+            (None, None) => {}
+        }
+        true
+    }
+
+    /// Returns the newest known version of an object. `None`: the object is unknown.
+    pub(crate) fn version(&self, kind: Kind, key: &Key) -> Option<u64> {
+        match kind {
+            Kind::Claim => self.claims.version(key),
+            Kind::Address => self.addresses.version(key),
+            Kind::Cluster => None,
+        }
+    }
+
+    /// Records that the object of a name no longer exists after `version`. The watch reports the deletion later.
+    pub(crate) fn end(&mut self, kind: Kind, key: &Key, version: u64) {
+        match kind {
+            Kind::Claim => {
+                let uid = self.claims.get(key).map(|claim| claim.uid().to_owned());
+                self.claims.forget(key, version);
+                let is_gone = self.claims.get(key).is_none();
+                uid.filter(|_| is_gone).into_iter().for_each(|uid| self.note_former(key, uid));
+            }
+            Kind::Address => {
+                let address = self.addresses.get(key).cloned();
+                self.addresses.forget(key, version);
+                let is_gone = self.addresses.get(key).is_none();
+                address.filter(|_| is_gone).iter().for_each(|address| self.note_recorded(address));
+            }
+            Kind::Cluster => {}
+        }
+    }
+
     /// Records that the claim `uid` of a name holds an address in the ledger. If the claim does not exist, the address
     /// must be released.
     pub(crate) fn note_holder(&mut self, key: &Key, uid: &str) {
-        let entry = self.entries.entry(key.clone()).or_default();
-        if entry.claim.as_ref().is_none_or(|claim| claim.uid() != uid) {
-            entry.former.insert(uid.to_owned());
+        if self.claims.get(key).is_none_or(|claim| claim.uid() != uid) {
+            self.note_former(key, uid.to_owned());
         }
     }
 
-    /// Forgets a claim of a name after all its objects and leases are removed.
+    /// Forgets an earlier claim of a name after all its objects and leases are removed.
     pub(crate) fn forget(&mut self, key: &Key, uid: &str) {
-        if let Some(entry) = self.entries.get_mut(key) {
-            entry.former.remove(uid);
-            let ended = entry.claim.take_if(|claim| claim.uid() == uid);
-            entry.ended.claim = ended.map(|claim| version_of(&claim.metadata)).or(entry.ended.claim);
-            self.tidy(key);
+        if let Some(former) = self.former.get_mut(key) {
+            former.remove(uid);
+            if former.is_empty() {
+                self.former.remove(key);
+            }
         }
-    }
-
-    /// Forgets the IPAddress of a name. A consistent read after `version` did not find it.
-    pub(crate) fn forget_address(&mut self, key: &Key, version: u64) {
-        self.remove(Kind::Address, key, Some(version));
-        self.entries.entry(key.clone()).or_default().ended.address = Some(version);
     }
 
     /// All names. Names of older claims come first.
     pub(crate) fn by_age(&self) -> Vec<Key> {
-        let mut all: Vec<(Timestamp, &Key)> = self.entries.iter().map(|(key, entry)| (entry.created(), key)).collect();
-        all.sort_unstable();
-        all.into_iter().map(|(_, key)| key.clone()).collect()
+        let names: BTreeSet<&Key> = self
+            .claims
+            .iter()
+            .map(|(key, _)| key)
+            .chain(self.addresses.iter().map(|(key, _)| key))
+            .chain(self.former.keys())
+            .collect();
+        let created = |key: &Key| self.claims.get(key).map(IpAddressClaim::created).unwrap_or_default();
+        let mut all: Vec<&Key> = names.into_iter().collect();
+        all.sort_by_key(|key| created(key));
+        all.into_iter().cloned().collect()
     }
 
     /// The names that have a claim. Names of older claims come first.
     pub(crate) fn claimed_by_age(&self) -> Vec<Key> {
-        let has_claim = |key: &Key| self.entries.get(key).is_some_and(|entry| entry.claim.is_some());
-        self.by_age().into_iter().filter(has_claim).collect()
+        self.by_age().into_iter().filter(|key| self.claims.get(key).is_some()).collect()
     }
 
     /// The state of a name, without the part from the registry.
     pub(crate) fn view(&self, key: &Key) -> View {
-        let empty = Entry::default();
-        let entry = self.entries.get(key).unwrap_or(&empty);
-        let claim = entry.claim.as_ref();
+        let (claim, address) = (self.claims.get(key), self.addresses.get(key));
         let uid = claim.map(IpAddressClaim::uid);
-        let owner = entry.address.as_ref().filter(|address| address.is_ours()).and_then(IpAddress::owner);
-        let former = entry.former.iter().map(String::as_str).chain(owner).filter(|former| Some(*former) != uid);
+        let owner = address.filter(|address| address.is_ours()).and_then(IpAddress::owner);
+        let former = self.former.get(key).into_iter().flatten().map(String::as_str).chain(owner);
+        let former = former.filter(|former| Some(*former) != uid);
         let pool = claim.and_then(|claim| claim.pool.resolve(&key.namespace));
         View {
             key: key.clone(),
             version: self.version,
             claim: claim.cloned(),
-            address: entry.address.clone(),
+            address: address.cloned(),
             former: former.map(str::to_owned).collect(),
             cluster: claim.map_or(Cluster::None, |claim| self.cluster_of(claim, &key.namespace)),
             is_watched: claim.is_none_or(|claim| self.is_watched(claim)),
@@ -210,10 +225,9 @@ impl Index {
     pub(crate) fn unrecorded(&self, pool: Option<&PoolId>) -> Vec<(IpAddress, String)> {
         let of_pool = |(id, _): &&(PoolId, Key)| pool.is_none_or(|pool| pool == id);
         let unrecorded = self.unrecorded.iter().filter(of_pool).filter_map(|(_, key)| {
-            let entry = self.entries.get(key)?;
-            let address = entry.address.as_ref()?;
+            let address = self.addresses.get(key)?;
             // The claim of the name, else the claim for which the IPAddress was created.
-            let uid = entry.claim.as_ref().map(IpAddressClaim::uid).or(address.owner())?;
+            let uid = self.claims.get(key).map(IpAddressClaim::uid).or(address.owner())?;
             Some((address.clone(), uid.to_owned()))
         });
         unrecorded.collect()
@@ -233,57 +247,51 @@ impl Index {
     }
 
     fn apply_claim(&mut self, claim: IpAddressClaim) -> BTreeSet<Key> {
-        let key = claim.key();
+        let (key, version) = (claim.key(), version_of(&claim.metadata));
         let is_ours = claim.pool.resolve(&key.namespace).is_some();
-        if !is_ours && !self.entries.contains_key(&key) {
+        if !(is_ours || self.is_known(&key)) || !self.claims.is_news(&key, version) {
             return BTreeSet::new();
         }
-        let entry = self.entries.entry(key.clone()).or_default();
-        if entry.ended.claim.is_some_and(|ended| version_of(&claim.metadata) <= ended) {
-            return BTreeSet::new();
-        }
-        if let Some(known) = &entry.claim {
-            if !is_newer(&claim.metadata, &known.metadata) {
-                return BTreeSet::new();
-            }
-            if known.uid() != claim.uid() {
-                entry.former.insert(known.uid().to_owned());
-            }
-        }
-        entry.claim = Some(claim);
+        let before = self.claims.get(&key).map(|known| known.uid().to_owned()).filter(|uid| uid != claim.uid());
+        before.into_iter().for_each(|uid| self.note_former(&key, uid));
+        self.claims.apply(key.clone(), version, claim);
         [key].into()
     }
 
     fn apply_address(&mut self, address: IpAddress) -> BTreeSet<Key> {
-        let key = address.key();
+        let (key, version) = (address.key(), version_of(&address.metadata));
         let pool = address.pool.resolve(&key.namespace);
-        if pool.is_none() && !self.entries.contains_key(&key) {
+        if !(pool.is_some() || self.is_known(&key)) || !self.addresses.is_news(&key, version) {
             return BTreeSet::new();
         }
-        let entry = self.entries.entry(key.clone()).or_default();
-        let is_known = entry.address.as_ref().is_some_and(|known| !is_newer(&address.metadata, &known.metadata));
-        if is_known || entry.ended.address.is_some_and(|ended| version_of(&address.metadata) <= ended) {
-            return BTreeSet::new();
-        }
-        let is_recorded = entry.address.as_ref().is_some_and(|known| {
+        let is_recorded = self.addresses.get(&key).is_some_and(|known| {
             known.metadata.uid == address.metadata.uid && known.address == address.address && known.pool == address.pool
         });
         if let Some(pool) = pool.filter(|_| !is_recorded && address.is_ours() && address.ip().is_some()) {
             self.unrecorded.insert((pool, key.clone()));
         }
-        entry.address = Some(address);
+        self.addresses.apply(key.clone(), version, address);
         [key].into()
     }
 
+    fn is_known(&self, key: &Key) -> bool {
+        let has_object = self.claims.version(key).is_some() || self.addresses.version(key).is_some();
+        has_object || self.former.contains_key(key)
+    }
+
+    fn note_former(&mut self, key: &Key, uid: String) {
+        self.former.entry(key.clone()).or_default().insert(uid);
+    }
+
     fn of_cluster(&self, cluster: &Key, is_changed: bool) -> BTreeSet<Key> {
-        self.keys(|key, entry| {
-            let name = entry.claim.as_ref().and_then(|claim| claim.cluster.as_ref());
-            is_changed && key.namespace == cluster.namespace && name == Some(&cluster.name)
+        self.keys(|key, claim| {
+            is_changed && key.namespace == cluster.namespace && claim.cluster.as_ref() == Some(&cluster.name)
         })
     }
 
-    fn keys(&self, belongs: impl Fn(&Key, &Entry) -> bool) -> BTreeSet<Key> {
-        self.entries.iter().filter(|(key, entry)| belongs(key, entry)).map(|(key, _)| key.clone()).collect()
+    /// The names of the claims for which `belongs` is `true`.
+    fn keys(&self, belongs: impl Fn(&Key, &IpAddressClaim) -> bool) -> BTreeSet<Key> {
+        self.claims.iter().filter(|(key, claim)| belongs(key, claim)).map(|(key, _)| key.clone()).collect()
     }
 
     fn cluster_of(&self, claim: &IpAddressClaim, namespace: &str) -> Cluster {
@@ -299,32 +307,11 @@ impl Index {
         let label = claim.metadata.labels.as_ref().and_then(|labels| labels.get(WATCH_FILTER_LABEL));
         self.watch_filter.is_empty() || label == Some(&self.watch_filter)
     }
-
-    fn tidy(&mut self, key: &Key) {
-        let is_empty = |entry: &Entry| {
-            let is_unused = entry.claim.is_none() && entry.address.is_none() && entry.former.is_empty();
-            is_unused && entry.ended == Ended::default()
-        };
-        if self.entries.get(key).is_some_and(is_empty) {
-            self.entries.remove(key);
-        }
-    }
-}
-
-// === impl Entry ===
-
-impl Entry {
-    fn created(&self) -> Timestamp {
-        self.claim.as_ref().map(IpAddressClaim::created).unwrap_or_default()
-    }
-}
-
-fn is_newer(one: &ObjectMeta, known: &ObjectMeta) -> bool {
-    version_of(one) > version_of(known)
 }
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::jiff::Timestamp;
     use serde_json::{Value, json};
 
     use super::super::decision::decide;
@@ -376,6 +363,7 @@ mod tests {
     fn a_claim_that_has_ended_is_not_revived_by_a_late_event() {
         let mut index = index();
         index.apply(Kind::Claim, claim("a", "u1", 9));
+        index.end(Kind::Claim, &key("a"), 9);
         index.forget(&key("a"), "u1");
         assert_eq!(index.apply(Kind::Claim, claim("a", "u1", 9)), [].into());
         assert!(index.view(&key("a")).is_empty());
@@ -389,7 +377,7 @@ mod tests {
         assert_eq!(index.remove(Kind::Claim, &key("a"), Some(10)), [key("a")].into());
         assert_eq!(index.view(&key("a")).former, ["u1".to_owned()].into());
         index.forget(&key("a"), "u1");
-        assert!(index.entries.is_empty());
+        assert_eq!(index.by_age(), []);
     }
 
     #[test]

@@ -238,11 +238,12 @@ impl Work<'_> {
             // noted as an earlier one only after this is not a candidate for a release.
             let mut candidates: BTreeSet<String> = view.former.keys().cloned().collect();
             candidates.extend(view.claim.as_ref().map(|claim| claim.uid().to_owned()));
-            let known = view.claim.as_ref().map(|claim| version_of(&claim.metadata));
-            match (ask(self.claims(key).get_opt(&key.name)).await?, known) {
-                (Some(object), _) => drop(self.index().apply(Kind::Claim, object)),
-                (None, Some(known)) => drop(self.index().remove(Kind::Claim, key, Some(known))),
-                (None, None) => {}
+            loop {
+                let known = self.index().version(key);
+                let object = ask(self.claims(key).get_opt(&key.name)).await?;
+                if self.index().take(key, known, object) {
+                    break;
+                }
             }
             view = self.index().view(key);
             view.former.retain(|uid, _| candidates.contains(uid));

@@ -2,39 +2,29 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::jiff::Timestamp;
-
 use crate::claims::ipam::decision::{Recorded, Serving, View};
 use crate::cluster::key::{Key, PoolId};
-use crate::cluster::object::Object;
-use crate::cluster::object::version_of;
+use crate::cluster::newest::Newest;
+use crate::cluster::object::{Object, version_of};
 use crate::kinds::cluster_api::{CLAIM_FINALIZER, has_finalizer};
 use crate::kinds::ipam_claim::{IpamClaim, network_name, vm_of_name};
 use crate::pools::facts::Facts;
 
-/// All known claims, by name.
+/// All known claims.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    entries: BTreeMap<Key, Entry>,
+    claims: Newest<Key, IpamClaim>,
+    /// Claims whose addresses the registry has adopted.
+    adopted: BTreeSet<Key>,
+    /// Claims of each name that may be gone and may hold addresses: the names of their virtual machines, by the UID of the
+    /// claim.
+    former: BTreeMap<Key, BTreeMap<String, BTreeSet<String>>>,
     /// Names of networks, by network attachment definition.
     networks: BTreeMap<Key, String>,
     /// Facts about the pools, by the name of the pool.
     pools: Facts,
     /// Claims whose addresses may be missing from the registry.
     unrecorded: BTreeSet<Key>,
-}
-
-/// State of one name.
-#[derive(Debug, Default)]
-struct Entry {
-    claim: Option<IpamClaim>,
-    /// Whether the registry has adopted the addresses of the claim.
-    is_adopted: bool,
-    /// Claims that may be gone and may hold addresses: the names of their virtual machines, by the UID of the claim.
-    former: BTreeMap<String, BTreeSet<String>>,
-    /// Version of a claim that is gone. Kept until a watch reports the deletion, because events of older versions may
-    /// arrive before that.
-    ended: Option<u64>,
 }
 
 /// The watched kinds.
@@ -63,42 +53,66 @@ impl Index {
         if kind == Kind::Attachment {
             return self.set_network(key.clone(), None);
         }
-        let is_ours = self.concerns(key);
-        let Some(entry) = self.entries.get_mut(key) else { return BTreeSet::new() };
-        entry.ended.take_if(|ended| version.is_none_or(|version| *ended <= version));
-        let gone = entry.claim.take_if(|claim| version.is_none_or(|version| version_of(&claim.metadata) <= version));
-        let names = gone.iter().map(|_| key.clone()).collect();
-        if let Some(claim) = gone {
-            entry.is_adopted = false;
-            if is_ours {
-                entry.former.insert(claim.uid().to_owned(), claim.users());
-            }
-            self.unrecorded.remove(key);
+        let former =
+            self.claims.get(key).filter(|_| self.concerns(key)).map(|claim| (claim.uid().to_owned(), claim.users()));
+        if !self.claims.remove(key, version) {
+            return BTreeSet::new();
         }
-        self.tidy(key);
-        names
+        self.note_absence(key, former);
+        [key.clone()].into()
     }
 
-    /// Removes the claim of a name. The API server has reported that `version` was its last version.
+    /// Stores the answer to a consistent read of a claim, as [`crate::claims::index::Index::take`].
+    pub(crate) fn take(&mut self, key: &Key, known: Option<u64>, object: Option<Object>) -> bool {
+        match (object, known) {
+            (Some(_), Some(_)) if self.version(key).is_none() => return false,
+            (Some(object), _) => drop(self.apply(Kind::Claim, object)),
+            // The watch reports the deletion later.
+            (None, Some(known)) => self.end(key, known),
+            (None, None) => {}
+        }
+        true
+    }
+
+    /// Returns the newest known version of a claim. `None`: the claim is unknown.
+    pub(crate) fn version(&self, key: &Key) -> Option<u64> {
+        self.claims.version(key)
+    }
+
+    /// Records that the claim of a name no longer exists after `version`. The watch reports the deletion later.
     pub(crate) fn end(&mut self, key: &Key, version: u64) {
-        self.remove(Kind::Claim, key, Some(version));
-        self.entries.entry(key.clone()).or_default().ended = Some(version);
+        let former =
+            self.claims.get(key).filter(|_| self.concerns(key)).map(|claim| (claim.uid().to_owned(), claim.users()));
+        self.claims.forget(key, version);
+        if self.claims.get(key).is_none() {
+            self.note_absence(key, former);
+        }
     }
 
-    /// Forgets a claim of a name after all its leases are released.
+    /// Forgets an earlier claim of a name after all its leases are released.
     pub(crate) fn forget(&mut self, key: &Key, uid: &str) {
-        if let Some(entry) = self.entries.get_mut(key) {
-            entry.former.remove(uid);
-            self.tidy(key);
+        if let Some(former) = self.former.get_mut(key) {
+            former.remove(uid);
+            if former.is_empty() {
+                self.former.remove(key);
+            }
         }
     }
 
     /// Records that the claim `uid` of a name holds an address in the ledger. If the claim does not exist, the address
     /// must be released.
     pub(crate) fn note_holder(&mut self, key: &Key, uid: &str) {
-        let entry = self.entries.entry(key.clone()).or_default();
-        if entry.claim.as_ref().is_none_or(|claim| claim.uid() != uid) {
-            entry.former.entry(uid.to_owned()).or_insert_with(|| [vm_of_name(&key.name).to_owned()].into());
+        if self.claims.get(key).is_none_or(|claim| claim.uid() != uid) {
+            let former = self.former.entry(key.clone()).or_default();
+            former.entry(uid.to_owned()).or_insert_with(|| [vm_of_name(&key.name).to_owned()].into());
+        }
+    }
+
+    fn note_absence(&mut self, key: &Key, former: Option<(String, BTreeSet<String>)>) {
+        self.adopted.remove(key);
+        self.unrecorded.remove(key);
+        if let Some((uid, users)) = former {
+            self.former.entry(key.clone()).or_default().insert(uid, users);
         }
     }
 
@@ -116,23 +130,24 @@ impl Index {
 
     /// All names. Names of older claims come first.
     pub(crate) fn by_age(&self) -> Vec<Key> {
-        let created = |entry: &Entry| entry.claim.as_ref().map(IpamClaim::created).unwrap_or_default();
-        let mut all: Vec<(Timestamp, &Key)> = self.entries.iter().map(|(key, entry)| (created(entry), key)).collect();
-        all.sort_unstable();
-        all.into_iter().map(|(_, key)| key.clone()).collect()
+        let names: BTreeSet<&Key> = self.claims.iter().map(|(key, _)| key).chain(self.former.keys()).collect();
+        let created = |key: &Key| self.claims.get(key).map(IpamClaim::created).unwrap_or_default();
+        let mut all: Vec<&Key> = names.into_iter().collect();
+        all.sort_by_key(|key| created(key));
+        all.into_iter().cloned().collect()
     }
 
     /// The state of a name, without the parts from the registry and from consistent reads.
     pub(crate) fn view(&self, key: &Key) -> View {
-        let empty = Entry::default();
-        let entry = self.entries.get(key).unwrap_or(&empty);
-        let uid = entry.claim.as_ref().map(IpamClaim::uid);
-        let former = entry.former.iter().filter(|(former, _)| Some(former.as_str()) != uid);
+        let claim = self.claims.get(key);
+        let uid = claim.map(IpamClaim::uid);
+        let former = self.former.get(key).into_iter().flatten();
+        let former = former.filter(|(former, _)| Some(former.as_str()) != uid);
         View {
             key: key.clone(),
-            claim: entry.claim.clone(),
+            claim: claim.cloned(),
             former: former.map(|(uid, users)| (uid.clone(), users.clone())).collect(),
-            pool: entry.claim.as_ref().map_or(Serving::None, |claim| self.pool_of(claim)),
+            pool: claim.map_or(Serving::None, |claim| self.pool_of(claim)),
             ledger: Recorded::default(),
             problem: None,
             guests: None,
@@ -144,7 +159,7 @@ impl Index {
     /// The claims whose addresses may be missing from the registry, each with its pool.
     pub(crate) fn unrecorded(&self) -> Vec<(IpamClaim, PoolId)> {
         let unrecorded = self.unrecorded.iter().filter_map(|key| {
-            let claim = self.entries.get(key)?.claim.as_ref()?;
+            let claim = self.claims.get(key)?;
             // Several pools of a network record their addresses under one network, so the first of them will do.
             Some((claim.clone(), self.pools_of(claim).into_iter().next()?))
         });
@@ -154,34 +169,28 @@ impl Index {
     /// Records that the registry has the addresses of a claim.
     pub(crate) fn note_recorded(&mut self, key: &Key) {
         self.unrecorded.remove(key);
-        if let Some(entry) = self.entries.get_mut(key) {
-            entry.is_adopted = true;
+        if self.claims.get(key).is_some() {
+            self.adopted.insert(key.clone());
         }
     }
 
     fn apply_claim(&mut self, claim: IpamClaim) -> BTreeSet<Key> {
-        let key = claim.key();
-        let is_ours = self.concerns(&key);
-        let entry = self.entries.entry(key.clone()).or_default();
-        let version = version_of(&claim.metadata);
-        let is_known = entry.claim.as_ref().is_some_and(|known| version <= version_of(&known.metadata));
-        if is_known || entry.ended.is_some_and(|ended| version <= ended) {
+        let (key, version) = (claim.key(), version_of(&claim.metadata));
+        if !self.claims.is_news(&key, version) {
             return BTreeSet::new();
         }
-        let is_recorded =
-            entry.claim.as_ref().is_some_and(|known| known.uid() == claim.uid() && known.ips == claim.ips);
-        if let Some(known) = entry.claim.take().filter(|known| known.uid() != claim.uid()) {
-            entry.is_adopted = false;
-            if is_ours {
-                entry.former.insert(known.uid().to_owned(), known.users());
-            }
+        let known = self.claims.get(&key);
+        let is_recorded = known.is_some_and(|known| known.uid() == claim.uid() && known.ips == claim.ips);
+        if let Some(known) = known.filter(|known| known.uid() != claim.uid()) {
+            let former = self.concerns(&key).then(|| (known.uid().to_owned(), known.users()));
+            self.note_absence(&key, former);
         }
         match (is_recorded, claim.ips.is_empty()) {
             (true, _) => {}
             (false, true) => drop(self.unrecorded.remove(&key)),
             (false, false) => drop(self.unrecorded.insert(key.clone())),
         }
-        entry.claim = Some(claim);
+        self.claims.apply(key.clone(), version, claim);
         [key].into()
     }
 
@@ -197,8 +206,8 @@ impl Index {
     }
 
     fn on_networks(&self, networks: &BTreeSet<&String>) -> BTreeSet<Key> {
-        let is_on = |entry: &Entry| entry.claim.as_ref().is_some_and(|claim| networks.contains(&claim.network));
-        self.entries.iter().filter(|(_, entry)| is_on(entry)).map(|(key, _)| key.clone()).collect()
+        let on_networks = self.claims.iter().filter(|(_, claim)| networks.contains(&claim.network));
+        on_networks.map(|(key, _)| key.clone()).collect()
     }
 
     fn pool_of(&self, claim: &IpamClaim) -> Serving {
@@ -226,17 +235,9 @@ impl Index {
 
     /// Whether a pool serves, or has served, the claim of a name. The claims of other programs need no pass.
     pub(crate) fn concerns(&self, key: &Key) -> bool {
-        let Some(entry) = self.entries.get(key) else { return false };
         let is_ours =
             |claim: &IpamClaim| has_finalizer(&claim.metadata, CLAIM_FINALIZER) || !self.pools_of(claim).is_empty();
-        entry.is_adopted || !entry.former.is_empty() || entry.claim.as_ref().is_some_and(is_ours)
-    }
-
-    fn tidy(&mut self, key: &Key) {
-        let is_empty = |entry: &Entry| entry.claim.is_none() && entry.former.is_empty() && entry.ended.is_none();
-        if self.entries.get(key).is_some_and(is_empty) {
-            self.entries.remove(key);
-        }
+        self.adopted.contains(key) || self.former.contains_key(key) || self.claims.get(key).is_some_and(is_ours)
     }
 }
 
@@ -244,6 +245,7 @@ impl Index {
 mod tests {
     use glowplug::host::claim::is_object_name;
     use glowplug::network::Family;
+    use k8s_openapi::jiff::Timestamp;
     use serde_json::{Value, json};
 
     use super::super::decision::{Guest, RegisteredPool, Step, decide};
