@@ -18,6 +18,7 @@
 //! one when an object changes or after a pause, see [`Ended`].
 
 pub(crate) mod opening;
+pub(crate) mod provider;
 mod queue;
 
 use std::collections::BTreeSet;

@@ -8,53 +8,53 @@
 mod decision;
 mod index;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::{Stream, StreamExt as _, stream};
-use glowplug::host::claim::Record;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use glowplug::host::claim::Machine;
+use ipnetwork::IpNetwork;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, ListParams, Patch, PatchParams};
 use kube::runtime::events::EventType;
-use kube::{Api, Client, Resource as _};
-use serde_json::Value;
-use tokio::sync::watch;
-use tokio::time::sleep;
-use tracing::field::display;
+use kube::{Api, Client};
+use tokio::sync::{mpsc, watch};
 
+use crate::claims::common::{Provider, is_gone};
 use crate::claims::ipam::decision::{Guest, Recorded, Serving, Step, View, decide, record};
 use crate::claims::ipam::index::{Index, Kind};
-use crate::claims::{EARLY, Provider, is_gone, log_adoption, log_keep, log_release};
 use crate::cluster::client::serves;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::{Object, version_of};
-use crate::cluster::request::{self, DISCOVERY, ask, discover, list, stored, until_other};
+use crate::cluster::request::{self, ask, list, stored};
 use crate::cluster::watch::{Change, changes};
 use crate::kinds::ipam_claim::{Failure, IpamClaim, IpsAllocated, ipam_claims, network_attachments};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::instances;
-use crate::ledger::adoption;
 use crate::ledger::types::{Holders, Stopped};
-use crate::passes::{self, ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Names, PASSES, Problem, Until};
+use crate::passes::provider;
+use crate::passes::{ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Problem, Until};
 use crate::pools::facts::Facts;
 
+/// Pause before the next attempt for a claim on a pool that the registry does not have yet.
+const EARLY: Duration = Duration::from_secs(1);
 /// Largest number of instances that are read one by one.
 const MOST_GUESTS: usize = 16;
 /// Maximum number of objects in the response to one list request.
 const PAGE: u32 = 500;
-/// Name of this part in the opening.
-const PART: &str = "IPAMClaims";
-/// The kinds of this part, for log messages.
-const KINDS: &str = "kinds of IPAMClaims";
+const HOLDER: HolderKind = HolderKind::IpamClaim;
 
 /// The provider while the API server serves IPAMClaims.
 struct Work<'p> {
     provider: &'p Provider,
-    kinds: &'p Kinds,
+    kinds: Kinds,
     index: Mutex<Index>,
+    /// Receives the names that need a pass because the pass of another name has adopted their addresses.
+    others: mpsc::UnboundedSender<Key>,
 }
 
 /// The kinds that the API server serves.
@@ -75,26 +75,17 @@ impl Provider {
     /// [`Stopped`]: the registry has ended.
     pub async fn run_ipam_claims(
         &self,
-        mut pools: watch::Receiver<Option<Facts>>,
-        mut served: Holders,
+        pools: watch::Receiver<Option<Facts>>,
+        served: Holders,
         is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
-        let question = || Kinds::discover(&self.client);
-        loop {
-            let found = discover(KINDS, &question).await;
-            let Some(kinds) = &found else {
-                self.opening.claim(PART, Vec::new()).await?;
-                is_ready();
-                sleep(DISCOVERY).await;
-                continue;
-            };
+        let discover = || Kinds::discover(&self.client);
+        let work = |kinds, others| {
             tracing::info!("serving IPAMClaims of pools with serveIPAMClaims");
-            let work = Work { provider: self, kinds, index: Mutex::default() };
-            tokio::select! {
-                result = work.run(&mut pools, &mut served, &is_ready) => return result,
-                () = until_other(KINDS, &question, &found) => {}
-            }
-        }
+            Work { provider: self, kinds, index: Mutex::default(), others }
+        };
+        let part = self.part("IPAMClaims", "kinds of IPAMClaims", "IPAMClaim");
+        provider::run(part, pools, served, discover, work, is_ready).await
     }
 }
 
@@ -114,77 +105,18 @@ impl Kinds {
 
 // === impl Work ===
 
-impl Work<'_> {
-    async fn run(
-        &self,
-        pools: &mut watch::Receiver<Option<Facts>>,
-        served: &mut Holders,
-        is_ready: impl Fn(),
-    ) -> Result<Infallible, Stopped> {
-        let mut changes = Box::pin(self.changes());
-        let mut lists = 1 + usize::from(self.kinds.attachments.is_some());
-        while lists > 0 {
-            let Some((kind, change)) = changes.next().await else { return Err(Stopped) };
-            lists -= usize::from(matches!(change, Change::Listed));
-            self.note_change(kind, change);
-        }
-        // The registry cannot attribute addresses to a pool that it does not have yet.
-        let facts = pools.wait_for(Option::is_some).await.map_err(|_| Stopped)?.clone();
-        self.index().set_pools(facts.unwrap_or_default());
-        passes::start("IPAMClaim", || self.start()).await?;
-        is_ready();
-        self.serve(changes, pools, served).await
-    }
+impl provider::Work for Work<'_> {
+    type Kind = Kind;
+    type Pools = Facts;
 
-    /// Synchronizes the registry with the cluster: adopts the addresses of every claim, and processes the outstanding
-    /// claims in the order of their creation.
-    async fn start(&self) -> Result<(), Error> {
-        let holders = self.provider.registry.holders().await?;
-        let scope = &self.provider.scope;
-        for (holder, _) in holders.into_iter().filter(|(_, kind)| *kind == HolderKind::IpamClaim) {
-            if scope.namespace.is_empty() || scope.namespace == holder.namespace {
-                self.index().note_holder(&Key::of_machine(&holder), &holder.uid);
-            }
-        }
-        self.adopt().await?;
-        let names = self.concerned();
-        let claims = passes::claims("IPAMClaim", names, |key| self.pass(key, Until::Claim)).await?;
-        // A pass may have found other addresses.
-        self.adopt().await?;
-        let claims = claims.into_iter().map(|(_, claim, kind)| (claim, kind)).collect();
-        self.provider.opening.claim(PART, claims).await?;
-        Ok(())
-    }
-
-    async fn serve(
-        &self,
-        changes: impl Stream<Item = (Kind, Change)> + Unpin,
-        pools: &mut watch::Receiver<Option<Facts>>,
-        served: &mut Holders,
-    ) -> Result<Infallible, Stopped> {
-        let changes = changes.map(|(kind, change)| -> Names { Some(self.note_change(kind, change)) });
-        let pools = passes::each_value(pools, |facts| self.index().set_pools(facts.unwrap_or_default()));
-        let served = passes::each_message(served, |holder| [Key::of_machine(&holder)].into());
-        let wakes = stream::select(changes.chain(stream::iter([None])), stream::select(pools, served));
-        let names = self.concerned().into_iter().map(|key| (key, Duration::ZERO));
-        Err(passes::serve("IPAMClaim", names, Box::pin(wakes), |key| self.pass(key, Until::Nothing)).await)
-    }
-
-    /// The changes of all watched kinds. Network attachment definitions of every namespace are watched: a pool names the
-    /// namespace of its network.
-    fn changes(&self) -> impl Stream<Item = (Kind, Change)> + use<'_> {
-        let client = || self.provider.client.clone();
-        let claims = match self.provider.scope.namespace.as_str() {
-            "" => Api::all_with(client(), &self.kinds.claims),
-            namespace => Api::namespaced_with(client(), namespace, &self.kinds.claims),
-        };
-        let attachments = self.kinds.attachments.as_ref().map(|kind| Api::all_with(client(), kind));
+    /// Network attachment definitions of every namespace are watched: a pool names the namespace of its network.
+    fn watches(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
+        let claims = self.provider.in_scope(&self.kinds.claims);
+        let attachments = self.kinds.attachments.as_ref().map(|kind| Api::all_with(self.provider.client.clone(), kind));
         let watches = [(Kind::Claim, Some(claims)), (Kind::Attachment, attachments)].into_iter();
-        let watches = watches.filter_map(|(kind, api)| Some(changes(api?).map(move |change| (kind, change)).boxed()));
-        stream::select_all(watches.collect::<Vec<_>>())
+        watches.filter_map(|(kind, api)| Some(changes(api?).map(move |change| (kind, change)).boxed())).collect()
     }
 
-    /// Updates the index. Returns the names that may need a pass.
     fn note_change(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
         let mut index = self.index();
         let mut names = match change {
@@ -196,10 +128,30 @@ impl Work<'_> {
         names
     }
 
-    /// The names that may need a pass. Names of older claims come first.
-    fn concerned(&self) -> Vec<Key> {
-        let index = self.index();
-        index.by_age().into_iter().filter(|key| index.concerns(key)).collect()
+    fn set_pools(&self, pools: Facts) -> BTreeSet<Key> {
+        self.index().set_pools(pools)
+    }
+
+    fn note_holder(&self, holder: &Machine) -> BTreeSet<Key> {
+        let key = Key::of_machine(holder);
+        if self.provider.has(holder) {
+            self.index().note_holder(&key, &holder.uid);
+        }
+        [key].into()
+    }
+
+    async fn adopt(&self) -> Result<(), Error> {
+        self.adopt_all().await
+    }
+
+    fn claimants(&self, holders: &BTreeMap<Machine, HolderKind>) -> Vec<Key> {
+        // If such a claim no longer exists, its addresses must be released.
+        holders.iter().filter(|(_, kind)| **kind == HOLDER).for_each(|(holder, _)| drop(self.note_holder(holder)));
+        self.concerned()
+    }
+
+    fn names(&self, _: &BTreeMap<Machine, HolderKind>) -> Vec<(Key, Duration)> {
+        self.concerned().into_iter().map(|key| (key, Duration::ZERO)).collect()
     }
 
     /// Makes the requests that the claim of a name needs.
@@ -213,7 +165,7 @@ impl Work<'_> {
                 Step::Wait if view.is_waiting() => return Ok(Ended::waiting(view.ledger.waits)),
                 Step::Wait => return Ok(Ended::Well),
                 Step::Claim(claim) if until == Until::Claim => {
-                    return Ok(Ended::BeforeClaim(claim, HolderKind::IpamClaim));
+                    return Ok(Ended::BeforeClaim(claim, HOLDER));
                 }
                 step => {
                     if !self.apply(step, &mut view).await? {
@@ -223,6 +175,14 @@ impl Work<'_> {
             }
         }
         Err(Error::Endless)
+    }
+}
+
+impl Work<'_> {
+    /// The names that may need a pass. Names of older claims come first.
+    fn concerned(&self) -> Vec<Key> {
+        let index = self.index();
+        index.by_age().into_iter().filter(|key| index.concerns(key)).collect()
     }
 
     /// Collects the state of a name. The claim is read from the API server when `is_outdated`, and when an address may
@@ -238,13 +198,9 @@ impl Work<'_> {
             // noted as an earlier one only after this is not a candidate for a release.
             let mut candidates: BTreeSet<String> = view.former.keys().cloned().collect();
             candidates.extend(view.claim.as_ref().map(|claim| claim.uid().to_owned()));
-            loop {
-                let known = self.index().version(key);
-                let object = ask(self.claims(key).get_opt(&key.name)).await?;
-                if self.index().take(key, known, object) {
-                    break;
-                }
-            }
+            let known = || self.index().version(key);
+            let take = |known, object| self.index().take(key, known, object);
+            self.provider.read(&self.kinds.claims, key, known, take).await?;
             view = self.index().view(key);
             view.former.retain(|uid, _| candidates.contains(uid));
         }
@@ -268,7 +224,7 @@ impl Work<'_> {
     async fn apply(&self, step: Step, view: &mut View) -> Result<bool, Error> {
         let registry = &self.provider.registry;
         let (key, merge) = (view.key.clone(), PatchParams::default());
-        let claims = self.claims(&key);
+        let claims = self.provider.api(&self.kinds.claims, &key);
         match step {
             Step::Wait => {}
             Step::PatchClaim(patch) => {
@@ -285,32 +241,21 @@ impl Work<'_> {
                 self.publish(view, &state);
             }
             Step::ReadGuests(names) => {
-                let api: Api<Object> = Api::namespaced_with(self.provider.client.clone(), &key.namespace, &instances());
-                view.guests = Some(read_guests(&api, names).await?);
+                view.guests = Some(read_guests(&self.provider.api(&instances(), &key), names).await?);
             }
             Step::Adopt(record, network) => {
-                if self.is_leased(&record, &network).await? {
-                    return Err(Error::Behind);
-                }
-                let adoption = registry.adopt(vec![record.clone()], HolderKind::IpamClaim).await?;
-                // If nothing is adopted, the status reports why. Each pass tries again, so a line here would be repeated.
-                if adoption.adopted > 0 {
-                    log_adoption(&[record], &adoption);
-                }
-                let mismatch = adoption.mismatches.first().map(ToString::to_string);
-                let mismatch = mismatch.unwrap_or_else(|| format!("IPAMClaim {key} fits no pool"));
-                view.problem = Some(Problem::Mismatch(mismatch));
+                view.problem = Some(self.provider.adopt(record, &network, HOLDER).await?);
                 self.index().note_recorded(&key);
                 self.read_registry(view).await?;
             }
             Step::Claim(claim) => {
-                self.adopt().await?;
-                let answer = registry.claim(claim, HolderKind::IpamClaim).await?;
+                self.adopt_all().await?;
+                let answer = registry.claim(claim, HOLDER).await?;
                 view.problem = answer.err().map(Problem::Refused);
                 self.read_registry(view).await?;
             }
             Step::Keep(claimant, addresses) => {
-                log_keep(&key, &registry.keep(claimant, addresses).await?);
+                self.provider.keep(&key, claimant, addresses).await?;
                 self.read_registry(view).await?;
             }
             Step::Withdraw => {
@@ -320,8 +265,7 @@ impl Work<'_> {
             }
             Step::Release(holder) => {
                 let uid = holder.uid.clone();
-                let addresses = registry.release(holder, HolderKind::IpamClaim).await?.unwrap_or_default();
-                log_release(&key, &uid, &addresses);
+                let addresses = self.provider.release(holder, HOLDER).await?;
                 view.former.remove(&uid);
                 if view.claim.as_ref().is_some_and(|claim| claim.uid() == uid) {
                     view.is_released = true;
@@ -339,13 +283,12 @@ impl Work<'_> {
     }
 
     /// Makes the registry adopt the addresses of claims that may be missing from the registry.
-    async fn adopt(&self) -> Result<(), Error> {
+    async fn adopt_all(&self) -> Result<(), Error> {
         let unrecorded = self.index().unrecorded();
         if unrecorded.is_empty() {
             return Ok(());
         }
-        let registry = &self.provider.registry;
-        let adoptees = registry.read(move |allocator| {
+        let adoptees = self.provider.registry.read(move |allocator| {
             let adoptee = |(claim, pool): (IpamClaim, PoolId)| {
                 // The registry cannot attribute the addresses to a pool that it does not have yet.
                 let (interface, network) =
@@ -355,39 +298,23 @@ impl Work<'_> {
                 let addresses = claim.addresses().unwrap_or_default();
                 let record = record(&claim, addresses, &pool, interface);
                 let holder = &record.claimant.machine;
-                let is_held = |address: &ipnetwork::IpNetwork| {
-                    allocator.leases_of(holder).any(|(_, held, _)| held == address.ip())
-                };
+                let is_held =
+                    |address: &IpNetwork| allocator.leases_of(holder).any(|(_, held, _)| held == address.ip());
                 let is_known = record.addresses.iter().all(is_held);
                 Some((key, (!is_known).then_some((record, network))))
             };
             unrecorded.into_iter().filter_map(adoptee).collect::<Vec<_>>()
         });
         let (recorded, records): (Vec<Key>, Vec<_>) = adoptees.await?.into_iter().unzip();
-        let records = stream::iter(records.into_iter().flatten()).map(|(record, network)| async move {
-            let is_leased = self.is_leased(&record, &network).await?;
-            Ok((!is_leased).then_some(record))
-        });
-        let records: Vec<Result<Option<Record>, Error>> = records.buffered(PASSES).collect().await;
-        let records: Vec<Record> = records.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
-        if !records.is_empty() {
-            let adoption = registry.adopt(records.clone(), HolderKind::IpamClaim).await?;
-            log_adoption(&records, &adoption);
+        let holders = self.provider.adopt_all(records.into_iter().flatten(), HOLDER).await?;
+        // As for IPAddressClaims, the pass of such a claim may have ended the claim meanwhile.
+        for holder in &holders {
+            // The receiver ends only together with the passes.
+            provider::Work::note_holder(self, holder).into_iter().for_each(|key| drop(self.others.send(key)));
         }
         let mut index = self.index();
         recorded.iter().for_each(|key| index.note_recorded(key));
         Ok(())
-    }
-
-    /// Whether the API server has a lease of an address of the record, which the registry has not received yet.
-    async fn is_leased(&self, record: &Record, network: &str) -> Result<bool, Error> {
-        for address in &record.addresses {
-            let uid = &record.claimant.machine.uid;
-            if adoption::is_leased(&self.provider.client, address.ip(), network, uid).await? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     fn take_claim(&self, view: &mut View, object: Object) {
@@ -409,20 +336,16 @@ impl Work<'_> {
     /// Logs the state that was written into the status, and publishes an event about a problem.
     fn publish(&self, view: &View, state: &IpsAllocated) {
         let pool = match &view.pool {
-            Serving::Pool(pool, _) => Some(display(pool)),
+            Serving::Pool(pool, _) => Some(pool),
             Serving::None | Serving::Several(..) => None,
         };
         match state {
             IpsAllocated::Done(addresses) => {
-                let addresses = list(addresses);
-                tracing::info!(claim = %view.key, pool, addresses, "allocated the addresses of a claim");
                 let created = view.claim.as_ref().map(IpamClaim::created).unwrap_or_default();
-                // The clock of the API server may be ahead.
-                let waited = Timestamp::now().duration_since(created).max(SignedDuration::ZERO);
-                self.provider.metrics.allocation_seconds.observe(waited.as_secs_f64());
+                self.provider.note_allocation(&view.key, pool, created, addresses.iter().copied());
             }
             IpsAllocated::Failed(reason, message) => {
-                tracing::warn!(claim = %view.key, pool, ?reason, "{message}");
+                tracing::warn!(claim = %view.key, pool = pool.map(display), ?reason, "{message}");
                 let reason = match reason {
                     Failure::SubnetExhausted => "IPPoolExhausted",
                     Failure::AddressConflict => "IPAddressConflict",
@@ -435,13 +358,9 @@ impl Work<'_> {
     }
 
     fn publish_event(&self, view: &View, type_: EventType, reason: &str, note: &str) {
-        let Some(claim) = &view.claim else { return };
-        let object = Object { types: None, metadata: claim.metadata.clone(), data: Value::Null };
-        self.provider.events.publish(object.object_ref(&self.kinds.claims), type_, reason, note);
-    }
-
-    fn claims(&self, key: &Key) -> Api<Object> {
-        Api::namespaced_with(self.provider.client.clone(), &key.namespace, &self.kinds.claims)
+        if let Some(claim) = &view.claim {
+            self.provider.publish(&self.kinds.claims, &claim.metadata, type_, reason, note);
+        }
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {

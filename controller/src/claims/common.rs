@@ -1,0 +1,205 @@
+//! What the two kinds of claims share: the provider, and the requests to the registry with their lines in the log.
+
+use std::sync::Arc;
+
+use futures::{StreamExt as _, stream};
+use glowplug::host::allocator::Adoption;
+use glowplug::host::claim::{Claimant, Machine, Record};
+use ipnetwork::IpNetwork;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::{ApiResource};
+use kube::runtime::events::EventType;
+use kube::{Api, Client, Resource as _};
+use serde_json::Value;
+use tracing::field::display;
+
+use crate::cluster::events::Events;
+use crate::cluster::key::{Key, PoolId};
+use crate::cluster::object::Object;
+use crate::cluster::request::{ask, list};
+use crate::kinds::pool::HolderKind;
+use crate::ledger::adoption;
+use crate::ledger::registry::RegistryHandle;
+use crate::metrics::Metrics;
+use crate::passes::opening::Opening;
+use crate::passes::provider::Part;
+use crate::passes::{Error, PASSES, Problem};
+use crate::pools::facts::Scope;
+
+/// The IPAM provider of a leader.
+#[derive(Clone)]
+pub struct Provider {
+    pub(super) client: Client,
+    pub(super) registry: RegistryHandle,
+    pub(super) scope: Scope,
+    events: Events,
+    opening: Opening,
+    metrics: Arc<Metrics>,
+}
+
+// === impl Provider ===
+
+impl Provider {
+    /// A provider for the claims of `scope`. The provider is two parts of `opening`.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        registry: RegistryHandle,
+        opening: Opening,
+        metrics: Arc<Metrics>,
+        scope: Scope,
+    ) -> Self {
+        let events = Events::start(client.clone());
+        Self { client, registry, scope, events, opening, metrics }
+    }
+
+    pub(super) fn part(&self, name: &'static str, kinds: &'static str, noun: &'static str) -> Part<'_> {
+        Part { name, kinds, noun, registry: &self.registry, opening: &self.opening }
+    }
+
+    /// The objects of a kind in the scope of this controller.
+    pub(super) fn in_scope(&self, kind: &ApiResource) -> Api<Object> {
+        match self.scope.namespace.as_str() {
+            "" => Api::all_with(self.client.clone(), kind),
+            namespace => Api::namespaced_with(self.client.clone(), namespace, kind),
+        }
+    }
+
+    /// The objects of a kind in the namespace of a name.
+    pub(super) fn api(&self, kind: &ApiResource, key: &Key) -> Api<Object> {
+        Api::namespaced_with(self.client.clone(), &key.namespace, kind)
+    }
+
+    /// Whether the claim of a holder is in the scope of this controller.
+    pub(super) fn has(&self, holder: &Machine) -> bool {
+        self.scope.namespace.is_empty() || self.scope.namespace == holder.namespace
+    }
+
+    /// Reads an object into an index. `known` returns the version in the index, and `take` stores the answer: `false` if the
+    /// object must be read again.
+    pub(super) async fn read(
+        &self,
+        kind: &ApiResource,
+        key: &Key,
+        known: impl Fn() -> Option<u64>,
+        take: impl Fn(Option<u64>, Option<Object>) -> bool,
+    ) -> Result<(), Error> {
+        loop {
+            let before = known();
+            let object = ask(self.api(kind, key).get_opt(&key.name)).await?;
+            if take(before, object) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes the registry adopt the records that no other leader has adopted, each with its network. Returns the holders of
+    /// these records.
+    pub(super) async fn adopt_all(
+        &self,
+        records: impl IntoIterator<Item = (Record, String)>,
+        kind: HolderKind,
+    ) -> Result<Vec<Machine>, Error> {
+        let records = stream::iter(records).map(|(record, network)| async move {
+            let is_leased = self.is_leased(&record, &network).await?;
+            Ok((!is_leased).then_some(record))
+        });
+        let records: Vec<Result<Option<Record>, Error>> = records.buffered(PASSES).collect().await;
+        let records: Vec<Record> = records.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
+        if !records.is_empty() {
+            let adoption = self.registry.adopt(records.clone(), kind).await?;
+            log_adoption(&records, &adoption);
+        }
+        Ok(records.into_iter().map(|record| record.claimant.machine).collect())
+    }
+
+    /// Makes the registry adopt the record of a claim. Returns why the claim may still not hold its addresses.
+    pub(super) async fn adopt(&self, record: Record, network: &str, kind: HolderKind) -> Result<Problem, Error> {
+        if self.is_leased(&record, network).await? {
+            return Err(Error::Behind);
+        }
+        let adoption = self.registry.adopt(vec![record.clone()], kind).await?;
+        let mismatch = adoption.mismatches.first().map(ToString::to_string);
+        let mismatch = mismatch.unwrap_or_else(|| format!("{} fits no pool", record.source));
+        // If nothing is adopted, the status reports why. Each pass tries again, so a line here would be repeated.
+        if adoption.adopted > 0 {
+            log_adoption(&[record], &adoption);
+        }
+        Ok(Problem::Mismatch(mismatch))
+    }
+
+    /// Whether the API server has a lease of an address of the record, which the registry has not received yet.
+    async fn is_leased(&self, record: &Record, network: &str) -> Result<bool, Error> {
+        for address in &record.addresses {
+            let uid = &record.claimant.machine.uid;
+            if adoption::is_leased(&self.client, address.ip(), network, uid).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Releases the addresses of a claimant other than `addresses`, because two leaders have allocated addresses to it.
+    pub(super) async fn keep(
+        &self,
+        claim: &Key,
+        claimant: Claimant,
+        addresses: Vec<std::net::IpAddr>,
+    ) -> Result<(), Error> {
+        let released = self.registry.keep(claimant, addresses).await?;
+        tracing::info!(%claim, addresses = list(released), "released addresses that the claim never got");
+        Ok(())
+    }
+
+    /// Releases everything that a claim holds, and returns the addresses. Users can write the UID of any object into an
+    /// object with the name of a claim, so a holder of another kind releases nothing.
+    pub(super) async fn release(&self, holder: Machine, kind: HolderKind) -> Result<Vec<IpNetwork>, Error> {
+        let (claim, uid) = (Key::of_machine(&holder), holder.uid.clone());
+        let addresses = self.registry.release(holder, kind).await?.unwrap_or_default();
+        if !addresses.is_empty() {
+            tracing::info!(%claim, uid, addresses = list(&addresses), "released the addresses of a claim");
+        }
+        Ok(addresses)
+    }
+
+    /// Logs that a claim has its addresses, and records how long the claim waited. Success has no event, which would be one
+    /// more write for each claim: the status has the same information.
+    pub(super) fn note_allocation(
+        &self,
+        claim: &Key,
+        pool: Option<&PoolId>,
+        created: Timestamp,
+        addresses: impl IntoIterator<Item = IpNetwork>,
+    ) {
+        let (pool, addresses) = (pool.map(display), list(addresses));
+        tracing::info!(%claim, pool, addresses, "allocated the addresses of a claim");
+        // The clock of the API server may be ahead.
+        let waited = Timestamp::now().duration_since(created).max(SignedDuration::ZERO);
+        self.metrics.allocation_seconds.observe(waited.as_secs_f64());
+    }
+
+    /// Publishes an event about a claim.
+    pub(super) fn publish(&self, kind: &ApiResource, claim: &ObjectMeta, type_: EventType, reason: &str, note: &str) {
+        let object = Object { types: None, metadata: claim.clone(), data: Value::Null };
+        self.events.publish(object.object_ref(kind), type_, reason, note);
+    }
+}
+
+/// Logs what the registry adopted: a line for each claim, and a line for each address that does not fit.
+fn log_adoption(records: &[Record], adoption: &Adoption) {
+    for (holder, addresses) in adoption::adopted(records, adoption) {
+        let (claim, addresses) = (Key::of_machine(&holder), list(addresses));
+        tracing::info!(%claim, uid = holder.uid, addresses, "adopted the recorded addresses of a claim");
+    }
+    for mismatch in &adoption.mismatches {
+        let claim = Key::of_machine(&mismatch.claimant.machine);
+        tracing::warn!(%claim, %mismatch, "a record of a claim does not fit");
+    }
+}
+
+/// Whether the object is gone after a write that removed its last finalizer.
+pub(super) fn is_gone(object: &Object) -> bool {
+    let finalizers = object.metadata.finalizers.as_ref();
+    object.metadata.deletion_timestamp.is_some() && finalizers.is_none_or(Vec::is_empty)
+}

@@ -1,0 +1,150 @@
+//! The loop of each part of a leader that serves objects: discovers the kinds, lists and watches their objects, waits for
+//! the pools, adopts the records, processes the outstanding claims in the order of their creation, then runs passes until
+//! the API server serves other kinds or the registry ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::future::Future;
+use std::time::Duration;
+
+use futures::stream::BoxStream;
+use futures::{StreamExt as _, stream};
+use glowplug::host::claim::Machine;
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
+
+use crate::cluster::key::Key;
+use crate::cluster::request::{self, DISCOVERY};
+use crate::cluster::watch::Change;
+use crate::kinds::pool::HolderKind;
+use crate::ledger::registry::RegistryHandle;
+use crate::ledger::types::{Holders, Stopped};
+use crate::passes::opening::Opening;
+use crate::passes::{Ended, Error, Names, Until, claims, each_message, each_value, serve, start};
+
+/// A part of a leader.
+pub(crate) struct Part<'p> {
+    /// Name of the part in [`Opening::claim`].
+    pub(crate) name: &'static str,
+    /// Noun for the kinds in log messages. Example: `kinds of KubeVirt`.
+    pub(crate) kinds: &'static str,
+    /// Noun for a served object in log messages. Example: `machine`.
+    pub(crate) noun: &'static str,
+    pub(crate) registry: &'p RegistryHandle,
+    pub(crate) opening: &'p Opening,
+}
+
+/// What a part does with its objects, as long as the API server serves the same kinds. Each name is the name of an object
+/// that may need a pass.
+pub(crate) trait Work {
+    type Kind: Copy + 'static;
+    /// The pools, or what the part must know of them.
+    type Pools: Clone;
+
+    /// Watches each kind.
+    fn watches(&self) -> Vec<BoxStream<'static, (Self::Kind, Change)>>;
+
+    /// Updates the index. Returns the names that may need a pass.
+    fn note_change(&self, kind: Self::Kind, change: Change) -> BTreeSet<Key>;
+
+    /// Stores the pools. Returns the names that may need a pass.
+    fn set_pools(&self, pools: Self::Pools) -> BTreeSet<Key>;
+
+    /// Notes that an object holds addresses. Returns the names that may need a pass.
+    fn note_holder(&self, holder: &Machine) -> BTreeSet<Key>;
+
+    /// Lets the registry adopt the addresses that objects record and no lease has.
+    async fn adopt(&self) -> Result<(), Error>;
+
+    /// The names with an outstanding claim. Names of older objects come first.
+    fn claimants(&self, holders: &BTreeMap<Machine, HolderKind>) -> Vec<Key>;
+
+    /// The names that get a pass after the start, each with the pause before it.
+    fn names(&self, holders: &BTreeMap<Machine, HolderKind>) -> Vec<(Key, Duration)>;
+
+    /// Makes the requests that a name needs.
+    async fn pass(&self, key: Key, until: Until) -> Result<Ended, Error>;
+}
+
+/// Runs a part until the future is dropped. Calls `is_ready` after the claims of the objects that existed at the start are
+/// processed.
+///
+/// `pools` has the pools after the registry has them, and `served` reports the holders with new addresses. `discover` asks
+/// which kinds the API server serves; `None`: the part has nothing to do. The work sends the names that need a pass because
+/// the pass of another name has changed their state.
+///
+/// # Errors
+///
+/// [`Stopped`]: the registry has ended.
+pub(crate) async fn run<K, F, W>(
+    part: Part<'_>,
+    mut pools: watch::Receiver<Option<W::Pools>>,
+    mut served: Holders,
+    discover: impl Fn() -> F,
+    work: impl Fn(K, mpsc::UnboundedSender<Key>) -> W,
+    is_ready: impl Fn(),
+) -> Result<Infallible, Stopped>
+where
+    K: Clone + PartialEq,
+    F: Future<Output = Result<Option<K>, request::Error>>,
+    W: Work,
+{
+    loop {
+        let found = request::discover(part.kinds, &discover).await;
+        let Some(kinds) = found.clone() else {
+            part.opening.claim(part.name, Vec::new()).await?;
+            is_ready();
+            sleep(DISCOVERY).await;
+            continue;
+        };
+        let (others, mut of_others) = mpsc::unbounded_channel();
+        let work = work(kinds, others);
+        tokio::select! {
+            result = run_kinds(&part, &work, &mut pools, (&mut served, &mut of_others), &is_ready) => return result,
+            () = request::until_other(part.kinds, &discover, &found) => {}
+        }
+    }
+}
+
+/// Serves the objects of the same kinds.
+async fn run_kinds<W: Work>(
+    part: &Part<'_>,
+    work: &W,
+    pools: &mut watch::Receiver<Option<W::Pools>>,
+    (served, of_others): (&mut Holders, &mut mpsc::UnboundedReceiver<Key>),
+    is_ready: impl Fn(),
+) -> Result<Infallible, Stopped> {
+    let watches = work.watches();
+    let mut lists = watches.len();
+    let mut changes = stream::select_all(watches);
+    while lists > 0 {
+        let Some((kind, change)) = changes.next().await else { return Err(Stopped) };
+        lists -= usize::from(matches!(change, Change::Listed));
+        work.note_change(kind, change);
+    }
+    // The registry cannot attribute a record to a pool that it does not have yet.
+    let first = pools.wait_for(Option::is_some).await.map_err(|_| Stopped)?.clone();
+    first.map(|pools| work.set_pools(pools));
+    start(part.noun, || open(part, work)).await?;
+    is_ready();
+    let names = work.names(&part.registry.holders().await?);
+    let changes = changes.map(|(kind, change)| -> Names { Some(work.note_change(kind, change)) });
+    let pools = each_value(pools, |pools| pools.map(|pools| work.set_pools(pools)).unwrap_or_default());
+    let served = each_message(served, |holder| work.note_holder(&holder));
+    let of_others = each_message(of_others, |key| [key].into());
+    let messages = stream::select(served, of_others);
+    let wakes = stream::select(changes.chain(stream::iter([None])), stream::select(pools, messages));
+    Err(serve(part.noun, names, Box::pin(wakes), |key| work.pass(key, Until::Nothing)).await)
+}
+
+/// Synchronizes the registry with the cluster: adopts every record, and processes the outstanding claims in the order of
+/// their creation. Addresses of deleted objects are released later, because each of them needs requests of its own.
+async fn open<W: Work>(part: &Part<'_>, work: &W) -> Result<(), Error> {
+    work.adopt().await?;
+    let names = work.claimants(&part.registry.holders().await?);
+    let claims = claims(part.noun, names, |key| work.pass(key, Until::Claim)).await?;
+    // A pass may have found another record.
+    work.adopt().await?;
+    part.opening.claim(part.name, claims.into_iter().map(|(_, claim, kind)| (claim, kind)).collect()).await?;
+    Ok(())
+}
