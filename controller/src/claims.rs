@@ -28,7 +28,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
 pub use crate::claims::common::Provider;
-use crate::claims::common::is_gone;
+use crate::claims::common::{is_gone, json_patch};
 use crate::claims::decision::{Adoptee, Recorded, Step, View, decide};
 use crate::claims::index::{Index, Kind};
 use crate::cluster::key::{Key, PoolId};
@@ -217,7 +217,7 @@ impl Work<'_> {
                 self.take_claim(view, object)?;
             }
             Step::PatchStatus(patch, readiness) => {
-                let answer = ask(claims.patch_status(&key.name, &merge, &Patch::Merge(patch))).await;
+                let answer = ask(claims.patch_status(&key.name, &merge, &json_patch(patch)?)).await;
                 let Some(object) = stored(answer)? else { return Ok(false) };
                 self.take_claim(view, object)?;
                 view.is_status_written = true;

@@ -8,7 +8,7 @@ use glowplug::host::claim::{Claimant, Machine, Record};
 use ipnetwork::IpNetwork;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::api::{ApiResource};
+use kube::api::{ApiResource, Patch};
 use kube::runtime::events::EventType;
 use kube::{Api, Client, Resource as _};
 use serde_json::Value;
@@ -17,7 +17,7 @@ use tracing::field::display;
 use crate::cluster::events::Events;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
-use crate::cluster::request::{ask, list};
+use crate::cluster::request::{self, ask, list};
 use crate::kinds::pool::HolderKind;
 use crate::ledger::adoption;
 use crate::ledger::registry::RegistryHandle;
@@ -202,4 +202,9 @@ fn log_adoption(records: &[Record], adoption: &Adoption) {
 pub(super) fn is_gone(object: &Object) -> bool {
     let finalizers = object.metadata.finalizers.as_ref();
     object.metadata.deletion_timestamp.is_some() && finalizers.is_none_or(Vec::is_empty)
+}
+
+/// A JSON patch.
+pub(super) fn json_patch(patch: Value) -> Result<Patch<()>, request::Error> {
+    serde_json::from_value(patch).map(Patch::Json).map_err(request::Error::Unreadable)
 }

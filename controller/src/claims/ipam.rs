@@ -24,7 +24,7 @@ use kube::runtime::events::EventType;
 use kube::{Api, Client};
 use tokio::sync::{mpsc, watch};
 
-use crate::claims::common::{Provider, is_gone};
+use crate::claims::common::{Provider, is_gone, json_patch};
 use crate::claims::ipam::decision::{Guest, Recorded, Serving, Step, View, decide, record};
 use crate::claims::ipam::index::{Index, Kind};
 use crate::cluster::client::serves;
@@ -233,7 +233,7 @@ impl Work<'_> {
                 self.take_claim(view, object);
             }
             Step::PatchStatus(patch, state) => {
-                let answer = ask(claims.patch_status(&key.name, &merge, &Patch::Merge(patch))).await;
+                let answer = ask(claims.patch_status(&key.name, &merge, &json_patch(patch)?)).await;
                 let Some(object) = stored(answer)? else { return Ok(false) };
                 self.take_claim(view, object);
                 (view.is_status_written, view.guests) = (true, None);

@@ -1,9 +1,10 @@
 //! Objects as the API server sends them in lists, in watches, in responses and to webhooks.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
 use kube::api::{ApiResource, TypeMeta};
 use kube::core::DynamicResourceScope;
@@ -169,6 +170,43 @@ impl Resource for Object {
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
+    }
+}
+
+/// Returns metadata without the members that no decision reads. Of labels and annotations, only these names are kept, and of
+/// the owners only those of these kinds: users write any number of them.
+pub(crate) fn trimmed(metadata: ObjectMeta, names: &[&str], owners: &[&str]) -> ObjectMeta {
+    let ObjectMeta {
+        namespace,
+        name,
+        uid,
+        resource_version,
+        generation,
+        creation_timestamp,
+        deletion_timestamp,
+        finalizers,
+        ..
+    } = metadata;
+    let kept = |all: Option<BTreeMap<String, String>>| {
+        let all = all.unwrap_or_default().into_iter().filter(|(name, _)| names.contains(&name.as_str()));
+        Some(all.collect()).filter(|kept: &BTreeMap<_, _>| !kept.is_empty())
+    };
+    let owners = metadata.owner_references.map(|all| {
+        all.into_iter().filter(|owner| owners.contains(&owner.kind.as_str())).collect::<Vec<OwnerReference>>()
+    });
+    ObjectMeta {
+        namespace,
+        name,
+        uid,
+        resource_version,
+        generation,
+        creation_timestamp,
+        deletion_timestamp,
+        finalizers,
+        labels: kept(metadata.labels),
+        annotations: kept(metadata.annotations),
+        owner_references: owners.filter(|owners| !owners.is_empty()),
+        ..ObjectMeta::default()
     }
 }
 

@@ -15,11 +15,11 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, GroupVersionKind};
 use kube::{Client, ResourceExt as _};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::cluster::client::serves;
+use crate::cluster::conditions::Stored;
 use crate::cluster::key::{Key, PoolId};
-use crate::cluster::object::Object;
+use crate::cluster::object::{Object, trimmed};
 use crate::kinds::pool::{CLUSTER_LABEL, GROUP as POOL_GROUP, GlobalStaticIPPool, StaticIPPool};
 
 /// API group of claims and addresses.
@@ -39,6 +39,12 @@ pub const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
 /// Label that selects the controller of an object, when several controllers run.
 pub const WATCH_FILTER_LABEL: &str = "cluster.x-k8s.io/watch-filter";
 
+/// The lists of conditions of a claim: the list of its version, and the list in the form of the other version.
+const CONDITIONS: [&[&str]; 3] = [
+    &["status", "conditions"],
+    &["status", "deprecated", "v1beta1", "conditions"],
+    &["status", "v1beta2", "conditions"],
+];
 /// Finalizers of Kubernetes itself. They define how dependents are deleted. They do not mean that an object is in use.
 const GARBAGE_COLLECTION: [&str; 2] = ["foregroundDeletion", "orphan"];
 
@@ -80,20 +86,24 @@ pub struct PoolRef {
 /// A claim for one address of one family.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IpAddressClaim {
-    /// Metadata, without managed fields.
+    /// The members of the metadata that decisions read.
     pub metadata: ObjectMeta,
     /// The pool from which the claim requests an address.
     pub pool: PoolRef,
     /// Name of the Cluster to which the claim belongs. `None`: the claim belongs to no Cluster.
     pub cluster: Option<String>,
-    /// The stored status; null without a status.
-    pub(crate) status: Value,
+    /// Whether the claim has a status.
+    pub(crate) has_status: bool,
+    /// Whether the status names the IPAddress of the claim.
+    pub(crate) has_address: bool,
+    /// The condition `Ready` in each list: in `status`, `status.deprecated.v1beta1` and `status.v1beta2`.
+    pub(crate) conditions: [Stored; 3],
 }
 
 /// An IPAddress: the address that a claim received.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IpAddress {
-    /// Metadata, without managed fields.
+    /// The members of the metadata that decisions read.
     pub metadata: ObjectMeta,
     /// The pool of the address.
     pub pool: PoolRef,
@@ -231,12 +241,17 @@ impl IpAddressClaim {
     ///
     /// The specification does not have the expected structure.
     pub fn read(object: Object) -> Result<Self, serde_json::Error> {
-        let (metadata, mut data) = (without_managers(object.metadata), object.data);
+        let (metadata, mut data) = (object.metadata, object.data);
         let ClaimSpec { pool_ref, cluster_name } = serde_json::from_value(data["spec"].take())?;
         let labels = metadata.labels.as_ref();
         let cluster = [Some(cluster_name), labels.and_then(|labels| labels.get(CLUSTER_LABEL).cloned())];
         let cluster = cluster.into_iter().flatten().find(|name| !name.is_empty());
-        Ok(Self { metadata, pool: pool_ref, cluster, status: data["status"].take() })
+        let status = &data["status"];
+        let has_address = metadata.name.is_some() && status["addressRef"]["name"].as_str() == metadata.name.as_deref();
+        let conditions = CONDITIONS.map(|path| Stored::read(&data, path, "Ready"));
+        let names = [WATCH_FILTER_LABEL, PAUSED_ANNOTATION, FAMILY_ANNOTATION, REQUEST_ANNOTATION];
+        let metadata = trimmed(metadata, &names, &[]);
+        Ok(Self { metadata, pool: pool_ref, cluster, has_status: status.is_object(), has_address, conditions })
     }
 
     /// Namespace and name of the claim.
@@ -299,7 +314,7 @@ impl IpAddress {
     ///
     /// The specification does not have the expected structure.
     pub fn read(object: Object) -> Result<Self, serde_json::Error> {
-        let (metadata, mut data) = (without_managers(object.metadata), object.data);
+        let (metadata, mut data) = (trimmed(object.metadata, &[], &["IPAddressClaim"]), object.data);
         let AddressSpec { pool_ref, claim_ref, address, prefix, gateway } =
             serde_json::from_value(data["spec"].take())?;
         Ok(Self { metadata, pool: pool_ref, claim: claim_ref.name, address, prefix, gateway })
@@ -364,13 +379,9 @@ pub fn pool_kind(pool: &PoolId) -> ApiResource {
     }
 }
 
-fn without_managers(metadata: ObjectMeta) -> ObjectMeta {
-    ObjectMeta { managed_fields: None, ..metadata }
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::cluster::conditions::{contains, head, set_condition};
+use crate::cluster::conditions::{head, status_patch};
 use crate::kinds::cluster_api::{IpAddressClaim, Version};
 
 /// State of the condition `Ready` of a claim.
@@ -78,36 +78,32 @@ impl NotReady {
 // === impl IpAddressClaim ===
 
 impl IpAddressClaim {
-    /// The merge patch that sets this readiness in the status. `None` when the status already has this readiness.
+    /// The JSON patch that sets this readiness in the status. `None` when the status already has this readiness.
     ///
-    /// The patch has the version of the claim, because it replaces whole lists. Conditions of other controllers are
-    /// kept. `now` is the time of a transition.
+    /// Conditions of other controllers are kept. `now` is the time of a transition.
     #[must_use]
     pub fn status_patch(&self, version: Version, readiness: &Readiness, now: Timestamp) -> Option<Value> {
         let (current, old) = match version {
-            Version::V1Beta2 => ("/conditions", "/deprecated/v1beta1/conditions"),
-            Version::V1Beta1 => ("/v1beta2/conditions", "/conditions"),
+            Version::V1Beta2 => (0, 1),
+            Version::V1Beta1 => (2, 0),
         };
-        let wanted = [(current, Form::Current), (old, Form::Old)].map(|(path, form)| {
-            let stored = self.status.pointer(path).unwrap_or(&Value::Null);
-            set_condition(stored, readiness.condition(form, self.metadata.generation), now)
-        });
-        let [current, old] = wanted;
-        let mut status = match version {
-            Version::V1Beta2 => json!({"conditions": current, "deprecated": {"v1beta1": {"conditions": old}}}),
-            Version::V1Beta1 => json!({"conditions": old, "v1beta2": {"conditions": current}}),
+        let condition = |(list, form): (usize, Form)| {
+            self.conditions[list].set(readiness.condition(form, self.metadata.generation), now)
         };
-        if *readiness == Readiness::Ready {
-            status["addressRef"] = json!({"name": self.metadata.name});
+        let mut operations: Vec<Value> =
+            [(current, Form::Current), (old, Form::Old)].into_iter().filter_map(condition).collect();
+        if *readiness == Readiness::Ready && !self.has_address {
+            let address = json!({"name": self.metadata.name});
+            operations.push(json!({"op": "add", "path": "/status/addressRef", "value": address}));
         }
-        (!contains(&self.status, &status))
-            .then(|| json!({"metadata": {"resourceVersion": self.metadata.resource_version}, "status": status}))
+        status_patch(&self.metadata, self.has_status, operations)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::conditions::patched;
 
     const EARLIER: &str = "1970-01-01T00:00:05Z";
     const NOW: &str = "1970-01-01T00:01:40Z";
@@ -121,8 +117,10 @@ mod tests {
         IpAddressClaim::read(serde_json::from_value(object).unwrap()).unwrap()
     }
 
+    /// The status after the patch of a claim.
     fn patch(version: Version, status: &Value, readiness: &Readiness) -> Option<Value> {
-        claim(status).status_patch(version, readiness, Timestamp::from_second(100).unwrap())
+        let patch = claim(status).status_patch(version, readiness, Timestamp::from_second(100).unwrap())?;
+        Some(patched(status, &patch))
     }
 
     fn exhausted() -> Readiness {
@@ -130,7 +128,7 @@ mod tests {
     }
 
     fn wanted(status: &Value) -> Option<Value> {
-        Some(json!({"metadata": {"resourceVersion": "7"}, "status": status}))
+        Some(status.clone())
     }
 
     #[test]
@@ -167,13 +165,24 @@ mod tests {
         let message = "No available IPs in pool for interface eno101";
         let ready = json!({"type": "Ready", "status": "False", "reason": "PoolExhausted", "message": message,
                            "observedGeneration": 2, "lastTransitionTime": EARLIER});
-        assert_eq!(patch["status"]["conditions"], json!([ready, other]));
+        assert_eq!(patch["conditions"], json!([ready, other]));
+    }
+
+    #[test]
+    fn a_claim_does_not_keep_the_conditions_of_others() {
+        let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": EARLIER});
+        let status = |others: usize| {
+            let other = json!({"type": "Other", "status": "False", "message": "x".repeat(100)});
+            let conditions: Vec<Value> = [ready.clone()].into_iter().chain(vec![other; others]).collect();
+            json!({"conditions": conditions, "unknown": "x".repeat(others)})
+        };
+        assert_eq!(claim(&status(10_000)), claim(&status(1)));
     }
 
     #[test]
     fn a_long_message_is_cut_between_characters() {
         let long = Readiness::NotReady(NotReady::AllocationFailed, "é".repeat(10_000));
         let patch = patch(Version::V1Beta2, &json!({}), &long).unwrap();
-        assert_eq!(patch["status"]["conditions"][0]["message"], "é".repeat(5_120));
+        assert_eq!(patch["conditions"][0]["message"], "é".repeat(5_120));
     }
 }

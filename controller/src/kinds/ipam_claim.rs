@@ -17,28 +17,36 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
-use crate::cluster::conditions::{contains, head, set_condition};
+use crate::cluster::conditions::{Stored, head, status_patch};
 use crate::cluster::key::Key;
-use crate::cluster::object::Object;
+use crate::cluster::object::{Object, trimmed};
+use crate::kinds::cluster_api::REQUEST_ANNOTATION;
 
 /// Label of a claim with the name of its virtual machine. ipam-extensions sets the label.
 pub const VM_LABEL: &str = "kubevirt.io/vm";
 /// Maximum number of addresses that are read from the status of a claim. A valid claim has one of each family.
 const MAX_IPS: usize = 16;
+/// Maximum number of characters that are read of an address.
+const MAX_IP: usize = 64;
+/// Kinds of the owners of a claim that are read.
+const OWNERS: [&str; 2] = ["VirtualMachine", "VirtualMachineInstance"];
 
 /// An IPAMClaim.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IpamClaim {
-    /// Metadata, without managed fields.
+    /// The members of the metadata that decisions read.
     pub metadata: ObjectMeta,
     /// Name of the network: `name` in the configuration of the network attachment definition.
     pub network: String,
-    /// The addresses in the status, as stored: `ip/prefix`.
+    /// The addresses in the status, as stored: `ip/prefix`. At most 16, of at most 64 characters each.
     pub ips: Vec<String>,
     /// Reason and message of the condition `IPsAllocated` when it is `False`. `None`: the provider reports no problem.
     pub problem: Option<(String, String)>,
-    /// The stored status; null without a status.
-    status: Value,
+    /// Whether the claim has a status.
+    has_status: bool,
+    /// Whether the status has a list of addresses.
+    has_ips: bool,
+    condition: Stored,
 }
 
 /// State of the condition `IPsAllocated` of a claim, and of the addresses in its status.
@@ -106,18 +114,21 @@ impl IpamClaim {
     /// Reads a claim.
     #[must_use]
     pub fn read(object: Object) -> Self {
-        let metadata = ObjectMeta { managed_fields: None, ..object.metadata };
         let status = &object.data["status"];
         let ips = status["ips"].as_array().into_iter().flatten().take(MAX_IPS);
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let text = |value: &Value| head(value.as_str().unwrap_or_default()).to_owned();
+        // A longer text is no address.
+        let ip = |value: &Value| -> String { value.as_str().unwrap_or_default().chars().take(MAX_IP).collect() };
         let conditions = status["conditions"].as_array().into_iter().flatten();
         let mut failed = conditions.filter(|it| it["type"] == "IPsAllocated" && it["status"] == "False");
         Self {
-            metadata,
             network: text(&object.data["spec"]["network"]),
-            ips: ips.map(text).collect(),
+            ips: ips.map(ip).collect(),
             problem: failed.next().map(|condition| (text(&condition["reason"]), text(&condition["message"]))),
-            status: status.clone(),
+            has_status: status.is_object(),
+            has_ips: status["ips"].is_array(),
+            condition: Stored::read(&object.data, &["status", "conditions"], "IPsAllocated"),
+            metadata: trimmed(object.metadata, &[VM_LABEL, REQUEST_ANNOTATION], &OWNERS),
         }
     }
 
@@ -143,7 +154,7 @@ impl IpamClaim {
     /// The virtual machines and instances that own the claim. ipam-extensions writes one owner.
     pub fn owners(&self) -> impl Iterator<Item = &OwnerReference> {
         let owners = self.metadata.owner_references.iter().flatten();
-        owners.filter(|owner| matches!(owner.kind.as_str(), "VirtualMachine" | "VirtualMachineInstance"))
+        owners.filter(|owner| OWNERS.contains(&owner.kind.as_str()))
     }
 
     /// Names of the virtual machines that may use the addresses: from the label, the owners and the name of the claim.
@@ -189,24 +200,20 @@ impl IpamClaim {
         self.ips.iter().enumerate().map(read).collect()
     }
 
-    /// The merge patch that sets this state in the status. `None` when the status already has this state.
+    /// The JSON patch that sets this state in the status. `None` when the status already has this state.
     ///
-    /// The patch has the version of the claim, because it replaces whole lists. Conditions of other programs and
-    /// `ownerPod` are kept. `now` is the time of a transition.
+    /// Conditions of other programs and `ownerPod` are kept. `now` is the time of a transition.
     #[must_use]
     pub fn status_patch(&self, state: &IpsAllocated, now: Timestamp) -> Option<Value> {
         let sorted = |addresses: Vec<IpNetwork>| -> BTreeSet<IpAddr> { addresses.iter().map(IpNetwork::ip).collect() };
         let known = self.addresses().map(sorted);
         let ips = match state {
             IpsAllocated::Done(addresses) if known != Ok(sorted(addresses.clone())) => {
-                json!(addresses.iter().map(ToString::to_string).collect::<Vec<String>>())
+                Some(json!(addresses.iter().map(ToString::to_string).collect::<Vec<String>>()))
             }
-            IpsAllocated::Released => json!([]),
+            IpsAllocated::Released if !self.ips.is_empty() => Some(json!([])),
             // The definition requires the member.
-            IpsAllocated::Done(_) | IpsAllocated::Failed(..) => match &self.status["ips"] {
-                Value::Null => json!([]),
-                stored => stored.clone(),
-            },
+            _ => (!self.has_ips).then(|| json!([])),
         };
         let (status, reason, message) = match state {
             IpsAllocated::Done(_) => ("True", "SuccessfulAllocation", "The claim has its addresses"),
@@ -217,10 +224,9 @@ impl IpamClaim {
         if let Some(generation) = self.metadata.generation {
             condition["observedGeneration"] = generation.into();
         }
-        let conditions = set_condition(&self.status["conditions"], condition, now);
-        let status = json!({"ips": ips, "conditions": conditions});
-        (!contains(&self.status, &status))
-            .then(|| json!({"metadata": {"resourceVersion": self.metadata.resource_version}, "status": status}))
+        let ips = ips.map(|ips| json!({"op": "add", "path": "/status/ips", "value": ips}));
+        let operations = ips.into_iter().chain(self.condition.set(condition, now)).collect();
+        status_patch(&self.metadata, self.has_status, operations)
     }
 }
 
@@ -267,6 +273,33 @@ mod tests {
         assert_eq!((owned.vm(), owned.owner()), (Some("w"), Some("v-1")));
         let free = claim(&json!({}));
         assert_eq!((free.vm(), free.owner(), free.key().to_string()), (None, None, "n/w.net1".to_owned()));
+    }
+
+    #[test]
+    fn a_claim_does_not_keep_a_large_status() {
+        let failed =
+            json!({"type": "IPsAllocated", "status": "False", "reason": "x", "message": "x".repeat(1_000_000)});
+        let status = |others: usize| {
+            let ips = vec!["x".repeat(64 + others); 16 + others];
+            let conditions: Vec<Value> =
+                [failed.clone()].into_iter().chain(vec![json!({"type": "Other"}); others]).collect();
+            json!({"ips": ips, "conditions": conditions, "ownerPod": {"name": "x".repeat(others)}})
+        };
+        let large = claim(&json!({"status": status(1_000)}));
+        assert_eq!(large, claim(&json!({"status": status(1)})));
+        let length = format!("{large:?}").len();
+        assert!(length < 25_000, "{length}");
+    }
+
+    #[test]
+    fn a_claim_keeps_only_the_labels_annotations_and_owners_that_are_read() {
+        let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-1"});
+        let other = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "c-1"});
+        let read = json!({"metadata": {"labels": {(VM_LABEL): "w"}, "ownerReferences": [owner]}});
+        let more = json!({"metadata": {
+            "labels": {(VM_LABEL): "w", "a": "b"}, "annotations": {"a": "b"}, "ownerReferences": [other, owner],
+        }});
+        assert_eq!(claim(&more), claim(&read));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Tests of the decisions.
 
 use super::*;
+use crate::cluster::conditions::patched;
 use crate::cluster::object::Object;
 
 const FREE: &str = "No available IPs in pool for interface eno101";
@@ -177,8 +178,9 @@ fn an_address_without_a_gateway_of_its_family_has_no_gateway() {
 #[test]
 fn a_claim_with_its_ipaddress_is_ready_and_then_unchanged() {
     let Step::PatchStatus(patch, readiness) = next(&served()) else { panic!() };
-    assert_eq!((readiness, &patch["status"]["addressRef"]), (Readiness::Ready, &json!({"name": "c"})));
-    let done = View { claim: Some(claim(&json!({"status": patch["status"]}))), ..served() };
+    let status = patched(&Value::Null, &patch);
+    assert_eq!((readiness, &status["addressRef"]), (Readiness::Ready, &json!({"name": "c"})));
+    let done = View { claim: Some(claim(&json!({"status": status}))), ..served() };
     assert_eq!(next(&done), Step::Wait);
 }
 

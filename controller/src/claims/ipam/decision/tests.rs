@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::cluster::conditions::patched;
 
 const FREE: &str = "No available IPs in pool for interface eno101";
 const THEIRS: &str = "kubevirt.io/persistent-ipam";
@@ -85,9 +86,9 @@ fn next(view: &View) -> Step {
 fn status(view: &View) -> (Value, String, String) {
     match next(view) {
         Step::PatchStatus(patch, _) => {
-            let condition = &patch["status"]["conditions"][0];
-            let text = |member: &str| condition[member].as_str().unwrap().to_owned();
-            (patch["status"]["ips"].clone(), text("reason"), text("message"))
+            let status = patched(&json!({"ips": view.claim.as_ref().unwrap().ips}), &patch);
+            let text = |member: &str| status["conditions"][0][member].as_str().unwrap().to_owned();
+            (status["ips"].clone(), text("reason"), text("message"))
         }
         other => panic!("{other:?}"),
     }
@@ -120,7 +121,7 @@ fn a_claim_gets_finalizer_leases_and_status_in_this_order() {
     let addresses = json!(["10.0.0.8/24", "fd00::8/64"]);
     assert_eq!(status(&leased), is(addresses.clone(), "SuccessfulAllocation", "The claim has its addresses"));
     let Step::PatchStatus(patch, _) = next(&leased) else { panic!() };
-    let done = View { claim: Some(claim(&json!({"status": patch["status"]}))), ..leased };
+    let done = View { claim: Some(claim(&json!({"status": patched(&Value::Null, &patch)}))), ..leased };
     assert_eq!(next(&done), Step::Wait);
 }
 
