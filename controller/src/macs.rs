@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt as _, StreamExt as _};
-use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, Patch, PatchParams, PostParams};
@@ -30,10 +29,10 @@ use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
-use crate::cluster::events::Events;
+use crate::cluster::events::{Events, reference};
 use crate::cluster::key::Key;
 use crate::cluster::object::{Object, version_of};
-use crate::cluster::request::{Error, ask, stored};
+use crate::cluster::request::{Error, Refusal, ask, stored};
 use crate::cluster::watch::{Change, Known, changes};
 use crate::kinds::mac_pool::{MACPool, mac_lease_name};
 use crate::kinds::pool::{LeaseSpec, StaticIPLease};
@@ -366,17 +365,15 @@ impl Macs {
                         self.publish(&key, EventType::Normal, "MACAddressAllocated", &note);
                         Ok(Outcome::Vm(object))
                     }
-                    // The patch tests the version of the VirtualMachine.
-                    Err(Error::Request(kube::Error::Api(status))) if matches!(status.code, 409 | 422) => {
-                        match ask(vms.get_opt(&key.name)).await? {
-                            Some(object) if object.metadata.resource_version == tested => {
-                                Err(Error::Request(kube::Error::Api(status)))
-                            }
+                    Err(error) => match error.refusal() {
+                        Some(Refusal::Absent) => Ok(Outcome::Nothing),
+                        // The patch tests the version of the VirtualMachine.
+                        Some(Refusal::Other | Refusal::ForGood(_)) => match ask(vms.get_opt(&key.name)).await? {
+                            Some(object) if object.metadata.resource_version == tested => Err(error),
                             object => Ok(object.map_or(Outcome::Nothing, Outcome::Vm)),
-                        }
-                    }
-                    Err(Error::Request(kube::Error::Api(status))) if status.code == 404 => Ok(Outcome::Nothing),
-                    Err(error) => Err(error),
+                        },
+                        None => Err(error),
+                    },
                 }
             }
             Action::Prove { address, version, lease } => self.prove(address, version, *lease).await,
@@ -439,15 +436,8 @@ impl Macs {
             EventType::Normal => tracing::info!(machine = %key, reason, "{note}"),
             EventType::Warning => tracing::warn!(machine = %key, reason, "{note}"),
         }
-        let resource = virtual_machines();
-        let object = ObjectReference {
-            api_version: Some(resource.api_version),
-            kind: Some(resource.kind),
-            namespace: Some(key.namespace.clone()),
-            name: Some(key.name.clone()),
-            uid: self.index.vm(key).map(|vm| vm.uid().to_owned()),
-            ..ObjectReference::default()
-        };
+        let uid = self.index.vm(key).map(|vm| vm.uid().to_owned());
+        let object = reference(&virtual_machines(), Some(key.namespace.clone()), key.name.clone(), uid);
         self.events.publish(object, type_, reason, note);
     }
 }

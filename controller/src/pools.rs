@@ -20,7 +20,6 @@ use futures::{FutureExt as _, StreamExt as _};
 use glowplug::host::allocator::Allocator;
 use glowplug::host::metrics;
 use glowplug::host::pool::Pool;
-use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, Patch, PatchParams};
@@ -28,11 +27,12 @@ use kube::runtime::events::EventType;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-use crate::cluster::events::Events;
+use crate::cluster::events::{Events, reference};
 use crate::cluster::key::PoolId;
 use crate::cluster::object::Object;
+use crate::cluster::request::{ask, stored};
 use crate::cluster::watch::events;
 use crate::kinds::cluster_api::WATCH_FILTER_LABEL;
 use crate::kinds::pool::{GlobalStaticIPPool, StaticIPPool};
@@ -48,8 +48,6 @@ use crate::pools::status::{Index, Part, Update, observe};
 const PAUSE: Duration = Duration::from_millis(200);
 /// Largest number of concurrent writes.
 const IN_FLIGHT: usize = 16;
-/// Timeout of a request.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The task that manages pools.
 pub struct Pools {
@@ -231,16 +229,12 @@ impl Writer {
                 Part::Status => api.patch_status(name, &params, &patch).await,
             }
         };
-        let object = match timeout(PATIENCE, written).await {
-            Ok(Ok(object)) => object,
+        let object = match stored(ask(written).await) {
+            Ok(Some(object)) => object,
             // The watch reports the change.
-            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => return None,
-            Ok(Err(error)) => {
+            Ok(None) => return None,
+            Err(error) => {
                 tracing::warn!(pool = %update.id, %error, "could not write a pool");
-                return None;
-            }
-            Err(_) => {
-                tracing::warn!(pool = %update.id, "could not write a pool: no answer of the API server");
                 return None;
             }
         };
@@ -252,15 +246,8 @@ impl Writer {
     }
 
     fn notify(&self, kind: Kind, update: &Update, reason: &str, note: &str) {
-        let resource = kind.resource();
-        let object = ObjectReference {
-            api_version: Some(resource.api_version),
-            kind: Some(resource.kind),
-            namespace: update.id.namespace.clone(),
-            name: Some(update.id.name.clone()),
-            uid: update.uid.clone(),
-            ..ObjectReference::default()
-        };
+        let PoolId { namespace, name } = update.id.clone();
+        let object = reference(&kind.resource(), namespace, name, update.uid.clone());
         self.events.publish(object, EventType::Warning, reason, note);
     }
 }

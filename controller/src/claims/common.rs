@@ -10,11 +10,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{ApiResource, Patch};
 use kube::runtime::events::EventType;
-use kube::{Api, Client, Resource as _};
+use kube::{Api, Client};
 use serde_json::Value;
 use tracing::field::display;
 
-use crate::cluster::events::Events;
+use crate::cluster::events::{Events, reference};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::cluster::request::{self, ask, list};
@@ -181,8 +181,8 @@ impl Provider {
 
     /// Publishes an event about a claim.
     pub(super) fn publish(&self, kind: &ApiResource, claim: &ObjectMeta, type_: EventType, reason: &str, note: &str) {
-        let object = Object { types: None, metadata: claim.clone(), data: Value::Null };
-        self.events.publish(object.object_ref(kind), type_, reason, note);
+        let Key { namespace, name } = Key::of(claim);
+        self.events.publish(reference(kind, Some(namespace), name, claim.uid.clone()), type_, reason, note);
     }
 }
 

@@ -9,6 +9,7 @@ use kube::{Client, Config, Error};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::cluster::request::{Refusal, refusal};
 use crate::cluster::term::{Term, Writes};
 
 /// Connects to the API server of `config`.
@@ -71,7 +72,7 @@ pub fn of_leader(client: &Client, term: Term, current: watch::Receiver<Option<Te
 pub async fn serves(client: &Client, resource: &ApiResource) -> kube::Result<bool> {
     match client.list_api_group_resources(&resource.api_version).await {
         Ok(list) => Ok(list.resources.iter().any(|served| served.name == resource.plural)),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) if refusal(&error) == Some(Refusal::Absent) => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -4,22 +4,20 @@
 //! event that cannot be published is logged: the status of its object has the same information.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
+use kube::api::ApiResource;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 
 use crate::cluster::key::Key;
+use crate::cluster::request::ask;
 
 /// Maximum number of events that wait to be published. Further events are only logged.
 const QUEUE: usize = 10_000;
 /// Maximum number of recorders. The next event after this number starts a new series.
 const RECORDERS: usize = 1_000;
-/// Timeout of a request.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest note of an event that an API server accepts, in bytes.
 const MAX_NOTE: usize = 1024;
 
@@ -50,12 +48,9 @@ impl Events {
                 let recorder = recorders
                     .entry((object.uid.clone(), event.note.clone()))
                     .or_insert_with(|| Recorder::new(client.clone(), reporter.clone()));
-                let error = match timeout(PATIENCE, recorder.publish(&event, &object)).await {
-                    Ok(Ok(())) => continue,
-                    Ok(Err(error)) => error.to_string(),
-                    Err(_) => "no answer of the API server".to_owned(),
-                };
-                warn(&event, &object, &error);
+                if let Err(error) = ask(recorder.publish(&event, &object)).await {
+                    warn(&event, &object, &error.to_string());
+                }
             }
         });
         Self(sender)
@@ -75,6 +70,23 @@ impl Events {
         if let Err(mpsc::error::TrySendError::Full((event, object))) = self.0.try_send((event, object)) {
             warn(&event, &object, "too many events wait");
         }
+    }
+}
+
+/// Returns the reference to an object in an event. `namespace` is `None` for an object of the cluster.
+pub(crate) fn reference(
+    kind: &ApiResource,
+    namespace: Option<String>,
+    name: String,
+    uid: Option<String>,
+) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(kind.api_version.clone()),
+        kind: Some(kind.kind.clone()),
+        namespace,
+        name: Some(name),
+        uid,
+        ..ObjectReference::default()
     }
 }
 

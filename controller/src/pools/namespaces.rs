@@ -14,16 +14,15 @@ use kube::api::{ApiResource, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::cluster::object::Object;
+use crate::cluster::request::{Refusal, ask};
 use crate::cluster::watch::{Change, changes};
 use crate::kinds::virtual_machine::{MAC_POOLS_LABEL, MACHINES_LABEL};
 use crate::pools::selection::Selection;
 use crate::pools::selection_cache::SelectionCache;
 
-/// Timeout of a request.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -108,12 +107,11 @@ impl<T> Namespaces<T> {
         let labels = if is_served { json!({(self.label): "true"}) } else { json!({}) };
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
         let params = PatchParams::apply(self.manager);
-        match timeout(PATIENCE, self.api.patch(name, &params, &Patch::Apply(namespace))).await {
-            Ok(Ok(_)) => Ok(()),
+        let Err(error) = ask(self.api.patch(name, &params, &Patch::Apply(namespace))).await else { return Ok(()) };
+        match error.refusal() {
             // The namespace is gone. An apply would create it, but the controller has no right to do so.
-            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 403 | 404) && !is_served => Ok(()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("no answer of the API server".to_owned()),
+            Some(Refusal::Absent | Refusal::ForGood(_)) if !is_served => Ok(()),
+            _ => Err(error.to_string()),
         }
     }
 }

@@ -15,16 +15,18 @@ use std::time::Duration;
 use glowplug::host::pool::PoolSpec as FileSpec;
 use glowplug::host::pools_file::read_pools;
 use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::events::EventType;
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::cluster::events::Events;
+use crate::cluster::events::{Events, reference};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
+use crate::cluster::request::{Refusal, ask, stored};
 use crate::kinds::pool::{MachineNetwork, NodePoolRef, PoolSpec, StaticIPPool};
 use crate::kinds::virtual_machine::{hosted_clusters, node_pools};
 use crate::pools::selection::{MachinePool, Selection, cluster_of};
@@ -33,8 +35,6 @@ use crate::pools::selection_cache::SelectionCache;
 /// Type of the condition of a NodePool. The enhancement defines this name.
 pub const CONDITION: &str = "KubevirtIPPoolExhausted";
 
-/// Timeout of a request.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Interval between two attempts to write a pool that is invalid or that the API server rejects. The reason may be
@@ -139,15 +139,14 @@ impl NodePools {
         });
         let api: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &node_pools());
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-        match timeout(PATIENCE, api.patch_status(&key.name, &params, &patch)).await {
-            Ok(Ok(_)) => {}
-            // The NodePool or the pool has changed or is gone. The watch reports the change, which causes another pass.
-            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => return Ok(()),
-            Ok(Err(error)) => return Err(error.to_string()),
-            Err(_) => return Err("no answer of the API server".to_owned()),
+        let written =
+            stored(ask(api.patch_status(&key.name, &params, &patch)).await).map_err(|error| error.to_string())?;
+        // The NodePool has changed or is gone. The watch reports the change, which causes another pass.
+        if written.is_none() {
+            return Ok(());
         }
         if let Some(message) = exhausted(pools).filter(|_| !is_exhausted(node_pool)) {
-            self.events.publish(reference(node_pool), EventType::Warning, "IPPoolExhausted", &message);
+            self.events.publish(reference_to(node_pool), EventType::Warning, "IPPoolExhausted", &message);
         }
         Ok(())
     }
@@ -171,7 +170,7 @@ impl NodePools {
                 if self.reported.insert(key.clone(), problem.clone()).as_ref() != Some(problem) {
                     let (reason, message) = problem;
                     tracing::warn!(node_pool = %key, reason, "bootstrapNetworkConfig has no effect: {message}");
-                    self.events.publish(reference(node_pool), EventType::Warning, reason, message);
+                    self.events.publish(reference_to(node_pool), EventType::Warning, reason, message);
                 }
             }
             _ => drop(self.reported.remove(key)),
@@ -217,15 +216,14 @@ impl NodePools {
                 (Derived::Nothing | Derived::Right | Derived::Problem(_), _) => Ok(()),
             }
         };
-        match timeout(PATIENCE, written).await {
-            Ok(Ok(())) => Ok(Ok(())),
+        let Err(error) = ask(written).await else { return Ok(Ok(())) };
+        match error.refusal() {
             // The NodePool or the pool has changed or is gone. The watch reports the change, which causes another pass.
-            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Ok(Ok(())),
+            Some(Refusal::Absent | Refusal::Other) => Ok(Ok(())),
             // Another pool has replaced the pool.
-            Ok(Err(kube::Error::Api(status))) if status.message.contains("metadata.uid") => Ok(Ok(())),
-            Ok(Err(kube::Error::Api(status))) if status.code == 422 => Ok(Err(status.message.clone())),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("no answer of the API server".to_owned()),
+            Some(Refusal::ForGood(status)) if status.message.contains("metadata.uid") => Ok(Ok(())),
+            Some(Refusal::ForGood(status)) if status.code == 422 => Ok(Err(status.message.clone())),
+            Some(Refusal::ForGood(_)) | None => Err(error.to_string()),
         }
     }
 
@@ -233,10 +231,7 @@ impl NodePools {
     async fn hosted_cluster(&self, key: &Key, node_pool: &Object) -> Result<Option<Object>, String> {
         let Some(name) = cluster_of(node_pool) else { return Ok(None) };
         let api: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &hosted_clusters());
-        match timeout(PATIENCE, api.get_opt(name)).await {
-            Ok(result) => result.map_err(|error| error.to_string()),
-            Err(_) => Err("no answer of the API server".to_owned()),
-        }
+        ask(api.get_opt(name)).await.map_err(|error| error.to_string())
     }
 }
 
@@ -289,16 +284,9 @@ fn is_exhausted(node_pool: &Object) -> bool {
     conditions.into_iter().any(|condition| condition["type"] == CONDITION && condition["status"] == "True")
 }
 
-fn reference(node_pool: &Object) -> ObjectReference {
-    let kind = node_pools();
-    ObjectReference {
-        api_version: Some(kind.api_version),
-        kind: Some(kind.kind),
-        namespace: node_pool.metadata.namespace.clone(),
-        name: node_pool.metadata.name.clone(),
-        uid: node_pool.metadata.uid.clone(),
-        ..ObjectReference::default()
-    }
+fn reference_to(node_pool: &Object) -> ObjectReference {
+    let ObjectMeta { namespace, name, uid, .. } = node_pool.metadata.clone();
+    reference(&node_pools(), namespace, name.unwrap_or_default(), uid)
 }
 
 // === The derived pool ===

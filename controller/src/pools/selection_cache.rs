@@ -10,11 +10,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, ListParams};
 use kube::{Api, Client};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::cluster::client::serves;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
+use crate::cluster::request::{Refusal, ask, refusal};
 use crate::cluster::watch::{Change, changes};
 use crate::kinds::pool::StaticIPPool;
 use crate::kinds::virtual_machine::node_pools;
@@ -23,8 +24,6 @@ use crate::pools::selection::{MachinePool, Selection};
 
 /// Interval between two checks whether the API server serves NodePools.
 const DISCOVERY: Duration = Duration::from_secs(60);
-/// Timeout of this check.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -88,7 +87,7 @@ impl SelectionCache {
         let node_pools = match self.node_pools.list(&ListParams::default()).await {
             Ok(list) => list.items,
             // The API server does not serve the kind, so no such objects exist.
-            Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
+            Err(error) if refusal(&error) == Some(Refusal::Absent) => Vec::new(),
             Err(error) => return Err(error),
         };
         Ok(Selection::new(pools, node_pools.into_iter().map(Arc::new)))
@@ -129,10 +128,9 @@ impl SelectionCache {
 
     async fn has_node_pools(&self) -> bool {
         loop {
-            match timeout(PATIENCE, serves(&self.client, &node_pools())).await {
-                Ok(Ok(has_node_pools)) => return has_node_pools,
-                Ok(Err(error)) => tracing::warn!(%error, "could not discover the kind NodePool"),
-                Err(_) => tracing::warn!("no response to the discovery of the kind NodePool"),
+            match ask(serves(&self.client, &node_pools())).await {
+                Ok(has_node_pools) => return has_node_pools,
+                Err(error) => tracing::warn!(%error, "could not discover the kind NodePool"),
             }
             sleep(PAUSE).await;
         }
