@@ -27,29 +27,29 @@ mod step;
 mod view;
 mod work;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use futures::{Stream, StreamExt as _, stream};
+use futures::stream::BoxStream;
+use glowplug::host::claim::Machine;
 use glowplug::host::records::Objects;
-use tokio::sync::{mpsc, watch};
-use tokio::time::sleep;
+use tokio::sync::watch;
 
 use crate::cluster::key::Key;
-use crate::cluster::request::{DISCOVERY, discover, until_other};
 use crate::cluster::watch::Change;
 use crate::kinds::kubevirt_machine::read_records;
+use crate::kinds::pool::HolderKind;
 use crate::ledger::types::{Holders, Stopped};
 use crate::machines::kind::{Kind, Kinds};
 pub use crate::machines::work::Machines;
-use crate::machines::work::{PART, Work};
-use crate::passes::{self, Names, Until};
+use crate::machines::work::Work;
+use crate::passes::provider::{self, Part};
+use crate::passes::{Ended, Error, Until};
 use crate::pools::facts::Facts;
 use crate::pools::selection::Selection;
-
-/// The kinds of this part, for log messages.
-const KINDS: &str = "kinds of KubeVirt";
 
 // === impl Machines ===
 
@@ -64,81 +64,71 @@ impl Machines {
     /// [`Stopped`]: the registry has ended.
     pub async fn run(
         &self,
-        mut pools: watch::Receiver<Option<Facts>>,
-        mut served: Holders,
+        pools: watch::Receiver<Option<Facts>>,
+        served: Holders,
         is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
-        let question = || Kinds::discover(&self.client);
-        loop {
-            let found = discover(KINDS, &question).await;
-            let Some(kinds) = found else {
-                self.opening.claim(PART, Vec::new()).await?;
-                is_ready();
-                sleep(DISCOVERY).await;
-                continue;
-            };
+        let discover = || Kinds::discover(&self.client);
+        let work = |kinds: Kinds, others| {
             tracing::info!(has_kubevirt_machines = kinds.has_kubevirt_machines, "serving the machines of KubeVirt");
-            let (others, mut of_others) = mpsc::unbounded_channel();
             let (index, has_status_map) = (Mutex::default(), AtomicBool::new(true));
-            let work = Work { machines: self, kinds, index, has_status_map, others };
-            tokio::select! {
-                result = work.run(&mut pools, (&mut served, &mut of_others), &is_ready) => return result,
-                () = until_other(KINDS, &question, &found) => {}
-            }
-        }
+            let (pools, records) = (pools.clone(), Mutex::new(Some(Objects::default())));
+            Work { machines: self, kinds, index, has_status_map, others, pools, records }
+        };
+        let (registry, opening) = (&self.registry, &self.opening);
+        let part = Part { name: "machines", kinds: "kinds of KubeVirt", noun: "machine", registry, opening };
+        provider::run(part, self.selection.subscribe(), served, discover, work, is_ready).await
     }
 }
 
 // === impl Work ===
 
-impl Work<'_> {
-    async fn run(
-        &self,
-        pools: &mut watch::Receiver<Option<Facts>>,
-        messages: (&mut Holders, &mut mpsc::UnboundedReceiver<Key>),
-        is_ready: impl Fn(),
-    ) -> Result<Infallible, Stopped> {
-        let mut selections = self.machines.selection.subscribe();
-        let selection = selections.wait_for(Option::is_some).await.map_err(|_| Stopped)?.clone().unwrap_or_default();
-        self.index().set_selection(selection);
+impl provider::Work for Work<'_> {
+    type Kind = Kind;
+    type Pools = Arc<Selection>;
+
+    fn watches(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
         self.machines.macs.restart();
-        let mut changes = Box::pin(self.changes());
-        let mut lists = self.kinds.all().count();
-        let mut records = Objects::default();
-        while lists > 0 {
-            let Some((kind, change)) = changes.next().await else { return Err(Stopped) };
-            lists -= usize::from(matches!(change, Change::Listed));
-            if let Change::Apply(object) = &change
-                && kind.has_records()
-            {
-                read_records(&mut records, &kind.resource().kind, object);
-            }
-            self.note_change(kind, change);
-        }
-        self.machines.macs.listed();
-        // The registry cannot attribute a record to a pool that it does not have yet.
-        pools.wait_for(Option::is_some).await.map_err(|_| Stopped)?;
-        self.rebuild(records).await?;
-        passes::start("machine", || self.start()).await?;
-        is_ready();
-        self.serve(changes, selections, messages).await
+        self.watches_of_kinds()
     }
 
-    async fn serve(
-        &self,
-        changes: impl Stream<Item = (Kind, Change)> + Unpin,
-        mut selections: watch::Receiver<Option<Arc<Selection>>>,
-        (served, of_others): (&mut Holders, &mut mpsc::UnboundedReceiver<Key>),
-    ) -> Result<Infallible, Stopped> {
-        let changes = changes.map(|(kind, change)| -> Names { Some(self.note_change(kind, change)) });
-        let selections = passes::each_value(&mut selections, |selection| {
-            selection.map(|selection| self.index().set_selection(selection)).unwrap_or_default()
-        });
-        let served = passes::each_message(served, |holder| self.index().homes_of(&Key::of_machine(&holder)));
-        let of_others = passes::each_message(of_others, |key| [key].into());
-        let messages = stream::select(served, of_others);
-        let wakes = stream::select(changes.chain(stream::iter([None])), stream::select(selections, messages));
-        let names = self.names_at_the_start().await?;
-        Err(passes::serve("machine", names, Box::pin(wakes), |key| self.pass(key, Until::Nothing)).await)
+    fn note_change(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
+        if let Change::Apply(object) = &change
+            && kind.has_records()
+            && let Some(records) = &mut *self.records.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            read_records(records, &kind.resource().kind, object);
+        }
+        self.note_object(kind, change)
+    }
+
+    fn set_pools(&self, selection: Arc<Selection>) -> BTreeSet<Key> {
+        self.index().set_selection(selection)
+    }
+
+    fn note_holder(&self, holder: &Machine) -> BTreeSet<Key> {
+        self.index().homes_of(&Key::of_machine(holder))
+    }
+
+    async fn adopt(&self) -> Result<(), Error> {
+        // The records of the listed objects. Later, a pass adopts the records of its machine.
+        let records = self.records.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(records) = records else { return Ok(()) };
+        self.machines.macs.listed();
+        // The registry cannot attribute a record to a pool that it does not have yet.
+        self.pools.clone().wait_for(Option::is_some).await.map_err(|_| Stopped)?;
+        Ok(self.rebuild(records).await?)
+    }
+
+    fn claimants(&self, holders: &BTreeMap<Machine, HolderKind>) -> Vec<Key> {
+        self.outstanding(holders)
+    }
+
+    fn names(&self, holders: &BTreeMap<Machine, HolderKind>) -> Vec<(Key, Duration)> {
+        self.names_at_the_start(holders)
+    }
+
+    async fn pass(&self, key: Key, until: Until) -> Result<Ended, Error> {
+        self.run(key, until).await
     }
 }

@@ -116,7 +116,7 @@ where
     }
 }
 
-/// Runs a pass for each of `names` until its claim. Returns the claims in the order of the names. A name whose pass
+/// Runs a pass for each of `names` until its claim. Returns the claims in the order of the names, with their kinds. A name whose pass
 /// fails has no claim here; it gets another pass later.
 ///
 /// `what` is the noun for the served objects in log messages. Example: `machine`.
@@ -124,7 +124,7 @@ pub(crate) async fn claims<F>(
     what: &'static str,
     names: impl IntoIterator<Item = Key>,
     pass: impl Fn(Key) -> F,
-) -> Result<Vec<(Key, Claim, HolderKind)>, Stopped>
+) -> Result<Vec<(Claim, HolderKind)>, Stopped>
 where
     F: Future<Output = Result<Ended, Error>>,
 {
@@ -136,7 +136,7 @@ where
     let mut claims = Vec::new();
     for (key, ended) in passes {
         match ended {
-            Ok(Ended::BeforeClaim(claim, kind)) => claims.push((key, claim, kind)),
+            Ok(Ended::BeforeClaim(claim, kind)) => claims.push((claim, kind)),
             Ok(Ended::Well | Ended::Again(_) | Ended::Later) => {}
             Err(Error::Stopped) => return Err(Stopped),
             Err(error) => tracing::warn!(name = %key, %error, "could not prepare the claim of a {what}"),

@@ -73,6 +73,11 @@ impl<K: Ord, T> Newest<K, T> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &T)> {
         self.0.iter().filter_map(|(key, known)| Some((key, known.object.as_ref()?)))
     }
+
+    /// The objects that exist whose names are `first` or later, in the order of their names.
+    pub(crate) fn since(&self, first: &K) -> impl Iterator<Item = (&K, &T)> {
+        self.0.range(first..).filter_map(|(key, known)| Some((key, known.object.as_ref()?)))
+    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use glowplug::host::records::ANNOTATION_PREFIX;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::cluster::key::Key;
+use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
 use crate::kinds::ipam_claim::IpamClaim;
 use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret};
@@ -28,11 +29,11 @@ const MOST_RELATIONS: usize = 16;
 /// All known objects of machines, with the pools that select them.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    machines: Objects<KubevirtMachine>,
-    vms: Objects<VirtualMachine>,
-    instances: Objects<Instance>,
-    claims: Objects<MachineClaim>,
-    ipam_claims: Objects<IpamClaim>,
+    machines: Newest<Key, KubevirtMachine>,
+    vms: Newest<Key, VirtualMachine>,
+    instances: Newest<Key, Instance>,
+    claims: Newest<Key, MachineClaim>,
+    ipam_claims: Newest<Key, IpamClaim>,
     /// Names of the VirtualMachines that may belong or have belonged to a machine, by the name of the machine. Also
     /// VirtualMachines that only name the machine in their labels.
     homes: BTreeMap<Key, BTreeSet<Key>>,
@@ -45,59 +46,6 @@ pub(super) struct Index {
     selected: BTreeMap<Key, Chosen>,
     /// State of each name that no object records.
     memory: BTreeMap<Key, Memory>,
-}
-
-/// All objects of one kind, by name.
-#[derive(Debug)]
-struct Objects<T>(BTreeMap<Key, Known<T>>);
-
-#[derive(Debug)]
-struct Known<T> {
-    version: u64,
-    /// `None`: a consistent read did not find the object. The entry is kept until a watch reports the deletion, because
-    /// the watch may report older versions before.
-    object: Option<T>,
-}
-
-// === impl Objects ===
-
-impl<T> Default for Objects<T> {
-    fn default() -> Self {
-        Self(BTreeMap::new())
-    }
-}
-
-impl<T> Objects<T> {
-    fn get(&self, key: &Key) -> Option<&T> {
-        self.0.get(key)?.object.as_ref()
-    }
-
-    /// Stores a version of an object. Returns `false` if this version or a newer version is already known.
-    fn apply(&mut self, key: &Key, version: u64, object: T) -> bool {
-        if self.0.get(key).is_some_and(|known| known.version >= version) {
-            return false;
-        }
-        self.0.insert(key.clone(), Known { version, object: Some(object) });
-        true
-    }
-
-    /// Removes an object that a watch reports as deleted at `version`. `None`: a list no longer contains the object.
-    /// Returns whether the object was removed.
-    fn remove(&mut self, key: &Key, version: Option<u64>) -> bool {
-        let is_gone = self.0.get(key).is_some_and(|known| version.is_none_or(|version| known.version <= version));
-        is_gone && self.0.remove(key).is_some()
-    }
-
-    /// Records that a consistent read did not find the object. `version` is the version that was known before the read.
-    fn forget(&mut self, key: &Key, version: u64) {
-        if let Some(known) = self.0.get_mut(key).filter(|known| known.version <= version) {
-            known.object = None;
-        }
-    }
-
-    fn version(&self, key: &Key) -> Option<u64> {
-        self.0.get(key).map(|known| known.version)
-    }
 }
 
 // === impl Index ===
@@ -114,7 +62,7 @@ impl Index {
                     machine.home = key.clone();
                 }
                 let (home, holder) = (machine.home.clone(), machine.holder());
-                if !self.machines.apply(&key, version, machine) {
+                if !self.machines.apply(key.clone(), version, machine) {
                     return BTreeSet::new();
                 }
                 self.confirm(&holder, &home);
@@ -125,7 +73,7 @@ impl Index {
                 // capk gives the VirtualMachine the name of its KubevirtMachine.
                 let relative = vm.kubevirt_machine().filter(|relative| relative.name == key.name);
                 let selected = self.choose(&vm);
-                if !self.vms.apply(&key, version, vm) {
+                if !self.vms.apply(key.clone(), version, vm) {
                     return BTreeSet::new();
                 }
                 self.selected.insert(key.clone(), selected);
@@ -136,7 +84,7 @@ impl Index {
                 let instance = Instance::read(object);
                 // A guest may outlive its VirtualMachine and its KubevirtMachine, and then only its labels name the machine.
                 let relative = kubevirt_machine_of(&instance.metadata).filter(|relative| relative.name == key.name);
-                if !self.instances.apply(&key, version, instance) {
+                if !self.instances.apply(key.clone(), version, instance) {
                     return BTreeSet::new();
                 }
                 self.relate_named(relative, &key);
@@ -151,12 +99,12 @@ impl Index {
                     }
                 };
                 let vm = claim.vm();
-                if self.claims.apply(&key, version, claim) { [vm].into() } else { BTreeSet::new() }
+                if self.claims.apply(key.clone(), version, claim) { [vm].into() } else { BTreeSet::new() }
             }
             Kind::IpamClaim => {
                 let claim = IpamClaim::read(object);
                 let vms = self.vms_of(&claim);
-                if self.ipam_claims.apply(&key, version, claim) { vms } else { BTreeSet::new() }
+                if self.ipam_claims.apply(key.clone(), version, claim) { vms } else { BTreeSet::new() }
             }
         }
     }
@@ -229,15 +177,14 @@ impl Index {
     /// Returns the IPAddressClaims that the controller created for machines of a VirtualMachine of this name.
     pub(super) fn claims_of(&self, vm: &Key) -> Vec<MachineClaim> {
         let first = Key { namespace: vm.namespace.clone(), name: format!("{}-", vm.name) };
-        let named = self.claims.0.range(first.clone()..);
+        let named = self.claims.since(&first);
         let named = named.take_while(|(key, _)| key.namespace == vm.namespace && key.name.starts_with(&first.name));
-        let claims = named.filter_map(|(_, known)| known.object.as_ref());
-        claims.filter(|claim| claim.vm() == *vm).cloned().collect()
+        named.map(|(_, claim)| claim).filter(|claim| claim.vm() == *vm).cloned().collect()
     }
 
     /// Returns the names of the VirtualMachines with an IPAddressClaim.
     pub(super) fn vms_with_claims(&self) -> BTreeSet<Key> {
-        self.claims.0.values().filter_map(|known| known.object.as_ref()).map(MachineClaim::vm).collect()
+        self.claims.iter().map(|(_, claim)| claim.vm()).collect()
     }
 
     pub(super) fn ipam_claim(&self, key: &Key) -> Option<&IpamClaim> {
@@ -257,7 +204,7 @@ impl Index {
     pub(super) fn set_selection(&mut self, selection: Arc<Selection>) -> BTreeSet<Key> {
         self.selection = selection;
         let mut names = BTreeSet::new();
-        for (key, vm) in self.vms.0.iter().filter_map(|(key, known)| Some((key, known.object.as_ref()?))) {
+        for (key, vm) in self.vms.iter() {
             let selected = self.selection.of(vm).map_err(|problem| problem.to_string());
             if self.selected.get(key) != Some(&selected) {
                 self.selected.insert(key.clone(), selected);
@@ -265,7 +212,7 @@ impl Index {
             }
         }
         // The pools may have free addresses again.
-        let refused = self.machines.0.values().filter_map(|known| known.object.as_ref());
+        let refused = self.machines.iter().map(|(_, machine)| machine);
         names.extend(refused.filter(|machine| machine.refused.is_some()).map(|machine| machine.home.clone()));
         names
     }
@@ -357,8 +304,8 @@ impl Index {
     /// Returns the names with a VirtualMachine or a KubevirtMachine, ordered by the creation of their oldest object.
     pub(super) fn by_age(&self) -> Vec<Key> {
         let of = |metadata: &ObjectMeta| crate::kinds::kubevirt_machine::created(metadata);
-        let vms = self.vms.0.iter().filter_map(|(key, known)| Some((of(&known.object.as_ref()?.metadata), key)));
-        let machines = self.machines.0.values().filter_map(|known| known.object.as_ref());
+        let vms = self.vms.iter().map(|(key, vm)| (of(&vm.metadata), key));
+        let machines = self.machines.iter().map(|(_, machine)| machine);
         let machines = machines.map(|machine| (of(&machine.metadata), &machine.home));
         let mut all: Vec<_> = vms.chain(machines).collect();
         all.sort_unstable();
@@ -380,13 +327,13 @@ impl Index {
 
     /// Returns the UIDs of all KubevirtMachines.
     pub(super) fn machine_uids(&self) -> impl Iterator<Item = String> {
-        let machines = self.machines.0.values().filter_map(|known| known.object.as_ref());
+        let machines = self.machines.iter().map(|(_, machine)| machine);
         machines.filter_map(|machine| machine.metadata.uid.clone())
     }
 
     /// Returns the KubevirtMachines whose VirtualMachine is in another namespace, with this namespace.
     pub(super) fn machines_elsewhere(&self) -> Vec<(Machine, String)> {
-        let machines = self.machines.0.values().filter_map(|known| known.object.as_ref());
+        let machines = self.machines.iter().map(|(_, machine)| machine);
         let homes = machines.map(|machine| (machine.holder(), machine.home.namespace.clone()));
         homes.filter(|(holder, namespace)| holder.namespace != *namespace).collect()
     }

@@ -42,7 +42,7 @@ use crate::pools::selection::{Selected, Selection};
 
 impl Work<'_> {
     /// Runs a pass for the machine of a name: decides and sends requests until nothing is left to do.
-    pub(super) async fn pass(&self, key: Key, until: Until) -> Result<Ended, Error> {
+    pub(super) async fn run(&self, key: Key, until: Until) -> Result<Ended, Error> {
         let mut view = self.look(&key).await?;
         // One more step for the proof of each holder.
         for _ in 0..LONGEST_PASS + view.ledger.known.len() {
@@ -53,7 +53,10 @@ impl Work<'_> {
             }
             let step = match decide(&view) {
                 Step::Wait => return view.ended(),
-                Step::Claim(claim, kind) if until == Until::Claim => return Ok(Ended::BeforeClaim(claim, kind)),
+                Step::Claim(claim, kind) if until == Until::Claim => {
+                    self.note_claimant(&key, &claim.machine, kind).await?;
+                    return Ok(Ended::BeforeClaim(claim, kind));
+                }
                 step => step,
             };
             let response = self.request(&view, step.clone()).await?;

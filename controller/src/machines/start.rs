@@ -1,7 +1,7 @@
 //! The start of a leader: adopts the addresses that objects record and guests report, then submits the outstanding
 //! claims.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -17,8 +17,7 @@ use crate::ledger::types::{Reservation, Stopped};
 use crate::machines::authority::Authority;
 use crate::machines::recorded::addresses_of_ipam_claims;
 use crate::machines::view::refers;
-use crate::machines::work::{PART, Work};
-use crate::passes::{self, Error, Until};
+use crate::machines::work::Work;
 
 /// Pause between the first passes of two machines whose objects are only compared after the start.
 const COMPARISON: Duration = Duration::from_millis(2);
@@ -121,10 +120,8 @@ impl Work<'_> {
         (conflicts, known)
     }
 
-    /// Adopts the addresses in the Secrets of machines whose leases are lost, then submits the outstanding claims. All
-    /// other work is done later, because it needs requests for each machine.
-    pub(super) async fn start(&self) -> Result<(), Error> {
-        let holders = self.machines.registry.holders().await?;
+    /// Returns the machines that may have a Secret without a lease, or need an address. Older machines come first.
+    pub(super) fn outstanding(&self, holders: &BTreeMap<Machine, HolderKind>) -> Vec<Key> {
         let mut names = self.index().by_age();
         names.retain(|key| {
             let index = self.index();
@@ -138,31 +135,24 @@ impl Work<'_> {
             });
             (is_selected || may_have_secret) && !is_held
         });
-        let claims = passes::claims("machine", names, |key| self.pass(key, Until::Claim)).await?;
-        for (key, claim, kind) in &claims {
-            self.note_claimant(key, &claim.machine, *kind).await?;
-        }
-        let claims = claims.into_iter().map(|(_, claim, kind)| (claim, kind)).collect();
-        self.machines.opening.claim(PART, claims).await?;
-        Ok(())
+        names
     }
 
     /// Returns the names that get a pass after the start, each with its pause. A machine that may wait for its Secret
     /// gets its pass at once. Machines whose objects are only compared get their passes one after another, so that a
     /// new machine does not wait for thousands of comparisons.
-    pub(super) async fn names_at_the_start(&self) -> Result<Vec<(Key, Duration)>, Stopped> {
-        let holders = self.machines.registry.holders().await?;
+    pub(super) fn names_at_the_start(&self, holders: &BTreeMap<Machine, HolderKind>) -> Vec<(Key, Duration)> {
         let index = self.index();
         let (done, mut names): (Vec<Key>, Vec<Key>) =
             index.by_age().into_iter().partition(|key| index.is_annotated(key));
         // Machines that no longer exist may still hold addresses.
-        let holders = holders.into_iter().filter(|(_, kind)| !kind.is_claim());
-        let left: BTreeSet<Key> = holders.flat_map(|(holder, _)| index.homes_of(&Key::of_machine(&holder))).collect();
+        let holders = holders.iter().filter(|(_, kind)| !kind.is_claim());
+        let left: BTreeSet<Key> = holders.flat_map(|(holder, _)| index.homes_of(&Key::of_machine(holder))).collect();
         let known: BTreeSet<Key> = done.iter().chain(&names).cloned().collect();
         let left: BTreeSet<Key> = left.into_iter().chain(index.vms_with_claims()).collect();
         names.extend(left.into_iter().filter(|key| !known.contains(key)));
         let now = names.into_iter().map(|key| (key, Duration::ZERO));
         let later = done.into_iter().zip(1..).map(|(key, nth)| (key, COMPARISON.saturating_mul(nth)));
-        Ok(now.chain(later).collect())
+        now.chain(later).collect()
     }
 }

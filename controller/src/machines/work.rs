@@ -4,18 +4,20 @@ use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures::{Stream, StreamExt as _, stream};
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use glowplug::host::allocator::Adoption;
 use glowplug::host::claim::{Machine, Record};
+use glowplug::host::records::Objects;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ApiResource;
 use kube::runtime::events::EventType;
 use kube::runtime::watcher;
 use kube::{Api, Client};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
-use crate::cluster::events::Events;
+use crate::cluster::events::{self, Events};
 use crate::cluster::key::Key;
 use crate::cluster::object::{Object, version_of};
 use crate::cluster::request::{self, ask, list};
@@ -38,11 +40,8 @@ use crate::macs::Observer;
 use crate::metrics::Metrics;
 use crate::passes::Error;
 use crate::passes::opening::Opening;
-use crate::pools::facts::Scope;
+use crate::pools::facts::{Facts, Scope};
 use crate::pools::selection_cache::SelectionCache;
-
-/// Name of this part of the leader in [`Opening::claim`].
-pub(super) const PART: &str = "machines";
 
 /// The part of a leader that serves the machines of KubeVirt.
 #[derive(Clone)]
@@ -66,6 +65,10 @@ pub(super) struct Work<'m> {
     pub(super) has_status_map: AtomicBool,
     /// Names that need a pass because the pass of another name has changed the index.
     pub(super) others: mpsc::UnboundedSender<Key>,
+    /// The pools, after the registry has them.
+    pub(super) pools: watch::Receiver<Option<Facts>>,
+    /// The records of the listed objects. `None` after the registry has adopted them.
+    pub(super) records: Mutex<Option<Objects>>,
 }
 
 // === impl Machines ===
@@ -91,8 +94,8 @@ impl Machines {
 // === impl Work ===
 
 impl Work<'_> {
-    /// Watches every kind and returns the changes of its objects.
-    pub(super) fn changes(&self) -> impl Stream<Item = (Kind, Change)> + use<> {
+    /// Watches each kind.
+    pub(super) fn watches_of_kinds(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
         let watches = self.kinds.all().map(|kind| {
             let client = self.machines.client.clone();
             let api = Api::all_with(client, &kind.resource());
@@ -102,11 +105,11 @@ impl Work<'_> {
             };
             changes_of(api, config).map(move |change| (kind, change)).boxed()
         });
-        stream::select_all(watches.collect::<Vec<_>>())
+        watches.collect()
     }
 
     /// Updates the index. Returns the names that may need a pass.
-    pub(super) fn note_change(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
+    pub(super) fn note_object(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
         match kind {
             Kind::KubevirtMachine | Kind::AddressClaim(_) | Kind::IpamClaim => {}
             Kind::VirtualMachine => self.machines.macs.vm(&change),
@@ -261,15 +264,8 @@ pub(super) async fn answered(write: impl Future<Output = kube::Result<Object>>) 
 }
 
 pub(super) fn reference(kind: Kind, machine: &Machine) -> ObjectReference {
-    let resource = kind.resource();
-    ObjectReference {
-        api_version: Some(resource.api_version),
-        kind: Some(resource.kind),
-        namespace: Some(machine.namespace.clone()),
-        name: Some(machine.name.clone()),
-        uid: Some(machine.uid.clone()),
-        ..ObjectReference::default()
-    }
+    let Machine { namespace, name, uid } = machine.clone();
+    events::reference(&kind.resource(), Some(namespace), name, Some(uid))
 }
 
 fn reference_to(kind: Kind, metadata: &ObjectMeta) -> ObjectReference {

@@ -145,6 +145,6 @@ async fn open<W: Work>(part: &Part<'_>, work: &W) -> Result<(), Error> {
     let claims = claims(part.noun, names, |key| work.pass(key, Until::Claim)).await?;
     // A pass may have found another record.
     work.adopt().await?;
-    part.opening.claim(part.name, claims.into_iter().map(|(_, claim, kind)| (claim, kind)).collect()).await?;
+    part.opening.claim(part.name, claims).await?;
     Ok(())
 }
