@@ -121,7 +121,7 @@ fn a_claim_gets_finalizer_leases_and_status_in_this_order() {
     let addresses = json!(["10.0.0.8/24", "fd00::8/64"]);
     assert_eq!(status(&leased), is(addresses.clone(), "SuccessfulAllocation", "The claim has its addresses"));
     let Step::PatchStatus(patch, _) = next(&leased) else { panic!() };
-    let done = View { claim: Some(claim(&json!({"status": patched(&Value::Null, &patch)}))), ..leased };
+    let done = View { claim: Some(claim(&json!({"status": patched(&json!({"ips": []}), &patch)}))), ..leased };
     assert_eq!(next(&done), Step::Wait);
 }
 
