@@ -41,10 +41,8 @@ use crate::kinds::pool::HolderKind;
 use crate::ledger::types::{Holders, Stopped};
 use crate::passes::provider;
 use crate::passes::{ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Problem, Until};
-use crate::pools::facts::Facts;
+use crate::pools::selection::OpenPools;
 
-/// Pause before the next attempt for a claim on a pool that the registry does not have yet.
-const EARLY: Duration = Duration::from_secs(1);
 const HOLDER: HolderKind = HolderKind::IpAddressClaim;
 
 /// The provider while the API server serves the kinds of Cluster API.
@@ -68,7 +66,7 @@ impl Provider {
     /// [`Stopped`]: the registry has ended.
     pub async fn run(
         &self,
-        pools: watch::Receiver<Option<Facts>>,
+        pools: watch::Receiver<Option<OpenPools>>,
         served: Holders,
         is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
@@ -87,7 +85,7 @@ impl Provider {
 
 impl provider::Work for Work<'_> {
     type Kind = Kind;
-    type Pools = Facts;
+    type Pools = OpenPools;
 
     fn watches(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
         let Kinds { claims, addresses, clusters, .. } = &self.kinds;
@@ -106,8 +104,8 @@ impl provider::Work for Work<'_> {
         }
     }
 
-    fn set_pools(&self, pools: Facts) -> BTreeSet<Key> {
-        self.index().set_pools(pools)
+    fn set_pools(&self, pools: OpenPools) -> BTreeSet<Key> {
+        self.index().set_pools(pools.facts)
     }
 
     fn note_holder(&self, holder: &Machine) -> BTreeSet<Key> {
@@ -137,7 +135,6 @@ impl provider::Work for Work<'_> {
         let mut view = self.look(&key, false).await?;
         for _ in 0..LONGEST_PASS {
             match decide(&view, Timestamp::now()) {
-                Step::Wait if view.is_early() => return Ok(Ended::Again(EARLY)),
                 Step::Wait if view.waits_for_address() => return Ok(Ended::Again(ADDRESS_PAUSE)),
                 Step::Wait if view.is_waiting() => return Ok(Ended::waiting(view.ledger.waits)),
                 Step::Wait => return Ok(Ended::Well),

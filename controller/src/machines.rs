@@ -30,7 +30,7 @@ mod work;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::stream::BoxStream;
@@ -48,8 +48,7 @@ pub use crate::machines::work::Machines;
 use crate::machines::work::Work;
 use crate::passes::provider::{self, Part};
 use crate::passes::{Ended, Error, Until};
-use crate::pools::facts::Facts;
-use crate::pools::selection::Selection;
+use crate::pools::selection::OpenPools;
 
 // === impl Machines ===
 
@@ -64,7 +63,7 @@ impl Machines {
     /// [`Stopped`]: the registry has ended.
     pub async fn run(
         &self,
-        pools: watch::Receiver<Option<Facts>>,
+        pools: watch::Receiver<Option<OpenPools>>,
         served: Holders,
         is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
@@ -72,12 +71,12 @@ impl Machines {
         let work = |kinds: Kinds, others| {
             tracing::info!(has_kubevirt_machines = kinds.has_kubevirt_machines, "serving the machines of KubeVirt");
             let (index, has_status_map) = (Mutex::default(), AtomicBool::new(true));
-            let (pools, records) = (pools.clone(), Mutex::new(Some(Objects::default())));
-            Work { machines: self, kinds, index, has_status_map, others, pools, records }
+            let records = Mutex::new(Some(Objects::default()));
+            Work { machines: self, kinds, index, has_status_map, others, records }
         };
         let (registry, opening) = (&self.registry, &self.opening);
         let part = Part { name: "machines", kinds: "kinds of KubeVirt", noun: "machine", registry, opening };
-        provider::run(part, self.selection.subscribe(), served, discover, work, is_ready).await
+        provider::run(part, pools, served, discover, work, is_ready).await
     }
 }
 
@@ -85,7 +84,7 @@ impl Machines {
 
 impl provider::Work for Work<'_> {
     type Kind = Kind;
-    type Pools = Arc<Selection>;
+    type Pools = OpenPools;
 
     fn watches(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
         self.machines.macs.restart();
@@ -102,8 +101,8 @@ impl provider::Work for Work<'_> {
         self.note_object(kind, change)
     }
 
-    fn set_pools(&self, selection: Arc<Selection>) -> BTreeSet<Key> {
-        self.index().set_selection(selection)
+    fn set_pools(&self, pools: OpenPools) -> BTreeSet<Key> {
+        self.index().set_pools(pools)
     }
 
     fn note_holder(&self, holder: &Machine) -> BTreeSet<Key> {
@@ -115,8 +114,6 @@ impl provider::Work for Work<'_> {
         let records = self.records.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(records) = records else { return Ok(()) };
         self.machines.macs.listed();
-        // The registry cannot attribute a record to a pool that it does not have yet.
-        self.pools.clone().wait_for(Option::is_some).await.map_err(|_| Stopped)?;
         Ok(self.rebuild(records).await?)
     }
 

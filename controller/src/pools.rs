@@ -1,4 +1,4 @@
-//! Watches the pools of the cluster, passes them to the registry, and writes their status.
+//! Passes the pools of the cluster to the registry, and writes their status.
 //!
 //! Only the leader does this. The [`index`](crate::pools::status) decides what to write; this module makes the requests.
 
@@ -15,8 +15,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{self, BoxStream};
-use futures::{FutureExt as _, StreamExt as _};
+use futures::StreamExt as _;
+use futures::stream;
 use glowplug::host::allocator::Allocator;
 use glowplug::host::metrics;
 use glowplug::host::pool::Pool;
@@ -24,7 +24,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, Patch, PatchParams};
 use kube::runtime::events::EventType;
-use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -33,15 +32,14 @@ use crate::cluster::events::{Events, reference};
 use crate::cluster::key::PoolId;
 use crate::cluster::object::Object;
 use crate::cluster::request::{ask, stored};
-use crate::cluster::watch::events;
 use crate::kinds::cluster_api::WATCH_FILTER_LABEL;
 use crate::kinds::pool::{GlobalStaticIPPool, StaticIPPool};
 use crate::ledger::registry::RegistryHandle;
 use crate::ledger::types::Stopped;
 use crate::metrics::Metrics;
-use crate::pools::facts::{Facts, PoolObject, Scope};
-use crate::pools::selection::Selection;
-use crate::pools::selection_cache::SelectionCache;
+use crate::pools::facts::Scope;
+use crate::pools::selection::OpenPools;
+use crate::pools::selection_cache::{SelectionCache, Snapshot};
 use crate::pools::status::{Index, Part, Update, observe};
 
 /// Pause between two passes. While claims arrive, each pass writes a status.
@@ -55,15 +53,13 @@ pub struct Pools {
     metrics: Arc<Metrics>,
     writer: Writer,
     index: Index,
-    events: BoxStream<'static, (Kind, Event<Object>)>,
-    /// Pools of the lists that are being received. `None` between lists.
-    listed: [Option<BTreeSet<PoolId>>; 2],
+    cache: Arc<SelectionCache>,
+    /// Number of the first round of lists whose pools this leader uses.
+    round: u64,
     /// The pools that were last passed to the registry.
     given: Option<(Vec<Pool>, BTreeSet<String>)>,
     /// `None`: the registry does not have the pools yet.
-    facts: watch::Sender<Option<Facts>>,
-    /// The selection, from which pools get the names of their clusters.
-    selections: Option<watch::Receiver<Option<Arc<Selection>>>>,
+    open: watch::Sender<Option<OpenPools>>,
 }
 
 /// Makes the requests for updates.
@@ -82,77 +78,47 @@ enum Kind {
 // === impl Pools ===
 
 impl Pools {
-    /// Creates the task for the pools of `scope`.
+    /// Creates the task for the pools of `cache`, which must be running.
     #[must_use]
-    pub fn new(client: Client, scope: &Scope, registry: RegistryHandle, metrics: Arc<Metrics>) -> Self {
-        let events = stream::select(
-            watch(&client, scope, Kind::OfNamespace, &scope.namespace),
-            watch(&client, scope, Kind::OfCluster, ""),
-        );
-        let writer = Writer { events: Events::start(client.clone()), client };
-        Self {
-            registry,
-            metrics,
-            writer,
-            index: Index::default(),
-            events: events.boxed(),
-            listed: [Some(BTreeSet::new()), Some(BTreeSet::new())],
-            given: None,
-            facts: watch::Sender::default(),
-            selections: None,
-        }
+    pub fn new(client: Client, cache: Arc<SelectionCache>, registry: RegistryHandle, metrics: Arc<Metrics>) -> Self {
+        let (writer, round) = (Writer { events: Events::start(client.clone()), client }, cache.begin_round());
+        let (index, open) = (Index::default(), watch::Sender::default());
+        Self { registry, metrics, writer, index, cache, round, given: None, open }
     }
 
-    /// Sets the cluster of each pool, from its NodePool. The cluster is a label of the metrics of the pool.
+    /// The pools that the registry has. `None`: the registry does not have the pools yet. A pool that is ready here
+    /// allocates addresses.
     #[must_use]
-    pub fn with_clusters_of(mut self, selection: &SelectionCache) -> Self {
-        self.selections = Some(selection.subscribe());
-        self
+    pub fn open(&self) -> watch::Receiver<Option<OpenPools>> {
+        self.open.subscribe()
     }
 
-    /// The facts that claims need. `None`: the registry does not have the pools yet. A pool that is ready here allocates
-    /// addresses.
-    #[must_use]
-    pub fn facts(&self) -> watch::Receiver<Option<Facts>> {
-        self.facts.subscribe()
-    }
-
-    /// Lists the pools and passes them to the registry, then follows the pools and the registry. Does not return while
-    /// the registry runs.
+    /// Passes the pools to the registry, then follows the pools and the registry. Does not return while the registry runs.
     ///
     /// # Errors
     ///
     /// The registry has stopped.
     pub async fn run(mut self) -> Result<Infallible, Stopped> {
-        while self.listed.iter().any(Option::is_some) {
-            self.handle_next_event().await;
-        }
-        let mut changes = self.registry.changes();
-        let mut selections = self.selections.clone();
+        let (mut snapshots, mut changes) = (self.cache.snapshots(), self.registry.changes());
+        let round = self.round;
         loop {
-            self.pass().await?;
-            sleep(PAUSE).await;
-            let selected = async {
-                // The cache runs until the program stops.
-                if let Some(selections) = &mut selections
-                    && selections.changed().await.is_ok()
-                {
-                    return;
-                }
-                std::future::pending().await
-            };
-            tokio::select! {
-                () = self.handle_next_event() => {}
-                changed = changes.changed() => changed.map_err(|_| Stopped)?,
-                () = selected => {}
+            let is_current = |snapshot: &Option<Snapshot>| snapshot.as_ref().is_some_and(|it| it.round >= round);
+            // `self` keeps the cache.
+            let snapshot = snapshots.wait_for(is_current).await.map_err(|_| Stopped)?.clone();
+            if let Some(snapshot) = snapshot {
+                self.pass(snapshot).await?;
             }
-            while self.handle_next_event().now_or_never().is_some() {}
+            sleep(PAUSE).await;
+            tokio::select! {
+                changed = snapshots.changed() => changed.map_err(|_| Stopped)?,
+                changed = changes.changed() => changed.map_err(|_| Stopped)?,
+            }
         }
     }
 
     /// Passes changed pools to the registry, and writes the status of pools that need an update.
-    async fn pass(&mut self) -> Result<(), Stopped> {
-        self.resize().await?;
+    async fn pass(&mut self, snapshot: Snapshot) -> Result<(), Stopped> {
+        self.resize(snapshot).await?;
         let now = Timestamp::now();
         let read = move |allocator: &Allocator| {
             let usage = allocator.usage(now);
@@ -165,52 +131,33 @@ impl Pools {
         let updates = stream::iter(self.index.updates(&observations, now));
         let writer = &self.writer;
         let written: Vec<_> = updates.map(|update| writer.write(update)).buffer_unordered(IN_FLIGHT).collect().await;
-        for object in written.into_iter().flatten() {
-            self.index.apply(PoolObject::read(object));
-        }
+        written.into_iter().flatten().for_each(|object| self.cache.note(object));
         Ok(())
     }
 
     /// Passes the pools to the registry if they have changed, or if the registry rejected a change: leases may have
-    /// been released since then. Then reports the facts for claims.
-    async fn resize(&mut self) -> Result<(), Stopped> {
-        if let Some(selection) = self.selections.as_ref().and_then(|selections| selections.borrow().clone()) {
-            self.index.set_clusters(selection.clusters());
-        }
+    /// been released since then. Then reports them as open.
+    async fn resize(&mut self, Snapshot { pools, selection, .. }: Snapshot) -> Result<(), Stopped> {
+        self.index.set(pools);
+        self.index.set_clusters(selection.clusters());
         let pools = self.index.pools();
+        let suspended = pools.1.clone();
         if self.given.as_ref() != Some(&pools) || self.index.is_refused() {
             let (all, suspended) = pools.clone();
             self.index.refuse(self.registry.resize(all, suspended).await?);
             self.given = Some(pools);
         }
-        let facts = Some(self.index.facts());
-        self.facts.send_if_modified(|known| {
-            let is_new = *known != facts;
-            *known = facts;
-            is_new
+        let now = OpenPools { facts: self.index.facts(), suspended, selection };
+        self.open.send_if_modified(|open| {
+            let is_same = open.as_ref().is_some_and(|open| {
+                open.facts == now.facts
+                    && open.suspended == now.suspended
+                    && Arc::ptr_eq(&open.selection, &now.selection)
+            });
+            *open = Some(now);
+            !is_same
         });
         Ok(())
-    }
-
-    /// Waits for the next event of the watches and handles it.
-    async fn handle_next_event(&mut self) {
-        // Watches never end.
-        let Some((kind, event)) = self.events.next().await else { return std::future::pending().await };
-        let listed = &mut self.listed[kind as usize];
-        match event {
-            Event::Init => *listed = Some(BTreeSet::new()),
-            Event::InitApply(object) => {
-                listed.get_or_insert_default().insert(PoolId::of(&object.metadata));
-                self.index.apply(PoolObject::read(object));
-            }
-            Event::InitDone => {
-                // A list does not report deletions.
-                let listed = listed.take().unwrap_or_default();
-                self.index.retain(|id| Kind::of(id) != kind || listed.contains(id));
-            }
-            Event::Apply(object) => self.index.apply(PoolObject::read(object)),
-            Event::Delete(object) => self.index.remove(&PoolId::of(&object.metadata)),
-        }
     }
 }
 
@@ -275,25 +222,9 @@ impl Kind {
     }
 }
 
-/// Watches the pools of a kind in a namespace or, with an empty name, in all namespaces.
-fn watch(client: &Client, scope: &Scope, kind: Kind, namespace: &str) -> BoxStream<'static, (Kind, Event<Object>)> {
-    let api = kind.api(client.clone(), Some(namespace).filter(|namespace| !namespace.is_empty()));
-    events(api, scope.config()).map(move |event| (kind, event)).boxed()
-}
-
 // === impl Scope ===
 
 impl Scope {
-    /// Configuration of a watch for objects of the scope.
-    #[must_use]
-    pub fn config(&self) -> watcher::Config {
-        let config = watcher::Config::default();
-        match self.watch_filter.as_str() {
-            "" => config,
-            value => config.labels(&format!("{WATCH_FILTER_LABEL}={value}")),
-        }
-    }
-
     /// Whether an object has the label that the scope requires.
     #[must_use]
     pub fn has_label(&self, metadata: &ObjectMeta) -> bool {

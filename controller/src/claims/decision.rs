@@ -145,13 +145,6 @@ impl View {
         self.claim.is_none() && self.address.is_none() && self.former.is_empty()
     }
 
-    /// Whether a pool is ready but the registry does not allocate from it yet. The registry may do so a moment later.
-    pub(crate) fn is_early(&self) -> bool {
-        let is_unknown = self.ledger.pool.is_none() || self.problem.as_ref().is_some_and(Problem::is_of_pool);
-        let is_ready = self.pool.as_ref().is_some_and(|pool| pool.ready.is_ok());
-        self.ledger.held.is_empty() && is_unknown && is_ready
-    }
-
     /// Whether the claim needs a certain address that is not available for now.
     pub(crate) fn waits_for_address(&self) -> bool {
         matches!(&self.problem, Some(Problem::Refused(error)) if error.is_about_address())

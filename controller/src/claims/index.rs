@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::claims::Facts;
 use crate::claims::decision::{Cluster, Recorded, View};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
 use crate::kinds::cluster_api::{IpAddress, IpAddressClaim, Version, WATCH_FILTER_LABEL, is_paused};
+use crate::pools::facts::Facts;
 
 /// All known objects.
 #[derive(Debug)]

@@ -38,10 +38,8 @@ use crate::kinds::virtual_machine::instances;
 use crate::ledger::types::{Holders, Stopped};
 use crate::passes::provider;
 use crate::passes::{ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Problem, Until};
-use crate::pools::facts::Facts;
+use crate::pools::selection::OpenPools;
 
-/// Pause before the next attempt for a claim on a pool that the registry does not have yet.
-const EARLY: Duration = Duration::from_secs(1);
 /// Largest number of instances that are read one by one.
 const MOST_GUESTS: usize = 16;
 /// Maximum number of objects in the response to one list request.
@@ -75,7 +73,7 @@ impl Provider {
     /// [`Stopped`]: the registry has ended.
     pub async fn run_ipam_claims(
         &self,
-        pools: watch::Receiver<Option<Facts>>,
+        pools: watch::Receiver<Option<OpenPools>>,
         served: Holders,
         is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
@@ -107,7 +105,7 @@ impl Kinds {
 
 impl provider::Work for Work<'_> {
     type Kind = Kind;
-    type Pools = Facts;
+    type Pools = OpenPools;
 
     /// Network attachment definitions of every namespace are watched: a pool names the namespace of its network.
     fn watches(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
@@ -128,8 +126,8 @@ impl provider::Work for Work<'_> {
         names
     }
 
-    fn set_pools(&self, pools: Facts) -> BTreeSet<Key> {
-        self.index().set_pools(pools)
+    fn set_pools(&self, pools: OpenPools) -> BTreeSet<Key> {
+        self.index().set_pools(pools.facts)
     }
 
     fn note_holder(&self, holder: &Machine) -> BTreeSet<Key> {
@@ -159,7 +157,6 @@ impl provider::Work for Work<'_> {
         let mut view = self.look(&key, false).await?;
         for _ in 0..LONGEST_PASS {
             match decide(&view, Timestamp::now()) {
-                Step::Wait if view.is_early() => return Ok(Ended::Again(EARLY)),
                 Step::Wait if view.waits_for_guest() => return Ok(Ended::Later),
                 Step::Wait if view.waits_for_address() => return Ok(Ended::Again(ADDRESS_PAUSE)),
                 Step::Wait if view.is_waiting() => return Ok(Ended::waiting(view.ledger.waits)),

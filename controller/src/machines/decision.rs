@@ -21,7 +21,7 @@
 use crate::kinds::kubevirt_machine::is_deleted;
 use crate::machines::step::{Once, Step};
 use crate::machines::view::{Check, Response, View};
-use crate::passes::{ADDRESS_PAUSE, Ended, Error};
+use crate::passes::{ADDRESS_PAUSE, Ended};
 
 /// Decides the next request.
 pub(super) fn decide(view: &View) -> Step {
@@ -64,15 +64,15 @@ impl View {
     }
 
     /// Returns how a pass without a next step ends.
-    pub(super) fn ended(&self) -> Result<Ended, Error> {
+    pub(super) fn ended(&self) -> Ended {
         // The webhook of another replica may have rejected the machine once more.
         let is_unsettled = self.has_done(Once::Retry) || self.checked.values().any(|check| *check == Check::Unsettled);
         match &self.problem {
-            Some(problem) if self.is_early() => Err(Error::NotReady(problem.to_string())),
-            _ if self.waits_for_address() => Ok(Ended::Again(ADDRESS_PAUSE)),
-            _ if is_unsettled || self.is_disputed() => Ok(Ended::waiting(false)),
-            _ if self.is_waiting() => Ok(Ended::waiting(!self.ledger.waiting.is_empty())),
-            _ => Ok(Ended::Well),
+            Some(problem) if problem.is_of_pool() => Ended::waiting(false),
+            _ if self.waits_for_address() => Ended::Again(ADDRESS_PAUSE),
+            _ if is_unsettled || self.is_disputed() => Ended::waiting(false),
+            _ if self.is_waiting() => Ended::waiting(!self.ledger.waiting.is_empty()),
+            _ => Ended::Well,
         }
     }
 }

@@ -11,7 +11,7 @@ use glowplug::host::claim::Machine;
 use glowplug::host::records::ANNOTATION_PREFIX;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::cluster::key::Key;
+use crate::cluster::key::{Key, PoolId};
 use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
 use crate::kinds::ipam_claim::IpamClaim;
@@ -20,7 +20,8 @@ use crate::kinds::virtual_machine::{VirtualMachine, kubevirt_machine_of};
 use crate::machines::kind::Kind;
 use crate::machines::source::MachineClaim;
 use crate::machines::view::{Chosen, Memory};
-use crate::pools::selection::Selection;
+use crate::pools::facts::{Facts, PoolFacts};
+use crate::pools::selection::{OpenPools, Selection};
 
 /// Largest number of VirtualMachines that one name of a KubevirtMachine can have, and of machines that the labels at one
 /// name can name, as long as a leader leads.
@@ -41,6 +42,10 @@ pub(super) struct Index {
     relatives: BTreeMap<Key, BTreeSet<Key>>,
     /// Machines with the name of a VirtualMachine in another namespace that belongs or has belonged to them.
     confirmed: BTreeSet<(Machine, Key)>,
+    /// Facts about each pool, by the name of the pool.
+    facts: Facts,
+    /// Names of the pools that allocate nothing.
+    suspended: BTreeSet<String>,
     selection: Arc<Selection>,
     /// The pools that serve each existing VirtualMachine.
     selected: BTreeMap<Key, Chosen>,
@@ -200,8 +205,27 @@ impl Index {
         vms.filter(|vm| self.vms.get(vm).is_some()).collect()
     }
 
-    /// Replaces the selection. Returns the names whose decision may have changed.
-    pub(super) fn set_selection(&mut self, selection: Arc<Selection>) -> BTreeSet<Key> {
+    /// Replaces the pools. Returns the names whose decision may have changed.
+    pub(super) fn set_pools(&mut self, pools: OpenPools) -> BTreeSet<Key> {
+        let OpenPools { facts, suspended, selection } = pools;
+        let ready = |facts: &PoolFacts| facts.ready.clone();
+        let names = facts.keys().chain(self.facts.keys());
+        let has_changed = |name: &&String| {
+            self.facts.get(*name).map(ready) != facts.get(*name).map(ready)
+                || self.suspended.contains(*name) != suspended.contains(*name)
+        };
+        let changed: BTreeSet<PoolId> = names.filter(has_changed).map(|name| PoolId::parse(name)).collect();
+        (self.facts, self.suspended) = (facts, suspended);
+        let is_same = Arc::ptr_eq(&self.selection, &selection);
+        let mut names = if is_same { BTreeSet::new() } else { self.set_selection(selection) };
+        if !changed.is_empty() {
+            let is_of = |chosen: &Chosen| chosen.iter().flatten().any(|selected| changed.contains(&selected.pool));
+            names.extend(self.selected.iter().filter(|(_, chosen)| is_of(chosen)).map(|(key, _)| key.clone()));
+        }
+        names
+    }
+
+    fn set_selection(&mut self, selection: Arc<Selection>) -> BTreeSet<Key> {
         self.selection = selection;
         let mut names = BTreeSet::new();
         for (key, vm) in self.vms.iter() {

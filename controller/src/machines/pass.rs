@@ -52,7 +52,7 @@ impl Work<'_> {
                 view = self.look(&key).await?;
             }
             let step = match decide(&view) {
-                Step::Wait => return view.ended(),
+                Step::Wait => return Ok(view.ended()),
                 Step::Claim(claim, kind) if until == Until::Claim => {
                     self.note_claimant(&key, &claim.machine, kind).await?;
                     return Ok(Ended::BeforeClaim(claim, kind));

@@ -182,7 +182,8 @@ impl View {
             (None, Some(Problem::Refused(error @ ClaimError::Exhausted { .. }))) => {
                 self.report("IPPoolExhausted", error.to_string())
             }
-            (None, Some(Problem::Refused(_))) if self.is_early() => Step::Wait,
+            // The machine keeps its place in the queue. A change of the pool causes another pass.
+            (None, Some(problem)) if problem.is_of_pool() => self.report("NetworkDataMissing", problem.to_string()),
             (None, Some(Problem::Refused(error))) if error.is_about_address() => {
                 self.report("IPAddressUnavailable", error.to_string())
             }

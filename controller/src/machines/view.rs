@@ -181,12 +181,6 @@ impl View {
         self.done.contains(&step)
     }
 
-    /// Whether the registry does not allocate yet from a pool that is ready. The registry may receive the pool a moment
-    /// later.
-    pub(super) fn is_early(&self) -> bool {
-        self.problem.as_ref().is_some_and(Problem::is_of_pool)
-    }
-
     /// Whether the machine waits for its network data. An event has named the reason. A machine with network data of another
     /// author does not wait.
     pub(super) fn is_waiting(&self) -> bool {

@@ -15,7 +15,7 @@ use kube::api::ApiResource;
 use kube::runtime::events::EventType;
 use kube::runtime::watcher;
 use kube::{Api, Client};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use crate::cluster::events::{self, Events};
 use crate::cluster::key::Key;
@@ -40,8 +40,7 @@ use crate::macs::Observer;
 use crate::metrics::Metrics;
 use crate::passes::Error;
 use crate::passes::opening::Opening;
-use crate::pools::facts::{Facts, Scope};
-use crate::pools::selection_cache::SelectionCache;
+use crate::pools::facts::Scope;
 
 /// The part of a leader that serves the machines of KubeVirt.
 #[derive(Clone)]
@@ -49,7 +48,6 @@ pub struct Machines {
     pub(super) client: Client,
     pub(super) registry: RegistryHandle,
     pub(super) opening: Opening,
-    pub(super) selection: Arc<SelectionCache>,
     pub(super) events: Events,
     pub(super) metrics: Arc<Metrics>,
     pub(super) scope: Scope,
@@ -65,8 +63,6 @@ pub(super) struct Work<'m> {
     pub(super) has_status_map: AtomicBool,
     /// Names that need a pass because the pass of another name has changed the index.
     pub(super) others: mpsc::UnboundedSender<Key>,
-    /// The pools, after the registry has them.
-    pub(super) pools: watch::Receiver<Option<Facts>>,
     /// The records of the listed objects. `None` after the registry has adopted them.
     pub(super) records: Mutex<Option<Objects>>,
 }
@@ -74,20 +70,19 @@ pub(super) struct Work<'m> {
 // === impl Machines ===
 
 impl Machines {
-    /// Creates the part that serves the machines of the pools in `selection`. `opening` must count this part. `macs`
+    /// Creates the part that serves the machines of pools. `opening` must count this part. `macs`
     /// receives every VirtualMachine and every instance.
     #[must_use]
     pub fn new(
         client: Client,
         registry: RegistryHandle,
         opening: Opening,
-        selection: Arc<SelectionCache>,
         metrics: Arc<Metrics>,
         scope: Scope,
         macs: Observer,
     ) -> Self {
         let events = Events::start(client.clone());
-        Self { client, registry, opening, selection, events, metrics, scope, macs }
+        Self { client, registry, opening, events, metrics, scope, macs }
     }
 }
 

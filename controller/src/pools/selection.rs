@@ -9,7 +9,7 @@
 //! At most one pool of each network serves a machine. An ambiguous case is a [`Problem`]; the controller never guesses,
 //! because a machine with an address of the wrong pool is harder to diagnose than a machine that does not start.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,13 +17,14 @@ use glowplug::host::claim::is_object_name;
 use glowplug::host::nodepool::{acpi_index, machines_namespace};
 use glowplug::host::pool::Pool;
 use glowplug::network::InterfaceName;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::{Selector, SelectorExt as _};
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
-use crate::kinds::pool::{NodePoolRef, PoolSpec};
+use crate::kinds::pool::{NodePoolRef, PoolSpec, PoolStatus};
 use crate::kinds::virtual_machine::{Attachment, NODE_POOL_LABEL, VirtualMachine};
-use crate::pools::facts::PoolObject;
+use crate::pools::facts::{Facts, PoolObject};
 
 /// The pools that select machines, at one point in time.
 #[derive(Clone, Debug, Default)]
@@ -54,6 +55,29 @@ pub struct MachinePool {
     /// UID of the object that controls the pool: the NodePool from which the pool is derived. `None`: a user created
     /// the pool.
     pub owner: Option<String>,
+}
+
+/// A pool of either kind, read and checked once.
+#[derive(Clone, Debug)]
+pub struct KnownPool {
+    /// Metadata of the object.
+    pub metadata: ObjectMeta,
+    /// The stored status.
+    pub status: PoolStatus,
+    /// The members that no count in the status changes.
+    pub checked: Arc<MachinePool>,
+}
+
+/// The pools that the registry has. Everything that allocates works with these pools, so that it knows no pool that the
+/// registry does not know yet.
+#[derive(Clone, Debug, Default)]
+pub struct OpenPools {
+    /// Facts about each pool that claims need, by the name of the pool.
+    pub facts: Facts,
+    /// Names of the pools that allocate nothing.
+    pub suspended: BTreeSet<String>,
+    /// The pools that select machines.
+    pub selection: Arc<Selection>,
 }
 
 /// One pool that serves a machine.
@@ -200,6 +224,17 @@ impl Selection {
         }
         chosen.sort_by_key(|(attachment, _)| attachment.index);
         Ok(chosen.into_iter().map(|(_, selected)| selected).collect())
+    }
+}
+
+// === impl KnownPool ===
+
+impl KnownPool {
+    /// Reads and checks a pool.
+    #[must_use]
+    pub fn read(object: PoolObject) -> Self {
+        let (metadata, status) = (object.metadata.clone(), object.status.clone().unwrap_or_default());
+        Self { metadata, status, checked: Arc::new(MachinePool::read(object)) }
     }
 }
 

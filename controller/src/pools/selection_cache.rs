@@ -1,6 +1,6 @@
-//! Keeps the selection of a replica up to date with watches.
+//! Keeps the pools and the selection of a replica up to date with watches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,38 +14,70 @@ use tokio::time::sleep;
 
 use crate::cluster::client::serves;
 use crate::cluster::key::{Key, PoolId};
-use crate::cluster::object::Object;
+use crate::cluster::object::{Object, version_of};
 use crate::cluster::request::{Refusal, ask, refusal};
 use crate::cluster::watch::{Change, changes};
-use crate::kinds::pool::StaticIPPool;
+use crate::kinds::pool::{GlobalStaticIPPool, StaticIPPool};
 use crate::kinds::virtual_machine::node_pools;
 use crate::pools::facts::{PoolObject, Scope};
-use crate::pools::selection::{MachinePool, Selection};
+use crate::pools::selection::{KnownPool, MachinePool, Selection};
 
 /// Interval between two checks whether the API server serves NodePools.
 const DISCOVERY: Duration = Duration::from_secs(60);
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The selection, kept up to date by watches. Every replica has a cache: the webhook and the leader read it.
+/// The pools and NodePools, kept up to date by watches. Each pool is checked once.
+///
+/// Every replica has a cache. The webhooks use the selection at once. A leader passes the pools to the registry first:
+/// everything else in a leader works with [`OpenPools`](crate::pools::selection::OpenPools).
 pub struct SelectionCache {
+    client: Client,
     scope: Scope,
+    pools: Api<Object>,
+    global_pools: Api<Object>,
+    node_pools: Api<Object>,
     objects: Mutex<Objects>,
     current: watch::Sender<Option<Arc<Selection>>>,
-    pools: Api<Object>,
-    node_pools: Api<Object>,
-    client: Client,
+    snapshots: watch::Sender<Option<Snapshot>>,
+    /// Number of the round of lists that the cache must have. A new leader asks for a new round.
+    rounds: watch::Sender<u64>,
+}
+
+/// The pools at one point in time.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Number of the round of lists from which the pools come.
+    pub round: u64,
+    /// Every pool, of both kinds.
+    pub pools: BTreeMap<PoolId, Arc<KnownPool>>,
+    /// The pools that select machines.
+    pub selection: Arc<Selection>,
 }
 
 #[derive(Debug, Default)]
 struct Objects {
-    pools: BTreeMap<PoolId, Arc<MachinePool>>,
+    round: u64,
+    /// Kinds whose list is not complete yet.
+    unlisted: BTreeSet<Kind>,
+    pools: BTreeMap<PoolId, Arc<KnownPool>>,
     node_pools: BTreeMap<Key, Arc<Object>>,
 }
 
-#[derive(Clone, Copy)]
+/// What a change concerns.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Effect {
+    Nothing,
+    /// The metadata or the counts of a pool.
+    Pools,
+    /// The selection, too.
+    Selection,
+}
+
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Kind {
     Pool,
+    GlobalPool,
     NodePool,
 }
 
@@ -60,7 +92,10 @@ impl SelectionCache {
             namespace => Api::namespaced_with(client.clone(), namespace, &kind),
         };
         let (pools, node_pools) = (api(ApiResource::erase::<StaticIPPool>(&())), api(node_pools()));
-        Self { scope, objects: Mutex::default(), current: watch::Sender::default(), pools, node_pools, client }
+        let global_pools = Api::all_with(client.clone(), &ApiResource::erase::<GlobalStaticIPPool>(&()));
+        let (current, snapshots, rounds) =
+            (watch::Sender::default(), watch::Sender::default(), watch::Sender::default());
+        Self { client, scope, pools, global_pools, node_pools, objects: Mutex::default(), current, snapshots, rounds }
     }
 
     /// Returns the current selection. `None`: the objects are not listed yet.
@@ -72,6 +107,29 @@ impl SelectionCache {
     /// Returns a receiver that has the current selection and is notified of every change.
     pub fn subscribe(&self) -> watch::Receiver<Option<Arc<Selection>>> {
         self.current.subscribe()
+    }
+
+    /// Returns a receiver that has all pools and is notified of every change.
+    pub fn snapshots(&self) -> watch::Receiver<Option<Snapshot>> {
+        self.snapshots.subscribe()
+    }
+
+    /// Begins a new round: lists everything again. Returns its number. A watch may be minutes behind, and a new leader must
+    /// not begin with pools that an earlier leader no longer had.
+    pub fn begin_round(&self) -> u64 {
+        self.rounds.send_modify(|round| *round += 1);
+        *self.rounds.borrow()
+    }
+
+    /// Applies the response to a write of a pool, so that the next write does not wait for the watch. A pool that is not
+    /// known has been deleted meanwhile.
+    pub fn note(&self, object: Object) {
+        let mut objects = self.objects();
+        let id = PoolId::of(&object.metadata);
+        if objects.pools.contains_key(&id) {
+            let effect = objects.apply_pool(id, object);
+            self.publish(&objects, effect);
+        }
     }
 
     /// Lists the objects from the API server, not from the cache. Use this function if a decision must include objects
@@ -93,37 +151,60 @@ impl SelectionCache {
         Ok(Selection::new(pools, node_pools.into_iter().map(Arc::new)))
     }
 
-    /// Watches the objects and updates the selection. Never returns.
+    /// Watches the objects and updates the cache. Never returns.
     pub async fn run(&self) -> Infallible {
+        let mut rounds = self.rounds.subscribe();
         loop {
             let has_node_pools = self.has_node_pools().await;
+            let round = *rounds.borrow_and_update();
             tokio::select! {
-                never = self.follow(has_node_pools) => match never {},
+                never = self.follow(round, has_node_pools) => match never {},
                 () = self.until_node_pools(!has_node_pools) => {}
+                Ok(()) = rounds.changed() => {}
             }
         }
     }
 
-    async fn follow(&self, has_node_pools: bool) -> Infallible {
-        let mut changes = self.changes(has_node_pools);
-        *self.objects() = Objects::default();
-        let mut lists = 1 + usize::from(has_node_pools);
+    async fn follow(&self, round: u64, has_node_pools: bool) -> Infallible {
+        let kinds = [Kind::Pool, Kind::GlobalPool].into_iter().chain(has_node_pools.then_some(Kind::NodePool));
+        let unlisted: BTreeSet<Kind> = kinds.collect();
+        let mut changes = self.changes(&unlisted);
+        *self.objects() = Objects { round, unlisted, ..Objects::default() };
         while let Some((kind, change)) = changes.next().await {
-            lists = lists.saturating_sub(usize::from(matches!(change, Change::Listed)));
-            let is_changed = self.objects().apply(kind, change, |metadata| self.scope.has_label(metadata));
-            if lists == 0 && is_changed {
-                self.current.send_replace(Some(Arc::new(self.objects().selection())));
-            }
+            let mut objects = self.objects();
+            let effect = objects.apply(kind, change, |metadata| self.scope.has_label(metadata));
+            self.publish(&objects, effect);
         }
         // Watches never end.
         std::future::pending().await
     }
 
-    fn changes(&self, has_node_pools: bool) -> impl Stream<Item = (Kind, Change)> + Unpin + use<> {
-        let pools = changes(self.pools.clone()).map(|change| (Kind::Pool, change)).boxed();
-        let node_pools =
-            has_node_pools.then(|| changes(self.node_pools.clone()).map(|change| (Kind::NodePool, change)).boxed());
-        stream::select_all([pools].into_iter().chain(node_pools))
+    /// Publishes the objects after a change. The lock on the objects keeps the order of the changes.
+    fn publish(&self, objects: &Objects, effect: Effect) {
+        if !objects.unlisted.is_empty() || effect == Effect::Nothing {
+            return;
+        }
+        let selection = match self.current().filter(|_| effect == Effect::Pools) {
+            Some(selection) => selection,
+            None => {
+                let selection = Arc::new(objects.selection());
+                self.current.send_replace(Some(Arc::clone(&selection)));
+                selection
+            }
+        };
+        self.snapshots.send_replace(Some(Snapshot { round: objects.round, pools: objects.pools.clone(), selection }));
+    }
+
+    fn changes(&self, kinds: &BTreeSet<Kind>) -> impl Stream<Item = (Kind, Change)> + Unpin + use<> {
+        let watches = kinds.iter().map(|&kind| {
+            let api = match kind {
+                Kind::Pool => &self.pools,
+                Kind::GlobalPool => &self.global_pools,
+                Kind::NodePool => &self.node_pools,
+            };
+            changes(api.clone()).map(move |change| (kind, change)).boxed()
+        });
+        stream::select_all(watches.collect::<Vec<_>>())
     }
 
     async fn has_node_pools(&self) -> bool {
@@ -153,34 +234,56 @@ impl SelectionCache {
 // === impl Objects ===
 
 impl Objects {
-    /// Applies a change. Returns whether the selection may differ now. The counts in the status of a pool make no
-    /// difference: every allocation changes them, and each new selection is compared with every machine.
-    fn apply(&mut self, kind: Kind, change: Change, has_label: impl Fn(&ObjectMeta) -> bool) -> bool {
-        match (kind, change) {
-            (_, Change::Listed) => true,
-            (Kind::Pool, Change::Apply(object)) if has_label(&object.metadata) => {
-                let pool = MachinePool::read(PoolObject::read(object));
-                if self.pools.get(&pool.id).is_some_and(|known| **known == pool) {
-                    return false;
-                }
-                self.pools.insert(pool.id.clone(), Arc::new(pool));
+    /// Applies a change.
+    fn apply(&mut self, kind: Kind, change: Change, has_label: impl Fn(&ObjectMeta) -> bool) -> Effect {
+        let is_gone = match (kind, change) {
+            (_, Change::Listed) => {
+                self.unlisted.remove(&kind);
                 true
             }
-            (Kind::Pool, Change::Apply(object)) => self.pools.remove(&PoolId::of(&object.metadata)).is_some(),
-            (Kind::Pool, Change::Remove(Key { namespace, name }, _)) => {
-                self.pools.remove(&PoolId { namespace: Some(namespace), name }).is_some()
-            }
-            (Kind::NodePool, Change::Apply(mut object)) => {
-                object.metadata.managed_fields = None;
+            (Kind::NodePool, Change::Apply(object)) => {
                 self.node_pools.insert(Key::of(&object.metadata), Arc::new(object));
                 true
             }
             (Kind::NodePool, Change::Remove(key, _)) => self.node_pools.remove(&key).is_some(),
+            (Kind::Pool | Kind::GlobalPool, Change::Apply(object)) if has_label(&object.metadata) => {
+                return self.apply_pool(PoolId::of(&object.metadata), object);
+            }
+            (Kind::Pool | Kind::GlobalPool, Change::Apply(object)) => {
+                self.pools.remove(&PoolId::of(&object.metadata)).is_some()
+            }
+            (Kind::Pool, Change::Remove(Key { namespace, name }, _)) => {
+                self.pools.remove(&PoolId { namespace: Some(namespace), name }).is_some()
+            }
+            (Kind::GlobalPool, Change::Remove(key, _)) => {
+                self.pools.remove(&PoolId { namespace: None, name: key.name }).is_some()
+            }
+        };
+        if is_gone { Effect::Selection } else { Effect::Nothing }
+    }
+
+    /// Stores a pool, unless a newer version is known. The counts in the status of a pool do not change the selection: every
+    /// allocation changes them, and each new selection is compared with every machine.
+    fn apply_pool(&mut self, id: PoolId, object: Object) -> Effect {
+        let known = self.pools.get(&id);
+        if known.is_some_and(|known| version_of(&known.metadata) > version_of(&object.metadata)) {
+            return Effect::Nothing;
         }
+        let mut pool = KnownPool::read(PoolObject::read(object));
+        let effect = match known.filter(|known| known.checked == pool.checked) {
+            Some(known) => {
+                pool.checked = Arc::clone(&known.checked);
+                Effect::Pools
+            }
+            None => Effect::Selection,
+        };
+        self.pools.insert(id, Arc::new(pool));
+        effect
     }
 
     fn selection(&self) -> Selection {
-        Selection::new(self.pools.values().cloned(), self.node_pools.values().cloned())
+        let of_namespaces = self.pools.values().filter(|pool| pool.checked.id.namespace.is_some());
+        Selection::new(of_namespaces.map(|pool| Arc::clone(&pool.checked)), self.node_pools.values().cloned())
     }
 }
 
@@ -208,13 +311,33 @@ mod tests {
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         });
         let key = Key { namespace: "n".to_owned(), name: "p".to_owned() };
-        assert!(apply(pool(&counts(0)), true));
-        assert!(!apply(pool(&counts(1)), true));
-        assert!(apply(pool(&json!({"conditions": [condition]})), true));
-        assert!(apply(pool(&counts(1)), true));
-        assert!(apply(pool(&counts(1)), false));
-        assert!(!apply(Change::Remove(key.clone(), None), true));
-        assert!(apply(pool(&counts(1)), true));
-        assert!(apply(Change::Remove(key, None), true));
+        assert_eq!(apply(pool(&counts(0)), true), Effect::Selection);
+        assert_eq!(apply(pool(&counts(1)), true), Effect::Pools);
+        assert_eq!(apply(pool(&json!({"conditions": [condition]})), true), Effect::Selection);
+        assert_eq!(apply(pool(&counts(1)), true), Effect::Selection);
+        assert_eq!(apply(pool(&counts(1)), false), Effect::Selection);
+        assert_eq!(apply(Change::Remove(key.clone(), None), true), Effect::Nothing);
+        assert_eq!(apply(pool(&counts(1)), true), Effect::Selection);
+        assert_eq!(apply(Change::Remove(key, None), true), Effect::Selection);
+    }
+
+    #[test]
+    fn an_older_version_of_a_pool_is_ignored() {
+        let mut objects = Objects::default();
+        let mut apply = |version: &str| {
+            let Change::Apply(mut object) = pool(&json!(null)) else { panic!() };
+            object.metadata.resource_version = Some(version.to_owned());
+            objects.apply(Kind::Pool, Change::Apply(object), |_| true)
+        };
+        assert_eq!([apply("10"), apply("9")], [Effect::Selection, Effect::Nothing]);
+    }
+
+    #[test]
+    fn pools_of_the_cluster_select_no_machine() {
+        let mut objects = Objects::default();
+        let Change::Apply(mut object) = pool(&json!(null)) else { panic!() };
+        object.metadata.namespace = None;
+        objects.apply(Kind::GlobalPool, Change::Apply(object), |_| true);
+        assert_eq!((objects.pools.len(), objects.selection().pools().count()), (1, 0));
     }
 }

@@ -3,17 +3,19 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use glowplug::host::allocator::{Allocator, PoolError, PoolUsage};
 use glowplug::host::metrics::is_exhausted;
 use glowplug::host::pool::{Pool, overlaps};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::key::{Key, PoolId};
 use crate::kinds::pool::{AddressCount, CLUSTER_LABEL, FamilyCount, POOL_FINALIZER, PoolStatus};
-use crate::pools::facts::{PoolFacts, PoolObject};
+use crate::pools::facts::PoolFacts;
+use crate::pools::selection::KnownPool;
 
 /// State of a pool in the registry.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -55,24 +57,11 @@ pub enum Part {
 /// The pools of a cluster.
 #[derive(Debug, Default)]
 pub struct Index {
-    pools: BTreeMap<PoolId, Entry>,
+    pools: BTreeMap<PoolId, Arc<KnownPool>>,
     /// Names of clusters, by pool, from the NodePools of the pools.
     clusters: BTreeMap<PoolId, String>,
     /// Changes that the registry rejected, by the name of the pool.
     refused: BTreeMap<String, String>,
-}
-
-#[derive(Debug)]
-struct Entry {
-    metadata: ObjectMeta,
-    status: PoolStatus,
-    is_sticky: bool,
-    /// Whether the pool serves IPAMClaims.
-    serves_ipam_claims: bool,
-    /// The source of the addresses, for messages. `None`: the pool allocates its own addresses.
-    source: Option<String>,
-    /// The pool, or all errors of its specification.
-    pool: Result<Pool, String>,
 }
 
 /// A condition without its times.
@@ -110,35 +99,14 @@ pub fn observe(allocator: &Allocator, usage: BTreeMap<&str, PoolUsage>) -> Obser
 // === impl Index ===
 
 impl Index {
-    /// Stores a pool, unless a newer version is known.
-    pub fn apply(&mut self, object: PoolObject) {
-        let PoolObject { metadata, spec, status } = object;
-        let id = PoolId::of(&metadata);
-        if self.pools.get(&id).is_some_and(|known| version(&known.metadata) > version(&metadata)) {
-            return;
-        }
-        let is_sticky = spec.as_ref().is_ok_and(|spec| spec.sticky);
-        let serves_ipam_claims = spec.as_ref().is_ok_and(|spec| spec.serve_ipam_claims);
-        let source = spec.as_ref().ok().and_then(|spec| spec.addresses_from.as_ref()).map(ToString::to_string);
-        let cluster = metadata.labels.as_ref().and_then(|labels| labels.get(CLUSTER_LABEL)).cloned();
-        let pool = spec.and_then(|spec| id.check_lines(&spec)).map(|pool| pool.with_cluster(cluster));
-        let status = status.unwrap_or_default();
-        self.pools.insert(id, Entry { metadata, status, is_sticky, serves_ipam_claims, source, pool });
+    /// Replaces the pools.
+    pub fn set(&mut self, pools: BTreeMap<PoolId, Arc<KnownPool>>) {
+        self.pools = pools;
     }
 
     /// Sets the names of the clusters of pools. The label of a pool takes precedence.
     pub fn set_clusters(&mut self, clusters: BTreeMap<PoolId, String>) {
         self.clusters = clusters;
-    }
-
-    /// Removes a pool that is deleted.
-    pub fn remove(&mut self, id: &PoolId) {
-        self.pools.remove(id);
-    }
-
-    /// Removes the pools for which `is_there` is `false`.
-    pub fn retain(&mut self, is_there: impl Fn(&PoolId) -> bool) {
-        self.pools.retain(|id, _| is_there(id));
     }
 
     /// Whether the registry rejected a change of a pool.
@@ -150,9 +118,11 @@ impl Index {
     /// Every pool with a valid specification, and the names of the pools that allocate nothing.
     #[must_use]
     pub fn pools(&self) -> (Vec<Pool>, BTreeSet<String>) {
-        let with_cluster = |(id, entry): (&PoolId, &Entry)| {
-            let pool = entry.pool.as_ref().ok()?.clone();
-            let cluster = pool.cluster().map(str::to_owned).or_else(|| self.clusters.get(id).cloned());
+        let with_cluster = |(id, entry): (&PoolId, &Arc<KnownPool>)| {
+            let pool = entry.checked.pool.as_ref().ok()?.clone();
+            let labels = entry.metadata.labels.as_ref();
+            let cluster =
+                labels.and_then(|labels| labels.get(CLUSTER_LABEL)).or_else(|| self.clusters.get(id)).cloned();
             Some(pool.with_cluster(cluster))
         };
         let pools = self.pools.iter().filter_map(with_cluster).collect();
@@ -169,7 +139,7 @@ impl Index {
     pub fn facts(&self) -> BTreeMap<String, PoolFacts> {
         let facts = self.verdicts().into_iter().map(|(id, verdict)| {
             let entry = &self.pools[id];
-            let ready = match (verdict.status, &entry.source) {
+            let ready = match (verdict.status, entry.source()) {
                 ("True", Some(source)) => {
                     Err(format!("The pool takes addresses from {source}, and serves machines only"))
                 }
@@ -178,7 +148,10 @@ impl Index {
                 _ => Err(verdict.message),
             };
             let uid = entry.metadata.uid.clone().unwrap_or_default();
-            (id.to_string(), PoolFacts { uid, sticky: entry.is_sticky, ready, attachment: entry.attachment() })
+            (
+                id.to_string(),
+                PoolFacts { uid, sticky: entry.checked.spec.sticky, ready, attachment: entry.attachment() },
+            )
         });
         facts.collect()
     }
@@ -204,17 +177,20 @@ impl Index {
     /// The condition `Ready` of each pool.
     fn verdicts(&self) -> BTreeMap<&PoolId, Verdict> {
         // If two pools conflict, the older pool keeps allocating.
-        let mut by_age: Vec<(&PoolId, &Entry, &Pool)> =
-            self.pools.iter().filter_map(|(id, entry)| Some((id, entry, entry.pool.as_ref().ok()?))).collect();
+        let mut by_age: Vec<(&PoolId, &KnownPool, &Pool)> = self
+            .pools
+            .iter()
+            .filter_map(|(id, entry)| Some((id, &**entry, entry.checked.pool.as_ref().ok()?)))
+            .collect();
         by_age.sort_by_key(|(id, entry, _)| (entry.created(), *id));
         let mut overlapped: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for overlap in overlaps(by_age.iter().map(|(_, _, pool)| *pool)).kept {
             let [_, younger] = overlap.pools;
             overlapped.entry(younger.name()).or_default().push(overlap.to_string());
         }
-        let verdict = |id: &PoolId, entry: &Entry| {
+        let verdict = |id: &PoolId, entry: &KnownPool| {
             let name = id.to_string();
-            match &entry.pool {
+            match &entry.checked.pool {
                 _ if entry.is_deleted() => {
                     Verdict::not("Deleting", "The pool is being deleted and keeps its leases until they are released")
                 }
@@ -222,7 +198,7 @@ impl Index {
                 Ok(_) => match (overlapped.get(name.as_str()), self.refused.get(&name)) {
                     (Some(problems), _) => Verdict::not("PoolOverlap", &problems.join("\n")),
                     (None, Some(problem)) => Verdict::not(IN_USE, problem),
-                    (None, None) => match &entry.source {
+                    (None, None) => match entry.source() {
                         Some(source) => {
                             Verdict::of("True", "Serving", &format!("The pool takes addresses from {source}"))
                         }
@@ -235,14 +211,14 @@ impl Index {
     }
 }
 
-/// The version of an object as a number. API servers increase the number with each write.
-fn version(metadata: &ObjectMeta) -> u64 {
-    metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default()
-}
+// === impl KnownPool ===
 
-// === impl Entry ===
+impl KnownPool {
+    /// The source of the addresses, for messages. `None`: the pool allocates its own addresses.
+    fn source(&self) -> Option<String> {
+        self.checked.spec.addresses_from.as_ref().map(ToString::to_string)
+    }
 
-impl Entry {
     /// Only objects in tests have no creation time. They count as the youngest.
     fn created(&self) -> (Reverse<bool>, Option<Timestamp>) {
         let created = self.metadata.creation_timestamp.as_ref().map(|time| time.0);
@@ -250,7 +226,7 @@ impl Entry {
     }
 
     fn attachment(&self) -> Option<Key> {
-        let pool = self.pool.as_ref().ok().filter(|_| self.serves_ipam_claims)?;
+        let pool = self.checked.pool.as_ref().ok().filter(|_| self.checked.spec.serve_ipam_claims)?;
         let (namespace, name) = pool.network().split_once('/')?;
         Some(Key { namespace: namespace.to_owned(), name: name.to_owned() })
     }
@@ -282,9 +258,9 @@ impl Entry {
     /// The patch of the status. `None` when the status is correct.
     fn report(&self, id: &PoolId, ready: Verdict, observation: &Observation, now: Timestamp) -> Option<Update> {
         let interface =
-            self.pool.as_ref().map_or(Pool::DEFAULT_INTERFACE.to_owned(), |pool| pool.interface().to_string());
+            self.checked.pool.as_ref().map_or(Pool::DEFAULT_INTERFACE.to_owned(), |pool| pool.interface().to_string());
         let exhausted = match &observation.usage.families[..] {
-            [] if self.source.is_some() => {
+            [] if self.source().is_some() => {
                 Verdict::of("False", "AddressesFrom", "Another program chooses the addresses of the pool")
             }
             [] => Verdict::of("Unknown", "NotReady", "The addresses of the pool are not known"),
@@ -314,7 +290,7 @@ impl Entry {
         let families: Vec<FamilyCount> = observation.usage.families.iter().map(FamilyCount::from).collect();
         let status = PoolStatus {
             observed_generation: self.metadata.generation,
-            ip_addresses: match &self.source {
+            ip_addresses: match self.source() {
                 Some(_) => {
                     let used = i64::try_from(observation.usage.held).unwrap_or(i64::MAX);
                     Some(AddressCount { total: used, used, ..AddressCount::default() })
@@ -375,9 +351,11 @@ impl Verdict {
 #[cfg(test)]
 mod tests {
     use glowplug::host::allocator::Usage;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     use super::*;
     use crate::kinds::pool::PoolSpec;
+    use crate::pools::facts::PoolObject;
 
     fn metadata(namespace: Option<&str>, name: &str, second: i64) -> ObjectMeta {
         ObjectMeta {
@@ -400,6 +378,17 @@ mod tests {
         let spec =
             PoolSpec { network: "infra/vlan10".into(), addresses: vec![addresses.into()], ..PoolSpec::default() };
         PoolObject { metadata: metadata(Some("clusters"), name, second), spec: Ok(spec), status: None }
+    }
+
+    impl Index {
+        fn apply(&mut self, object: PoolObject) {
+            let pool = KnownPool::read(object);
+            self.pools.insert(pool.checked.id.clone(), Arc::new(pool));
+        }
+
+        fn remove(&mut self, id: &PoolId) {
+            self.pools.remove(id);
+        }
     }
 
     fn index<const N: usize>(pools: [PoolObject; N]) -> Index {
@@ -709,14 +698,6 @@ mod tests {
         }
         expected.insert(2, foreign);
         assert_eq!(update.patch["status"]["conditions"], Value::from(expected));
-    }
-
-    #[test]
-    fn an_older_version_of_a_pool_is_ignored() {
-        let mut newer = pool("a", 1, "10.0.0.0/24");
-        newer.metadata.resource_version = Some("10".to_owned());
-        let index = index([newer, pool("a", 1, "nothing")]);
-        assert_eq!(serving(&index), ["clusters/a"]);
     }
 
     #[test]

@@ -234,7 +234,7 @@ pub async fn reconcile(
     let mac_leases = Arc::new(move |event| of_macs.lease(event));
     let (registry, served) =
         RegistryHandle::start(client.clone(), Arc::clone(metrics), mac_leases).context("starting a thread")?;
-    let pools = Pools::new(client.clone(), scope, registry.clone(), Arc::clone(metrics)).with_clusters_of(selection);
+    let pools = Pools::new(client.clone(), Arc::clone(selection), registry.clone(), Arc::clone(metrics));
     let namespaces = Namespaces::new(client.clone(), selection);
     let namespaces_of_macs = Namespaces::of_macs(client.clone(), macs.namespaces());
     let node_pools = NodePools::new(client.clone(), Arc::clone(selection), Events::start(client.clone()));
@@ -245,19 +245,18 @@ pub async fn reconcile(
     let opening = Opening::new(registry.clone(), 3);
     let (of_claims, of_machines) = (opening.clone(), opening);
     let provider = Provider::new(client.clone(), registry.clone(), of_claims, Arc::clone(metrics), scope.clone());
-    let (selection, metrics_of_machines) = (Arc::clone(selection), Arc::clone(metrics));
+    let metrics_of_machines = Arc::clone(metrics);
     let (client, scope) = (client.clone(), scope.clone());
-    let machines =
-        Machines::new(client, registry.clone(), of_machines, selection, metrics_of_machines, scope, observer);
+    let machines = Machines::new(client, registry.clone(), of_machines, metrics_of_machines, scope, observer);
     let (started, mut is_started) = watch::channel([false; 3]);
     let start = |part: usize| started.send_modify(|started| started[part] = true);
-    let claims = provider.run(pools.facts(), served.claims, || start(0));
-    let ipam_claims = provider.run_ipam_claims(pools.facts(), served.ipam_claims, || start(1));
-    let machines = machines.run(pools.facts(), served.machines, || start(2));
-    let mut facts = pools.facts();
+    let claims = provider.run(pools.open(), served.claims, || start(0));
+    let ipam_claims = provider.run_ipam_claims(pools.open(), served.ipam_claims, || start(1));
+    let machines = machines.run(pools.open(), served.machines, || start(2));
+    let mut open = pools.open();
     let report = async {
         // A cluster may have neither claims nor machines.
-        facts.wait_for(Option::is_some).await.map_err(|_| Stopped)?;
+        open.wait_for(Option::is_some).await.map_err(|_| Stopped)?;
         is_started.wait_for(|started| *started == [true; 3]).await.map_err(|_| Stopped)?;
         metrics.rebuild_seconds.set(began.elapsed().as_secs_f64());
         tracing::info!(seconds = began.elapsed().as_secs_f64(), "serving");

@@ -15,6 +15,7 @@ use glowplug_controller::ledger::types::{Served, Stopped};
 use glowplug_controller::metrics::Metrics;
 use glowplug_controller::pools::Pools;
 use glowplug_controller::pools::facts::Scope;
+use glowplug_controller::pools::selection_cache::SelectionCache;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use tokio::runtime::Handle;
@@ -96,12 +97,16 @@ impl Work {
         let (registry, served) = owner(client.clone());
         let scope = Scope { namespace: namespace.to_owned(), ..Scope::default() };
         let metrics = Arc::new(Metrics::default());
-        let pools = Pools::new(client, &scope, registry.clone(), metrics);
-        let mut facts = pools.facts();
+        let cache = Arc::new(SelectionCache::new(client.clone(), scope));
+        let pools = Pools::new(client, Arc::clone(&cache), registry.clone(), metrics);
+        let mut open = pools.open();
         let task = tokio::spawn(async move {
-            let Err(Stopped) = pools.run().await;
+            tokio::select! {
+                never = cache.run() => match never {},
+                Err(Stopped) = pools.run() => {}
+            }
         });
-        facts.wait_for(Option::is_some).await.unwrap();
+        open.wait_for(Option::is_some).await.unwrap();
         Self { registry, served, task }
     }
 }

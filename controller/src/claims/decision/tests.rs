@@ -274,7 +274,6 @@ fn a_pool_that_allocates_nothing_is_not_ready() {
     for problem in [None, Some(Problem::Refused(ClaimError::Suspended("n/p".to_owned())))] {
         view.problem = problem;
         assert_eq!(readiness(&view), is(NotReady::PoolNotReady, message));
-        assert!(!view.is_early());
     }
     view.problem = None;
     view.pool = None;
@@ -282,12 +281,10 @@ fn a_pool_that_allocates_nothing_is_not_ready() {
 }
 
 #[test]
-fn a_pool_that_the_registry_does_not_have_yet_is_asked_again() {
+fn a_pool_that_the_registry_no_longer_has_is_not_ready() {
     let mut view = view();
-    assert!(!view.is_early());
     view.ledger.pool = None;
     assert_eq!(readiness(&view), is(NotReady::PoolNotReady, "StaticIPPool n/p does not allocate addresses yet"));
-    assert!(view.is_early());
 }
 
 #[test]
