@@ -27,4 +27,4 @@ mod want;
 
 pub use adopt::{Adoption, Mismatch, Problem};
 pub use state::Allocator;
-pub use types::{ClaimError, PoolError, PoolUsage, Rename, Resized, Usage};
+pub use types::{ClaimError, EXHAUSTED_MESSAGE, PoolError, PoolUsage, Rename, Resized, Usage};

@@ -1,11 +1,13 @@
 //! Conditions in the status of objects.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 /// Longest message of a `v1beta1` condition, in bytes.
 const MAX_MESSAGE: usize = 10_240;
+/// Longest message of any other condition that an API server accepts, in bytes.
+const LONGEST_MESSAGE: usize = 32_768;
 
 /// The condition of one type in the status of an object, without the conditions of other programs, which may be of any size.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,8 +86,34 @@ pub(crate) fn status_patch(metadata: &ObjectMeta, has_status: bool, operations: 
 
 /// The beginning of a message, as long as every version accepts.
 pub(crate) fn head(message: &str) -> &str {
-    let end = (0..=MAX_MESSAGE.min(message.len())).rev().find(|end| message.is_char_boundary(*end));
-    &message[..end.unwrap_or_default()]
+    truncate(message, MAX_MESSAGE)
+}
+
+/// Returns a condition with the time of its last transition: a condition keeps the time as long as its status is the same.
+/// `stored` are the conditions of the object, `generation` is the generation of the object, and `now` is the time of a
+/// transition. A message that is too long is truncated.
+pub(crate) fn condition(
+    stored: &[Condition],
+    type_: &str,
+    (status, reason, message): (&str, &str, &str),
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Condition {
+    let before = stored.iter().find(|before| before.type_ == type_ && before.status == status);
+    Condition {
+        type_: type_.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message: truncate(message, LONGEST_MESSAGE).to_owned(),
+        observed_generation: generation,
+        last_transition_time: before.map_or(Time(now), |before| before.last_transition_time.clone()),
+    }
+}
+
+/// The longest beginning of a text that has at most this number of bytes.
+fn truncate(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or_default()]
 }
 
 /// The status of an object after a JSON patch of its status.

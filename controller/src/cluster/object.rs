@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::Resource;
 use kube::api::{ApiResource, TypeMeta};
 use kube::core::DynamicResourceScope;
-use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
@@ -54,6 +54,16 @@ impl Object {
     pub fn new(name: &str, kind: &ApiResource, data: Value) -> Self {
         let types = Some(TypeMeta { api_version: kind.api_version.clone(), kind: kind.kind.clone() });
         Self { types, metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }, data }
+    }
+
+    /// Converts an object of a typed kind.
+    pub(crate) fn of(typed: &impl Serialize) -> Result<Self, serde_json::Error> {
+        serde_json::from_value(serde_json::to_value(typed)?)
+    }
+
+    /// Reads the object as one of a typed kind.
+    pub(crate) fn parse<K: DeserializeOwned>(self) -> Result<K, serde_json::Error> {
+        serde_json::from_value(serde_json::to_value(self)?)
     }
 }
 

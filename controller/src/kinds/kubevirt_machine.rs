@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use glowplug::host::allocator::EXHAUSTED_MESSAGE;
 use glowplug::host::claim::{Machine, is_object_name};
 use glowplug::host::records::{Objects, Report};
 use glowplug::network::{Family, InterfaceName};
@@ -23,9 +24,6 @@ use crate::kinds::virtual_machine::{
 
 /// Annotation of a Secret. Its value is the allocation that the Secret hands out, as JSON.
 pub(crate) const ALLOCATION_ANNOTATION: &str = "ipam.glowplug.dev/allocation";
-/// Beginning of the message with which the webhook rejects a machine of an exhausted pool. The enhancement defines this
-/// text.
-const EXHAUSTED: &str = "No available IPs in pool for interface ";
 /// Name of the status map: the member of the status of a KubevirtMachine with the addresses.
 pub(crate) const STATUS_MAP: &str = "allocatedBootstrapAddresses";
 
@@ -182,7 +180,7 @@ impl KubevirtMachine {
         let is_refused = conditions.into_iter().any(|condition| {
             condition["type"] == "VMProvisioned"
                 && condition["status"] == "False"
-                && condition["message"].as_str().is_some_and(|message| message.contains(EXHAUSTED))
+                && condition["message"].as_str().is_some_and(|message| message.contains(EXHAUSTED_MESSAGE))
         });
         let refused = is_refused.then(|| {
             let labels = take(&mut template, "/metadata/labels");

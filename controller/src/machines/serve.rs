@@ -23,6 +23,7 @@ use crate::machines::source::Offer;
 use crate::machines::step::{Notice, Once, Step};
 use crate::machines::view::{Claimed, View, is_ending, patch, refers};
 use crate::passes::Problem;
+use crate::pools::reference;
 use crate::pools::selection::Selected;
 
 /// Largest number of checks of machines that a guest does not name, in one pass.
@@ -141,7 +142,7 @@ impl View {
                 .refuse(format!("Secret {:?} does not exist, and no pool selects the machine", vm.secret_name()));
         }
         let Some(cloud_init) = &vm.cloud_init else {
-            return self.refuse("no cloud-init volume, expected cloudInitConfigDrive or cloudInitNoCloud".to_owned());
+            return self.refuse(reference::without_volume(selected));
         };
         if let Some(step) = self.stand_aside(vm, &cloud_init.network_data, selected) {
             return step;

@@ -18,7 +18,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use glowplug::host::allocator::ClaimError;
+use glowplug::host::allocator::{ClaimError, EXHAUSTED_MESSAGE};
 use glowplug::host::claim::{Allocation, Claimant, is_object_name};
 use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
@@ -60,7 +60,7 @@ impl View {
                     return Err(self.tell(Notice { is_warning: false, reason: "AddressPending", note }));
                 }
                 Answer::Exhausted(problem) => {
-                    let note = format!("No available IPs in pool for interface {}: {problem}", selected.interface);
+                    let note = format!("{EXHAUSTED_MESSAGE}{}: {problem}", selected.interface);
                     return Err(self.report("IPPoolExhausted", note));
                 }
                 Answer::Refused(problem) => return Err(self.report("IPAddressConflict", problem)),

@@ -19,11 +19,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use glowplug::network::parse_mac_address;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use pnet_base::MacAddr;
 use serde_json::{Value, json};
 
+use crate::cluster::conditions::condition;
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
 use crate::cluster::object::version_of;
@@ -518,7 +519,11 @@ impl Index {
             free: count(free),
             used: count(used),
             waiting,
-            conditions: conditions.map(|(type_, verdict)| pool.condition(type_, verdict, now)).into(),
+            conditions: conditions
+                .map(|(type_, verdict)| {
+                    condition(&pool.status.conditions, type_, verdict, pool.metadata.generation, now)
+                })
+                .into(),
         };
         let patch = (status != pool.status).then(|| {
             json!({"metadata": {"resourceVersion": pool.metadata.resource_version}, "status": {
@@ -594,21 +599,6 @@ pub(super) fn names<'k>(keys: impl ExactSizeIterator<Item = &'k Key>) -> String 
 impl Pool {
     fn is_deleted(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
-    }
-
-    /// A condition with the time of its last transition.
-    fn condition(&self, type_: &str, (status, reason, message): (&str, &str, &str), now: Timestamp) -> Condition {
-        const MAX_MESSAGE: usize = 32_768;
-        let before = self.status.conditions.iter().find(|before| before.type_ == type_ && before.status == status);
-        let end = (0..=MAX_MESSAGE.min(message.len())).rev().find(|end| message.is_char_boundary(*end));
-        Condition {
-            type_: type_.to_owned(),
-            status: status.to_owned(),
-            reason: reason.to_owned(),
-            message: message[..end.unwrap_or_default()].to_owned(),
-            observed_generation: self.metadata.generation,
-            last_transition_time: before.map_or(Time(now), |before| before.last_transition_time.clone()),
-        }
     }
 }
 

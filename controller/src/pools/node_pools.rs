@@ -32,8 +32,7 @@ use crate::kinds::virtual_machine::{hosted_clusters, node_pools};
 use crate::pools::selection::{MachinePool, Selection, cluster_of};
 use crate::pools::selection_cache::SelectionCache;
 
-/// Type of the condition of a NodePool. The enhancement defines this name.
-pub const CONDITION: &str = "KubevirtIPPoolExhausted";
+pub use glowplug::host::metrics::EXHAUSTED_CONDITION as CONDITION;
 
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -202,9 +201,9 @@ impl NodePools {
                     object.metadata.owner_references = serde_json::from_value(json!([owner])).ok();
                     api.create(&PostParams::default(), &object).await.map(drop)
                 }
-                (Derived::Write(spec), Some(_)) => {
-                    let uid = pool.map(|pool| &pool.uid);
-                    let patch = Patch::Merge(json!({"metadata": {"uid": uid}, "spec": members(spec)}));
+                (Derived::Write(spec), Some(pool)) => {
+                    let spec = changes(&pool.spec, spec);
+                    let patch = Patch::Merge(json!({"metadata": {"uid": pool.uid}, "spec": spec}));
                     api.patch(&key.name, &PatchParams::default(), &patch).await.map(drop)
                 }
                 (Derived::Delete, _) => {
@@ -330,19 +329,17 @@ fn derive(node_pool: &Object, hosted_cluster: Option<&Object>, pool: Option<&Mac
     match specs.into_iter().next() {
         Some(spec) if !diagnostics.has_errors() && !spec.has_errors => {
             let name = node_pool.metadata.name.clone().unwrap_or_default();
-            let spec = specification(spec, name);
-            if pool.is_some_and(|pool| members(&pool.spec) == members(&spec)) {
-                Derived::Right
-            } else {
-                Derived::Write(Box::new(spec))
-            }
+            let stored = pool.map(|pool| &pool.spec);
+            let spec = specification(spec, name, stored.cloned().unwrap_or_default());
+            if stored == Some(&spec) { Derived::Right } else { Derived::Write(Box::new(spec)) }
         }
         _ => Derived::Problem(("InvalidSpec", errors.join("\n"))),
     }
 }
 
-/// Converts the configuration of a NodePool to the specification of a StaticIPPool.
-fn specification(spec: FileSpec, node_pool: String) -> PoolSpec {
+/// Converts the configuration of a NodePool to the specification of a StaticIPPool. A user may set the other members of
+/// the pool, which are those of `stored`.
+fn specification(spec: FileSpec, node_pool: String, stored: PoolSpec) -> PoolSpec {
     let networks = spec.machine_network.into_iter().map(|cidr| MachineNetwork { cidr });
     let delay = spec.address_reuse_grace_period_seconds;
     PoolSpec {
@@ -357,28 +354,17 @@ fn specification(spec: FileSpec, node_pool: String) -> PoolSpec {
         on_link_gateway: spec.on_link_gateway,
         address_reuse_grace_period_seconds: (delay > 0).then_some(delay),
         node_pool_ref: Some(NodePoolRef { name: node_pool }),
-        ..PoolSpec::default()
+        ..stored
     }
 }
 
-/// Returns the members of a pool that its NodePool determines. The value of an absent member is null. A user may set
-/// the other members of the pool.
-fn members(spec: &PoolSpec) -> BTreeMap<&'static str, Value> {
-    const MEMBERS: [&str; 11] = [
-        "network",
-        "addresses",
-        "excludedAddresses",
-        "gateway",
-        "nameservers",
-        "machineNetwork",
-        "interface",
-        "allocateReservedIPAddresses",
-        "onLinkGateway",
-        "addressReuseGracePeriodSeconds",
-        "nodePoolRef",
-    ];
-    let mut spec = serde_json::to_value(spec).unwrap_or_default();
-    MEMBERS.into_iter().map(|name| (name, spec.get_mut(name).map(Value::take).unwrap_or_default())).collect()
+/// The merge patch that turns a specification into another one. Members that are equal are not in the patch: a user may
+/// have changed them meanwhile.
+fn changes(old: &PoolSpec, new: &PoolSpec) -> Value {
+    let [old, new] = [old, new].map(|spec| serde_json::to_value(spec).unwrap_or_default());
+    let members = [&old, &new].into_iter().filter_map(Value::as_object).flat_map(|members| members.keys());
+    let changed = members.filter(|name| old[name.as_str()] != new[name.as_str()]);
+    changed.map(|name| (name.clone(), new[name.as_str()].clone())).collect()
 }
 
 #[cfg(test)]
@@ -528,6 +514,17 @@ mod tests {
         grown["addresses"] = json!(["10.0.0.8-10.0.0.20"]);
         let derived = derive(&configured(&grown), Some(&hosted_cluster()), Some(&pool));
         assert!(matches!(derived, Derived::Write(spec) if spec.addresses == ["10.0.0.8-10.0.0.20"]));
+    }
+
+    #[test]
+    fn a_patch_of_a_derived_pool_has_only_the_members_that_change() {
+        let old = PoolSpec { sticky: true, excluded_addresses: vec!["10.0.0.9".to_owned()], ..derived() };
+        let mut grown = config();
+        grown["addresses"] = json!(["10.0.0.8-10.0.0.20"]);
+        let pool = stored(&old, "u");
+        let Derived::Write(new) = derive(&configured(&grown), Some(&hosted_cluster()), Some(&pool)) else { panic!() };
+        let expected = json!({"addresses": ["10.0.0.8-10.0.0.20"], "excludedAddresses": null});
+        assert_eq!(changes(&old, &new), expected);
     }
 
     #[test]

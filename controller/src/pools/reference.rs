@@ -71,13 +71,7 @@ pub fn decide(machine: &VirtualMachine, selection: &Selection, held: &BTreeSet<P
             "metadata.name: missing, expected a name: the Secret of the machine has it".to_owned(),
         );
     }
-    let Some(volume) = &machine.cloud_init else {
-        let pools: Vec<String> = selected.iter().map(|selected| selected.pool.to_string()).collect();
-        let (volumes, pools) = (path(&["volumes"], '.'), pools.join(", "));
-        return Decision::Refuse(format!(
-            "{volumes}: no volume with cloudInitConfigDrive or cloudInitNoCloud, expected one for the addresses of {pools}"
-        ));
-    };
+    let Some(volume) = &machine.cloud_init else { return Decision::Refuse(without_volume(&selected)) };
     // capk creates a rejected machine again later. Nobody does so for another machine, which waits for its Secret.
     let is_created_again = machine.kubevirt_machine().is_some();
     let has_address = |it: &&Selected| held.contains(&it.pool) || is_kept_for(machine, it, selection);
@@ -93,6 +87,16 @@ pub fn decide(machine: &VirtualMachine, selection: &Selection, held: &BTreeSet<P
         operations.push(json!({"op": "add", "path": format!("/{at}"), "value": {"name": secret}}));
     }
     Decision::Patch(operations)
+}
+
+/// Returns the message about a machine of these pools without a cloud-init volume.
+#[must_use]
+pub fn without_volume(selected: &[Selected]) -> String {
+    let pools: Vec<String> = selected.iter().map(|selected| selected.pool.to_string()).collect();
+    let (volumes, pools) = (path(&["volumes"], '.'), pools.join(", "));
+    format!(
+        "{volumes}: no volume with cloudInitConfigDrive or cloudInitNoCloud, expected one for the addresses of {pools}"
+    )
 }
 
 /// Whether a pool keeps an address of each of its families for a machine, so that the machine needs no free address.

@@ -5,13 +5,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use glowplug::host::allocator::{Allocator, PoolError, PoolUsage};
+use glowplug::host::allocator::{Allocator, EXHAUSTED_MESSAGE, PoolError, PoolUsage};
 use glowplug::host::metrics::is_exhausted;
 use glowplug::host::pool::{Pool, overlaps};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::cluster::conditions::condition;
 use crate::cluster::key::{Key, PoolId};
 use crate::kinds::pool::{AddressCount, CLUSTER_LABEL, FamilyCount, POOL_FINALIZER, PoolStatus};
 use crate::pools::facts::PoolFacts;
@@ -73,8 +74,6 @@ struct Verdict {
 
 /// Reason of a pool whose change the registry rejects.
 const IN_USE: &str = "InUse";
-/// Longest message of a condition that an API server accepts, in bytes.
-const MAX_MESSAGE: usize = 32_768;
 
 /// Returns the state of the pools in the registry. `usage` is the result of [`Allocator::usage`].
 #[must_use]
@@ -264,9 +263,8 @@ impl KnownPool {
                 Verdict::of("False", "AddressesFrom", "Another program chooses the addresses of the pool")
             }
             [] => Verdict::of("Unknown", "NotReady", "The addresses of the pool are not known"),
-            // The enhancement prescribes this message, and users search for it.
             usage if is_exhausted(usage) => {
-                Verdict::of("True", "NoFreeAddress", &format!("No available IPs in pool for interface {interface}"))
+                Verdict::of("True", "NoFreeAddress", &format!("{EXHAUSTED_MESSAGE}{interface}"))
             }
             _ => Verdict::of("False", "FreeAddresses", "The pool has free addresses"),
         };
@@ -285,7 +283,11 @@ impl KnownPool {
         let others =
             self.status.conditions.iter().filter(|before| verdicts.iter().all(|(type_, _)| *type_ != before.type_));
         let mut conditions: Vec<Condition> = others.cloned().collect();
-        conditions.extend(verdicts.into_iter().map(|(type_, verdict)| self.transition(type_, verdict, now)));
+        let verdicts = verdicts.into_iter().map(|(type_, Verdict { status, reason, message })| {
+            let verdict = (status, reason, message.as_str());
+            condition(&self.status.conditions, type_, verdict, self.metadata.generation, now)
+        });
+        conditions.extend(verdicts);
         conditions.sort_by(|one, other| one.type_.cmp(&other.type_));
         let families: Vec<FamilyCount> = observation.usage.families.iter().map(FamilyCount::from).collect();
         let status = PoolStatus {
@@ -320,27 +322,13 @@ impl KnownPool {
     fn condition(&self, type_: &str) -> Option<&Condition> {
         self.status.conditions.iter().find(|condition| condition.type_ == type_)
     }
-
-    /// A condition with the time of its last transition.
-    fn transition(&self, type_: &str, verdict: Verdict, now: Timestamp) -> Condition {
-        let before = self.condition(type_).filter(|before| before.status == verdict.status);
-        Condition {
-            type_: type_.to_owned(),
-            status: verdict.status.to_owned(),
-            reason: verdict.reason.to_owned(),
-            message: verdict.message,
-            observed_generation: self.metadata.generation,
-            last_transition_time: before.map_or(Time(now), |before| before.last_transition_time.clone()),
-        }
-    }
 }
 
 // === impl Verdict ===
 
 impl Verdict {
     fn of(status: &'static str, reason: &'static str, message: &str) -> Self {
-        let end = (0..=MAX_MESSAGE.min(message.len())).rev().find(|end| message.is_char_boundary(*end));
-        Self { status, reason, message: message[..end.unwrap_or_default()].to_owned() }
+        Self { status, reason, message: message.to_owned() }
     }
 
     fn not(reason: &'static str, message: &str) -> Self {
@@ -351,7 +339,7 @@ impl Verdict {
 #[cfg(test)]
 mod tests {
     use glowplug::host::allocator::Usage;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
     use super::*;
     use crate::kinds::pool::PoolSpec;

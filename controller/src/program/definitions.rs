@@ -7,10 +7,12 @@
 use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::ApiResource;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::Value;
 use tokio::time::sleep;
 
+use crate::cluster::object::Object;
 use crate::cluster::request::ask;
 use crate::kinds::pool::definitions;
 
@@ -27,11 +29,12 @@ pub async fn until_current(client: &Client) {
 }
 
 async fn check(client: &Client) -> Result<(), String> {
-    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let api: Api<Object> = Api::all_with(client.clone(), &ApiResource::erase::<CustomResourceDefinition>(&()));
     for known in definitions() {
         let name = known.name_any();
         let stored = ask(api.get_opt(&name)).await.map_err(|error| format!("definition {name}: {error}"))?;
         let stored = stored.ok_or_else(|| format!("definition {name} does not exist"))?;
+        let stored = stored.parse().map_err(|error| format!("definition {name}: {error}"))?;
         let missing = missing(&known, &stored);
         if !missing.is_empty() {
             return Err(format!("definition {name} has no {}", missing.join(", ")));

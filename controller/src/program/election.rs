@@ -11,11 +11,12 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::PostParams;
+use kube::api::{ApiResource, PostParams};
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::cluster::object::Object;
 use crate::cluster::term::{Term, Writes};
 
 /// Time that the API server has to answer the last writes of a leader that stops.
@@ -24,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A replica that takes part in the election.
 #[derive(Debug)]
 pub struct Candidate {
-    api: Api<Lease>,
+    api: Api<Object>,
     name: String,
     view: View,
 }
@@ -58,7 +59,8 @@ impl Candidate {
     #[must_use]
     pub fn new(client: Client, namespace: &str, name: &str, identity: &str, duration: Duration) -> Self {
         let view = View { identity: identity.to_owned(), duration, seen: None, term: None, terms: 0 };
-        Self { api: Api::namespaced(client, namespace), name: name.to_owned(), view }
+        let api = Api::namespaced_with(client, namespace, &ApiResource::erase::<Lease>(&()));
+        Self { api, name: name.to_owned(), view }
     }
 
     /// Takes part in the election until `stop` is `true`, then releases the Lease. `term` is the term of this candidate.
@@ -105,16 +107,16 @@ impl Candidate {
     }
 
     async fn campaign(&mut self) -> kube::Result<()> {
-        let lease = self.api.get_opt(&self.name).await?;
+        let lease = self.api.get_opt(&self.name).await?.map(read).transpose()?;
         // Other candidates measure from the time at which they see the write, which is later.
         let now = Instant::now();
         let written = match self.view.decide(lease, now, Timestamp::now()) {
             Step::Wait => return Ok(()),
             Step::Create(spec) => {
                 let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
-                self.api.create(&PostParams::default(), &Lease { metadata, spec: Some(spec) }).await
+                self.api.create(&PostParams::default(), &object(&Lease { metadata, spec: Some(spec) })?).await
             }
-            Step::Replace(lease) => self.api.replace(&self.name, &PostParams::default(), &lease).await,
+            Step::Replace(lease) => self.api.replace(&self.name, &PostParams::default(), &object(&lease)?).await,
         };
         match written {
             Ok(_) => {
@@ -128,17 +130,31 @@ impl Candidate {
     }
 
     async fn resign(&mut self) -> kube::Result<()> {
-        let Some(mut lease) = self.api.get_opt(&self.name).await? else { return Ok(()) };
+        let Some(mut lease) = self.api.get_opt(&self.name).await?.map(read).transpose()? else { return Ok(()) };
         let spec = lease.spec.get_or_insert_default();
         if spec.holder_identity.as_ref() != Some(&self.view.identity) {
             return Ok(());
         }
         spec.holder_identity = None;
-        match self.api.replace(&self.name, &PostParams::default(), &lease).await {
+        match self.api.replace(&self.name, &PostParams::default(), &object(&lease)?).await {
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             result => result.map(drop),
         }
     }
+}
+
+/// Reads a Lease. A time that the client cannot parse counts as absent: no decision depends on it.
+fn read(mut object: Object) -> kube::Result<Lease> {
+    if let Some(spec) = object.data["spec"].as_object_mut() {
+        spec.retain(|name, value| {
+            !name.ends_with("Time") || serde_json::from_value::<MicroTime>(value.clone()).is_ok()
+        });
+    }
+    object.parse().map_err(kube::Error::SerdeError)
+}
+
+fn object(lease: &Lease) -> kube::Result<Object> {
+    Object::of(lease).map_err(kube::Error::SerdeError)
 }
 
 // === impl View ===
@@ -344,9 +360,8 @@ pub(crate) mod tests {
         valid["spec"]["strategy"] = "OldestEmulationVersion".into();
         let mut taken = 0;
         crate::hostile::each_object(&valid, |object| {
-            let object = serde_json::to_value(object).unwrap();
             // An API server stores no Lease with other types.
-            let Ok(lease) = serde_json::from_value::<Lease>(object) else { return };
+            let Ok(lease) = read(object) else { return };
             let spec = lease.spec.clone().unwrap_or_default();
             let transitions = spec.lease_transitions.unwrap_or_default();
             let is_own = spec.holder_identity.as_deref() == Some("honest");
@@ -369,5 +384,15 @@ pub(crate) mod tests {
             taken += 1;
         });
         assert!(taken > 50, "{taken}");
+    }
+
+    #[test]
+    fn a_lease_with_times_that_nobody_can_read_is_taken() {
+        let object = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "l", "managedFields": [{"time": "9999-12-31T23:59:59Z"}]},
+            "spec": {"holderIdentity": "b", "renewTime": "9999-12-31T23:59:59.000000Z"},
+        }));
+        let spec = LeaseSpec { holder_identity: Some("b".to_owned()), ..LeaseSpec::default() };
+        assert_eq!(read(object.unwrap()).unwrap().spec, Some(spec));
     }
 }

@@ -10,6 +10,10 @@ use crate::host::claim::{Allocation, Claimant, as_string};
 use crate::host::pool::ReservedAddress;
 use crate::network::{Family, InterfaceName};
 
+/// The message about an exhausted pool, before the name of the interface. The enhancement prescribes this string, and its
+/// users search for it.
+pub const EXHAUSTED_MESSAGE: &str = "No available IPs in pool for interface ";
+
 /// Why a claim is refused.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
@@ -196,8 +200,7 @@ impl ClaimError {
 impl fmt::Display for ClaimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The enhancement prescribes this string, and its users search for it.
-            Self::Exhausted { interface, .. } => write!(f, "No available IPs in pool for interface {interface}"),
+            Self::Exhausted { interface, .. } => write!(f, "{EXHAUSTED_MESSAGE}{interface}"),
             Self::Nothing => f.write_str("no request in the claim, expected one for each pool"),
             Self::UnknownPool(pool) => write!(f, "unknown pool {pool:?}"),
             Self::Suspended(pool) => write!(f, "pool {pool:?} allocates nothing for now"),
