@@ -435,11 +435,11 @@ fn pool() -> Result<Pool> {
 
 fn claim(number: usize) -> Claim {
     Claim {
-        machine: Machine {
-            namespace: "clusters-production".into(),
-            name: format!("workers-5f7c9-{number:06}"),
-            uid: format!("1b4e28ba-2fa1-11d2-883f-{number:012}"),
-        },
+        machine: Machine::new(
+            "clusters-production",
+            format!("workers-5f7c9-{number:06}"),
+            format!("1b4e28ba-2fa1-11d2-883f-{number:012}"),
+        ),
         created: NOW,
         requests: vec![Request::of("clusters/workers")],
         sticky: false,

@@ -28,8 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut registry = Registry::open(SqliteLedger::create(&directory.path().join("ledger"))?)?;
     registry.resize(pools.clone(), &[], Timestamp::now())?;
 
-    let machine =
-        |name: &str| Machine { namespace: "clusters".into(), name: name.into(), uid: format!("uid-of-{name}") };
+    let machine = |name: &str| Machine::new("clusters", name, format!("uid-of-{name}"));
     // A controller may repeat a claim: the answer is the same.
     for name in ["worker-0", "worker-1", "worker-0"] {
         let now = Timestamp::now();

@@ -19,7 +19,7 @@
 //! )?;
 //! let template = Template::minimal([&pools[0].interface()]);
 //!
-//! let machine = Machine { namespace: "clusters".into(), name: "worker-0".into(), uid: "5d30".into() };
+//! let machine = Machine::new("clusters", "worker-0", "5d30");
 //! let claim = Claim::new(machine, Timestamp::now()).request(Request::of(pools[0].name()));
 //! let mut registry = Registry::open(MemoryLedger::default())?;
 //! registry.resize(pools.clone(), &[], Timestamp::now())?;

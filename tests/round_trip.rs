@@ -130,7 +130,7 @@ proptest! {
 
     #[test]
     fn the_guest_has_the_addresses_that_the_host_allocated(interfaces in interfaces(), unknown in ".{0,8}", bare: bool) {
-        let machine = Machine { namespace: "clusters".into(), name: "worker-0".into(), uid: "u".into() };
+        let machine = Machine::new("clusters", "worker-0", "u");
         let allocation = |interface: &Interface| {
             let claimant = Claimant { machine: machine.clone(), interface: interface.name.parse().unwrap() };
             Allocation { claimant, addresses: interface.addresses.clone() }

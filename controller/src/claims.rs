@@ -13,7 +13,7 @@ mod decision;
 mod index;
 mod ipam;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -120,13 +120,13 @@ impl provider::Work for Work<'_> {
         self.adopt_of(None).await
     }
 
-    fn claimants(&self, holders: &BTreeMap<Machine, HolderKind>) -> Vec<Key> {
+    fn claimants(&self, holders: &BTreeSet<Machine>) -> Vec<Key> {
         // If such a claim no longer exists, its addresses must be released.
-        holders.iter().filter(|(_, kind)| **kind == HOLDER).for_each(|(holder, _)| drop(self.note_holder(holder)));
+        holders.iter().filter(|holder| holder.kind == HOLDER).for_each(|holder| drop(self.note_holder(holder)));
         self.index().claimed_by_age()
     }
 
-    fn names(&self, _: &BTreeMap<Machine, HolderKind>) -> Vec<(Key, Duration)> {
+    fn names(&self, _: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
         self.index().by_age().into_iter().map(|key| (key, Duration::ZERO)).collect()
     }
 
@@ -139,7 +139,7 @@ impl provider::Work for Work<'_> {
                 Step::Wait if view.is_waiting() => return Ok(Ended::waiting(view.ledger.waits)),
                 Step::Wait => return Ok(Ended::Well),
                 Step::Claim(claim) if until == Until::Claim => {
-                    return Ok(Ended::BeforeClaim(claim, HOLDER));
+                    return Ok(Ended::BeforeClaim(claim));
                 }
                 step => {
                     if !self.apply(step, &mut view).await? {
@@ -243,13 +243,13 @@ impl Work<'_> {
                 return Ok(false);
             }
             Step::Adopt(record, network) => {
-                view.problem = Some(provider.adopt(record, &network, HOLDER).await?);
+                view.problem = Some(provider.adopt(record, &network).await?);
                 self.read_registry(view).await?;
             }
             Step::Claim(claim) => {
                 let pool = view.claim.as_ref().and_then(|claim| claim.pool.resolve(&key.namespace));
                 self.adopt_of(pool.as_ref()).await?;
-                let answer = registry.claim(claim, HOLDER).await?;
+                let answer = registry.claim(claim).await?;
                 view.problem = answer.err().map(Problem::Refused);
                 self.read_registry(view).await?;
             }
@@ -259,12 +259,12 @@ impl Work<'_> {
             }
             Step::Withdraw => {
                 let uid = view.claim.as_ref().map(IpAddressClaim::uid).unwrap_or_default();
-                registry.withdraw(key.holder(uid)).await?;
+                registry.withdraw(key.holder(HOLDER, uid)).await?;
                 view.ledger.waits = false;
             }
             Step::Release(holder) => {
                 let uid = holder.uid.clone();
-                let addresses = provider.release(holder, HOLDER).await?;
+                let addresses = provider.release(holder).await?;
                 view.former.remove(&uid);
                 if view.claim.as_ref().is_some_and(|claim| claim.uid() == uid) {
                     view.is_released = true;
@@ -293,7 +293,7 @@ impl Work<'_> {
         });
         let (recorded, records): (Vec<IpAddress>, Vec<_>) =
             adoptees.await?.into_iter().map(|adoptee| (adoptee.address, adoptee.record)).unzip();
-        let holders = self.provider.adopt_all(records.into_iter().flatten(), HOLDER).await?;
+        let holders = self.provider.adopt_all(records.into_iter().flatten()).await?;
         // Meanwhile, the pass of such a claim may have ended the claim. Then no watch would cause a pass that releases the
         // address again.
         for holder in &holders {

@@ -27,7 +27,7 @@ mod step;
 mod view;
 mod work;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
@@ -41,7 +41,6 @@ use tokio::sync::watch;
 use crate::cluster::key::Key;
 use crate::cluster::watch::Change;
 use crate::kinds::kubevirt_machine::read_records;
-use crate::kinds::pool::HolderKind;
 use crate::ledger::types::{Holders, Stopped};
 use crate::machines::kind::{Kind, Kinds};
 pub use crate::machines::work::Machines;
@@ -117,11 +116,11 @@ impl provider::Work for Work<'_> {
         Ok(self.rebuild(records).await?)
     }
 
-    fn claimants(&self, holders: &BTreeMap<Machine, HolderKind>) -> Vec<Key> {
+    fn claimants(&self, holders: &BTreeSet<Machine>) -> Vec<Key> {
         self.outstanding(holders)
     }
 
-    fn names(&self, holders: &BTreeMap<Machine, HolderKind>) -> Vec<(Key, Duration)> {
+    fn names(&self, holders: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
         self.names_at_the_start(holders)
     }
 

@@ -35,7 +35,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::cluster::key::Key;
 use crate::cluster::request::{self, PAUSE};
-use crate::kinds::pool::HolderKind;
 use crate::ledger::types::Stopped;
 use crate::passes::queue::{End, Queue};
 
@@ -80,7 +79,7 @@ pub(crate) enum Ended {
     /// which it waits.
     Later,
     /// The next step is this claim. It must be processed together with other claims.
-    BeforeClaim(Claim, HolderKind),
+    BeforeClaim(Claim),
 }
 
 /// The step before which a pass stops.
@@ -116,7 +115,7 @@ where
     }
 }
 
-/// Runs a pass for each of `names` until its claim. Returns the claims in the order of the names, with their kinds. A name whose pass
+/// Runs a pass for each of `names` until its claim. Returns the claims in the order of the names. A name whose pass
 /// fails has no claim here; it gets another pass later.
 ///
 /// `what` is the noun for the served objects in log messages. Example: `machine`.
@@ -124,7 +123,7 @@ pub(crate) async fn claims<F>(
     what: &'static str,
     names: impl IntoIterator<Item = Key>,
     pass: impl Fn(Key) -> F,
-) -> Result<Vec<(Claim, HolderKind)>, Stopped>
+) -> Result<Vec<Claim>, Stopped>
 where
     F: Future<Output = Result<Ended, Error>>,
 {
@@ -136,7 +135,7 @@ where
     let mut claims = Vec::new();
     for (key, ended) in passes {
         match ended {
-            Ok(Ended::BeforeClaim(claim, kind)) => claims.push((claim, kind)),
+            Ok(Ended::BeforeClaim(claim)) => claims.push(claim),
             Ok(Ended::Well | Ended::Again(_) | Ended::Later) => {}
             Err(Error::Stopped) => return Err(Stopped),
             Err(error) => tracing::warn!(name = %key, %error, "could not prepare the claim of a {what}"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use glowplug::host::claim::{Claim, Request};
-use glowplug_controller::kinds::pool::{HolderKind, MachineNetwork, PoolSpec, StaticIPPool};
+use glowplug_controller::kinds::pool::{MachineNetwork, PoolSpec, StaticIPPool};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use kube::runtime::wait::await_condition;
@@ -49,13 +49,13 @@ async fn flow(cluster: &Cluster, work: &Work) {
     let pool = await_condition(pools.clone(), "workers", is_serving).await.unwrap();
     if pool.is_some_and(|pool| pool.metadata.deletion_timestamp.is_none()) {
         let claim = Claim { requests: vec![Request::of("default/workers")], ..claim(&machine(NETWORK, 0)) };
-        work.registry.claim(claim, HolderKind::IpAddressClaim).await.unwrap().unwrap();
+        work.registry.claim(claim).await.unwrap().unwrap();
         assert_eq!(stored(cluster.client(), NETWORK).await, [("10.0.0.8".to_owned(), "worker-0".to_owned(), false)]);
         pools.delete("workers", &DeleteParams::default()).await.unwrap();
         tokio::task::yield_now().await;
         assert!(pools.get_opt("workers").await.unwrap().is_some(), "a pool with a lease stays");
     }
-    work.registry.release(machine(NETWORK, 0), HolderKind::IpAddressClaim).await.unwrap();
+    work.registry.release(machine(NETWORK, 0)).await.unwrap();
     await_condition(pools, "workers", |pool: Option<&StaticIPPool>| pool.is_none()).await.unwrap();
 }
 

@@ -1,6 +1,6 @@
 //! Tests the owner of the registry when requests and responses fail.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::FutureExt;
@@ -15,12 +15,17 @@ use kube::api::PostParams;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use crate::support::leader::{claim, machine, owner, pool, pool_spec, stored};
+use crate::support::leader::{self, claim, owner, pool, pool_spec, stored};
 use crate::support::server::{Fault, Server};
 use crate::support::{is_lease_write, soak, start_server};
 
 const NETWORK: &str = "infra/vlan10";
 const KIND: HolderKind = HolderKind::IpAddressClaim;
+
+/// The n-th claim of a network.
+fn machine(network: &str, n: usize) -> Machine {
+    leader::machine(network, n).of_kind(KIND)
+}
 
 /// Makes the next `count` writes end in a fault.
 fn fault(server: &Server, fault: Fault, mut count: usize) {
@@ -44,7 +49,7 @@ async fn a_claim_is_repeated_until_it_is_stored() {
         let (registry, _served) = owner(cluster.controller());
         registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
         fault(&server, kind, 3);
-        let answer = registry.claim(claim(&machine(NETWORK, 0)), KIND).await.unwrap().unwrap();
+        let answer = registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
         assert_eq!(answer[0].addresses[0].to_string(), "10.0.0.8/16");
         assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.8", "worker-0", false)]);
     }
@@ -55,49 +60,58 @@ async fn the_end_of_an_object_releases_no_address_of_an_object_of_another_kind()
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
-    registry.claim(claim(&machine(NETWORK, 0)), KIND).await.unwrap().unwrap();
+    registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
     // Objects of users name the claim as if it were of another kind.
     for kind in [HolderKind::VirtualMachine, HolderKind::KubevirtMachine, HolderKind::IpamClaim] {
-        assert_eq!(registry.release(machine(NETWORK, 0), kind).await.unwrap(), None);
+        assert_eq!(registry.release(machine(NETWORK, 0).of_kind(kind)).await.unwrap(), []);
     }
     assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.8", "worker-0", false)]);
-    registry.release(machine(NETWORK, 0), KIND).await.unwrap();
+    registry.release(machine(NETWORK, 0)).await.unwrap();
     assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.8", "worker-0", true)]);
 }
 
 #[tokio::test]
-async fn a_record_of_an_object_of_another_kind_does_not_count_and_keeps_no_claim_from_its_kind() {
+async fn an_object_with_the_uid_of_another_kind_gets_and_releases_nothing_of_that_object() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+    let fake = |n: usize| machine(NETWORK, n).of_kind(HolderKind::VirtualMachine);
     let record = |n: usize, address: &str| Record {
-        claimant: Claimant { machine: machine(NETWORK, n), interface: "eno101".parse().unwrap() },
+        claimant: Claimant { machine: fake(n), interface: "eno101".parse().unwrap() },
         node_pool: None,
         attachments: Vec::new(),
         network: Some(NETWORK.to_owned()),
         addresses: vec![address.parse().unwrap()],
         source: "Secret of a user".to_owned(),
     };
-    let fake = HolderKind::VirtualMachine;
     // A claim that holds an address.
-    registry.claim(claim(&machine(NETWORK, 0)), KIND).await.unwrap().unwrap();
-    let adoption = registry.adopt(vec![record(0, "10.0.0.9/16")], fake).await.unwrap();
-    assert_eq!((adoption.adopted, adoption.known, adoption.mismatches), (0, 0, vec![]));
-    // A claim whose UID a machine has recorded before the claim is served.
-    assert_eq!(registry.adopt(vec![record(1, "10.0.0.9/16")], fake).await.unwrap().adopted, 1);
-    let refused = registry.claim(claim(&machine(NETWORK, 1)), KIND).await.unwrap().unwrap_err();
-    assert_eq!(refused.to_string(), format!("10.0.0.9: taken by eno101 of {}", machine(NETWORK, 1)));
-    let both = [claim(&machine(NETWORK, 1)), claim(&machine(NETWORK, 2))].map(|claim| (claim, KIND));
+    registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
+    let adoption = registry.adopt(vec![record(0, "10.0.0.8/16")]).await.unwrap();
+    let mismatches: Vec<String> = adoption.mismatches.iter().map(ToString::to_string).collect();
+    assert_eq!((adoption.adopted, adoption.known), (0, 0));
+    let both = format!("eno101 of {0} is also of eno101 of {0}", machine(NETWORK, 0));
+    assert_eq!(mismatches, [format!("Secret of a user: 10.0.0.8 of {both}")]);
+    let mut named = claim(&fake(0));
+    named.requests[0].addresses = vec!["10.0.0.8".parse().unwrap()];
+    let refused = registry.claim(named).await.unwrap().unwrap_err();
+    assert_eq!(refused.to_string(), format!("10.0.0.8: taken by eno101 of {}", machine(NETWORK, 0)));
+    // A claim whose UID a machine has recorded before the claim is served. Each gets an address of its own.
+    assert_eq!(registry.adopt(vec![record(1, "10.0.0.9/16")]).await.unwrap().adopted, 1);
+    let both = [claim(&machine(NETWORK, 1)), claim(&machine(NETWORK, 2))];
     let answers = registry.claim_all(both.into()).await.unwrap();
-    assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true]);
-    registry.release(machine(NETWORK, 1), fake).await.unwrap().unwrap();
-    registry.claim(claim(&machine(NETWORK, 1)), KIND).await.unwrap().unwrap();
-    // A kind without an address is forgotten.
-    let conflict = Conflict { claimant: record(3, "10.0.0.9/16").claimant, source: "Secret of a user".to_owned() };
-    registry.add_conflicts(vec![("10.0.0.14".parse().unwrap(), None, conflict)], fake).await.unwrap();
-    registry.claim(claim(&machine(NETWORK, 3)), KIND).await.unwrap().unwrap();
-    let holders = registry.holders().await.unwrap();
-    assert_eq!(holders, (0..4).map(|n| (machine(NETWORK, n), KIND)).collect());
+    let addresses = answers.iter().map(|answer| answer.as_ref().unwrap()[0].addresses[0].to_string());
+    assert_eq!(addresses.collect::<Vec<_>>(), ["10.0.0.10/16", "10.0.0.11/16"]);
+    assert_eq!(registry.release(fake(1)).await.unwrap(), ["10.0.0.9/16".parse().unwrap()]);
+    let holders = [fake(0), machine(NETWORK, 0), machine(NETWORK, 1), machine(NETWORK, 2)];
+    assert_eq!(registry.holders().await.unwrap(), holders.clone().into());
+    // The address of a claim is not allocated before each object with a record of it is gone.
+    assert_eq!(registry.release(machine(NETWORK, 0)).await.unwrap(), ["10.0.0.8/16".parse().unwrap()]);
+    let mut named = claim(&machine(NETWORK, 3));
+    named.requests[0].addresses = vec!["10.0.0.8".parse().unwrap()];
+    let refused = registry.claim(named.clone()).await.unwrap().unwrap_err();
+    assert_eq!(refused.to_string(), format!("10.0.0.8: taken by eno101 of {}", fake(0)));
+    registry.release(fake(0)).await.unwrap();
+    registry.claim(named).await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -110,7 +124,7 @@ async fn the_holder_of_a_lease_that_another_leader_stores_during_a_claim_is_repo
     let request = claim(&machine(NETWORK, 0));
     let claimed = {
         let registry = registry.clone();
-        tokio::spawn(async move { registry.claim(request, KIND).await })
+        tokio::spawn(async move { registry.claim(request).await })
     };
     while !server.take_calls().iter().any(is_lease_write) {
         tokio::task::yield_now().await;
@@ -137,10 +151,10 @@ async fn a_held_lease_keeps_its_holder_as_it_was_recorded() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
-    let (machine, kind) = (machine(NETWORK, 0), HolderKind::KubevirtMachine);
-    registry.claim(claim(&machine), kind).await.unwrap().unwrap();
+    let machine = leader::machine(NETWORK, 0);
+    registry.claim(claim(&machine)).await.unwrap().unwrap();
     // A user changes the namespace in the template of a KubevirtMachine.
-    registry.note_vm_namespace(machine.clone(), "other".to_owned()).await.unwrap();
+    registry.claim(claim(&machine.clone().with_vm_in("other"))).await.unwrap().unwrap();
     // A lease of another leader arrives late.
     let holder = json!({
         "kind": "VirtualMachine", "namespace": machine.namespace, "name": machine.name, "uid": machine.uid,
@@ -156,9 +170,14 @@ async fn a_held_lease_keeps_its_holder_as_it_was_recorded() {
     while registry.read(|allocator| allocator.leases().count()).await.unwrap() < 2 {
         tokio::task::yield_now().await;
     }
-    registry.release(machine, HolderKind::VirtualMachine).await.unwrap().unwrap();
-    let rows = [row("10.0.0.8", "worker-0", true), row("10.0.0.9", "worker-0", true)];
+    registry.release(machine.clone().of_kind(HolderKind::VirtualMachine)).await.unwrap();
+    let rows = [row("10.0.0.8", "worker-0", false), row("10.0.0.9", "worker-0", true)];
     assert_eq!(stored(cluster.client(), NETWORK).await, rows);
+    registry.release(machine).await.unwrap();
+    let lease = Api::<StaticIPLease>::all(cluster.client()).get(&leader::name(NETWORK, "10.0.0.8")).await.unwrap();
+    let holder = lease.spec.holder;
+    assert_eq!((holder.kind, holder.vm_namespace), (HolderKind::KubevirtMachine, None));
+    assert!(lease.spec.released.is_some());
 }
 
 #[tokio::test]
@@ -167,8 +186,8 @@ async fn records_of_an_object_of_another_kind_reserve_their_addresses() {
     let (registry, _served) = owner(cluster.controller());
     let other = pool_spec("infra/other", &["10.0.0.8/30"]).check(Some("b"), "p").0.unwrap();
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/30"]), other], BTreeSet::new()).await.unwrap();
-    let record = |address: &str| Record {
-        claimant: Claimant { machine: machine(NETWORK, 0), interface: "eno101".parse().unwrap() },
+    let record = |address: &str, kind: HolderKind| Record {
+        claimant: Claimant { machine: machine(NETWORK, 0).of_kind(kind), interface: "eno101".parse().unwrap() },
         node_pool: Some("clusters/workers".to_owned()),
         attachments: vec![NETWORK.to_owned()],
         network: None,
@@ -176,19 +195,16 @@ async fn records_of_an_object_of_another_kind_reserve_their_addresses() {
         source: "an object".to_owned(),
     };
     // A user has written the UID of a machine into the owner of an IPAddress, and the leases are lost.
-    registry.adopt(vec![record("10.0.0.8/16")], KIND).await.unwrap();
+    registry.adopt(vec![record("10.0.0.8/16", KIND)]).await.unwrap();
     let mut inventory = Inventory::default();
-    inventory.records = vec![record("10.0.0.9/16")];
-    registry.rebuild(inventory, HashMap::new()).await.unwrap();
-    registry.adopt(vec![record("10.0.0.10/16")], HolderKind::KubevirtMachine).await.unwrap();
-    let answer = registry.claim(claim(&machine(NETWORK, 1)), KIND).await.unwrap().unwrap();
+    inventory.records = vec![record("10.0.0.9/16", HolderKind::VirtualMachine)];
+    registry.rebuild(inventory).await.unwrap();
+    registry.adopt(vec![record("10.0.0.10/16", HolderKind::KubevirtMachine)]).await.unwrap();
+    let answer = registry.claim(claim(&machine(NETWORK, 1))).await.unwrap().unwrap();
     assert_eq!(answer[0].addresses[0].to_string(), "10.0.0.11/16");
-    let reserved = registry.read(|allocator| {
-        let conflicts = allocator.conflicts().map(|(network, address, _)| format!("{address} of {network}"));
-        conflicts.collect::<Vec<_>>()
-    });
-    assert_eq!(reserved.await.unwrap(), ["10.0.0.9", "10.0.0.10"].map(|address| format!("{address} of {NETWORK}")));
-    assert_eq!(registry.holders().await.unwrap(), BTreeMap::from([0, 1].map(|n| (machine(NETWORK, n), KIND))));
+    let kinds =
+        [KIND, HolderKind::VirtualMachine, HolderKind::KubevirtMachine].map(|kind| machine(NETWORK, 0).of_kind(kind));
+    assert_eq!(registry.holders().await.unwrap(), kinds.into_iter().chain([machine(NETWORK, 1)]).collect());
 }
 
 #[tokio::test]
@@ -205,7 +221,7 @@ async fn a_claim_takes_no_address_that_only_pools_of_another_namespace_have() {
     let external = spec.check(Some("a"), "x").0.unwrap();
     let pools = vec![of("a", "10.0.0.0/30"), of("b", "10.0.0.8/30"), external];
     registry.resize(pools, BTreeSet::new()).await.unwrap();
-    let machine = Machine { namespace: "a".to_owned(), name: "c".to_owned(), uid: "1".to_owned() };
+    let machine = Machine::new("a", "c", "1").of_kind(KIND);
     let addresses = ["10.0.0.1/16", "10.0.0.9/16"].map(|text| text.parse().unwrap());
     let record = Record {
         claimant: Claimant { machine: machine.clone(), interface: "eno101".parse().unwrap() },
@@ -215,19 +231,19 @@ async fn a_claim_takes_no_address_that_only_pools_of_another_namespace_have() {
         addresses: addresses.into(),
         source: "IPAddress a/c".to_owned(),
     };
-    let adoption = registry.adopt(vec![record.clone()], KIND).await.unwrap();
+    let adoption = registry.adopt(vec![record.clone()]).await.unwrap();
     assert_eq!((adoption.adopted, adoption.mismatches), (1, vec![]));
     assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.1", "c", false)]);
     // An address that no pool has may have been in a pool earlier.
     let interface = record.claimant.interface;
     let other = Claimant { machine: Machine { uid: "2".to_owned(), ..machine.clone() }, interface };
     let former = Record { claimant: other, addresses: vec!["10.0.0.20/16".parse().unwrap()], ..record };
-    assert_eq!(registry.adopt(vec![former], KIND).await.unwrap().adopted, 1);
+    assert_eq!(registry.adopt(vec![former]).await.unwrap().adopted, 1);
     // The same for an address that another program has chosen.
     let external = Claimant { machine: Machine { uid: "3".to_owned(), ..machine }, interface };
     let hold = |address: &str| {
         let (addresses, source) = (vec![address.parse().unwrap()], "IPAddress a/c".to_owned());
-        registry.hold("a/x".to_owned(), external.clone(), addresses, source, HolderKind::VirtualMachine)
+        registry.hold("a/x".to_owned(), external.clone(), addresses, source)
     };
     let refused = hold("10.0.0.10/16").await.unwrap().unwrap_err();
     assert_eq!(refused.to_string(), "10.0.0.10: not in pool \"a/x\"");
@@ -239,13 +255,12 @@ async fn the_uid_of_a_waiting_machine_under_another_name_does_not_stop_the_regis
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
-    let kind = HolderKind::VirtualMachine;
-    registry.claim(claim(&machine(NETWORK, 0)), kind).await.unwrap().unwrap();
-    registry.claim(claim(&machine(NETWORK, 1)), kind).await.unwrap().unwrap_err();
+    registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
+    registry.claim(claim(&machine(NETWORK, 1))).await.unwrap().unwrap_err();
     let other = Machine { name: "other".to_owned(), ..machine(NETWORK, 1) };
-    assert_eq!(registry.release(other, kind).await.unwrap(), Some(vec![]));
-    let released = registry.release(machine(NETWORK, 0), kind).await.unwrap();
-    assert_eq!(released, Some(vec!["10.0.0.8/16".parse().unwrap()]));
+    assert_eq!(registry.release(other).await.unwrap(), []);
+    let released = registry.release(machine(NETWORK, 0)).await.unwrap();
+    assert_eq!(released, ["10.0.0.8/16".parse().unwrap()]);
     assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.8", "worker-1", false)]);
 }
 
@@ -259,7 +274,7 @@ async fn the_owner_reports_a_failure_while_the_server_fails() {
     fault(&server, Fault::Status(503), usize::MAX);
     let claim = tokio::spawn({
         let registry = registry.clone();
-        async move { registry.claim(claim(&machine(NETWORK, 0)), KIND).await }
+        async move { registry.claim(claim(&machine(NETWORK, 0))).await }
     });
     works.wait_for(|works| !works).await.unwrap();
     server.clear_faults();
@@ -273,10 +288,10 @@ async fn a_machine_is_announced_also_when_the_answer_to_its_lease_was_lost() {
     let (server, cluster) = start_server().await;
     let (registry, mut served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
-    registry.claim(claim(&machine(NETWORK, 0)), KIND).await.unwrap().unwrap();
-    registry.claim(claim(&machine(NETWORK, 1)), KIND).await.unwrap().unwrap_err();
+    registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
+    registry.claim(claim(&machine(NETWORK, 1))).await.unwrap().unwrap_err();
     fault(&server, Fault::LostAnswer, 1);
-    registry.release(machine(NETWORK, 0), KIND).await.unwrap();
+    registry.release(machine(NETWORK, 0)).await.unwrap();
     assert_eq!(served.claims.recv().await.unwrap(), machine(NETWORK, 1));
     assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.8", "worker-1", false)]);
 }
@@ -290,11 +305,11 @@ async fn a_withdrawn_machine_with_a_conflicting_record_is_still_a_holder() {
     let claimant = Claimant { machine: machine.clone(), interface: "eno101".parse().unwrap() };
     let conflict = Conflict { claimant, source: "VirtualMachine worker-0".to_owned() };
     let conflicts = vec![("10.0.0.9".parse().unwrap(), Some(NETWORK.to_owned()), conflict)];
-    registry.add_conflicts(conflicts, KIND).await.unwrap();
+    registry.add_conflicts(conflicts).await.unwrap();
     for machine in [&machine, &other] {
         registry.withdraw(machine.clone()).await.unwrap();
     }
-    assert_eq!(registry.holders().await.unwrap(), BTreeMap::from([(machine, KIND)]));
+    assert_eq!(registry.holders().await.unwrap(), BTreeSet::from([machine]));
 }
 
 #[tokio::test]
@@ -314,7 +329,7 @@ async fn claims_that_queue_up_behind_a_write_are_one_group() {
     };
     let claim_of = |n| {
         let registry = registry.clone();
-        async move { registry.claim(claim(&machine(NETWORK, n)), KIND).await }
+        async move { registry.claim(claim(&machine(NETWORK, n))).await }
     };
     let first = tokio::spawn(claim_of(0));
     until_writes(1).await;
@@ -350,7 +365,7 @@ async fn a_handle_without_an_owner_fails() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.read(|_| panic!("of the test")).await.unwrap_err();
-    assert_eq!(registry.claim(claim(&machine(NETWORK, 0)), KIND).await, Err(Stopped));
+    assert_eq!(registry.claim(claim(&machine(NETWORK, 0))).await, Err(Stopped));
 }
 
 #[tokio::test]

@@ -354,8 +354,7 @@ fn unreadable(inventory: &Inventory) -> impl Iterator<Item = (IpAddr, Option<Str
     inventory.diagnostics.iter().flat_map(|diagnostic| {
         diagnostic.addresses.iter().filter_map(|address| {
             let nobodys = || {
-                let machine =
-                    Machine { namespace: "-".into(), name: "unreadable-record".into(), uid: address.to_string() };
+                let machine = Machine::new("-", "unreadable-record", address.to_string());
                 Some(Claimant { machine, interface: Pool::DEFAULT_INTERFACE.parse().ok()? })
             };
             let claimant = diagnostic.claimant.clone().or_else(nobodys)?;
@@ -425,7 +424,7 @@ mod tests {
         let one = pool("{name: one, network: n, addresses: [10.0.0.0/24]}");
         let mut registry = registry([one]);
         let [named, other] = ["a", "b"].map(|name| {
-            let machine = Machine { namespace: "n".into(), name: name.into(), uid: "u".into() };
+            let machine = Machine::new("n", name, "u");
             let requests = vec![Request::of("default/one")];
             registry
                 .claim(&Claim { machine: machine.clone(), created: at(0), requests, sticky: false }, at(0))
@@ -483,7 +482,7 @@ mod tests {
         let one = pool("{name: one, network: n, addresses: [10.0.0.0/24]}");
         let mut registry = registry([one]);
         for name in names {
-            let machine = Machine { namespace: "n".into(), name: (*name).into(), uid: "u".into() };
+            let machine = Machine::new("n", *name, "u");
             let requests = vec![Request::of("default/one")];
             registry.claim(&Claim { machine, created: at(0), requests, sticky: false }, at(0)).unwrap();
         }
@@ -608,7 +607,7 @@ mod tests {
             has it";
         assert_eq!(messages(&mut registry, &guest("b", "10.0.0.2")), [unknown]);
         rebuild(&mut registry, &cluster(&guest("b", "10.0.0.2")), at(0)).unwrap();
-        let machine = Machine { namespace: "n".into(), name: "c".into(), uid: "u".into() };
+        let machine = Machine::new("n", "c", "u");
         let requests = vec![Request::of("default/one")];
         let given = registry.claim(&Claim { machine, created: at(0), requests, sticky: false }, at(0)).unwrap();
         assert_eq!(given[0].addresses, ["10.0.0.3/24".parse().unwrap()]);

@@ -1,19 +1,22 @@
 //! Types of the host side: machines and their interfaces, claims, allocations, leases, conflicts and records.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 use jiff::Timestamp;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::network::{Family, InterfaceName, is_label};
 
-/// A machine, identified by its Kubernetes object.
+/// A machine, identified by its Kubernetes object: its kind, its namespace, its name and its UID.
 ///
-/// A new machine may have the name of a deleted machine. Its UID differs, so it is another machine.
-#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+/// A new machine may have the name of a deleted machine. Its UID differs, so it is another machine. Users can write the
+/// UID of one object into an object of another kind. Such an object is another machine, too.
+#[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// Namespace of the object.
     pub namespace: String,
@@ -21,6 +24,29 @@ pub struct Machine {
     pub name: String,
     /// UID of the object.
     pub uid: String,
+    /// Kind of the object.
+    #[serde(skip)]
+    pub kind: HolderKind,
+    /// Namespace of the VirtualMachine of this object. `None`: the namespace of the object. It does not identify the
+    /// machine.
+    #[serde(skip)]
+    pub vm_namespace: Option<String>,
+}
+
+/// The kinds of objects that hold addresses.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub enum HolderKind {
+    /// A machine of cluster-api-provider-kubevirt.
+    #[default]
+    KubevirtMachine,
+    /// A machine of KubeVirt, where no KubevirtMachine can be seen.
+    VirtualMachine,
+    /// A claim of Cluster API.
+    #[serde(rename = "IPAddressClaim")]
+    IpAddressClaim,
+    /// A claim of a network interface.
+    #[serde(rename = "IPAMClaim")]
+    IpamClaim,
 }
 
 /// A machine and one of its interfaces: the holder of addresses.
@@ -172,16 +198,82 @@ impl Request {
 // === impl Machine ===
 
 impl Machine {
+    /// A KubevirtMachine.
+    #[must_use]
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>, uid: impl Into<String>) -> Self {
+        let (kind, vm_namespace) = (HolderKind::KubevirtMachine, None);
+        Self { namespace: namespace.into(), name: name.into(), uid: uid.into(), kind, vm_namespace }
+    }
+
+    /// The object of another kind with the same namespace, name and UID.
+    #[must_use]
+    pub fn of_kind(self, kind: HolderKind) -> Self {
+        Self { kind, ..self }
+    }
+
+    /// The same object, with the namespace of its VirtualMachine.
+    #[must_use]
+    pub fn with_vm_in(self, namespace: &str) -> Self {
+        Self { vm_namespace: Some(namespace.to_owned()).filter(|namespace| *namespace != self.namespace), ..self }
+    }
+
+    /// Whether an object may have this namespace and name. The holder of a record that cannot be read is no object.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn may_exist(&self) -> bool {
+        is_object_name(&self.namespace) && is_object_name(&self.name)
+    }
+
     /// Name of the machine in tables: `namespace/name`.
     #[must_use]
     pub fn title(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
+    }
+
+    fn identity(&self) -> (&str, &str, &str, HolderKind) {
+        (&self.namespace, &self.name, &self.uid, self.kind)
+    }
+}
+
+impl PartialEq for Machine {
+    fn eq(&self, other: &Self) -> bool {
+        self.identity() == other.identity()
+    }
+}
+
+impl Eq for Machine {}
+
+impl PartialOrd for Machine {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Machine {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.identity().cmp(&other.identity())
+    }
+}
+
+impl Hash for Machine {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.identity().hash(state);
     }
 }
 
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{} ({})", self.namespace, self.name, self.uid)
+    }
+}
+
+// === impl HolderKind ===
+
+impl HolderKind {
+    /// Whether the object is a claim. Other objects are machines.
+    #[must_use]
+    pub fn is_claim(self) -> bool {
+        matches!(self, Self::IpAddressClaim | Self::IpamClaim)
     }
 }
 

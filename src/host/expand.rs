@@ -31,7 +31,7 @@ use crate::network::{Family, InterfaceName, NetworkConfig, parse_mac_address};
 /// use glowplug::host::expand::{Grant, Template};
 ///
 /// let template = Template::parse(br#"{"links": [{"id": "eno101", "type": "phy"}]}"#).unwrap();
-/// let machine = Machine { namespace: "clusters".into(), name: "worker-0".into(), uid: "u-1".into() };
+/// let machine = Machine::new("clusters", "worker-0", "u-1");
 /// let interface = "eno101".parse().unwrap();
 /// let addresses = vec!["192.168.1.100/24".parse().unwrap()];
 /// let allocation = Allocation { claimant: Claimant { machine, interface }, addresses };

@@ -184,7 +184,7 @@ fn own<'a>(
 
 /// The part of a patch that identifies the object.
 fn patch(machine: &Machine, resource_version: Option<&str>) -> Value {
-    let Machine { namespace, name, uid } = machine;
+    let Machine { namespace, name, uid, .. } = machine;
     let mut patch = json!({
         "apiVersion": API_VERSION,
         "kind": "KubevirtMachine",
@@ -258,7 +258,7 @@ impl Objects {
         machines().filter(move |object| seen.insert(&object.uid)).map(move |object| {
             let (namespace, name, uid) = (object.namespace.clone(), object.name.clone(), object.uid.clone());
             KubevirtMachine {
-                machine: Machine { namespace, name, uid },
+                machine: Machine::new(namespace, name, uid),
                 created: object.created,
                 is_being_deleted: leaving.contains(object.uid.as_str()),
                 node_pool: object.node_pool.clone(),

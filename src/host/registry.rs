@@ -37,7 +37,7 @@ use super::pool::Pool;
 /// registry.resize(pools, &[], Timestamp::now())?;
 /// let created: Timestamp = "2026-08-01T10:00:00Z".parse()?;
 /// let claim = |name: &str| {
-///     let machine = Machine { namespace: "clusters".into(), name: name.into(), uid: format!("uid-of-{name}") };
+///     let machine = Machine::new("clusters", name, format!("uid-of-{name}"));
 ///     Claim::new(machine, created).request(Request::of("default/workers"))
 /// };
 /// assert_eq!(registry.claim(&claim("worker-0"), Timestamp::now())?[0].addresses[0].to_string(), "10.0.0.8/24");
@@ -420,7 +420,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::host::change::{Change, Update};
-    use crate::host::claim::Request;
+    use crate::host::claim::{HolderKind, Request};
     use crate::host::ledger::{MemoryLedger, Transaction};
     use crate::host::pool::tests::pool;
 
@@ -440,7 +440,7 @@ pub(super) mod tests {
         let one = pool("{name: one, network: n, addresses: [10.0.0.8/32], machineNetwork: [{cidr: 10.0.0.0/24}]}");
         let mut registry = registry([one]);
         let [holds, waits, waits_too] = [0, 1, 2].map(|created| Claim {
-            machine: Machine { namespace: "n".into(), name: created.to_string(), uid: "u".into() },
+            machine: Machine::new("n", created.to_string(), "u"),
             created: at(created),
             requests: vec![Request::of("default/one")],
             sticky: false,
@@ -454,12 +454,27 @@ pub(super) mod tests {
         assert_eq!(registry.state().unwrap().waiters(), [] as [&Claim; 0]);
     }
 
+    #[test]
+    fn an_object_of_another_kind_with_the_same_uid_is_another_machine() {
+        let mut registry = registry([one_address("one", "10.0.0.8/31")]);
+        let own = registry.claim(&claim("a", 0), at(1)).unwrap();
+        let mut fake = claim("a", 0);
+        fake.machine = fake.machine.of_kind(HolderKind::IpamClaim);
+        assert_eq!(registry.release(&fake.machine, at(2)).unwrap(), Released::default());
+        let mut named = fake.clone();
+        named.requests[0].addresses = vec!["10.0.0.8".parse().unwrap()];
+        let refused = registry.claim(&named, at(2)).unwrap_err().to_string();
+        assert_eq!(refused, "10.0.0.8: taken by eno101 of n/a (u)");
+        assert_eq!(registry.claim(&fake, at(3)).unwrap()[0].addresses[0].to_string(), "10.0.0.9/24");
+        assert_eq!(registry.release(&claim("a", 0).machine, at(4)).unwrap().held, own);
+    }
+
     fn one_address(name: &str, address: &str) -> Pool {
         pool(&format!("{{name: {name}, network: n, addresses: [{address}], machineNetwork: [{{cidr: 10.0.0.0/24}}]}}"))
     }
 
     fn claim(name: &str, created: u64) -> Claim {
-        let machine = Machine { namespace: "n".into(), name: name.into(), uid: "u".into() };
+        let machine = Machine::new("n", name, "u");
         Claim { machine, created: at(created), requests: vec![Request::of("default/one")], sticky: false }
     }
 

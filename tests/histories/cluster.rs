@@ -103,7 +103,7 @@ impl Node {
             format: rng.below(4),
         };
         Self {
-            machine: Machine { namespace, name, uid: format!("uid-{at}") },
+            machine: Machine::new(namespace, name, format!("uid-{at}")),
             guest_uid: format!("guest-{at}"),
             created,
             guest_created: created,

@@ -451,7 +451,7 @@ impl World {
         let mut node = Node::new(format!("m{at}"), at, self.time, pools, rng);
         if let Some(old) = old {
             let Machine { namespace, name, .. } = self.cluster.nodes[old].machine.clone();
-            node.machine = Machine { namespace, name, uid: node.machine.uid };
+            node.machine = Machine::new(namespace, name, node.machine.uid);
         }
         self.log.push(format!("created {} for {:?}", node.machine, node.pools));
         self.cluster.nodes.push(node);

@@ -27,7 +27,7 @@ fn pool(name: &str, interface: &str, rest: &str) -> Pool {
 }
 
 fn machine(name: &str) -> Machine {
-    Machine { namespace: "clusters".into(), name: name.into(), uid: format!("uid-of-{name}") }
+    Machine::new("clusters", name, format!("uid-of-{name}"))
 }
 
 /// Creates a claim of a machine with a creation time.

@@ -396,11 +396,8 @@ fn may_pass(error: &ClaimError) -> bool {
 fn step() -> impl Strategy<Value = Step> {
     // Two machines, one after the other, have each name.
     let machine = || {
-        (0..5_u8, 0..2_u8).prop_map(|(name, uid)| Machine {
-            namespace: "clusters".to_owned(),
-            name: format!("worker-{name}"),
-            uid: format!("{name}{uid}"),
-        })
+        (0..5_u8, 0..2_u8)
+            .prop_map(|(name, uid)| Machine::new("clusters", format!("worker-{name}"), format!("{name}{uid}")))
     };
     let pools = prop_oneof![
         4 => (0..3_usize).prop_map(|pool| vec![pool]),

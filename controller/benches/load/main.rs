@@ -450,7 +450,7 @@ async fn claims(cluster: &Cluster, name: &str, addresses: &[&str]) -> f64 {
         .for_each_concurrent(64, |n| {
             let claim = Claim { requests: vec![Request::of(&network)], ..claim(&machine(&network, n)) };
             let registry = &registry;
-            async move { drop(registry.claim(claim, KIND).await.unwrap().unwrap()) }
+            async move { drop(registry.claim(claim).await.unwrap().unwrap()) }
         })
         .await;
     rate(COUNT, began)
@@ -505,7 +505,7 @@ async fn exhaust(cluster: &Cluster) -> (Duration, Duration) {
     };
     let claim = async |n: usize| {
         let claim = Claim { requests: vec![Request::of(&format!("{namespace}/p"))], ..claim(&machine(&namespace, n)) };
-        work.registry.claim(claim, KIND).await.unwrap()
+        work.registry.claim(claim).await.unwrap()
     };
     until("Ready").await;
     for n in 0..100 {

@@ -18,7 +18,6 @@ use crate::cluster::events::{Events, reference};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::cluster::request::{self, ask, list};
-use crate::kinds::pool::HolderKind;
 use crate::ledger::adoption;
 use crate::ledger::registry::RegistryHandle;
 use crate::metrics::Metrics;
@@ -99,7 +98,6 @@ impl Provider {
     pub(super) async fn adopt_all(
         &self,
         records: impl IntoIterator<Item = (Record, String)>,
-        kind: HolderKind,
     ) -> Result<Vec<Machine>, Error> {
         let records = stream::iter(records).map(|(record, network)| async move {
             let is_leased = self.is_leased(&record, &network).await?;
@@ -108,18 +106,18 @@ impl Provider {
         let records: Vec<Result<Option<Record>, Error>> = records.buffered(PASSES).collect().await;
         let records: Vec<Record> = records.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
         if !records.is_empty() {
-            let adoption = self.registry.adopt(records.clone(), kind).await?;
+            let adoption = self.registry.adopt(records.clone()).await?;
             log_adoption(&records, &adoption);
         }
         Ok(records.into_iter().map(|record| record.claimant.machine).collect())
     }
 
     /// Makes the registry adopt the record of a claim. Returns why the claim may still not hold its addresses.
-    pub(super) async fn adopt(&self, record: Record, network: &str, kind: HolderKind) -> Result<Problem, Error> {
+    pub(super) async fn adopt(&self, record: Record, network: &str) -> Result<Problem, Error> {
         if self.is_leased(&record, network).await? {
             return Err(Error::Behind);
         }
-        let adoption = self.registry.adopt(vec![record.clone()], kind).await?;
+        let adoption = self.registry.adopt(vec![record.clone()]).await?;
         let mismatch = adoption.mismatches.first().map(ToString::to_string);
         let mismatch = mismatch.unwrap_or_else(|| format!("{} fits no pool", record.source));
         // If nothing is adopted, the status reports why. Each pass tries again, so a line here would be repeated.
@@ -154,9 +152,9 @@ impl Provider {
 
     /// Releases everything that a claim holds, and returns the addresses. Users can write the UID of any object into an
     /// object with the name of a claim, so a holder of another kind releases nothing.
-    pub(super) async fn release(&self, holder: Machine, kind: HolderKind) -> Result<Vec<IpNetwork>, Error> {
+    pub(super) async fn release(&self, holder: Machine) -> Result<Vec<IpNetwork>, Error> {
         let (claim, uid) = (Key::of_machine(&holder), holder.uid.clone());
-        let addresses = self.registry.release(holder, kind).await?.unwrap_or_default();
+        let addresses = self.registry.release(holder).await?;
         if !addresses.is_empty() {
             tracing::info!(%claim, uid, addresses = list(&addresses), "released the addresses of a claim");
         }

@@ -30,6 +30,7 @@ use crate::kinds::cluster_api::{
 };
 use crate::kinds::ip_address_claim_status::{NotReady, Readiness};
 use crate::kinds::pool::CLUSTER_LABEL;
+use crate::kinds::pool::HolderKind;
 use crate::passes::Problem;
 use crate::pools::facts::PoolFacts;
 
@@ -193,7 +194,7 @@ impl View {
     }
 
     fn release_former(&self) -> Option<Step> {
-        self.former.first().map(|uid| Step::Release(self.key.holder(uid)))
+        self.former.first().map(|uid| Step::Release(self.key.holder(HolderKind::IpAddressClaim, uid)))
     }
 
     fn end(&self, claim: &IpAddressClaim) -> Step {
@@ -207,7 +208,7 @@ impl View {
             return release;
         }
         if !self.is_released {
-            return Step::Release(self.key.holder(claim.uid()));
+            return Step::Release(self.key.holder(HolderKind::IpAddressClaim, claim.uid()));
         }
         Step::PatchClaim(finalizers(&claim.metadata, without(&claim.metadata, CLAIM_FINALIZER)))
     }
@@ -243,7 +244,10 @@ impl View {
             return self.adopt(claim, &pool, (address, ip), now);
         };
         if self.ledger.held.len() > 1 {
-            let claimant = Claimant { machine: self.key.holder(claim.uid()), interface: held.interface };
+            let claimant = Claimant {
+                machine: self.key.holder(HolderKind::IpAddressClaim, claim.uid()),
+                interface: held.interface,
+            };
             return Step::Keep(claimant, ip);
         }
         if let Some(patch) = self.repair(claim, &pool, address) {
@@ -336,7 +340,7 @@ impl View {
             return refuse(NotReady::PoolNotReady, message);
         }
         Step::Claim(Claim {
-            machine: self.key.holder(claim.uid()),
+            machine: self.key.holder(HolderKind::IpAddressClaim, claim.uid()),
             created: claim.created(),
             requests: vec![Request { pool: pool.to_string(), family, addresses: Vec::from_iter(requested) }],
             sticky: *sticky,
@@ -460,7 +464,7 @@ impl Recorded {
         pool: Option<&PoolId>,
         address: Option<&IpAddress>,
     ) -> Self {
-        let holder = key.holder(uid);
+        let holder = key.holder(HolderKind::IpAddressClaim, uid);
         Self {
             pool: pool.and_then(|pool| allocator.pool(&pool.to_string())).map(RegisteredPool::of),
             held: held_by(allocator, &holder),
@@ -483,7 +487,7 @@ impl Adoptee {
     /// Compares the IPAddress of claim `uid` with the registry. `None` when the registry does not have the pool yet.
     pub(crate) fn read(allocator: &Allocator, address: IpAddress, uid: &str) -> Option<Self> {
         let (key, ip) = (address.key(), address.ip()?);
-        let is_known = |uid: &str| holds(allocator, &key.holder(uid), ip);
+        let is_known = |uid: &str| holds(allocator, &key.holder(HolderKind::IpAddressClaim, uid), ip);
         if is_known(uid) || address.owner().is_some_and(is_known) {
             return Some(Self { address, record: None });
         }
@@ -516,8 +520,8 @@ fn is_left_over(allocator: &Allocator, address: &IpAddress, uid: &str) -> bool {
     let key = address.key();
     let (Some(owner), Some(ip)) = (address.owner().filter(|owner| *owner != uid), address.ip()) else { return false };
     let pool = address.pool.resolve(&key.namespace).and_then(|pool| allocator.pool(&pool.to_string()));
-    holds(allocator, &key.holder(owner), ip)
-        || allocator.leases_of(&key.holder(uid)).any(|(_, held, _)| held != ip)
+    holds(allocator, &key.holder(HolderKind::IpAddressClaim, owner), ip)
+        || allocator.leases_of(&key.holder(HolderKind::IpAddressClaim, uid)).any(|(_, held, _)| held != ip)
         || pool.is_some_and(|pool| {
             let holder = allocator.holder(pool.network(), ip);
             holder.is_some_and(|holder| holder.machine.uid != uid)
@@ -533,7 +537,7 @@ pub(crate) fn record(address: &IpAddress, ip: IpAddr, uid: &str, interface: Inte
     let key = address.key();
     let prefix = address.prefix.try_into().unwrap_or(u8::MAX);
     Record {
-        claimant: Claimant { machine: key.holder(uid), interface },
+        claimant: Claimant { machine: key.holder(HolderKind::IpAddressClaim, uid), interface },
         node_pool: address.pool.resolve(&key.namespace).map(|pool| pool.to_string()),
         attachments: Vec::new(),
         network: None,

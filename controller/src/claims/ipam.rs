@@ -8,7 +8,7 @@
 mod decision;
 mod index;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -142,13 +142,13 @@ impl provider::Work for Work<'_> {
         self.adopt_all().await
     }
 
-    fn claimants(&self, holders: &BTreeMap<Machine, HolderKind>) -> Vec<Key> {
+    fn claimants(&self, holders: &BTreeSet<Machine>) -> Vec<Key> {
         // If such a claim no longer exists, its addresses must be released.
-        holders.iter().filter(|(_, kind)| **kind == HOLDER).for_each(|(holder, _)| drop(self.note_holder(holder)));
+        holders.iter().filter(|holder| holder.kind == HOLDER).for_each(|holder| drop(self.note_holder(holder)));
         self.concerned()
     }
 
-    fn names(&self, _: &BTreeMap<Machine, HolderKind>) -> Vec<(Key, Duration)> {
+    fn names(&self, _: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
         self.concerned().into_iter().map(|key| (key, Duration::ZERO)).collect()
     }
 
@@ -162,7 +162,7 @@ impl provider::Work for Work<'_> {
                 Step::Wait if view.is_waiting() => return Ok(Ended::waiting(view.ledger.waits)),
                 Step::Wait => return Ok(Ended::Well),
                 Step::Claim(claim) if until == Until::Claim => {
-                    return Ok(Ended::BeforeClaim(claim, HOLDER));
+                    return Ok(Ended::BeforeClaim(claim));
                 }
                 step => {
                     if !self.apply(step, &mut view).await? {
@@ -241,13 +241,13 @@ impl Work<'_> {
                 view.guests = Some(read_guests(&self.provider.api(&instances(), &key), names).await?);
             }
             Step::Adopt(record, network) => {
-                view.problem = Some(self.provider.adopt(record, &network, HOLDER).await?);
+                view.problem = Some(self.provider.adopt(record, &network).await?);
                 self.index().note_recorded(&key);
                 self.read_registry(view).await?;
             }
             Step::Claim(claim) => {
                 self.adopt_all().await?;
-                let answer = registry.claim(claim, HOLDER).await?;
+                let answer = registry.claim(claim).await?;
                 view.problem = answer.err().map(Problem::Refused);
                 self.read_registry(view).await?;
             }
@@ -257,12 +257,12 @@ impl Work<'_> {
             }
             Step::Withdraw => {
                 let uid = view.claim.as_ref().map(IpamClaim::uid).unwrap_or_default();
-                registry.withdraw(key.holder(uid)).await?;
+                registry.withdraw(key.holder(HOLDER, uid)).await?;
                 view.ledger.waits = false;
             }
             Step::Release(holder) => {
                 let uid = holder.uid.clone();
-                let addresses = self.provider.release(holder, HOLDER).await?;
+                let addresses = self.provider.release(holder).await?;
                 view.former.remove(&uid);
                 if view.claim.as_ref().is_some_and(|claim| claim.uid() == uid) {
                     view.is_released = true;
@@ -303,7 +303,7 @@ impl Work<'_> {
             unrecorded.into_iter().filter_map(adoptee).collect::<Vec<_>>()
         });
         let (recorded, records): (Vec<Key>, Vec<_>) = adoptees.await?.into_iter().unzip();
-        let holders = self.provider.adopt_all(records.into_iter().flatten(), HOLDER).await?;
+        let holders = self.provider.adopt_all(records.into_iter().flatten()).await?;
         // As for IPAddressClaims, the pass of such a claim may have ended the claim meanwhile.
         for holder in &holders {
             // The receiver ends only together with the passes.

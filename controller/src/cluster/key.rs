@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use glowplug::host::claim::Machine;
+use glowplug::host::claim::{HolderKind, Machine};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 /// Namespace and name of an object.
@@ -40,10 +40,10 @@ impl Key {
         Self { namespace: machine.namespace.clone(), name: machine.name.clone() }
     }
 
-    /// The object of this key and UID, as the holder in the ledger.
+    /// The object of a kind with this key and UID, as the holder in the ledger.
     #[must_use]
-    pub fn holder(&self, uid: &str) -> Machine {
-        Machine { namespace: self.namespace.clone(), name: self.name.clone(), uid: uid.to_owned() }
+    pub fn holder(&self, kind: HolderKind, uid: &str) -> Machine {
+        Machine::new(self.namespace.clone(), self.name.clone(), uid).of_kind(kind)
     }
 }
 

@@ -74,7 +74,6 @@ pub(crate) struct HandOut {
     pub(crate) vm: String,
     /// The object that holds the addresses.
     pub(crate) machine: Machine,
-    pub(crate) kind: HolderKind,
     pub(crate) interfaces: Vec<Handed>,
 }
 
@@ -203,7 +202,7 @@ impl KubevirtMachine {
 
     /// Returns the machine as the ledger identifies it: namespace, name and UID.
     pub(crate) fn holder(&self) -> Machine {
-        Key::of(&self.metadata).holder(uid(&self.metadata))
+        Key::of(&self.metadata).holder(HolderKind::KubevirtMachine, uid(&self.metadata))
     }
 }
 
@@ -279,7 +278,8 @@ impl NetworkSecret {
     pub(crate) fn names(&self, machine: &Machine, held: &[IpAddr]) -> bool {
         match self {
             Self::Absent => false,
-            Self::Ours(hand_out) => hand_out.machine == *machine,
+            // A user may have written another kind into a Secret of the machine.
+            Self::Ours(hand_out) => hand_out.machine.clone().of_kind(machine.kind) == *machine,
             Self::Foreign(_, addresses) => addresses.iter().any(|address| held.contains(address)),
         }
     }
@@ -301,7 +301,7 @@ impl Named {
     pub(crate) fn machine(self) -> Option<Machine> {
         let Self { namespace, name, uid } = self;
         let is_valid = [&namespace, &name, &uid].into_iter().all(|text| is_object_name(text));
-        is_valid.then_some(Machine { namespace, name, uid })
+        is_valid.then_some(Machine::new(namespace, name, uid))
     }
 }
 
@@ -334,20 +334,14 @@ impl HandOut {
             uid: self::uid(metadata).to_owned(),
             is_deleted: is_deleted(metadata),
             vm: note.vm,
-            machine,
-            kind: note.kind,
+            machine: machine.of_kind(note.kind),
             interfaces: note.interfaces,
         })
     }
 }
 
 /// Creates the Secret of a machine. `document` is its network data.
-pub(crate) fn secret(
-    vm: &VirtualMachine,
-    (machine, kind): (&Machine, HolderKind),
-    interfaces: Vec<Handed>,
-    document: &str,
-) -> Secret {
+pub(crate) fn secret(vm: &VirtualMachine, machine: &Machine, interfaces: Vec<Handed>, document: &str) -> Secret {
     let resource = virtual_machines();
     let owner = OwnerReference {
         api_version: resource.api_version,
@@ -357,7 +351,7 @@ pub(crate) fn secret(
         controller: None,
         block_owner_deletion: None,
     };
-    let Machine { namespace, name, uid } = machine.clone();
+    let Machine { namespace, name, uid, kind, .. } = machine.clone();
     let note = Note { vm: owner.uid.clone(), kind, machine: Named { namespace, name, uid }, interfaces };
     // The note contains only strings, so its conversion to JSON cannot fail.
     let note = serde_json::to_string(&note).unwrap_or_default();
@@ -399,21 +393,20 @@ mod tests {
         {"id": "a", "type": "ipv4", "link": "eno101", "ip_address": "10.0.0.8", "netmask": "255.255.255.0"}]}"#;
 
     fn written() -> Secret {
-        let machine = Machine { namespace: "n".to_owned(), name: "w".to_owned(), uid: "m-1".to_owned() };
-        let mut secret = secret(&vm(), (&machine, HolderKind::KubevirtMachine), vec![handed()], DOCUMENT);
+        let machine = Machine::new("n", "w", "m-1");
+        let mut secret = secret(&vm(), &machine, vec![handed()], DOCUMENT);
         secret.metadata.uid = Some("s-1".to_owned());
         secret
     }
 
     #[test]
     fn a_secret_says_whose_addresses_it_hands_out() {
-        let machine = Machine { namespace: "n".to_owned(), name: "w".to_owned(), uid: "m-1".to_owned() };
+        let machine = Machine::new("n", "w", "m-1");
         let expected = HandOut {
             uid: "s-1".to_owned(),
             is_deleted: false,
             vm: "v-1".to_owned(),
             machine: machine.clone(),
-            kind: HolderKind::KubevirtMachine,
             interfaces: vec![handed()],
         };
         let read = NetworkSecret::read(Some(written()));
@@ -431,7 +424,7 @@ mod tests {
         let problem = format!("no annotation {ALLOCATION_ANNOTATION}");
         let read = NetworkSecret::read(Some(secret));
         assert_eq!(read, NetworkSecret::Foreign(problem, vec![address]));
-        let machine = Machine { namespace: "n".to_owned(), name: "w".to_owned(), uid: "m-1".to_owned() };
+        let machine = Machine::new("n", "w", "m-1");
         assert!(read.names(&machine, &[address]));
         assert!(!read.names(&machine, &[]));
     }

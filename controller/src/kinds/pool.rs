@@ -11,6 +11,7 @@ use std::net::IpAddr;
 
 use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
 use glowplug::host::allocator::Usage;
+pub use glowplug::host::claim::HolderKind;
 use glowplug::host::claim::is_object_name;
 use glowplug::host::expand::{ExpandError, Template};
 use glowplug::host::pool::{Pool, TemplateFacts};
@@ -19,7 +20,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, MicroTime};
 use kube::core::{ParseExpressionError, Selector};
 use kube::{CustomResource, CustomResourceExt, KubeSchema};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -378,6 +379,7 @@ pub struct LeaseSpec {
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Holder {
     /// Kind of the object. Example: `KubevirtMachine`.
+    #[schemars(schema_with = "holder_kinds")]
     pub kind: HolderKind,
     /// Namespace of the object. Example: `clusters-c1`.
     pub namespace: String,
@@ -397,29 +399,14 @@ pub struct Holder {
     pub unknown: BTreeMap<String, Value>,
 }
 
-/// The kinds of objects that hold addresses.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-pub enum HolderKind {
-    /// A claim of Cluster API.
-    #[serde(rename = "IPAddressClaim")]
-    IpAddressClaim,
-    /// A claim of a network interface that a pool with `serveIPAMClaims` serves.
-    #[serde(rename = "IPAMClaim")]
-    IpamClaim,
-    /// A machine of cluster-api-provider-kubevirt.
-    KubevirtMachine,
-    /// A machine of KubeVirt, where no KubevirtMachine can be seen.
-    VirtualMachine,
-}
-
-// === impl HolderKind ===
-
-impl HolderKind {
-    /// Whether the object is a claim. Other objects are machines.
-    #[must_use]
-    pub fn is_claim(self) -> bool {
-        matches!(self, Self::IpAddressClaim | Self::IpamClaim)
-    }
+/// The schema of the kind of a holder.
+fn holder_kinds(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "string",
+        "enum": [
+            HolderKind::IpAddressClaim, HolderKind::IpamClaim, HolderKind::KubevirtMachine, HolderKind::VirtualMachine,
+        ],
+    })
 }
 
 /// The definitions of every kind, in the order in which `glowplug-controller crd` prints them.

@@ -6,7 +6,7 @@
 //!
 //! The allocator of the library is synchronous. It runs on its own thread, and this ledger blocks that thread.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,7 +31,7 @@ use crate::cluster::object::Object;
 use crate::cluster::watch::events;
 use crate::kinds::lease_name::{lease_name, parse_lease_name};
 use crate::kinds::mac_pool::parse_mac_lease_name;
-use crate::kinds::pool::{Holder, HolderKind, LeaseSpec, StaticIPLease};
+use crate::kinds::pool::{Holder, LeaseSpec, StaticIPLease};
 use crate::ledger::types::MacLeases;
 use crate::metrics::Metrics;
 
@@ -49,7 +49,6 @@ pub struct ApiLedger {
     /// State of each lease, by name. Names of deleted leases are kept, because an older event may arrive after the
     /// deletion.
     known: BTreeMap<String, Known>,
-    kinds: Kinds,
     learned: Learned,
     events: mpsc::Receiver<Event<Object>>,
     watch: AbortHandle,
@@ -64,20 +63,6 @@ pub struct ApiLedger {
     /// Names of leases that were deleted without a release.
     lost: BTreeSet<String>,
     has_reported: bool,
-}
-
-/// Kinds of the claiming objects, and the namespaces of their VirtualMachines. A lease contains both, and a claim does not.
-#[derive(Clone, Debug, Default)]
-pub struct Kinds(Arc<Mutex<Table>>);
-
-/// The content of [`Kinds`].
-///
-/// The name of an object counts, too: users can write the UID of another object into their own objects.
-#[derive(Debug, Default)]
-struct Table {
-    kinds: HashMap<Machine, HolderKind>,
-    /// Only namespaces that are not those of the objects.
-    vm_namespaces: HashMap<Machine, String>,
 }
 
 /// Holders in leases that another client has written since the leases were listed.
@@ -153,7 +138,6 @@ impl ApiLedger {
             runtime,
             metrics,
             known: BTreeMap::new(),
-            kinds: Kinds::default(),
             learned: Learned::default(),
             events,
             watch: watch.abort_handle(),
@@ -164,12 +148,6 @@ impl ApiLedger {
             lost: BTreeSet::new(),
             has_reported: false,
         }
-    }
-
-    /// The table for the kinds of objects. The kind of an object is added before the object claims.
-    #[must_use]
-    pub fn kinds(&self) -> Kinds {
-        self.kinds.clone()
     }
 
     /// The holders in leases that another client has written.
@@ -257,12 +235,6 @@ impl ApiLedger {
         self.lost.remove(&name);
         let lease = match read(object, address, &network) {
             Ok((spec, lease)) => {
-                if spec.released.is_none() {
-                    self.kinds.note_recorded(&lease.claimant.machine, spec.holder.kind);
-                    if let Some(namespace) = &spec.holder.vm_namespace {
-                        self.kinds.note_vm_namespace(&lease.claimant.machine, namespace);
-                    }
-                }
                 known.spec = Some(spec);
                 lease
             }
@@ -365,10 +337,7 @@ impl ApiLedger {
             let before = last
                 .get(&name)
                 .map_or_else(|| known.and_then(|known| known.spec.as_ref()), |write| write.spec.as_ref());
-            let spec = match lease {
-                Some(lease) => Some(self.spec(network, *address, lease, before)?),
-                None => None,
-            };
+            let spec = lease.as_ref().map(|lease| self.spec(network, *address, lease, before));
             let is_held = before.is_some_and(|before| before.released.is_none());
             if is_held && before.map(|before| &before.holder) != spec.as_ref().map(|after| &after.holder) {
                 return Err(LedgerError::Held { network: network.to_string(), address: *address });
@@ -380,43 +349,26 @@ impl ApiLedger {
         Ok(last.into_values().filter(|write| write.spec.is_some() || write.version.is_some()).collect())
     }
 
-    fn spec(
-        &self,
-        network: &str,
-        address: IpAddr,
-        lease: &Lease,
-        before: Option<&LeaseSpec>,
-    ) -> Result<LeaseSpec, LedgerError> {
+    fn spec(&self, network: &str, address: IpAddr, lease: &Lease, before: Option<&LeaseSpec>) -> LeaseSpec {
         let Claimant { machine, interface } = &*lease.claimant;
-        let Machine { namespace, name, uid } = machine;
-        let before = before.filter(|before| {
-            let holder = &before.holder;
-            (&holder.namespace, &holder.name, &holder.uid) == (namespace, name, uid)
-        });
-        // A held lease keeps its holder as it is. A released lease may have recorded another kind, which a user has invented.
-        let held = before.filter(|before| before.released.is_none());
-        let known = || self.kinds.get(machine).or_else(|| before.map(|before| before.holder.kind));
-        let kind = held.map(|held| held.holder.kind).or_else(known);
-        let kind = kind.ok_or_else(|| store(WRITING, format!("the kind of {machine} is not known")))?;
-        let recorded = || before.and_then(|before| before.holder.vm_namespace.clone());
-        let vm_namespace = match held {
-            Some(held) => held.holder.vm_namespace.clone(),
-            // The VirtualMachine of a holder never moves to another namespace.
-            None => recorded().or_else(|| self.kinds.vm_namespace(machine)),
-        };
+        let before = before.filter(|before| holder_of(&before.holder) == *machine);
+        // The VirtualMachine of a holder never moves to another namespace, and a held lease keeps its holder as it is.
+        let recorded = before.and_then(|before| before.holder.vm_namespace.clone());
+        let is_held = before.is_some_and(|before| before.released.is_none());
+        let vm_namespace = if is_held { recorded } else { recorded.or_else(|| machine.vm_namespace.clone()) };
         // What a later version has noted for this holder is kept. It must not pass to another holder.
         let before = before.filter(|before| before.holder.interface == interface.to_string());
         let unknown = |of: fn(&LeaseSpec) -> &BTreeMap<String, Value>| before.map(of).cloned().unwrap_or_default();
-        Ok(LeaseSpec {
+        LeaseSpec {
             network: network.to_owned(),
             address: address.to_string(),
             prefix: lease.prefix,
             pool: lease.pool.to_string(),
             holder: Holder {
-                kind,
-                namespace: namespace.clone(),
-                name: name.clone(),
-                uid: uid.clone(),
+                kind: machine.kind,
+                namespace: machine.namespace.clone(),
+                name: machine.name.clone(),
+                uid: machine.uid.clone(),
                 interface: interface.to_string(),
                 vm_namespace,
                 unknown: unknown(|before| &before.holder.unknown),
@@ -425,7 +377,7 @@ impl ApiLedger {
             released: lease.released.map(MicroTime),
             reuse_after: lease.reuse_after.map(MicroTime),
             unknown: unknown(|before| &before.unknown),
-        })
+        }
     }
 
     fn write(&self, writes: Vec<Write>) -> Vec<(Write, Outcome)> {
@@ -519,50 +471,6 @@ impl Transaction for ApiTransaction<'_> {
     }
 }
 
-// === impl Kinds ===
-
-impl Kinds {
-    /// Stores the kind of an object that claims. The kind of an object never changes.
-    pub fn note(&self, machine: &Machine, kind: HolderKind) {
-        self.lock().kinds.entry(machine.clone()).or_insert(kind);
-    }
-
-    /// Stores the kind that a lease records. It replaces any other kind.
-    fn note_recorded(&self, machine: &Machine, kind: HolderKind) {
-        self.lock().kinds.insert(machine.clone(), kind);
-    }
-
-    /// Stores the namespace of the VirtualMachine of an object that claims, if the object is in another namespace.
-    pub fn note_vm_namespace(&self, machine: &Machine, namespace: &str) {
-        if machine.namespace != namespace {
-            self.lock().vm_namespaces.insert(machine.clone(), namespace.to_owned());
-        }
-    }
-
-    /// The kind of an object that claims or holds an address.
-    #[must_use]
-    pub fn get(&self, machine: &Machine) -> Option<HolderKind> {
-        self.lock().kinds.get(machine).copied()
-    }
-
-    /// The namespace of the VirtualMachine of an object. `None`: it is the namespace of the object.
-    #[must_use]
-    pub fn vm_namespace(&self, machine: &Machine) -> Option<String> {
-        self.lock().vm_namespaces.get(machine).cloned()
-    }
-
-    /// Removes an object that will not claim again.
-    pub fn forget(&self, machine: &Machine) {
-        let mut table = self.lock();
-        table.kinds.remove(machine);
-        table.vm_namespaces.remove(machine);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 // === impl Learned ===
 
 impl Learned {
@@ -649,6 +557,13 @@ fn spec_of(object: &Object) -> Result<LeaseSpec, serde_json::Error> {
     serde_json::from_value(object.data.get("spec").cloned().unwrap_or_default())
 }
 
+/// The holder of a lease, as the allocator knows it.
+fn holder_of(holder: &Holder) -> Machine {
+    let Holder { kind, namespace, name, uid, vm_namespace, .. } = holder;
+    let machine = Machine::new(namespace, name, uid).of_kind(*kind);
+    Machine { vm_namespace: vm_namespace.clone(), ..machine }
+}
+
 /// The lease in an object. The name of the object contains the address and the network.
 fn read(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, Lease), String> {
     let spec = spec_of(object).map_err(|error| format!("spec: {error}"))?;
@@ -666,7 +581,7 @@ fn read(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, L
     let interface = holder.interface.parse();
     let interface =
         interface.map_err(|_| format!("spec.holder.interface: invalid interface {:?}", holder.interface))?;
-    let machine = Machine { namespace: holder.namespace.clone(), name: holder.name.clone(), uid: holder.uid.clone() };
+    let machine = holder_of(holder);
     let lease = Lease {
         claimant: Arc::new(Claimant { machine, interface }),
         pool: spec.pool.as_str().into(),
@@ -681,11 +596,7 @@ fn read(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, L
 /// A lease with an unknown holder, so that the address is not allocated. `None` never happens: the interface has a
 /// valid name.
 fn unreadable(object: &Object, address: IpAddr) -> Option<Lease> {
-    let machine = Machine {
-        namespace: String::new(),
-        name: format!("StaticIPLease {}", object.name_any()),
-        uid: object.uid().unwrap_or_default(),
-    };
+    let machine = Machine::new("", format!("StaticIPLease {}", object.name_any()), object.uid().unwrap_or_default());
     let interface = Pool::DEFAULT_INTERFACE.parse().ok()?;
     Some(Lease {
         claimant: Arc::new(Claimant { machine, interface }),

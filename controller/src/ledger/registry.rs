@@ -5,7 +5,7 @@
 //! until it succeeds or every handle is gone, so callers never mistake a failure for a refusal. Claims that arrive
 //! meanwhile are processed together, and their leases are written concurrently.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::error::Error;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use std::{io, thread};
 use glowplug::host::Timestamp;
 use glowplug::host::allocator::{Adoption, Allocator, ClaimError, PoolError};
 use glowplug::host::audit::{self, Rebuilt};
-use glowplug::host::claim::{Allocation, Claim, Claimant, Conflict, Machine, Record};
+use glowplug::host::claim::{Allocation, Claim, Claimant, HolderKind, Machine, Record};
 use glowplug::host::ledger::LedgerError;
 use glowplug::host::pool::Pool;
 use glowplug::host::records::Inventory;
@@ -27,8 +27,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cluster::key::PoolId;
-use crate::kinds::pool::HolderKind;
-use crate::ledger::leases::{ApiLedger, Kinds, Learned};
+use crate::ledger::leases::{ApiLedger, Learned};
 use crate::ledger::types::{Answer, MacLeases, Reservation, Served, Stopped};
 use crate::metrics::Metrics;
 
@@ -63,14 +62,13 @@ enum Command {
 
 /// Claims of one caller, and the channel for their results.
 struct Claims {
-    claims: Vec<(Claim, HolderKind)>,
+    claims: Vec<Claim>,
     answers: oneshot::Sender<Vec<Answer>>,
 }
 
 /// The thread that owns the registry.
 struct Owner {
     registry: Registry<ApiLedger>,
-    kinds: Kinds,
     learned: Learned,
     metrics: Arc<Metrics>,
     link: Link,
@@ -131,13 +129,11 @@ impl RegistryHandle {
     /// has the same result. After [`ClaimError::Exhausted`] the claimant waits, and [`Served`] reports when the
     /// claimant gets its addresses.
     ///
-    /// `kind` is the kind of the claimant's object.
-    ///
     /// # Errors
     ///
     /// [`Stopped`]; the inner error is the reason for the rejection of the claim.
-    pub async fn claim(&self, claim: Claim, kind: HolderKind) -> Result<Answer, Stopped> {
-        self.claim_all(vec![(claim, kind)]).await?.pop().ok_or(Stopped)
+    pub async fn claim(&self, claim: Claim) -> Result<Answer, Stopped> {
+        self.claim_all(vec![claim]).await?.pop().ok_or(Stopped)
     }
 
     /// Processes claims in one transaction, in their order. The results have the order of the claims.
@@ -145,30 +141,25 @@ impl RegistryHandle {
     /// # Errors
     ///
     /// As [`RegistryHandle::claim`].
-    pub async fn claim_all(&self, claims: Vec<(Claim, HolderKind)>) -> Result<Vec<Answer>, Stopped> {
+    pub async fn claim_all(&self, claims: Vec<Claim>) -> Result<Vec<Answer>, Stopped> {
         let (answers, answered) = oneshot::channel();
         self.send(Command::Claims(Claims { claims, answers }))?;
         answered.await.map_err(|_| Stopped)
     }
 
-    /// Releases everything that an object of a kind holds or waits for, and returns the released addresses. The object must
-    /// be gone: others may get its addresses before this returns.
+    /// Releases everything that an object holds or waits for, and returns the released addresses. The object must be gone:
+    /// others may get its addresses before this returns.
     ///
-    /// Returns `None`, and releases nothing, if an object of another kind has this name and UID. Users can write the UID
-    /// of any object into their own objects, and that an object is gone is proved for one kind.
+    /// An object of another kind keeps its addresses, even if a user has written the same UID into it.
     ///
     /// # Errors
     ///
     /// [`Stopped`].
-    pub async fn release(&self, machine: Machine, kind: HolderKind) -> Result<Option<Vec<IpNetwork>>, Stopped> {
+    pub async fn release(&self, machine: Machine) -> Result<Vec<IpNetwork>, Stopped> {
         self.write(move |owner| {
-            if owner.kinds.get(&machine).is_some_and(|known| known != kind) {
-                return Ok(None);
-            }
             let released = owner.registry.release(&machine, Timestamp::now())?;
-            owner.kinds.forget(&machine);
             owner.announce(released.served);
-            Ok(Some(released.held.into_iter().flat_map(|allocation| allocation.addresses).collect()))
+            Ok(released.held.into_iter().flat_map(|allocation| allocation.addresses).collect())
         })
         .await
     }
@@ -179,16 +170,7 @@ impl RegistryHandle {
     ///
     /// [`Stopped`].
     pub async fn withdraw(&self, machine: Machine) -> Result<(), Stopped> {
-        self.write(move |owner| {
-            owner.registry.withdraw([&machine])?;
-            let state = owner.registry.state()?;
-            let has_conflict = || state.conflicts().any(|(_, _, conflict)| conflict.claimant.machine == machine);
-            if state.leases_of(&machine).next().is_none() && !has_conflict() {
-                owner.kinds.forget(&machine);
-            }
-            Ok(())
-        })
-        .await
+        self.write(move |owner| owner.registry.withdraw([&machine])).await
     }
 
     /// Keeps the addresses of `keep`, and releases the claimant's other addresses of the same families. Two leaders may
@@ -207,32 +189,28 @@ impl RegistryHandle {
         .await
     }
 
-    /// Adopts the records in objects of one kind. An address that does not fit is reported and is not allocated to any
+    /// Adopts the records in objects. An address that does not fit is reported and is not allocated to any
     /// machine.
     ///
     /// The record of a claim counts only for addresses of its pool, and for addresses that no pool of another namespace has.
-    /// A record of an object that the registry knows with another kind only reserves its addresses: a user has written
-    /// the UID of that object.
     ///
     /// # Errors
     ///
     /// [`Stopped`].
-    pub async fn adopt(&self, records: Vec<Record>, kind: HolderKind) -> Result<Adoption, Stopped> {
+    pub async fn adopt(&self, records: Vec<Record>) -> Result<Adoption, Stopped> {
         self.write(move |owner| {
             let state = owner.registry.state()?;
             let mut limited = records.clone();
             for record in &mut limited {
-                let Some(name) = record.node_pool.as_ref().filter(|_| kind.is_claim()) else { continue };
                 let Claimant { machine, interface } = &record.claimant;
+                let Some(name) = record.node_pool.as_ref().filter(|_| machine.kind.is_claim()) else { continue };
                 let pool = state.pool(name).filter(|pool| pool.interface() == *interface);
                 let counts = |ip| pool.is_some_and(|pool| !is_foreign(state, pool, &machine.namespace, ip));
                 record.addresses.retain(|address| counts(address.ip()));
                 record.network = record.network.take().or_else(|| Some(pool?.network().to_owned()));
             }
             limited.retain(|record| !record.addresses.is_empty());
-            let (counting, doubtful) = owner.divide(limited, |_| kind)?;
-            owner.registry.set_aside(doubtful, Timestamp::now())?;
-            owner.registry.adopt(counting, Timestamp::now())
+            owner.registry.adopt(limited, Timestamp::now())
         })
         .await
     }
@@ -249,12 +227,8 @@ impl RegistryHandle {
         claimant: Claimant,
         addresses: Vec<IpNetwork>,
         source: String,
-        kind: HolderKind,
     ) -> Result<Result<(), ClaimError>, Stopped> {
         self.write(move |owner| {
-            if let Err(error) = owner.note_kind(&claimant.machine, kind)? {
-                return Ok(Err(error));
-            }
             let state = owner.registry.state()?;
             let is_held = |ip: IpAddr| state.leases_of(&claimant.machine).any(|(_, held, _)| held == ip);
             let mut new = addresses.iter().map(IpNetwork::ip).filter(|ip| !is_held(*ip));
@@ -273,69 +247,36 @@ impl RegistryHandle {
         .await
     }
 
-    /// Rebuilds the ledger from the records on the objects of a cluster, see [`rebuild`](audit::rebuild). `kinds` has
-    /// the kinds of the objects by UID; an object without an entry is a VirtualMachine.
+    /// Rebuilds the ledger from the records on the objects of a cluster, see [`rebuild`](audit::rebuild).
     ///
     /// # Errors
     ///
     /// [`Stopped`].
-    pub async fn rebuild(&self, inventory: Inventory, kinds: HashMap<String, HolderKind>) -> Result<Rebuilt, Stopped> {
-        self.write(move |owner| {
-            let kind_of = |machine: &Machine| kinds.get(&machine.uid).copied().unwrap_or(HolderKind::VirtualMachine);
-            let mut inventory = inventory.clone();
-            let (records, of_another) = owner.divide(inventory.records, kind_of)?;
-            inventory.records = records;
-            let doubtful = inventory.diagnostics.iter().filter_map(|it| it.claimant.as_ref().map(|it| &it.machine));
-            let reporting = inventory.reports.iter().map(|report| &report.machine);
-            for machine in doubtful.chain(reporting) {
-                owner.note_recorded_kind(machine, kind_of(machine))?;
-            }
-            owner.registry.set_aside(of_another, Timestamp::now())?;
-            audit::rebuild(&mut owner.registry, &inventory, Timestamp::now())
-        })
-        .await
+    pub async fn rebuild(&self, inventory: Inventory) -> Result<Rebuilt, Stopped> {
+        self.write(move |owner| audit::rebuild(&mut owner.registry, &inventory, Timestamp::now())).await
     }
 
-    /// Adds conflicts of objects of one kind. The addresses are not allocated before the objects are released: on a network,
-    /// or on every network that has a pool with the address.
+    /// Adds conflicts of objects. The addresses are not allocated before the objects are released: on a network, or on every
+    /// network that has a pool with the address.
     ///
     /// # Errors
     ///
     /// [`Stopped`].
-    pub async fn add_conflicts(&self, conflicts: Vec<Reservation>, kind: HolderKind) -> Result<(), Stopped> {
-        self.write(move |owner| {
-            for (_, _, conflict) in &conflicts {
-                owner.note_recorded_kind(&conflict.claimant.machine, kind)?;
-            }
-            owner.registry.set_aside(conflicts.iter().cloned(), Timestamp::now())
-        })
-        .await
+    pub async fn add_conflicts(&self, conflicts: Vec<Reservation>) -> Result<(), Stopped> {
+        self.write(move |owner| owner.registry.set_aside(conflicts.iter().cloned(), Timestamp::now())).await
     }
 
-    /// The objects that hold an address or have a conflicting record, with their kinds.
+    /// The objects that hold an address or have a conflicting record. The holder of a lease that cannot be read is none of
+    /// them.
     ///
     /// # Errors
     ///
     /// [`Stopped`].
-    pub async fn holders(&self) -> Result<BTreeMap<Machine, HolderKind>, Stopped> {
-        self.read_with_kinds(|state, kinds| {
+    pub async fn holders(&self) -> Result<BTreeSet<Machine>, Stopped> {
+        self.read(|state| {
             let holders = state.leases().map(|(_, _, lease)| lease.claimant.machine.clone());
             let holders = holders.chain(state.conflicts().map(|(_, _, conflict)| conflict.claimant.machine));
-            holders.filter_map(|machine| kinds.get(&machine).map(|kind| (machine, kind))).collect()
-        })
-        .await
-    }
-
-    /// Stores the namespace of the VirtualMachine of an object that will claim. The leases of the object record this
-    /// namespace: when all objects of a machine are gone, only its leases say where its Secret may be.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
-    pub async fn note_vm_namespace(&self, machine: Machine, namespace: String) -> Result<(), Stopped> {
-        self.write(move |owner| {
-            owner.kinds.note_vm_namespace(&machine, &namespace);
-            Ok(())
+            holders.filter(Machine::may_exist).collect()
         })
         .await
     }
@@ -346,9 +287,9 @@ impl RegistryHandle {
     ///
     /// [`Stopped`].
     pub async fn vm_namespaces(&self) -> Result<BTreeMap<Machine, String>, Stopped> {
-        self.read_with_kinds(|state, kinds| {
+        self.read(|state| {
             let holders = state.leases().map(|(_, _, lease)| &lease.claimant.machine);
-            holders.filter_map(|holder| Some((holder.clone(), kinds.vm_namespace(holder)?))).collect()
+            holders.filter_map(|holder| Some((holder.clone(), holder.vm_namespace.clone()?))).collect()
         })
         .await
     }
@@ -379,22 +320,10 @@ impl RegistryHandle {
         &self,
         read: impl FnOnce(&Allocator) -> T + Send + 'static,
     ) -> Result<T, Stopped> {
-        self.read_with_kinds(|allocator, _| read(allocator)).await
-    }
-
-    /// Reads the state of the allocator, and the kinds of the objects that claim or hold addresses.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
-    pub async fn read_with_kinds<T: Send + 'static>(
-        &self,
-        read: impl FnOnce(&Allocator, &Kinds) -> T + Send + 'static,
-    ) -> Result<T, Stopped> {
         let mut read = Some(read);
         let (job, answer) = job(move |owner| {
             let allocator = owner.registry.state()?;
-            Ok(read.take().map(|read| read(allocator, &owner.kinds)))
+            Ok(read.take().map(|read| read(allocator)))
         });
         self.send(Command::Read(job))?;
         answer.await.ok().flatten().ok_or(Stopped)
@@ -469,11 +398,11 @@ impl Owner {
     ) -> Option<Self> {
         let open = |_: &mut Link| {
             let ledger = ApiLedger::new(client.clone(), runtime.clone(), Arc::clone(&metrics), mac_leases.clone());
-            let (kinds, learned) = (ledger.kinds(), ledger.learned());
-            Ok((Registry::open(ledger)?, kinds, learned))
+            let learned = ledger.learned();
+            Ok((Registry::open(ledger)?, learned))
         };
-        let (registry, kinds, learned) = repeat(&mut link, |link| link, open)?;
-        Some(Self { registry, kinds, learned, metrics, link })
+        let (registry, learned) = repeat(&mut link, |link| link, open)?;
+        Some(Self { registry, learned, metrics, link })
     }
 
     /// Runs commands until every handle is dropped.
@@ -506,19 +435,10 @@ impl Owner {
             callers.push((claims.len(), answers));
             group.extend(claims);
         }
-        let note =
-            |owner: &mut Self| group.iter().map(|(claim, kind)| owner.note_kind(&claim.machine, *kind)).collect();
-        let noted: Vec<Result<(), ClaimError>> = self.repeat(note)?;
-        let group = group.into_iter().zip(&noted).filter(|(_, noted)| noted.is_ok());
-        let group: Vec<Claim> = group.map(|((claim, _), _)| claim).collect();
         let Claimed { answers, served, .. } =
             self.repeat(|owner| owner.registry.claim_all(&group, Timestamp::now()))?;
         self.announce(served);
-        let mut allowed = answers.into_iter();
-        let mut answers = noted.into_iter().filter_map(|noted| match noted {
-            Ok(()) => allowed.next(),
-            Err(error) => Some(Err(error)),
-        });
+        let mut answers = answers.into_iter();
         for (count, caller) in callers {
             let answers: Vec<Answer> = answers.by_ref().take(count).collect();
             answers.iter().for_each(|answer| self.metrics.count_claim(answer.as_ref().err()));
@@ -527,55 +447,6 @@ impl Owner {
         }
         self.link.note_change();
         Some(())
-    }
-
-    /// Stores the kind of an object that claims. The inner error: an object of another kind has the same name and UID, and
-    /// holds an address. A user has written the UID of the object that claims into that object.
-    fn note_kind(&mut self, machine: &Machine, kind: HolderKind) -> Result<Result<(), ClaimError>, LedgerError> {
-        if self.kinds.get(machine).is_some_and(|known| known != kind) {
-            if let Some((_, named, lease)) = self.registry.state()?.leases_of(machine).next() {
-                return Ok(Err(ClaimError::Taken { named, by: Claimant::clone(&lease.claimant) }));
-            }
-            self.kinds.forget(machine);
-        }
-        self.kinds.note(machine, kind);
-        Ok(Ok(()))
-    }
-
-    /// Stores the kind of an object that has a record. Returns `false` if the object has another kind and already holds an
-    /// address or waits for one.
-    fn note_recorded_kind(&mut self, machine: &Machine, kind: HolderKind) -> Result<bool, LedgerError> {
-        let is_other = self.kinds.get(machine).is_some_and(|known| known != kind);
-        if is_other && self.registry.state()?.waits(machine) {
-            return Ok(false);
-        }
-        Ok(self.note_kind(machine, kind)?.is_ok())
-    }
-
-    /// Separates the records of objects that have the expected kind from all others. The addresses of the others are
-    /// returned as reservations.
-    fn divide(
-        &mut self,
-        records: Vec<Record>,
-        kind_of: impl Fn(&Machine) -> HolderKind,
-    ) -> Result<(Vec<Record>, Vec<Reservation>), LedgerError> {
-        let (mut counting, mut of_another) = (Vec::with_capacity(records.len()), Vec::new());
-        for record in records {
-            if self.note_recorded_kind(&record.claimant.machine, kind_of(&record.claimant.machine))? {
-                counting.push(record);
-                continue;
-            }
-            let conflict = Conflict { claimant: record.claimant, source: record.source };
-            // Without a network, the address may be on each network of the machine, and on no other network.
-            let networks: Vec<&String> = match &record.network {
-                Some(network) => vec![network],
-                None => record.attachments.iter().collect(),
-            };
-            for (address, network) in record.addresses.iter().flat_map(|it| networks.iter().map(move |of| (it, *of))) {
-                of_another.push((address.ip(), Some(network.clone()), conflict.clone()));
-            }
-        }
-        Ok((counting, of_another))
     }
 
     /// Allocates addresses to waiting machines after the end of a reuse delay, or after a release by another leader. Announces
@@ -636,10 +507,10 @@ impl Owner {
 
     fn tell(&self, machine: Machine) {
         let Announcer { claims, ipam_claims, machines } = &self.link.served;
-        let receiver = match self.kinds.get(&machine) {
-            Some(HolderKind::IpAddressClaim) => claims,
-            Some(HolderKind::IpamClaim) => ipam_claims,
-            Some(HolderKind::KubevirtMachine | HolderKind::VirtualMachine) | None => machines,
+        let receiver = match machine.kind {
+            HolderKind::IpAddressClaim => claims,
+            HolderKind::IpamClaim => ipam_claims,
+            HolderKind::KubevirtMachine | HolderKind::VirtualMachine => machines,
         };
         // An error means that there is no receiver, which is allowed.
         let _ = receiver.send(machine);

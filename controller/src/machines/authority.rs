@@ -155,7 +155,7 @@ mod tests {
     }
 
     fn record(attachments: &[&str], network: Option<&str>, addresses: &[&str]) -> Record {
-        let machine = Machine { namespace: "a".to_owned(), name: "w".to_owned(), uid: "u".to_owned() };
+        let machine = Machine::new("a", "w", "u");
         Record {
             claimant: Claimant { machine, interface: "eno101".parse().unwrap() },
             node_pool: Some("b/n-own".to_owned()),
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn network_data_of_a_user_reserves_addresses_of_the_pools_of_its_namespace() {
-        let machine = Machine { namespace: "a".to_owned(), name: "w".to_owned(), uid: "u".to_owned() };
+        let machine = Machine::new("a", "w", "u");
         let claimant = Claimant { machine, interface: "eno101".parse().unwrap() };
         let conflict = Conflict { claimant, source: "Secret a/w-networkdata".to_owned() };
         let selection = Selection::new(both(), []);

@@ -54,7 +54,7 @@ impl View {
             (_, Response::Refused(problem)) => self.problem = Some(problem),
             // Without the Secret, the registry may adopt and allocate other addresses.
             (_, Response::Stripped) => (self.secret, self.problem) = (None, None),
-            (Step::Prove(holder, _), Response::Checked(check, secret)) => {
+            (Step::Prove(holder), Response::Checked(check, secret)) => {
                 self.secret = secret.or(self.secret.take());
                 self.checked.insert(holder, check);
             }

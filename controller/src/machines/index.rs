@@ -16,6 +16,7 @@ use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
 use crate::kinds::ipam_claim::IpamClaim;
 use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret};
+use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{VirtualMachine, kubevirt_machine_of};
 use crate::machines::kind::Kind;
 use crate::machines::source::MachineClaim;
@@ -407,7 +408,7 @@ impl Index {
 
     /// The confirmed relations of all machines of a name.
     fn confirmed_of(&self, machine: &Key) -> impl Iterator<Item = &(Machine, Key)> {
-        let first = (machine.holder(""), Key { namespace: String::new(), name: String::new() });
+        let first = (machine.holder(HolderKind::default(), ""), Key { namespace: String::new(), name: String::new() });
         self.confirmed.range(first..).take_while(|(it, _)| Key::of_machine(it) == *machine)
     }
 
@@ -593,7 +594,7 @@ mod tests {
         let owner = json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "victim-w"}]);
         let instance = json!({"metadata": {"uid": "i", "ownerReferences": owner}});
         index.apply(Kind::Instance, object("n", "w", 3, &instance));
-        let holder = key("n", "w").holder("victim-w");
+        let holder = key("n", "w").holder(HolderKind::KubevirtMachine, "victim-w");
         assert_eq!(index.namespaces_of(&holder), ["n".to_owned()].into());
         assert_eq!(index.vms_elsewhere([&holder].into_iter()), []);
         // The machine of a VirtualMachine that names it.
@@ -637,8 +638,7 @@ mod tests {
             uid: "s-1".to_owned(),
             is_deleted: false,
             vm: "v-1".to_owned(),
-            machine: key("n", "w").holder("m-1"),
-            kind: HolderKind::KubevirtMachine,
+            machine: key("n", "w").holder(HolderKind::KubevirtMachine, "m-1"),
             interfaces: Vec::new(),
         };
         let ours = NetworkSecret::Ours(hand_out);

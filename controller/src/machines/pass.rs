@@ -21,7 +21,6 @@ use crate::kinds::cluster_api::IpAddress;
 use crate::kinds::ipam_claim::claim_name;
 use crate::kinds::kubevirt_machine;
 use crate::kinds::kubevirt_machine::{HandOut, Handed, KubevirtMachine, NetworkSecret, STATUS_MAP, addresses_of};
-use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::adoption;
 use crate::machines::authority::Authority;
@@ -53,9 +52,9 @@ impl Work<'_> {
             }
             let step = match decide(&view) {
                 Step::Wait => return Ok(view.ended()),
-                Step::Claim(claim, kind) if until == Until::Claim => {
-                    self.note_claimant(&key, &claim.machine, kind).await?;
-                    return Ok(Ended::BeforeClaim(claim, kind));
+                Step::Claim(claim) if until == Until::Claim => {
+                    self.note_claimant(&key, &claim.machine);
+                    return Ok(Ended::BeforeClaim(claim));
                 }
                 step => step,
             };
@@ -131,8 +130,8 @@ impl Work<'_> {
         let selected = view.selected.iter().flatten();
         let pools: Vec<String> = selected.map(|selected| selected.pool.to_string()).collect();
         let scope = self.machines.scope.namespace.clone();
-        let read = self.machines.registry.read_with_kinds(move |allocator, kinds| {
-            Recorded::read(allocator, kinds, (&key, &names, &confirmed), &claimed, &pools, instance.as_ref(), &scope)
+        let read = self.machines.registry.read(move |allocator| {
+            Recorded::read(allocator, (&key, &names, &confirmed), &claimed, &pools, instance.as_ref(), &scope)
         });
         view.ledger = read.await?;
         Ok(())
@@ -196,15 +195,15 @@ impl Work<'_> {
                 }
             }
             Step::Hold(hold) => {
-                let Hold { pool, claimant, kind, addresses, source } = *hold;
-                self.note_claimant(key, &claimant.machine, kind).await?;
-                if let Err(error) = registry.hold(pool, claimant, addresses, source, kind).await? {
+                let Hold { pool, claimant, addresses, source } = *hold;
+                self.note_claimant(key, &claimant.machine);
+                if let Err(error) = registry.hold(pool, claimant, addresses, source).await? {
                     return Ok(Response::Refused(Problem::Refused(error)));
                 }
             }
-            Step::Claim(claim, kind) => {
-                self.note_claimant(key, &claim.machine, kind).await?;
-                return Ok(match registry.claim(claim, kind).await? {
+            Step::Claim(claim) => {
+                self.note_claimant(key, &claim.machine);
+                return Ok(match registry.claim(claim).await? {
                     Ok(allocations) => Response::Granted(allocations),
                     Err(error) => Response::Refused(Problem::Refused(error)),
                 });
@@ -212,7 +211,7 @@ impl Work<'_> {
             Step::CreateSecret(secret, warnings, notice) => {
                 return self.create_secret(view, *secret, warnings, notice).await;
             }
-            Step::Adopt(records, kind) => return self.adopt(key, records, kind).await,
+            Step::Adopt(records) => return self.adopt(key, records).await,
             Step::Keep(claimant, addresses) => {
                 let uid = claimant.machine.uid.clone();
                 let addresses = list(registry.keep(claimant, addresses).await?);
@@ -238,8 +237,8 @@ impl Work<'_> {
                 let answer = answered(vms.patch(&key.name, &merge, &Patch::Merge(patch))).await;
                 self.take(key, Kind::VirtualMachine, key, stored(answer)?).await?;
             }
-            Step::AddConflicts(conflicts, kind, notice) => {
-                registry.add_conflicts(conflicts, kind).await?;
+            Step::AddConflicts(conflicts, notice) => {
+                registry.add_conflicts(conflicts).await?;
                 if let Some(notice) = notice {
                     self.publish(view, &notice);
                 }
@@ -247,15 +246,15 @@ impl Work<'_> {
             Step::Reserve(conflicts) => {
                 let selection = Arc::clone(self.index().selection());
                 let own = Authority::new(&selection).reservations(&[key.namespace.clone()].into(), conflicts);
-                registry.add_conflicts(own, HolderKind::VirtualMachine).await?;
+                registry.add_conflicts(own).await?;
             }
             Step::Withdraw(machine) => {
                 registry.withdraw(machine.clone()).await?;
                 tracing::info!(machine = %key, uid = machine.uid, "removed the machine from the wait queue");
-                self.index().remember(key, |memory| memory.claimed.retain(|holder, _| *holder != machine));
+                self.index().remember(key, |memory| memory.claimed.retain(|holder| *holder != machine));
             }
-            Step::Prove(holder, kind) => {
-                return match self.prove(view, holder.clone(), kind).await {
+            Step::Prove(holder) => {
+                return match self.prove(view, holder.clone()).await {
                     // A user of that namespace can write objects that make the check fail. No other machine waits for it.
                     Err(error) if view.is_stranger(&holder) && !matches!(error, Error::Stopped) => {
                         tracing::warn!(machine = %key, %holder, %error, "could not check whether a machine is gone");
@@ -346,7 +345,7 @@ impl Work<'_> {
     }
 
     /// Lets the registry adopt the addresses that a Secret hands out.
-    async fn adopt(&self, key: &Key, mut records: Vec<Record>, kind: HolderKind) -> Result<Response, Error> {
+    async fn adopt(&self, key: &Key, mut records: Vec<Record>) -> Result<Response, Error> {
         let selection = Arc::clone(self.index().selection());
         let (mut authority, namespaces) = (Authority::new(&selection), [key.namespace.clone()].into());
         let mut problem = None;
@@ -368,10 +367,14 @@ impl Work<'_> {
                 }
             }
         }
-        for record in &records {
-            self.note_vm_namespace(key, &record.claimant.machine).await?;
+        for record in &mut records {
+            let machine = &mut record.claimant.machine;
+            *machine = machine.clone().with_vm_in(&key.namespace);
+            if machine.vm_namespace.is_some() {
+                self.index().confirm(machine, key);
+            }
         }
-        let adoption = self.machines.registry.adopt(records.clone(), kind).await?;
+        let adoption = self.machines.registry.adopt(records.clone()).await?;
         // If nothing is adopted, a notice reports why. Each pass tries again, so a line here would be repeated.
         if adoption.adopted > 0 {
             self.log_adoption(&records, &adoption);

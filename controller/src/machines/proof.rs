@@ -21,7 +21,6 @@ use crate::passes::Error;
 #[derive(Clone, Debug)]
 pub(super) struct Proof {
     pub(super) holder: Machine,
-    pub(super) kind: HolderKind,
     /// Addresses that the holder holds.
     pub(super) held: Vec<IpAddr>,
     /// The objects that may belong to the holder, one entry for each VirtualMachine name.
@@ -57,13 +56,10 @@ pub(super) enum Verdict {
 
 impl Work<'_> {
     /// Reads every object that may use an address of a holder, and releases the addresses if no such object exists.
-    pub(super) async fn prove(&self, view: &View, holder: Machine, kind: HolderKind) -> Result<Response, Error> {
+    pub(super) async fn prove(&self, view: &View, holder: Machine) -> Result<Response, Error> {
         let (name, of) = (Key::of_machine(&holder), holder.clone());
-        let of_registry = self.machines.registry.read_with_kinds(move |allocator, kinds| {
-            let held = Held::all_of(allocator, &of);
-            (held, kinds.vm_namespace(&of))
-        });
-        let (held, vm_namespace) = of_registry.await?;
+        let held = self.machines.registry.read(move |allocator| Held::all_of(allocator, &of)).await?;
+        let vm_namespace = held.iter().find_map(|held| held.claimant.machine.vm_namespace.clone());
         let mut homes = {
             let mut index = self.index();
             // Perhaps only a lease of another leader says where the VirtualMachine is.
@@ -75,7 +71,7 @@ impl Work<'_> {
         // A claim may be all that is left of a machine of another namespace.
         homes.insert(view.key.clone());
         let addresses = held.iter().map(|held| held.address).collect();
-        let mut proof = Proof { holder: holder.clone(), kind, held: addresses, guests: Vec::new(), machine: None };
+        let mut proof = Proof { holder: holder.clone(), held: addresses, guests: Vec::new(), machine: None };
         let mut own_secret = None;
         for key in homes {
             let secret = self.ask_secret(&key).await?;
@@ -119,13 +115,10 @@ impl Work<'_> {
             }
             Verdict::Gone => {}
         }
-        if self.machines.registry.release(holder.clone(), kind).await?.is_none() {
-            // An object of a user names the UID of an object of another kind.
-            return Ok(Response::Checked(Check::Kept, own_secret));
-        }
+        self.machines.registry.release(holder.clone()).await?;
         if let Some(notice) = Notice::of_release(&held) {
             tracing::info!(machine = %view.key, uid, reason = notice.reason, "{}", notice.note);
-            self.publish_about(reference(kind_of(kind), &holder), &notice);
+            self.publish_about(reference(kind_of(holder.kind), &holder), &notice);
         }
         self.index().forget_holder(&holder);
         Ok(Response::Checked(Check::Gone, own_secret))
@@ -174,7 +167,7 @@ impl Proof {
             NetworkSecret::Ours(hand_out) if hand_out.vm == uid(&vm.metadata) => Some(&hand_out.machine),
             _ => None,
         };
-        let is_of_another = match (self.kind, &self.machine) {
+        let is_of_another = match (self.holder.kind, &self.machine) {
             // The next guest of this VirtualMachine reads the Secret of another machine.
             _ if named.is_some_and(|machine| *machine != self.holder) => true,
             (HolderKind::KubevirtMachine, Some(machine)) => {

@@ -14,7 +14,6 @@ use crate::cluster::request::list;
 use crate::kinds::ipam_claim::vm_of_name;
 use crate::kinds::kubevirt_machine::Instance;
 use crate::kinds::pool::HolderKind;
-use crate::ledger::leases::Kinds;
 use crate::machines::step::Notice;
 
 /// State of the machines of a name in the registry.
@@ -25,7 +24,7 @@ pub(super) struct Recorded {
     /// Addresses that machines of this name hold, oldest lease first.
     pub(super) held: Vec<Held>,
     /// Machines of this name that hold an address or have a conflicting record.
-    pub(super) known: BTreeMap<Machine, HolderKind>,
+    pub(super) known: BTreeSet<Machine>,
     /// Whether machines of this name hold addresses of pools that belong to another controller.
     pub(super) is_of_another: bool,
     /// Machines of this name that wait for an address.
@@ -54,9 +53,8 @@ impl Recorded {
     /// own name, `key`, and the `confirmed` machines count.
     pub(super) fn read(
         allocator: &Allocator,
-        kinds: &Kinds,
         (key, names, confirmed): (&Key, &BTreeSet<Key>, &BTreeSet<Machine>),
-        claimed: &BTreeMap<Machine, HolderKind>,
+        claimed: &BTreeSet<Machine>,
         pools: &[String],
         instance: Option<&Instance>,
         scope: &str,
@@ -66,7 +64,9 @@ impl Recorded {
         let mut recorded = Self::default();
         let mut since = Vec::new();
         for machine in machines {
-            let Some(kind) = kinds.get(machine).filter(|kind| !kind.is_claim()) else { continue };
+            if machine.kind.is_claim() {
+                continue;
+            }
             let before = since.len();
             // Leases from pools of other namespaces belong to another controller.
             let is_ours = |pool: &str| scope.is_empty() || pool.split_once('/').is_some_and(|(name, _)| name == scope);
@@ -78,16 +78,16 @@ impl Recorded {
                     .map(|(network, address, lease)| ((lease.since, address), Held::of(network, address, lease))),
             );
             if since.len() > before || allocator.conflicts_of(machine).next().is_some() {
-                recorded.known.insert(machine.clone(), kind);
+                recorded.known.insert(machine.clone());
             }
         }
         since.sort_by_key(|(since, _)| *since);
         recorded.held = since.into_iter().map(|(_, held)| held).collect();
-        recorded.waiting = claimed.keys().filter(|machine| allocator.waits(machine)).cloned().collect();
+        recorded.waiting = claimed.iter().filter(|machine| allocator.waits(machine)).cloned().collect();
         recorded.pools = pools.iter().filter_map(|name| Some((name.clone(), allocator.pool(name)?.clone()))).collect();
         recorded.reported = recorded.reported(allocator, instance);
         if !recorded.reported.is_empty() {
-            let known = addresses_of_ipam_claims(allocator, kinds);
+            let known = addresses_of_ipam_claims(allocator);
             recorded.reported.retain(|report| {
                 let network = report.network.clone().unwrap_or_default();
                 !names.iter().any(|name| known.contains(&(network.clone(), report.address, name.clone())))
@@ -101,7 +101,7 @@ impl Recorded {
     fn reported(&self, allocator: &Allocator, instance: Option<&Instance>) -> Vec<Report> {
         let reports = instance.into_iter().flat_map(|instance| &instance.reports);
         let held = self.held.iter().map(|held| (held.network.as_str(), held.address));
-        let noted = self.known.keys().flat_map(|machine| allocator.conflicts_of(machine));
+        let noted = self.known.iter().flat_map(|machine| allocator.conflicts_of(machine));
         let known: BTreeSet<(&str, IpAddr)> = held.chain(noted).collect();
         let is_unknown = |network: &str, address: IpAddr| {
             let mut of_pools = allocator.pools().filter(|pool| pool.network() == network);
@@ -144,9 +144,9 @@ impl Notice {
 
 /// The addresses that IPAMClaims hold, each with its network and the virtual machine of the claim. The guest of this
 /// machine may report the address.
-pub(super) fn addresses_of_ipam_claims(allocator: &Allocator, kinds: &Kinds) -> BTreeSet<(String, IpAddr, Key)> {
+pub(super) fn addresses_of_ipam_claims(allocator: &Allocator) -> BTreeSet<(String, IpAddr, Key)> {
     let leases = allocator.leases();
-    let claims = leases.filter(|(_, _, lease)| kinds.get(&lease.claimant.machine) == Some(HolderKind::IpamClaim));
+    let claims = leases.filter(|(_, _, lease)| lease.claimant.machine.kind == HolderKind::IpamClaim);
     let addresses = claims.map(|(network, address, lease)| {
         let Machine { namespace, name, .. } = &lease.claimant.machine;
         let vm = Key { namespace: namespace.clone(), name: vm_of_name(name).to_owned() };

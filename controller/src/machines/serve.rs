@@ -38,9 +38,9 @@ impl View {
     /// Users of another namespace can make any number of their machines holders of this name, and each check needs requests.
     /// While a guest exists, a pass checks only some of the holders of other namespaces that the guest does not name.
     pub(super) fn look_for_the_gone(&self) -> Option<Step> {
-        let claims = self.sources.claims.iter().map(|claim| (&claim.claimant.machine, &claim.kind));
+        let claims = self.sources.claims.iter().map(|claim| &claim.claimant.machine);
         let known = self.ledger.known.iter().chain(&self.memory.claimed).chain(claims);
-        let mut known = known.filter(|(holder, _)| !self.checked.contains_key(holder));
+        let mut known = known.filter(|holder| !self.checked.contains_key(*holder));
         let vm = self.vm.as_ref();
         let has_guest = vm.is_some() || self.instance.is_some();
         let has_room = !has_guest || self.checked.keys().filter(|it| self.is_stranger(it)).count() < MOST_STRANGERS;
@@ -49,7 +49,7 @@ impl View {
             let is_ending = vm.is_some_and(is_ending) && !self.memory.stripped.contains_key(holder);
             (!is_there || is_ending) && (has_room || !self.is_stranger(holder))
         };
-        known.find(|(holder, _)| may_be_gone(holder)).map(|(holder, kind)| Step::Prove(holder.clone(), *kind))
+        known.find(|holder| may_be_gone(holder)).map(|holder| Step::Prove(holder.clone()))
     }
 
     pub(super) fn serve(&self, vm: &VirtualMachine) -> Step {
@@ -89,7 +89,7 @@ impl View {
         match self.adopt(hand_out) {
             Some(adopt @ Step::Adopt(..)) => adopt,
             // The address may belong to another machine by now. In this case, no guest may read the Secret.
-            _ if !self.checked.contains_key(holder) => Step::Prove(holder.clone(), hand_out.kind),
+            _ if !self.checked.contains_key(holder) => Step::Prove(holder.clone()),
             _ => Step::Wait,
         }
     }
@@ -100,16 +100,14 @@ impl View {
         let label =
             vm.kubevirt_machine().filter(|label| self.kinds.has_kubevirt_machines && label.name == self.key.name);
         let itself = || Claimed {
-            machine: self.key.holder(uid(&vm.metadata)),
-            kind: HolderKind::VirtualMachine,
+            machine: self.key.holder(HolderKind::VirtualMachine, uid(&vm.metadata)),
             created: created(&vm.metadata).unwrap_or_default(),
         };
         let Some(label) = label else { return Ok(Some(itself())) };
         match &self.machine {
             Some(machine) if Key::of(&machine.metadata) == label && machine.home == self.key => {
                 let claimed = Claimed {
-                    machine: machine.holder(),
-                    kind: HolderKind::KubevirtMachine,
+                    machine: machine.holder().with_vm_in(&self.key.namespace),
                     created: created(&machine.metadata).unwrap_or_default(),
                 };
                 Ok(Some(claimed).filter(|_| !is_deleted(&machine.metadata)))
@@ -122,7 +120,7 @@ impl View {
                 .ledger
                 .known
                 .iter()
-                .any(|(holder, kind)| *kind == HolderKind::KubevirtMachine && Key::of_machine(holder) == label) =>
+                .any(|holder| holder.kind == HolderKind::KubevirtMachine && Key::of_machine(holder) == label) =>
             {
                 Ok(None)
             }
@@ -156,7 +154,7 @@ impl View {
             return self.refuse(error.to_string());
         }
         let Some(claimant) = claimant else { return Step::Wait };
-        if claimant.kind == HolderKind::KubevirtMachine && !self.has_done(Once::ReadMachine) {
+        if claimant.machine.kind == HolderKind::KubevirtMachine && !self.has_done(Once::ReadMachine) {
             // A new machine may have replaced this machine under the same name, and the watch may not have reported it
             // yet.
             return Step::ReadMachine(Key::of_machine(&claimant.machine));
@@ -177,7 +175,7 @@ impl View {
         match (self.granted.as_ref().filter(|granted| granted.iter().all(is_own)), &self.problem) {
             (Some(allocations), _) => self.write_secret(vm, selected, &claimant, allocations, &offers),
             (None, None) => match self.claim(vm, selected, &claimant) {
-                Ok(claim) => Step::Claim(claim, claimant.kind),
+                Ok(claim) => Step::Claim(claim),
                 Err(problem) => self.refuse(problem),
             },
             (None, Some(Problem::Refused(error @ ClaimError::Exhausted { .. }))) => {
@@ -228,7 +226,7 @@ impl View {
             created: claimant.created,
             requests,
             // A VirtualMachine that is created again has another UID, so it is another holder.
-            sticky: claimant.kind == HolderKind::VirtualMachine || selected.iter().any(is_sticky),
+            sticky: claimant.machine.kind == HolderKind::VirtualMachine || selected.iter().any(is_sticky),
         })
     }
 
@@ -259,7 +257,7 @@ impl View {
                 addresses: allocation.addresses.clone(),
             })
         });
-        let holder = (&claimant.machine, claimant.kind);
+        let holder = &claimant.machine;
         let warnings = document.warnings().iter().map(ToString::to_string).collect();
         // The guest has read the Secret of an earlier VirtualMachine, with other MAC addresses.
         let started = self.instance.as_ref().filter(|instance| instance.has_started);

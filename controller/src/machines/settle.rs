@@ -62,7 +62,7 @@ impl View {
             _ if records.is_empty() => None,
             Some(Problem::Mismatch(message)) => Some(self.report("IPAddressConflict", message.clone())),
             _ if self.has_done(Once::Adopt) => Some(Step::Wait),
-            _ => Some(Step::Adopt(records, hand_out.kind)),
+            _ => Some(Step::Adopt(records)),
         }
     }
 
@@ -88,7 +88,7 @@ impl View {
         let networks: BTreeMap<InterfaceName, String> =
             hand_out.interfaces.iter().map(|handed| (handed.interface, handed.network.clone())).collect();
         let patch = annotation_patch(&hand_out.machine, &allocations, &networks, None).ok()?;
-        if hand_out.kind == HolderKind::VirtualMachine {
+        if hand_out.machine.kind == HolderKind::VirtualMachine {
             let is_missing = !has_annotations(&vm.metadata, &patch) && !self.has_done(Once::Annotate);
             let annotations = &patch["metadata"]["annotations"];
             let patch = json!({"metadata": {"uid": vm.metadata.uid, "annotations": annotations}});
@@ -120,7 +120,7 @@ impl View {
         let note =
             format!("{source}: the guest uses {first}{others}, expected its allocated addresses; nobody gets them");
         let notice = Notice { is_warning: true, reason: "IPAddressConflict", note };
-        Some(Step::AddConflicts(conflicts, hand_out.kind, Some(notice)))
+        Some(Step::AddConflicts(conflicts, Some(notice)))
     }
 
     /// Reports a Secret of another author, which is not changed, and reserves its addresses, so that no machine gets
@@ -160,7 +160,7 @@ impl View {
     fn reserve(&self, vm: &VirtualMachine, source: &str, addresses: &[IpAddr]) -> Option<Step> {
         let interface = self.selected.as_ref().ok().and_then(|selected| selected.first()).map(|it| it.interface);
         let interface = interface.or_else(|| Pool::DEFAULT_INTERFACE.parse().ok())?;
-        let claimant = Claimant { machine: self.key.holder(uid(&vm.metadata)), interface };
+        let claimant = Claimant { machine: self.key.holder(HolderKind::VirtualMachine, uid(&vm.metadata)), interface };
         // A lease of a machine in another namespace, or of another network, is not a lease of this address.
         let is_held = |address: IpAddr, network: &Option<String>| {
             self.ledger.held.iter().any(|held| {
@@ -185,7 +185,7 @@ impl View {
         let reported = reported.map(|report| (report.address, report.network.clone(), conflict(&report.source)));
         let reported: Vec<_> = reported.collect();
         let is_left = !reported.is_empty() && !self.has_done(Once::AddConflicts);
-        is_left.then_some(Step::AddConflicts(reported, HolderKind::VirtualMachine, None))
+        is_left.then_some(Step::AddConflicts(reported, None))
     }
 }
 

@@ -53,7 +53,6 @@ pub(super) struct MachineClaim {
     pub(super) metadata: ObjectMeta,
     /// The machine and the interface that get the address.
     pub(super) claimant: Claimant,
-    pub(super) kind: HolderKind,
     pub(super) pool: PoolRef,
     /// Name of the IPAddress. `None`: the other provider has not answered.
     pub(super) address: Option<String>,
@@ -180,8 +179,7 @@ impl MachineClaim {
         let conditions = status["conditions"].as_array().into_iter().flatten();
         let mut failed = conditions.filter(|it| it["type"] == "Ready" && it["status"] == "False");
         Ok(Self {
-            claimant: Claimant { machine, interface },
-            kind,
+            claimant: Claimant { machine: machine.of_kind(kind), interface },
             pool,
             // The name becomes a part of the path of a request.
             address: status["addressRef"]["name"].as_str().filter(|name| is_object_name(name)).map(str::to_owned),
@@ -226,12 +224,11 @@ pub(super) fn answer_without_address(title: &str, problem: Option<&(String, Stri
 pub(super) fn new_claim(
     key: &Key,
     machine: Machine,
-    kind: HolderKind,
     interface: InterfaceName,
     pool: &ProviderPoolRef,
     version: Version,
 ) -> Value {
-    let Machine { namespace, name, uid } = machine;
+    let Machine { namespace, name, uid, kind, .. } = machine;
     let note = Note { kind, machine: Named { namespace, name, uid }, interface: interface.to_string() };
     // The note contains only strings, so its conversion to JSON cannot fail.
     let note = serde_json::to_string(&note).unwrap_or_default();

@@ -107,7 +107,7 @@ impl View {
             });
         }
         let Offer { source, addresses, .. } = offer.clone();
-        Some(Step::Hold(Box::new(Hold { pool: pool.to_owned(), claimant, kind: claimed.kind, addresses, source })))
+        Some(Step::Hold(Box::new(Hold { pool: pool.to_owned(), claimant, addresses, source })))
     }
 
     /// Whether the registry allocated exactly the addresses of an offer.
@@ -168,7 +168,7 @@ impl View {
             if let Some(Problem::Mismatch(problem)) = &self.problem {
                 return Answer::Refused(problem.clone());
             }
-            let claim = new_claim(&self.key, claimed.machine.clone(), claimed.kind, selected.interface, pool, version);
+            let claim = new_claim(&self.key, claimed.machine.clone(), selected.interface, pool, version);
             return Answer::Step(Step::CreateClaim(claim));
         };
         if claim.claimant != claimant {
@@ -204,7 +204,7 @@ impl View {
     /// Reports a source that does not give the machine the address of its Secret. The guest keeps this address. `None`:
     /// every source agrees.
     pub(super) fn compare_sources(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<Step> {
-        let claimed = Claimed { machine: hand_out.machine.clone(), kind: hand_out.kind, created: Default::default() };
+        let claimed = Claimed { machine: hand_out.machine.clone(), created: Default::default() };
         let selected = self.selected.as_ref().ok()?;
         hand_out.interfaces.iter().find_map(|handed| {
             let Some(PoolSettings { source: Some(source), .. }) = self.pools.get(&handed.pool) else { return None };

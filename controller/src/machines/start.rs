@@ -1,7 +1,7 @@
 //! The start of a leader: adopts the addresses that objects record and guests report, then submits the outstanding
 //! claims.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -27,8 +27,7 @@ const COMPARISON: Duration = Duration::from_millis(2);
 impl Work<'_> {
     /// Lets the registry adopt the addresses that machine objects record, and reserve the addresses that guests report.
     pub(super) async fn rebuild(&self, mut records: Objects) -> Result<(), Stopped> {
-        let kinds: HashMap<String, HolderKind> =
-            self.index().machine_uids().map(|uid| (uid, HolderKind::KubevirtMachine)).collect();
+        let machines: BTreeSet<String> = self.index().machine_uids().collect();
         let registry = &self.machines.registry;
         // When its other objects are gone, only the lease of a machine names its VirtualMachine.
         for (holder, namespace) in registry.vm_namespaces().await? {
@@ -42,8 +41,13 @@ impl Work<'_> {
         let leased = leased.await?;
         records.confirm_machines(|vm, machine| self.index().may_belong(&vm.into(), &machine.into()));
         let mut inventory = records.inventory();
-        let (conflicts, known_records) = self.limit(&mut inventory, &leased);
-        let homes: Vec<(Machine, String)> = {
+        inventory.each_machine(|machine| {
+            if !machines.contains(&machine.uid) {
+                machine.kind = HolderKind::VirtualMachine;
+            }
+        });
+        let (mut conflicts, known_records) = self.limit(&mut inventory, &leased);
+        let homes: BTreeMap<Machine, String> = {
             let mut index = self.index();
             let records = inventory.records.iter().map(|record| &record.claimant.machine);
             let reports = inventory.reports.iter().map(|report| &report.machine);
@@ -55,23 +59,21 @@ impl Work<'_> {
             let elsewhere = elsewhere.into_iter().map(|(machine, vm)| (machine, vm.namespace));
             index.machines_elsewhere().into_iter().chain(elsewhere).collect()
         };
-        for (machine, namespace) in homes {
-            registry.note_vm_namespace(machine, namespace).await?;
-        }
-        let known = registry.read_with_kinds(addresses_of_ipam_claims).await?;
+        // When all objects of a machine are gone, only its leases say where its Secret may be.
+        let note_home = |machine: &mut Machine| machine.vm_namespace = homes.get(machine).cloned();
+        inventory.each_machine(note_home);
+        conflicts.iter_mut().for_each(|(_, _, conflict)| note_home(&mut conflict.claimant.machine));
+        let known = registry.read(addresses_of_ipam_claims).await?;
         // A guest may have any address on interfaces of its own. Only the networks of the machine count.
         inventory.reports.retain(|report| {
             let is_known =
                 |network: &String| known.contains(&(network.clone(), report.address, Key::of_machine(&report.machine)));
             report.network.as_ref().is_some_and(|network| !is_known(network))
         });
-        let (of_machines, of_vms): (Vec<_>, Vec<_>) =
-            conflicts.into_iter().partition(|(_, _, conflict)| kinds.contains_key(&conflict.claimant.machine.uid));
-        registry.add_conflicts(of_machines, HolderKind::KubevirtMachine).await?;
-        registry.add_conflicts(of_vms, HolderKind::VirtualMachine).await?;
+        registry.add_conflicts(conflicts).await?;
         // After the loss of leases, each machine has a line with its addresses.
         let unknown = inventory.records.clone();
-        let rebuilt = registry.rebuild(inventory, kinds).await?;
+        let rebuilt = registry.rebuild(inventory).await?;
         let (adopted, known) = (rebuilt.adoption.adopted, rebuilt.adoption.known + known_records);
         let without_record = rebuilt.without_record.len();
         tracing::info!(adopted, known, without_record, "adopted the addresses of machines");
@@ -121,7 +123,7 @@ impl Work<'_> {
     }
 
     /// Returns the machines that may have a Secret without a lease, or need an address. Older machines come first.
-    pub(super) fn outstanding(&self, holders: &BTreeMap<Machine, HolderKind>) -> Vec<Key> {
+    pub(super) fn outstanding(&self, holders: &BTreeSet<Machine>) -> Vec<Key> {
         let mut names = self.index().by_age();
         names.retain(|key| {
             let index = self.index();
@@ -130,8 +132,8 @@ impl Work<'_> {
             // Not every machine that names this VirtualMachine is its machine.
             let label = index.vm(key).and_then(VirtualMachine::kubevirt_machine);
             let is_held = [Some(key), label.as_ref()].into_iter().flatten().any(|relative| {
-                let of_name = relative.holder("")..;
-                holders.range(of_name).next().is_some_and(|(holder, _)| Key::of_machine(holder) == *relative)
+                let of_name = relative.holder(HolderKind::default(), "")..;
+                holders.range(of_name).next().is_some_and(|holder| Key::of_machine(holder) == *relative)
             });
             (is_selected || may_have_secret) && !is_held
         });
@@ -141,13 +143,13 @@ impl Work<'_> {
     /// Returns the names that get a pass after the start, each with its pause. A machine that may wait for its Secret
     /// gets its pass at once. Machines whose objects are only compared get their passes one after another, so that a
     /// new machine does not wait for thousands of comparisons.
-    pub(super) fn names_at_the_start(&self, holders: &BTreeMap<Machine, HolderKind>) -> Vec<(Key, Duration)> {
+    pub(super) fn names_at_the_start(&self, holders: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
         let index = self.index();
         let (done, mut names): (Vec<Key>, Vec<Key>) =
             index.by_age().into_iter().partition(|key| index.is_annotated(key));
         // Machines that no longer exist may still hold addresses.
-        let holders = holders.iter().filter(|(_, kind)| !kind.is_claim());
-        let left: BTreeSet<Key> = holders.flat_map(|(holder, _)| index.homes_of(&Key::of_machine(holder))).collect();
+        let holders = holders.iter().filter(|holder| !holder.kind.is_claim());
+        let left: BTreeSet<Key> = holders.flat_map(|holder| index.homes_of(&Key::of_machine(holder))).collect();
         let known: BTreeSet<Key> = done.iter().chain(&names).cloned().collect();
         let left: BTreeSet<Key> = left.into_iter().chain(index.vms_with_claims()).collect();
         names.extend(left.into_iter().filter(|key| !known.contains(key)));

@@ -8,7 +8,6 @@ use k8s_openapi::api::core::v1::Secret;
 use serde_json::Value;
 
 use crate::cluster::key::Key;
-use crate::kinds::pool::HolderKind;
 use crate::ledger::types::Reservation;
 
 /// An event about a machine.
@@ -47,12 +46,12 @@ pub(super) enum Step {
     /// Records that a claimant holds exactly the addresses that a source has given.
     Hold(Box<Hold>),
     /// Claims addresses.
-    Claim(Claim, HolderKind),
+    Claim(Claim),
     /// Creates the Secret, which hands out the addresses, then publishes this event. The texts are warnings about the network
     /// data in the Secret.
     CreateSecret(Box<Secret>, Vec<String>, Option<Notice>),
     /// Records that a machine holds the addresses in its Secret.
-    Adopt(Vec<Record>, HolderKind),
+    Adopt(Vec<Record>),
     /// Keeps these addresses of the claimant and releases its other addresses, which the claimant never received.
     Keep(Claimant, Vec<IpAddr>),
     /// Applies this merge patch to the KubevirtMachine.
@@ -64,13 +63,13 @@ pub(super) enum Step {
     /// Applies this merge patch to the KubevirtMachine, so that capk retries.
     Retry(Value),
     /// Reserves these addresses, so that no machine gets them, then publishes this event.
-    AddConflicts(Vec<Reservation>, HolderKind, Option<Notice>),
+    AddConflicts(Vec<Reservation>, Option<Notice>),
     /// Reserves those of these addresses that are of pools which may serve the namespace of the VirtualMachine.
     Reserve(Vec<Reservation>),
     /// Removes a machine from the wait queue.
     Withdraw(Machine),
     /// Reads all objects of a machine with consistent reads, and releases its addresses if no object may use them.
-    Prove(Machine, HolderKind),
+    Prove(Machine),
     /// Publishes an event.
     Report(Notice),
 }
@@ -97,7 +96,6 @@ pub(super) struct Hold {
     /// Name of the pool.
     pub(super) pool: String,
     pub(super) claimant: Claimant,
-    pub(super) kind: HolderKind,
     pub(super) addresses: Vec<IpNetwork>,
     /// Kind and name of the object with the addresses, for messages.
     pub(super) source: String,

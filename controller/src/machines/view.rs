@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
 use crate::kinds::kubevirt_machine::{HandOut, Handed, Instance, KubevirtMachine, NetworkSecret, is_deleted};
-use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{NetworkData, VirtualMachine, kubevirt_machine_of};
 use crate::machines::kind::Kinds;
 use crate::machines::recorded::Recorded;
@@ -121,7 +120,7 @@ pub(super) type Chosen = Result<Vec<Selected>, String>;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
     /// Holders that have claimed. They may wait for an address or hold one.
-    pub(super) claimed: BTreeMap<Machine, HolderKind>,
+    pub(super) claimed: BTreeSet<Machine>,
     /// Holders whose Secret is gone, with the first reads that found no Secret.
     pub(super) stripped: BTreeMap<Machine, Stripped>,
     /// The last reported event. `None`: the next event is always published.
@@ -142,7 +141,6 @@ pub(super) struct Stripped {
 /// The object that claims addresses for a machine.
 pub(super) struct Claimed {
     pub(super) machine: Machine,
-    pub(super) kind: HolderKind,
     pub(super) created: Timestamp,
 }
 

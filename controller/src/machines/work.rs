@@ -29,7 +29,6 @@ use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::adoption;
 use crate::ledger::registry::RegistryHandle;
-use crate::ledger::types::Stopped;
 use crate::machines::index::Index;
 use crate::machines::kind::{Kind, Kinds};
 use crate::machines::secret::{secret_in, secret_name};
@@ -118,17 +117,12 @@ impl Work<'_> {
     }
 
     /// Remembers an object that will claim for the VirtualMachine of a name.
-    pub(super) async fn note_claimant(&self, key: &Key, machine: &Machine, kind: HolderKind) -> Result<(), Stopped> {
-        self.index().remember(key, |memory| memory.claimed.extend([(machine.clone(), kind)]));
-        self.note_vm_namespace(key, machine).await
-    }
-
-    pub(super) async fn note_vm_namespace(&self, key: &Key, machine: &Machine) -> Result<(), Stopped> {
-        if machine.namespace == key.namespace {
-            return Ok(());
+    pub(super) fn note_claimant(&self, key: &Key, machine: &Machine) {
+        let mut index = self.index();
+        index.remember(key, |memory| memory.claimed.extend([machine.clone()]));
+        if machine.namespace != key.namespace {
+            index.confirm(machine, key);
         }
-        self.index().confirm(machine, key);
-        self.machines.registry.note_vm_namespace(machine.clone(), key.namespace.clone()).await
     }
 
     /// The name of the VirtualMachine of a holder. Every line about a machine in the log has this name.
@@ -259,10 +253,10 @@ pub(super) async fn answered(write: impl Future<Output = kube::Result<Object>>) 
 }
 
 pub(super) fn reference(kind: Kind, machine: &Machine) -> ObjectReference {
-    let Machine { namespace, name, uid } = machine.clone();
+    let Machine { namespace, name, uid, .. } = machine.clone();
     events::reference(&kind.resource(), Some(namespace), name, Some(uid))
 }
 
 fn reference_to(kind: Kind, metadata: &ObjectMeta) -> ObjectReference {
-    reference(kind, &Key::of(metadata).holder(kubevirt_machine::uid(metadata)))
+    reference(kind, &Key::of(metadata).holder(HolderKind::default(), kubevirt_machine::uid(metadata)))
 }

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use glowplug::host::claim::Claim;
 use tokio::sync::watch;
 
-use crate::kinds::pool::HolderKind;
 use crate::ledger::registry::RegistryHandle;
 use crate::ledger::types::Stopped;
 
@@ -16,12 +15,9 @@ use crate::ledger::types::Stopped;
 pub struct Opening {
     registry: RegistryHandle,
     parts: usize,
-    claims: Arc<Mutex<BTreeMap<&'static str, Claims>>>,
+    claims: Arc<Mutex<BTreeMap<&'static str, Vec<Claim>>>>,
     is_open: Arc<watch::Sender<bool>>,
 }
-
-/// Claims with the kinds of their claimants.
-type Claims = Vec<(Claim, HolderKind)>;
 
 // === impl Opening ===
 
@@ -38,7 +34,7 @@ impl Opening {
     /// # Errors
     ///
     /// [`Stopped`]: the registry has ended.
-    pub async fn claim(&self, part: &'static str, claims: Claims) -> Result<(), Stopped> {
+    pub async fn claim(&self, part: &'static str, claims: Vec<Claim>) -> Result<(), Stopped> {
         if *self.is_open.borrow() {
             return self.registry.claim_all(claims).await.map(drop);
         }
@@ -48,8 +44,8 @@ impl Opening {
             (parts.len() == self.parts).then(|| std::mem::take(&mut *parts))
         };
         if let Some(all) = all {
-            let mut all: Claims = all.into_values().flatten().collect();
-            all.sort_by(|(one, _), (other, _)| (one.created, &one.machine).cmp(&(other.created, &other.machine)));
+            let mut all: Vec<Claim> = all.into_values().flatten().collect();
+            all.sort_by(|one, other| (one.created, &one.machine).cmp(&(other.created, &other.machine)));
             self.registry.claim_all(all).await?;
             self.is_open.send_replace(true);
             return Ok(());

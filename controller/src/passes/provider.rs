@@ -2,7 +2,7 @@
 //! the pools, adopts the records, processes the outstanding claims in the order of their creation, then runs passes until
 //! the API server serves other kinds or the registry ends.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::Future;
 use std::time::Duration;
@@ -16,7 +16,6 @@ use tokio::time::sleep;
 use crate::cluster::key::Key;
 use crate::cluster::request::{self, DISCOVERY};
 use crate::cluster::watch::Change;
-use crate::kinds::pool::HolderKind;
 use crate::ledger::registry::RegistryHandle;
 use crate::ledger::types::{Holders, Stopped};
 use crate::passes::opening::Opening;
@@ -57,10 +56,10 @@ pub(crate) trait Work {
     async fn adopt(&self) -> Result<(), Error>;
 
     /// The names with an outstanding claim. Names of older objects come first.
-    fn claimants(&self, holders: &BTreeMap<Machine, HolderKind>) -> Vec<Key>;
+    fn claimants(&self, holders: &BTreeSet<Machine>) -> Vec<Key>;
 
     /// The names that get a pass after the start, each with the pause before it.
-    fn names(&self, holders: &BTreeMap<Machine, HolderKind>) -> Vec<(Key, Duration)>;
+    fn names(&self, holders: &BTreeSet<Machine>) -> Vec<(Key, Duration)>;
 
     /// Makes the requests that a name needs.
     async fn pass(&self, key: Key, until: Until) -> Result<Ended, Error>;

@@ -8,8 +8,8 @@ use glowplug::host::Timestamp;
 use glowplug::host::claim::{Allocation, Claim, Lease, Machine, Request};
 use glowplug::host::pool::Pool;
 use glowplug::host::registry::Registry;
-use glowplug_controller::kinds::pool::{HolderKind, LeaseSpec, PoolSpec, StaticIPLease};
-use glowplug_controller::ledger::leases::{ApiLedger, Kinds};
+use glowplug_controller::kinds::pool::{LeaseSpec, PoolSpec, StaticIPLease};
+use glowplug_controller::ledger::leases::ApiLedger;
 use glowplug_controller::ledger::registry::RegistryHandle;
 use glowplug_controller::ledger::types::{Served, Stopped};
 use glowplug_controller::metrics::Metrics;
@@ -24,7 +24,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 /// The time that every call uses.
 pub const NOW: Timestamp = Timestamp::constant(1_786_700_000, 123_000_000);
 
-pub struct Leader(Option<Registry<ApiLedger>>, pub Kinds);
+pub struct Leader(Option<Registry<ApiLedger>>);
 
 /// A pool `clusters/workers` of these addresses, each in a subnet of its own family.
 pub fn pool(network: &str, addresses: &[&str]) -> Pool {
@@ -45,7 +45,7 @@ pub fn pool_spec(network: &str, addresses: &[&str]) -> PoolSpec {
 
 /// The n-th machine of a network. Its UID contains the network, because a UID must be unique in a cluster.
 pub fn machine(network: &str, n: usize) -> Machine {
-    Machine { namespace: "clusters".to_owned(), name: format!("worker-{n}"), uid: format!("{network}-{n}") }
+    Machine::new("clusters", format!("worker-{n}"), format!("{network}-{n}"))
 }
 
 /// The claim of a machine for an address of each family of the pool.
@@ -130,13 +130,12 @@ impl Leader {
         let runtime = Handle::current();
         let metrics = Arc::new(Metrics::default());
         let ledger = ApiLedger::new(client, runtime, metrics, Arc::new(drop));
-        let kinds = ledger.kinds();
         let open = move || {
             let mut registry = Registry::open(ledger).map_err(text)?;
             registry.resize([pool], &[], NOW).map_err(text)?;
             Ok(registry)
         };
-        spawn_blocking(open).await.unwrap().map(|registry| Self(Some(registry), kinds))
+        spawn_blocking(open).await.unwrap().map(|registry| Self(Some(registry)))
     }
 
     /// Runs a function in the thread of the registry.
@@ -157,12 +156,6 @@ impl Leader {
 
     /// Claims an address of each family for a machine.
     pub async fn claim(&mut self, machine: Machine) -> Result<Vec<IpAddr>, String> {
-        self.1.note(&machine, HolderKind::KubevirtMachine);
-        self.claim_without_kind(machine).await
-    }
-
-    /// The same, without the kind of the machine.
-    pub async fn claim_without_kind(&mut self, machine: Machine) -> Result<Vec<IpAddr>, String> {
         self.run(move |registry| {
             let allocations = registry.claim(&claim(&machine), NOW).map_err(text)?;
             Ok(allocations.iter().flat_map(|allocation| &allocation.addresses).map(|address| address.ip()).collect())
@@ -186,9 +179,6 @@ impl Leader {
 
     /// Claims for several machines in one write.
     pub async fn claim_all(&mut self, machines: Vec<Machine>) -> Result<Vec<Vec<IpAddr>>, String> {
-        for machine in &machines {
-            self.1.note(machine, HolderKind::KubevirtMachine);
-        }
         self.run(move |registry| {
             let claims: Vec<Claim> = machines.iter().map(claim).collect();
             let answers = registry.claim_all(&claims, NOW).map_err(text)?.answers;

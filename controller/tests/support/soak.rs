@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use futures::{StreamExt, stream};
 use glowplug::host::claim::Machine;
-use glowplug_controller::kinds::pool::{HolderKind, StaticIPLease};
+use glowplug_controller::kinds::pool::StaticIPLease;
 use glowplug_controller::ledger::registry::RegistryHandle;
 use kube::Api;
 
@@ -51,7 +51,7 @@ impl Leaders {
         let leases: Api<StaticIPLease> = Api::all(self.cluster.client());
         let name = name(NETWORK, &address.to_string());
         loop {
-            self.get(n).release(machine.clone(), HolderKind::IpAddressClaim).await.unwrap();
+            self.get(n).release(machine.clone()).await.unwrap();
             let lease = leases.get(&name).await.unwrap().spec;
             if lease.holder.uid != machine.uid || lease.released.is_some() {
                 return;
@@ -106,7 +106,7 @@ pub async fn run(claims: usize, faults: usize) {
                 server.cut_watches();
             }
             let machine = machine(NETWORK, n);
-            let answer = leaders.get(n).claim(claim(&machine), HolderKind::IpAddressClaim).await.unwrap().unwrap();
+            let answer = leaders.get(n).claim(claim(&machine)).await.unwrap().unwrap();
             let address = answer[0].addresses[0].ip();
             let other = holders.lock().unwrap().insert(address, n);
             assert_eq!(other, None, "{address} has a second holder, machine {n}");

@@ -17,7 +17,7 @@ use super::check_diagnostics;
 
 pub(super) fn allocation(addresses: &[IpNetwork]) -> Allocation {
     let (namespace, name, uid) = ("clusters".to_owned(), "worker-0".to_owned(), "u-1".to_owned());
-    let claimant = Claimant { machine: Machine { namespace, name, uid }, interface: "eno101".parse().unwrap() };
+    let claimant = Claimant { machine: Machine::new(namespace, name, uid), interface: "eno101".parse().unwrap() };
     Allocation { claimant, addresses: addresses.to_vec() }
 }
 

@@ -471,7 +471,7 @@ impl Printer {
         if self.json {
             let refused = claims.iter().zip(outcomes).filter_map(|(claim, outcome)| {
                 let error = outcome.as_ref().err()?;
-                let Machine { namespace, name, uid } = claim.machine.clone();
+                let Machine { namespace, name, uid, .. } = claim.machine.clone();
                 let (pool, family) = error.exhausted().unzip();
                 let (exhausted, error) = (pool.is_some(), error.to_string());
                 let family = family.map(|family| family.to_string());

@@ -207,7 +207,7 @@ fn check(document: &[u8]) -> Result<()> {
 
 /// A placeholder for documents that belong to no machine.
 pub(crate) fn nobody() -> Machine {
-    Machine { namespace: String::new(), name: String::new(), uid: String::new() }
+    Machine::new(String::new(), String::new(), String::new())
 }
 
 pub(crate) fn tell_warnings(warnings: &[Diagnostic]) {

@@ -363,7 +363,7 @@ impl Machines {
         if self.lists.is_empty() {
             let named = self.names.iter().cloned().zip(self.uids.iter().cloned());
             let machine = |(Named { namespace, name }, uid)| {
-                let machine = Machine { namespace, name, uid };
+                let machine = Machine::new(namespace, name, uid);
                 KubevirtMachine { machine, created: None, is_being_deleted: false, node_pool: None }
             };
             return Ok(ReadMachines { machines: named.map(machine).collect(), inventory: None });

@@ -131,7 +131,7 @@ impl Allocator {
 
     /// Lets the waiting machines of the same name try to get an address that a machine has released.
     pub(super) fn stir_namesakes(&mut self, machine: &Machine) {
-        let first = Machine { uid: String::new(), ..machine.clone() };
+        let first = Machine::new(machine.namespace.clone(), machine.name.clone(), "");
         let Queues { waiters, entitled, .. } = &mut self.queues;
         for (waiting, waiter) in waiters.range(first..).take_while(|(waiting, _)| is_namesake(waiting, machine)) {
             if waiter.claim.sticky {

@@ -181,7 +181,7 @@ impl Allocator {
     /// The machines of a namespace and name, with any UID, that hold an address, held one last or have a conflicting
     /// record.
     pub fn namesakes<'a>(&'a self, namespace: &str, name: &str) -> impl Iterator<Item = &'a Machine> + use<'a> {
-        let first = Machine { namespace: namespace.to_owned(), name: name.to_owned(), uid: String::new() };
+        let first = Machine::new(namespace, name, "");
         let namesakes = self.paths.range(first.clone()..).take_while(move |(other, _)| is_namesake(other, &first));
         namesakes.map(|(machine, _)| machine)
     }
@@ -250,7 +250,7 @@ impl Allocator {
     /// Networks and addresses in the index for all machines that have the namespace and name of `machine`, with any
     /// UID.
     pub(super) fn paths_of_namesakes(&self, machine: &Machine) -> impl Iterator<Item = &FieldPath> {
-        let first = Machine { uid: String::new(), ..machine.clone() };
+        let first = Machine::new(machine.namespace.clone(), machine.name.clone(), "");
         let namesakes = self.paths.range(first..).take_while(move |(other, _)| is_namesake(other, machine));
         namesakes.flat_map(|(_, paths)| paths)
     }

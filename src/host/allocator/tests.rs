@@ -35,7 +35,7 @@ fn resize(allocator: &mut Allocator, pool: Pool) -> Resized {
 }
 
 fn machine(name: &str, uid: &str) -> Machine {
-    Machine { namespace: "n".into(), name: name.into(), uid: uid.into() }
+    Machine::new("n", name, uid)
 }
 
 fn claim(name: &str, uid: &str, pools: &[&str]) -> Claim {

@@ -21,7 +21,7 @@ impl Document {
     /// The Secret is immutable, because a guest would use another address from a changed Secret at its next start.
     #[must_use]
     pub fn secret(&self, machine: &Machine) -> Value {
-        let Machine { namespace, name, uid } = machine;
+        let Machine { namespace, name, uid, .. } = machine;
         let mut labels = json!({"app.kubernetes.io/managed-by": "glowplug"});
         // A label has at most 63 characters, the name of an object at most 253.
         for (label, value) in [("name", name), ("namespace", namespace)].into_iter().filter(|(_, it)| it.len() <= 63) {

@@ -9,7 +9,7 @@ const GATEWAYS: [&str; 2] = ["10.0.0.1", "fd00::1"];
 const NAMESERVERS: [&str; 3] = ["10.0.0.53", "fd00::53", "10.0.1.53"];
 
 fn allocation(interface: &str, addresses: &[&str]) -> Allocation {
-    let machine = Machine { namespace: "clusters".to_owned(), name: "w".to_owned(), uid: "u".to_owned() };
+    let machine = Machine::new("clusters", "w", "u");
     let claimant = Claimant { machine, interface: interface.parse().unwrap() };
     Allocation { claimant, addresses: addresses.iter().map(|address| address.parse().unwrap()).collect() }
 }
@@ -409,7 +409,7 @@ fn a_name_of_two_nics_is_refused() {
 fn a_secret_may_have_a_network_config() {
     let document = expand(&Template::minimal([&"eno101".parse().unwrap()]), &BOTH, None).unwrap();
     let document = document.to_network_config().unwrap();
-    let machine = Machine { namespace: "clusters".into(), name: "worker-0".into(), uid: "u-0".into() };
+    let machine = Machine::new("clusters", "worker-0", "u-0");
     let start = "eyJ2ZXJzaW9uIjoyLCJldGhlcm5ldHMiOnsiZW5vMTAxIjp7ImFkZHJlc3NlcyI6";
     assert!(document.secret(&machine)["data"]["networkdata"].as_str().unwrap().starts_with(start));
     assert!(document.fits_inline());
@@ -421,7 +421,7 @@ fn a_secret_may_have_a_network_config() {
 fn a_secret_has_the_key_that_kubevirt_reads() {
     let document = Document { text: r#"{"links":[]}"#.to_owned(), warnings: Vec::new() };
     assert_eq!(
-        document.secret(&Machine { namespace: "clusters".into(), name: "worker-0".into(), uid: "u-0".into() }),
+        document.secret(&Machine::new("clusters", "worker-0", "u-0")),
         json!({
             "apiVersion": "v1",
             "kind": "Secret",

@@ -20,7 +20,7 @@ use rusqlite::{
 
 use super::{Ledger, LedgerError};
 use crate::host::change::{Change, Update, milliseconds};
-use crate::host::claim::{Claimant, Lease, Machine};
+use crate::host::claim::{Claimant, HolderKind, Lease, Machine};
 use rows::{
     CONFLICTS, LEASES, MISSING, Octets, POOLS, Table, Time, WAITERS, checksum, claimant, machine, reading, requests,
     sqlite_error,
@@ -373,6 +373,12 @@ impl super::Transaction for SqliteTransaction<'_> {
         let mut totals = Totals::default();
         let mut networks = Networks { by_id: self.networks.by_id.clone(), by_name: self.networks.by_name.clone() };
         for change in changes {
+            if let Some(machine) = machine_of(change).filter(|machine| machine.kind != HolderKind::default()) {
+                // After a restart this object would be another machine.
+                let source =
+                    format!("{machine} is no KubevirtMachine, and a ledger in a file keeps no other kind").into();
+                return Err(LedgerError::Store { doing: "writing the ledger", source });
+            }
             if let Change::Pool { pool: Some(pool), .. } = change
                 && !networks.by_name.contains_key(pool.network.as_str())
             {
@@ -414,6 +420,16 @@ fn wait(times: i32) -> bool {
 
 fn writing(source: rusqlite::Error) -> LedgerError {
     LedgerError::Store { doing: "writing the ledger", source: sqlite_error(source) }
+}
+
+/// The machine that a change is about.
+fn machine_of(change: &Change) -> Option<&Machine> {
+    match change {
+        Change::Pool { .. } | Change::Lease { lease: None, .. } => None,
+        Change::Lease { lease: Some(lease), .. } => Some(&lease.claimant.machine),
+        Change::Conflict { claimant, .. } => Some(&claimant.machine),
+        Change::Waiter { machine, .. } | Change::Missing { machine, .. } => Some(machine),
+    }
 }
 
 /// The kind of network file system on which a file is, or will be. `None` for a local file system.
@@ -572,15 +588,15 @@ fn current(transaction: &Transaction<'_>, networks: &Networks, change: &Change) 
             find(&LEASES, "network = ? AND address = ?", params![networks.id(network)?, Octets(*address)])
         }
         Change::Conflict { network, address, claimant, .. } => {
-            let Claimant { machine: Machine { namespace, name, uid }, interface } = &**claimant;
+            let Claimant { machine: Machine { namespace, name, uid, .. }, interface } = &**claimant;
             let key = params![networks.id(network)?, Octets(*address), namespace, name, uid, interface.as_str()];
             let condition = "network = ? AND address = ? AND namespace = ? AND name = ? AND uid = ? AND interface = ?";
             find(&CONFLICTS, condition, key)
         }
-        Change::Waiter { machine: Machine { namespace, name, uid }, .. } => {
+        Change::Waiter { machine: Machine { namespace, name, uid, .. }, .. } => {
             find(&WAITERS, "namespace = ? AND name = ? AND uid = ?", params![namespace, name, uid])
         }
-        Change::Missing { machine: Machine { namespace, name, uid }, .. } => {
+        Change::Missing { machine: Machine { namespace, name, uid, .. }, .. } => {
             find(&MISSING, "namespace = ? AND name = ? AND uid = ?", params![namespace, name, uid])
         }
     }
@@ -617,7 +633,7 @@ fn record(
             totals.remove(&LEASES, old(sql, params![networks.id(network)?, Octets(*address)])?);
         }
         Change::Lease { network, address, lease: Some(lease) } => {
-            let Claimant { machine: Machine { namespace, name, uid }, interface } = &*lease.claimant;
+            let Claimant { machine: Machine { namespace, name, uid, .. }, interface } = &*lease.claimant;
             let (id, interface) = (networks.id(network)?, interface.as_str());
             let Lease { prefix, pool, .. } = lease;
             let (since, released) = (milliseconds(lease.since), lease.released.map(milliseconds));
@@ -649,7 +665,7 @@ fn record(
         }
         Change::Conflict { network, address, claimant, source } => {
             let id = networks.id(network)?;
-            let Claimant { machine: Machine { namespace, name, uid }, interface } = &**claimant;
+            let Claimant { machine: Machine { namespace, name, uid, .. }, interface } = &**claimant;
             let interface = interface.as_str();
             let sql = "DELETE FROM conflicts
                        WHERE (network, address, namespace, name, uid, interface) = (?, ?, ?, ?, ?, ?)
@@ -662,7 +678,7 @@ fn record(
             }
             totals.add(&CONFLICTS, checksum);
         }
-        Change::Waiter { machine: Machine { namespace, name, uid }, claim } => {
+        Change::Waiter { machine: Machine { namespace, name, uid, .. }, claim } => {
             let sql = "DELETE FROM waiters WHERE (namespace, name, uid) = (?, ?, ?) RETURNING checksum";
             totals.remove(&WAITERS, old(sql, params![namespace, name, uid])?);
             if let Some(claim) = claim {
@@ -672,7 +688,7 @@ fn record(
             }
             totals.add(&WAITERS, checksum);
         }
-        Change::Missing { machine: Machine { namespace, name, uid }, since } => {
+        Change::Missing { machine: Machine { namespace, name, uid, .. }, since } => {
             let sql = "DELETE FROM missing WHERE (namespace, name, uid) = (?, ?, ?) RETURNING checksum";
             totals.remove(&MISSING, old(sql, params![namespace, name, uid])?);
             if let Some(since) = since {
@@ -818,7 +834,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_store_changes_nothing_and_the_claim_may_be_made_again() {
+    fn a_store_that_refuses_a_write_changes_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ledger");
         let (specs, mut diagnostics) =
@@ -829,7 +845,7 @@ mod tests {
             .resize([pool], &[], Timestamp::UNIX_EPOCH)
             .unwrap();
         let claim = |at: usize| Claim {
-            machine: Machine { namespace: "n".into(), name: at.to_string(), uid: "x".repeat(1000) },
+            machine: Machine::new("n", at.to_string(), "x".repeat(1000)),
             created: Timestamp::UNIX_EPOCH,
             requests: vec![Request::of("n/one")],
             sticky: false,
@@ -848,7 +864,15 @@ mod tests {
         assert_eq!((error.to_string().as_str(), source.as_str()), ("writing the ledger", "database or disk is full"));
         assert_eq!(registry.state().unwrap().leases().count(), full);
         drop(registry);
-        let given = with_room(1000).claim(&claim(full), Timestamp::UNIX_EPOCH).unwrap();
+        let mut registry = with_room(1000);
+        let given = registry.claim(&claim(full), Timestamp::UNIX_EPOCH).unwrap();
         assert_eq!(given[0].addresses[0].to_string(), format!("10.0.0.{}/16", full + 1));
+
+        // A kind that the file does not keep would make one machine two claimants after a restart.
+        let of_another_kind = Machine::new("n", "w", "u").of_kind(HolderKind::IpamClaim);
+        let error = registry.claim(&Claim { machine: of_another_kind, ..claim(0) }, Timestamp::UNIX_EPOCH).unwrap_err();
+        let source = error.source().unwrap().to_string();
+        let expected = "n/w (u) is no KubevirtMachine, and a ledger in a file keeps no other kind";
+        assert_eq!((error.to_string().as_str(), source.as_str()), ("writing the ledger", expected));
     }
 }

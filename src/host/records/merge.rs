@@ -171,7 +171,7 @@ impl<'o> Merge<'o> {
     /// Merges the objects of all machines with the same namespace and name.
     fn machine(&mut self, namesakes: &[Part<'o>]) {
         let Some((namespace, name)) = namesakes.first().map(|part| part.machine) else { return };
-        let named = |uid: &str| Machine { namespace: namespace.to_owned(), name: name.to_owned(), uid: uid.to_owned() };
+        let named = |uid: &str| Machine::new(namespace, name, uid);
         let present = |uid: &str| identity(namespace, name, uid);
         let guests = namesakes.iter().position(|part| part.guest.is_some()).unwrap_or(namesakes.len());
         let (own, guests) = namesakes.split_at(guests);
@@ -381,13 +381,23 @@ fn identity(namespace: &str, name: &str, uid: &str) -> String {
 // === impl Inventory ===
 
 impl Inventory {
+    /// Changes each machine of the records, diagnostics and reports, for callers that know more about its object.
+    #[doc(hidden)]
+    pub fn each_machine(&mut self, change: impl FnMut(&mut Machine)) {
+        let records = self.records.iter_mut().map(|record| &mut record.claimant.machine);
+        let diagnostics = self.diagnostics.iter_mut().filter_map(|it| Some(&mut it.claimant.as_mut()?.machine));
+        let reports = self.reports.iter_mut().map(|report| &mut report.machine);
+        let unrecorded = self.without_record.iter_mut().map(|unrecorded| &mut unrecorded.machine);
+        records.chain(diagnostics).chain(reports).chain(unrecorded).for_each(change);
+    }
+
     /// Whether the lists have an object of a machine: its KubevirtMachine, or a guest that may be its own.
     ///
     /// A machine without such an object may be missing, but only if the lists were complete: all three kinds of all
     /// namespaces.
     #[must_use]
     pub fn is_there(&self, machine: &Machine) -> bool {
-        let Machine { namespace, name, uid } = machine;
+        let Machine { namespace, name, uid, .. } = machine;
         self.present.binary_search(&identity(namespace, name, uid)).is_ok()
             || self.orphans.contains(&(namespace.clone(), name.clone()))
     }

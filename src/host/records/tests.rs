@@ -8,7 +8,7 @@ use crate::host::claim::{Claimant, Record};
 const KEY: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
 
 fn machine() -> Machine {
-    Machine { namespace: "clusters".to_owned(), name: "w".to_owned(), uid: "m-1".to_owned() }
+    Machine::new("clusters", "w", "m-1")
 }
 
 fn allocation(interface: &str, addresses: &[&str]) -> Allocation {

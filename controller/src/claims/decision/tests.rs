@@ -121,7 +121,7 @@ fn address_finalizers(finalizers: &[&str]) -> Step {
 }
 
 fn holder(uid: &str) -> Machine {
-    Machine { namespace: "n".to_owned(), name: "c".to_owned(), uid: uid.to_owned() }
+    Machine::new("n", "c", uid).of_kind(HolderKind::IpAddressClaim)
 }
 
 fn request(family: Option<Family>) -> Claim {

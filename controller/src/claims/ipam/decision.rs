@@ -34,6 +34,7 @@ use crate::claims::decision::{Held, finalizers, held_by, why_not_ready, without}
 use crate::cluster::key::{Key, PoolId};
 use crate::kinds::cluster_api::{CLAIM_FINALIZER, REQUEST_ANNOTATION, has_finalizer, is_in_use};
 use crate::kinds::ipam_claim::{Failure, IpamClaim, IpsAllocated, vm_of_name};
+use crate::kinds::pool::HolderKind;
 use crate::passes::Problem;
 use crate::pools::facts::PoolFacts;
 
@@ -177,7 +178,7 @@ impl View {
         let Some(guests) = &self.guests else { return Some(self.read_guests()) };
         let is_unused = |users: &BTreeSet<String>| guests.iter().all(|guest| !users.contains(&guest.name));
         let (uid, _) = self.former.iter().find(|(_, users)| is_unused(users))?;
-        Some(Step::Release(self.key.holder(uid)))
+        Some(Step::Release(self.key.holder(HolderKind::IpamClaim, uid)))
     }
 
     fn end(&self, claim: &IpamClaim, now: Timestamp) -> Step {
@@ -205,7 +206,7 @@ impl View {
             return remove();
         }
         match self.report(claim, IpsAllocated::Released, now) {
-            Step::Wait => Step::Release(self.key.holder(claim.uid())),
+            Step::Wait => Step::Release(self.key.holder(HolderKind::IpamClaim, claim.uid())),
             clear => clear,
         }
     }
@@ -273,7 +274,10 @@ impl View {
             let is_surplus = |address: &IpAddr| !given.contains(address) && families.contains(&Family::of(*address));
             return match self.ledger.held.first().filter(|_| held.iter().any(is_surplus)) {
                 Some(first) => {
-                    let claimant = Claimant { machine: self.key.holder(claim.uid()), interface: first.interface };
+                    let claimant = Claimant {
+                        machine: self.key.holder(HolderKind::IpamClaim, claim.uid()),
+                        interface: first.interface,
+                    };
                     Step::Keep(claimant, given.into_iter().collect())
                 }
                 None => self
@@ -316,7 +320,7 @@ impl View {
             Err(message) => return self.refuse(claim, Failure::AllocationFailed, message, now),
         };
         Step::Claim(Claim {
-            machine: self.key.holder(claim.uid()),
+            machine: self.key.holder(HolderKind::IpamClaim, claim.uid()),
             created: claim.created(),
             requests: vec![Request { pool: pool.to_string(), family: None, addresses }],
             sticky: facts.sticky,
@@ -353,7 +357,7 @@ fn requested(claim: &IpamClaim) -> Result<Vec<IpAddr>, String> {
 pub(crate) fn record(claim: &IpamClaim, addresses: Vec<IpNetwork>, pool: &PoolId, interface: InterfaceName) -> Record {
     let key = claim.key();
     Record {
-        claimant: Claimant { machine: key.holder(claim.uid()), interface },
+        claimant: Claimant { machine: key.holder(HolderKind::IpamClaim, claim.uid()), interface },
         node_pool: Some(pool.to_string()),
         attachments: Vec::new(),
         network: None,
@@ -371,7 +375,7 @@ fn title(pool: &PoolId) -> String {
 impl Recorded {
     /// Reads the state of the claim `uid` of a name, and of its pool.
     pub(crate) fn read(allocator: &Allocator, key: &Key, uid: &str, pool: Option<&PoolId>) -> Self {
-        let holder = key.holder(uid);
+        let holder = key.holder(HolderKind::IpamClaim, uid);
         Self {
             pool: pool.and_then(|pool| allocator.pool(&pool.to_string())).map(RegisteredPool::of),
             held: held_by(allocator, &holder),

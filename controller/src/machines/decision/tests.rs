@@ -78,7 +78,8 @@ fn instance(changes: &Value) -> Instance {
 }
 
 fn holder(uid: &str) -> Machine {
-    key().holder(uid)
+    let kind = if uid.starts_with("v-") { HolderKind::VirtualMachine } else { HolderKind::KubevirtMachine };
+    key().holder(kind, uid)
 }
 
 fn pool() -> Pool {
@@ -140,7 +141,6 @@ fn hand_out(machine: &str, vm: &str) -> NetworkSecret {
         uid: "s-1".to_owned(),
         vm: vm.to_owned(),
         machine: holder(machine),
-        kind: HolderKind::KubevirtMachine,
         interfaces: vec![handed],
     })
 }
@@ -149,14 +149,15 @@ fn hand_out(machine: &str, vm: &str) -> NetworkSecret {
 fn served() -> View {
     let mut view = View { secret: Some(hand_out("m-1", "v-1")), ..view() };
     view.ledger.held = vec![held("m-1", "10.0.0.8")];
-    view.ledger.known = [(holder("m-1"), HolderKind::KubevirtMachine)].into();
+    view.ledger.known = [holder("m-1")].into();
     view
 }
 
-fn claim(uid: &str, kind: HolderKind, second: i64) -> Step {
+fn claim(uid: &str, second: i64) -> Step {
     let created = Timestamp::from_second(second).unwrap();
     let requests = vec![Request::of("n/p")];
-    Step::Claim(Claim { machine: holder(uid), created, requests, sticky: kind == HolderKind::VirtualMachine }, kind)
+    let sticky = holder(uid).kind == HolderKind::VirtualMachine;
+    Step::Claim(Claim { machine: holder(uid), created, requests, sticky })
 }
 
 /// Creation time of the KubevirtMachine, in seconds since 1970: 2026-08-01T10:00:01Z.
@@ -185,7 +186,7 @@ fn a_machine_is_looked_for_before_anything_is_claimed_for_it() {
     assert_eq!(decide(&View { secret: None, ..view() }), Step::ReadSecret);
     assert_eq!(decide(&View { done: BTreeSet::new(), ..view() }), Step::ReadMachine(key()));
     assert_eq!(decide(&View { done: BTreeSet::new(), machine: None, ..view() }), Step::ReadMachine(key()));
-    assert_eq!(decide(&view()), claim("m-1", HolderKind::KubevirtMachine, FIRST));
+    assert_eq!(decide(&view()), claim("m-1", FIRST));
 }
 
 #[test]
@@ -215,7 +216,7 @@ fn the_secret_of_a_virtual_machine_of_no_pool_is_adopted_when_its_leases_are_los
         addresses: vec!["10.0.0.8/16".parse().unwrap()],
         source: "Secret n/w-networkdata".to_owned(),
     };
-    assert_eq!(decide(&lost), Step::Adopt(vec![record], HolderKind::KubevirtMachine));
+    assert_eq!(decide(&lost), Step::Adopt(vec![record]));
     lost.ledger.is_of_another = true;
     assert_eq!(decide(&lost), Step::Wait);
 }
@@ -223,7 +224,7 @@ fn the_secret_of_a_virtual_machine_of_no_pool_is_adopted_when_its_leases_are_los
 #[test]
 fn a_virtual_machine_without_a_kubevirt_machine_claims_for_itself() {
     let alone = View { machine: None, there: BTreeSet::new(), ..view() };
-    let itself = claim("v-1", HolderKind::VirtualMachine, FIRST + 1);
+    let itself = claim("v-1", FIRST + 1);
     assert_eq!(decide(&alone), itself, "the KubevirtMachine is in another cluster");
     assert_eq!(
         decide(&View { kinds: Kinds { has_kubevirt_machines: false, ..KINDS }, ..alone.clone() }),
@@ -248,13 +249,13 @@ fn a_machine_that_waits_for_a_mac_address_claims_nothing() {
         View { vm: Some(vm(&json!({"spec": {"template": template}}))), ..view() }
     };
     assert_eq!(decide(&waiting("")), Step::Wait);
-    assert_eq!(decide(&waiting("02:00:00:00:00:01")), claim("m-1", HolderKind::KubevirtMachine, FIRST));
+    assert_eq!(decide(&waiting("02:00:00:00:00:01")), claim("m-1", FIRST));
 }
 
 #[test]
 fn the_guest_of_a_kubevirt_machine_that_is_gone_claims_nothing_more() {
     let mut left = View { machine: None, there: BTreeSet::new(), checked: checked(&[holder("m-1")]), ..view() };
-    left.ledger.known = [(holder("m-1"), HolderKind::KubevirtMachine)].into();
+    left.ledger.known = [holder("m-1")].into();
     assert_eq!(decide(&left), Step::Wait);
 }
 
@@ -296,7 +297,7 @@ fn a_guest_that_started_before_its_secret_existed_must_be_restarted() {
 fn the_addresses_of_a_virtual_machine_are_not_handed_out_to_its_successor() {
     let unlabelled = json!({"metadata": {"labels": null, "uid": "v-2"}});
     let view = View { vm: Some(vm(&unlabelled)), granted: Some(vec![allocation("v-1")]), ..view() };
-    assert_eq!(decide(&view), claim("v-2", HolderKind::VirtualMachine, FIRST + 1));
+    assert_eq!(decide(&view), claim("v-2", FIRST + 1));
 }
 
 #[test]
@@ -391,12 +392,12 @@ fn an_address_that_only_the_secret_has_is_adopted_before_anything_else() {
         addresses: vec!["10.0.0.8/16".parse().unwrap()],
         source: "Secret n/w-networkdata".to_owned(),
     };
-    let adopt = Step::Adopt(vec![record], HolderKind::KubevirtMachine);
+    let adopt = Step::Adopt(vec![record]);
     assert_eq!(decide(&view), adopt);
     view.secret = Some(hand_out("m-1", "v-0"));
     assert_eq!(decide(&view), adopt, "also from the Secret of an earlier VirtualMachine");
     view.problem = Some(Problem::Mismatch("it is of another".to_owned()));
-    assert_eq!(decide(&view), Step::Prove(holder("m-1"), HolderKind::KubevirtMachine), "no guest may read it");
+    assert_eq!(decide(&view), Step::Prove(holder("m-1")), "no guest may read it");
     view.secret = Some(hand_out("m-1", "v-1"));
     assert_eq!(decide(&view), report("IPAddressConflict", "it is of another"));
 }
@@ -404,7 +405,7 @@ fn an_address_that_only_the_secret_has_is_adopted_before_anything_else() {
 #[test]
 fn the_secret_of_an_earlier_virtual_machine_goes_only_after_a_consistent_read() {
     let view = View { secret: Some(hand_out("m-1", "v-0")), ..served() };
-    assert_eq!(decide(&view), Step::Prove(holder("m-1"), HolderKind::KubevirtMachine));
+    assert_eq!(decide(&view), Step::Prove(holder("m-1")));
 }
 
 #[test]
@@ -454,7 +455,7 @@ fn a_refused_machine_is_woken_up_when_no_pool_of_it_is_exhausted() {
 
 #[test]
 fn a_holder_is_looked_for_when_its_machine_is_not_there_or_ends() {
-    let prove = Step::Prove(holder("m-1"), HolderKind::KubevirtMachine);
+    let prove = Step::Prove(holder("m-1"));
     let gone = View { there: BTreeSet::new(), machine: None, ..served() };
     assert_eq!(decide(&gone), prove);
     let mut ending = served();
@@ -466,13 +467,15 @@ fn a_holder_is_looked_for_when_its_machine_is_not_there_or_ends() {
 
 #[test]
 fn of_many_holders_that_a_guest_does_not_name_a_pass_looks_for_some() {
-    let other = |uid: &str| Key { namespace: "other".to_owned(), name: "w".to_owned() }.holder(uid);
+    let other = |uid: &str| {
+        Key { namespace: "other".to_owned(), name: "w".to_owned() }.holder(HolderKind::KubevirtMachine, uid)
+    };
     let strangers = ["m-1", "m-2", "m-3", "m-4", "m-5"].map(other);
-    let known = strangers.iter().map(|holder| (holder.clone(), HolderKind::KubevirtMachine)).collect();
+    let known = strangers.iter().cloned().collect();
     let [first @ .., last] = &strangers;
     let view = View { ledger: Recorded { known, ..Recorded::default() }, ..served() };
     let view = View { checked: checked(&first[..3]), ..view };
-    let prove = |holder: &Machine| Some(Step::Prove(holder.clone(), HolderKind::KubevirtMachine));
+    let prove = |holder: &Machine| Some(Step::Prove(holder.clone()));
     assert_eq!(view.look_for_the_gone(), prove(&first[3]));
     let view = View { checked: checked(first), ..view };
     let namespace = "capk.cluster.x-k8s.io/kubevirt-machine-namespace";
@@ -502,7 +505,7 @@ fn guest() -> Guest {
 /// Returns the verdict on the holder `m-1`, a KubevirtMachine that holds 10.0.0.8.
 fn verdict(machine: Option<KubevirtMachine>, guest: Guest) -> Verdict {
     let held = vec!["10.0.0.8".parse().unwrap()];
-    Proof { holder: holder("m-1"), kind: HolderKind::KubevirtMachine, held, guests: vec![guest], machine }.verdict()
+    Proof { holder: holder("m-1"), held, guests: vec![guest], machine }.verdict()
 }
 
 /// The verdict while the Secret may exist.
@@ -644,11 +647,11 @@ fn requesting(addresses: &str) -> View {
 #[test]
 fn the_addresses_that_a_virtual_machine_requests_for_an_interface_are_claimed() {
     for text in [r#"{"iface1": ["10.0.0.9/16"], "other": ["192.168.1.9"]}"#, r#"{"iface1": ["10.0.0.9"]}"#] {
-        let Step::Claim(claim, _) = decide(&requesting(text)) else { panic!() };
+        let Step::Claim(claim) = decide(&requesting(text)) else { panic!() };
         let addresses = vec!["10.0.0.9".parse().unwrap()];
         assert_eq!(claim.requests, [Request { addresses, ..Request::of("n/p") }]);
     }
-    let Step::Claim(claim, _) = decide(&requesting(r#"{"other": ["192.168.1.9"]}"#)) else { panic!() };
+    let Step::Claim(claim) = decide(&requesting(r#"{"other": ["192.168.1.9"]}"#)) else { panic!() };
     assert_eq!(claim.requests, [Request::of("n/p")]);
 }
 
@@ -656,7 +659,7 @@ fn the_addresses_that_a_virtual_machine_requests_for_an_interface_are_claimed() 
 fn a_machine_keeps_the_address_that_it_holds_when_another_one_is_requested() {
     let mut view = requesting(r#"{"iface1": ["10.0.0.9"]}"#);
     view.ledger.held = vec![held("m-1", "10.0.0.8")];
-    let Step::Claim(claim, _) = decide(&view) else { panic!() };
+    let Step::Claim(claim) = decide(&view) else { panic!() };
     assert_eq!(claim.requests, [Request::of("n/p")]);
 }
 
@@ -752,8 +755,8 @@ fn with_address(changes: &Value) -> View {
 fn hold(source: &str) -> Step {
     let claimant = Claimant { machine: holder("m-1"), interface: "eno101".parse().unwrap() };
     let addresses = vec!["10.0.0.8/16".parse().unwrap()];
-    let (pool, source, kind) = ("n/p".to_owned(), source.to_owned(), HolderKind::KubevirtMachine);
-    Step::Hold(Box::new(Hold { pool, claimant, kind, addresses, source }))
+    let (pool, source) = ("n/p".to_owned(), source.to_owned());
+    Step::Hold(Box::new(Hold { pool, claimant, addresses, source }))
 }
 
 fn pending(note: &str) -> Step {
@@ -766,8 +769,8 @@ fn the_address_of_an_ipam_claim_is_recorded_before_it_is_handed_out() {
     assert_eq!(decide(&with_ipam_claim(&given)), hold("IPAMClaim n/w.iface1"));
     let mut view = with_ipam_claim(&given);
     view.ledger.held = vec![held("m-1", "10.0.0.8")];
-    view.ledger.known = [(holder("m-1"), HolderKind::KubevirtMachine)].into();
-    assert_eq!(decide(&view), claim("m-1", HolderKind::KubevirtMachine, FIRST));
+    view.ledger.known = [holder("m-1")].into();
+    assert_eq!(decide(&view), claim("m-1", FIRST));
     view.granted = Some(vec![allocation("m-1")]);
     let Step::CreateSecret(secret, ..) = decide(&view) else { panic!("{:?}", decide(&view)) };
     let document: Value = serde_json::from_slice(&secret.data.unwrap()["networkdata"].0).unwrap();
@@ -818,7 +821,8 @@ fn an_address_of_a_source_that_no_guest_can_use_is_refused() {
 #[test]
 fn an_address_of_another_machine_is_reported_and_asked_for_again() {
     let mut view = with_ipam_claim(&json!({"status": {"ips": ["10.0.0.8/24"]}}));
-    let by = Claimant { machine: key().holder("m-9"), interface: "eno101".parse().unwrap() };
+    let by =
+        Claimant { machine: key().holder(HolderKind::KubevirtMachine, "m-9"), interface: "eno101".parse().unwrap() };
     view.problem = Some(Problem::Refused(ClaimError::Taken { named: "10.0.0.8".parse().unwrap(), by }));
     let note = "IPAMClaim n/w.iface1: 10.0.0.8: taken by eno101 of n/w (m-9)";
     assert_eq!(decide(&view), report("IPAddressConflict", note));
@@ -831,7 +835,7 @@ fn an_address_of_another_machine_is_reported_and_asked_for_again() {
 fn a_source_that_changes_its_address_is_followed_only_before_a_guest_has_started() {
     let mut view = with_ipam_claim(&json!({"status": {"ips": ["10.0.0.8/24"]}}));
     view.ledger.held = vec![held("m-1", "10.0.0.7")];
-    view.ledger.known = [(holder("m-1"), HolderKind::KubevirtMachine)].into();
+    view.ledger.known = [holder("m-1")].into();
     assert_eq!(decide(&view), Step::ReadInstance);
     view.done.insert(Once::ReadInstance);
     let keep = || {
@@ -940,7 +944,7 @@ fn the_ipaddress_of_another_provider_is_protected_then_recorded_then_handed_out(
 #[test]
 fn the_claim_of_an_earlier_machine_ends_before_the_next_machine_claims() {
     let earlier = || with_address_claim("m-0", &json!({}));
-    assert_eq!(decide(&earlier()), Step::Prove(holder("m-0"), HolderKind::KubevirtMachine));
+    assert_eq!(decide(&earlier()), Step::Prove(holder("m-0")));
     let waits = View { checked: checked(&[holder("m-0")]), ..earlier() };
     let note = "Waiting for IPAddressClaim n/w-eno101: it is of an earlier machine, n/w (m-0)";
     assert_eq!(decide(&waits), pending(note));

@@ -99,7 +99,6 @@ pub async fn a_released_address_goes_to_the_next_machine(cluster: &Cluster) {
     let exhausted = leader.claim(machine(&network, 2)).await;
     assert_eq!(exhausted, Err("No available IPs in pool for interface eno101".to_owned()));
     // The release and the next allocation are one write.
-    leader.1.note(&machine(&network, 2), HolderKind::VirtualMachine);
     leader.release(machine(&network, 1)).await.unwrap();
     assert_eq!(stored(cluster.client(), &network).await, rows([("10.0.0.8", "worker-2", false)]));
 }
@@ -153,10 +152,16 @@ pub async fn an_address_whose_lease_cannot_be_read_is_not_allocated(cluster: &Cl
     assert_eq!(second.claim_until_done(&machine(&network, 2)).await, addresses(["10.0.0.8"]));
 }
 
-pub async fn a_machine_of_an_unknown_kind_gets_no_address(cluster: &Cluster) {
+pub async fn an_object_of_another_kind_with_the_same_uid_is_another_holder(cluster: &Cluster) {
     let network = network(cluster).await;
-    let mut leader = Leader::start(cluster.controller(), pool(&network, &["10.0.0.8/30"])).await;
-    let error = leader.claim_without_kind(machine(&network, 0)).await;
-    assert_eq!(error, Err(format!("writing a lease: the kind of clusters/worker-0 ({network}-0) is not known")));
-    assert_eq!(stored(cluster.client(), &network).await, rows([]));
+    let mut leader = Leader::start(cluster.controller(), pool(&network, &["10.0.0.8/31"])).await;
+    let (own, fake) = (machine(&network, 0), machine(&network, 0).of_kind(HolderKind::VirtualMachine));
+    assert_eq!(leader.claim(own.clone()).await, Ok(addresses(["10.0.0.8"])));
+    assert_eq!(leader.claim(fake.clone()).await, Ok(addresses(["10.0.0.9"])));
+    leader.release(fake).await.unwrap();
+    let held = rows([("10.0.0.8", "worker-0", false), ("10.0.0.9", "worker-0", true)]);
+    assert_eq!(stored(cluster.client(), &network).await, held);
+    // The next leader knows the kinds from the leases.
+    let mut next = Leader::start(cluster.controller(), pool(&network, &["10.0.0.8/31"])).await;
+    assert_eq!(next.claim(own).await, Ok(addresses(["10.0.0.8"])));
 }

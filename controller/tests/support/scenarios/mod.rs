@@ -143,7 +143,7 @@ scenarios! {
     ledger::a_deleted_lease_of_a_machine_is_written_again,
     ledger::a_released_lease_that_is_deleted_is_free,
     ledger::an_address_whose_lease_cannot_be_read_is_not_allocated,
-    ledger::a_machine_of_an_unknown_kind_gets_no_address,
+    ledger::an_object_of_another_kind_with_the_same_uid_is_another_holder,
     pools::a_pool_is_protected_and_its_status_is_written,
     pools::a_pool_of_the_cluster_is_protected_and_its_status_is_written,
     pools::an_exhausted_pool_has_a_condition_and_a_grown_pool_serves_waiting_claims,

@@ -2,7 +2,7 @@
 
 use glowplug::host::Timestamp;
 use glowplug::host::allocator::ClaimError;
-use glowplug::host::claim::{Claim, Request};
+use glowplug::host::claim::{Claim, Machine, Request};
 use glowplug_controller::kinds::pool::{
     GlobalPoolSpec, GlobalStaticIPPool, HolderKind, MachineNetwork, POOL_FINALIZER, PoolSpec, StaticIPPool,
 };
@@ -13,9 +13,14 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::Cluster;
-use crate::support::leader::{Work, claim, machine};
+use crate::support::leader::{self, Work, claim};
 
 const KIND: HolderKind = HolderKind::IpAddressClaim;
+
+/// The n-th claim of a network.
+fn machine(network: &str, n: usize) -> Machine {
+    leader::machine(network, n).of_kind(KIND)
+}
 
 /// A namespace with pools of its network `vlan10`.
 struct Place {
@@ -86,7 +91,7 @@ pub async fn a_pool_is_protected_and_its_status_is_written(cluster: &Cluster) {
         assert_eq!(pool.finalizers(), [POOL_FINALIZER]);
         let status = serde_json::to_value(pool.status.unwrap().ip_addresses).unwrap();
         assert_eq!(status, json!({"total": 4, "free": 4, "used": 0, "outOfRange": 0}));
-        let answer = work.registry.claim(place.claim(name, name.len()), KIND).await.unwrap();
+        let answer = work.registry.claim(place.claim(name, name.len())).await.unwrap();
         assert_eq!(answer.unwrap()[0].addresses.len(), 1);
         let used =
             |pool: &StaticIPPool| pool.status.as_ref().unwrap().ip_addresses.is_some_and(|count| count.used == 1);
@@ -100,9 +105,9 @@ pub async fn an_exhausted_pool_has_a_condition_and_a_grown_pool_serves_waiting_c
     place.create("workers", "10.0.0.8/32").await;
     let mut work = Work::start(cluster.controller(), &place.namespace).await;
     place.until("workers", is_serving).await;
-    work.registry.claim(place.claim("workers", 0), KIND).await.unwrap().unwrap();
+    work.registry.claim(place.claim("workers", 0)).await.unwrap().unwrap();
     for n in [2, 1] {
-        let refused = work.registry.claim(place.claim("workers", n), KIND).await.unwrap();
+        let refused = work.registry.claim(place.claim("workers", n)).await.unwrap();
         assert_eq!(refused.unwrap_err().to_string(), "No available IPs in pool for interface eno101");
     }
     let waits = |pool: &StaticIPPool| pool.status.as_ref().unwrap().waiting == 2;
@@ -127,7 +132,7 @@ pub async fn an_exhausted_pool_has_a_condition_and_a_grown_pool_serves_waiting_c
     place.until("workers", |pool| has(pool, "Exhausted", "False", "FreeAddresses") && is_served(pool)).await;
 
     // The second event is the same, so both become a series.
-    work.registry.claim(place.claim("workers", 3), KIND).await.unwrap().unwrap();
+    work.registry.claim(place.claim("workers", 3)).await.unwrap().unwrap();
     place.until("workers", |pool| has(pool, "Exhausted", "True", "NoFreeAddress")).await;
     let mut count = None;
     while count.is_none() {
@@ -156,10 +161,10 @@ pub async fn a_pool_of_the_cluster_is_protected_and_its_status_is_written(cluste
     };
     await_condition(pools.clone(), &namespace, is_serving).await.unwrap();
     let claim = Claim { requests: vec![Request::of(&namespace)], ..claim(&machine(&namespace, 0)) };
-    let allocations = work.registry.claim(claim, KIND).await.unwrap().unwrap();
+    let allocations = work.registry.claim(claim).await.unwrap().unwrap();
     assert_eq!(allocations[0].addresses, ["10.0.0.8/16".parse().unwrap()]);
     pools.delete(&namespace, &DeleteParams::default()).await.unwrap();
-    work.registry.release(machine(&namespace, 0), KIND).await.unwrap();
+    work.registry.release(machine(&namespace, 0)).await.unwrap();
     await_condition(pools, &namespace, |pool: Option<&GlobalStaticIPPool>| pool.is_none()).await.unwrap();
 }
 
@@ -168,12 +173,12 @@ pub async fn a_deleted_pool_stays_until_its_last_lease_is_released(cluster: &Clu
     place.create("workers", "10.0.0.8/30").await;
     let work = Work::start(cluster.controller(), &place.namespace).await;
     place.until("workers", is_serving).await;
-    work.registry.claim(place.claim("workers", 0), KIND).await.unwrap().unwrap();
+    work.registry.claim(place.claim("workers", 0)).await.unwrap().unwrap();
     place.pools.delete("workers", &DeleteParams::default()).await.unwrap();
     place.until("workers", |pool| has(pool, "Ready", "False", "Deleting")).await;
-    let refused = work.registry.claim(place.claim("workers", 1), KIND).await.unwrap();
+    let refused = work.registry.claim(place.claim("workers", 1)).await.unwrap();
     assert_eq!(refused, Err(ClaimError::Suspended(format!("{}/workers", place.namespace))));
-    work.registry.release(machine(&place.namespace, 0), KIND).await.unwrap();
+    work.registry.release(machine(&place.namespace, 0)).await.unwrap();
     place.until_gone("workers").await;
 }
 
@@ -190,11 +195,11 @@ pub async fn the_younger_of_two_overlapping_pools_allocates_when_the_older_one_i
          10.0.0.8-10.0.0.9"
     );
     assert_eq!(message(&overlap, "Ready"), expected);
-    let refused = work.registry.claim(place.claim("b-younger", 0), KIND).await.unwrap();
+    let refused = work.registry.claim(place.claim("b-younger", 0)).await.unwrap();
     assert_eq!(refused, Err(ClaimError::Suspended(format!("{namespace}/b-younger"))));
     place.pools.delete("a-older", &DeleteParams::default()).await.unwrap();
     place.until("b-younger", is_serving).await;
-    work.registry.claim(place.claim("b-younger", 0), KIND).await.unwrap().unwrap();
+    work.registry.claim(place.claim("b-younger", 0)).await.unwrap().unwrap();
 }
 
 pub async fn a_pool_with_an_error_keeps_its_leases_and_allocates_when_it_is_corrected(cluster: &Cluster) {
@@ -202,16 +207,16 @@ pub async fn a_pool_with_an_error_keeps_its_leases_and_allocates_when_it_is_corr
     place.create("workers", "10.0.0.8/30").await;
     let work = Work::start(cluster.controller(), &place.namespace).await;
     place.until("workers", is_serving).await;
-    let held = work.registry.claim(place.claim("workers", 0), KIND).await.unwrap().unwrap();
+    let held = work.registry.claim(place.claim("workers", 0)).await.unwrap().unwrap();
     place.patch("workers", json!({"spec": {"addresses": ["10.0.0.9/30"]}})).await;
     let wrong = place.until("workers", |pool| has(pool, "Ready", "False", "InvalidSpec")).await;
     assert!(message(&wrong, "Ready").starts_with("addresses[0]: host bits are set"), "{wrong:?}");
-    assert_eq!(work.registry.claim(place.claim("workers", 0), KIND).await.unwrap().unwrap(), held);
-    let refused = work.registry.claim(place.claim("workers", 1), KIND).await.unwrap();
+    assert_eq!(work.registry.claim(place.claim("workers", 0)).await.unwrap().unwrap(), held);
+    let refused = work.registry.claim(place.claim("workers", 1)).await.unwrap();
     assert_eq!(refused, Err(ClaimError::Suspended(format!("{}/workers", place.namespace))));
     place.patch("workers", json!({"spec": {"addresses": ["10.0.0.8/30"]}})).await;
     place.until("workers", is_serving).await;
-    work.registry.claim(place.claim("workers", 1), KIND).await.unwrap().unwrap();
+    work.registry.claim(place.claim("workers", 1)).await.unwrap().unwrap();
 }
 
 pub async fn the_next_leader_goes_on_where_the_last_one_stopped(cluster: &Cluster) {
@@ -219,11 +224,11 @@ pub async fn the_next_leader_goes_on_where_the_last_one_stopped(cluster: &Cluste
     place.create("workers", "10.0.0.8/31").await;
     let first = Work::start(cluster.controller(), &place.namespace).await;
     place.until("workers", is_serving).await;
-    let held = first.registry.claim(place.claim("workers", 0), KIND).await.unwrap().unwrap();
+    let held = first.registry.claim(place.claim("workers", 0)).await.unwrap().unwrap();
     drop(first);
     place.patch("workers", json!({"spec": {"addresses": ["10.0.0.8/30"]}})).await;
     let next = Work::start(cluster.controller(), &place.namespace).await;
-    assert_eq!(next.registry.claim(place.claim("workers", 0), KIND).await.unwrap().unwrap(), held);
+    assert_eq!(next.registry.claim(place.claim("workers", 0)).await.unwrap().unwrap(), held);
     let counts = |pool: &StaticIPPool| {
         pool.status.as_ref().unwrap().ip_addresses.is_some_and(|count| (count.total, count.used) == (4, 1))
     };

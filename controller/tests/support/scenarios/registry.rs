@@ -5,16 +5,21 @@ use std::time::Duration;
 
 use glowplug::host::Timestamp;
 use glowplug::host::allocator::{ClaimError, PoolError};
-use glowplug::host::claim::{Allocation, Claim, Claimant, Record, Request};
+use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Record, Request};
 use glowplug::host::pool::Pool;
 use glowplug_controller::kinds::pool::{HolderKind, PoolSpec, StaticIPLease};
 use glowplug_controller::ledger::types::Answer;
 use kube::Api;
 
 use crate::support::Cluster;
-use crate::support::leader::{claim, machine, name, owner, pool, pool_spec, stored};
+use crate::support::leader::{self, claim, name, owner, pool, pool_spec, stored};
 
 const KIND: HolderKind = HolderKind::IpAddressClaim;
+
+/// The n-th claim of a network.
+fn machine(network: &str, n: usize) -> Machine {
+    leader::machine(network, n).of_kind(KIND)
+}
 
 async fn network(cluster: &Cluster) -> String {
     format!("{}/vlan10", cluster.namespace().await)
@@ -45,7 +50,7 @@ pub async fn claims_of_many_tasks_are_stored_before_they_are_answered(cluster: &
         let (registry, machine, network) = (registry.clone(), machine(&network, n), network.clone());
         let leases: Api<StaticIPLease> = Api::all(cluster.client());
         async move {
-            let answer = addresses(registry.claim(claim(&machine), KIND).await.unwrap()).unwrap();
+            let answer = addresses(registry.claim(claim(&machine)).await.unwrap()).unwrap();
             let lease = leases.get(&name(&network, &answer[0])).await.unwrap();
             assert_eq!((lease.spec.holder.uid, lease.spec.holder.kind), (machine.uid, KIND));
             answer[0].clone()
@@ -54,7 +59,7 @@ pub async fn claims_of_many_tasks_are_stored_before_they_are_answered(cluster: &
     let answers: BTreeSet<String> = futures::future::join_all(claims).await.into_iter().collect();
     assert_eq!(answers.len(), 100);
     // A repeated claim gets the same answer.
-    let again = addresses(registry.claim(claim(&machine(&network, 7)), KIND).await.unwrap()).unwrap();
+    let again = addresses(registry.claim(claim(&machine(&network, 7))).await.unwrap()).unwrap();
     assert_eq!((answers.contains(&again[0]), stored(cluster.client(), &network).await.len()), (true, 100));
 }
 
@@ -63,12 +68,12 @@ pub async fn a_machine_that_waits_is_announced_when_it_is_served(cluster: &Clust
     let (registry, mut served) = owner(cluster.controller());
     registry.resize(vec![pool(&network, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
     let [first, second, third] = [0, 1, 2].map(|n| machine(&network, n));
-    assert_eq!(addresses(registry.claim(claim(&first), KIND).await.unwrap()), got("10.0.0.8"));
+    assert_eq!(addresses(registry.claim(claim(&first)).await.unwrap()), got("10.0.0.8"));
     for machine in [&second, &third] {
-        assert_eq!(addresses(registry.claim(claim(machine), KIND).await.unwrap()), exhausted());
+        assert_eq!(addresses(registry.claim(claim(machine)).await.unwrap()), exhausted());
     }
     registry.withdraw(second).await.unwrap();
-    registry.release(first, KIND).await.unwrap();
+    registry.release(first).await.unwrap();
     assert_eq!(served.claims.recv().await.unwrap(), third);
     let lease = Api::<StaticIPLease>::all(cluster.client()).get(&name(&network, "10.0.0.8")).await.unwrap();
     assert_eq!((lease.spec.holder.name.as_str(), lease.spec.released), ("worker-2", None));
@@ -81,10 +86,10 @@ pub async fn machines_that_wait_are_served_in_the_order_of_their_creation_when_a
     // The claims at a start are one transaction: the oldest claim gets the address.
     let claims = [(0, 5), (1, 3), (2, 4)].map(|(n, created)| {
         let created = Timestamp::from_second(created).unwrap();
-        (Claim { created, ..claim(&machine(&network, n)) }, KIND)
+        Claim { created, ..claim(&machine(&network, n)) }
     });
     let mut claims = Vec::from(claims);
-    claims.sort_by_key(|(claim, _)| claim.created);
+    claims.sort_by_key(|claim| claim.created);
     let answers = registry.claim_all(claims).await.unwrap();
     assert_eq!(answers.into_iter().map(addresses).collect::<Vec<_>>(), [got("10.0.0.8"), exhausted(), exhausted()]);
     registry.resize(vec![pool(&network, &["10.0.0.8/31"])], BTreeSet::new()).await.unwrap();
@@ -99,9 +104,9 @@ pub async fn an_address_is_allocated_again_when_its_reuse_delay_is_over(cluster:
     let pool = pool(&network, &["10.0.0.8/32"]).with_reuse_delay(Duration::from_secs(1));
     registry.resize(vec![pool], BTreeSet::new()).await.unwrap();
     let [first, second] = [0, 1].map(|n| machine(&network, n));
-    registry.claim(claim(&first), KIND).await.unwrap().unwrap();
-    assert_eq!(addresses(registry.claim(claim(&second), KIND).await.unwrap()), exhausted());
-    registry.release(first, KIND).await.unwrap();
+    registry.claim(claim(&first)).await.unwrap().unwrap();
+    assert_eq!(addresses(registry.claim(claim(&second)).await.unwrap()), exhausted());
+    registry.release(first).await.unwrap();
     // No command arrives: the owner checks periodically.
     assert_eq!(served.claims.recv().await.unwrap(), second);
     let lease = Api::<StaticIPLease>::all(cluster.client()).get(&name(&network, "10.0.0.8")).await.unwrap();
@@ -116,17 +121,17 @@ pub async fn a_pool_that_is_gone_allocates_nothing_and_is_removed_with_its_last_
     registry.resize(vec![pool], BTreeSet::new()).await.unwrap();
     let [first, second] = [0, 1].map(|n| machine(&network, n));
     let claim = |machine| Claim { requests: vec![Request::of(&network)], ..claim(machine) };
-    registry.claim(claim(&first), KIND).await.unwrap().unwrap();
+    registry.claim(claim(&first)).await.unwrap().unwrap();
     let names = || registry.read(|allocator| allocator.pools().map(|pool| pool.name().to_owned()).collect::<Vec<_>>());
     assert_eq!(registry.resize(Vec::new(), BTreeSet::new()).await, Ok(Vec::new()));
     assert_eq!(names().await.unwrap(), [network.as_str()]);
-    let refused = registry.claim(claim(&second), KIND).await.unwrap();
+    let refused = registry.claim(claim(&second)).await.unwrap();
     assert_eq!(refused, Err(ClaimError::Suspended(network.clone())));
-    assert_eq!(addresses(registry.claim(claim(&first), KIND).await.unwrap()), got("10.0.0.8"));
-    registry.release(first.clone(), KIND).await.unwrap();
+    assert_eq!(addresses(registry.claim(claim(&first)).await.unwrap()), got("10.0.0.8"));
+    registry.release(first.clone()).await.unwrap();
     registry.resize(Vec::new(), BTreeSet::new()).await.unwrap();
     assert_eq!(names().await.unwrap(), [] as [&str; 0]);
-    let refused = registry.claim(claim(&second), KIND).await.unwrap();
+    let refused = registry.claim(claim(&second)).await.unwrap();
     assert_eq!(refused, Err(ClaimError::UnknownPool(network.clone())));
 }
 
@@ -135,7 +140,7 @@ pub async fn a_refused_change_of_a_pool_does_not_hinder_the_others(cluster: &Clu
     let (registry, _served) = owner(cluster.controller());
     let used = pool(&network, &["10.0.0.8/30"]);
     registry.resize(vec![used], BTreeSet::new()).await.unwrap();
-    registry.claim(claim(&machine(&network, 0)), KIND).await.unwrap().unwrap();
+    registry.claim(claim(&machine(&network, 0))).await.unwrap().unwrap();
     let changed = PoolSpec { interface: Some("eno102".to_owned()), ..pool_spec(&network, &["10.0.0.8/30"]) };
     let changed = changed.check(Some("clusters"), "workers").0.unwrap();
     let other = pool(&network, &["10.0.1.8/30"]).with_name("clusters/other".to_owned());
@@ -148,9 +153,9 @@ pub async fn a_refused_change_of_a_pool_does_not_hinder_the_others(cluster: &Clu
     };
     assert_eq!(refused, [("clusters/workers".to_owned(), error)]);
     let request = |pool: &str| Claim { requests: vec![Request::of(pool)], ..claim(&machine(&network, 1)) };
-    let refused = registry.claim(request("clusters/workers"), KIND).await.unwrap();
+    let refused = registry.claim(request("clusters/workers")).await.unwrap();
     assert_eq!(refused, Err(ClaimError::Suspended("clusters/workers".to_owned())));
-    assert_eq!(addresses(registry.claim(request("clusters/other"), KIND).await.unwrap()), got("10.0.1.8"));
+    assert_eq!(addresses(registry.claim(request("clusters/other")).await.unwrap()), got("10.0.1.8"));
 }
 
 pub async fn an_adopted_record_is_a_lease_of_its_claimant(cluster: &Cluster) {
@@ -166,9 +171,9 @@ pub async fn an_adopted_record_is_a_lease_of_its_claimant(cluster: &Cluster) {
         addresses: vec!["10.0.0.9/16".parse().unwrap()],
         source: "IPAddress clusters/worker-0".to_owned(),
     };
-    let adoption = registry.adopt(vec![record], KIND).await.unwrap();
+    let adoption = registry.adopt(vec![record]).await.unwrap();
     assert_eq!((adoption.adopted, adoption.known, adoption.mismatches), (1, 0, Vec::new()));
-    assert_eq!(addresses(registry.claim(claim(&machine), KIND).await.unwrap()), got("10.0.0.9"));
+    assert_eq!(addresses(registry.claim(claim(&machine)).await.unwrap()), got("10.0.0.9"));
     let kinds: BTreeMap<String, HolderKind> = Api::<StaticIPLease>::all(cluster.client())
         .get(&name(&network, "10.0.0.9"))
         .await

@@ -208,7 +208,8 @@ pub(super) fn claimant(row: &Row<'_>, at: usize) -> rusqlite::Result<Claimant> {
 }
 
 pub(super) fn machine(row: &Row<'_>, at: usize) -> rusqlite::Result<Machine> {
-    Ok(Machine { namespace: row.get(at)?, name: row.get(at + 1)?, uid: row.get(at + 2)? })
+    let (namespace, name, uid): (String, String, String) = (row.get(at)?, row.get(at + 1)?, row.get(at + 2)?);
+    Ok(Machine::new(namespace, name, uid))
 }
 
 pub(super) fn reading(source: rusqlite::Error) -> LedgerError {

@@ -103,7 +103,7 @@ fn set_finalizers(finalizers: &[&str]) -> Step {
 }
 
 fn holder(uid: &str) -> Machine {
-    Machine { namespace: "n".to_owned(), name: "a.net1".to_owned(), uid: uid.to_owned() }
+    Machine::new("n", "a.net1", uid).of_kind(HolderKind::IpamClaim)
 }
 
 fn request(addresses: &[&str]) -> Step {

@@ -21,7 +21,7 @@ fn decisions_concern_only_the_machine(valid: &Value, view: impl Fn(crate::cluste
                 let is_inside = |address: &IpNetwork| network.contains(address.ip()) && address.prefix() == 16;
                 assert!(!hold.addresses.is_empty() && hold.addresses.iter().all(is_inside), "{hold:?}");
             }
-            Step::Claim(claim, _) => assert!(is_labelled(&claim.machine), "{claim:?}"),
+            Step::Claim(claim) => assert!(is_labelled(&claim.machine), "{claim:?}"),
             Step::ReadMachine(machine) => assert_eq!(machine.name, "w"),
             Step::ReadOtherSecret(_) | Step::ReadSecret | Step::ReadInstance | Step::Wait | Step::Report(_) => {}
             Step::ReadAddress(name) | Step::PatchAddress(name, _) => assert!(is_object_name(&name), "{name:?}"),
@@ -29,7 +29,7 @@ fn decisions_concern_only_the_machine(valid: &Value, view: impl Fn(crate::cluste
             Step::CreateClaim(claim) => assert_eq!(claim["metadata"]["name"], "w-eno101"),
             Step::PatchVm(..) | Step::AnnotateVm(_) => {}
             Step::PatchMachine(_) | Step::PatchStatus(_) | Step::Retry(_) => {}
-            Step::Withdraw(machine) | Step::Prove(machine, _) => assert!(is_own(&machine), "{machine:?}"),
+            Step::Withdraw(machine) | Step::Prove(machine) => assert!(is_own(&machine), "{machine:?}"),
             step => panic!("{step:?}"),
         }
     });
