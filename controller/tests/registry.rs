@@ -8,15 +8,15 @@ use glowplug::host::claim::{Claimant, Conflict, Machine, Record};
 use glowplug::host::records::Inventory;
 use glowplug_controller::kinds::lease_name::lease_name;
 use glowplug_controller::kinds::pool::{AddressesFrom, HolderKind, PoolSpec, StaticIPLease};
-use glowplug_controller::ledger::types::Stopped;
+use glowplug_controller::ledger::types::{Answer, Stopped};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
 use crate::support::leader::{self, claim, owner, pool, pool_spec, stored};
-use crate::support::server::{Fault, Server};
+use crate::support::server::{Call, Fault, Server};
 use crate::support::{is_lease_write, soak, start_server};
 
 const NETWORK: &str = "infra/vlan10";
@@ -40,6 +40,90 @@ fn fault(server: &Server, fault: Fault, mut count: usize) {
 
 fn row(address: &str, holder: &str, is_released: bool) -> (String, String, bool) {
     (address.to_owned(), holder.to_owned(), is_released)
+}
+
+/// Answers with a status to the writes of leases for which `is_refused` is true.
+fn refuse(server: &Server, code: u16, is_refused: impl Fn(&Call) -> bool + Send + 'static) {
+    server.set_faults(move |call| match is_lease_write(call) && is_refused(call) {
+        true => Fault::Status(code),
+        false => Fault::None,
+    });
+}
+
+/// The addresses of an answer, or the error.
+fn texts(answers: &[Answer]) -> Vec<String> {
+    let text = |answer: &Answer| match answer {
+        Ok(allocations) => allocations[0].addresses[0].to_string(),
+        Err(error) => error.to_string(),
+    };
+    answers.iter().map(text).collect()
+}
+
+#[tokio::test]
+async fn a_policy_that_denies_one_holder_keeps_no_other_claim_waiting() {
+    for code in [400, 403, 413, 422] {
+        let (server, cluster) = start_server().await;
+        let (registry, _served) = owner(cluster.controller());
+        registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+        refuse(&server, code, |call| call.body["spec"]["holder"]["name"] == "worker-0");
+        let group: Vec<_> = (0..3).map(|n| claim(&machine(NETWORK, n))).collect();
+        let answers = texts(&registry.claim_all(group).await.unwrap());
+        assert!(answers[0].starts_with("the lease cannot be recorded: "), "{answers:?}");
+        assert_eq!(answers[1..], ["10.0.0.9/16", "10.0.0.10/16"]);
+        assert!(*registry.works().borrow(), "a refusal is no failure of the API server");
+        server.clear_faults();
+        let answer = loop {
+            match registry.claim(claim(&machine(NETWORK, 0))).await.unwrap() {
+                Ok(answer) => break answer,
+                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
+            }
+        };
+        assert_eq!(texts(&[Ok(answer)]), ["10.0.0.8/16"]);
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_the_server_refuses_to_change_costs_its_address_only() {
+    let (server, cluster) = start_server().await;
+    let (registry, _served) = owner(cluster.controller());
+    registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+    registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
+    registry.release(machine(NETWORK, 0)).await.unwrap();
+    let poison = leader::name(NETWORK, "10.0.0.8");
+    refuse(&server, 422, move |call| call.name.as_ref() == Some(&poison));
+    let group: Vec<_> = (1..3).map(|n| claim(&machine(NETWORK, n))).collect();
+    assert_eq!(texts(&registry.claim_all(group).await.unwrap()), ["10.0.0.10/16", "10.0.0.9/16"]);
+    // The next leader finds the same lease.
+    let (next, _served) = owner(cluster.controller());
+    next.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+    assert_eq!(texts(&[next.claim(claim(&machine(NETWORK, 3))).await.unwrap()]), ["10.0.0.11/16"]);
+    let stored = stored(cluster.client(), NETWORK).await;
+    assert!(stored.contains(&row("10.0.0.8", "worker-0", true)), "{stored:?}");
+}
+
+#[tokio::test]
+async fn a_release_that_the_server_refuses_keeps_the_address_and_stops_no_other_release() {
+    let (server, cluster) = start_server().await;
+    let (registry, _served) = owner(cluster.controller());
+    registry.resize(vec![pool(NETWORK, &["10.0.0.8/31"])], BTreeSet::new()).await.unwrap();
+    for n in 0..2 {
+        registry.claim(claim(&machine(NETWORK, n))).await.unwrap().unwrap();
+    }
+    refuse(&server, 403, |call| call.body["spec"]["holder"]["name"] == "worker-0");
+    assert_eq!(registry.release(machine(NETWORK, 0)).await.unwrap(), []);
+    assert_eq!(registry.release(machine(NETWORK, 1)).await.unwrap(), ["10.0.0.9/16".parse().unwrap()]);
+    assert_eq!(texts(&[registry.claim(claim(&machine(NETWORK, 2))).await.unwrap()]), ["10.0.0.9/16"]);
+    assert!(registry.holders().await.unwrap().contains(&machine(NETWORK, 0)));
+    // The address is released as soon as the server accepts it, here because the lease has changed.
+    server.clear_faults();
+    let leases: Api<StaticIPLease> = Api::all(cluster.client());
+    let change = Patch::Merge(json!({"metadata": {"labels": {"changed": "true"}}}));
+    leases.patch(&leader::name(NETWORK, "10.0.0.8"), &PatchParams::default(), &change).await.unwrap();
+    while registry.holders().await.unwrap().contains(&machine(NETWORK, 0)) {
+        tokio::task::yield_now().await;
+    }
+    let rows = [row("10.0.0.8", "worker-0", true), row("10.0.0.9", "worker-2", false)];
+    assert_eq!(stored(cluster.client(), NETWORK).await, rows);
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ mod occupy;
 mod pool_state;
 mod pools;
 mod queue;
+mod refusals;
 mod serve;
 mod state;
 #[cfg(test)]

@@ -60,7 +60,8 @@ pub trait Transaction {
     ///
     /// # Errors
     ///
-    /// [`LedgerError::Held`] when another claimant holds an address, or another error when the store cannot be written.
+    /// [`LedgerError::Held`] when another claimant holds an address, [`LedgerError::Refused`] when the store refuses some
+    /// leases for good, or another error when the store cannot be written.
     fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError>;
 }
 
@@ -79,6 +80,8 @@ pub enum LedgerError {
     UnknownNetwork(String),
     /// The store has content that this program did not write. The string describes the damage.
     Damaged(String),
+    /// The store refuses some of the writes, and would refuse them again. The other changes may be stored.
+    Refused(Vec<RefusedWrite>),
     /// The store failed.
     Store {
         /// The operation that failed, as a gerund: `writing the copy of the ledger`.
@@ -86,6 +89,19 @@ pub enum LedgerError {
         /// The error of the store.
         source: Box<dyn Error + Send + Sync>,
     },
+}
+
+/// A write of a lease that a store refuses.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RefusedWrite {
+    /// Name of the network.
+    pub network: Arc<str>,
+    /// The address of the lease.
+    pub address: IpAddr,
+    /// Whether the store had no lease of the address. Then its claimant is refused, else the address.
+    pub is_new: bool,
+    /// Why the store refuses the write.
+    pub reason: String,
 }
 
 /// A ledger in memory, for tests and for callers that persist leases themselves.
@@ -193,6 +209,10 @@ impl fmt::Display for LedgerError {
                 write!(f, "{address} of network {network:?} is held by another claimant")
             }
             Self::UnknownNetwork(network) => write!(f, "the ledger has no pool of network {network:?}"),
+            Self::Refused(writes) => {
+                let reasons = writes.iter().map(|write| format!("{}: {}", write.address, write.reason));
+                write!(f, "the ledger refuses leases: {}", reasons.collect::<Vec<_>>().join("; "))
+            }
             Self::Damaged(what) => write!(f, "the ledger is damaged: {what}"),
             Self::Store { doing, .. } => f.write_str(doing),
         }

@@ -9,8 +9,8 @@ use ipnetwork::IpNetwork;
 use jiff::Timestamp;
 
 use super::allocator::{Adoption, Allocator, ClaimError, PoolError, Rename, Resized};
-use super::change::Journal;
-use super::claim::{Allocation, Claim, Claimant, Conflict, Machine, Record};
+use super::change::{Change, Journal};
+use super::claim::{Allocation, Claim, Claimant, Conflict, Lease, Machine, Record};
 use super::ledger::{Ledger, LedgerError};
 use super::pool::Pool;
 
@@ -55,6 +55,10 @@ pub struct Registry<L> {
     ledger: L,
     allocator: Allocator,
 }
+
+/// Largest number of decisions that are made again because the ledger refused leases. Each of them sets at least one
+/// address or machine aside.
+const ROUNDS: usize = 100;
 
 /// Result of several claims.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -161,8 +165,9 @@ impl<L: Ledger> Registry<L> {
         machines: impl IntoIterator<Item = &'m Machine>,
         now: Timestamp,
     ) -> Result<Released, LedgerError> {
+        let machines: Vec<&Machine> = machines.into_iter().collect();
         self.write(|allocator, journal| {
-            let held = machines.into_iter().flat_map(|machine| allocator.release(machine, now, journal)).collect();
+            let held = machines.iter().flat_map(|machine| allocator.release(machine, now, journal)).collect();
             Released { held, served: allocator.serve(now, journal) }
         })
     }
@@ -186,9 +191,8 @@ impl<L: Ledger> Registry<L> {
     ///
     /// The ledger failed, and the machines still wait.
     pub fn withdraw<'m>(&mut self, machines: impl IntoIterator<Item = &'m Machine>) -> Result<(), LedgerError> {
-        self.write(|allocator, journal| {
-            machines.into_iter().for_each(|machine| allocator.withdraw(machine, journal));
-        })
+        let machines: Vec<&Machine> = machines.into_iter().collect();
+        self.write(|allocator, journal| machines.iter().for_each(|machine| allocator.withdraw(machine, journal)))
     }
 
     /// Serves waiting machines from addresses whose reuse delay is over.
@@ -221,8 +225,8 @@ impl<L: Ledger> Registry<L> {
         renames: &[Rename],
         now: Timestamp,
     ) -> Result<Resized, ResizeError> {
-        let pools = pools.into_iter().collect();
-        let resized = self.write(|allocator, journal| allocator.resize(pools, renames, now, journal));
+        let pools: Vec<Pool> = pools.into_iter().collect();
+        let resized = self.write(|allocator, journal| allocator.resize(pools.clone(), renames, now, journal));
         resized.map_err(ResizeError::Ledger)?.map_err(ResizeError::Refused)
     }
 
@@ -258,7 +262,8 @@ impl<L: Ledger> Registry<L> {
         records: impl IntoIterator<Item = Record>,
         now: Timestamp,
     ) -> Result<Adoption, LedgerError> {
-        self.write(|allocator, journal| allocator.adopt(records, now, journal))
+        let records: Vec<Record> = records.into_iter().collect();
+        self.write(|allocator, journal| allocator.adopt(records.iter().cloned(), now, journal))
     }
 
     /// Leases exactly these addresses to a claimant, for its interface on the network of an external pool (see
@@ -308,9 +313,10 @@ impl<L: Ledger> Registry<L> {
         addresses: impl IntoIterator<Item = (IpAddr, Option<String>, Conflict)>,
         now: Timestamp,
     ) -> Result<(), LedgerError> {
+        let addresses: Vec<_> = addresses.into_iter().collect();
         self.write(|allocator, journal| {
-            for (address, network, conflict) in addresses {
-                allocator.set_aside(address, network.as_deref(), conflict, now, journal);
+            for (address, network, conflict) in &addresses {
+                allocator.set_aside(*address, network.as_deref(), conflict.clone(), now, journal);
             }
         })
     }
@@ -351,18 +357,44 @@ impl<L: Ledger> Registry<L> {
         self.ledger
     }
 
-    fn write<T>(&mut self, decide: impl FnOnce(&mut Allocator, &mut Journal) -> T) -> Result<T, LedgerError> {
-        let mut transaction = self.ledger.begin()?;
-        self.allocator.learn(transaction.catch_up()?);
-        let mut journal = Journal::default();
-        let answer = decide(&mut self.allocator, &mut journal);
-        if !journal.changes().is_empty()
-            && let Err(error) = transaction.commit(journal.changes())
-        {
+    /// Decides and commits. If the ledger refuses some of the leases for good, decides again without the refused addresses
+    /// and machines, so that a refusal concerns nobody else.
+    fn write<T>(&mut self, mut decide: impl FnMut(&mut Allocator, &mut Journal) -> T) -> Result<T, LedgerError> {
+        let mut rounds = 0;
+        loop {
+            let mut transaction = self.ledger.begin()?;
+            self.allocator.learn(transaction.catch_up()?);
+            let mut journal = Journal::default();
+            let answer = decide(&mut self.allocator, &mut journal);
+            if journal.changes().is_empty() {
+                return Ok(answer);
+            }
+            let Err(error) = transaction.commit(journal.changes()) else {
+                for change in journal.changes() {
+                    if let Change::Lease { lease: Some(lease), .. } = change {
+                        self.allocator.note_recorded(&lease.claimant.machine);
+                    }
+                }
+                return Ok(answer);
+            };
+            let refused = match &error {
+                LedgerError::Refused(refused) if rounds < ROUNDS => refused.clone(),
+                _ => Vec::new(),
+            };
+            let leases = |allocator: &Allocator| -> Vec<Option<Lease>> {
+                refused.iter().map(|write| allocator.lease(&write.network, write.address).cloned()).collect()
+            };
+            let after = leases(&self.allocator);
             self.allocator.undo(journal);
-            return Err(error);
+            if refused.is_empty() {
+                return Err(error);
+            }
+            let before = leases(&self.allocator);
+            for (write, (before, after)) in refused.iter().zip(before.iter().zip(&after)) {
+                self.allocator.note_refusal(write, before.as_ref(), after.as_ref());
+            }
+            rounds += 1;
         }
-        Ok(answer)
     }
 }
 
@@ -416,12 +448,13 @@ impl Error for RegistryError {
 pub(super) mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
+    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
     use crate::host::change::{Change, Update};
     use crate::host::claim::{HolderKind, Request};
-    use crate::host::ledger::{MemoryLedger, Transaction};
+    use crate::host::ledger::{MemoryLedger, RefusedWrite, Transaction};
     use crate::host::pool::tests::pool;
 
     pub(in crate::host) fn at(milliseconds: u64) -> Timestamp {
@@ -570,5 +603,139 @@ pub(super) mod tests {
         assert_eq!(names(&served), ["b"]);
         assert_eq!(served[0].addresses[0].to_string(), "10.0.0.8/24");
         assert_eq!(registry.state().unwrap().waiters(), [] as [&Claim; 0]);
+    }
+
+    /// A ledger that refuses leases by a rule, and stores no lease of a commit with a refused one.
+    #[derive(Debug)]
+    struct Refuses {
+        stored: MemoryLedger,
+        known: BTreeSet<IpAddr>,
+        rule: Rc<Cell<fn(IpAddr, &Lease) -> bool>>,
+    }
+
+    impl Refuses {
+        fn registry(pool: Pool) -> (Registry<Self>, Rc<Cell<fn(IpAddr, &Lease) -> bool>>) {
+            let rule: Rc<Cell<fn(IpAddr, &Lease) -> bool>> = Rc::new(Cell::new(|_, _| false));
+            let ledger = Self { stored: MemoryLedger::default(), known: BTreeSet::new(), rule: Rc::clone(&rule) };
+            let mut registry = Registry::open(ledger).unwrap();
+            registry.resize([pool], &[], at(0)).unwrap();
+            (registry, rule)
+        }
+    }
+
+    impl Ledger for Refuses {
+        fn catch_up(&mut self) -> Result<Update, LedgerError> {
+            Ledger::catch_up(&mut self.stored)
+        }
+
+        fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError> {
+            Ok(Box::new(self))
+        }
+    }
+
+    impl Transaction for &mut Refuses {
+        fn catch_up(&mut self) -> Result<Update, LedgerError> {
+            Ledger::catch_up(*self)
+        }
+
+        fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError> {
+            let mut refused = Vec::new();
+            for change in changes {
+                if let Change::Lease { network, address, lease: Some(lease) } = change
+                    && self.rule.get()(*address, lease)
+                {
+                    let (network, is_new) = (Arc::clone(network), !self.known.contains(address));
+                    refused.push(RefusedWrite { network, address: *address, is_new, reason: "denied".to_owned() });
+                }
+            }
+            if !refused.is_empty() {
+                return Err(LedgerError::Refused(refused));
+            }
+            for change in changes {
+                if let Change::Lease { address, .. } = change {
+                    self.known.insert(*address);
+                }
+            }
+            Box::new(&mut self.stored).commit(changes)
+        }
+    }
+
+    fn texts(claimed: &Claimed) -> Vec<String> {
+        let text = |answer: &Result<Vec<Allocation>, ClaimError>| match answer {
+            Ok(allocations) => allocations[0].addresses[0].to_string(),
+            Err(error) => error.to_string(),
+        };
+        claimed.answers.iter().map(text).collect()
+    }
+
+    #[test]
+    fn a_machine_whose_lease_is_refused_waits_alone_and_is_tried_again() {
+        let (mut registry, rule) = Refuses::registry(one_address("one", "10.0.0.8/30"));
+        rule.set(|_, lease| lease.claimant.machine.name == "a");
+        let group = ["a", "b", "c"].map(|name| claim(name, 0));
+        let denied = "the lease cannot be recorded: denied";
+        let answers = registry.claim_all(&group, at(1)).unwrap();
+        assert_eq!(texts(&answers), [denied, "10.0.0.8/24", "10.0.0.9/24"]);
+        rule.set(|_, _| false);
+        // The ledger is not asked during the pause.
+        assert_eq!(texts(&registry.claim_all(&group[..1], at(2000)).unwrap()), [denied]);
+        assert_eq!(texts(&registry.claim_all(&group[..1], at(2001)).unwrap()), ["10.0.0.10/24"]);
+    }
+
+    #[test]
+    fn the_pause_of_a_refused_machine_grows_to_five_minutes() {
+        let (mut registry, rule) = Refuses::registry(one_address("one", "10.0.0.8/30"));
+        rule.set(|_, lease| lease.claimant.machine.name == "a");
+        let (mut now, mut pauses) = (0, Vec::new());
+        for _ in 0..10 {
+            registry.claim(&claim("a", 0), at(now)).unwrap_err();
+            let machine = claim("a", 0).machine;
+            let until = registry.allocator.denied_until(&machine).unwrap().as_second();
+            pauses.push(until - i64::try_from(now).unwrap() / 1000);
+            now = u64::try_from(until).unwrap() * 1000;
+        }
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
+    }
+
+    #[test]
+    fn an_address_whose_lease_cannot_change_is_set_aside_for_five_minutes() {
+        let (mut registry, rule) = Refuses::registry(one_address("one", "10.0.0.8/30"));
+        registry.claim(&claim("a", 0), at(1)).unwrap();
+        registry.release(&claim("a", 0).machine, at(2)).unwrap();
+        rule.set(|address, _| address.to_string() == "10.0.0.8");
+        assert_eq!(texts(&registry.claim_all(&[claim("b", 0)], at(3)).unwrap()), ["10.0.0.9/24"]);
+        rule.set(|_, _| false);
+        assert_eq!(texts(&registry.claim_all(&[claim("c", 0)], at(300_002)).unwrap()), ["10.0.0.10/24"]);
+        assert_eq!(texts(&registry.claim_all(&[claim("d", 0)], at(300_003)).unwrap()), ["10.0.0.8/24"]);
+    }
+
+    #[test]
+    fn a_refused_machine_takes_no_second_address_out_of_use() {
+        let (mut registry, rule) = Refuses::registry(one_address("one", "10.0.0.8/29"));
+        for name in ["a", "b", "c"] {
+            registry.claim(&claim(name, 0), at(1)).unwrap();
+        }
+        for name in ["a", "b", "c"] {
+            registry.release(&claim(name, 0).machine, at(2)).unwrap();
+        }
+        rule.set(|_, lease| lease.claimant.machine.name == "denied" && lease.released.is_none());
+        let group = ["denied", "e", "f"].map(|name| claim(name, 0));
+        let answers = registry.claim_all(&group, at(3)).unwrap();
+        assert_eq!(texts(&answers), ["the lease cannot be recorded: denied", "10.0.0.9/24", "10.0.0.10/24"]);
+    }
+
+    #[test]
+    fn a_release_that_is_refused_keeps_the_address_with_its_holder() {
+        let (mut registry, rule) = Refuses::registry(one_address("one", "10.0.0.8/31"));
+        let machines = ["a", "b"].map(|name| claim(name, 0).machine);
+        registry.claim_all(&["a", "b"].map(|name| claim(name, 0)), at(1)).unwrap();
+        rule.set(|address, _| address.to_string() == "10.0.0.8");
+        let released = registry.release_all(&machines, at(2)).unwrap();
+        assert_eq!(names(&released.held), ["b"]);
+        let held: Vec<Machine> =
+            registry.state().unwrap().leases().map(|(_, _, lease)| lease.claimant.machine.clone()).collect();
+        assert_eq!(held, machines[..1]);
+        rule.set(|_, _| false);
+        assert_eq!(registry.release(&machines[0], at(300_002)).unwrap().held.len(), 1);
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures::{StreamExt as _, stream};
 use glowplug::host::change::{Change, Update};
 use glowplug::host::claim::{Claimant, Lease, Machine};
-use glowplug::host::ledger::{Ledger, LedgerError, Transaction};
+use glowplug::host::ledger::{Ledger, LedgerError, RefusedWrite, Transaction};
 use glowplug::host::pool::Pool;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
@@ -39,6 +39,9 @@ use crate::metrics::Metrics;
 const IN_FLIGHT: usize = 32;
 /// Timeout of a request and of each event of the first list.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Time between two attempts to write a lease that the API server refuses.
+const REFUSAL: Duration = Duration::from_secs(300);
 
 /// The leases of a cluster.
 #[derive(Debug)]
@@ -76,6 +79,8 @@ struct Known {
     version: u64,
     /// The last readable version of the lease. `None` when the object does not exist.
     spec: Option<LeaseSpec>,
+    /// Before this time the deleted lease of a holder is not written again, because the API server has refused it.
+    denied_until: Option<Instant>,
 }
 
 /// A lease to write.
@@ -97,6 +102,8 @@ enum Outcome {
     Done(Option<Object>),
     /// Another version of the object is stored, or, with `None`, the object does not exist.
     Refused(Option<Object>),
+    /// The API server refuses the write, and would refuse it again. The text is its reason.
+    Denied(String),
     /// The request failed. `is_doubtful`: the API server may have stored the object.
     Failed { error: kube::Error, is_doubtful: bool },
     /// The API server did not respond in time.
@@ -232,6 +239,7 @@ impl ApiLedger {
             return None;
         }
         known.version = version;
+        known.denied_until = None;
         self.lost.remove(&name);
         let lease = match read(object, address, &network) {
             Ok((spec, lease)) => {
@@ -299,7 +307,9 @@ impl ApiLedger {
     fn restore(&mut self) {
         let mut writes = Vec::new();
         for name in &self.lost {
-            let spec = self.known.get(name).and_then(|known| known.spec.clone());
+            let known =
+                self.known.get(name).filter(|known| known.denied_until.is_none_or(|until| until <= Instant::now()));
+            let spec = known.and_then(|known| known.spec.clone());
             if let (Some(spec), Some((address, network))) = (spec, parse_lease_name(name)) {
                 tracing::error!(name, "a StaticIPLease of a machine was deleted; it is written again");
                 writes.push(Write {
@@ -320,6 +330,10 @@ impl ApiLedger {
                 }
                 Outcome::Failed { error, .. } => {
                     tracing::warn!(name = write.name, %error, "could not write a lease again")
+                }
+                Outcome::Denied(reason) => {
+                    tracing::warn!(name = write.name, reason, "the API server refuses a lease of a machine");
+                    self.known.entry(write.name).or_default().denied_until = Some(Instant::now() + REFUSAL);
                 }
                 Outcome::Unanswered => tracing::warn!(name = write.name, "could not write a lease again: no answer"),
             }
@@ -402,7 +416,7 @@ impl ApiLedger {
         // If something fails, the allocator undoes all changes. The next update then reports the changes that were
         // stored nevertheless.
         let (mut decided, mut others) = (Vec::new(), Vec::new());
-        let (mut held, mut failed) = (None, None);
+        let (mut held, mut failed, mut denied) = (None, None, Vec::new());
         for (write, outcome) in self.write(writes) {
             match outcome {
                 Outcome::Done(None) => {
@@ -418,6 +432,11 @@ impl ApiLedger {
                     self.report_object(&object);
                     let (network, address) = (write.network.to_string(), write.address);
                     held.get_or_insert(LedgerError::Held { network, address });
+                }
+                Outcome::Denied(reason) => {
+                    tracing::warn!(name = write.name, reason, "the API server refuses a lease; it is set aside");
+                    let Write { network, address, version, .. } = write;
+                    denied.push(RefusedWrite { network, address, is_new: version.is_none(), reason });
                 }
                 Outcome::Refused(None) => {
                     self.doubtful.insert(write.name);
@@ -435,7 +454,8 @@ impl ApiLedger {
                 }
             }
         }
-        if let Some(error) = held.or(failed) {
+        let denied = Some(denied).filter(|denied| !denied.is_empty()).map(LedgerError::Refused);
+        if let Some(error) = failed.or(held).or(denied) {
             self.unreported.append(&mut decided);
             self.unreported.append(&mut others);
             return Err(error);
@@ -512,6 +532,18 @@ impl Write {
                 Ok(object) => Outcome::Refused(object),
                 Err(error) => Outcome::Failed { error, is_doubtful: true },
             },
+            Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 413 | 422) => {
+                if self.version.is_some() {
+                    return Outcome::Denied(status.message);
+                }
+                // The address is free if it has no lease. Another leader may have been faster.
+                match api.get_opt(&self.name).await {
+                    Ok(Some(object)) if self.is_done_by(&object) => Outcome::Done(Some(object)),
+                    Ok(None) => Outcome::Denied(status.message),
+                    Ok(object) => Outcome::Refused(object),
+                    Err(error) => Outcome::Failed { error, is_doubtful: true },
+                }
+            }
             Err(error) => {
                 let is_doubtful = !matches!(&error, kube::Error::Api(status) if status.code < 500);
                 Outcome::Failed { error, is_doubtful }

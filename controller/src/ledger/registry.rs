@@ -69,6 +69,8 @@ struct Claims {
 /// The thread that owns the registry.
 struct Owner {
     registry: Registry<ApiLedger>,
+    /// Objects that are gone, and that hold addresses because the API server has refused their release.
+    unreleased: BTreeSet<Machine>,
     learned: Learned,
     metrics: Arc<Metrics>,
     link: Link,
@@ -150,7 +152,8 @@ impl RegistryHandle {
     /// Releases everything that an object holds or waits for, and returns the released addresses. The object must be gone:
     /// others may get its addresses before this returns.
     ///
-    /// An object of another kind keeps its addresses, even if a user has written the same UID into it.
+    /// An object of another kind keeps its addresses, even if a user has written the same UID into it. An address whose
+    /// release the API server refuses stays with the object, and is released later.
     ///
     /// # Errors
     ///
@@ -158,6 +161,9 @@ impl RegistryHandle {
     pub async fn release(&self, machine: Machine) -> Result<Vec<IpNetwork>, Stopped> {
         self.write(move |owner| {
             let released = owner.registry.release(&machine, Timestamp::now())?;
+            if owner.registry.state()?.leases_of(&machine).next().is_some() {
+                owner.unreleased.insert(machine.clone());
+            }
             owner.announce(released.served);
             Ok(released.held.into_iter().flat_map(|allocation| allocation.addresses).collect())
         })
@@ -402,7 +408,7 @@ impl Owner {
             Ok((Registry::open(ledger)?, learned))
         };
         let (registry, learned) = repeat(&mut link, |link| link, open)?;
-        Some(Self { registry, learned, metrics, link })
+        Some(Self { registry, unreleased: BTreeSet::new(), learned, metrics, link })
     }
 
     /// Runs commands until every handle is dropped.
@@ -454,9 +460,21 @@ impl Owner {
     fn serve(&mut self) -> Option<()> {
         let served = self.repeat(|owner| owner.registry.serve(Timestamp::now()))?;
         self.announce(served);
+        if !self.unreleased.is_empty() {
+            let served = self.repeat(Self::release_again)?;
+            self.announce(served);
+        }
         self.learned.take().into_iter().for_each(|machine| self.tell(machine));
         self.link.note_change();
         Some(())
+    }
+
+    /// Releases the addresses whose release the API server has refused. Nothing is sent before it may accept the release.
+    fn release_again(&mut self) -> Result<Vec<Allocation>, LedgerError> {
+        let served = self.registry.release_all(&self.unreleased, Timestamp::now())?.served;
+        let state = self.registry.state()?;
+        self.unreleased.retain(|machine| state.leases_of(machine).next().is_some());
+        Ok(served)
     }
 
     fn resize(

@@ -188,6 +188,12 @@ impl Allocator {
             }
             None => {}
         }
+        // Nobody gets the address before the machine is gone. The next adoption of the record may succeed.
+        if state.is_refused(address) || self.check_denied(machine).is_err() {
+            self.add_conflict(&network, address, origin, journal);
+            return Outcome::Refused;
+        }
+        let state = self.networks.entry(Arc::clone(&network)).or_default();
         if let Some((_, held)) = held.first() {
             let other_network = known.map(|known| Problem::OtherNetwork(known.to_string()));
             problems.push(other_network.unwrap_or(Problem::OtherAddress(*held)));
@@ -292,6 +298,11 @@ impl Allocator {
             }
             let state = self.networks.get(&network);
             if state.and_then(|state| state.held_at(named)).is_none() {
+                self.check_denied(&claimant.machine)?;
+                if state.is_some_and(|state| state.is_refused(named)) {
+                    let reason = format!("the ledger refused to change the lease of {named}");
+                    return Err(ClaimError::NotRecorded { reason });
+                }
                 let lease = Lease {
                     claimant: Arc::clone(&claimant),
                     pool: Arc::clone(&name),

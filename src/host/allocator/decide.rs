@@ -62,6 +62,8 @@ impl Allocator {
         for (network, address) in self.paths.get(machine).cloned().unwrap_or_default() {
             let Some(state) = self.networks.get(&network) else { continue };
             let lease = state.held_at(address).filter(|lease| lease.claimant.machine == *machine).cloned();
+            // The ledger does not record the release of such an address. A later release may succeed.
+            let lease = lease.filter(|_| !state.is_refused(address));
             for interface in state.conflicts_of(address, machine) {
                 let claimant = Arc::new(Claimant { machine: machine.clone(), interface });
                 let network = Arc::clone(&network);
@@ -79,6 +81,7 @@ impl Allocator {
         }
         self.withdraw(machine, journal);
         self.note_seen(machine, journal);
+        self.note_recorded(machine);
         allocations(held)
     }
 
@@ -101,6 +104,9 @@ impl Allocator {
             held.map(|(network, address, lease)| (Arc::clone(network), address, lease.clone())).collect();
         let mut released = Vec::new();
         for (network, address, lease) in doubles {
+            if self.is_refused(&network, address) {
+                continue;
+            }
             released.push((Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
             let lease = Some(Lease { released: Some(self.now), reuse_after: None, ..lease });
             self.decide(Change::Lease { network, address, lease }, journal);
@@ -134,6 +140,9 @@ impl Allocator {
     /// Allocates every address that a claim lacks. After a refusal nothing is allocated.
     pub(super) fn allocate(&mut self, claim: &Claim, journal: &mut Journal) -> Result<(), Refusal> {
         let Wants { lacks, moves } = self.wants(claim).map_err(Refusal::Other)?;
+        if !lacks.is_empty() {
+            self.check_denied(&claim.machine).map_err(Refusal::Other)?;
+        }
         let begin = journal.changes().len();
         for want in lacks {
             match self.pick(&want, claim) {
@@ -264,6 +273,10 @@ impl Allocator {
         if let Some(by) = holder.or_else(|| network.conflict_at(named, |_| true)) {
             return Err(ClaimError::Taken { named, by });
         }
+        if network.is_refused(named) {
+            let reason = format!("the ledger refused to change the lease of {named}");
+            return Err(ClaimError::NotRecorded { reason });
+        }
         // The delay protects other machines. A machine that is made again gets the address that the pool keeps for it.
         let is_kept = state.pre_allocated(machine, want.family) == Some(named);
         let last = network.lease(named).map(|lease| &lease.claimant.machine);
@@ -283,7 +296,10 @@ impl Allocator {
             let is_own = is_namesake(&lease.claimant.machine, machine)
                 && lease.claimant.interface == state.pool().interface
                 && Family::of(*address) == want.family;
-            let is_free = is_own && state.offered().offers(*address) && !network.has_conflict(*address);
+            let is_free = is_own
+                && state.offered().offers(*address)
+                && !network.has_conflict(*address)
+                && !network.is_refused(*address);
             Some((lease.released?, *address)).filter(|_| is_free)
         });
         // The address released last wins. Of two addresses released at the same time, the lower one wins.

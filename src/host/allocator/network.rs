@@ -20,6 +20,8 @@ pub(super) struct Network {
     conflicts: BTreeMap<IpAddr, BTreeMap<Machine, BTreeMap<InterfaceName, Arc<str>>>>,
     // Reuse delays that are not over: the end, and the address.
     delays: BTreeSet<(Timestamp, IpAddr)>,
+    // Addresses whose lease the ledger refuses to change, and until when.
+    refused: BTreeMap<IpAddr, Timestamp>,
 }
 
 // === impl Network ===
@@ -92,9 +94,31 @@ impl Network {
         self.delays.contains(&(until, address)).then_some(until)
     }
 
-    /// Whether an address is held, has a conflict or is in its reuse delay, so that it cannot be allocated.
+    /// Whether an address is held, has a conflict, is in its reuse delay or has a lease that cannot change, so that it
+    /// cannot be allocated.
     pub(super) fn is_occupied(&self, address: IpAddr) -> bool {
-        self.held_at(address).is_some() || self.has_conflict(address) || self.delayed_until(address).is_some()
+        self.held_at(address).is_some()
+            || self.has_conflict(address)
+            || self.delayed_until(address).is_some()
+            || self.is_refused(address)
+    }
+
+    /// Whether the ledger refuses to change the lease of an address.
+    pub(super) fn is_refused(&self, address: IpAddr) -> bool {
+        self.refused.contains_key(&address)
+    }
+
+    /// The addresses whose lease the ledger refuses to change, and until when.
+    pub(super) fn refused(&self) -> impl Iterator<Item = (IpAddr, Timestamp)> {
+        self.refused.iter().map(|(address, until)| (*address, *until))
+    }
+
+    /// Sets until when the lease of an address does not change. `None`: it may change.
+    pub(super) fn set_refused(&mut self, address: IpAddr, until: Option<Timestamp>) {
+        match until {
+            Some(until) => self.refused.insert(address, until),
+            None => self.refused.remove(&address),
+        };
     }
 
     /// Removes one reuse delay that is over, and returns its address.
@@ -119,7 +143,9 @@ impl Network {
             }
             for range in space.ranges() {
                 let leases = self.leases_in(range).map(|(address, _)| address);
-                for address in leases.chain(self.conflicts.range(addresses(range)).map(|(address, _)| *address)) {
+                let conflicts = self.conflicts.range(addresses(range)).map(|(address, _)| *address);
+                let refused = self.refused.range(addresses(range)).map(|(address, _)| *address);
+                for address in leases.chain(conflicts).chain(refused) {
                     if self.is_occupied(address) {
                         let number = Family::number(address);
                         free.take_range(number, number);

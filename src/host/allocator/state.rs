@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnetwork::IpNetwork;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::network::Network;
 use super::pool_state::PoolState;
@@ -28,8 +29,23 @@ pub struct Allocator {
     // Names of pools that allocate nothing. The caller sets them, so no ledger reports them.
     pub(super) suspended: BTreeSet<String>,
     pub(super) missing: BTreeMap<Machine, Timestamp>,
+    // Machines whose lease the ledger refuses to record. No ledger reports them.
+    pub(super) denied: BTreeMap<Machine, Denied>,
     // Latest time of a call. 1970 before the first call.
     pub(super) now: Timestamp,
+}
+
+/// Longest time in which the ledger is not asked again after a refusal.
+pub(super) const REFUSAL: Duration = Duration::from_secs(300);
+
+/// A machine whose lease the ledger refuses to record.
+#[derive(Clone, Debug)]
+pub(super) struct Denied {
+    /// Before this time the ledger is not asked again.
+    pub(super) until: Timestamp,
+    /// The pause after the next refusal.
+    pub(super) pause: Duration,
+    pub(super) reason: String,
 }
 
 /// Name of a network, and an address on this network.
@@ -45,7 +61,15 @@ impl Allocator {
                 *self = Self { now: self.now, suspended: std::mem::take(&mut self.suspended), ..Self::default() };
                 self.apply_all(known);
             }
-            Update::Delta(changes) => self.apply_all(changes),
+            Update::Delta(changes) => {
+                for change in &changes {
+                    // The ledger may accept a change of this version.
+                    if let Change::Lease { network, address, .. } = change {
+                        self.refuse_address(network, *address, None);
+                    }
+                }
+                self.apply_all(changes);
+            }
         }
     }
 
@@ -65,6 +89,11 @@ impl Allocator {
 
     /// Applies a change and records it in the journal.
     pub(super) fn decide(&mut self, change: Change, journal: &mut Journal) {
+        if let Change::Lease { network, address, .. } = &change
+            && self.is_refused(network, *address)
+        {
+            return;
+        }
         let before = self.apply(change.clone());
         journal.push(before, change);
     }
@@ -135,8 +164,15 @@ impl Allocator {
     /// Frees the addresses whose reuse delay is over.
     pub(super) fn advance(&mut self, now: Timestamp) {
         self.now = self.now.max(storable(now));
+        let now = self.now;
+        self.denied.retain(|_, denied| {
+            denied.until.duration_until(now) < SignedDuration::try_from(REFUSAL).unwrap_or_default()
+        });
         let networks: Vec<Arc<str>> = self.networks.keys().cloned().collect();
         for name in networks {
+            let refused = self.networks.get(&name).into_iter().flat_map(Network::refused);
+            let over: Vec<IpAddr> = refused.filter(|(_, until)| *until <= now).map(|(address, _)| address).collect();
+            over.into_iter().for_each(|address| self.refuse_address(&name, address, None));
             while let Some(address) = self.networks.get_mut(&name).and_then(|network| network.end_delay(self.now)) {
                 if self.networks.get(&name).is_some_and(|network| !network.is_occupied(address)) {
                     self.occupy(&name, address, false);
@@ -171,6 +207,11 @@ impl Allocator {
     #[must_use]
     pub fn holder(&self, network: &str, address: IpAddr) -> Option<&Claimant> {
         self.networks.get(network)?.held_at(address).map(|lease| &*lease.claimant)
+    }
+
+    /// The lease of an address of a network, held or released.
+    pub(crate) fn lease(&self, network: &str, address: IpAddr) -> Option<&Lease> {
+        self.networks.get(network)?.lease(address)
     }
 
     /// The leases that a machine holds, with network and address, sorted by network and number, IPv4 first.

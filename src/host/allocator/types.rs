@@ -27,6 +27,12 @@ pub enum ClaimError {
         /// Address family.
         family: Family,
     },
+    /// The ledger refuses to record the lease, for example because a policy denies it. The claim may be repeated. The
+    /// ledger is asked again after a pause, which grows to 5 minutes.
+    NotRecorded {
+        /// Why the ledger refuses the lease.
+        reason: String,
+    },
     /// The claim has no request.
     Nothing,
     /// No pool has this name.
@@ -189,11 +195,18 @@ pub enum PoolError {
 // === impl ClaimError ===
 
 impl ClaimError {
-    /// Whether the claim needs a certain address that is not available for now: a requested or pre-allocated address.
-    /// A release or a change of a pool may make the address available.
+    /// Whether the claim needs something that is not available for now: a requested or pre-allocated address, or a lease
+    /// that the ledger refuses. The claim may succeed later.
     #[must_use]
     pub fn is_about_address(&self) -> bool {
-        matches!(self, Self::NotInPool { .. } | Self::Reserved { .. } | Self::Taken { .. } | Self::ReuseDelay { .. })
+        matches!(
+            self,
+            Self::NotInPool { .. }
+                | Self::Reserved { .. }
+                | Self::Taken { .. }
+                | Self::ReuseDelay { .. }
+                | Self::NotRecorded { .. }
+        )
     }
 }
 
@@ -201,6 +214,7 @@ impl fmt::Display for ClaimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exhausted { interface, .. } => write!(f, "{EXHAUSTED_MESSAGE}{interface}"),
+            Self::NotRecorded { reason } => write!(f, "the lease cannot be recorded: {reason}"),
             Self::Nothing => f.write_str("no request in the claim, expected one for each pool"),
             Self::UnknownPool(pool) => write!(f, "unknown pool {pool:?}"),
             Self::Suspended(pool) => write!(f, "pool {pool:?} allocates nothing for now"),

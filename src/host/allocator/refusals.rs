@@ -1,0 +1,79 @@
+//! Leases that the ledger refuses to record. Such a refusal concerns one address or one machine; all others are served.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::state::{Allocator, Denied, REFUSAL};
+use super::types::ClaimError;
+use crate::host::claim::{Lease, Machine};
+use crate::host::ledger::RefusedWrite;
+
+/// Pause before the ledger is asked again about a machine. Each further refusal doubles the pause.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+
+// === impl Allocator ===
+
+impl Allocator {
+    /// Notes that the ledger refuses the lease `after` of an address, which was `before`, when both are not recorded.
+    ///
+    /// If the ledger has a lease of the address, its content may be the reason: the address is set aside. If the ledger
+    /// has none, or has refused the new holder a moment ago, the holder is the reason.
+    pub(crate) fn note_refusal(&mut self, refused: &RefusedWrite, before: Option<&Lease>, after: Option<&Lease>) {
+        let until = self.now.saturating_add(REFUSAL).unwrap_or(self.now);
+        let machine = |lease: Option<&Lease>| {
+            lease.filter(|lease| lease.released.is_none()).map(|lease| lease.claimant.machine.clone())
+        };
+        let new = machine(after).filter(|new| machine(before).as_ref() != Some(new));
+        let Some(new) = new else { return self.refuse_address(&refused.network, refused.address, Some(until)) };
+        let denied = self.denied.get(&new);
+        let is_denied = refused.is_new || denied.is_some();
+        let pause = denied.map_or(FIRST_PAUSE, |denied| denied.pause);
+        if !is_denied {
+            self.refuse_address(&refused.network, refused.address, Some(until));
+        }
+        let (until, pause) = match is_denied {
+            true => (self.now.saturating_add(pause).unwrap_or(self.now), REFUSAL.min(pause * 2)),
+            false => (self.now, pause),
+        };
+        self.denied.insert(new, Denied { until, pause, reason: refused.reason.clone() });
+    }
+
+    /// Forgets that the ledger refused leases of a machine.
+    pub(crate) fn note_recorded(&mut self, machine: &Machine) {
+        self.denied.remove(machine);
+    }
+
+    /// Why a machine gets no further lease for now. `None`: it may get one.
+    pub(super) fn check_denied(&self, machine: &Machine) -> Result<(), ClaimError> {
+        match self.denied.get(machine).filter(|denied| denied.until > self.now) {
+            Some(denied) => Err(ClaimError::NotRecorded { reason: denied.reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Before this time a machine gets no further lease. `None`: the ledger has refused none of its leases.
+    #[cfg(test)]
+    pub(crate) fn denied_until(&self, machine: &Machine) -> Option<jiff::Timestamp> {
+        Some(self.denied.get(machine)?.until)
+    }
+
+    /// Whether the ledger refuses to change the lease of an address.
+    pub(super) fn is_refused(&self, network: &str, address: IpAddr) -> bool {
+        self.networks.get(network).is_some_and(|network| network.is_refused(address))
+    }
+
+    /// Sets until when the lease of an address does not change. `None`: it may change.
+    pub(super) fn refuse_address(&mut self, name: &Arc<str>, address: IpAddr, until: Option<jiff::Timestamp>) {
+        let Some(network) = self.networks.get_mut(name) else { return };
+        if until.is_none() && !network.is_refused(address) {
+            return;
+        }
+        let was_occupied = network.is_occupied(address);
+        network.set_refused(address, until);
+        let is_occupied = network.is_occupied(address);
+        if was_occupied != is_occupied {
+            self.occupy(name, address, is_occupied);
+        }
+    }
+}
