@@ -226,8 +226,13 @@ impl Index {
         let of_pool = |(id, _): &&(PoolId, Key)| pool.is_none_or(|pool| pool == id);
         let unrecorded = self.unrecorded.iter().filter(of_pool).filter_map(|(_, key)| {
             let address = self.addresses.get(key)?;
+            let claim = self.claims.get(key);
+            // Everyone who may create IPAddresses can name any pool in them.
+            if claim.is_some_and(|claim| claim.pool.resolve(&key.namespace) != address.pool.resolve(&key.namespace)) {
+                return None;
+            }
             // The claim of the name, else the claim for which the IPAddress was created.
-            let uid = self.claims.get(key).map(IpAddressClaim::uid).or(address.owner())?;
+            let uid = claim.map(IpAddressClaim::uid).or(address.owner())?;
             Some((address.clone(), uid.to_owned()))
         });
         unrecorded.collect()
