@@ -116,9 +116,14 @@ impl Pools {
         }
     }
 
-    /// Passes changed pools to the registry, and writes the status of pools that need an update.
+    /// Passes changed pools to the registry, and writes the status of pools that need an update. Then reports the pools as
+    /// open, as the writes left them: a new pool allocates when its finalizer is stored, and the webhooks read the written
+    /// status at once.
     async fn pass(&mut self, snapshot: Snapshot) -> Result<(), Stopped> {
-        self.resize(snapshot).await?;
+        let open = self.resize(snapshot).await?;
+        if !self.index.awaits_finalizer() {
+            self.publish(open);
+        }
         let now = Timestamp::now();
         let read = move |allocator: &Allocator| {
             let usage = allocator.usage(now);
@@ -132,12 +137,17 @@ impl Pools {
         let writer = &self.writer;
         let written: Vec<_> = updates.map(|update| writer.write(update)).buffer_unordered(IN_FLIGHT).collect().await;
         written.into_iter().flatten().for_each(|object| self.cache.note(object));
+        let now = self.cache.snapshots().borrow().clone();
+        if let Some(snapshot) = now.filter(|now| now.round >= self.round) {
+            let open = self.resize(snapshot).await?;
+            self.publish(open);
+        }
         Ok(())
     }
 
     /// Passes the pools to the registry if they have changed, or if the registry rejected a change: leases may have
-    /// been released since then. Then reports them as open.
-    async fn resize(&mut self, Snapshot { pools, selection, .. }: Snapshot) -> Result<(), Stopped> {
+    /// been released since then.
+    async fn resize(&mut self, Snapshot { pools, selection, .. }: Snapshot) -> Result<OpenPools, Stopped> {
         self.index.set(pools);
         self.index.set_clusters(selection.clusters());
         let pools = self.index.pools();
@@ -147,7 +157,10 @@ impl Pools {
             self.index.refuse(self.registry.resize(all, suspended).await?);
             self.given = Some(pools);
         }
-        let now = OpenPools { facts: self.index.facts(), suspended, selection };
+        Ok(OpenPools { facts: self.index.facts(), suspended, selection })
+    }
+
+    fn publish(&self, now: OpenPools) {
         self.open.send_if_modified(|open| {
             let is_same = open.as_ref().is_some_and(|open| {
                 open.facts == now.facts
@@ -157,7 +170,6 @@ impl Pools {
             *open = Some(now);
             !is_same
         });
-        Ok(())
     }
 }
 

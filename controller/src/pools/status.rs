@@ -133,6 +133,12 @@ impl Index {
         (pools, suspended.map(|(id, _)| id.to_string()).collect())
     }
 
+    /// Whether a pool would allocate if its finalizer were stored.
+    #[must_use]
+    pub fn awaits_finalizer(&self) -> bool {
+        self.verdicts().into_iter().any(|(id, ready)| ready.status == "True" && !self.pools[id].is_protected())
+    }
+
     /// Facts that claims need, by the name of the pool.
     #[must_use]
     pub fn facts(&self) -> BTreeMap<String, PoolFacts> {
