@@ -6,12 +6,19 @@
 //! the second one refuses an instance with this label and an interface without an address. KubeVirt creates the instance
 //! again when the VirtualMachine changes. The webhooks choose no address: the request may be a dry run, and a later
 //! webhook may reject the machine.
+
+use http::StatusCode;
+use kube::api::{ApiResource, ListParams};
+use kube::core::Status;
+use kube::core::admission::AdmissionRequest;
+use kube::{Api, Client};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::cluster::object::Object;
-use crate::kinds::mac_pool::{MacPool, MacPoolSpec};
+use crate::kinds::mac_pool::{MACPool, MacPool, MacPoolSpec};
 use crate::kinds::virtual_machine::{MAC_ADDRESSES_LABEL, interfaces, requires_mac_addresses};
-use crate::webhook::Verdict;
+use crate::webhook::verdict::{Verdict, failure};
 
 /// Path of the webhook for VirtualMachines of MACPools.
 pub const MACS_PATH: &str = "/mutate-mac-addresses";
@@ -63,6 +70,33 @@ pub fn check_instance(instance: &Object) -> Vec<String> {
         )
     };
     missing.map(line).collect()
+}
+
+/// Decides on a change of a MACPool. `Err`: the reason why no decision is possible.
+pub(super) async fn verdict(client: &Client, request: &AdmissionRequest<Object>) -> Result<Verdict, Box<Status>> {
+    let Some(new) = &request.object else { return Ok(Verdict::default()) };
+    if request.old_object.as_ref().is_some_and(|old| old.data["spec"] == new.data["spec"]) {
+        return Ok(Verdict::default());
+    }
+    let spec = MacPoolSpec::deserialize(&new.data["spec"])
+        .map_err(|error| failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &format!("spec: {error}")))?;
+    let others = mac_pools(client).await.map_err(|error| {
+        let message = format!("could not list the pools to compare with: {error}");
+        failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &message)
+    })?;
+    Ok(validate_mac_pool(new.metadata.name.as_deref().unwrap_or_default(), &spec, &others))
+}
+
+/// Lists the valid MACPools of the cluster. Pools that are being deleted are not listed.
+pub(super) async fn mac_pools(client: &Client) -> kube::Result<Vec<MacPool>> {
+    let pools: Api<Object> = Api::all_with(client.clone(), &ApiResource::erase::<MACPool>(&()));
+    let pools = pools.list(&ListParams::default()).await?.items.into_iter();
+    let pools = pools.filter(|pool| pool.metadata.deletion_timestamp.is_none());
+    let read = |pool: Object| {
+        let spec = MacPoolSpec::deserialize(&pool.data["spec"]).ok()?;
+        spec.check(pool.metadata.name.as_deref().unwrap_or_default()).0
+    };
+    Ok(pools.filter_map(read).collect())
 }
 
 #[cfg(test)]
