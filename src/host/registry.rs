@@ -605,17 +605,20 @@ pub(super) mod tests {
         assert_eq!(registry.state().unwrap().waiters(), [] as [&Claim; 0]);
     }
 
+    /// Whether a ledger refuses the lease of an address.
+    type Rule = Rc<Cell<fn(IpAddr, &Lease) -> bool>>;
+
     /// A ledger that refuses leases by a rule, and stores no lease of a commit with a refused one.
     #[derive(Debug)]
     struct Refuses {
         stored: MemoryLedger,
         known: BTreeSet<IpAddr>,
-        rule: Rc<Cell<fn(IpAddr, &Lease) -> bool>>,
+        rule: Rule,
     }
 
     impl Refuses {
-        fn registry(pool: Pool) -> (Registry<Self>, Rc<Cell<fn(IpAddr, &Lease) -> bool>>) {
-            let rule: Rc<Cell<fn(IpAddr, &Lease) -> bool>> = Rc::new(Cell::new(|_, _| false));
+        fn registry(pool: Pool) -> (Registry<Self>, Rule) {
+            let rule: Rule = Rc::new(Cell::new(|_, _| false));
             let ledger = Self { stored: MemoryLedger::default(), known: BTreeSet::new(), rule: Rc::clone(&rule) };
             let mut registry = Registry::open(ledger).unwrap();
             registry.resize([pool], &[], at(0)).unwrap();

@@ -326,7 +326,7 @@ impl Model {
             } else if let why @ Some(_) = self.why_reserved(at, named, Some(&claim.machine)) {
                 Err(ClaimError::Reserved { named, pool: name, why })
             } else if let Some((by, _, _)) = self.held.get(&named) {
-                Err(ClaimError::Taken { named, by: by.clone() })
+                Err(ClaimError::Taken { named, by: Box::new(by.clone()) })
             } else if let Some(until) = self.rests(named).filter(|_| !was_own) {
                 Err(ClaimError::ReuseDelay { named, until: time(until) })
             } else {

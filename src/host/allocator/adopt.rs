@@ -367,7 +367,7 @@ impl Allocator {
         let Some(state) = self.networks.get(network) else { return Ok(()) };
         let holder = state.held_at(named).map(|lease| Claimant::clone(&lease.claimant));
         if let Some(by) = holder.filter(|by| by != claimant).or_else(|| state.conflict_at(named, |by| by != claimant)) {
-            return Err(ClaimError::Taken { named, by });
+            return Err(ClaimError::Taken { named, by: Box::new(by) });
         }
         let is_own = |last: &Lease| is_namesake(&last.claimant.machine, &claimant.machine);
         let last = state.lease(named).filter(|last| last.released.is_some() && !is_own(last));

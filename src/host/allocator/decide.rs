@@ -271,7 +271,7 @@ impl Allocator {
         }
         let holder = network.held_at(named).map(|lease| Claimant::clone(&lease.claimant));
         if let Some(by) = holder.or_else(|| network.conflict_at(named, |_| true)) {
-            return Err(ClaimError::Taken { named, by });
+            return Err(ClaimError::Taken { named, by: Box::new(by) });
         }
         if network.is_refused(named) {
             let reason = format!("the ledger refused to change the lease of {named}");

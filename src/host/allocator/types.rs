@@ -93,7 +93,7 @@ pub enum ClaimError {
         /// The address that the claim names, or that a pool keeps for the machine.
         named: IpAddr,
         /// The holder, or the claimant of the record.
-        by: Claimant,
+        by: Box<Claimant>,
     },
     /// The reuse delay of the named address is not over.
     ReuseDelay {

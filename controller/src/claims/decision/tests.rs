@@ -240,7 +240,7 @@ fn an_invalid_requested_address_is_reported() {
 #[test]
 fn a_claim_whose_address_is_not_available_keeps_its_place_and_is_asked_again() {
     let by = Claimant { machine: holder("u2"), interface: eno101() };
-    let taken = ClaimError::Taken { named: "10.0.0.9".parse().unwrap(), by };
+    let taken = ClaimError::Taken { named: "10.0.0.9".parse().unwrap(), by: Box::new(by) };
     let mut view = View { problem: Some(Problem::Refused(taken)), ..view() };
     view.ledger.waits = true;
     assert_eq!(readiness(&view), is(NotReady::AllocationFailed, "10.0.0.9: taken by eno101 of n/c (u2)"));

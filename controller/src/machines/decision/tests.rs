@@ -823,7 +823,7 @@ fn an_address_of_another_machine_is_reported_and_asked_for_again() {
     let mut view = with_ipam_claim(&json!({"status": {"ips": ["10.0.0.8/24"]}}));
     let by =
         Claimant { machine: key().holder(HolderKind::KubevirtMachine, "m-9"), interface: "eno101".parse().unwrap() };
-    view.problem = Some(Problem::Refused(ClaimError::Taken { named: "10.0.0.8".parse().unwrap(), by }));
+    view.problem = Some(Problem::Refused(ClaimError::Taken { named: "10.0.0.8".parse().unwrap(), by: Box::new(by) }));
     let note = "IPAMClaim n/w.iface1: 10.0.0.8: taken by eno101 of n/w (m-9)";
     assert_eq!(decide(&view), report("IPAddressConflict", note));
     let notice = Notice { is_warning: true, reason: "IPAddressConflict", note: note.to_owned() };
