@@ -12,6 +12,7 @@ use crate::network::{Family, InterfaceName};
 
 /// The message about an exhausted pool, before the name of the interface. The enhancement prescribes this string, and its
 /// users search for it.
+#[doc(hidden)]
 pub const EXHAUSTED_MESSAGE: &str = "No available IPs in pool for interface ";
 
 /// Why a claim is refused.
