@@ -105,7 +105,8 @@ impl provider::Work for Work<'_> {
     }
 
     fn note_holder(&self, holder: &Machine) -> BTreeSet<Key> {
-        self.index().homes_of(&Key::of_machine(holder))
+        self.index().note_earlier(holder);
+        [Key::of_vm(holder)].into()
     }
 
     async fn adopt(&self) -> Result<(), Error> {

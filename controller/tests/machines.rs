@@ -17,8 +17,8 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::support::controller::{Controller, merge, until};
-use crate::support::hosted::definitions::{KUBEVIRT_MACHINE, VIRTUAL_MACHINE, resource};
+use crate::support::controller::{Controller, merge};
+use crate::support::hosted::definitions::{KUBEVIRT_MACHINE, resource};
 use crate::support::hosted::kubevirt::FINALIZER;
 use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, poll};
@@ -29,7 +29,7 @@ use crate::support::trouble::{Trouble, history, run_all, run_script};
 use crate::support::{CONTROLLER, Cluster};
 
 /// A hosted cluster whose KubeVirt waits for the controller, with a pool and a NodePool without machines.
-async fn hosted(cluster: &Cluster, addresses: &[&str]) -> Hosted {
+pub(crate) async fn hosted(cluster: &Cluster, addresses: &[&str]) -> Hosted {
     let hosted = Hosted::new(cluster).await;
     hosted.kubevirt.be_late();
     hosted.node_pool("workers", 0, &json!({})).await;
@@ -48,7 +48,7 @@ async fn hosted_with_provider(cluster: &Cluster) -> Hosted {
     hosted
 }
 
-fn lead(cluster: &Cluster) -> Controller {
+pub(crate) fn lead(cluster: &Cluster) -> Controller {
     Controller::of(cluster, "")
 }
 
@@ -413,7 +413,7 @@ async fn machines_of_another_namespace_keep_no_machine_from_its_network() {
 }
 
 /// Creates a KubevirtMachine in the namespace of the cluster, and its VirtualMachine in the namespace of the machines.
-async fn create_machine_elsewhere(cluster: &Cluster, hosted: &Hosted, name: &str) -> Api<DynamicObject> {
+pub(crate) async fn create_machine_elsewhere(cluster: &Cluster, hosted: &Hosted, name: &str) -> Api<DynamicObject> {
     let machines: Api<DynamicObject> =
         Api::namespaced_with(cluster.client(), &hosted.clusters, &resource(KUBEVIRT_MACHINE));
     let template = json!({"metadata": {"namespace": hosted.namespace}});
@@ -450,7 +450,7 @@ async fn a_guest_that_outlives_its_machine_in_another_namespace_keeps_its_addres
     poll("the proof of the machine", async || {
         let is_of_proof = |call: &Call| {
             (call.user.as_str(), call.verb, call.plural.as_str()) == (CONTROLLER, "get", "virtualmachineinstances")
-                && call.namespace.as_ref() == Some(&hosted.clusters)
+                && call.namespace.as_ref() == Some(&hosted.namespace)
         };
         server.take_calls().iter().any(is_of_proof).then_some(())
     })
@@ -485,14 +485,14 @@ async fn the_secret_of_a_machine_in_another_namespace_goes_before_its_lease_when
     check_release_after(&server, &cluster, &path, "w-networkdata").await;
 }
 
-/// The lease of a holder of this kind for address 10.0.0.8, as another leader writes it.
-async fn write_lease(cluster: &Cluster, hosted: &Hosted, holder: &Value) {
+/// The lease of a holder of this kind, as another leader writes it.
+pub(crate) async fn write_lease(cluster: &Cluster, hosted: &Hosted, address: &str, holder: &Value) {
     let mut spec = json!({
-        "network": hosted.network, "address": "10.0.0.8", "prefix": 16, "pool": format!("{}/workers", hosted.namespace),
+        "network": hosted.network, "address": address, "prefix": 16, "pool": format!("{}/workers", hosted.namespace),
         "since": "2026-08-01T10:00:00.000000Z", "holder": {"interface": "eno101"},
     });
     json_patch::merge(&mut spec["holder"], holder);
-    let name = lease_name("10.0.0.8".parse().unwrap(), &hosted.network).unwrap();
+    let name = lease_name(address.parse().unwrap(), &hosted.network).unwrap();
     let lease = StaticIPLease::new(&name, serde_json::from_value(spec).unwrap());
     Api::all(cluster.client()).create(&PostParams::default(), &lease).await.unwrap();
 }
@@ -506,20 +506,23 @@ async fn a_lease_that_arrives_after_its_holder_is_gone_is_released() {
         let mut leader = lead(&cluster);
         leader.until_ready().await;
         let holder = json!({"kind": kind, "namespace": hosted.namespace, "name": "w", "uid": "u"});
-        write_lease(&cluster, &hosted, &holder).await;
+        write_lease(&cluster, &hosted, "10.0.0.8", &holder).await;
         hosted.until_held(0).await;
     }
 }
 
 #[tokio::test]
-async fn a_machine_of_another_namespace_that_cannot_be_checked_delays_no_other_machine() {
+async fn no_pass_reads_an_object_of_another_namespace() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/30"]).await;
     let other = cluster.namespace().await;
     // According to this lease, the machine of the other namespace had its VirtualMachine here.
-    let holder = json!({"kind": "KubevirtMachine", "namespace": other, "name": "w", "uid": "u", "vmNamespace": hosted.namespace});
-    write_lease(&cluster, &hosted, &holder).await;
+    let holder = json!({
+        "kind": "KubevirtMachine", "namespace": other, "name": "w", "uid": "u",
+        "virtualMachineNamespace": hosted.namespace,
+    });
+    write_lease(&cluster, &hosted, "10.0.0.8", &holder).await;
     let failed = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&failed);
     server.set_faults(move |call| {
@@ -532,40 +535,103 @@ async fn a_machine_of_another_namespace_that_cannot_be_checked_delays_no_other_m
     create_vm(&hosted, "w").await;
     let _leader = lead(&cluster);
     assert_eq!(hosted.address_of("w").await, "10.0.0.9");
-    assert!(failed.load(Ordering::SeqCst) > 0);
     assert_eq!(hosted.held().await, [("10.0.0.8".to_owned(), "w".to_owned()), ("10.0.0.9".to_owned(), "w".to_owned())]);
+    hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    hosted.until_held(0).await;
+    assert_eq!(failed.load(Ordering::SeqCst), 0);
 }
 
-/// The lease of another leader says where the VirtualMachine of a KubevirtMachine is.
+/// The lease of a leader of version 0.2.0 says where the VirtualMachine of a KubevirtMachine is.
 #[tokio::test]
 async fn a_lease_of_another_leader_is_not_released_while_the_virtual_machine_in_another_namespace_exists() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
-    let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/31"]).await;
     let mut leader = lead(&cluster);
     leader.until_ready().await;
     let mut labels = labels(&hosted, "w", "others");
     labels["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = hosted.clusters.clone().into();
     let vm = hosted.vm("w", &labels, &json!({"secretRef": {"name": "userdata"}}));
     hosted.vms.create(&PostParams::default(), &vm).await.unwrap();
-    server.take_calls();
     let holder = json!({
         "kind": "KubevirtMachine", "namespace": hosted.clusters, "name": "w", "uid": "u",
         "virtualMachineNamespace": hosted.namespace,
     });
-    write_lease(&cluster, &hosted, &holder).await;
-    poll("the proof of the machine", async || {
-        let is_of_proof = |call: &Call| {
-            (call.user.as_str(), call.verb, call.plural.as_str()) == (CONTROLLER, "get", "virtualmachineinstances")
-                && call.namespace.as_ref() == Some(&hosted.namespace)
-        };
-        server.take_calls().iter().any(is_of_proof).then_some(())
-    })
-    .await;
+    write_lease(&cluster, &hosted, "10.0.0.8", &holder).await;
+    // The leader reads the leases in their order, and releases the one whose holder is gone.
+    let holder = json!({"kind": "VirtualMachine", "namespace": hosted.namespace, "name": "y", "uid": "u"});
+    write_lease(&cluster, &hosted, "10.0.0.9", &holder).await;
+    hosted.until_held(1).await;
+    assert_eq!(hosted.held().await, [("10.0.0.8".to_owned(), "w".to_owned())]);
     hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
     hosted.until_held(0).await;
     let path = format!("/apis/kubevirt.io/v1/namespaces/{}/virtualmachines", hosted.namespace);
     check_release_after(&server, &cluster, &path, "w").await;
+}
+
+/// The lease of version 0.2.0 for machine `w`, whose VirtualMachine is in another namespace.
+pub(crate) async fn write_earlier_lease(cluster: &Cluster, hosted: &Hosted, address: &str) -> Value {
+    let machines: Api<DynamicObject> =
+        Api::namespaced_with(cluster.client(), &hosted.clusters, &resource(KUBEVIRT_MACHINE));
+    let holder = json!({
+        "kind": "KubevirtMachine", "namespace": hosted.clusters, "name": "w",
+        "uid": machines.get("w").await.unwrap().metadata.uid, "virtualMachineNamespace": hosted.namespace,
+    });
+    write_lease(cluster, hosted, address, &holder).await;
+    holder
+}
+
+/// Only the Secret records the address: version 0.2.0 wrote the annotations into the KubevirtMachine.
+#[tokio::test]
+async fn after_the_loss_of_all_leases_the_address_of_a_machine_in_another_namespace_goes_to_no_other_machine() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/31"]).await;
+    create_machine_elsewhere(&cluster, &hosted, "w").await;
+    write_earlier_lease(&cluster, &hosted, "10.0.0.8").await;
+    let first = lead(&cluster);
+    assert_eq!(hosted.address_of("w").await, "10.0.0.8");
+    poll("the guest", async || hosted.instances.get_opt("w").await.unwrap()).await;
+    drop(first);
+    hosted.forget_leases().await;
+    merge(&hosted.instances, "w", &json!({"status": {"interfaces": null}})).await;
+    create_vm(&hosted, "x").await;
+    create_vm(&hosted, "y").await;
+    let mut next = lead(&cluster);
+    next.until_ready().await;
+    assert_eq!(hosted.address_of("x").await, "10.0.0.9");
+    hosted.until_event("y", "IPPoolExhausted").await;
+    // The address is free again after the end of the guest.
+    hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    assert_eq!(hosted.address_of("y").await, "10.0.0.8");
+}
+
+/// A user who may create claims in the namespace of a KubevirtMachine can name this machine.
+#[tokio::test]
+async fn a_claim_in_the_namespace_of_a_kubevirt_machine_releases_no_address_of_its_guest_in_another_namespace() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/31"]).await;
+    create_machine_elsewhere(&cluster, &hosted, "w").await;
+    let holder = write_earlier_lease(&cluster, &hosted, "10.0.0.8").await;
+    let _leader = lead(&cluster);
+    assert_eq!(hosted.address_of("w").await, "10.0.0.8");
+    let provider = OtherProvider::start(&cluster.client(), &hosted.clusters, &[]);
+    let note = json!({
+        "kind": "KubevirtMachine", "interface": "eno101",
+        "machine": {"namespace": hosted.clusters, "name": "w", "uid": holder["uid"]},
+    });
+    let claim = json!({
+        "apiVersion": "ipam.cluster.x-k8s.io/v1beta2", "kind": "IPAddressClaim",
+        "metadata": {
+            "name": "w-eno101", "labels": {"ipam.glowplug.dev/machine-claim": "true"},
+            "annotations": {"ipam.glowplug.dev/claimant": note.to_string()},
+        },
+        "spec": {"poolRef": OtherProvider::pool_ref()},
+    });
+    provider.claims.create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
+    poll("the end of the claim", async || provider.names().await.is_empty().then_some(())).await;
+    assert_eq!(hosted.held().await, [("10.0.0.8".to_owned(), "w".to_owned())]);
 }
 
 #[tokio::test]
@@ -588,7 +654,7 @@ async fn the_claim_of_a_machine_in_another_namespace_ends_when_the_machine_is_go
 }
 
 /// Checks that the address of `w` was released after the object of this path and name was deleted.
-async fn check_release_after(server: &Server, cluster: &Cluster, path: &str, name: &str) {
+pub(crate) async fn check_release_after(server: &Server, cluster: &Cluster, path: &str, name: &str) {
     let end = deleted_at(server, cluster.client(), path, name).await;
     let release = release_of_w(server, cluster.client()).await;
     assert!(release > end, "released at {release}, before the deletion of {path}/{name} at {end}");
@@ -604,8 +670,12 @@ async fn deleted_at(server: &Server, client: Client, path: &str, name: &str) -> 
 /// The version at which machine `w` no longer held its address.
 async fn release_of_w(server: &Server, client: Client) -> u64 {
     let leases = history(server, client, "/apis/ipam.glowplug.dev/v1alpha1/staticipleases").await;
-    let is_released = |lease: &Value| lease["spec"]["holder"]["name"] != "w" || lease["spec"].get("released").is_some();
-    leases.iter().find(|(_, is_gone, lease)| *is_gone || is_released(lease)).unwrap().0
+    let is_of_w = |lease: &Value| lease["spec"]["holder"]["name"] == "w" && lease["spec"].get("released").is_none();
+    let (_, _, first) = leases.iter().find(|(_, _, lease)| is_of_w(lease)).unwrap();
+    let name = &first["metadata"]["name"];
+    let mut of_address = leases.iter().filter(|(_, _, lease)| lease["metadata"]["name"] == *name);
+    of_address.by_ref().find(|(_, _, lease)| is_of_w(lease)).unwrap();
+    of_address.find(|(_, is_gone, lease)| *is_gone || !is_of_w(lease)).unwrap().0
 }
 
 #[tokio::test]
@@ -672,56 +742,6 @@ async fn an_address_that_only_a_secret_of_another_author_keeps_is_released_when_
     assert_eq!(hosted.held().await, [("10.0.0.8".to_owned(), "w".to_owned())]);
     hosted.secrets.delete("w-networkdata", &DeleteParams::default()).await.unwrap();
     assert_eq!(hosted.address_of("x").await, "10.0.0.8");
-}
-
-#[tokio::test]
-async fn a_machine_that_the_pass_of_another_name_finds_before_the_watch_gets_its_secret() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
-    let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
-    let machines = create_machine_elsewhere(&cluster, &hosted, "w").await;
-    let vms: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &hosted.clusters, &resource(VIRTUAL_MACHINE));
-    let first = lead(&cluster);
-    assert_eq!(hosted.address_of("w").await, "10.0.0.8");
-    // Both are deleted, but the guest has not ended.
-    hosted.kubevirt.hold("w");
-    machines.delete("w", &DeleteParams::default()).await.unwrap();
-    hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
-    until(&hosted.instances, "w", |instance| instance.metadata.deletion_timestamp.is_some()).await;
-    drop(first);
-    // The next leader lists the VirtualMachines, and sees no change of them.
-    let never = Arc::new(Semaphore::new(0));
-    let gate = Arc::clone(&never);
-    server.set_faults(move |call| match (call.verb, call.plural.as_str()) {
-        ("watch", "virtualmachines") if call.user == CONTROLLER => Fault::Hold(Arc::clone(&gate)),
-        _ => Fault::None,
-    });
-    server.take_calls();
-    let mut leader = lead(&cluster);
-    leader.until_ready().await;
-    let reads = AtomicUsize::new(0);
-    poll("the proofs of both names", async || {
-        let is_last = |call: &&Call| {
-            (call.user.as_str(), call.verb, call.plural.as_str()) == (CONTROLLER, "get", "virtualmachineinstances")
-                && call.namespace.as_ref() == Some(&hosted.namespace)
-        };
-        let new = server.take_calls().iter().filter(is_last).count();
-        (reads.fetch_add(new, Ordering::SeqCst) + new >= 2).then_some(())
-    })
-    .await;
-    // A VirtualMachine with the name of the deleted machine, in its namespace.
-    let spec = PoolSpec { node_pool_ref: None, ..hosted.spec("workers", &["10.0.0.9/32"]) };
-    let mut pool = StaticIPPool::new("others", spec);
-    pool.spec.machine_selector = serde_json::from_value(json!({"matchLabels": {"pool": "others"}})).unwrap();
-    hosted.pools.create(&PostParams::default(), &pool).await.unwrap();
-    hosted.until_no_condition("others", "Exhausted").await;
-    let vm = hosted.vm("w", &json!({"pool": "others"}), &drive_of("w"));
-    vms.create(&PostParams::default(), &vm).await.unwrap();
-    // The pass of the first VirtualMachine reads the second one.
-    hosted.kubevirt.end("w").await;
-    let secrets: Api<Secret> = Api::namespaced(cluster.client(), &hosted.clusters);
-    poll("the Secret", async || secrets.get_opt("w-networkdata").await.unwrap()).await;
-    drop((leader, never));
 }
 
 #[tokio::test]

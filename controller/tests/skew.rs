@@ -5,9 +5,10 @@ use glowplug_controller::kinds::mac_pool::MACPool;
 use glowplug_controller::kinds::pool::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPPool};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
+use crate::machines::{check_release_after, create_machine_elsewhere, hosted, lead, write_earlier_lease};
 use crate::macs;
 use crate::support::controller::{Controller, Site, merge, until};
 use crate::support::hosted::Hosted;
@@ -87,6 +88,51 @@ async fn leaders_of_two_versions_take_over_from_each_other_and_keep_what_the_lat
     assert_eq!(site.address_of("d").await, "10.0.0.8");
     assert_eq!(rows().await, [c, row("10.0.0.8", "d", false, false), b]);
     present.until_ended().await;
+}
+
+/// Version 0.2.0 gave the addresses of such a VirtualMachine to its KubevirtMachine.
+#[tokio::test]
+async fn an_address_that_0_2_0_gave_to_a_kubevirt_machine_in_another_namespace_stays_until_its_virtual_machine_is_gone()
+{
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/30"]).await;
+    let machines = create_machine_elsewhere(&cluster, &hosted, "w").await;
+    let mut recorded = write_earlier_lease(&cluster, &hosted, "10.0.0.9").await;
+    recorded["interface"] = "eno101".into();
+    let held = || [("10.0.0.9".to_owned(), "w".to_owned())];
+    let holders = async || {
+        let leases = later::leases(&cluster, &hosted.network).await.into_values();
+        leases.map(|spec| serde_json::to_value(spec.holder).unwrap()).collect::<Vec<_>>()
+    };
+
+    let first = lead(&cluster);
+    assert_eq!(hosted.address_of("w").await, "10.0.0.9");
+    assert_eq!((hosted.held().await, holders().await), (held().into(), vec![recorded.clone()]));
+    drop(first);
+    // The next leader finds the Secret, and the KubevirtMachine is gone.
+    hosted.kubevirt.hold("w");
+    machines.delete("w", &DeleteParams::default()).await.unwrap();
+    let mut next = lead(&cluster);
+    next.until_ready().await;
+    let new = create_machine_elsewhere(&cluster, &hosted, "x").await;
+    assert_eq!(hosted.address_of("x").await, "10.0.0.8");
+    let of_x = new.get("x").await.unwrap();
+    assert_eq!(of_x.metadata.annotations, None, "the VirtualMachine holds and records the address");
+    let mut both = holders().await;
+    let vm = hosted.vms.get("x").await.unwrap().metadata.uid;
+    let of_vm = json!({
+        "kind": "VirtualMachine", "namespace": hosted.namespace, "name": "x", "uid": vm, "interface": "eno101",
+    });
+    both.sort_by_key(|holder| holder["name"].to_string());
+    assert_eq!(both, [recorded, of_vm]);
+    hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    until(&hosted.instances, "w", |instance| instance.metadata.deletion_timestamp.is_some()).await;
+    hosted.kubevirt.end("w").await;
+    hosted.until_held(1).await;
+    assert_eq!(hosted.held().await, [("10.0.0.8".to_owned(), "x".to_owned())]);
+    let path = format!("/apis/kubevirt.io/v1/namespaces/{}/virtualmachineinstances", hosted.namespace);
+    check_release_after(&server, &cluster, &path, "w").await;
 }
 
 /// Waits until the pool `p` is not ready because of its specification, and returns the message.

@@ -40,6 +40,13 @@ impl Key {
         Self { namespace: machine.namespace.clone(), name: machine.name.clone() }
     }
 
+    /// Name of the VirtualMachine of a machine. The VirtualMachine may be in another namespace.
+    #[must_use]
+    pub fn of_vm(machine: &Machine) -> Self {
+        let namespace = machine.vm_namespace.as_ref().unwrap_or(&machine.namespace);
+        Self { namespace: namespace.clone(), name: machine.name.clone() }
+    }
+
     /// The object of a kind with this key and UID, as the holder in the ledger.
     #[must_use]
     pub fn holder(&self, kind: HolderKind, uid: &str) -> Machine {

@@ -32,8 +32,8 @@ pub(crate) const STATUS_MAP: &str = "allocatedBootstrapAddresses";
 pub(crate) struct KubevirtMachine {
     /// Metadata, without managed fields.
     pub(crate) metadata: ObjectMeta,
-    /// Name of the VirtualMachine that capk creates for the machine. It may be in another namespace.
-    pub(crate) home: Key,
+    /// Whether capk creates the VirtualMachine of the machine in another namespace.
+    pub(crate) has_vm_elsewhere: bool,
     /// The status map. Null if the status has no map.
     pub(crate) status_map: Value,
     /// The VirtualMachine that the webhook rejected because a pool is exhausted. `None`: no such rejection.
@@ -167,14 +167,9 @@ impl KubevirtMachine {
     pub(crate) fn read(object: Object) -> Self {
         let Object { metadata, mut data, .. } = object;
         let metadata = ObjectMeta { managed_fields: None, ..metadata };
+        let has_vm_elsewhere = has_vm_elsewhere(&metadata, &data);
         let mut template = take(&mut data, "/spec/virtualMachineTemplate");
-        // The namespace becomes a part of the path of a request.
-        let namespace = template["metadata"]["namespace"].as_str().filter(|namespace| is_object_name(namespace));
-        let own = metadata.namespace.clone().unwrap_or_default();
-        let home = Key {
-            namespace: namespace.map_or_else(|| own.clone(), str::to_owned),
-            name: metadata.name.clone().unwrap_or_default(),
-        };
+        let Key { namespace, name } = Key::of(&metadata);
         let conditions = data["status"]["conditions"].as_array().into_iter().flatten();
         let is_refused = conditions.into_iter().any(|condition| {
             condition["type"] == "VMProvisioned"
@@ -185,11 +180,11 @@ impl KubevirtMachine {
             let labels = take(&mut template, "/metadata/labels");
             let mut labels: std::collections::BTreeMap<String, String> =
                 serde_json::from_value(labels).unwrap_or_default();
-            labels.insert(MACHINE_NAME_LABEL.to_owned(), home.name.clone());
-            labels.insert(MACHINE_NAMESPACE_LABEL.to_owned(), own);
+            labels.insert(MACHINE_NAME_LABEL.to_owned(), name.clone());
+            labels.insert(MACHINE_NAMESPACE_LABEL.to_owned(), namespace.clone());
             let metadata = ObjectMeta {
-                namespace: Some(home.namespace.clone()),
-                name: Some(home.name.clone()),
+                namespace: Some(namespace),
+                name: Some(name),
                 labels: Some(labels),
                 ..ObjectMeta::default()
             };
@@ -197,7 +192,7 @@ impl KubevirtMachine {
             Box::new(VirtualMachine::read(Object { types: None, metadata, data }))
         });
         let status_map = take(&mut data, &format!("/status/{STATUS_MAP}"));
-        Self { metadata, home, status_map, refused }
+        Self { metadata, has_vm_elsewhere, status_map, refused }
     }
 
     /// Returns the machine as the ledger identifies it: namespace, name and UID.
@@ -238,9 +233,19 @@ pub(crate) fn recorded_addresses(machine: &Object) -> BTreeSet<IpAddr> {
     records.iter().flat_map(|record| &record.addresses).map(IpNetwork::ip).collect()
 }
 
-/// Adds the records of an object to `objects`.
+/// Whether capk creates the VirtualMachine of a KubevirtMachine in another namespace.
+fn has_vm_elsewhere(metadata: &ObjectMeta, data: &Value) -> bool {
+    let namespace = data.pointer("/spec/virtualMachineTemplate/metadata/namespace").and_then(Value::as_str);
+    namespace.is_some_and(|namespace| is_object_name(namespace) && Some(namespace) != metadata.namespace.as_deref())
+}
+
+/// Adds the records of an object to `objects`. A KubevirtMachine whose VirtualMachine is in another namespace records
+/// nothing: its VirtualMachine holds the addresses.
 pub(crate) fn read_records(objects: &mut Objects, kind: &str, object: &Object) {
     let Object { metadata, data, .. } = object;
+    if kind == kubevirt_machines().kind && has_vm_elsewhere(metadata, data) {
+        return;
+    }
     let item = json!({
         "kind": kind,
         "metadata": {
@@ -468,7 +473,7 @@ mod tests {
         let object = json!({
             "metadata": {"namespace": "n", "name": "w", "uid": "m-1"},
             "spec": {"virtualMachineTemplate": {
-                "metadata": {"namespace": "infra", "labels": {"hypershift.openshift.io/nodepool-name": "workers"}},
+                "metadata": {"labels": {"hypershift.openshift.io/nodepool-name": "workers"}},
                 "spec": {"template": {"spec": {
                     "networks": [{"name": "a", "multus": {"networkName": "vlan10"}}],
                     "domain": {"devices": {"interfaces": [{"name": "a"}]}},
@@ -477,10 +482,9 @@ mod tests {
             "status": {"conditions": [{"type": "VMProvisioned", "status": "False", "message": text}]},
         });
         let machine = KubevirtMachine::read(serde_json::from_value(object.clone()).unwrap());
-        assert_eq!(machine.home, Key { namespace: "infra".to_owned(), name: "w".to_owned() });
         let refused = machine.refused.unwrap();
-        assert_eq!(refused.key(), machine.home);
-        assert_eq!(refused.networks[0].network, "infra/vlan10");
+        assert_eq!(refused.key(), Key { namespace: "n".to_owned(), name: "w".to_owned() });
+        assert_eq!(refused.networks[0].network, "n/vlan10");
         assert_eq!(refused.kubevirt_machine(), Some(Key { namespace: "n".to_owned(), name: "w".to_owned() }));
         assert_eq!(refused.label("hypershift.openshift.io/nodepool-name"), Some("workers"));
         let mut other = object;
@@ -489,12 +493,31 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_in_a_namespace_that_cannot_exist_has_its_virtual_machine_in_its_own_namespace() {
-        for namespace in ["", "../../x", "a?b", "A"] {
+    fn a_machine_has_its_virtual_machine_in_its_own_namespace_unless_the_template_has_another_one() {
+        let is_elsewhere = |namespace: &str| {
             let template = json!({"virtualMachineTemplate": {"metadata": {"namespace": namespace}}});
             let object = json!({"metadata": {"namespace": "n", "name": "w", "uid": "m-1"}, "spec": template});
-            let machine = KubevirtMachine::read(serde_json::from_value(object).unwrap());
-            assert_eq!(machine.home, Key { namespace: "n".to_owned(), name: "w".to_owned() }, "{namespace}");
+            KubevirtMachine::read(serde_json::from_value(object).unwrap()).has_vm_elsewhere
+        };
+        // No namespace has one of the last names.
+        for namespace in ["n", "", "../../x", "a?b", "A"] {
+            assert!(!is_elsewhere(namespace), "{namespace:?}");
         }
+        assert!(is_elsewhere("infra"));
+    }
+
+    #[test]
+    fn a_machine_whose_virtual_machine_is_in_another_namespace_records_nothing() {
+        let records = |namespace: &str| {
+            let object = json!({
+                "metadata": {"namespace": "n", "name": "w", "uid": "m-1", "annotations": {
+                    "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "10.0.0.8/16",
+                }},
+                "spec": {"virtualMachineTemplate": {"metadata": {"namespace": namespace}}},
+            });
+            recorded_addresses(&serde_json::from_value(object).unwrap())
+        };
+        assert_eq!(records("n"), ["10.0.0.8".parse().unwrap()].into());
+        assert_eq!(records("infra"), [].into());
     }
 }

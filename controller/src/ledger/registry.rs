@@ -5,7 +5,7 @@
 //! until it succeeds or every handle is gone, so callers never mistake a failure for a refusal. Claims that arrive
 //! meanwhile are processed together, and their leases are written concurrently.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::error::Error;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -287,15 +287,15 @@ impl RegistryHandle {
         .await
     }
 
-    /// The objects that hold an address and whose VirtualMachine is in another namespace, with this namespace.
+    /// The objects that hold an address for a VirtualMachine in another namespace.
     ///
     /// # Errors
     ///
     /// [`Stopped`].
-    pub async fn vm_namespaces(&self) -> Result<BTreeMap<Machine, String>, Stopped> {
+    pub async fn holders_elsewhere(&self) -> Result<BTreeSet<Machine>, Stopped> {
         self.read(|state| {
             let holders = state.leases().map(|(_, _, lease)| &lease.claimant.machine);
-            holders.filter_map(|holder| Some((holder.clone(), holder.vm_namespace.clone()?))).collect()
+            holders.filter(|holder| holder.vm_namespace.is_some()).cloned().collect()
         })
         .await
     }

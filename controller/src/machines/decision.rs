@@ -15,8 +15,11 @@
 //! - A Secret is created once and never changed. When the Secret of a machine and the leases differ, the Secret is
 //!   right, and the controller changes the leases.
 //! - An address is released only when its machine is gone and no guest that still exists can have read its Secret.
-//! - A VirtualMachine gets the addresses of a KubevirtMachine only if capk creates this VirtualMachine for that
-//!   machine. Labels alone are no proof: any user who may create a VirtualMachine can choose its labels.
+//! - A VirtualMachine gets the addresses of a KubevirtMachine only if both have the same namespace and name. Labels alone
+//!   are no proof: any user who may create a VirtualMachine can choose its labels. A KubevirtMachine in another namespace
+//!   counts as one in another cluster, and the VirtualMachine itself holds the addresses.
+//! - A lease of version 0.2.0 may name a KubevirtMachine in another namespace. Its address belongs to the VirtualMachine
+//!   in the namespace that the lease names, until this VirtualMachine and its guest are gone.
 
 use crate::kinds::kubevirt_machine::is_deleted;
 use crate::machines::step::{Once, Step};
@@ -55,7 +58,7 @@ impl View {
             // Without the Secret, the registry may adopt and allocate other addresses.
             (_, Response::Stripped) => (self.secret, self.problem) = (None, None),
             (Step::Prove(holder), Response::Checked(check, secret)) => {
-                self.secret = secret.or(self.secret.take());
+                self.secret = Some(secret);
                 self.checked.insert(holder, check);
             }
             (_, Response::Done | Response::Address(_) | Response::Checked(..)) => {}

@@ -1,8 +1,8 @@
 //! Index of the machine objects that watches and responses have reported. Pure: the input is objects, the output is the
 //! names whose decision may have changed.
 //!
-//! Each of these names is the name of a VirtualMachine, because its KubevirtMachine may be in another namespace. Events
-//! and responses arrive in any order, so an older version of an object never replaces a newer version.
+//! Each of these names is the name of a VirtualMachine and of its KubevirtMachine, which have the same name. Events and
+//! responses arrive in any order, so an older version of an object never replaces a newer version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,17 +16,12 @@ use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
 use crate::kinds::ipam_claim::IpamClaim;
 use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret};
-use crate::kinds::pool::HolderKind;
-use crate::kinds::virtual_machine::{VirtualMachine, kubevirt_machine_of};
+use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::kind::Kind;
 use crate::machines::source::MachineClaim;
 use crate::machines::view::{Chosen, Memory};
 use crate::pools::facts::{Facts, PoolFacts};
 use crate::pools::selection::{OpenPools, Selection};
-
-/// Largest number of VirtualMachines that one name of a KubevirtMachine can have, and of machines that the labels at one
-/// name can name, as long as a leader leads.
-const MOST_RELATIONS: usize = 16;
 
 /// All known objects of machines, with the pools that select them.
 #[derive(Debug, Default)]
@@ -36,13 +31,9 @@ pub(super) struct Index {
     instances: Newest<Key, Instance>,
     claims: Newest<Key, MachineClaim>,
     ipam_claims: Newest<Key, IpamClaim>,
-    /// Names of the VirtualMachines that may belong or have belonged to a machine, by the name of the machine. Also
-    /// VirtualMachines that only name the machine in their labels.
-    homes: BTreeMap<Key, BTreeSet<Key>>,
-    /// The reverse of `homes`.
-    relatives: BTreeMap<Key, BTreeSet<Key>>,
-    /// Machines with the name of a VirtualMachine in another namespace that belongs or has belonged to them.
-    confirmed: BTreeSet<(Machine, Key)>,
+    /// KubevirtMachines with leases of version 0.2.0 or earlier for a VirtualMachine in another namespace, by the name of
+    /// the VirtualMachine.
+    earlier: BTreeMap<Key, BTreeSet<Machine>>,
     /// Facts about each pool, by the name of the pool.
     facts: Facts,
     /// Names of the pools that allocate nothing.
@@ -62,39 +53,21 @@ impl Index {
         let (key, version) = (Key::of(&object.metadata), version_of(&object.metadata));
         match kind {
             Kind::KubevirtMachine => {
-                let mut machine = KubevirtMachine::read(object);
-                if machine.home != key && !self.may_confirm(&key, &machine.home) {
-                    tracing::warn!(machine = %key, "ignored the namespace of a VirtualMachine: there were too many");
-                    machine.home = key.clone();
-                }
-                let (home, holder) = (machine.home.clone(), machine.holder());
-                if !self.machines.apply(key.clone(), version, machine) {
-                    return BTreeSet::new();
-                }
-                self.confirm(&holder, &home);
-                self.homes_of(&key)
+                let machine = KubevirtMachine::read(object);
+                if self.machines.apply(key.clone(), version, machine) { [key].into() } else { BTreeSet::new() }
             }
             Kind::VirtualMachine => {
                 let vm = VirtualMachine::read(object);
-                // capk gives the VirtualMachine the name of its KubevirtMachine.
-                let relative = vm.kubevirt_machine().filter(|relative| relative.name == key.name);
                 let selected = self.choose(&vm);
                 if !self.vms.apply(key.clone(), version, vm) {
                     return BTreeSet::new();
                 }
                 self.selected.insert(key.clone(), selected);
-                self.relate_named(relative, &key);
                 [key].into()
             }
             Kind::Instance => {
                 let instance = Instance::read(object);
-                // A guest may outlive its VirtualMachine and its KubevirtMachine, and then only its labels name the machine.
-                let relative = kubevirt_machine_of(&instance.metadata).filter(|relative| relative.name == key.name);
-                if !self.instances.apply(key.clone(), version, instance) {
-                    return BTreeSet::new();
-                }
-                self.relate_named(relative, &key);
-                [key].into()
+                if self.instances.apply(key.clone(), version, instance) { [key].into() } else { BTreeSet::new() }
             }
             Kind::AddressClaim(_) => {
                 let claim = match MachineClaim::read(object) {
@@ -135,9 +108,8 @@ impl Index {
             _ if !is_gone => BTreeSet::new(),
             Kind::AddressClaim(_) | Kind::IpamClaim => vms,
             Kind::KubevirtMachine => {
-                let homes = self.homes_of(key);
-                homes.iter().for_each(|home| self.remember(home, |memory| memory.is_retry_logged = false));
-                homes
+                self.remember(key, |memory| memory.is_retry_logged = false);
+                [key.clone()].into()
             }
             Kind::VirtualMachine => {
                 self.selected.remove(key);
@@ -237,8 +209,7 @@ impl Index {
             }
         }
         // The pools may have free addresses again.
-        let refused = self.machines.iter().map(|(_, machine)| machine);
-        names.extend(refused.filter(|machine| machine.refused.is_some()).map(|machine| machine.home.clone()));
+        names.extend(self.machines().filter(|(_, machine)| machine.refused.is_some()).map(|(key, _)| key.clone()));
         names
     }
 
@@ -246,8 +217,14 @@ impl Index {
         &self.selection
     }
 
+    /// Returns the KubevirtMachine of the VirtualMachine of a name. A KubevirtMachine whose VirtualMachine is in another
+    /// namespace counts as absent, as one in another cluster: its VirtualMachine holds the addresses.
     pub(super) fn machine(&self, key: &Key) -> Option<&KubevirtMachine> {
-        self.machines.get(key)
+        self.machines.get(key).filter(|machine| !machine.has_vm_elsewhere)
+    }
+
+    fn machines(&self) -> impl Iterator<Item = (&Key, &KubevirtMachine)> {
+        self.machines.iter().filter(|(_, machine)| !machine.has_vm_elsewhere)
     }
 
     pub(super) fn vm(&self, key: &Key) -> Option<&VirtualMachine> {
@@ -261,34 +238,6 @@ impl Index {
     /// Returns the pools that serve an existing VirtualMachine.
     pub(super) fn selected(&self, key: &Key) -> Chosen {
         self.selected.get(key).cloned().unwrap_or_else(|| Ok(Vec::new()))
-    }
-
-    /// Returns the names of the VirtualMachines that may belong or have belonged to a machine, including the machine's
-    /// own name.
-    pub(super) fn homes_of(&self, machine: &Key) -> BTreeSet<Key> {
-        let homes = self.homes.get(machine).into_iter().flatten();
-        homes.chain([machine]).cloned().collect()
-    }
-
-    /// Returns the names of the machines to which a VirtualMachine may belong or have belonged, including its own name.
-    pub(super) fn relatives_of(&self, vm: &Key) -> BTreeSet<Key> {
-        let relatives = self.relatives.get(vm).into_iter().flatten();
-        relatives.chain([vm]).cloned().collect()
-    }
-
-    /// Checks that the Secret of VirtualMachine `key` names a machine to which this VirtualMachine may belong. Any
-    /// other Secret is returned as [`NetworkSecret::Foreign`]: otherwise a user who may create Secrets in one namespace
-    /// could take addresses from machines of other namespaces.
-    pub(super) fn check(&self, key: &Key, secret: NetworkSecret) -> NetworkSecret {
-        let NetworkSecret::Ours(hand_out) = secret else { return secret };
-        let machine = Key::of_machine(&hand_out.machine);
-        let is_home = || self.machines.get(&machine).is_some_and(|machine| machine.home == *key);
-        if machine == *key || is_home() {
-            return NetworkSecret::Ours(hand_out);
-        }
-        let addresses = hand_out.interfaces.iter().flat_map(|handed| &handed.addresses).map(|address| address.ip());
-        let problem = format!("it names {}, which is not the machine of {key}", hand_out.machine);
-        NetworkSecret::Foreign(problem, addresses.collect())
     }
 
     /// The controller's own state for a name, which no object records.
@@ -314,24 +263,43 @@ impl Index {
         }
     }
 
-    /// Removes a released holder from the controller's own state.
-    pub(super) fn forget_holder(&mut self, holder: &Machine) {
-        for key in self.homes_of(&Key::of_machine(holder)) {
-            let is_gone = self.vm(&key).is_none() && self.instance(&key).is_none();
-            self.remember(&key, |memory| {
-                memory.claimed.remove(holder);
-                memory.stripped.remove(holder);
-                memory.notice.take_if(|_| is_gone);
-            });
+    /// Removes a released holder of a name from the controller's own state.
+    pub(super) fn forget_holder(&mut self, vm: &Key, holder: &Machine) {
+        if let Some(holders) = self.earlier.get_mut(vm) {
+            holders.remove(holder);
+            if holders.is_empty() {
+                self.earlier.remove(vm);
+            }
         }
+        let is_gone = self.vm(vm).is_none() && self.instance(vm).is_none();
+        self.remember(vm, |memory| {
+            memory.claimed.remove(holder);
+            memory.stripped.remove(holder);
+            memory.notice.take_if(|_| is_gone);
+        });
+    }
+
+    /// Notes the holder of a lease. Returns `true` if it is a new holder in another namespace than its VirtualMachine.
+    pub(super) fn note_earlier(&mut self, holder: &Machine) -> bool {
+        let vm = Key::of_vm(holder);
+        vm != Key::of_machine(holder) && self.earlier.entry(vm).or_default().insert(holder.clone())
+    }
+
+    /// Returns the KubevirtMachines of other namespaces that hold addresses for a VirtualMachine, according to their leases.
+    pub(super) fn earlier_of(&self, vm: &Key) -> BTreeSet<Machine> {
+        self.earlier.get(vm).cloned().unwrap_or_default()
+    }
+
+    /// Whether a machine has the name of a VirtualMachine, or holds an address for it in another namespace.
+    pub(super) fn is_machine_of(&self, machine: &Machine, vm: &Key) -> bool {
+        Key::of_machine(machine) == *vm || self.earlier.get(vm).is_some_and(|holders| holders.contains(machine))
     }
 
     /// Returns the names with a VirtualMachine or a KubevirtMachine, ordered by the creation of their oldest object.
     pub(super) fn by_age(&self) -> Vec<Key> {
         let of = |metadata: &ObjectMeta| crate::kinds::kubevirt_machine::created(metadata);
         let vms = self.vms.iter().map(|(key, vm)| (of(&vm.metadata), key));
-        let machines = self.machines.iter().map(|(_, machine)| machine);
-        let machines = machines.map(|machine| (of(&machine.metadata), &machine.home));
+        let machines = self.machines().map(|(key, machine)| (of(&machine.metadata), key));
         let mut all: Vec<_> = vms.chain(machines).collect();
         all.sort_unstable();
         let mut seen = BTreeSet::new();
@@ -341,9 +309,8 @@ impl Index {
     /// Whether the VirtualMachine or its KubevirtMachine has the annotation with the addresses. The controller writes
     /// this annotation after the Secret, or when the webhook has refused a machine that holds an address.
     pub(super) fn is_annotated(&self, key: &Key) -> bool {
-        let machines = self.relatives_of(key);
-        let machines = machines.iter().filter_map(|machine| Some(&self.machine(machine)?.metadata));
-        let mut all = machines.chain(self.vm(key).map(|vm| &vm.metadata));
+        let machine = self.machine(key).map(|machine| &machine.metadata);
+        let mut all = machine.into_iter().chain(self.vm(key).map(|vm| &vm.metadata));
         all.any(|metadata| {
             let names = metadata.annotations.iter().flat_map(|all| all.keys());
             names.into_iter().any(|name| name.starts_with(ANNOTATION_PREFIX))
@@ -352,152 +319,12 @@ impl Index {
 
     /// Returns the UIDs of all KubevirtMachines.
     pub(super) fn machine_uids(&self) -> impl Iterator<Item = String> {
-        let machines = self.machines.iter().map(|(_, machine)| machine);
-        machines.filter_map(|machine| machine.metadata.uid.clone())
-    }
-
-    /// Returns the KubevirtMachines whose VirtualMachine is in another namespace, with this namespace.
-    pub(super) fn machines_elsewhere(&self) -> Vec<(Machine, String)> {
-        let machines = self.machines.iter().map(|(_, machine)| machine);
-        let homes = machines.map(|machine| (machine.holder(), machine.home.namespace.clone()));
-        homes.filter(|(holder, namespace)| holder.namespace != *namespace).collect()
+        self.machines().filter_map(|(_, machine)| machine.metadata.uid.clone())
     }
 
     fn choose(&self, vm: &VirtualMachine) -> Chosen {
         self.selection.of(vm).map_err(|problem| problem.to_string())
     }
-
-    /// Records that a VirtualMachine belongs or has belonged to a machine, according to the machine itself, to its leases
-    /// or to its claims.
-    pub(super) fn confirm(&mut self, machine: &Machine, vm: &Key) {
-        let key = Key::of_machine(machine);
-        if key != *vm {
-            self.relate(&key, vm);
-            self.confirmed.insert((machine.clone(), vm.clone()));
-        }
-    }
-
-    /// Returns the names of the VirtualMachines that belong or have belonged to a machine, including the machine's own
-    /// name. Not those that only name the machine in their labels: everyone who may write objects of one namespace can
-    /// name any machine of another namespace.
-    pub(super) fn confirmed_homes_of(&self, machine: &Machine) -> BTreeSet<Key> {
-        let own = Key::of_machine(machine);
-        let mut homes = self.homes_of(&own);
-        homes.retain(|vm| self.is_confirmed(machine, vm));
-        homes
-    }
-
-    /// Whether a VirtualMachine has the name of a machine, or belongs or has belonged to it.
-    pub(super) fn is_confirmed(&self, machine: &Machine, vm: &Key) -> bool {
-        Key::of_machine(machine) == *vm || self.confirmed.contains(&(machine.clone(), vm.clone()))
-    }
-
-    /// Returns the machines of other names to which a VirtualMachine belongs or has belonged.
-    pub(super) fn confirmed_machines_of(&self, vm: &Key) -> BTreeSet<Machine> {
-        let relatives = self.relatives.get(vm).into_iter().flatten();
-        let confirmed = relatives.flat_map(|machine| self.confirmed_of(machine)).filter(|(_, home)| home == vm);
-        confirmed.map(|(machine, _)| machine.clone()).collect()
-    }
-
-    /// Whether a machine may name this VirtualMachine as its own: a machine has a largest number of VirtualMachines.
-    /// VirtualMachines whose labels name the machine do not count, because every user can write such labels.
-    fn may_confirm(&self, machine: &Key, vm: &Key) -> bool {
-        let homes: BTreeSet<&Key> = self.confirmed_of(machine).map(|(_, home)| home).collect();
-        homes.contains(vm) || homes.len() < MOST_RELATIONS
-    }
-
-    /// The confirmed relations of all machines of a name.
-    fn confirmed_of(&self, machine: &Key) -> impl Iterator<Item = &(Machine, Key)> {
-        let first = (machine.holder(HolderKind::default(), ""), Key { namespace: String::new(), name: String::new() });
-        self.confirmed.range(first..).take_while(|(it, _)| Key::of_machine(it) == *machine)
-    }
-
-    /// Whether VirtualMachine `vm` may belong to the KubevirtMachine that its labels name. In another namespace, the
-    /// KubevirtMachine or a lease must say so. capk gives both the same name.
-    pub(super) fn may_belong(&self, vm: &Key, machine: &Key) -> bool {
-        let is_confirmed = || match self.machine(machine) {
-            Some(known) => known.home == *vm || self.is_confirmed(&known.holder(), vm),
-            None => vm == machine || self.confirmed_of(machine).any(|(_, home)| home == vm),
-        };
-        vm.name == machine.name && is_confirmed()
-    }
-
-    /// Returns the name of the VirtualMachine of a machine.
-    pub(super) fn vm_of(&self, machine: &Machine) -> Key {
-        let key = Key::of_machine(machine);
-        self.machine(&key).map_or_else(|| key.clone(), |machine| machine.home.clone())
-    }
-
-    /// Returns the namespaces of the objects of a machine. Empty: no object has the UID of the machine.
-    pub(super) fn namespaces_of(&self, machine: &Machine) -> BTreeSet<String> {
-        let key = Key::of_machine(machine);
-        let kubevirt_machine = self.machine(&key).filter(|known| known.metadata.uid.as_ref() == Some(&machine.uid));
-        if let Some(kubevirt_machine) = kubevirt_machine {
-            let home = &kubevirt_machine.home;
-            return [Some(&key), Some(home).filter(|home| self.is_named(home, &key))]
-                .into_iter()
-                .flatten()
-                .map(|it| it.namespace.clone())
-                .collect();
-        }
-        let homes = self.homes_of(&key).into_iter().filter(|vm| self.is_of(vm, machine));
-        homes.filter(|vm| *vm == key || self.belongs(vm, &key)).map(|vm| vm.namespace).collect()
-    }
-
-    /// Returns the machines among `machines` that are VirtualMachines in another namespace, with the VirtualMachine.
-    pub(super) fn vms_elsewhere<'m>(&self, machines: impl Iterator<Item = &'m Machine>) -> Vec<(Machine, Key)> {
-        let elsewhere = machines.flat_map(|machine| {
-            let key = Key::of_machine(machine);
-            let homes = self.homes_of(&key).into_iter();
-            homes
-                .filter(|vm| vm.namespace != machine.namespace && self.is_of(vm, machine))
-                .filter(|vm| self.belongs(vm, &key))
-                .map(|vm| (machine.clone(), vm))
-                .collect::<Vec<_>>()
-        });
-        elsewhere.collect()
-    }
-
-    /// Whether a VirtualMachine belongs to a machine of another namespace: both must say so, because a user of one
-    /// namespace can write one of them, and the owner of an instance.
-    fn belongs(&self, vm: &Key, machine: &Key) -> bool {
-        self.is_named(vm, machine) && self.may_belong(vm, machine)
-    }
-
-    /// Whether the labels of a VirtualMachine or of its instance name a machine.
-    fn is_named(&self, vm: &Key, machine: &Key) -> bool {
-        let of_vm = self.vm(vm).and_then(VirtualMachine::kubevirt_machine);
-        let of_instance = self.instance(vm).and_then(|instance| kubevirt_machine_of(&instance.metadata));
-        [of_vm, of_instance].iter().flatten().any(|named| named == machine)
-    }
-
-    /// Whether a VirtualMachine or its instance has the UID of a machine.
-    fn is_of(&self, vm: &Key, machine: &Machine) -> bool {
-        let is_vm = self.vm(vm).is_some_and(|vm| vm.metadata.uid.as_ref() == Some(&machine.uid));
-        let is_guest =
-            |instance: &Instance| instance.owner.as_ref().or(instance.metadata.uid.as_ref()) == Some(&machine.uid);
-        is_vm || self.instance(vm).is_some_and(is_guest)
-    }
-
-    /// Records that the labels of a VirtualMachine or of its instance name a machine.
-    fn relate_named(&mut self, machine: Option<Key>, vm: &Key) {
-        if let Some(machine) = machine.filter(|machine| has_room(&self.relatives, vm, machine)) {
-            self.relate(&machine, vm);
-        }
-    }
-
-    fn relate(&mut self, machine: &Key, vm: &Key) {
-        if machine != vm {
-            self.homes.entry(machine.clone()).or_default().insert(vm.clone());
-            self.relatives.entry(vm.clone()).or_default().insert(machine.clone());
-        }
-    }
-}
-
-/// Whether a name may get this relation. The relations of a name stay until the end of the leader, and users can change the
-/// object that names the other one at any time.
-fn has_room(relations: &BTreeMap<Key, BTreeSet<Key>>, of: &Key, to: &Key) -> bool {
-    relations.get(of).is_none_or(|known| known.contains(to) || known.len() < MOST_RELATIONS)
 }
 
 #[cfg(test)]
@@ -506,7 +333,6 @@ mod tests {
 
     use super::*;
     use crate::kinds::cluster_api::Version;
-    use crate::kinds::kubevirt_machine::HandOut;
     use crate::kinds::pool::HolderKind;
 
     fn key(namespace: &str, name: &str) -> Key {
@@ -554,99 +380,47 @@ mod tests {
         assert_eq!(index.take(Kind::VirtualMachine, &w, None, late()), [w].into());
     }
 
-    #[test]
-    fn a_kubevirt_machine_concerns_the_virtual_machines_that_it_may_have() {
-        let mut index = Index::default();
-        let template = json!({"spec": {"virtualMachineTemplate": {"metadata": {"namespace": "infra"}}}});
-        let names = index.apply(Kind::KubevirtMachine, object("n", "w", 1, &template));
-        assert_eq!(names, [key("infra", "w"), key("n", "w")].into());
-        assert_eq!(index.relatives_of(&key("infra", "w")), [key("infra", "w"), key("n", "w")].into());
-        // The relation is kept: the guest of that VirtualMachine may still use an address.
-        assert_eq!(index.remove(Kind::KubevirtMachine, &key("n", "w"), None), names);
-        assert_eq!(index.homes_of(&key("n", "w")), names);
+    /// The template of a KubevirtMachine whose VirtualMachine is in this namespace.
+    fn template(namespace: &str) -> Value {
+        json!({"spec": {"virtualMachineTemplate": {"metadata": {"namespace": namespace}}}})
     }
 
     #[test]
-    fn a_guest_concerns_the_kubevirt_machine_that_its_labels_name() {
+    fn a_kubevirt_machine_whose_virtual_machine_is_in_another_namespace_counts_as_absent() {
         let mut index = Index::default();
-        let labels = |name: &str| {
-            let labels = json!({
-                "capk.cluster.x-k8s.io/kubevirt-machine-name": name, "capk.cluster.x-k8s.io/kubevirt-machine-namespace": "n",
-            });
-            json!({"metadata": {"labels": labels}})
-        };
-        let names = [key("infra", "w"), key("n", "w")].into();
-        assert_eq!(index.apply(Kind::Instance, object("infra", "w", 1, &labels("w"))), [key("infra", "w")].into());
-        assert_eq!(index.homes_of(&key("n", "w")), names);
-        assert_eq!(index.relatives_of(&key("infra", "w")), names);
-        // capk gives the VirtualMachine the name of its KubevirtMachine.
-        index.apply(Kind::Instance, object("infra", "other", 2, &labels("w")));
-        assert_eq!(index.homes_of(&key("n", "w")), names);
+        index.apply(Kind::KubevirtMachine, object("n", "w", 1, &template("infra")));
+        assert_eq!((index.machine(&key("n", "w")), index.by_age(), index.machine_uids().count()), (None, vec![], 0));
+        assert_eq!(index.apply(Kind::KubevirtMachine, object("n", "w", 2, &template("n"))), [key("n", "w")].into());
+        assert_eq!(index.machine(&key("n", "w")).unwrap().metadata.uid.as_deref(), Some("n-w"));
     }
 
     #[test]
-    fn an_instance_with_the_uid_of_a_virtual_machine_of_another_namespace_has_none_of_its_namespaces() {
+    fn objects_that_name_a_machine_of_another_namespace_concern_only_their_own_name() {
         let mut index = Index::default();
-        index.apply(Kind::VirtualMachine, object("victim", "w", 1, &json!({})));
-        // A user of namespace `n` writes a machine whose VirtualMachine, as it says, is that of the other namespace.
-        let template = json!({"spec": {"virtualMachineTemplate": {"metadata": {"namespace": "victim"}}}});
-        index.apply(Kind::KubevirtMachine, object("n", "w", 2, &template));
-        let owner = json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "victim-w"}]);
-        let instance = json!({"metadata": {"uid": "i", "ownerReferences": owner}});
-        index.apply(Kind::Instance, object("n", "w", 3, &instance));
-        let holder = key("n", "w").holder(HolderKind::KubevirtMachine, "victim-w");
-        assert_eq!(index.namespaces_of(&holder), ["n".to_owned()].into());
-        assert_eq!(index.vms_elsewhere([&holder].into_iter()), []);
-        // The machine of a VirtualMachine that names it.
+        index.apply(Kind::KubevirtMachine, object("n", "w", 1, &json!({})));
         let labels = json!({"metadata": {"labels": {
             "capk.cluster.x-k8s.io/kubevirt-machine-name": "w", "capk.cluster.x-k8s.io/kubevirt-machine-namespace": "n",
         }}});
-        index.apply(Kind::VirtualMachine, object("victim", "w", 4, &labels));
-        assert_eq!(index.namespaces_of(&holder), ["n".to_owned(), "victim".to_owned()].into());
-        assert_eq!(index.vms_elsewhere([&holder].into_iter()), [(holder.clone(), key("victim", "w"))]);
+        let own: BTreeSet<Key> = [key("evil", "w")].into();
+        assert_eq!(index.apply(Kind::VirtualMachine, object("evil", "w", 2, &labels)), own);
+        assert_eq!(index.apply(Kind::Instance, object("evil", "w", 3, &labels)), own);
+        assert_eq!(index.apply(Kind::KubevirtMachine, object("evil", "w", 4, &template("n"))), own);
+        let holder = key("n", "w").holder(HolderKind::KubevirtMachine, "n-w");
+        assert!(!index.note_earlier(&holder));
+        assert_eq!(["n", "evil"].map(|namespace| index.is_machine_of(&holder, &key(namespace, "w"))), [true, false]);
+        assert_eq!(index.remove(Kind::KubevirtMachine, &key("evil", "w"), None), own);
     }
 
     #[test]
-    fn a_name_gets_a_limited_number_of_relations() {
+    fn a_lease_of_an_earlier_version_names_the_virtual_machine_of_its_holder_until_it_is_released() {
         let mut index = Index::default();
-        let labels = |namespace: &str| {
-            json!({"metadata": {"labels": {
-                "capk.cluster.x-k8s.io/kubevirt-machine-name": "w",
-                "capk.cluster.x-k8s.io/kubevirt-machine-namespace": namespace,
-            }}})
-        };
-        for version in 1..40 {
-            let namespace = format!("x{version}");
-            let template = json!({"spec": {"virtualMachineTemplate": {"metadata": {"namespace": namespace}}}});
-            index.apply(Kind::KubevirtMachine, object("n", "w", version, &template));
-            index.apply(Kind::VirtualMachine, object("infra", "w", version, &labels(&namespace)));
-        }
-        // One name is its own.
-        assert_eq!((index.homes_of(&key("n", "w")).len(), index.relatives_of(&key("infra", "w")).len()), (17, 17));
-        assert_eq!(index.machine(&key("n", "w")).unwrap().home, key("n", "w"));
-        let template = json!({"spec": {"virtualMachineTemplate": {"metadata": {"namespace": "x16"}}}});
-        index.apply(Kind::KubevirtMachine, object("n", "w", 40, &template));
-        assert_eq!(index.machine(&key("n", "w")).unwrap().home, key("x16", "w"));
-    }
-
-    #[test]
-    fn a_secret_names_no_machine_of_another_virtual_machine() {
-        let mut index = Index::default();
-        let template = json!({"spec": {"virtualMachineTemplate": {"metadata": {"namespace": "infra"}}}});
-        index.apply(Kind::KubevirtMachine, object("n", "w", 1, &template));
-        let hand_out = HandOut {
-            uid: "s-1".to_owned(),
-            is_deleted: false,
-            vm: "v-1".to_owned(),
-            machine: key("n", "w").holder(HolderKind::KubevirtMachine, "m-1"),
-            interfaces: Vec::new(),
-        };
-        let ours = NetworkSecret::Ours(hand_out);
-        for home in ["n", "infra"] {
-            assert_eq!(index.check(&key(home, "w"), ours.clone()), ours);
-        }
-        let problem = "it names n/w (m-1), which is not the machine of other/w".to_owned();
-        assert_eq!(index.check(&key("other", "w"), ours), NetworkSecret::Foreign(problem, Vec::new()));
+        let (holder, vm) = (Machine::new("n", "w", "m-1").with_vm_in("infra"), key("infra", "w"));
+        assert_eq!([index.note_earlier(&holder), index.note_earlier(&holder)], [true, false]);
+        // A claim does not say where the VirtualMachine is.
+        let named = Machine::new("n", "w", "m-1");
+        assert_eq!((index.is_machine_of(&named, &vm), index.earlier_of(&vm)), (true, [holder].into()));
+        index.forget_holder(&vm, &named);
+        assert_eq!((index.is_machine_of(&named, &vm), index.earlier_of(&vm)), (false, [].into()));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::cluster::request::{self, PATIENCE, ask, list, stored};
 use crate::kinds::cluster_api::IpAddress;
 use crate::kinds::ipam_claim::claim_name;
 use crate::kinds::kubevirt_machine;
-use crate::kinds::kubevirt_machine::{HandOut, Handed, KubevirtMachine, NetworkSecret, STATUS_MAP, addresses_of};
+use crate::kinds::kubevirt_machine::{HandOut, Handed, NetworkSecret, STATUS_MAP, addresses_of};
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::adoption;
 use crate::machines::authority::Authority;
@@ -30,7 +30,7 @@ use crate::machines::recorded::Recorded;
 use crate::machines::secret::{NewSecret, secret_in};
 use crate::machines::source::{MachineClaim, ProviderAddress, Source};
 use crate::machines::step::{Hold, Notice, Step};
-use crate::machines::view::{Check, Chosen, PoolSettings, Response, View};
+use crate::machines::view::{Chosen, PoolSettings, Response, View};
 use crate::machines::work::{Work, answered};
 use crate::passes::{Ended, Error, LONGEST_PASS, Problem, Until};
 use crate::pools::reference;
@@ -54,7 +54,7 @@ impl Work<'_> {
                 Step::Wait => return Ok(view.ended()),
                 Step::Claim(claim) if until == Until::Claim => {
                     self.note_claimant(&key, &claim.machine);
-                    return Ok(Ended::BeforeClaim(claim));
+                    return Ok(Ended::BeforeClaim(*claim));
                 }
                 step => step,
             };
@@ -93,7 +93,7 @@ impl Work<'_> {
         view.sources.claims = index.claims_of(key);
         // Everyone who may create claims can name any machine. When no guest exists, such a claim only ends.
         let has_guest = view.vm.is_some() || view.instance.is_some();
-        view.sources.claims.retain(|claim| !has_guest || index.is_confirmed(&claim.claimant.machine, key));
+        view.sources.claims.retain(|claim| !has_guest || index.is_machine_of(&claim.claimant.machine, key));
         let attachments = view.vm.iter().flat_map(|vm| &vm.networks);
         let ipam_claims = attachments.filter_map(|attachment| {
             let name = claim_name(&key.name, &attachment.name);
@@ -102,18 +102,7 @@ impl Work<'_> {
         });
         view.sources.ipam_claims = ipam_claims.collect();
         view.has_status_map = self.has_status_map.load(Ordering::Relaxed);
-        let relatives = index.relatives_of(key);
-        let label = view.vm.as_ref().and_then(VirtualMachine::kubevirt_machine);
-        let machines = || relatives.iter().filter_map(|relative| index.machine(relative));
-        let is_home = |machine: &&KubevirtMachine| machine.home == *key;
-        let labelled = label.as_ref().and_then(|label| index.machine(label));
-        // Users of another namespace can write a KubevirtMachine whose VirtualMachine has this name.
-        let own = || index.machine(key).filter(is_home);
-        // capk waits for a new attempt only with the machine that was refused.
-        let is_refused = |machine: &&KubevirtMachine| is_home(machine) && machine.refused.is_some();
-        let other = || machines().find(is_refused).or_else(|| machines().find(is_home));
-        view.machine = labelled.or_else(own).or_else(other).cloned();
-        view.there = machines().filter_map(|machine| machine.metadata.uid.clone()).collect();
+        view.machine = index.machine(key).cloned();
         let selection = index.selection();
         let refused = view.machine.as_ref().and_then(|machine| machine.refused.as_ref());
         view.is_exhausted = refused.is_some_and(|refused| is_exhausted(selection, refused));
@@ -121,19 +110,16 @@ impl Work<'_> {
     }
 
     async fn read_registry(&self, view: &mut View) -> Result<(), Error> {
-        let key = view.key.clone();
-        let (names, confirmed) = {
-            let index = self.index();
-            (index.relatives_of(&view.key), index.confirmed_machines_of(&view.key))
-        };
+        let (key, earlier) = (view.key.clone(), self.index().earlier_of(&view.key));
         let (claimed, instance) = (view.memory.claimed.clone(), view.instance.clone());
         let selected = view.selected.iter().flatten();
         let pools: Vec<String> = selected.map(|selected| selected.pool.to_string()).collect();
         let scope = self.machines.scope.namespace.clone();
         let read = self.machines.registry.read(move |allocator| {
-            Recorded::read(allocator, (&key, &names, &confirmed), &claimed, &pools, instance.as_ref(), &scope)
+            Recorded::read(allocator, (&key, &earlier), &claimed, &pools, instance.as_ref(), &scope)
         });
         view.ledger = read.await?;
+        self.note_earlier(&view.ledger.elsewhere);
         Ok(())
     }
 
@@ -144,8 +130,8 @@ impl Work<'_> {
         let merge = PatchParams::default();
         match step {
             Step::Wait => {}
-            Step::ReadMachine(machine) => drop(self.read(key, Kind::KubevirtMachine, &machine).await?),
-            Step::ReadSecret => return Ok(Response::Secret(self.read_secret(key).await?)),
+            Step::ReadMachine(machine) => drop(self.read(Kind::KubevirtMachine, &machine).await?),
+            Step::ReadSecret => return Ok(Response::Secret(view.check(self.ask_secret(key).await?))),
             Step::ReadOtherSecret(name) => {
                 let secret = match is_object_name(&name) {
                     true => ask(self.secrets(key).get_opt(&name)).await?.map(secret_in).transpose()?,
@@ -158,14 +144,14 @@ impl Work<'_> {
                 let patch = serde_json::from_value(patch).map_err(request::Error::Unreadable)?;
                 let vms = self.api(Kind::VirtualMachine, key);
                 let answer = answered(vms.patch(&key.name, &merge, &Patch::<()>::Json(patch))).await;
-                if !self.take(key, Kind::VirtualMachine, key, patched(answer)?).await? {
+                if !self.take(Kind::VirtualMachine, key, patched(answer)?).await? {
                     return Ok(Response::NotStored);
                 }
                 if let Some(notice) = notice {
                     self.publish(view, &notice);
                 }
             }
-            Step::ReadInstance => drop(self.read(key, Kind::Instance, key).await?),
+            Step::ReadInstance => drop(self.read(Kind::Instance, key).await?),
             Step::CreateClaim(claim) => return self.create_claim(view, claim).await,
             Step::ReadAddress(name) => return self.read_address(key, &name).await,
             Step::PatchAddress(name, patch) => {
@@ -181,7 +167,7 @@ impl Work<'_> {
                 let claim = Key { namespace: key.namespace.clone(), name };
                 let kind = self.claims()?;
                 stored(ask(self.api(kind, &claim).delete(&claim.name, &params)).await)?;
-                self.read(key, kind, &claim).await?;
+                self.read(kind, &claim).await?;
             }
             Step::PatchClaim(name, patch) => {
                 let (claim, kind) = (Key { namespace: key.namespace.clone(), name }, self.claims()?);
@@ -189,9 +175,9 @@ impl Work<'_> {
                 match stored(answer)? {
                     // The API server deletes the object with its last finalizer, and responds with its last version.
                     Some(object) if object.metadata.finalizers.iter().flatten().next().is_some() => {
-                        self.take(key, kind, &claim, Some(object)).await?;
+                        self.take(kind, &claim, Some(object)).await?;
                     }
-                    _ => drop(self.read(key, kind, &claim).await?),
+                    _ => drop(self.read(kind, &claim).await?),
                 }
             }
             Step::Hold(hold) => {
@@ -203,7 +189,7 @@ impl Work<'_> {
             }
             Step::Claim(claim) => {
                 self.note_claimant(key, &claim.machine);
-                return Ok(match registry.claim(claim).await? {
+                return Ok(match registry.claim(*claim).await? {
                     Ok(allocations) => Response::Granted(allocations),
                     Err(error) => Response::Refused(Problem::Refused(error)),
                 });
@@ -214,7 +200,7 @@ impl Work<'_> {
             Step::Adopt(records) => return self.adopt(key, records).await,
             Step::Keep(claimant, addresses) => {
                 let uid = claimant.machine.uid.clone();
-                let addresses = list(registry.keep(claimant, addresses).await?);
+                let addresses = list(registry.keep(*claimant, addresses).await?);
                 tracing::info!(machine = %key, uid, addresses, "released addresses that the machine never got");
             }
             Step::PatchMachine(patch) => drop(self.patch_machine(view, patch, false).await?),
@@ -235,7 +221,7 @@ impl Work<'_> {
             Step::AnnotateVm(patch) => {
                 let vms = self.api(Kind::VirtualMachine, key);
                 let answer = answered(vms.patch(&key.name, &merge, &Patch::Merge(patch))).await;
-                self.take(key, Kind::VirtualMachine, key, stored(answer)?).await?;
+                self.take(Kind::VirtualMachine, key, stored(answer)?).await?;
             }
             Step::AddConflicts(conflicts, notice) => {
                 registry.add_conflicts(conflicts).await?;
@@ -253,16 +239,7 @@ impl Work<'_> {
                 tracing::info!(machine = %key, uid = machine.uid, "removed the machine from the wait queue");
                 self.index().remember(key, |memory| memory.claimed.retain(|holder| *holder != machine));
             }
-            Step::Prove(holder) => {
-                return match self.prove(view, holder.clone()).await {
-                    // A user of that namespace can write objects that make the check fail. No other machine waits for it.
-                    Err(error) if view.is_stranger(&holder) && !matches!(error, Error::Stopped) => {
-                        tracing::warn!(machine = %key, %holder, %error, "could not check whether a machine is gone");
-                        Ok(Response::Checked(Check::Unsettled, None))
-                    }
-                    result => result,
-                };
-            }
+            Step::Prove(holder) => return self.prove(view, holder).await,
             Step::Report(notice) => {
                 self.publish(view, &notice);
                 self.index().remember(key, |memory| memory.notice = Some(notice));
@@ -303,8 +280,8 @@ impl Work<'_> {
             }
             // Another leader has created the Secret first, the VirtualMachine is gone, or the namespace is gone.
             None => {
-                self.read(key, Kind::VirtualMachine, key).await?;
-                self.read_secret(key).await?
+                self.read(Kind::VirtualMachine, key).await?;
+                view.check(self.ask_secret(key).await?)
             }
         };
         if secret == NetworkSecret::Absent { Err(Error::Behind) } else { Ok(Response::Secret(secret)) }
@@ -324,10 +301,10 @@ impl Work<'_> {
         let problem = match MachineClaim::read(claim.clone()) {
             Ok(known) => {
                 self.index().apply(kind, claim);
-                if self.index().is_confirmed(&known.claimant.machine, &view.key) {
+                if self.index().is_machine_of(&known.claimant.machine, &view.key) {
                     return Ok(Response::Done);
                 }
-                // An earlier machine of another namespace had its VirtualMachine here, and left this claim.
+                // An earlier version created this claim for a machine of another namespace, or another author did.
                 let machine = known.claimant.machine;
                 format!("IPAddressClaim {key} is of another machine ({machine}), expected none of this name: delete it")
             }
@@ -367,13 +344,6 @@ impl Work<'_> {
                 }
             }
         }
-        for record in &mut records {
-            let machine = &mut record.claimant.machine;
-            *machine = machine.clone().with_vm_in(&key.namespace);
-            if machine.vm_namespace.is_some() {
-                self.index().confirm(machine, key);
-            }
-        }
         let adoption = self.machines.registry.adopt(records.clone()).await?;
         // If nothing is adopted, a notice reports why. Each pass tries again, so a line here would be repeated.
         if adoption.adopted > 0 {
@@ -394,7 +364,7 @@ impl Work<'_> {
             false => answered(api.patch(&key.name, &params, &patch)).await,
         };
         let object = stored(answer)?;
-        self.take(&view.key, Kind::KubevirtMachine, &key, object.clone()).await?;
+        self.take(Kind::KubevirtMachine, &key, object.clone()).await?;
         Ok(object)
     }
 

@@ -27,6 +27,11 @@ pub(super) struct Recorded {
     pub(super) known: BTreeSet<Machine>,
     /// Whether machines of this name hold addresses of pools that belong to another controller.
     pub(super) is_of_another: bool,
+    /// KubevirtMachines of other namespaces that hold an address for the VirtualMachine, according to a lease of version 0.2.0
+    /// or earlier. Each of them is in `known`.
+    pub(super) earlier: BTreeSet<Machine>,
+    /// KubevirtMachines of this name that hold an address for a VirtualMachine in another namespace.
+    pub(super) elsewhere: BTreeSet<Machine>,
     /// Machines of this name that wait for an address.
     pub(super) waiting: BTreeSet<Machine>,
     /// Pool addresses that the guest reports and that machines of this name neither hold nor have a conflicting record
@@ -49,22 +54,24 @@ pub(super) struct Held {
 impl Recorded {
     /// Reads the state of the machines of a VirtualMachine, of its pools, and of the addresses that its guest reports.
     ///
-    /// `names` has the names of all machines to which the VirtualMachine may belong. Only machines with the VirtualMachine's
-    /// own name, `key`, and the `confirmed` machines count.
+    /// `earlier` has the KubevirtMachines of other namespaces that may hold an address for the VirtualMachine.
     pub(super) fn read(
         allocator: &Allocator,
-        (key, names, confirmed): (&Key, &BTreeSet<Key>, &BTreeSet<Machine>),
+        (key, earlier): (&Key, &BTreeSet<Machine>),
         claimed: &BTreeSet<Machine>,
         pools: &[String],
         instance: Option<&Instance>,
         scope: &str,
     ) -> Self {
-        let machines = names.iter().flat_map(|name| allocator.namesakes(&name.namespace, &name.name));
-        let machines = machines.filter(|machine| Key::of_machine(machine) == *key || confirmed.contains(machine));
         let mut recorded = Self::default();
         let mut since = Vec::new();
-        for machine in machines {
+        for machine in allocator.namesakes(&key.namespace, &key.name).chain(earlier) {
             if machine.kind.is_claim() {
+                continue;
+            }
+            let is_earlier = earlier.contains(machine);
+            if Key::of_vm(machine) != *key {
+                recorded.elsewhere.insert(machine.clone());
                 continue;
             }
             let before = since.len();
@@ -79,6 +86,7 @@ impl Recorded {
             );
             if since.len() > before || allocator.conflicts_of(machine).next().is_some() {
                 recorded.known.insert(machine.clone());
+                recorded.earlier.extend(is_earlier.then(|| machine.clone()));
             }
         }
         since.sort_by_key(|(since, _)| *since);
@@ -90,7 +98,7 @@ impl Recorded {
             let known = addresses_of_ipam_claims(allocator);
             recorded.reported.retain(|report| {
                 let network = report.network.clone().unwrap_or_default();
-                !names.iter().any(|name| known.contains(&(network.clone(), report.address, name.clone())))
+                !known.contains(&(network, report.address, key.clone()))
             });
         }
         recorded
@@ -151,6 +159,16 @@ pub(super) fn addresses_of_ipam_claims(allocator: &Allocator) -> BTreeSet<(Strin
         let Machine { namespace, name, .. } = &lease.claimant.machine;
         let vm = Key { namespace: namespace.clone(), name: vm_of_name(name).to_owned() };
         (network.to_owned(), address, vm)
+    });
+    addresses.collect()
+}
+
+/// The addresses that KubevirtMachines hold for VirtualMachines of another namespace, each with its network and the
+/// VirtualMachine.
+pub(super) fn addresses_of_earlier(allocator: &Allocator) -> BTreeSet<(String, IpAddr, Key)> {
+    let addresses = allocator.leases().filter_map(|(network, address, lease)| {
+        let machine = &lease.claimant.machine;
+        machine.vm_namespace.is_some().then(|| (network.to_owned(), address, Key::of_vm(machine)))
     });
     addresses.collect()
 }

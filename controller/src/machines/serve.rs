@@ -9,6 +9,7 @@ use glowplug::host::expand::{Document, Grant, Template};
 use glowplug::host::records::{annotation_key, annotation_patch};
 use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
@@ -26,28 +27,25 @@ use crate::passes::Problem;
 use crate::pools::reference;
 use crate::pools::selection::Selected;
 
-/// Largest number of checks of machines that a guest does not name, in one pass.
-const MOST_STRANGERS: usize = 4;
 /// Annotation of a KubevirtMachine. The controller changes the value so that capk retries at once.
 const RETRY_ANNOTATION: &str = "ipam.glowplug.dev/retry";
 
 impl View {
     /// Returns a check of a holder of this name that may be gone, or whose VirtualMachine is being deleted. `None`: all
     /// such holders are checked.
-    ///
-    /// Users of another namespace can make any number of their machines holders of this name, and each check needs requests.
-    /// While a guest exists, a pass checks only some of the holders of other namespaces that the guest does not name.
     pub(super) fn look_for_the_gone(&self) -> Option<Step> {
         let claims = self.sources.claims.iter().map(|claim| &claim.claimant.machine);
         let known = self.ledger.known.iter().chain(&self.memory.claimed).chain(claims);
         let mut known = known.filter(|holder| !self.checked.contains_key(*holder));
         let vm = self.vm.as_ref();
-        let has_guest = vm.is_some() || self.instance.is_some();
-        let has_room = !has_guest || self.checked.keys().filter(|it| self.is_stranger(it)).count() < MOST_STRANGERS;
+        let uids = [vm.map(|vm| uid(&vm.metadata)), self.machine.as_ref().map(|machine| uid(&machine.metadata))];
         let may_be_gone = |holder: &Machine| {
-            let is_there = self.there.contains(&holder.uid) || vm.is_some_and(|vm| uid(&vm.metadata) == holder.uid);
+            let is_there = match self.ledger.earlier.contains(holder) {
+                true => vm.is_some(),
+                false => uids.contains(&Some(holder.uid.as_str())),
+            };
             let is_ending = vm.is_some_and(is_ending) && !self.memory.stripped.contains_key(holder);
-            (!is_there || is_ending) && (has_room || !self.is_stranger(holder))
+            !is_there || is_ending
         };
         known.find(|holder| may_be_gone(holder)).map(|holder| Step::Prove(holder.clone()))
     }
@@ -97,35 +95,42 @@ impl View {
     /// Returns the object that claims addresses for a VirtualMachine. `None`: no object may claim now. `Err`: the
     /// object is not known before this step is done.
     fn claimant(&self, vm: &VirtualMachine) -> Result<Option<Claimed>, Step> {
-        let label =
-            vm.kubevirt_machine().filter(|label| self.kinds.has_kubevirt_machines && label.name == self.key.name);
+        let label = vm.kubevirt_machine().filter(|_| self.kinds.has_kubevirt_machines);
         let itself = || Claimed {
             machine: self.key.holder(HolderKind::VirtualMachine, uid(&vm.metadata)),
             created: created(&vm.metadata).unwrap_or_default(),
         };
+        let of_machine =
+            |machine: Machine, created: Option<Timestamp>| Claimed { machine, created: created.unwrap_or_default() };
         let Some(label) = label else { return Ok(Some(itself())) };
+        if label != self.key {
+            // The KubevirtMachine is in another cluster or in another namespace, or the labels are invented. An earlier version
+            // may have given it an address.
+            let earlier = self.ledger.earlier.iter().find(|holder| Key::of_machine(holder) == label);
+            let earlier = earlier.map(|holder| of_machine(holder.clone(), created(&vm.metadata)));
+            return Ok(Some(earlier.unwrap_or_else(itself)));
+        }
+        let holds = |holder: &Machine| Key::of_machine(holder) == label;
         match &self.machine {
-            Some(machine) if Key::of(&machine.metadata) == label && machine.home == self.key => {
-                let claimed = Claimed {
-                    machine: machine.holder().with_vm_in(&self.key.namespace),
-                    created: created(&machine.metadata).unwrap_or_default(),
-                };
+            // Another guest uses the addresses that this KubevirtMachine holds.
+            Some(machine) if self.ledger.elsewhere.contains(&machine.holder()) => Ok(Some(itself())),
+            Some(machine) => {
+                let claimed = of_machine(machine.holder(), created(&machine.metadata));
                 Ok(Some(claimed).filter(|_| !is_deleted(&machine.metadata)))
             }
-            _ if !self.has_done(Once::ReadMachine) => Err(Step::ReadMachine(label)),
-            // The labels name a KubevirtMachine that has another VirtualMachine.
-            Some(machine) if Key::of(&machine.metadata) == label => Ok(Some(itself())),
+            None if !self.has_done(Once::ReadMachine) => Err(Step::ReadMachine(label)),
             // The KubevirtMachine is gone. Its guest keeps the addresses that this machine holds.
-            _ if self
+            None if self
                 .ledger
                 .known
                 .iter()
-                .any(|holder| holder.kind == HolderKind::KubevirtMachine && Key::of_machine(holder) == label) =>
+                .any(|holder| holder.kind == HolderKind::KubevirtMachine && holds(holder)) =>
             {
                 Ok(None)
             }
-            // The KubevirtMachine is in another cluster, or the labels are invented.
-            _ => Ok(Some(itself())),
+            // The KubevirtMachine is in another cluster, its VirtualMachine is in another namespace, or the labels are
+            // invented.
+            None => Ok(Some(itself())),
         }
     }
 
@@ -154,7 +159,9 @@ impl View {
             return self.refuse(error.to_string());
         }
         let Some(claimant) = claimant else { return Step::Wait };
-        if claimant.machine.kind == HolderKind::KubevirtMachine && !self.has_done(Once::ReadMachine) {
+        let is_of_namespace = claimant.machine.namespace == self.key.namespace;
+        if claimant.machine.kind == HolderKind::KubevirtMachine && is_of_namespace && !self.has_done(Once::ReadMachine)
+        {
             // A new machine may have replaced this machine under the same name, and the watch may not have reported it
             // yet.
             return Step::ReadMachine(Key::of_machine(&claimant.machine));
@@ -175,7 +182,7 @@ impl View {
         match (self.granted.as_ref().filter(|granted| granted.iter().all(is_own)), &self.problem) {
             (Some(allocations), _) => self.write_secret(vm, selected, &claimant, allocations, &offers),
             (None, None) => match self.claim(vm, selected, &claimant) {
-                Ok(claim) => Step::Claim(claim),
+                Ok(claim) => Step::Claim(Box::new(claim)),
                 Err(problem) => self.refuse(problem),
             },
             (None, Some(Problem::Refused(error @ ClaimError::Exhausted { .. }))) => {

@@ -76,7 +76,7 @@ impl View {
                 let of_family = |address: &IpAddr| Family::of(*address) == Family::of(held.address);
                 held.claimant == claimant && !addresses.contains(&held.address) && addresses.iter().any(of_family)
             };
-            self.ledger.held.iter().find(is_double).map(|_| Step::Keep(claimant, addresses))
+            self.ledger.held.iter().find(is_double).map(|_| Step::Keep(Box::new(claimant), addresses))
         })
     }
 

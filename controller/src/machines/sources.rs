@@ -103,7 +103,7 @@ impl View {
                     let note = format!("{}: {given}, expected {held}, which the guest may use", offer.source);
                     self.report("IPAddressConflict", note)
                 }
-                _ => Step::Keep(claimant, ips),
+                _ => Step::Keep(Box::new(claimant), ips),
             });
         }
         let Offer { source, addresses, .. } = offer.clone();

@@ -1,7 +1,7 @@
 //! The start of a leader: adopts the addresses that objects record and guests report, then submits the outstanding
 //! claims.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -12,10 +12,9 @@ use tracing::field::display;
 use crate::cluster::key::Key;
 use crate::cluster::request::list;
 use crate::kinds::pool::HolderKind;
-use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::types::{Reservation, Stopped};
 use crate::machines::authority::Authority;
-use crate::machines::recorded::addresses_of_ipam_claims;
+use crate::machines::recorded::{addresses_of_earlier, addresses_of_ipam_claims};
 use crate::machines::view::refers;
 use crate::machines::work::Work;
 
@@ -29,41 +28,27 @@ impl Work<'_> {
     pub(super) async fn rebuild(&self, mut records: Objects) -> Result<(), Stopped> {
         let machines: BTreeSet<String> = self.index().machine_uids().collect();
         let registry = &self.machines.registry;
-        // When its other objects are gone, only the lease of a machine names its VirtualMachine.
-        for (holder, namespace) in registry.vm_namespaces().await? {
-            let vm = Key { namespace, name: holder.name.clone() };
-            self.index().confirm(&holder, &vm);
-        }
+        self.note_earlier(&registry.holders_elsewhere().await?);
         let leased = registry.read(|allocator| {
             let leases = allocator.leases().map(|(_, address, lease)| (Claimant::clone(&lease.claimant), address));
             leases.collect::<BTreeSet<(Claimant, IpAddr)>>()
         });
         let leased = leased.await?;
-        records.confirm_machines(|vm, machine| self.index().may_belong(&vm.into(), &machine.into()));
+        // Everyone who may write VirtualMachines of one namespace can name any machine of another namespace.
+        records.confirm_machines(|vm, machine| vm == machine);
         let mut inventory = records.inventory();
         inventory.each_machine(|machine| {
             if !machines.contains(&machine.uid) {
                 machine.kind = HolderKind::VirtualMachine;
             }
         });
-        let (mut conflicts, known_records) = self.limit(&mut inventory, &leased);
-        let homes: BTreeMap<Machine, String> = {
-            let mut index = self.index();
-            let records = inventory.records.iter().map(|record| &record.claimant.machine);
-            let reports = inventory.reports.iter().map(|report| &report.machine);
-            let conflicts = conflicts.iter().map(|(_, _, conflict)| &conflict.claimant.machine);
-            let elsewhere = index.vms_elsewhere(records.chain(reports).chain(conflicts));
-            for (machine, vm) in &elsewhere {
-                index.confirm(machine, vm);
-            }
-            let elsewhere = elsewhere.into_iter().map(|(machine, vm)| (machine, vm.namespace));
-            index.machines_elsewhere().into_iter().chain(elsewhere).collect()
-        };
-        // When all objects of a machine are gone, only its leases say where its Secret may be.
-        let note_home = |machine: &mut Machine| machine.vm_namespace = homes.get(machine).cloned();
-        inventory.each_machine(note_home);
-        conflicts.iter_mut().for_each(|(_, _, conflict)| note_home(&mut conflict.claimant.machine));
-        let known = registry.read(addresses_of_ipam_claims).await?;
+        let (conflicts, known_records) = self.limit(&mut inventory, &leased);
+        let known = registry.read(|allocator| {
+            let mut known = addresses_of_ipam_claims(allocator);
+            known.extend(addresses_of_earlier(allocator));
+            known
+        });
+        let known = known.await?;
         // A guest may have any address on interfaces of its own. Only the networks of the machine count.
         inventory.reports.retain(|report| {
             let is_known =
@@ -98,9 +83,9 @@ impl Work<'_> {
             let machine = claimant.machine.clone();
             record.addresses.retain(|address| !leased.contains(&(claimant.clone(), address.ip())));
             known += all - record.addresses.len();
-            let (record, ignored) = authority.limit(&index.namespaces_of(&machine), record);
+            let (record, ignored) = authority.limit(&[machine.namespace.clone()].into(), record);
             if !ignored.is_empty() {
-                let (machine, source) = (index.vm_of(&machine), &record.source);
+                let (machine, source) = (Key::of_vm(&machine), &record.source);
                 tracing::warn!(%machine, source, ignored = list(&ignored), "ignored addresses that no pool of the namespace has");
             }
             if !record.addresses.is_empty() {
@@ -109,7 +94,7 @@ impl Work<'_> {
         }
         let mut conflicts = Vec::new();
         for diagnostic in std::mem::take(&mut inventory.diagnostics) {
-            let machine = diagnostic.claimant.as_ref().map(|claimant| display(index.vm_of(&claimant.machine)));
+            let machine = diagnostic.claimant.as_ref().map(|claimant| display(Key::of_vm(&claimant.machine)));
             tracing::warn!(
                 machine,
                 %diagnostic,
@@ -117,7 +102,7 @@ impl Work<'_> {
             );
             // The controller never writes a record of an unknown interface.
             let Some(claimant) = &diagnostic.claimant else { continue };
-            conflicts.extend(authority.conflicts(&index.namespaces_of(&claimant.machine), &diagnostic));
+            conflicts.extend(authority.conflicts(&[claimant.machine.namespace.clone()].into(), &diagnostic));
         }
         (conflicts, known)
     }
@@ -129,12 +114,9 @@ impl Work<'_> {
             let index = self.index();
             let is_selected = !matches!(index.selected(key), Ok(selected) if selected.is_empty());
             let may_have_secret = index.vm(key).is_some_and(refers);
-            // Not every machine that names this VirtualMachine is its machine.
-            let label = index.vm(key).and_then(VirtualMachine::kubevirt_machine);
-            let is_held = [Some(key), label.as_ref()].into_iter().flatten().any(|relative| {
-                let of_name = relative.holder(HolderKind::default(), "")..;
-                holders.range(of_name).next().is_some_and(|holder| Key::of_machine(holder) == *relative)
-            });
+            let mut holders = holders.range(key.holder(HolderKind::default(), "")..);
+            let is_held = holders.next().is_some_and(|holder| Key::of_machine(holder) == *key)
+                || !index.earlier_of(key).is_empty();
             (is_selected || may_have_secret) && !is_held
         });
         names
@@ -149,7 +131,7 @@ impl Work<'_> {
             index.by_age().into_iter().partition(|key| index.is_annotated(key));
         // Machines that no longer exist may still hold addresses.
         let holders = holders.iter().filter(|holder| !holder.kind.is_claim());
-        let left: BTreeSet<Key> = holders.flat_map(|holder| index.homes_of(&Key::of_machine(holder))).collect();
+        let left: BTreeSet<Key> = holders.map(Key::of_vm).collect();
         let known: BTreeSet<Key> = done.iter().chain(&names).cloned().collect();
         let left: BTreeSet<Key> = left.into_iter().chain(index.vms_with_claims()).collect();
         names.extend(left.into_iter().filter(|key| !known.contains(key)));

@@ -46,14 +46,14 @@ pub(super) enum Step {
     /// Records that a claimant holds exactly the addresses that a source has given.
     Hold(Box<Hold>),
     /// Claims addresses.
-    Claim(Claim),
+    Claim(Box<Claim>),
     /// Creates the Secret, which hands out the addresses, then publishes this event. The texts are warnings about the network
     /// data in the Secret.
     CreateSecret(Box<Secret>, Vec<String>, Option<Notice>),
     /// Records that a machine holds the addresses in its Secret.
     Adopt(Vec<Record>),
     /// Keeps these addresses of the claimant and releases its other addresses, which the claimant never received.
-    Keep(Claimant, Vec<IpAddr>),
+    Keep(Box<Claimant>, Vec<IpAddr>),
     /// Applies this merge patch to the KubevirtMachine.
     PatchMachine(Value),
     /// Applies this merge patch to the VirtualMachine.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
 use crate::kinds::kubevirt_machine::{HandOut, Handed, Instance, KubevirtMachine, NetworkSecret, is_deleted};
-use crate::kinds::virtual_machine::{NetworkData, VirtualMachine, kubevirt_machine_of};
+use crate::kinds::virtual_machine::{NetworkData, VirtualMachine};
 use crate::machines::kind::Kinds;
 use crate::machines::recorded::Recorded;
 use crate::machines::source::{ProviderAddress, Source, Sources};
@@ -33,12 +33,9 @@ pub(super) struct View {
 
     // The index has these members. They are read again after each step.
     pub(super) vm: Option<VirtualMachine>,
-    /// The KubevirtMachine of the VirtualMachine. Without one, the KubevirtMachine for which capk creates a
-    /// VirtualMachine of this name.
+    /// The KubevirtMachine of this name, for which capk creates the VirtualMachine.
     pub(super) machine: Option<KubevirtMachine>,
     pub(super) instance: Option<Instance>,
-    /// UIDs of the existing KubevirtMachines to which this VirtualMachine may belong.
-    pub(super) there: BTreeSet<String>,
     /// Objects of other programs that choose addresses of the machine.
     pub(super) sources: Sources,
     pub(super) memory: Memory,
@@ -88,8 +85,8 @@ pub(super) enum Response {
     Refused(Problem),
     /// The Secret of the machine is deleted, and the holder must be checked once more.
     Stripped,
-    /// A holder is checked. The Secret is that of the machine. `None`: it was not read.
-    Checked(Check, Option<NetworkSecret>),
+    /// A holder is checked. The Secret is that of the machine.
+    Checked(Check, NetworkSecret),
 }
 
 /// The result of the check whether a holder is gone.
@@ -97,8 +94,8 @@ pub(super) enum Response {
 pub(super) enum Check {
     /// An object may still use its addresses.
     Kept,
-    /// The holder must be checked again after a pause. Either only a Secret may keep its address, and no watch reports the
-    /// end of a Secret; or its check has failed, and it is a stranger, see [`View::is_stranger`].
+    /// The holder must be checked again after a pause: only a Secret may keep its address, and no watch reports the end of a
+    /// Secret.
     Unsettled,
     /// The holder is gone, and its leases are released.
     Gone,
@@ -156,7 +153,6 @@ impl View {
             vm: None,
             machine: None,
             instance: None,
-            there: BTreeSet::new(),
             sources: Sources::default(),
             memory: Memory::default(),
             operations: Vec::new(),
@@ -209,12 +205,22 @@ impl View {
         has_source && (is_refused || self.addresses.values().any(Option::is_none))
     }
 
-    /// Whether a holder is a stranger: it is in another namespace, and neither the VirtualMachine nor its guest names it.
-    pub(super) fn is_stranger(&self, holder: &Machine) -> bool {
-        let of_instance = self.instance.as_ref().and_then(|instance| kubevirt_machine_of(&instance.metadata));
-        let labels = [self.vm.as_ref().and_then(VirtualMachine::kubevirt_machine), of_instance];
-        let is_named = labels.iter().flatten().any(|label| *label == Key::of_machine(holder));
-        holder.namespace != self.key.namespace && !is_named
+    /// Checks that the Secret of the VirtualMachine names a holder of this name. Any other Secret is returned as
+    /// [`NetworkSecret::Foreign`]: otherwise a user who may create Secrets in one namespace could take addresses from
+    /// machines of other namespaces.
+    pub(super) fn check(&self, secret: NetworkSecret) -> NetworkSecret {
+        let NetworkSecret::Ours(mut hand_out) = secret else { return secret };
+        if Key::of_machine(&hand_out.machine) == self.key {
+            return NetworkSecret::Ours(hand_out);
+        }
+        if let Some(earlier) = self.ledger.earlier.get(&hand_out.machine) {
+            // Without the namespace of the VirtualMachine, an adopted lease would count for the KubevirtMachine's own namespace.
+            hand_out.machine = earlier.clone();
+            return NetworkSecret::Ours(hand_out);
+        }
+        let addresses = hand_out.interfaces.iter().flat_map(|handed| &handed.addresses).map(|address| address.ip());
+        let problem = format!("it names {}, which is not the machine of {}", hand_out.machine, self.key);
+        NetworkSecret::Foreign(problem, addresses.collect())
     }
 
     /// Reports why the machine gets no network data, and removes it from the wait queue, because waiting does not help.

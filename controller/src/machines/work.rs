@@ -24,7 +24,7 @@ use crate::cluster::request::{self, ask, list};
 use crate::cluster::watch::{Change, changes_of};
 use crate::kinds::cluster_api;
 use crate::kinds::kubevirt_machine;
-use crate::kinds::kubevirt_machine::{KubevirtMachine, NetworkSecret};
+use crate::kinds::kubevirt_machine::NetworkSecret;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::adoption;
@@ -60,7 +60,7 @@ pub(super) struct Work<'m> {
     pub(super) index: Mutex<Index>,
     /// Whether KubevirtMachines may have a status map. `false` after the API server has dropped the map from a write.
     pub(super) has_status_map: AtomicBool,
-    /// Names that need a pass because the pass of another name has changed the index.
+    /// VirtualMachines that need a pass because the pass of another name has found a lease for them.
     pub(super) others: mpsc::UnboundedSender<Key>,
     /// The records of the listed objects. `None` after the registry has adopted them.
     pub(super) records: Mutex<Option<Objects>>,
@@ -118,36 +118,30 @@ impl Work<'_> {
 
     /// Remembers an object that will claim for the VirtualMachine of a name.
     pub(super) fn note_claimant(&self, key: &Key, machine: &Machine) {
-        let mut index = self.index();
-        index.remember(key, |memory| memory.claimed.extend([machine.clone()]));
-        if machine.namespace != key.namespace {
-            index.confirm(machine, key);
-        }
+        self.index().remember(key, |memory| memory.claimed.extend([machine.clone()]));
     }
 
-    /// The name of the VirtualMachine of a holder. Every line about a machine in the log has this name.
-    pub(super) fn vm_of(&self, holder: &Machine) -> Key {
-        self.index().vm_of(holder)
+    /// Notes KubevirtMachines that hold addresses for VirtualMachines of other namespaces. These VirtualMachines get a pass.
+    pub(super) fn note_earlier(&self, earlier: &BTreeSet<Machine>) {
+        let new = earlier.iter().filter(|holder| self.index().note_earlier(holder));
+        // The receiver ends only together with the passes.
+        new.for_each(|holder| drop(self.others.send(Key::of_vm(holder))));
     }
 
-    /// Logs what the registry adopted: a line for each machine, and a line for each address that does not fit.
+    /// Logs what the registry adopted: a line for each machine, and a line for each address that does not fit. Every line
+    /// about a machine in the log has the name of its VirtualMachine.
     pub(super) fn log_adoption(&self, records: &[Record], adoption: &Adoption) {
         for (holder, addresses) in adoption::adopted(records, adoption) {
-            let (machine, addresses) = (self.vm_of(&holder), list(addresses));
+            let (machine, addresses) = (Key::of_vm(&holder), list(addresses));
             tracing::info!(%machine, uid = holder.uid, addresses, "adopted the recorded addresses of a machine");
         }
         for mismatch in &adoption.mismatches {
-            let machine = self.vm_of(&mismatch.claimant.machine);
+            let machine = Key::of_vm(&mismatch.claimant.machine);
             tracing::warn!(%machine, %mismatch, "a record of a machine does not fit");
         }
     }
 
-    /// Reads the Secret of a VirtualMachine. A Secret that names the machine of another one is foreign.
-    pub(super) async fn read_secret(&self, key: &Key) -> Result<NetworkSecret, Error> {
-        let secret = self.ask_secret(key).await?;
-        Ok(self.index().check(key, secret))
-    }
-
+    /// Reads the Secret of a VirtualMachine.
     pub(super) async fn ask_secret(&self, key: &Key) -> Result<NetworkSecret, Error> {
         let secret = ask(self.secrets(key).get_opt(&secret_name(key))).await?.map(secret_in).transpose()?;
         let secret = NetworkSecret::read(secret);
@@ -155,38 +149,28 @@ impl Work<'_> {
         Ok(secret)
     }
 
-    /// Reads an object from the API server into the index. `pass` is the name of the running pass.
-    pub(super) async fn read(&self, pass: &Key, kind: Kind, key: &Key) -> Result<Option<Object>, Error> {
+    /// Reads an object from the API server into the index. A pass reads only objects of its own name.
+    pub(super) async fn read(&self, kind: Kind, key: &Key) -> Result<Option<Object>, Error> {
         let known = self.index().version(kind, key);
         let object = ask(self.api(kind, key).get_opt(&key.name)).await?;
-        let names = self.index().take(kind, key, known, object.clone());
-        self.wake_others(pass, names);
+        self.index().take(kind, key, known, object.clone());
         Ok(object)
     }
 
     /// Updates the index with the object that a write stored. `false`: the write was not stored, and the index now has
     /// the object that a read returned, or none.
-    pub(super) async fn take(&self, pass: &Key, kind: Kind, key: &Key, object: Option<Object>) -> Result<bool, Error> {
+    pub(super) async fn take(&self, kind: Kind, key: &Key, object: Option<Object>) -> Result<bool, Error> {
         match object {
             // The pass knows the object that it has changed.
             Some(object) => {
                 let known = Some(version_of(&object.metadata));
-                let names = self.index().take(kind, key, known, Some(object));
-                self.wake_others(pass, names);
+                self.index().take(kind, key, known, Some(object));
                 Ok(true)
             }
             None => {
-                self.read(pass, kind, key).await?;
+                self.read(kind, key).await?;
                 Ok(false)
             }
-        }
-    }
-
-    /// Makes the other names get a pass. The watch causes none, because it reports a version that is known.
-    fn wake_others(&self, pass: &Key, names: BTreeSet<Key>) {
-        for name in names.into_iter().filter(|name| name != pass) {
-            // The receiver ends only together with the passes.
-            let _ = self.others.send(name);
         }
     }
 
@@ -200,17 +184,14 @@ impl Work<'_> {
         self.publish_events(view, notice);
     }
 
-    /// Publishes an event about the VirtualMachine and an event about its KubevirtMachine. The two objects must name each
-    /// other, because a user of another namespace can write one of them.
+    /// Publishes an event about the VirtualMachine and an event about its KubevirtMachine.
     pub(super) fn publish_events(&self, view: &View, notice: &Notice) {
         if let Some(vm) = &view.vm {
             self.publish_about(reference_to(Kind::VirtualMachine, &vm.metadata), notice);
         }
         let label = view.vm.as_ref().map(VirtualMachine::kubevirt_machine);
-        let is_own = |machine: &&KubevirtMachine| {
-            machine.home == view.key && label.as_ref().is_none_or(|it| it.as_ref() == Some(&Key::of(&machine.metadata)))
-        };
-        if let Some(machine) = view.machine.as_ref().filter(is_own) {
+        let is_own = label.is_none_or(|label| label.as_ref() == Some(&view.key));
+        if let Some(machine) = view.machine.as_ref().filter(|_| is_own) {
             self.publish_about(reference_to(Kind::KubevirtMachine, &machine.metadata), notice);
         }
     }

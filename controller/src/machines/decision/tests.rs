@@ -21,7 +21,7 @@ use crate::kinds::kubevirt_machine::{HandOut, Handed, Instance, KubevirtMachine,
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::kind::Kinds;
-use crate::machines::proof::{Guest, Proof, Verdict};
+use crate::machines::proof::{Proof, Verdict};
 use crate::machines::recorded::{Held, Recorded};
 use crate::machines::source::{MachineClaim, Source};
 use crate::machines::step::{Hold, Notice, Once, Step};
@@ -118,7 +118,6 @@ fn view() -> View {
         has_status_map: true,
         vm: Some(vm(&json!({}))),
         machine: Some(machine(&json!({}))),
-        there: ["m-1".to_owned()].into(),
         is_exhausted: false,
         selected: Ok(vec![selected()]),
         ledger: Recorded { pools: [("n/p".to_owned(), pool())].into(), ..Recorded::default() },
@@ -157,7 +156,7 @@ fn claim(uid: &str, second: i64) -> Step {
     let created = Timestamp::from_second(second).unwrap();
     let requests = vec![Request::of("n/p")];
     let sticky = holder(uid).kind == HolderKind::VirtualMachine;
-    Step::Claim(Claim { machine: holder(uid), created, requests, sticky })
+    Step::Claim(Box::new(Claim { machine: holder(uid), created, requests, sticky }))
 }
 
 /// Creation time of the KubevirtMachine, in seconds since 1970: 2026-08-01T10:00:01Z.
@@ -223,7 +222,7 @@ fn the_secret_of_a_virtual_machine_of_no_pool_is_adopted_when_its_leases_are_los
 
 #[test]
 fn a_virtual_machine_without_a_kubevirt_machine_claims_for_itself() {
-    let alone = View { machine: None, there: BTreeSet::new(), ..view() };
+    let alone = View { machine: None, ..view() };
     let itself = claim("v-1", FIRST + 1);
     assert_eq!(decide(&alone), itself, "the KubevirtMachine is in another cluster");
     assert_eq!(
@@ -235,9 +234,6 @@ fn a_virtual_machine_without_a_kubevirt_machine_claims_for_itself() {
     assert_eq!(decide(&View { vm: Some(unlabelled), ..view() }), itself, "it is of nobody");
     let label = json!({"metadata": {"labels": {"capk.cluster.x-k8s.io/kubevirt-machine-namespace": "elsewhere"}}});
     assert_eq!(decide(&View { vm: Some(vm(&label)), ..alone }), itself, "under its own name, whatever its labels say");
-    // capk creates another VirtualMachine, in namespace `infra`, for this machine.
-    let elsewhere = machine(&json!({"spec": {"virtualMachineTemplate": {"metadata": {"namespace": "infra"}}}}));
-    assert_eq!(decide(&View { machine: Some(elsewhere), ..view() }), itself, "the labels are wrong");
 }
 
 #[test]
@@ -254,7 +250,7 @@ fn a_machine_that_waits_for_a_mac_address_claims_nothing() {
 
 #[test]
 fn the_guest_of_a_kubevirt_machine_that_is_gone_claims_nothing_more() {
-    let mut left = View { machine: None, there: BTreeSet::new(), checked: checked(&[holder("m-1")]), ..view() };
+    let mut left = View { machine: None, checked: checked(&[holder("m-1")]), ..view() };
     left.ledger.known = [holder("m-1")].into();
     assert_eq!(decide(&left), Step::Wait);
 }
@@ -376,7 +372,7 @@ fn of_two_leases_the_one_in_the_secret_counts() {
     let mut view = served();
     view.ledger.held.insert(0, held("m-1", "10.0.0.9"));
     let claimant = Claimant { machine: holder("m-1"), interface: "eno101".parse().unwrap() };
-    assert_eq!(decide(&view), Step::Keep(claimant, vec!["10.0.0.8".parse().unwrap()]));
+    assert_eq!(decide(&view), Step::Keep(Box::new(claimant), vec!["10.0.0.8".parse().unwrap()]));
 }
 
 #[test]
@@ -456,7 +452,7 @@ fn a_refused_machine_is_woken_up_when_no_pool_of_it_is_exhausted() {
 #[test]
 fn a_holder_is_looked_for_when_its_machine_is_not_there_or_ends() {
     let prove = Step::Prove(holder("m-1"));
-    let gone = View { there: BTreeSet::new(), machine: None, ..served() };
+    let gone = View { machine: None, ..served() };
     assert_eq!(decide(&gone), prove);
     let mut ending = served();
     ending.vm = Some(vm(&json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}})));
@@ -465,57 +461,140 @@ fn a_holder_is_looked_for_when_its_machine_is_not_there_or_ends() {
     assert_eq!(decide(&ending), Step::Wait);
 }
 
+// === Leases of version 0.2.0 for a VirtualMachine in another namespace ===
+
+/// A KubevirtMachine of another namespace that holds 10.0.0.9 for VirtualMachine `n/w`.
+fn earlier() -> Machine {
+    Machine::new("clusters", "w", "m-0").with_vm_in("n")
+}
+
+/// The labels of a VirtualMachine of this KubevirtMachine.
+fn of_earlier() -> Value {
+    let labels = json!({
+        "capk.cluster.x-k8s.io/kubevirt-machine-name": "w",
+        "capk.cluster.x-k8s.io/kubevirt-machine-namespace": "clusters",
+    });
+    json!({"metadata": {"labels": labels}})
+}
+
+/// Creates a view of a VirtualMachine without a Secret, for which a KubevirtMachine of another namespace holds an address.
+fn with_earlier() -> View {
+    let mut view = View { vm: Some(vm(&of_earlier())), machine: None, ..view() };
+    let mut held = held("m-0", "10.0.0.9");
+    held.claimant.machine = earlier();
+    view.ledger.held = vec![held];
+    view.ledger.known = [earlier()].into();
+    view.ledger.earlier = [earlier()].into();
+    view
+}
+
 #[test]
-fn of_many_holders_that_a_guest_does_not_name_a_pass_looks_for_some() {
-    let other = |uid: &str| {
-        Key { namespace: "other".to_owned(), name: "w".to_owned() }.holder(HolderKind::KubevirtMachine, uid)
+fn a_virtual_machine_of_a_kubevirt_machine_in_another_namespace_claims_for_itself() {
+    let view = View { vm: Some(vm(&of_earlier())), machine: None, ..view() };
+    assert_eq!(decide(&view), claim("v-1", FIRST + 1));
+    // The KubevirtMachine of this name is of another VirtualMachine.
+    let other = View { machine: Some(machine(&json!({}))), ..view };
+    assert_eq!(decide(&other), claim("v-1", FIRST + 1));
+}
+
+#[test]
+fn a_virtual_machine_gets_the_address_that_a_kubevirt_machine_of_another_namespace_holds_for_it() {
+    let requests = vec![Request::of("n/p")];
+    let created = Timestamp::from_second(FIRST + 1).unwrap();
+    let claim = Claim { machine: earlier(), created, requests, sticky: false };
+    assert_eq!(decide(&with_earlier()), Step::Claim(Box::new(claim)));
+}
+
+#[test]
+fn a_virtual_machine_whose_labels_name_another_machine_does_not_get_the_address_of_the_earlier_one() {
+    let label = json!({"metadata": {"labels": {"capk.cluster.x-k8s.io/kubevirt-machine-namespace": "other"}}});
+    let other = View { vm: Some(vm(&label)), ..with_earlier() };
+    assert_eq!(decide(&other), claim("v-1", FIRST + 1));
+    let unlabelled = View { vm: Some(vm(&json!({"metadata": {"labels": null}}))), ..with_earlier() };
+    assert_eq!(decide(&unlabelled), claim("v-1", FIRST + 1));
+}
+
+#[test]
+fn the_address_of_a_guest_in_another_namespace_is_not_handed_out_to_a_virtual_machine_of_its_kubevirt_machine() {
+    let mut view = view();
+    view.ledger.elsewhere = [holder("m-1").with_vm_in("infra")].into();
+    assert_eq!(decide(&view), claim("v-1", FIRST + 1));
+}
+
+#[test]
+fn a_kubevirt_machine_of_another_namespace_is_looked_for_when_its_virtual_machine_is_gone_or_ends() {
+    let prove = Step::Prove(earlier());
+    assert_eq!(with_earlier().look_for_the_gone(), None);
+    assert_eq!(decide(&View { vm: None, ..with_earlier() }), prove);
+    let mut ends = of_earlier();
+    ends["metadata"]["deletionTimestamp"] = "2026-08-01T11:00:00Z".into();
+    assert_eq!(decide(&View { vm: Some(vm(&ends)), ..with_earlier() }), prove);
+}
+
+#[test]
+fn the_addresses_of_a_kubevirt_machine_of_another_namespace_stay_until_the_virtual_machine_and_its_guest_are_gone() {
+    let earlier = || Proof { holder: earlier(), ..guest() };
+    assert_eq!(earlier().verdict(), Verdict::Gone);
+    let of_name = Some(machine(&json!({})));
+    assert_eq!(verdict(of_name.clone(), earlier()), Verdict::Gone);
+    let running = Proof { vm: Some(vm(&of_earlier())), ..earlier() };
+    assert_eq!(verdict(of_name, running), kept_without_secret(None));
+    let orphan = Proof { instance: Some(instance(&json!({}))), ..earlier() };
+    assert_eq!(orphan.verdict(), kept_without_secret(Some("i-1")));
+}
+
+#[test]
+fn a_secret_names_no_machine_of_another_virtual_machine() {
+    let of = |namespace: &str, uid: &str| match hand_out(uid, "v-1") {
+        NetworkSecret::Ours(mut hand_out) => {
+            hand_out.machine.namespace = namespace.to_owned();
+            NetworkSecret::Ours(hand_out)
+        }
+        other => panic!("{other:?}"),
     };
-    let strangers = ["m-1", "m-2", "m-3", "m-4", "m-5"].map(other);
-    let known = strangers.iter().cloned().collect();
-    let [first @ .., last] = &strangers;
-    let view = View { ledger: Recorded { known, ..Recorded::default() }, ..served() };
-    let view = View { checked: checked(&first[..3]), ..view };
-    let prove = |holder: &Machine| Some(Step::Prove(holder.clone()));
-    assert_eq!(view.look_for_the_gone(), prove(&first[3]));
-    let view = View { checked: checked(first), ..view };
-    let namespace = "capk.cluster.x-k8s.io/kubevirt-machine-namespace";
-    let of_other = json!({"metadata": {"labels": {
-        "capk.cluster.x-k8s.io/kubevirt-machine-name": "w", (namespace): "other",
-    }}});
-    let ending = vm(&json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}}));
-    let looked_for = |vm: Option<VirtualMachine>, of_instance: Option<&Value>| {
-        let instance = of_instance.map(instance);
-        View { vm, instance, ..view.clone() }.look_for_the_gone()
-    };
-    assert_eq!(looked_for(Some(vm(&json!({}))), Some(&json!({}))), None);
-    assert_eq!(looked_for(Some(ending), None), None);
-    assert_eq!(looked_for(None, Some(&json!({}))), None);
-    // The guest names them all, or there is no guest.
-    assert_eq!(looked_for(Some(vm(&of_other)), None), prove(last));
-    assert_eq!(looked_for(None, Some(&of_other)), prove(last));
-    assert_eq!(looked_for(None, None), prove(last));
+    let view = with_earlier();
+    for ours in [of("n", "m-1"), of("clusters", "m-0")] {
+        assert_eq!(view.check(ours.clone()), ours);
+    }
+    let NetworkSecret::Ours(checked) = view.check(of("clusters", "m-0")) else { panic!("{view:?}") };
+    assert_eq!(checked.machine.vm_namespace.as_deref(), Some("n"), "an adopted lease records this namespace");
+    for uid in ["m-0", "m-1"] {
+        let problem = format!("it names other/w ({uid}), which is not the machine of n/w");
+        let addresses = vec!["10.0.0.8".parse().unwrap()];
+        assert_eq!(view.check(of("other", uid)), NetworkSecret::Foreign(problem, addresses));
+    }
+    let problem = "it names clusters/w (m-1), which is not the machine of n/w".to_owned();
+    let addresses = vec!["10.0.0.8".parse().unwrap()];
+    assert_eq!(view.check(of("clusters", "m-1")), NetworkSecret::Foreign(problem, addresses));
 }
 
 // === Proof that a machine is gone ===
 
-fn guest() -> Guest {
-    Guest { key: key(), secret: NetworkSecret::Absent, vm: None, instance: None, stripped: None }
+/// The objects of the holder `m-1`, a KubevirtMachine that holds 10.0.0.8. None of them exists.
+fn guest() -> Proof {
+    Proof {
+        holder: holder("m-1"),
+        held: vec!["10.0.0.8".parse().unwrap()],
+        secret: NetworkSecret::Absent,
+        machine: None,
+        vm: None,
+        instance: None,
+        stripped: None,
+    }
 }
 
-/// Returns the verdict on the holder `m-1`, a KubevirtMachine that holds 10.0.0.8.
-fn verdict(machine: Option<KubevirtMachine>, guest: Guest) -> Verdict {
-    let held = vec!["10.0.0.8".parse().unwrap()];
-    Proof { holder: holder("m-1"), held, guests: vec![guest], machine }.verdict()
+fn verdict(machine: Option<KubevirtMachine>, guest: Proof) -> Verdict {
+    Proof { machine, ..guest }.verdict()
 }
 
 /// The verdict while the Secret may exist.
 fn kept() -> Verdict {
-    Verdict::Kept(Vec::new())
+    Verdict::Kept(None)
 }
 
 /// The verdict after the Secret is gone. `instance` is the UID of the instance that exists.
 fn kept_without_secret(instance: Option<&str>) -> Verdict {
-    Verdict::Kept(vec![(key(), stripped(instance))])
+    Verdict::Kept(Some(stripped(instance)))
 }
 
 fn stripped(instance: Option<&str>) -> Stripped {
@@ -539,65 +618,65 @@ fn a_machine_is_gone_when_nothing_of_it_is_there() {
 #[test]
 fn a_virtual_machine_or_an_instance_keeps_the_addresses_after_the_kubevirt_machine() {
     let ends = vm(&json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}}));
-    assert_eq!(verdict(None, Guest { vm: Some(ends), ..guest() }), kept_without_secret(None));
+    assert_eq!(verdict(None, Proof { vm: Some(ends), ..guest() }), kept_without_secret(None));
     assert_eq!(
-        verdict(None, Guest { instance: Some(instance(&json!({}))), ..guest() }),
+        verdict(None, Proof { instance: Some(instance(&json!({}))), ..guest() }),
         kept_without_secret(Some("i-1"))
     );
 }
 
 #[test]
 fn the_secret_goes_first() {
-    let strip = Verdict::Strip(key(), "s-1".to_owned());
+    let strip = Verdict::Strip("s-1".to_owned());
     let secret = || hand_out("m-1", "v-1");
-    assert_eq!(verdict(None, Guest { secret: secret(), ..guest() }), strip);
+    assert_eq!(verdict(None, Proof { secret: secret(), ..guest() }), strip);
     let NetworkSecret::Ours(ours) = secret() else { panic!() };
     let deleted = NetworkSecret::Ours(HandOut { is_deleted: true, ..ours });
-    assert_eq!(verdict(None, Guest { secret: deleted, ..guest() }), kept(), "a finalizer of a user keeps it");
-    let running = Guest { secret: secret(), vm: Some(vm(&json!({}))), ..guest() };
+    assert_eq!(verdict(None, Proof { secret: deleted, ..guest() }), kept(), "a finalizer of a user keeps it");
+    let running = Proof { secret: secret(), vm: Some(vm(&json!({}))), ..guest() };
     assert_eq!(verdict(None, running.clone()), kept(), "the guest may start again");
     let ends = json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}});
-    assert_eq!(verdict(None, Guest { vm: Some(vm(&ends)), ..running.clone() }), strip);
+    assert_eq!(verdict(None, Proof { vm: Some(vm(&ends)), ..running.clone() }), strip);
     let mut orphans = ends.clone();
     orphans["metadata"]["finalizers"] = json!(["orphan"]);
-    assert_eq!(verdict(None, Guest { vm: Some(vm(&orphans)), ..running }), kept(), "the guest may migrate");
-    let orphan = Guest { secret: secret(), instance: Some(instance(&json!({}))), ..guest() };
+    assert_eq!(verdict(None, Proof { vm: Some(vm(&orphans)), ..running }), kept(), "the guest may migrate");
+    let orphan = Proof { secret: secret(), instance: Some(instance(&json!({}))), ..guest() };
     assert_eq!(verdict(None, orphan.clone()), kept(), "the orphan may migrate");
     let (_, next) = successor();
-    assert_eq!(verdict(None, Guest { vm: next.clone(), ..orphan }), strip);
-    assert_eq!(verdict(Some(machine(&json!({}))), Guest { secret: secret(), vm: next, ..guest() }), strip);
+    assert_eq!(verdict(None, Proof { vm: next.clone(), ..orphan }), strip);
+    assert_eq!(verdict(Some(machine(&json!({}))), Proof { secret: secret(), vm: next, ..guest() }), strip);
 }
 
 #[test]
 fn a_secret_of_another_author_with_the_address_keeps_the_address() {
     let secret = NetworkSecret::Foreign("no annotation".to_owned(), vec!["10.0.0.8".parse().unwrap()]);
-    assert_eq!(verdict(None, Guest { secret, ..guest() }), kept());
+    assert_eq!(verdict(None, Proof { secret, ..guest() }), kept());
 }
 
 #[test]
 fn a_successor_does_not_keep_the_addresses() {
     let (machine, vm) = successor();
-    assert_eq!(verdict(machine.clone(), Guest { vm: vm.clone(), ..guest() }), Verdict::Gone);
+    assert_eq!(verdict(machine.clone(), Proof { vm: vm.clone(), ..guest() }), Verdict::Gone);
     let secret = hand_out("m-2", "v-2");
-    assert_eq!(verdict(machine, Guest { vm, secret, ..guest() }), Verdict::Gone);
+    assert_eq!(verdict(machine, Proof { vm, secret, ..guest() }), Verdict::Gone);
 }
 
 #[test]
 fn a_virtual_machine_with_the_secret_of_another_machine_does_not_keep_the_addresses() {
     let (_, vm) = successor();
-    assert_eq!(verdict(None, Guest { vm: vm.clone(), ..guest() }), kept_without_secret(None));
+    assert_eq!(verdict(None, Proof { vm: vm.clone(), ..guest() }), kept_without_secret(None));
     let secret = hand_out("v-2", "v-2");
-    assert_eq!(verdict(None, Guest { vm: vm.clone(), secret: secret.clone(), ..guest() }), Verdict::Gone);
+    assert_eq!(verdict(None, Proof { vm: vm.clone(), secret: secret.clone(), ..guest() }), Verdict::Gone);
     let started = json!({"metadata": {"creationTimestamp": "2026-08-01T10:30:03Z", "ownerReferences": [
         {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-2"},
     ]}});
-    let running = Guest { vm, secret, instance: Some(instance(&started)), ..guest() };
+    let running = Proof { vm, secret, instance: Some(instance(&started)), ..guest() };
     assert_eq!(
         verdict(None, running.clone()),
         kept_without_secret(Some("i-1")),
         "the guest may have read the old Secret"
     );
-    assert_eq!(verdict(None, Guest { stripped: Some(stripped(None)), ..running }), Verdict::Gone);
+    assert_eq!(verdict(None, Proof { stripped: Some(stripped(None)), ..running }), Verdict::Gone);
 }
 
 #[test]
@@ -606,11 +685,11 @@ fn a_guest_that_may_have_read_the_old_secret_keeps_the_addresses() {
     let started = json!({"metadata": {"creationTimestamp": "2026-08-01T10:30:03Z", "ownerReferences": [
         {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-2"},
     ]}});
-    let guest = Guest { vm, instance: Some(instance(&started)), ..guest() };
+    let guest = Proof { vm, instance: Some(instance(&started)), ..guest() };
     let kept = kept_without_secret(Some("i-1"));
     assert_eq!(verdict(machine.clone(), guest.clone()), kept);
-    assert_eq!(verdict(machine.clone(), Guest { stripped: Some(stripped(Some("i-1"))), ..guest.clone() }), kept);
-    assert_eq!(verdict(machine, Guest { stripped: Some(stripped(None)), ..guest }), Verdict::Gone);
+    assert_eq!(verdict(machine.clone(), Proof { stripped: Some(stripped(Some("i-1"))), ..guest.clone() }), kept);
+    assert_eq!(verdict(machine, Proof { stripped: Some(stripped(None)), ..guest }), Verdict::Gone);
 }
 
 #[test]
@@ -619,7 +698,7 @@ fn a_guest_that_starts_after_the_old_secret_is_gone_does_not_keep_the_addresses(
     let started = json!({"metadata": {"uid": "i-3", "creationTimestamp": "2026-08-01T10:30:04Z", "ownerReferences": [
         {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-2"},
     ]}});
-    let guest = Guest { vm, instance: Some(instance(&started)), stripped: Some(stripped(Some("i-2"))), ..guest() };
+    let guest = Proof { vm, instance: Some(instance(&started)), stripped: Some(stripped(Some("i-2"))), ..guest() };
     assert_eq!(verdict(machine, guest), Verdict::Gone);
 }
 
@@ -629,14 +708,14 @@ fn an_instance_that_was_left_alone_keeps_the_addresses_although_another_takes_it
     let adopted = json!({"metadata": {"ownerReferences": [
         {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-2"},
     ]}});
-    let guest = Guest { vm, instance: Some(instance(&adopted)), stripped: Some(stripped(None)), ..guest() };
+    let guest = Proof { vm, instance: Some(instance(&adopted)), stripped: Some(stripped(None)), ..guest() };
     assert_eq!(verdict(machine, guest), kept_without_secret(Some("i-1")));
 }
 
 #[test]
 fn a_virtual_machine_that_is_older_than_the_kubevirt_machine_is_of_the_one_before() {
     let (machine, _) = successor();
-    assert_eq!(verdict(machine, Guest { vm: Some(vm(&json!({}))), ..guest() }), kept_without_secret(None));
+    assert_eq!(verdict(machine, Proof { vm: Some(vm(&json!({}))), ..guest() }), kept_without_secret(None));
 }
 
 fn requesting(addresses: &str) -> View {
@@ -840,7 +919,7 @@ fn a_source_that_changes_its_address_is_followed_only_before_a_guest_has_started
     view.done.insert(Once::ReadInstance);
     let keep = || {
         let claimant = Claimant { machine: holder("m-1"), interface: "eno101".parse().unwrap() };
-        Step::Keep(claimant, vec!["10.0.0.8".parse().unwrap()])
+        Step::Keep(Box::new(claimant), vec!["10.0.0.8".parse().unwrap()])
     };
     assert_eq!(decide(&view), keep());
     view.instance = Some(instance(&json!({"status": {"phase": "Scheduling"}})));
