@@ -191,6 +191,9 @@ impl Webhooks {
         // The labels are not checked yet. The names must not become a part of a path.
         let is_valid = |key: &Key| is_object_name(&key.namespace) && is_object_name(&key.name);
         let Some(key) = machine.kubevirt_machine().filter(is_valid) else { return Ok(held) };
+        if key != machine.key() {
+            return self.held_without_machine(machine, pools).await;
+        }
         let machines: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &kubevirt_machines());
         let Some(object) = machines.get_opt(&key.name).await? else {
             return self.held_without_machine(machine, pools).await;
@@ -214,10 +217,11 @@ impl Webhooks {
     }
 
     /// Returns those of `pools` from which an earlier VirtualMachine of this name holds an address. A sticky pool then gives
-    /// this address to the machine. Without a KubevirtMachine in this cluster, only the lease records the address.
+    /// this address to the machine. Without a KubevirtMachine in this namespace, only the lease records the address.
     async fn held_without_machine(&self, machine: &VirtualMachine, pools: &[PoolId]) -> kube::Result<BTreeSet<PoolId>> {
-        let is_earlier = |Holder { kind, namespace, name, .. }: &Holder| {
-            *kind == HolderKind::VirtualMachine
+        let is_earlier = |Holder { kind, namespace, name, vm_namespace, .. }: &Holder| {
+            let namespace = vm_namespace.as_ref().unwrap_or(namespace);
+            (*kind == HolderKind::VirtualMachine || vm_namespace.is_some())
                 && machine.key() == Key { namespace: namespace.clone(), name: name.clone() }
         };
         let mut held = BTreeSet::new();

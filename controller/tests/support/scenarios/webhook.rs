@@ -443,6 +443,17 @@ pub async fn a_machine_of_an_exhausted_pool_is_refused_unless_it_has_an_address(
     }
     assert_eq!(refusal_of("machines", hosted.create("w-1").await), None);
 
+    // Version 0.2.0 gave the address to a KubevirtMachine in another namespace than its VirtualMachine.
+    let mut spec = serde_json::to_value(&lease.spec).unwrap();
+    let holder = json!({"namespace": hosted.clusters, "name": "w-4", "virtualMachineNamespace": hosted.machines});
+    json_patch::merge(&mut spec, &json!({"address": "10.0.0.10", "holder": holder}));
+    let lease = StaticIPLease::new(&name(&network, "10.0.0.10"), serde_json::from_value(spec).unwrap());
+    Api::all(cluster.client()).create(&PostParams::default(), &lease).await.unwrap();
+    let labels = json!({"metadata": {"labels": {(MACHINE_NAMESPACE_LABEL): hosted.clusters}}});
+    let create = async |name: &str| machines.create(&PostParams::default(), &hosted.machine(name, &labels)).await;
+    assert_eq!(refusal_of("machines", create("w-5").await), Some((403, message)));
+    assert_eq!(refusal_of("machines", create("w-4").await), None);
+
     hosted.set_exhausted("False").await;
     assert_eq!(refusal_of("machines", hosted.create("w-0").await), None);
     replica.stop(async || hosted.until(false).await).await;
