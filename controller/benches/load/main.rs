@@ -57,7 +57,6 @@ const COUNT: usize = 1000;
 const MACHINES: usize = 10_000;
 /// Number of pools, each in a namespace of its own, for the measurement of many machines.
 const SCALE_POOLS: usize = 200;
-const KIND: HolderKind = HolderKind::IpAddressClaim;
 
 #[tokio::main]
 async fn main() {
