@@ -4,3 +4,4 @@ pub mod definitions;
 pub mod election;
 pub mod probes;
 pub mod run;
+pub mod watchdog;

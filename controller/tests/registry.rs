@@ -2,22 +2,29 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use glowplug::host::claim::{Claimant, Conflict, Machine, Record};
 use glowplug::host::records::Inventory;
+use glowplug_controller::cluster::key::Key;
+use glowplug_controller::cluster::term::Writes;
 use glowplug_controller::kinds::lease_name::lease_name;
 use glowplug_controller::kinds::pool::{AddressesFrom, HolderKind, PoolSpec, StaticIPLease};
-use glowplug_controller::ledger::types::{Answer, Stopped};
+use glowplug_controller::ledger::types::{Answer, Progress, Stopped};
+use glowplug_controller::program::election::Candidate;
+use glowplug_controller::program::watchdog::Watchdog;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt as _};
 use serde_json::json;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use crate::support::leader::{self, claim, owner, pool, pool_spec, stored};
 use crate::support::server::{Call, Fault, Server};
-use crate::support::{is_lease_write, soak, start_server};
+use crate::support::{SYSTEM, is_lease_write, soak, start_server};
 
 const NETWORK: &str = "infra/vlan10";
 const KIND: HolderKind = HolderKind::IpAddressClaim;
@@ -79,6 +86,106 @@ async fn a_policy_that_denies_one_holder_keeps_no_other_claim_waiting() {
             }
         };
         assert_eq!(texts(&[Ok(answer)]), ["10.0.0.8/16"]);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_claimant_is_tried_once_more_for_each_change_of_its_object() {
+    let (server, cluster) = start_server().await;
+    let (registry, _served) = owner(cluster.controller());
+    registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+    refuse(&server, 403, |call| call.body["spec"]["holder"]["name"] == "worker-0");
+    let writes_of_claim = async || {
+        server.take_calls();
+        registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap_err();
+        server.take_calls().iter().filter(|call| is_lease_write(call)).count()
+    };
+    // The pause becomes long enough that it does not end in the test.
+    let change = || registry.note_changes(&[Key::of_machine(&machine(NETWORK, 0))].into());
+    for _ in 0..6 {
+        change();
+        writes_of_claim().await;
+    }
+    assert_eq!(writes_of_claim().await, 0);
+    registry.note_changes(&[Key::of_machine(&machine(NETWORK, 1))].into());
+    assert_eq!(writes_of_claim().await, 0, "the change of another object");
+    change();
+    assert_eq!([writes_of_claim().await, writes_of_claim().await], [1, 0]);
+    server.clear_faults();
+    change();
+    assert_eq!(texts(&[registry.claim(claim(&machine(NETWORK, 0))).await.unwrap()]), ["10.0.0.8/16"]);
+}
+
+#[tokio::test]
+async fn a_program_without_the_right_to_write_leases_does_not_work() {
+    let (_server, cluster) = start_server().await;
+    let (registry, _served) = owner(cluster.controller());
+    registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+    let mut works = registry.works();
+    assert!(*works.borrow_and_update());
+    let bindings: Api<ClusterRoleBinding> = Api::all(cluster.client());
+    let of_controller = |binding: &ClusterRoleBinding| binding.name_any().contains("glowplug");
+    let all = bindings.list(&ListParams::default()).await.unwrap().items;
+    let all: Vec<ClusterRoleBinding> = all.into_iter().filter(of_controller).collect();
+    assert!(!all.is_empty());
+    for binding in &all {
+        bindings.delete(&binding.name_any(), &DeleteParams::default()).await.unwrap();
+    }
+    let claimed = tokio::spawn({
+        let registry = registry.clone();
+        async move { registry.claim(claim(&machine(NETWORK, 0))).await }
+    });
+    works.wait_for(|works| !works).await.unwrap();
+    for mut binding in all {
+        binding.metadata.resource_version = None;
+        bindings.create(&PostParams::default(), &binding).await.unwrap();
+    }
+    works.wait_for(|works| *works).await.unwrap();
+    assert_eq!(texts(&[claimed.await.unwrap().unwrap()]), ["10.0.0.8/16"]);
+}
+
+#[tokio::test]
+async fn a_leader_that_can_record_nothing_gives_up_the_lease_and_another_replica_leads() {
+    // Long enough that a busy machine does not lose a Lease.
+    const DURATION: Duration = Duration::from_secs(5);
+    for is_silent in [false, true] {
+        let gate = Arc::new(Semaphore::new(0));
+        let fault = if is_silent { Fault::Hold(Arc::clone(&gate)) } else { Fault::Status(500) };
+        let (server, cluster) = start_server().await;
+        let candidate = |name: &str| Candidate::new(cluster.controller(), SYSTEM, "standstill", name, DURATION);
+        let start = |candidate: Candidate| {
+            let (term, terms) = watch::channel(None);
+            let (stop, stopped) = watch::channel(false);
+            (terms, stop, tokio::spawn(candidate.run(term, stopped, Writes::default())))
+        };
+        let (progress, of_registry) = watch::channel(Progress::default());
+        let watchdog = Watchdog::new(of_registry, Duration::from_millis(100));
+        let mut has_given_up = watchdog.has_given_up();
+        let (mut first, stop_first, first_task) = start(candidate("first").with_watchdog(watchdog));
+        first.wait_for(Option::is_some).await.unwrap();
+        let (registry, _served) = owner(cluster.controller());
+        progress.send_replace(registry.progress());
+        registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+        let (mut second, stop_second, second_task) = start(candidate("second"));
+        server.set_faults(move |call| if is_lease_write(call) { fault.clone() } else { Fault::None });
+        let request = claim(&machine(NETWORK, 0));
+        let claimed = tokio::spawn({
+            let registry = registry.clone();
+            async move { registry.claim(request).await }
+        });
+        has_given_up.wait_for(|given_up| *given_up).await.unwrap();
+        first.wait_for(Option::is_none).await.unwrap();
+        second.wait_for(Option::is_some).await.unwrap();
+        assert_eq!((*first.borrow(), *has_given_up.borrow()), (None, true));
+        let lease = Api::<Lease>::namespaced(cluster.client(), SYSTEM).get("standstill").await.unwrap();
+        assert_eq!(lease.spec.unwrap().holder_identity.as_deref(), Some("second"));
+        claimed.abort();
+        server.clear_faults();
+        gate.add_permits(1000);
+        for (stop, task) in [(stop_first, first_task), (stop_second, second_task)] {
+            stop.send_replace(true);
+            task.await.unwrap();
+        }
     }
 }
 

@@ -351,6 +351,12 @@ impl<L: Ledger> Registry<L> {
         Ok(&self.allocator)
     }
 
+    /// Asks the ledger about a machine at its next claim, although the ledger refused a lease of the machine a moment ago. The
+    /// caller has seen a change that may be the reason for another answer.
+    pub fn end_pause(&mut self, machine: &Machine) {
+        self.allocator.end_pause(machine);
+    }
+
     /// Closes the registry and returns its ledger.
     #[must_use]
     pub fn into_ledger(self) -> L {

@@ -32,7 +32,7 @@ use crate::cluster::watch::events;
 use crate::kinds::lease_name::{lease_name, parse_lease_name};
 use crate::kinds::mac_pool::parse_mac_lease_name;
 use crate::kinds::pool::{Holder, LeaseSpec, StaticIPLease};
-use crate::ledger::types::MacLeases;
+use crate::ledger::types::{MacLeases, Progress};
 use crate::metrics::Metrics;
 
 /// Largest number of concurrent writes.
@@ -53,6 +53,7 @@ pub struct ApiLedger {
     /// deletion.
     known: BTreeMap<String, Known>,
     learned: Learned,
+    progress: Progress,
     events: mpsc::Receiver<Event<Object>>,
     watch: AbortHandle,
     /// Names in the list that is being received. `None` between lists.
@@ -146,6 +147,7 @@ impl ApiLedger {
             metrics,
             known: BTreeMap::new(),
             learned: Learned::default(),
+            progress: Progress::default(),
             events,
             watch: watch.abort_handle(),
             listed: None,
@@ -155,6 +157,13 @@ impl ApiLedger {
             lost: BTreeSet::new(),
             has_reported: false,
         }
+    }
+
+    /// The same ledger, which notes its progress.
+    #[must_use]
+    pub(super) fn with_progress(mut self, progress: Progress) -> Self {
+        self.progress = progress;
+        self
     }
 
     /// The holders in leases that another client has written.
@@ -169,6 +178,7 @@ impl ApiLedger {
             let event = self.runtime.block_on(async { timeout(PATIENCE, self.events.recv()).await });
             let event = event.map_err(|_| store("listing the leases", UNANSWERED))?;
             self.handle(event.ok_or_else(|| store("listing the leases", "the watch ended"))?);
+            self.progress.note();
         }
         loop {
             match self.events.try_recv() {
@@ -398,13 +408,15 @@ impl ApiLedger {
         if writes.is_empty() {
             return Vec::new();
         }
-        let (api, metrics) = (&self.api, &self.metrics);
+        let (api, metrics, progress) = (&self.api, &self.metrics, &self.progress);
         let done = stream::iter(writes).map(|write| async move {
             let began = Instant::now();
             let outcome = timeout(PATIENCE, write.send(api)).await.unwrap_or(Outcome::Unanswered);
             metrics.ledger_write_seconds.observe(began.elapsed().as_secs_f64());
-            if matches!(outcome, Outcome::Refused(_)) {
-                metrics.ledger_conflicts.inc();
+            match outcome {
+                Outcome::Done(_) => progress.note(),
+                Outcome::Refused(_) => drop(metrics.ledger_conflicts.inc()),
+                Outcome::Denied(_) | Outcome::Failed { .. } | Outcome::Unanswered => {}
             }
             (write, outcome)
         });
@@ -456,6 +468,9 @@ impl ApiLedger {
         }
         let denied = Some(denied).filter(|denied| !denied.is_empty()).map(LedgerError::Refused);
         if let Some(error) = failed.or(held).or(denied) {
+            if matches!(error, LedgerError::Refused(_)) {
+                self.progress.note();
+            }
             self.unreported.append(&mut decided);
             self.unreported.append(&mut others);
             return Err(error);
@@ -532,6 +547,7 @@ impl Write {
                 Ok(object) => Outcome::Refused(object),
                 Err(error) => Outcome::Failed { error, is_doubtful: true },
             },
+            Err(error) if is_missing_right(&error) => Outcome::Failed { error, is_doubtful: false },
             Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 413 | 422) => {
                 if self.version.is_some() {
                     return Outcome::Denied(status.message);
@@ -573,6 +589,14 @@ const UNANSWERED: &str = "no answer of the API server";
 
 fn store(doing: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> LedgerError {
     LedgerError::Store { doing, source: source.into() }
+}
+
+/// Whether the program has no right to a request. This concerns every lease, in contrast to the refusal of a policy: an API
+/// server begins the reason with the user who needs the right, and the reason of a policy with the policy.
+fn is_missing_right(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    let reason = status.message.split_once(" is forbidden: ").map(|(_, reason)| reason);
+    status.code == 403 && reason.is_some_and(|reason| reason.starts_with("User \""))
 }
 
 /// The version of an object as a number. API servers increase the number with each write.

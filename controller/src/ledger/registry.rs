@@ -26,9 +26,9 @@ use kube::Client;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::cluster::key::PoolId;
+use crate::cluster::key::{Key, PoolId};
 use crate::ledger::leases::{ApiLedger, Learned};
-use crate::ledger::types::{Answer, MacLeases, Reservation, Served, Stopped};
+use crate::ledger::types::{Answer, MacLeases, Progress, RefusedClaimants, Reservation, Served, Stopped};
 use crate::metrics::Metrics;
 
 /// Largest number of single claims that are processed together.
@@ -48,6 +48,8 @@ pub struct RegistryHandle {
     commands: Sender<Command>,
     changes: watch::Receiver<u64>,
     works: watch::Receiver<bool>,
+    progress: Progress,
+    refused: RefusedClaimants,
 }
 
 /// A job for the registry. It is repeated until it succeeds.
@@ -84,6 +86,8 @@ struct Link {
     served: Announcer,
     changes: watch::Sender<u64>,
     works: watch::Sender<bool>,
+    progress: Progress,
+    refused: RefusedClaimants,
 }
 
 /// Sends objects with new addresses to the receivers of [`Served`].
@@ -114,7 +118,10 @@ impl RegistryHandle {
         let served = Announcer { claims, ipam_claims, machines };
         let (changes, changed) = watch::channel(0);
         let (works, is_working) = watch::channel(true);
-        let link = Link { commands, queued: VecDeque::new(), served, changes, works };
+        let (progress, refused) = (Progress::default(), RefusedClaimants::default());
+        let (of_owner, of_claimants) = (progress.clone(), refused.clone());
+        let queued = VecDeque::new();
+        let link = Link { commands, queued, served, changes, works, progress: of_owner, refused: of_claimants };
         let runtime = Handle::current();
         thread::Builder::new().name("registry".to_owned()).spawn(move || {
             if let Some(mut owner) = Owner::open(&client, &runtime, metrics, &mac_leases, link) {
@@ -122,7 +129,7 @@ impl RegistryHandle {
             }
         })?;
         Ok((
-            Self { commands: sender, changes: changed, works: is_working },
+            Self { commands: sender, changes: changed, works: is_working, progress, refused },
             Served { claims: of_claims, ipam_claims: of_ipam_claims, machines: of_machines },
         ))
     }
@@ -161,6 +168,7 @@ impl RegistryHandle {
     pub async fn release(&self, machine: Machine) -> Result<Vec<IpNetwork>, Stopped> {
         self.write(move |owner| {
             let released = owner.registry.release(&machine, Timestamp::now())?;
+            owner.link.refused.forget(&machine);
             if owner.registry.state()?.leases_of(&machine).next().is_some() {
                 owner.unreleased.insert(machine.clone());
             }
@@ -347,6 +355,18 @@ impl RegistryHandle {
         self.works.clone()
     }
 
+    /// Notes that objects of these names have changed. A claimant of such a name whose lease the API server has refused is
+    /// tried again at its next claim, without the rest of its pause.
+    pub fn note_changes(&self, names: &BTreeSet<Key>) {
+        self.refused.note_changes(names);
+    }
+
+    /// Since when the owner works on one command without progress.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.progress.clone()
+    }
+
     async fn write<T: Send + 'static>(
         &self,
         work: impl FnMut(&mut Owner) -> Result<T, LedgerError> + Send + 'static,
@@ -402,8 +422,9 @@ impl Owner {
         mac_leases: &MacLeases,
         mut link: Link,
     ) -> Option<Self> {
-        let open = |_: &mut Link| {
+        let open = |link: &mut Link| {
             let ledger = ApiLedger::new(client.clone(), runtime.clone(), Arc::clone(&metrics), mac_leases.clone());
+            let ledger = ledger.with_progress(link.progress.clone());
             let learned = ledger.learned();
             Ok((Registry::open(ledger)?, learned))
         };
@@ -441,9 +462,15 @@ impl Owner {
             callers.push((claims.len(), answers));
             group.extend(claims);
         }
+        for claim in &group {
+            if self.link.refused.take_change(&claim.machine) {
+                self.registry.end_pause(&claim.machine);
+            }
+        }
         let Claimed { answers, served, .. } =
             self.repeat(|owner| owner.registry.claim_all(&group, Timestamp::now()))?;
         self.announce(served);
+        group.iter().zip(&answers).for_each(|(claim, answer)| self.link.refused.note_answer(&claim.machine, answer));
         let mut answers = answers.into_iter();
         for (count, caller) in callers {
             let answers: Vec<Answer> = answers.by_ref().take(count).collect();
@@ -546,9 +573,11 @@ fn repeat<S, T>(
     mut work: impl FnMut(&mut S) -> Result<T, LedgerError>,
 ) -> Option<T> {
     let (mut pause, mut defeats) = (FIRST_PAUSE, 0);
+    link(subject).progress.begin();
     loop {
         match work(subject) {
             Ok(value) => {
+                link(subject).progress.end();
                 link(subject).works.send_if_modified(|works| !std::mem::replace(works, true));
                 return Some(value);
             }

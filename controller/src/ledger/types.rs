@@ -1,15 +1,18 @@
 //! What callers of the registry get from it, and what they pass to it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Allocation, Conflict, Machine};
 use kube::runtime::watcher::Event;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
+use crate::cluster::key::Key;
 use crate::cluster::object::Object;
 
 /// An address that is not allocated while the object of the conflict exists. The text is the network. `None`: every network
@@ -37,9 +40,91 @@ pub struct Served {
     pub machines: Holders,
 }
 
+/// The claimants whose leases the API server refuses to store, each with whether its object has changed since the refusal.
+/// Passes note the changes, and the owner of the registry reads them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RefusedClaimants(Arc<Mutex<BTreeMap<Key, bool>>>);
+
+/// Since when the owner of the registry works on one command without progress.
+#[derive(Clone, Debug, Default)]
+pub struct Progress(Arc<Mutex<Option<Instant>>>);
+
 /// Error: the owner of the registry has stopped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Stopped;
+
+// === impl RefusedClaimants ===
+
+impl RefusedClaimants {
+    /// Notes the answer to a claim.
+    pub(super) fn note_answer(&self, machine: &Machine, answer: &Answer) {
+        match answer {
+            Err(ClaimError::NotRecorded { .. }) => drop(self.lock().entry(Key::of_machine(machine)).or_default()),
+            _ => self.forget(machine),
+        }
+    }
+
+    /// Notes that objects of these names have changed.
+    pub(super) fn note_changes(&self, names: &BTreeSet<Key>) {
+        let mut refused = self.lock();
+        if !refused.is_empty() {
+            for name in names {
+                if let Some(has_changed) = refused.get_mut(name) {
+                    *has_changed = true;
+                }
+            }
+        }
+    }
+
+    /// Whether the object of a claimant has changed since the last call or refusal.
+    pub(super) fn take_change(&self, machine: &Machine) -> bool {
+        let mut refused = self.lock();
+        !refused.is_empty() && refused.get_mut(&Key::of_machine(machine)).is_some_and(std::mem::take)
+    }
+
+    /// Forgets a claimant.
+    pub(super) fn forget(&self, machine: &Machine) {
+        let mut refused = self.lock();
+        if !refused.is_empty() {
+            refused.remove(&Key::of_machine(machine));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, bool>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Progress ===
+
+impl Progress {
+    /// The time of the last progress of the command that the owner works on. `None`: the owner has no command.
+    #[must_use]
+    pub fn last(&self) -> Option<Instant> {
+        *self.lock()
+    }
+
+    /// Notes that the owner has begun a command.
+    pub(crate) fn begin(&self) {
+        *self.lock() = Some(Instant::now());
+    }
+
+    /// Notes that a part of the command is done: the API server has stored or definitely refused a lease.
+    pub(crate) fn note(&self) {
+        if let Some(last) = &mut *self.lock() {
+            *last = Instant::now();
+        }
+    }
+
+    /// Notes that the command is done.
+    pub(crate) fn end(&self) {
+        *self.lock() = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl fmt::Display for Stopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

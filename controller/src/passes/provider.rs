@@ -127,7 +127,11 @@ async fn run_kinds<W: Work>(
     start(part.noun, || open(part, work)).await?;
     is_ready();
     let names = work.names(&part.registry.holders().await?);
-    let changes = changes.map(|(kind, change)| -> Names { Some(work.note_change(kind, change)) });
+    let changes = changes.map(|(kind, change)| -> Names {
+        let names = work.note_change(kind, change);
+        part.registry.note_changes(&names);
+        Some(names)
+    });
     let pools = each_value(pools, |pools| pools.map(|pools| work.set_pools(pools)).unwrap_or_default());
     let served = each_message(served, |holder| work.note_holder(&holder));
     let of_others = each_message(of_others, |key| [key].into());

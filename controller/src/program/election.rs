@@ -18,8 +18,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::cluster::object::Object;
 use crate::cluster::term::{Term, Writes};
+use crate::program::watchdog::Watchdog;
 
-/// Time that the API server has to answer the last writes of a leader that stops.
+/// Time that the API server has to answer the last writes of a leader that stops, and the release of its Lease.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A replica that takes part in the election.
@@ -28,6 +29,7 @@ pub struct Candidate {
     api: Api<Object>,
     name: String,
     view: View,
+    watchdog: Watchdog,
 }
 
 /// State of a candidate, without the API server.
@@ -60,13 +62,19 @@ impl Candidate {
     pub fn new(client: Client, namespace: &str, name: &str, identity: &str, duration: Duration) -> Self {
         let view = View { identity: identity.to_owned(), duration, seen: None, term: None, terms: 0 };
         let api = Api::namespaced_with(client, namespace, &ApiResource::erase::<Lease>(&()));
-        Self { api, name: name.to_owned(), view }
+        Self { api, name: name.to_owned(), view, watchdog: Watchdog::none() }
+    }
+
+    /// The same candidate, which gives up the Lease when the watchdog says so. It then waits before it takes part again.
+    #[must_use]
+    pub fn with_watchdog(self, watchdog: Watchdog) -> Self {
+        Self { watchdog, ..self }
     }
 
     /// Takes part in the election until `stop` is `true`, then releases the Lease. `term` is the term of this candidate.
     /// `None`: another candidate may lead.
     ///
-    /// If one of `writes` has no answer a few seconds after the stop, the Lease is not released. It expires later.
+    /// If one of `writes` has no answer a few seconds after the end of a term, the Lease is not released. It expires later.
     pub async fn run(mut self, term: watch::Sender<Option<Term>>, mut stop: watch::Receiver<bool>, writes: Writes) {
         let period = self.view.duration / 5;
         let set = |now: Option<Term>| {
@@ -76,6 +84,7 @@ impl Candidate {
             }
         };
         loop {
+            let before = self.view.term;
             let round = timeout(period * 2, self.campaign());
             tokio::select! {
                 result = round => match result {
@@ -86,6 +95,25 @@ impl Candidate {
                 _ = stop.wait_for(|stop| *stop) => break,
             }
             let now = Instant::now();
+            let is_renewed = before.is_some() && self.view.term.is_some() && self.view.term != before;
+            if is_renewed && self.watchdog.is_due(now) {
+                let pause = self.watchdog.pause(self.view.duration, now);
+                tracing::error!(
+                    lease = self.name,
+                    pause = pause.as_secs(),
+                    "the API server stores no lease of an address although it answers other requests: giving up the Lease"
+                );
+                self.watchdog.set_given_up(true);
+                self.view.term = None;
+                set(None);
+                self.release(&writes).await;
+                tokio::select! {
+                    () = sleep(pause) => {}
+                    _ = stop.wait_for(|stop| *stop) => return,
+                }
+                self.watchdog.set_given_up(false);
+                continue;
+            }
             set(self.view.term_at(now));
             // The end of leadership is reported on time, even if the API server does not respond.
             let end = self.view.term.and_then(|term| term.end);
@@ -96,13 +124,22 @@ impl Candidate {
             }
         }
         set(None);
+        self.release(&writes).await;
+    }
+
+    /// Releases the Lease after the end of a term, when every write of the term is answered.
+    async fn release(&mut self, writes: &Writes) {
         // Otherwise, a write could arrive while another candidate leads.
         if !writes.are_answered(PATIENCE).await {
             tracing::warn!(lease = self.name, "a write has no answer, so the Lease expires later");
             return;
         }
-        if let Err(error) = self.resign().await {
-            tracing::warn!(%error, lease = self.name, "could not release the Lease: it expires later");
+        match timeout(PATIENCE, self.resign()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, lease = self.name, "could not release the Lease: it expires later")
+            }
+            Err(_) => tracing::warn!(lease = self.name, "no answer to the release of the Lease: it expires later"),
         }
     }
 

@@ -21,7 +21,7 @@ use crate::cluster::client::{connect, of_leader};
 use crate::cluster::events::Events;
 use crate::cluster::term::{Term, Writes};
 use crate::ledger::registry::RegistryHandle;
-use crate::ledger::types::Stopped;
+use crate::ledger::types::{Progress, Stopped};
 use crate::machines::Machines;
 use crate::macs::Macs;
 use crate::metrics::Metrics;
@@ -34,6 +34,7 @@ use crate::pools::selection_cache::SelectionCache;
 use crate::program::definitions;
 use crate::program::election::Candidate;
 use crate::program::probes::Diagnostics;
+use crate::program::watchdog::Watchdog;
 use crate::serve::{Certificate, Phase, serve};
 use crate::webhook::Webhooks;
 
@@ -41,6 +42,8 @@ use crate::webhook::Webhooks;
 const LEASE: &str = "glowplug-controller";
 /// Time for which a leader leads without a response of the API server. Other controllers use the same value.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// Time for which a leader leads without progress in its registry, although the API server answers other requests.
+const STANDSTILL: Duration = Duration::from_secs(60);
 /// Time for which requests are still served after `/readyz` fails: the endpoints of a Service change later.
 const LINGER: Duration = Duration::from_secs(10);
 
@@ -121,7 +124,9 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     let writes = Writes::default();
     let mut tasks = JoinSet::new();
 
-    let probes = Diagnostics::probes(phase.clone(), is_ready);
+    let (progress, of_registry) = watch::channel(Progress::default());
+    let watchdog = Watchdog::new(of_registry, STANDSTILL);
+    let probes = Diagnostics::probes(phase.clone(), is_ready).with_given_up(watchdog.has_given_up());
     if let Some(address) = options.health_addr {
         let (listener, probes) = (listen(address).await?, probes.clone());
         tasks.spawn(serve(listener, None, move |request| probes.clone().answer(request), phase.clone()));
@@ -143,6 +148,7 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     let election = options.leader_elect.then(|| {
         let (stop, stopped) = watch::channel(false);
         let candidate = Candidate::new(client.clone(), client.default_namespace(), LEASE, &identity(), LEASE_DURATION);
+        let candidate = candidate.with_watchdog(watchdog);
         let (client, term, writes) = (client.clone(), term.clone(), writes.clone());
         let task = async move {
             let mut stop = stopped.clone();
@@ -161,7 +167,7 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
         let never = selection.run().await;
         match never {}
     });
-    let mut leader = tokio::spawn(lead(client, parts, metrics, terms, writes, ready));
+    let mut leader = tokio::spawn(lead(client, parts, metrics, terms, writes, (ready, progress)));
     tracing::info!(namespace = options.namespace, watch_filter = options.watch_filter, "started");
 
     loop {
@@ -194,17 +200,19 @@ async fn lead(
     metrics: Arc<Metrics>,
     mut terms: watch::Receiver<Option<Term>>,
     writes: Writes,
-    ready: watch::Sender<bool>,
+    (ready, progress): (watch::Sender<bool>, watch::Sender<Progress>),
 ) -> anyhow::Result<()> {
     definitions::until_current(&client).await;
     loop {
+        // The registry of the term before may work on its last command for a while.
+        progress.send_replace(Progress::default());
         ready.send_replace(terms.borrow_and_update().is_none());
         let term = *terms.wait_for(Option::is_some).await.context("waiting for the Lease")?;
         let Some(term) = term else { continue };
         ready.send_replace(false);
         let client = of_leader(&client, term, terms.clone(), writes.clone());
         tokio::select! {
-            ended = reconcile(&client, &scope, &selection, &metrics, &ready) => match ended? {},
+            ended = reconcile(&client, &scope, &selection, &metrics, (&ready, &progress)) => match ended? {},
             lost = terms.wait_for(|current| !term.is(*current)) => drop(lost.context("keeping the Lease")?),
         }
         metrics.set_leading(false);
@@ -215,6 +223,7 @@ async fn lead(
 
 /// The work of a leader: reads the leases, the pools, the claims and the machines at the same time, then serves them.
 /// `ready` becomes `true` when all existing claims and machines are served. While the API server does not respond, `ready` is `false`.
+/// `progress` becomes the progress of the registry.
 ///
 /// `selection` must be running. The work stops when the future is dropped.
 ///
@@ -226,7 +235,7 @@ pub async fn reconcile(
     scope: &Scope,
     selection: &Arc<SelectionCache>,
     metrics: &Arc<Metrics>,
-    ready: &watch::Sender<bool>,
+    (ready, progress): (&watch::Sender<bool>, &watch::Sender<Progress>),
 ) -> anyhow::Result<Infallible> {
     let began = Instant::now();
     let (macs, observer) = Macs::new(client.clone(), Arc::clone(metrics), scope.clone());
@@ -234,6 +243,7 @@ pub async fn reconcile(
     let mac_leases = Arc::new(move |event| of_macs.lease(event));
     let (registry, served) =
         RegistryHandle::start(client.clone(), Arc::clone(metrics), mac_leases).context("starting a thread")?;
+    progress.send_replace(registry.progress());
     let pools = Pools::new(client.clone(), Arc::clone(selection), registry.clone(), Arc::clone(metrics));
     let namespaces = Namespaces::new(client.clone(), selection);
     let namespaces_of_macs = Namespaces::of_macs(client.clone(), macs.namespaces());

@@ -61,6 +61,7 @@ impl Controller {
     /// Starts a leader with a scope.
     pub fn with_scope(client: Client, scope: Scope) -> Self {
         let (ready, is_ready) = watch::channel(false);
+        let progress = watch::Sender::default();
         let has_crashed = Arc::new(AtomicBool::new(false));
         let client = until_crash(client, Arc::clone(&has_crashed));
         let task = tokio::spawn(async move {
@@ -68,7 +69,7 @@ impl Controller {
             let selection = Arc::new(SelectionCache::new(client.clone(), scope.clone()));
             tokio::select! {
                 never = selection.run() => match never {},
-                ended = reconcile(&client, &scope, &selection, &metrics, &ready) => match ended.unwrap() {},
+                ended = reconcile(&client, &scope, &selection, &metrics, (&ready, &progress)) => match ended.unwrap() {},
             }
         });
         Self { is_ready, task, has_crashed }

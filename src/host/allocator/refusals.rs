@@ -44,6 +44,13 @@ impl Allocator {
         self.denied.remove(machine);
     }
 
+    /// Ends the pause of a machine whose lease the ledger refused.
+    pub(crate) fn end_pause(&mut self, machine: &Machine) {
+        if let Some(denied) = self.denied.get_mut(machine) {
+            denied.until = self.now.min(denied.until);
+        }
+    }
+
     /// Why a machine gets no further lease for now. `None`: it may get one.
     pub(super) fn check_denied(&self, machine: &Machine) -> Result<(), ClaimError> {
         match self.denied.get(machine).filter(|denied| denied.until > self.now) {
