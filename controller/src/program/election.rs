@@ -83,6 +83,7 @@ impl Candidate {
                 tracing::info!(leading = now.is_some(), "leadership changed");
             }
         };
+        let mut was_due = false;
         loop {
             let before = self.view.term;
             let round = timeout(period * 2, self.campaign());
@@ -96,7 +97,10 @@ impl Candidate {
             }
             let now = Instant::now();
             let is_renewed = before.is_some() && self.view.term.is_some() && self.view.term != before;
-            if is_renewed && self.watchdog.is_due(now) {
+            // A process that was paused makes progress before its next renewal.
+            let is_due = is_renewed && self.watchdog.is_due(now);
+            if std::mem::replace(&mut was_due, is_due) && is_due {
+                was_due = false;
                 let pause = self.watchdog.pause(self.view.duration, now);
                 tracing::error!(
                     lease = self.name,
