@@ -12,6 +12,7 @@ pub mod later;
 pub mod leader;
 pub mod machine_api;
 pub mod manifests;
+pub mod policy;
 pub mod program;
 pub mod real;
 pub mod replica;

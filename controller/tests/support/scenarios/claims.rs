@@ -1,14 +1,18 @@
 //! Claims of Cluster API: from the claim to the IPAddress, and its removal.
 
 use glowplug_controller::cluster::object::Object;
-use glowplug_controller::kinds::pool::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPPool};
+use glowplug_controller::kinds::lease_name::lease_name;
+use glowplug_controller::kinds::pool::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPLease, StaticIPPool};
 use glowplug_controller::pools::facts::Scope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::controller::{Controller, Site, condition, create, make_fields_unreadable, merge, until, wait};
 use crate::support::hosted::poll;
+use crate::support::policy::Policy;
 use crate::support::{Cluster, until_event};
 
 const EXHAUSTED: &str = "No available IPs in pool for interface eno101";
@@ -512,4 +516,70 @@ pub async fn a_claim_waits_for_the_address_that_it_requests(cluster: &Cluster) {
     merge(&site.claims, "c", &requests("10.0.0.12")).await;
     assert_eq!(site.address_of("c").await, "10.0.0.12");
     assert_eq!(site.held().await, rows([("10.0.0.11", "b"), ("10.0.0.12", "c")]));
+}
+
+/// A lease that a client tries to store without storing it.
+async fn try_write(site: &Site, address: &str, holder: &str) -> Result<(), String> {
+    let network = format!("{}/vlan10", site.namespace);
+    let name = lease_name(address.parse().unwrap(), &network).unwrap();
+    let time = MicroTime(Timestamp::UNIX_EPOCH);
+    let holder = json!({
+        "kind": "IPAddressClaim", "namespace": site.namespace, "name": holder, "uid": "u", "interface": "eno101",
+    });
+    let spec = json!({
+        "network": network, "address": address, "prefix": 16, "pool": "n/p", "holder": holder, "since": time,
+    });
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let written = match site.leases.get_opt(&name).await.unwrap() {
+        Some(lease) => site.leases.replace(&name, &dry_run, &lease).await,
+        None => site.leases.create(&dry_run, &StaticIPLease::new(&name, serde_json::from_value(spec).unwrap())).await,
+    };
+    written.map(drop).map_err(|error| error.to_string())
+}
+
+pub async fn a_policy_that_refuses_the_leases_of_one_claim_keeps_no_other_claim_waiting(cluster: &Cluster) {
+    let (site, _controller) = site(cluster, &["10.0.0.8/30"]).await;
+    let namespace = site.namespace.clone();
+    let of_claim = move |lease: &Value| {
+        let holder = &lease["spec"]["holder"];
+        holder["namespace"] == namespace.as_str() && holder["name"] == "denied"
+    };
+    let policy = Policy::start(cluster, &format!("policy-{}", site.namespace), ("CREATE", 403), of_claim).await;
+    poll("the policy", async || try_write(&site, "10.0.0.8", "denied").await.err()).await;
+    site.claim("denied", &json!({})).await;
+    let message = site.until_not_ready("denied", "AllocationFailed").await;
+    assert!(
+        message.starts_with("the lease cannot be recorded: ") && message.contains("refused by a policy"),
+        "{message}"
+    );
+    for (name, address) in [("a", "10.0.0.8"), ("b", "10.0.0.9")] {
+        site.claim(name, &json!({})).await;
+        assert_eq!(site.address_of(name).await, address);
+    }
+    assert_eq!(site.held().await, rows([("10.0.0.8", "a"), ("10.0.0.9", "b")]));
+    policy.end().await;
+    assert_eq!(site.address_of("denied").await, "10.0.0.10");
+}
+
+pub async fn a_lease_that_the_api_server_never_changes_costs_its_address_only(cluster: &Cluster) {
+    let (site, controller) = site(cluster, &["10.0.0.8/30"]).await;
+    site.claim("a", &json!({})).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+    site.delete("a").await;
+    site.until_gone("a").await;
+    let network = format!("{}/vlan10", site.namespace);
+    let poison = lease_name("10.0.0.8".parse().unwrap(), &network).unwrap();
+    let of_lease = move |lease: &Value| lease["metadata"]["name"] == poison.as_str();
+    let policy = Policy::start(cluster, &format!("policy-{}", site.namespace), ("UPDATE", 422), of_lease).await;
+    poll("the policy", async || try_write(&site, "10.0.0.8", "a").await.err()).await;
+    site.claim("b", &json!({})).await;
+    assert_eq!(site.address_of("b").await, "10.0.0.9");
+    // The next leader finds the same lease.
+    drop(controller);
+    let mut next = Controller::start(cluster, &site);
+    next.until_ready().await;
+    site.claim("c", &json!({})).await;
+    assert_eq!(site.address_of("c").await, "10.0.0.10");
+    assert_eq!(site.held().await, rows([("10.0.0.10", "c"), ("10.0.0.9", "b")]));
+    policy.end().await;
 }

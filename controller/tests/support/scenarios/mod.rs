@@ -205,6 +205,8 @@ scenarios! {
     machine_api::a_claim_without_an_owner_is_served_and_adopted_by_its_machine_on_vsphere,
     claims::a_claim_gets_the_address_that_its_pool_keeps_for_its_name,
     claims::a_claim_waits_for_the_address_that_it_requests,
+    claims::a_policy_that_refuses_the_leases_of_one_claim_keeps_no_other_claim_waiting,
+    claims::a_lease_that_the_api_server_never_changes_costs_its_address_only,
     reconciler::a_virtual_machine_gets_a_secret_with_the_address_of_its_kubevirt_machine,
     reconciler::a_virtual_machine_without_a_kubevirt_machine_holds_its_address_itself,
     reconciler::a_virtual_machine_gets_the_address_that_it_requests,
