@@ -105,7 +105,10 @@ impl Work<'_> {
         view.machine = index.machine(key).cloned();
         let selection = index.selection();
         let refused = view.machine.as_ref().and_then(|machine| machine.refused.as_ref());
-        view.is_exhausted = refused.is_some_and(|refused| is_exhausted(selection, refused));
+        // capk asks the webhooks. The pools of the index can be a moment older.
+        let seen = self.machines.pools.current();
+        let seen = seen.as_ref().unwrap_or(selection);
+        view.is_exhausted = refused.is_some_and(|refused| is_exhausted(seen, refused));
         view.operations = view.vm.as_ref().map(|vm| operations(selection, vm, &view.selected)).unwrap_or_default();
     }
 

@@ -40,6 +40,7 @@ use crate::metrics::Metrics;
 use crate::passes::Error;
 use crate::passes::opening::Opening;
 use crate::pools::facts::Scope;
+use crate::pools::selection_cache::SelectionCache;
 
 /// The part of a leader that serves the machines of KubeVirt.
 #[derive(Clone)]
@@ -51,6 +52,8 @@ pub struct Machines {
     pub(super) metrics: Arc<Metrics>,
     pub(super) scope: Scope,
     pub(super) macs: Observer,
+    /// The pools as the webhooks see them, at once.
+    pub(super) pools: Arc<SelectionCache>,
 }
 
 /// Serves machines as long as the API server serves the same `kinds`.
@@ -70,7 +73,7 @@ pub(super) struct Work<'m> {
 
 impl Machines {
     /// Creates the part that serves the machines of pools. `opening` must count this part. `macs`
-    /// receives every VirtualMachine and every instance.
+    /// receives every VirtualMachine and every instance. `pools` has the pools as the webhooks see them.
     #[must_use]
     pub fn new(
         client: Client,
@@ -79,9 +82,10 @@ impl Machines {
         metrics: Arc<Metrics>,
         scope: Scope,
         macs: Observer,
+        pools: Arc<SelectionCache>,
     ) -> Self {
         let events = Events::start(client.clone());
-        Self { client, registry, opening, events, metrics, scope, macs }
+        Self { client, registry, opening, events, metrics, scope, macs, pools }
     }
 }
 

@@ -256,8 +256,8 @@ pub async fn reconcile(
     let (of_claims, of_machines) = (opening.clone(), opening);
     let provider = Provider::new(client.clone(), registry.clone(), of_claims, Arc::clone(metrics), scope.clone());
     let metrics_of_machines = Arc::clone(metrics);
-    let (client, scope) = (client.clone(), scope.clone());
-    let machines = Machines::new(client, registry.clone(), of_machines, metrics_of_machines, scope, observer);
+    let (client, scope, seen) = (client.clone(), scope.clone(), Arc::clone(selection));
+    let machines = Machines::new(client, registry.clone(), of_machines, metrics_of_machines, scope, observer, seen);
     let (started, mut is_started) = watch::channel([false; 3]);
     let start = |part: usize| started.send_modify(|started| started[part] = true);
     let claims = provider.run(pools.open(), served.claims, || start(0));
