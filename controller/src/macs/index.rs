@@ -26,8 +26,8 @@ use serde_json::{Value, json};
 
 use crate::cluster::conditions::condition;
 use crate::cluster::key::Key;
-use crate::cluster::object::Object;
-use crate::cluster::object::version_of;
+use crate::cluster::newest::Newest;
+use crate::cluster::object::{Object, version_of};
 use crate::kinds::mac_pool::{MAC_BITS, MAC_NETWORK, MacPool, MacPoolSpec, MacPoolStatus, parse_mac_lease_name};
 use crate::kinds::pool::{Holder, HolderKind, LeaseSpec};
 use crate::kinds::virtual_machine::{awaits_mac_addresses, by_name, interfaces, items, requires_mac_addresses};
@@ -68,10 +68,11 @@ pub(crate) struct Guest {
 /// The objects of machines, pools and leases, and the requests that they need.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    vms: BTreeMap<Key, (u64, Vm)>,
-    guests: BTreeMap<Key, (u64, Guest)>,
-    pools: BTreeMap<String, (u64, Pool)>,
-    leases: BTreeMap<MacAddr, (u64, Option<LeaseSpec>)>,
+    vms: Newest<Key, Vm>,
+    guests: Newest<Key, Guest>,
+    pools: Newest<String, Pool>,
+    /// `None`: the lease cannot be read.
+    leases: Newest<MacAddr, Option<LeaseSpec>>,
 }
 
 #[derive(Debug)]
@@ -237,18 +238,17 @@ impl Index {
 
     /// Removes a VirtualMachine that a watch reports as deleted at `version`. `None`: a list no longer contains it.
     pub(super) fn remove_vm(&mut self, key: &Key, version: Option<u64>) {
-        remove(&mut self.vms, key, version);
+        self.vms.remove(key, version);
     }
 
     /// Removes an instance, as [`Index::remove_vm`].
     pub(super) fn remove_guest(&mut self, key: &Key, version: Option<u64>) {
-        remove(&mut self.guests, key, version);
+        self.guests.remove(key, version);
     }
 
     /// Removes all VirtualMachines and instances.
     pub(super) fn forget_machines(&mut self) {
-        self.vms.clear();
-        self.guests.clear();
+        (self.vms, self.guests) = (Newest::default(), Newest::default());
     }
 
     /// Stores a pool, unless a newer version is known.
@@ -266,11 +266,11 @@ impl Index {
         });
         // A status that cannot be read is replaced.
         let status = serde_json::from_value(data["status"].clone()).unwrap_or_default();
-        store(&mut self.pools, name, version, Pool { metadata, status, pool }, |_, _| false)
+        self.pools.apply(name, version, Pool { metadata, status, pool })
     }
 
     pub(super) fn remove_pool(&mut self, name: &str) {
-        self.pools.remove(name);
+        self.pools.remove(&name.to_owned(), None);
     }
 
     /// Stores a lease, unless a newer version is known. A lease of an IP address is ignored.
@@ -287,13 +287,13 @@ impl Index {
     /// Removes a deleted lease.
     pub(super) fn remove_lease(&mut self, name: &str) {
         if let Some(address) = parse_mac_lease_name(name) {
-            self.leases.remove(&address);
+            self.leases.remove(&address, None);
         }
     }
 
     /// Returns the VirtualMachine of a name.
     pub(super) fn vm(&self, key: &Key) -> Option<&Vm> {
-        self.vms.get(key).map(|(_, vm)| vm)
+        self.vms.get(key)
     }
 
     /// Returns everything that is to be done.
@@ -301,14 +301,14 @@ impl Index {
         let used = self.used();
         let mut plan = Plan { collisions: self.collisions(), ..Plan::default() };
         let overlaps = self.overlaps();
-        let valid = || self.pools.values().filter_map(|(_, pool)| pool.pool.as_ref().ok());
-        let is_serving =
-            |pool: &&MacPool| !overlaps.contains_key(pool.name()) && !self.pools[pool.name()].1.is_deleted();
-        plan.namespaces = valid().filter(is_serving).flat_map(|pool| pool.namespaces().iter().cloned()).collect();
+        let valid = || self.pools.iter().filter_map(|(_, pool)| pool.pool.as_ref().ok());
+        let is_serving = |(name, pool): &(&String, &Pool)| !pool.is_deleted() && !overlaps.contains_key(name.as_str());
+        let serving = || self.pools.iter().filter(is_serving).filter_map(|(_, pool)| pool.pool.as_ref().ok());
+        plan.namespaces = serving().flat_map(|pool| pool.namespaces().iter().cloned()).collect();
 
-        let mut free = Free::new(self, &used, valid().filter(is_serving));
+        let mut free = Free::new(self, &used, serving());
         let mut waiting: BTreeMap<&str, u32> = BTreeMap::new();
-        let mut vms: Vec<(&Key, &Vm)> = self.vms.iter().map(|(key, (_, vm))| (key, vm)).collect();
+        let mut vms: Vec<(&Key, &Vm)> = self.vms.iter().collect();
         vms.sort_by_key(|(key, vm)| (vm.metadata.creation_timestamp.as_ref().map(|time| time.0), *key));
         // An address that a machine has is recorded before any address is allocated.
         for (key, vm) in vms.iter().filter(|(_, vm)| !vm.is_deleted()) {
@@ -333,7 +333,7 @@ impl Index {
             }
         }
         plan.actions.extend(self.proofs());
-        for (name, (_, pool)) in &self.pools {
+        for (name, pool) in self.pools.iter() {
             let waiting = waiting.get(name.as_str()).copied().unwrap_or_default();
             let overlap = overlaps.get(name.as_str()).map(String::as_str);
             let (count, patch) = self.report(pool, &used, overlap, waiting, now);
@@ -387,7 +387,7 @@ impl Index {
                 let note = format!("No available MAC addresses in pool {} for interface {interface}", pools.join(", "));
                 return Err((pools, "MACPoolExhausted", note));
             };
-            let version = self.leases.get(&address).map(|(version, _)| *version);
+            let version = self.leases.version(&address);
             let lease = Box::new(lease(address, pool, key, vm, interface, now));
             records.push(Action::Record { address, version, lease });
         }
@@ -402,22 +402,22 @@ impl Index {
 
     /// Checks of the leases whose VirtualMachine is not known.
     fn proofs(&self) -> Vec<Action> {
-        let proof = |(address, (version, lease)): (&MacAddr, &(u64, Option<LeaseSpec>))| {
+        let proof = |(address, lease): (&MacAddr, &Option<LeaseSpec>)| {
             let lease = lease.as_ref().filter(|lease| lease.released.is_none())?;
             let key = Key { namespace: lease.holder.namespace.clone(), name: lease.holder.name.clone() };
             let is_there = self.vm(&key).is_some_and(|vm| vm.uid() == lease.holder.uid);
-            let is_used = self.guests.get(&key).is_some_and(|(_, guest)| guest.all.contains(address));
-            let lease = Box::new(lease.clone());
-            (!is_there && !is_used).then_some(Action::Prove { address: *address, version: *version, lease })
+            let is_used = self.guests.get(&key).is_some_and(|guest| guest.all.contains(address));
+            let (version, lease) = (self.leases.version(address)?, Box::new(lease.clone()));
+            (!is_there && !is_used).then_some(Action::Prove { address: *address, version, lease })
         };
         self.leases.iter().filter_map(proof).collect()
     }
 
     /// The machines that have each address, in their VirtualMachine or in their instance.
     fn used(&self) -> Used<'_> {
-        let of_vms = self.vms.iter().flat_map(|(key, (_, vm))| vm.addresses().map(move |address| (address, key)));
+        let of_vms = self.vms.iter().flat_map(|(key, vm)| vm.addresses().map(move |address| (address, key)));
         let of_guests =
-            self.guests.iter().flat_map(|(key, (_, guest))| guest.all.iter().map(move |address| (*address, key)));
+            self.guests.iter().flat_map(|(key, guest)| guest.all.iter().map(move |address| (*address, key)));
         let mut used = Used::new();
         for (address, key) in of_vms.chain(of_guests) {
             used.entry(address).or_default().insert(key);
@@ -427,7 +427,7 @@ impl Index {
 
     fn collisions(&self) -> BTreeMap<MacAddr, BTreeSet<Key>> {
         let mut unique = Used::new();
-        for (key, (_, guest)) in &self.guests {
+        for (key, guest) in self.guests.iter() {
             for address in &guest.unique {
                 unique.entry(*address).or_default().insert(key);
             }
@@ -438,7 +438,7 @@ impl Index {
 
     /// For each pool with addresses of an older pool: the overlaps, one line each.
     fn overlaps(&self) -> BTreeMap<&str, String> {
-        let mut by_age: Vec<&Pool> = self.pools.values().map(|(_, pool)| pool).collect();
+        let mut by_age: Vec<&Pool> = self.pools.iter().map(|(_, pool)| pool).collect();
         // Only objects in tests have no creation time. They count as the youngest.
         by_age.sort_by_key(|pool| {
             let created = pool.metadata.creation_timestamp.as_ref().map(|time| time.0);
@@ -458,16 +458,16 @@ impl Index {
     fn lease(&self, address: MacAddr) -> Leased<'_> {
         match self.leases.get(&address) {
             None => Leased::Free { version: None },
-            Some((_, None)) => Leased::Unreadable,
-            Some((version, Some(lease))) if lease.released.is_some() => Leased::Free { version: Some(*version) },
-            Some((_, Some(lease))) => Leased::Held(lease),
+            Some(None) => Leased::Unreadable,
+            Some(Some(lease)) if lease.released.is_some() => Leased::Free { version: self.leases.version(&address) },
+            Some(Some(lease)) => Leased::Held(lease),
         }
     }
 
     /// The held addresses by UID of the VirtualMachine and by interface.
     fn held_by_machine(&self) -> BTreeMap<(&str, &str), BTreeSet<MacAddr>> {
         let mut held: BTreeMap<(&str, &str), BTreeSet<MacAddr>> = BTreeMap::new();
-        for address in self.leases.keys() {
+        for (address, _) in self.leases.iter() {
             if let Leased::Held(lease) = self.lease(*address) {
                 let holder = (lease.holder.uid.as_str(), lease.holder.interface.as_str());
                 held.entry(holder).or_default().insert(*address);
@@ -492,7 +492,8 @@ impl Index {
             (Ok(_), None) => ("True", "Serving", "The pool allocates addresses"),
         };
         let of_pool = |address: &&MacAddr| pool.pool.as_ref().is_ok_and(|pool| pool.contains(**address));
-        let held = self.leases.keys().filter(|address| !matches!(self.lease(**address), Leased::Free { .. }));
+        let leased = self.leases.iter().map(|(address, _)| address);
+        let held = leased.filter(|address| !matches!(self.lease(**address), Leased::Free { .. }));
         let taken: BTreeSet<&MacAddr> = held.chain(used.keys()).filter(of_pool).collect();
         let shared = used.iter().filter(|(address, keys)| keys.len() > 1 && of_pool(address));
         let shared: Vec<String> = shared
@@ -535,31 +536,10 @@ impl Index {
     }
 }
 
-fn store<K: Ord, T>(
-    map: &mut BTreeMap<K, (u64, T)>,
-    key: K,
-    version: u64,
-    value: T,
-    is_like: impl Fn(&T, &T) -> bool,
-) -> bool {
-    match map.get_mut(&key) {
-        Some((known, _)) if *known >= version => false,
-        Some(known) => {
-            let is_like = is_like(&known.1, &value);
-            *known = (version, value);
-            !is_like
-        }
-        None => {
-            map.insert(key, (version, value));
-            true
-        }
-    }
-}
-
-fn remove<T>(map: &mut BTreeMap<Key, (u64, T)>, key: &Key, version: Option<u64>) {
-    if map.get(key).is_some_and(|(known, _)| version.is_none_or(|version| *known <= version)) {
-        map.remove(key);
-    }
+/// Stores an object, unless a newer version is known. Returns whether the object differs from the version before.
+fn store<K: Ord, T>(known: &mut Newest<K, T>, key: K, version: u64, new: T, is_like: impl Fn(&T, &T) -> bool) -> bool {
+    let is_same = known.get(&key).is_some_and(|known| is_like(known, &new));
+    known.apply(key, version, new) && !is_same
 }
 
 fn lease(address: MacAddr, pool: &str, key: &Key, vm: &Vm, interface: &str, now: Timestamp) -> LeaseSpec {
@@ -611,7 +591,7 @@ impl<'i> Free<'i> {
                 |address: &MacAddr| !used.contains_key(address) && matches!(index.lease(*address), Leased::Free { .. });
             (pool, Box::new(pool.addresses().filter(is_free)))
         };
-        let released = index.leases.iter().filter_map(|(address, (_, lease))| {
+        let released = index.leases.iter().filter_map(|(address, lease)| {
             let holder = &lease.as_ref().filter(|lease| lease.released.is_some())?.holder;
             Some(((holder.namespace.as_str(), holder.name.as_str(), holder.interface.as_str()), *address))
         });

@@ -14,6 +14,7 @@ use tokio::time::sleep;
 
 use crate::cluster::client::serves;
 use crate::cluster::key::{Key, PoolId};
+use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
 use crate::cluster::request::{Refusal, ask, refusal};
 use crate::cluster::watch::{Change, changes};
@@ -60,7 +61,7 @@ struct Objects {
     round: u64,
     /// Kinds whose list is not complete yet.
     unlisted: BTreeSet<Kind>,
-    pools: BTreeMap<PoolId, Arc<KnownPool>>,
+    pools: Newest<PoolId, Arc<KnownPool>>,
     node_pools: BTreeMap<Key, Arc<Object>>,
 }
 
@@ -126,7 +127,7 @@ impl SelectionCache {
     pub fn note(&self, object: Object) {
         let mut objects = self.objects();
         let id = PoolId::of(&object.metadata);
-        if objects.pools.contains_key(&id) {
+        if objects.pools.get(&id).is_some() {
             let effect = objects.apply_pool(id, object);
             self.publish(&objects, effect);
         }
@@ -192,7 +193,8 @@ impl SelectionCache {
                 selection
             }
         };
-        self.snapshots.send_replace(Some(Snapshot { round: objects.round, pools: objects.pools.clone(), selection }));
+        let pools = objects.pools.iter().map(|(id, pool)| (id.clone(), Arc::clone(pool))).collect();
+        self.snapshots.send_replace(Some(Snapshot { round: objects.round, pools, selection }));
     }
 
     fn changes(&self, kinds: &BTreeSet<Kind>) -> impl Stream<Item = (Kind, Change)> + Unpin + use<> {
@@ -250,13 +252,13 @@ impl Objects {
                 return self.apply_pool(PoolId::of(&object.metadata), object);
             }
             (Kind::Pool | Kind::GlobalPool, Change::Apply(object)) => {
-                self.pools.remove(&PoolId::of(&object.metadata)).is_some()
+                self.pools.remove(&PoolId::of(&object.metadata), None)
             }
             (Kind::Pool, Change::Remove(Key { namespace, name }, _)) => {
-                self.pools.remove(&PoolId { namespace: Some(namespace), name }).is_some()
+                self.pools.remove(&PoolId { namespace: Some(namespace), name }, None)
             }
             (Kind::GlobalPool, Change::Remove(key, _)) => {
-                self.pools.remove(&PoolId { namespace: None, name: key.name }).is_some()
+                self.pools.remove(&PoolId { namespace: None, name: key.name }, None)
             }
         };
         if is_gone { Effect::Selection } else { Effect::Nothing }
@@ -265,24 +267,24 @@ impl Objects {
     /// Stores a pool, unless a newer version is known. The counts in the status of a pool do not change the selection: every
     /// allocation changes them, and each new selection is compared with every machine.
     fn apply_pool(&mut self, id: PoolId, object: Object) -> Effect {
-        let known = self.pools.get(&id);
-        if known.is_some_and(|known| version_of(&known.metadata) > version_of(&object.metadata)) {
+        let version = version_of(&object.metadata);
+        if !self.pools.is_news(&id, version) {
             return Effect::Nothing;
         }
         let mut pool = KnownPool::read(PoolObject::read(object));
-        let effect = match known.filter(|known| known.checked == pool.checked) {
+        let effect = match self.pools.get(&id).filter(|known| known.checked == pool.checked) {
             Some(known) => {
                 pool.checked = Arc::clone(&known.checked);
                 Effect::Pools
             }
             None => Effect::Selection,
         };
-        self.pools.insert(id, Arc::new(pool));
+        self.pools.apply(id, version, Arc::new(pool));
         effect
     }
 
     fn selection(&self) -> Selection {
-        let of_namespaces = self.pools.values().filter(|pool| pool.checked.id.namespace.is_some());
+        let of_namespaces = self.pools.iter().map(|(_, pool)| pool).filter(|pool| pool.checked.id.namespace.is_some());
         Selection::new(of_namespaces.map(|pool| Arc::clone(&pool.checked)), self.node_pools.values().cloned())
     }
 }
@@ -293,9 +295,9 @@ mod tests {
 
     use super::*;
 
-    fn pool(status: &Value) -> Change {
+    fn pool(version: u64, status: &Value) -> Change {
         let object = json!({
-            "apiVersion": "ipam.glowplug.dev/v1alpha1", "kind": "StaticIPPool", "metadata": {"namespace": "n", "name": "p"},
+            "apiVersion": "ipam.glowplug.dev/v1alpha1", "kind": "StaticIPPool", "metadata": {"namespace": "n", "name": "p", "resourceVersion": version.to_string()},
             "spec": {"network": "n/vlan10", "addresses": ["10.0.0.0/24"], "machineSelector": {}}, "status": status,
         });
         Change::Apply(serde_json::from_value(object).unwrap())
@@ -311,33 +313,29 @@ mod tests {
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         });
         let key = Key { namespace: "n".to_owned(), name: "p".to_owned() };
-        assert_eq!(apply(pool(&counts(0)), true), Effect::Selection);
-        assert_eq!(apply(pool(&counts(1)), true), Effect::Pools);
-        assert_eq!(apply(pool(&json!({"conditions": [condition]})), true), Effect::Selection);
-        assert_eq!(apply(pool(&counts(1)), true), Effect::Selection);
-        assert_eq!(apply(pool(&counts(1)), false), Effect::Selection);
+        assert_eq!(apply(pool(1, &counts(0)), true), Effect::Selection);
+        assert_eq!(apply(pool(2, &counts(1)), true), Effect::Pools);
+        assert_eq!(apply(pool(3, &json!({"conditions": [condition]})), true), Effect::Selection);
+        assert_eq!(apply(pool(4, &counts(1)), true), Effect::Selection);
+        assert_eq!(apply(pool(5, &counts(1)), false), Effect::Selection);
         assert_eq!(apply(Change::Remove(key.clone(), None), true), Effect::Nothing);
-        assert_eq!(apply(pool(&counts(1)), true), Effect::Selection);
+        assert_eq!(apply(pool(6, &counts(1)), true), Effect::Selection);
         assert_eq!(apply(Change::Remove(key, None), true), Effect::Selection);
     }
 
     #[test]
     fn an_older_version_of_a_pool_is_ignored() {
         let mut objects = Objects::default();
-        let mut apply = |version: &str| {
-            let Change::Apply(mut object) = pool(&json!(null)) else { panic!() };
-            object.metadata.resource_version = Some(version.to_owned());
-            objects.apply(Kind::Pool, Change::Apply(object), |_| true)
-        };
-        assert_eq!([apply("10"), apply("9")], [Effect::Selection, Effect::Nothing]);
+        let mut apply = |version| objects.apply(Kind::Pool, pool(version, &json!(null)), |_| true);
+        assert_eq!([apply(10), apply(9)], [Effect::Selection, Effect::Nothing]);
     }
 
     #[test]
     fn pools_of_the_cluster_select_no_machine() {
         let mut objects = Objects::default();
-        let Change::Apply(mut object) = pool(&json!(null)) else { panic!() };
+        let Change::Apply(mut object) = pool(1, &json!(null)) else { panic!() };
         object.metadata.namespace = None;
         objects.apply(Kind::GlobalPool, Change::Apply(object), |_| true);
-        assert_eq!((objects.pools.len(), objects.selection().pools().count()), (1, 0));
+        assert_eq!((objects.pools.iter().count(), objects.selection().pools().count()), (1, 0));
     }
 }
