@@ -15,7 +15,7 @@ use std::time::Duration;
 use glowplug::host::pool::PoolSpec as FileSpec;
 use glowplug::host::pools_file::read_pools;
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::events::EventType;
@@ -23,6 +23,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::cluster::conditions::condition;
 use crate::cluster::events::{Events, reference};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
@@ -248,21 +249,15 @@ fn conditions(node_pool: &Object, pools: &[&MachinePool], now: Timestamp) -> Opt
         Some(message) => ("True", "NoFreeAddress", message),
         None => ("False", "AsExpected", "The pools of the NodePool have free addresses".to_owned()),
     };
-    let is_same = |condition: &&Value| condition["status"] == status;
-    if let Some(before) = before.filter(is_same)
-        && before["reason"] == reason
-        && before["message"] == message
-    {
+    let stored: Option<Condition> = before.and_then(|before| serde_json::from_value(before.clone()).ok());
+    let generation = node_pool.metadata.generation;
+    let wanted = condition(stored.as_slice(), CONDITION, (status, reason, &message), generation, now);
+    // Another generation alone is no reason to write.
+    if stored.is_some_and(|stored| Condition { observed_generation: generation, ..stored } == wanted) {
         return None;
     }
-    let since = before.filter(is_same).map(|condition| condition["lastTransitionTime"].clone());
-    let condition = json!({
-        "type": CONDITION, "status": status, "reason": reason, "message": message,
-        "lastTransitionTime": since.unwrap_or_else(|| format!("{now:.0}").into()),
-        "observedGeneration": node_pool.metadata.generation,
-    });
     // The condition keeps its position in the list.
-    let is_new = before.is_none();
+    let (is_new, condition) = (before.is_none(), json!(wanted));
     let mut conditions: Vec<Value> =
         all.iter().map(|known| if known["type"] == CONDITION { condition.clone() } else { known.clone() }).collect();
     conditions.extend(is_new.then_some(condition));
