@@ -28,6 +28,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::cluster::object::Object;
+use crate::cluster::request::{Error, PATIENCE, Refusal, ask, refusal};
 use crate::cluster::watch::events;
 use crate::kinds::lease_name::{lease_name, parse_lease_name};
 use crate::kinds::mac_pool::parse_mac_lease_name;
@@ -37,8 +38,6 @@ use crate::metrics::Metrics;
 
 /// Largest number of concurrent writes.
 const IN_FLIGHT: usize = 32;
-/// Timeout of a request and of each event of the first list.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Time between two attempts to write a lease that the API server refuses.
 const REFUSAL: Duration = Duration::from_secs(300);
@@ -56,16 +55,14 @@ pub struct ApiLedger {
     progress: Progress,
     events: mpsc::Receiver<Event<Object>>,
     watch: AbortHandle,
-    /// Names in the list that is being received. `None` between lists.
-    listed: Option<BTreeSet<String>>,
+    /// Number of the newest list, complete or not.
+    round: u64,
     /// Whether a complete list has been received.
     is_listed: bool,
     /// Changes that the next update reports.
     unreported: Vec<Change>,
-    /// Names whose stored object may differ from the known object.
-    doubtful: BTreeSet<String>,
-    /// Names of leases that were deleted without a release.
-    lost: BTreeSet<String>,
+    /// Every name that is doubtful or lost. The next update removes the other names.
+    unsettled: BTreeSet<String>,
     has_reported: bool,
 }
 
@@ -80,8 +77,12 @@ struct Known {
     version: u64,
     /// The last readable version of the lease. `None` when the object does not exist.
     spec: Option<LeaseSpec>,
-    /// Before this time the deleted lease of a holder is not written again, because the API server has refused it.
-    denied_until: Option<Instant>,
+    /// Number of the newest list that contains the name.
+    round: u64,
+    /// Whether the stored object may differ from the known object, so that the next update reads it.
+    is_doubtful: bool,
+    /// The lease was deleted without a release, and is written again, but not before this time.
+    lost: Option<Instant>,
 }
 
 /// A lease to write.
@@ -106,9 +107,7 @@ enum Outcome {
     /// The API server refuses the write, and would refuse it again. The text is its reason.
     Denied(String),
     /// The request failed. `is_doubtful`: the API server may have stored the object.
-    Failed { error: kube::Error, is_doubtful: bool },
-    /// The API server did not respond in time.
-    Unanswered,
+    Failed { error: Error, is_doubtful: bool },
 }
 
 /// A write transaction of the ledger. It takes no lock: a conflict is detected at commit.
@@ -150,11 +149,10 @@ impl ApiLedger {
             progress: Progress::default(),
             events,
             watch: watch.abort_handle(),
-            listed: None,
+            round: 0,
             is_listed: false,
             unreported: Vec::new(),
-            doubtful: BTreeSet::new(),
-            lost: BTreeSet::new(),
+            unsettled: BTreeSet::new(),
             has_reported: false,
         }
     }
@@ -176,7 +174,7 @@ impl ApiLedger {
         while !self.is_listed {
             // A long list may take more time, so only the time between two events is limited.
             let event = self.runtime.block_on(async { timeout(PATIENCE, self.events.recv()).await });
-            let event = event.map_err(|_| store("listing the leases", UNANSWERED))?;
+            let event = event.map_err(|_| store("listing the leases", Error::Unanswered))?;
             self.handle(event.ok_or_else(|| store("listing the leases", "the watch ended"))?);
             self.progress.note();
         }
@@ -200,19 +198,22 @@ impl ApiLedger {
 
     fn handle(&mut self, event: Event<Object>) {
         match event {
-            Event::Init => self.listed = Some(BTreeSet::new()),
+            Event::Init => self.round += 1,
             Event::InitApply(object) => {
-                if let Some(listed) = &mut self.listed {
-                    listed.insert(object.name_any());
-                }
                 self.report_object(&object);
+                if let Some(known) = self.known.get_mut(&object.name_any()) {
+                    known.round = self.round;
+                }
             }
             Event::InitDone => {
-                let listed = self.listed.take().unwrap_or_default();
                 // A list does not report deletions, and it may be older than the known state. So each missing name is
                 // requested separately.
-                let there = self.known.iter().filter(|(_, known)| known.spec.is_some()).map(|(name, _)| name);
-                self.doubtful.extend(there.filter(|name| !listed.contains(*name)).cloned());
+                for (name, known) in &mut self.known {
+                    if known.spec.is_some() && known.round != self.round {
+                        known.is_doubtful = true;
+                        self.unsettled.insert(name.clone());
+                    }
+                }
                 self.is_listed = true;
             }
             Event::Apply(object) => self.report_object(&object),
@@ -249,8 +250,7 @@ impl ApiLedger {
             return None;
         }
         known.version = version;
-        known.denied_until = None;
-        self.lost.remove(&name);
+        known.lost = None;
         let lease = match read(object, address, &network) {
             Ok((spec, lease)) => {
                 known.spec = Some(spec);
@@ -275,7 +275,8 @@ impl ApiLedger {
         let known = self.known.entry(name.to_owned()).or_default();
         known.version = known.version.max(version);
         if known.spec.as_ref().is_some_and(|spec| spec.released.is_none()) {
-            self.lost.insert(name.to_owned());
+            known.lost.get_or_insert_with(Instant::now);
+            self.unsettled.insert(name.to_owned());
             return;
         }
         known.spec = None;
@@ -284,30 +285,27 @@ impl ApiLedger {
         }
     }
 
-    /// Reads every name whose stored object is uncertain.
+    /// Reads every doubtful name.
     fn resolve(&mut self) -> Result<(), LedgerError> {
-        let names: Vec<String> = self.doubtful.iter().cloned().collect();
-        let api = &self.api;
-        let read = stream::iter(names).map(|name| async move {
-            let object = timeout(PATIENCE, api.get_opt(&name)).await;
+        let (api, known) = (&self.api, &self.known);
+        let is = |name: &String, of: fn(&Known) -> bool| known.get(name).is_some_and(of);
+        self.unsettled.retain(|name| is(name, |known| known.is_doubtful || known.lost.is_some()));
+        let doubtful: Vec<_> =
+            self.unsettled.iter().filter(|name| is(name, |known| known.is_doubtful)).cloned().collect();
+        let read = stream::iter(doubtful).map(|name| async move {
+            let object = ask(api.get_opt(&name)).await;
             (name, object)
         });
         let read: Vec<_> = self.runtime.block_on(read.buffered(IN_FLIGHT).collect());
         let mut failed = None;
         for (name, object) in read {
+            let known = self.known.entry(name.clone()).or_default();
+            known.is_doubtful = object.is_err();
             match object {
-                Ok(Ok(object)) => {
-                    self.doubtful.remove(&name);
-                    match object {
-                        Some(object) => self.report_object(&object),
-                        None if self.known.get(&name).is_some_and(|known| known.spec.is_some()) => {
-                            self.note_absence(&name, 0)
-                        }
-                        None => {}
-                    }
-                }
-                Ok(Err(error)) => failed = Some(store("reading a lease", error)),
-                Err(_) => failed = Some(store("reading a lease", UNANSWERED)),
+                Ok(Some(object)) => self.report_object(&object),
+                Ok(None) if known.spec.is_some() => self.note_absence(&name, 0),
+                Ok(None) => {}
+                Err(error) => failed = Some(store("reading a lease", error)),
             }
         }
         failed.map_or(Ok(()), Err)
@@ -316,36 +314,28 @@ impl ApiLedger {
     /// Writes deleted leases again. If a write fails, the address stays held, and the next update tries again.
     fn restore(&mut self) {
         let mut writes = Vec::new();
-        for name in &self.lost {
-            let known =
-                self.known.get(name).filter(|known| known.denied_until.is_none_or(|until| until <= Instant::now()));
+        for name in &self.unsettled {
+            let known = self.known.get(name).filter(|known| known.lost.is_some_and(|time| time <= Instant::now()));
             let spec = known.and_then(|known| known.spec.clone());
             if let (Some(spec), Some((address, network))) = (spec, parse_lease_name(name)) {
                 tracing::error!(name, "a StaticIPLease of a machine was deleted; it is written again");
-                writes.push(Write {
-                    name: name.clone(),
-                    network: network.into(),
-                    address,
-                    version: None,
-                    spec: Some(spec),
-                });
+                let (name, network) = (name.clone(), network.into());
+                writes.push(Write { name, network, address, version: None, spec: Some(spec) });
             }
         }
         for (write, outcome) in self.write(writes) {
             match outcome {
                 Outcome::Done(object) | Outcome::Refused(object) => {
-                    if let Some(object) = object {
-                        self.report_object(&object);
-                    }
+                    object.iter().for_each(|object| self.report_object(object));
                 }
+                // The name stays lost: if the lease was stored nevertheless, the next write meets and reads it.
                 Outcome::Failed { error, .. } => {
                     tracing::warn!(name = write.name, %error, "could not write a lease again")
                 }
                 Outcome::Denied(reason) => {
                     tracing::warn!(name = write.name, reason, "the API server refuses a lease of a machine");
-                    self.known.entry(write.name).or_default().denied_until = Some(Instant::now() + REFUSAL);
+                    self.known.entry(write.name).or_default().lost = Some(Instant::now() + REFUSAL);
                 }
-                Outcome::Unanswered => tracing::warn!(name = write.name, "could not write a lease again: no answer"),
             }
         }
     }
@@ -366,8 +356,8 @@ impl ApiLedger {
             if is_held && before.map(|before| &before.holder) != spec.as_ref().map(|after| &after.holder) {
                 return Err(LedgerError::Held { network: network.to_string(), address: *address });
             }
-            let is_there = known.is_some_and(|known| known.spec.is_some()) && !self.lost.contains(&name);
-            let version = known.filter(|_| is_there).map(|known| known.version);
+            let is_there = |known: &&Known| known.spec.is_some() && known.lost.is_none();
+            let version = known.filter(is_there).map(|known| known.version);
             last.insert(name.clone(), Write { name, network: Arc::clone(network), address: *address, version, spec });
         }
         Ok(last.into_values().filter(|write| write.spec.is_some() || write.version.is_some()).collect())
@@ -411,12 +401,13 @@ impl ApiLedger {
         let (api, metrics, progress) = (&self.api, &self.metrics, &self.progress);
         let done = stream::iter(writes).map(|write| async move {
             let began = Instant::now();
-            let outcome = timeout(PATIENCE, write.send(api)).await.unwrap_or(Outcome::Unanswered);
+            let unanswered = Outcome::Failed { error: Error::Unanswered, is_doubtful: true };
+            let outcome = timeout(PATIENCE, write.send(api)).await.unwrap_or(unanswered);
             metrics.ledger_write_seconds.observe(began.elapsed().as_secs_f64());
             match outcome {
                 Outcome::Done(_) => progress.note(),
                 Outcome::Refused(_) => drop(metrics.ledger_conflicts.inc()),
-                Outcome::Denied(_) | Outcome::Failed { .. } | Outcome::Unanswered => {}
+                Outcome::Denied(_) | Outcome::Failed { .. } => {}
             }
             (write, outcome)
         });
@@ -430,6 +421,10 @@ impl ApiLedger {
         let (mut decided, mut others) = (Vec::new(), Vec::new());
         let (mut held, mut failed, mut denied) = (None, None, Vec::new());
         for (write, outcome) in self.write(writes) {
+            if outcome.is_doubtful() {
+                self.known.entry(write.name.clone()).or_default().is_doubtful = true;
+                self.unsettled.insert(write.name.clone());
+            }
             match outcome {
                 Outcome::Done(None) => {
                     self.known.entry(write.name).or_default().spec = None;
@@ -451,18 +446,10 @@ impl ApiLedger {
                     denied.push(RefusedWrite { network, address, is_new: version.is_none(), reason });
                 }
                 Outcome::Refused(None) => {
-                    self.doubtful.insert(write.name);
                     failed.get_or_insert_with(|| store(WRITING, "another leader deleted it"));
                 }
-                Outcome::Failed { error, is_doubtful } => {
-                    if is_doubtful {
-                        self.doubtful.insert(write.name);
-                    }
+                Outcome::Failed { error, .. } => {
                     failed.get_or_insert_with(|| store(WRITING, error));
-                }
-                Outcome::Unanswered => {
-                    self.doubtful.insert(write.name);
-                    failed.get_or_insert_with(|| store(WRITING, UNANSWERED));
                 }
             }
         }
@@ -524,6 +511,19 @@ impl Learned {
     }
 }
 
+// === impl Outcome ===
+
+impl Outcome {
+    fn failed(error: kube::Error, is_doubtful: bool) -> Self {
+        Self::Failed { error: Error::Request(error), is_doubtful }
+    }
+
+    /// Whether the stored object is uncertain, so that it must be read.
+    fn is_doubtful(&self) -> bool {
+        matches!(self, Self::Refused(None) | Self::Failed { is_doubtful: true, .. })
+    }
+}
+
 // === impl Write ===
 
 impl Write {
@@ -539,31 +539,27 @@ impl Write {
                 api.delete(&self.name, &DeleteParams::default().preconditions(same)).await.map(|_| None)
             }
         };
-        match result {
-            Ok(object) => Outcome::Done(object),
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => match api.get_opt(&self.name).await {
-                Ok(Some(object)) if self.is_done_by(&object) => Outcome::Done(Some(object)),
-                Ok(None) if self.spec.is_none() => Outcome::Done(None),
-                Ok(object) => Outcome::Refused(object),
-                Err(error) => Outcome::Failed { error, is_doubtful: true },
-            },
-            Err(error) if is_missing_right(&error) => Outcome::Failed { error, is_doubtful: false },
-            Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 413 | 422) => {
-                if self.version.is_some() {
-                    return Outcome::Denied(status.message);
-                }
-                // The address is free if it has no lease. Another leader may have been faster.
-                match api.get_opt(&self.name).await {
-                    Ok(Some(object)) if self.is_done_by(&object) => Outcome::Done(Some(object)),
-                    Ok(None) => Outcome::Denied(status.message),
-                    Ok(object) => Outcome::Refused(object),
-                    Err(error) => Outcome::Failed { error, is_doubtful: true },
-                }
-            }
-            Err(error) => {
+        let error = match result {
+            Ok(object) => return Outcome::Done(object),
+            Err(error) => error,
+        };
+        let reason = match refusal(&error) {
+            Some(Refusal::Absent | Refusal::Other) => None,
+            Some(Refusal::ForGood(_)) if is_missing_right(&error) => return Outcome::failed(error, false),
+            Some(Refusal::ForGood(status)) if self.version.is_some() => return Outcome::Denied(status.message.clone()),
+            Some(Refusal::ForGood(status)) => Some(status.message.clone()),
+            None => {
                 let is_doubtful = !matches!(&error, kube::Error::Api(status) if status.code < 500);
-                Outcome::Failed { error, is_doubtful }
+                return Outcome::failed(error, is_doubtful);
             }
+        };
+        // The stored object decides. Another leader may have been faster, also when the API server refuses a new lease.
+        match (api.get_opt(&self.name).await, reason) {
+            (Ok(Some(object)), _) if self.is_done_by(&object) => Outcome::Done(Some(object)),
+            (Ok(None), Some(reason)) => Outcome::Denied(reason),
+            (Ok(None), None) if self.spec.is_none() => Outcome::Done(None),
+            (Ok(object), _) => Outcome::Refused(object),
+            (Err(error), _) => Outcome::failed(error, true),
         }
     }
 
@@ -584,11 +580,9 @@ impl Write {
 
 /// Description of the operation, for errors.
 const WRITING: &str = "writing a lease";
-/// Error of a request that timed out.
-const UNANSWERED: &str = "no answer of the API server";
 
-fn store(doing: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> LedgerError {
-    LedgerError::Store { doing, source: source.into() }
+fn store(doing: &'static str, source: impl ToString) -> LedgerError {
+    LedgerError::Store { doing, source: source.to_string().into() }
 }
 
 /// Whether the program has no right to a request. This concerns every lease, in contrast to the refusal of a policy: an API
