@@ -234,6 +234,28 @@ async fn a_release_that_the_server_refuses_keeps_the_address_and_stops_no_other_
 }
 
 #[tokio::test]
+async fn a_refused_release_of_a_machine_that_claims_again_is_not_repeated() {
+    let (server, cluster) = start_server().await;
+    let (registry, _served) = owner(cluster.controller());
+    registry.resize(vec![pool(NETWORK, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
+    registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
+    refuse(&server, 403, |call| call.body["spec"]["holder"]["name"] == "worker-0");
+    assert_eq!(registry.release(machine(NETWORK, 0)).await.unwrap(), []);
+    server.clear_faults();
+    assert_eq!(texts(&[registry.claim(claim(&machine(NETWORK, 0))).await.unwrap()]), ["10.0.0.8/16"]);
+    // A change of the lease ends the refusal of its address.
+    let leases: Api<StaticIPLease> = Api::all(cluster.client());
+    let change = Patch::Merge(json!({"metadata": {"labels": {"changed": "true"}}}));
+    leases.patch(&leader::name(NETWORK, "10.0.0.8"), &PatchParams::default(), &change).await.unwrap();
+    // Releases are repeated once in each period of the owner.
+    let mut changes = registry.changes();
+    for _ in 0..3 {
+        changes.changed().await.unwrap();
+    }
+    assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.8", "worker-0", false)]);
+}
+
+#[tokio::test]
 async fn a_claim_is_repeated_until_it_is_stored() {
     for kind in [Fault::LostAnswer, Fault::LostRequest, Fault::Status(500), Fault::Status(429), Fault::Status(409)] {
         let (server, cluster) = start_server().await;

@@ -197,8 +197,7 @@ async fn an_unready_program_still_serves() {
     let (listener, address) = listener().await;
     let (phase, phases) = watch::channel(Phase::Serving);
     let (ready, is_ready) = watch::channel(false);
-    let (given_up, has_given_up) = watch::channel(false);
-    let probes = Diagnostics::probes(phases.clone(), is_ready).with_given_up(has_given_up);
+    let probes = Diagnostics::probes(phases.clone(), is_ready);
     let server = tokio::spawn(serve(listener, None, move |request| probes.clone().answer(request), phases));
     let ask = async |path: &str| {
         let (code, text) = get(address, path, None).await;
@@ -207,11 +206,6 @@ async fn an_unready_program_still_serves() {
     let is = |code: u16, text: &str| (code, format!("{text}\n"));
     assert_eq!(ask("/readyz").await, is(503, "the program is starting"));
     ready.send_replace(true);
-    assert_eq!(ask("/readyz").await, is(200, "ok"));
-    given_up.send_replace(true);
-    let reason = "the program could not record leases and has given up the Lease";
-    assert_eq!(ask("/readyz").await, is(503, reason));
-    given_up.send_replace(false);
     assert_eq!(ask("/readyz").await, is(200, "ok"));
     phase.send_replace(Phase::Unready);
     assert_eq!(ask("/readyz").await, is(503, "the program is ending"));

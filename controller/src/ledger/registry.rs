@@ -71,7 +71,8 @@ struct Claims {
 /// The thread that owns the registry.
 struct Owner {
     registry: Registry<ApiLedger>,
-    /// Objects that are gone, and that hold addresses because the API server has refused their release.
+    /// Objects that are gone, and that hold addresses because the API server has refused their release. An object that claims,
+    /// holds or records an address again is not gone.
     unreleased: BTreeSet<Machine>,
     learned: Learned,
     metrics: Arc<Metrics>,
@@ -224,6 +225,9 @@ impl RegistryHandle {
                 record.network = record.network.take().or_else(|| Some(pool?.network().to_owned()));
             }
             limited.retain(|record| !record.addresses.is_empty());
+            for record in &limited {
+                owner.unreleased.remove(&record.claimant.machine);
+            }
             owner.registry.adopt(limited, Timestamp::now())
         })
         .await
@@ -243,6 +247,7 @@ impl RegistryHandle {
         source: String,
     ) -> Result<Result<(), ClaimError>, Stopped> {
         self.write(move |owner| {
+            owner.unreleased.remove(&claimant.machine);
             let state = owner.registry.state()?;
             let is_held = |ip: IpAddr| state.leases_of(&claimant.machine).any(|(_, held, _)| held == ip);
             let mut new = addresses.iter().map(IpNetwork::ip).filter(|ip| !is_held(*ip));
@@ -463,6 +468,7 @@ impl Owner {
             group.extend(claims);
         }
         for claim in &group {
+            self.unreleased.remove(&claim.machine);
             if self.link.refused.take_change(&claim.machine) {
                 self.registry.end_pause(&claim.machine);
             }

@@ -101,8 +101,10 @@ impl Work<'_> {
             self.index().remember(key, |memory| drop(memory.stripped.remove(&holder)));
             return Ok(Response::Checked(Check::Gone, secret));
         }
-        self.machines.registry.release(holder.clone()).await?;
-        if let Some(notice) = Notice::of_release(&held) {
+        let released = self.machines.registry.release(holder.clone()).await?;
+        // The API server may have refused the release.
+        let is_released = |held: &&Held| released.iter().any(|address| address.ip() == held.address);
+        if let Some(notice) = Notice::of_release(held.iter().filter(is_released)) {
             tracing::info!(machine = %key, uid, reason = notice.reason, "{}", notice.note);
             self.publish_about(reference(kind_of(holder.kind), &holder), &notice);
         }

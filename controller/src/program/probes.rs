@@ -19,8 +19,6 @@ use crate::serve::{Phase, answer};
 pub struct Diagnostics {
     phase: watch::Receiver<Phase>,
     is_ready: watch::Receiver<bool>,
-    /// Whether the replica has given up the Lease, and waits.
-    has_given_up: Option<watch::Receiver<bool>>,
     metrics: Option<Arc<Metrics>>,
     /// API server that authorizes readers of the metrics. `None`: no authorization.
     authority: Option<Client>,
@@ -35,13 +33,7 @@ impl Diagnostics {
     /// Responds to probes only. The program is ready while `is_ready` is `true` and `phase` is [`Phase::Serving`].
     #[must_use]
     pub fn probes(phase: watch::Receiver<Phase>, is_ready: watch::Receiver<bool>) -> Self {
-        Self { phase, is_ready, has_given_up: None, metrics: None, authority: None }
-    }
-
-    /// The same, and the program is not ready while `has_given_up` is `true`.
-    #[must_use]
-    pub fn with_given_up(self, has_given_up: watch::Receiver<bool>) -> Self {
-        Self { has_given_up: Some(has_given_up), ..self }
+        Self { phase, is_ready, metrics: None, authority: None }
     }
 
     /// The same with metrics. With an `authority`, a reader needs a bearer token of a user who may `get` the path
@@ -61,10 +53,6 @@ impl Diagnostics {
             ("/readyz", _) if *self.phase.borrow() != Phase::Serving => {
                 text(StatusCode::SERVICE_UNAVAILABLE, "the program is ending\n")
             }
-            ("/readyz", _) if self.has_given_up.as_ref().is_some_and(|given_up| *given_up.borrow()) => text(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "the program could not record leases and has given up the Lease\n",
-            ),
             ("/readyz", _) if !*self.is_ready.borrow() => {
                 text(StatusCode::SERVICE_UNAVAILABLE, "the program is starting\n")
             }

@@ -126,7 +126,7 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
 
     let (progress, of_registry) = watch::channel(Progress::default());
     let watchdog = Watchdog::new(of_registry, STANDSTILL);
-    let probes = Diagnostics::probes(phase.clone(), is_ready).with_given_up(watchdog.has_given_up());
+    let probes = Diagnostics::probes(phase.clone(), is_ready);
     if let Some(address) = options.health_addr {
         let (listener, probes) = (listen(address).await?, probes.clone());
         tasks.spawn(serve(listener, None, move |request| probes.clone().answer(request), phase.clone()));

@@ -42,7 +42,12 @@ impl Allocator {
                 Err(ClaimError::Exhausted { interface: state.pool().interface, pool: pool.to_string(), family })
             }
             Err(Refusal::Other(error)) => {
-                if error.is_about_address() && claim.requests.iter().all(|request| request.addresses.is_empty()) {
+                let is_denied = matches!(error, ClaimError::NotRecorded { .. });
+                // A refusal of the ledger ends with a pause, not with a free address.
+                if !is_denied
+                    && error.is_about_address()
+                    && claim.requests.iter().all(|request| request.addresses.is_empty())
+                {
                     self.wait(claim, journal);
                 }
                 Err(error)

@@ -29,6 +29,11 @@ impl Allocator {
         let denied = self.denied.get(&new);
         let is_denied = refused.is_new || denied.is_some();
         let pause = denied.map_or(FIRST_PAUSE, |denied| denied.pause);
+        // With the second refusal it is clear that the holder was the reason of the first one.
+        if let Some((network, address)) = denied.and_then(|denied| denied.aside.clone()) {
+            self.refuse_address(&network, address, None);
+        }
+        let aside = (!is_denied).then(|| (Arc::clone(&refused.network), refused.address));
         if !is_denied {
             self.refuse_address(&refused.network, refused.address, Some(until));
         }
@@ -36,7 +41,7 @@ impl Allocator {
             true => (self.now.saturating_add(pause).unwrap_or(self.now), REFUSAL.min(pause * 2)),
             false => (self.now, pause),
         };
-        self.denied.insert(new, Denied { until, pause, reason: refused.reason.clone() });
+        self.denied.insert(new, Denied { until, pause, reason: refused.reason.clone(), aside });
     }
 
     /// Forgets that the ledger refused leases of a machine.

@@ -46,6 +46,8 @@ pub(super) struct Denied {
     /// The pause after the next refusal.
     pub(super) pause: Duration,
     pub(super) reason: String,
+    /// The address of a network that the first refusal has set aside.
+    pub(super) aside: Option<(Arc<str>, IpAddr)>,
 }
 
 /// Name of a network, and an address on this network.
@@ -166,7 +168,8 @@ impl Allocator {
         self.now = self.now.max(storable(now));
         let now = self.now;
         self.denied.retain(|_, denied| {
-            denied.until.duration_until(now) < SignedDuration::try_from(REFUSAL).unwrap_or_default()
+            // Longer than an address is set aside: the next refusal of the same machine must not look like its first one.
+            denied.until.duration_until(now) < SignedDuration::try_from(REFUSAL * 2).unwrap_or_default()
         });
         let networks: Vec<Arc<str>> = self.networks.keys().cloned().collect();
         for name in networks {
