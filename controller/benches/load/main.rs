@@ -520,7 +520,7 @@ async fn exhaust(cluster: &Cluster) -> (Duration, Duration) {
     let grown = json!({"spec": spec("10.0.1.1-10.0.1.200")});
     pools.patch("p", &PatchParams::default(), &Patch::Merge(grown)).await.unwrap();
     for _ in 0..100 {
-        work.served.claims.recv().await.unwrap();
+        work.served.machines.recv().await.unwrap();
     }
     (exhausted, began.elapsed())
 }
