@@ -364,7 +364,7 @@ impl<L: Ledger> Registry<L> {
     }
 
     /// Decides and commits. If the ledger refuses some of the leases for good, decides again without the refused addresses
-    /// and machines, so that a refusal concerns nobody else.
+    /// and machines, so that a refusal concerns no other machine.
     fn write<T>(&mut self, mut decide: impl FnMut(&mut Allocator, &mut Journal) -> T) -> Result<T, LedgerError> {
         let mut rounds = 0;
         loop {

@@ -285,8 +285,7 @@ impl RegistryHandle {
         self.write(move |owner| owner.registry.set_aside(conflicts.iter().cloned(), Timestamp::now())).await
     }
 
-    /// The objects that hold an address or have a conflicting record. The holder of a lease that cannot be read is none of
-    /// them.
+    /// The objects that hold an address or have a conflicting record, without the holders of leases that cannot be read.
     ///
     /// # Errors
     ///

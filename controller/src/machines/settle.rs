@@ -155,8 +155,8 @@ impl View {
         Some(self.hold_back(self.report(KEPT, note)))
     }
 
-    /// Reserves the addresses that a machine reads from `source` or reports, so that no machine gets them. `None`: there
-    /// are none, or this pass has reserved them.
+    /// Reserves the addresses that a machine reads from `source` or reports, so that no machine gets them. `None`: no
+    /// such address exists, or this pass has reserved all of them.
     fn reserve(&self, vm: &VirtualMachine, source: &str, addresses: &[IpAddr]) -> Option<Step> {
         let interface = self.selected.as_ref().ok().and_then(|selected| selected.first()).map(|it| it.interface);
         let interface = interface.or_else(|| Pool::DEFAULT_INTERFACE.parse().ok())?;

@@ -1,7 +1,7 @@
 //! Decides when a leader gives up the Lease because it can record no leases, and how long it then waits.
 //!
 //! The API server may answer some requests of a replica and not others: for example, one of its connections is broken, or
-//! a proxy in front of one replica is. Such a leader would renew the Lease for ever, and nobody would get an address.
+//! a proxy in front of one replica is. Such a leader would renew the Lease for ever, and no machine would get an address.
 
 use std::time::Duration;
 

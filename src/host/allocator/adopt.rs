@@ -188,7 +188,7 @@ impl Allocator {
             }
             None => {}
         }
-        // Nobody gets the address before the machine is gone. The next adoption of the record may succeed.
+        // The address is not allocated before the machine is gone. The next adoption of the record may succeed.
         if state.is_refused(address) || self.check_denied(machine).is_err() {
             self.add_conflict(&network, address, origin, journal);
             return Outcome::Refused;

@@ -206,7 +206,7 @@ impl Allocator {
             .flat_map(|(name, network)| network.held().map(move |(address, lease)| (&**name, address, lease)))
     }
 
-    /// Who holds an address of a network. `None`: nobody.
+    /// The holder of an address of a network. `None`: no machine holds it.
     #[must_use]
     pub fn holder(&self, network: &str, address: IpAddr) -> Option<&Claimant> {
         self.networks.get(network)?.held_at(address).map(|lease| &*lease.claimant)
