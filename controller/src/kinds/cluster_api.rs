@@ -193,7 +193,7 @@ impl PoolRef {
     /// provider.
     ///
     /// ```
-    /// use glowplug_controller::cluster_api::PoolRef;
+    /// use glowplug_controller::kinds::cluster_api::PoolRef;
     ///
     /// let pool = |kind: &str| {
     ///     let pool = PoolRef { api_group: Some("ipam.glowplug.dev".into()), kind: kind.into(), name: "workers".into() };
