@@ -26,7 +26,7 @@ use crate::support::hosted::{Hosted, poll};
 use crate::support::installed::{Installed, labels};
 use crate::support::ipam_claims::{NETWORK, Tenant};
 use crate::support::replica::Replica;
-use crate::support::server::{Call, Server};
+use crate::support::server::{Call, Fault, Server};
 use crate::support::{CONTROLLER, Cluster};
 
 const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
@@ -251,6 +251,37 @@ async fn without_hypershift_a_pool_of_a_node_pool_serves_its_machines_when_hyper
     hosted.scale("workers", 1).await;
     assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
     installed.stop().await;
+}
+
+#[tokio::test]
+async fn a_new_leader_serves_claims_and_machines_while_node_pools_cannot_be_listed() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let site = Site::new(&cluster).await;
+    site.pool("p", &["10.0.0.8/31"]).await;
+    let hosted = Hosted::new(&cluster).await;
+    hosted.kubevirt.be_late();
+    hosted.pool("workers", &["10.0.0.8/31"]).await;
+    hosted.node_pool("workers", 1, &json!({})).await;
+    let selection = Arc::new(SelectionCache::new(cluster.controller(), Scope::default()));
+    let running = Arc::clone(&selection);
+    let cache = tokio::spawn(async move { match running.run().await {} });
+    let mut first = Controller::with_selection(cluster.controller(), Arc::clone(&selection));
+    first.until_ready().await;
+    assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
+    drop(first);
+
+    // HyperShift's conversion webhook is down.
+    let of_node_pools = |call: &Call| call.user == CONTROLLER && call.plural == "nodepools";
+    server.set_faults(move |call| if of_node_pools(call) { Fault::Status(500) } else { Fault::None });
+    server.cut_watches();
+    let mut second = Controller::with_selection(cluster.controller(), selection);
+    second.until_ready().await;
+    site.claim("c", &json!({})).await;
+    assert_eq!(site.address_of("c").await, "10.0.0.8");
+    hosted.scale("workers", 2).await;
+    assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
+    cache.abort();
 }
 
 #[tokio::test]

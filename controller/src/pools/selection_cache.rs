@@ -115,7 +115,7 @@ impl SelectionCache {
         self.snapshots.subscribe()
     }
 
-    /// Begins a new round: lists everything again. Returns its number. A watch may be minutes behind, and a new leader must
+    /// Begins a new round: lists the pools again. Returns its number. A watch may be minutes behind, and a new leader must
     /// not begin with pools that an earlier leader no longer had.
     pub fn begin_round(&self) -> u64 {
         self.rounds.send_modify(|round| *round += 1);
@@ -157,20 +157,31 @@ impl SelectionCache {
         let mut rounds = self.rounds.subscribe();
         loop {
             let has_node_pools = self.has_node_pools().await;
-            let round = *rounds.borrow_and_update();
+            self.objects().begin_node_pools(has_node_pools);
+            let node_pools = has_node_pools.then_some(Kind::NodePool);
             tokio::select! {
-                never = self.follow(round, has_node_pools) => match never {},
+                never = self.follow(node_pools) => match never {},
+                never = self.follow_rounds(&mut rounds) => match never {},
                 () = self.until_node_pools(!has_node_pools) => {}
+            }
+        }
+    }
+
+    /// Lists and watches the pools, again in each round. The watch of NodePools continues over the rounds: NodePools
+    /// cannot be listed while the conversion webhook of HyperShift is down, and a new leader must have the pools also then.
+    async fn follow_rounds(&self, rounds: &mut watch::Receiver<u64>) -> Infallible {
+        loop {
+            let round = *rounds.borrow_and_update();
+            self.objects().begin_round(round);
+            tokio::select! {
+                never = self.follow([Kind::Pool, Kind::GlobalPool]) => match never {},
                 Ok(()) = rounds.changed() => {}
             }
         }
     }
 
-    async fn follow(&self, round: u64, has_node_pools: bool) -> Infallible {
-        let kinds = [Kind::Pool, Kind::GlobalPool].into_iter().chain(has_node_pools.then_some(Kind::NodePool));
-        let unlisted: BTreeSet<Kind> = kinds.collect();
-        let mut changes = self.changes(&unlisted);
-        *self.objects() = Objects { round, unlisted, ..Objects::default() };
+    async fn follow(&self, kinds: impl IntoIterator<Item = Kind>) -> Infallible {
+        let mut changes = self.changes(kinds);
         while let Some((kind, change)) = changes.next().await {
             let mut objects = self.objects();
             let effect = objects.apply(kind, change, |metadata| self.scope.has_label(metadata));
@@ -197,8 +208,8 @@ impl SelectionCache {
         self.snapshots.send_replace(Some(Snapshot { round: objects.round, pools, selection }));
     }
 
-    fn changes(&self, kinds: &BTreeSet<Kind>) -> impl Stream<Item = (Kind, Change)> + Unpin + use<> {
-        let watches = kinds.iter().map(|&kind| {
+    fn changes(&self, kinds: impl IntoIterator<Item = Kind>) -> impl Stream<Item = (Kind, Change)> + Unpin {
+        let watches = kinds.into_iter().map(|kind| {
             let api = match kind {
                 Kind::Pool => &self.pools,
                 Kind::GlobalPool => &self.global_pools,
@@ -236,6 +247,23 @@ impl SelectionCache {
 // === impl Objects ===
 
 impl Objects {
+    /// Discards the pools: their lists begin again.
+    fn begin_round(&mut self, round: u64) {
+        self.round = round;
+        self.pools = Newest::default();
+        self.unlisted.extend([Kind::Pool, Kind::GlobalPool]);
+    }
+
+    /// Discards the NodePools: their list begins again, or the API server does not serve them.
+    fn begin_node_pools(&mut self, are_there: bool) {
+        self.node_pools.clear();
+        if are_there {
+            self.unlisted.insert(Kind::NodePool);
+        } else {
+            self.unlisted.remove(&Kind::NodePool);
+        }
+    }
+
     /// Applies a change.
     fn apply(&mut self, kind: Kind, change: Change, has_label: impl Fn(&ObjectMeta) -> bool) -> Effect {
         let is_gone = match (kind, change) {

@@ -1,5 +1,6 @@
 //! The leading controller of the tests, without HTTP servers and election, and the helpers of its tests.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -60,15 +61,33 @@ impl Controller {
 
     /// Starts a leader with a scope.
     pub fn with_scope(client: Client, scope: Scope) -> Self {
-        let (ready, is_ready) = watch::channel(false);
-        let progress = watch::Sender::default();
         let has_crashed = Arc::new(AtomicBool::new(false));
         let client = until_crash(client, Arc::clone(&has_crashed));
+        let selection = Arc::new(SelectionCache::new(client.clone(), scope.clone()));
+        let running = Arc::clone(&selection);
+        Self::lead(client, scope, selection, has_crashed, async move { running.run().await })
+    }
+
+    /// Starts a leader in a process whose cache of pools is already running, as a replica has it before it leads.
+    pub fn with_selection(client: Client, selection: Arc<SelectionCache>) -> Self {
+        let has_crashed = Arc::new(AtomicBool::new(false));
+        let client = until_crash(client, Arc::clone(&has_crashed));
+        Self::lead(client, Scope::default(), selection, has_crashed, std::future::pending())
+    }
+
+    fn lead(
+        client: Client,
+        scope: Scope,
+        selection: Arc<SelectionCache>,
+        has_crashed: Arc<AtomicBool>,
+        cache: impl Future<Output = Infallible> + Send + 'static,
+    ) -> Self {
+        let (ready, is_ready) = watch::channel(false);
+        let progress = watch::Sender::default();
         let task = tokio::spawn(async move {
             let metrics = Arc::new(Metrics::default());
-            let selection = Arc::new(SelectionCache::new(client.clone(), scope.clone()));
             tokio::select! {
-                never = selection.run() => match never {},
+                never = cache => match never {},
                 ended = reconcile(&client, &scope, &selection, &metrics, (&ready, &progress)) => match ended.unwrap() {},
             }
         });
