@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]
 
+mod admission;
 mod claims;
 mod faults;
 mod guide;

@@ -4,6 +4,7 @@
 
 pub mod cluster_api;
 pub mod controller;
+pub mod hook;
 pub mod hosted;
 pub mod http;
 pub mod installed;

@@ -1,6 +1,8 @@
 //! Admission webhooks: the configurations that the server stores, and the calls that it makes for them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
@@ -14,84 +16,98 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use super::conditions::{self, Decision};
 use super::patch;
 use super::store::{Call, Refusal, Store, Write};
 
-/// A webhook that must allow a write.
+/// A webhook whose rules and namespace selector match a write.
 pub struct Hook {
-    name: String,
-    url: String,
-    ca: Vec<u8>,
-    ignores_failure: bool,
+    /// The member of the configuration.
+    webhook: Value,
     mutates: bool,
 }
 
 /// The webhooks for a write, the mutating ones first.
 pub fn hooks(store: &Store, call: &Call, write: &Write) -> Vec<Hook> {
     const GROUP: &str = "admissionregistration.k8s.io";
-    let object = write.new.as_ref().or(write.old.as_ref());
     let namespace = call.namespace.as_deref().and_then(|name| store.namespace(name));
     let mut hooks = Vec::new();
+    // No webhook is called for the configurations of webhooks.
+    if call.group == GROUP {
+        return hooks;
+    }
     for plural in ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"] {
-        for hook in store.all(GROUP, plural).filter_map(|configuration| configuration["webhooks"].as_array()).flatten()
-        {
-            let rules = hook["rules"].as_array();
-            let is_meant = rules.into_iter().flatten().any(|rule| is_for(rule, call, write))
-                && matches(&hook["namespaceSelector"], namespace)
-                && matches(&hook["objectSelector"], object);
-            if !is_meant {
-                continue;
+        let configurations = store.all(GROUP, plural);
+        for webhook in configurations.filter_map(|configuration| configuration["webhooks"].as_array()).flatten() {
+            let rules = webhook["rules"].as_array();
+            if rules.into_iter().flatten().any(|rule| is_for(rule, call, write))
+                && matches(&webhook["namespaceSelector"], namespace)
+            {
+                hooks.push(Hook { webhook: webhook.clone(), mutates: plural.starts_with("mutating") });
             }
-            let client = &hook["clientConfig"];
-            let ca: Option<ByteString> = serde_json::from_value(client["caBundle"].clone()).ok();
-            hooks.push(Hook {
-                name: hook["name"].as_str().unwrap_or_default().to_owned(),
-                url: client["url"].as_str().unwrap_or_default().to_owned(),
-                ca: ca.unwrap_or_default().0,
-                ignores_failure: hook["failurePolicy"] == "Ignore",
-                mutates: plural.starts_with("mutating"),
-            });
         }
     }
     hooks
 }
 
-/// Calls the webhooks one after the other, and applies their patches to the write.
-pub async fn admit(hooks: Vec<Hook>, call: &Call, write: &mut Write) -> Result<(), Refusal> {
-    for (index, hook) in hooks.into_iter().enumerate() {
-        let uid = format!("{index}-{}", write.key.3);
-        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
-            "uid": uid,
-            "kind": {"group": call.group, "version": call.version, "kind": write.kind.kind},
-            "resource": {"group": call.group, "version": call.version, "resource": call.plural},
-            "requestKind": {"group": call.group, "version": call.version, "kind": write.kind.kind},
-            "requestResource": {"group": call.group, "version": call.version, "resource": call.plural},
-            "name": write.key.3, "namespace": call.namespace, "operation": write.operation,
-            "userInfo": {"username": call.user}, "dryRun": call.is_dry_run(),
-            "object": write.new.as_ref().filter(|_| write.operation != "DELETE"), "oldObject": write.old,
-        }});
-        let answer = match hook.ask(&review).await {
-            Ok(answer) => answer["response"].clone(),
-            Err(_) if hook.ignores_failure => continue,
-            Err(error) => {
-                let message = format!("Internal error occurred: failed calling webhook {:?}: {error}", hook.name);
-                return Err(Refusal::new(500, "InternalError", message));
+/// Calls the mutating webhooks one after the other, and applies their patches to the write. A webhook with the policy
+/// `IfNeeded` is called once more if a later webhook changed the object.
+pub async fn mutate(hooks: &[Hook], call: &Call, write: &mut Write) -> Result<(), Refusal> {
+    let (mut called, mut again) = (BTreeSet::new(), BTreeSet::new());
+    for round in 0..2 {
+        for (index, hook) in hooks.iter().enumerate().filter(|(_, hook)| hook.mutates) {
+            if round == 1 && !again.contains(&index) {
+                continue;
             }
-        };
-        if answer["allowed"] != true {
-            let status = &answer["status"];
-            let text = status["message"].as_str().unwrap_or("without explanation");
-            let code = status["code"].as_u64().and_then(|code| u16::try_from(code).ok()).filter(|code| *code >= 400);
-            let message = format!("admission webhook {:?} denied the request: {text}", hook.name);
-            return Err(Refusal::new(code.unwrap_or(400), "Forbidden", message));
-        }
-        if let (true, Some(bytes), Some(new)) = (hook.mutates, bytes(&answer["patch"]), &mut write.new) {
-            let decoded = serde_json::from_slice(&bytes)
-                .map_err(|error| Refusal::new(500, "InternalError", error.to_string()))?;
-            *new = patch::json(new, &decoded)?;
+            let before = write.new.clone();
+            let Some(response) = hook.review(call, write).await? else { continue };
+            if let (Some(bytes), Some(new)) = (bytes(&response["patch"]), &mut write.new) {
+                let decoded = serde_json::from_slice(&bytes)
+                    .map_err(|error| Refusal::new(500, "InternalError", error.to_string()))?;
+                *new = patch::json(new, &decoded)?;
+            }
+            if write.new != before {
+                again.append(&mut called);
+            }
+            if hook.webhook["reinvocationPolicy"] == "IfNeeded" {
+                called.insert(index);
+            }
         }
     }
     Ok(())
+}
+
+/// Calls the validating webhooks.
+pub async fn validate(hooks: &[Hook], call: &Call, write: &Write) -> Result<(), Refusal> {
+    for hook in hooks.iter().filter(|hook| !hook.mutates) {
+        hook.review(call, write).await?;
+    }
+    Ok(())
+}
+
+/// The request of a review. Each one has another UID.
+fn request(call: &Call, write: &Write) -> Value {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let uid = format!("00000000-0000-4000-9000-{:012x}", COUNT.fetch_add(1, Ordering::Relaxed));
+    let mut groups = vec!["system:authenticated".to_owned()];
+    if let Some((namespace, _)) =
+        call.user.strip_prefix("system:serviceaccount:").and_then(|account| account.split_once(':'))
+    {
+        groups.extend(["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")]);
+    }
+    let kind = json!({"group": call.group, "version": call.version, "kind": write.kind.kind});
+    let resource = json!({"group": call.group, "version": call.version, "resource": call.plural});
+    let mut request = json!({
+        "uid": uid, "kind": kind, "resource": resource, "requestKind": kind, "requestResource": resource,
+        "name": write.key.3, "namespace": call.namespace, "operation": write.operation,
+        "userInfo": {"username": call.user, "groups": groups}, "dryRun": call.is_dry_run(),
+        "object": write.new.as_ref().filter(|_| write.operation != "DELETE"), "oldObject": write.old,
+    });
+    if let Some(subresource) = &call.subresource {
+        request["subResource"] = subresource.clone().into();
+        request["requestSubResource"] = subresource.clone().into();
+    }
+    request
 }
 
 /// Bytes as Go decodes them: a base64 string, or a list of numbers, as kube writes them.
@@ -107,11 +123,16 @@ fn is_for(rule: &Value, call: &Call, write: &Write) -> bool {
     let has = |member: &str, wanted: &str| {
         rule[member].as_array().is_some_and(|all| all.iter().any(|one| one == wanted || one == "*"))
     };
+    let is_resource = |text: &Value| {
+        let text = text.as_str().unwrap_or_default();
+        let (plural, subresource) = text.split_once('/').unwrap_or((text, ""));
+        let asked = call.subresource.as_deref().unwrap_or_default();
+        (plural == "*" || plural == call.plural) && (subresource == "*" || subresource == asked)
+    };
     has("operations", write.operation)
         && has("apiGroups", &call.group)
         && has("apiVersions", &call.version)
-        && has("resources", &call.plural)
-        && call.subresource.is_none()
+        && rule["resources"].as_array().is_some_and(|all| all.iter().any(is_resource))
 }
 
 /// Whether a label selector matches an object; an absent selector matches everything.
@@ -136,12 +157,53 @@ fn matches(selector: &Value, object: Option<&Value>) -> bool {
 // === impl Hook ===
 
 impl Hook {
+    /// Asks the webhook about a write, as the write is now. Returns the response, or `None` when the webhook is not called
+    /// or its failure is ignored. An error: the webhook denies the write, or its failure denies it.
+    async fn review(&self, call: &Call, write: &Write) -> Result<Option<Value>, Refusal> {
+        let selector = &self.webhook["objectSelector"];
+        let (name, ignores_failure) = (&self.webhook["name"], self.webhook["failurePolicy"] == "Ignore");
+        let objects = [write.new.as_ref().filter(|_| write.operation != "DELETE"), write.old.as_ref()];
+        if !objects.into_iter().flatten().any(|object| matches(selector, Some(object))) {
+            return Ok(None);
+        }
+        let request = request(call, write);
+        match conditions::decide(&self.webhook, &request) {
+            Decision::Call => {}
+            Decision::Failed(errors) if !ignores_failure => {
+                let message =
+                    format!("{}.{} {:?} is forbidden: {}", call.plural, call.group, write.key.3, errors.join(", "));
+                return Err(Refusal::new(403, "Forbidden", message));
+            }
+            Decision::Skip | Decision::Failed(_) => return Ok(None),
+        }
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
+        let mut answer = match self.ask(&review).await {
+            Ok(answer) => answer,
+            Err(_) if ignores_failure => return Ok(None),
+            Err(error) => {
+                let message = format!("Internal error occurred: failed calling webhook {name}: {error}");
+                return Err(Refusal::new(500, "InternalError", message));
+            }
+        };
+        let response = answer["response"].take();
+        if response["allowed"] == true {
+            return Ok(Some(response));
+        }
+        let status = &response["status"];
+        let text = status["message"].as_str().unwrap_or("without explanation");
+        let code = status["code"].as_u64().and_then(|code| u16::try_from(code).ok()).filter(|code| *code >= 400);
+        let message = format!("admission webhook {name} denied the request: {text}");
+        Err(Refusal::new(code.unwrap_or(400), "Forbidden", message))
+    }
+
     /// Sends one request over TLS and HTTP/1.1 to the URL of the webhook. The bundle of the configuration must have signed the
     /// certificate of the webhook.
     async fn ask(&self, review: &Value) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
-        let uri: hyper::Uri = self.url.parse()?;
+        let client = &self.webhook["clientConfig"];
+        let uri: hyper::Uri = client["url"].as_str().unwrap_or_default().parse()?;
+        let ca: Option<ByteString> = serde_json::from_value(client["caBundle"].clone()).ok();
         let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&self.ca) {
+        for certificate in CertificateDer::pem_slice_iter(&ca.unwrap_or_default().0) {
             roots.add(certificate?)?;
         }
         let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))

@@ -2,10 +2,11 @@
 //!
 //! It implements only the features that the controller needs. The scenarios run against this server and against a real
 //! server; where the two differ, the real server is right. Known differences: pages after the first one show the
-//! current objects; server-side apply treats every list as one field; CEL rules and `matchPolicy` of webhooks are not
-//! evaluated; there is no garbage collection by owner references.
+//! current objects; server-side apply treats every list as one field; CEL rules of definitions and `matchPolicy` of
+//! webhooks are not evaluated; there is no garbage collection by owner references.
 
 mod admission;
+mod conditions;
 mod patch;
 mod rbac;
 mod store;
@@ -259,6 +260,9 @@ async fn respond(shared: &Shared, call: &Call, is_metadata: bool) -> Result<Resp
             let mut store = lock(&shared.store);
             rbac::authorize(&store, call)?;
             let write = store.prepare(call)?;
+            if call.plural.ends_with("webhookconfigurations") {
+                write.new.as_ref().map_or(Ok(()), conditions::check)?;
+            }
             for right in rbac::of_owners(&store, call, &write) {
                 rbac::authorize(&store, &right)?;
                 lock(&shared.calls).push(right);
@@ -266,11 +270,12 @@ async fn respond(shared: &Shared, call: &Call, is_metadata: bool) -> Result<Resp
             let hooks = admission::hooks(&store, call, &write);
             (write, hooks)
         };
-        admission::admit(hooks, call, &mut write).await?;
+        admission::mutate(&hooks, call, &mut write).await?;
         let (kind, operation) = (write.kind.clone(), write.operation);
         if let Some(new) = &mut write.new {
             patch::shape(&kind, &call.version, new)?;
         }
+        admission::validate(&hooks, call, &write).await?;
         let mut store = lock(&shared.store);
         if let Some(object) = store.commit(write, call) {
             shared.changed.send_replace(store.version());

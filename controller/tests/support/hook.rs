@@ -1,0 +1,94 @@
+//! A webhook of a test: responds to reviews as the test decides, and records the requests.
+
+use std::sync::{Arc, Mutex};
+
+use glowplug_controller::serve::{Certificate, Phase, serve};
+use http_body_util::Full;
+use hyper::Request;
+use hyper::body::Bytes;
+use k8s_openapi::ByteString;
+use kube::api::PostParams;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::Cluster;
+use super::replica::{configurations, write_certificate};
+
+/// A running webhook. Dropping it stops the webhook; the API server continues to call it.
+pub struct Hook {
+    url: String,
+    roots: String,
+    requests: Arc<Mutex<Vec<Value>>>,
+    _certificate: TempDir,
+    _phase: watch::Sender<Phase>,
+    task: JoinHandle<()>,
+}
+
+// === impl Hook ===
+
+impl Hook {
+    /// Starts a webhook. `decide` returns the response to a request, without its UID.
+    pub async fn start(decide: impl Fn(&Value) -> Value + Send + Sync + 'static) -> Self {
+        let certificate = tempfile::tempdir().unwrap();
+        let roots = write_certificate(certificate.path());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let (recorded, decide) = (Arc::clone(&requests), Arc::new(decide));
+        let handler = move |request: Request<Bytes>| {
+            let (recorded, decide) = (Arc::clone(&recorded), Arc::clone(&decide));
+            async move {
+                let review: Value = serde_json::from_slice(request.body()).unwrap();
+                let mut response = decide(&review["request"]);
+                response["uid"] = review["request"]["uid"].clone();
+                recorded.lock().unwrap().push(review["request"].clone());
+                let review = json!({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response});
+                hyper::Response::new(Full::from(review.to_string()))
+            }
+        };
+        let (phase, phases) = watch::channel(Phase::Serving);
+        let identity = Some(Arc::new(Certificate::of(certificate.path())));
+        let task = tokio::spawn(serve(listener, identity, handler, phases));
+        Self { url, roots, requests, _certificate: certificate, _phase: phase, task }
+    }
+
+    /// Starts a webhook that allows every request and changes nothing.
+    pub async fn allowing() -> Self {
+        Self::start(|_| json!({"allowed": true})).await
+    }
+
+    /// Configures an API server to call this webhook: creates a configuration of a kind with one webhook, which has `members`.
+    pub async fn configure(&self, cluster: &Cluster, kind: &str, name: &str, members: &Value) -> kube::Result<()> {
+        let bundle = ByteString(self.roots.as_bytes().to_vec());
+        let mut webhook = json!({
+            "name": format!("{name}.test.glowplug.dev"), "clientConfig": {"url": self.url, "caBundle": bundle},
+            "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
+        });
+        json_patch::merge(&mut webhook, members);
+        let configuration = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": name},
+            "webhooks": [webhook],
+        });
+        let configuration = serde_json::from_value(configuration).unwrap();
+        configurations(cluster, kind).create(&PostParams::default(), &configuration).await.map(drop)
+    }
+
+    /// Returns the requests since the last call.
+    pub fn take_requests(&self) -> Vec<Value> {
+        std::mem::take(&mut self.requests.lock().unwrap())
+    }
+}
+
+impl Drop for Hook {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Returns the response of a webhook that changes the object with a JSON patch.
+pub fn patching(patch: &Value) -> Value {
+    json!({"allowed": true, "patchType": "JSONPatch", "patch": ByteString(patch.to_string().into_bytes())})
+}
