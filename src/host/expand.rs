@@ -2,8 +2,9 @@
 //!
 //! The template is an OpenStack `network_data.json`, as JSON or YAML. The document keeps all members of the template in
 //! their order, also members that are unknown here. Addresses are added where they are missing. The gateway and the
-//! name servers of the pool are added where the template has none. The guest's reader reads every document before the
-//! host hands it out, so the host never writes a document that the guest cannot read.
+//! name servers of the pool are added where the template has none. NICs get their names, which afterburn and cloud-init
+//! need. The guest's reader reads every document before the host hands it out, so the host never writes a document that
+//! the guest cannot read.
 
 mod secret;
 #[cfg(test)]
@@ -41,7 +42,7 @@ use crate::network::{Family, InterfaceName, NetworkConfig, parse_mac_address};
 /// assert_eq!(
 ///     template.expand(&[grant]).unwrap().text(),
 ///     concat!(
-///         r#"{"links":[{"id":"eno101","type":"phy"}],"#,
+///         r#"{"links":[{"id":"eno101","type":"phy","name":"eno101"}],"#,
 ///         r#""networks":[{"id":"network0","type":"ipv4","link":"eno101","ip_address":"192.168.1.100","#,
 ///         r#""netmask":"255.255.255.0","routes":[{"network":"0.0.0.0","netmask":"0.0.0.0","gateway":"192.168.1.1"}],"#,
 ///         r#""network_id":"network0"}],"services":[{"type":"dns","address":"8.8.8.8"}]}"#
@@ -185,7 +186,8 @@ impl Template {
     /// The link of an interface is the link whose `id` or `name` is the interface. An address goes into the entry of
     /// `networks` that the template has for the address, else into a new entry. If no link has a default route of a
     /// family, the first gateway of this family becomes the default route, on the interface of the gateway. If the
-    /// template has no name server of a family, the name servers of the pools are added.
+    /// template has no name server of a family, the name servers of the pools are added. A NIC gets its `id` as `name`,
+    /// if the guest knows the NIC by its `id`.
     ///
     /// # Errors
     ///
@@ -209,6 +211,7 @@ impl Template {
         let (network, _) = draft.read()?;
         draft.add_routes(grants, &network);
         draft.add_services(grants, &network);
+        draft.add_names();
         let (network, document) = draft.read()?;
         for grant in grants {
             draft.check(grant.allocation, &network)?;
@@ -483,6 +486,25 @@ impl Draft {
         }
     }
 
+    /// Gives each NIC that has an allocated address, or that has neither a name nor a MAC address, its `id` as `name`.
+    ///
+    /// Our guest already takes the name of such a NIC from its `id`. afterburn and cloud-init take the name only from
+    /// `name`: without a MAC address afterburn configures nothing and cloud-init refuses the document, and with a MAC
+    /// address afterburn writes the MAC address in place of the name. The `id` of any other NIC is not its name.
+    fn add_names(&mut self) {
+        let allocated: BTreeSet<usize> = self.links.values().copied().collect();
+        let links = self.array("links").into_iter().flatten().enumerate();
+        for (index, link) in links {
+            let Value::Object(link) = link else { continue };
+            let is_unnamed = given(link, "name").is_none();
+            let is_known_by_id = allocated.contains(&index) || given(link, "ethernet_mac_address").is_none();
+            let name = given(link, "id").and_then(|id| id.to_string().parse::<InterfaceName>().ok());
+            if let Some(name) = name.filter(|_| is_nic(link) && is_unnamed && is_known_by_id) {
+                link.insert("name", text(name));
+            }
+        }
+    }
+
     /// Reads the document with the guest's reader.
     fn read(&mut self) -> Result<(NetworkConfig, Document), ExpandError> {
         if self.diagnostics.has_errors() {
@@ -542,6 +564,11 @@ fn dynamic_kind<'e>(entry: &'e Object, allocation: &Allocation) -> Option<&'e st
         _ => return None,
     };
     allocation.addresses.iter().any(|address| Family::of(address.ip()) == family).then_some(kind)
+}
+
+/// Whether a link is a NIC: its type is any word but those of a bond and a VLAN.
+fn is_nic(link: &Object) -> bool {
+    !["bond", "vlan"].iter().any(|kind| is_text(link.get("type"), kind))
 }
 
 /// A member with a value. `null` and an empty string count as absent.

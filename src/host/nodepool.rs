@@ -274,6 +274,7 @@ impl MachineTemplate {
 /// The `network_data.json` of a pool's machines without their addresses. It has the interface, a network of each family
 /// with its netmask and gateway, and the name servers. Each machine adds `ip_address` to each of the networks.
 ///
+/// The link has a `name`, because afterburn and cloud-init do not take the name of the interface from its `id`.
 /// The netmask is present because no other field of a KubevirtMachineTemplate has the prefix length.
 #[must_use]
 pub fn template_document(pool: &Pool) -> Json {
@@ -297,7 +298,7 @@ pub fn template_document(pool: &Pool) -> Json {
     });
     let services = pool.nameservers.iter().map(|server| json!({"type": "dns", "address": server}));
     json!({
-        "links": [{"id": interface, "type": "phy"}],
+        "links": [{"id": interface, "name": interface, "type": "phy"}],
         "networks": networks.collect::<Vec<Json>>(),
         "services": services.collect::<Vec<Json>>(),
     })
@@ -413,7 +414,7 @@ mod tests {
         assert_eq!(
             data,
             json!({
-                "links": [{"id": "eno101", "type": "phy"}],
+                "links": [{"id": "eno101", "name": "eno101", "type": "phy"}],
                 "networks": [
                     {
                         "id": "network0",

@@ -41,6 +41,11 @@ fn nic() -> Json {
     json!({"id": "eno101", "type": "phy"})
 }
 
+/// The NIC as the host writes it into a document.
+fn named(name: &str) -> Json {
+    json!({"id": name, "type": "phy", "name": name})
+}
+
 fn default_route(everywhere: &str, gateway: &str) -> Json {
     json!({"network": everywhere, "netmask": everywhere, "gateway": gateway})
 }
@@ -57,7 +62,8 @@ fn without_a_template_the_document_is_from_scratch() {
     let document = expand(&template, &BOTH, Some("52:54:00:12:34:56")).unwrap();
     assert_eq!(document.warnings(), []);
     let expected = concat!(
-        r#"{"links":[{"id":"eno101","type":"phy","ethernet_mac_address":"52:54:00:12:34:56"}],"networks":["#,
+        r#"{"links":[{"id":"eno101","type":"phy","ethernet_mac_address":"52:54:00:12:34:56","name":"eno101"}],"#,
+        r#""networks":["#,
         r#"{"id":"network0","type":"ipv4","link":"eno101","ip_address":"10.0.0.5","netmask":"255.255.255.0","#,
         r#""routes":[{"network":"0.0.0.0","netmask":"0.0.0.0","gateway":"10.0.0.1"}],"network_id":"network0"},"#,
         r#"{"id":"network1","type":"ipv6","link":"eno101","ip_address":"fd00::5","netmask":"ffff:ffff:ffff:ffff::","#,
@@ -81,7 +87,8 @@ fn members_of_a_template_stay_unchanged() {
     );
     let document = expand(&Template::parse(template.as_bytes()).unwrap(), &BOTH, None).unwrap();
     let expected = concat!(
-        r#"{"zone":"here","links":[{"vif_id":7,"id":"eno101","mtu":9000,"type":"ovs"},{"id":"eno102","type":"phy"}],"#,
+        r#"{"zone":"here","links":[{"vif_id":7,"id":"eno101","mtu":9000,"type":"ovs","name":"eno101"},"#,
+        r#"{"id":"eno102","type":"phy","name":"eno102"}],"#,
         r#""networks":[{"network_id":"n","link":"eno101","id":"n","tags":["a",{"b":null}],"type":"ipv4","#,
         r#""ip_address":"10.0.0.5","netmask":24,"routes":[{"network":"10.9.0.0","netmask":"255.255.0.0","#,
         r#""gateway":"10.0.0.9"},{"network":"0.0.0.0","netmask":"0.0.0.0","gateway":"10.0.0.1"}]},"#,
@@ -109,7 +116,7 @@ fn a_default_route_of_the_template_is_the_only_one() {
         entry["ip_address"] = json!("10.0.0.5");
         entry["netmask"] = json!("255.255.255.0");
         let services = [dns("10.0.0.2"), dns("fd00::2")];
-        let expected = json!({"links": [nic()], "networks": [entry], "services": services});
+        let expected = json!({"links": [named("eno101")], "networks": [entry], "services": services});
         assert_eq!(expanded(&of, &["10.0.0.5/24"]), (expected, vec![]));
     }
 }
@@ -123,6 +130,35 @@ fn a_link_may_be_found_by_its_name_and_a_missing_id_is_given() {
     let expected = json!({"links": [{"name": "eno101", "type": "phy", "id": "eno101"}], "networks": [network],
                           "services": [dns("10.0.0.2"), dns("fd00::2")]});
     assert_eq!(expanded(&of, &["10.0.0.5/24"]), (expected, vec![]));
+}
+
+macro_rules! names {
+    ($($name:ident: $links:tt => $names:tt;)*) => {
+        $(#[test] fn $name() {
+            let (document, _) = expanded(&json!({"links": $links, "services": [dns("10.0.0.2")]}), &["10.0.0.5/24"]);
+            let names: Vec<&Json> = document["links"].as_array().unwrap().iter().map(|link| &link["name"]).collect();
+            assert_eq!(json!(names), json!($names));
+        })*
+    };
+}
+
+names! {
+    a_nic_gets_its_id_as_its_name: [{"id": "eno101", "type": "phy"}] => ["eno101"];
+    a_nic_of_the_older_types_gets_a_name: [{"id": "eno101", "type": "vif"}] => ["eno101"];
+    a_name_without_a_value_is_replaced: [{"id": "eno101", "type": "phy", "name": null}] => ["eno101"];
+    a_name_of_the_template_stays: [{"id": "eno101", "type": "phy", "name": "lan0"}] => ["lan0"];
+    an_allocated_nic_with_a_mac_address_gets_a_name:
+        [{"id": "eno101", "type": "phy", "ethernet_mac_address": "52:54:00:12:34:56"}] => ["eno101"];
+    the_id_of_another_nic_with_a_mac_address_is_not_its_name:
+        [{"id": "eno101", "type": "phy"}, {"id": "a", "type": "phy", "ethernet_mac_address": "52:54:00:12:34:57"}]
+        => ["eno101", null];
+    a_bond_gets_no_name_and_its_members_do:
+        [{"id": "eno101", "type": "bond", "bond_mode": "802.3ad", "bond_links": ["a"]}, {"id": "a", "type": "phy"}]
+        => [null, "a"];
+    a_vlan_gets_no_name: [{"id": "eno101", "type": "vlan", "vlan_link": "a", "vlan_id": 7}, {"id": "a", "type": "phy"}]
+        => [null, "a"];
+    an_id_that_no_interface_can_have_is_not_a_name: [{"id": "eno101", "type": "phy"}, {"id": "a b", "type": "phy"}]
+        => ["eno101", null];
 }
 
 #[test]
@@ -148,7 +184,7 @@ fn several_interfaces_are_put_into_one_document_with_one_default_route() {
                "network_id": id})
     };
     let expected = json!({
-        "links": [nic(), {"id": "eno102", "type": "phy"}],
+        "links": [named("eno101"), named("eno102")],
         "networks": [
             network("network0", "ipv4", "eno101", "10.0.0.5", "255.255.255.0", vec![default_route("0.0.0.0", "10.0.0.1")]),
             network("network1", "ipv4", "eno102", "10.1.0.5", "255.255.0.0", vec![]),
@@ -316,7 +352,7 @@ fn a_network_config_has_the_network_of_the_document() {
     let (text, warnings) = network_config(&json!({"links": [nic()]}), &BOTH, Some("52:54:00:12:34:56"));
     let expected = concat!(
         r#"{"version":2,"ethernets":{"eno101":{"match":{"macaddress":"52:54:00:12:34:56"},"#,
-        r#""addresses":["10.0.0.5/24","fd00::5/64"],"#,
+        r#""set-name":"eno101","addresses":["10.0.0.5/24","fd00::5/64"],"#,
         r#""routes":[{"to":"0.0.0.0/0","via":"10.0.0.1"},{"to":"::/0","via":"fd00::1"}],"#,
         r#""nameservers":{"addresses":["10.0.0.53","fd00::53","10.0.1.53"]}}}}"#,
     );

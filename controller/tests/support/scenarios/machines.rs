@@ -82,7 +82,7 @@ pub async fn a_machine_of_a_node_pool_starts_with_its_address(cluster: &Cluster)
     let drive = hosted.until_running("workers-0").await;
     let mac = interface["macAddress"].clone();
     let expected = json!({
-        "links": [{"id": "eno101", "type": "phy", "ethernet_mac_address": mac}],
+        "links": [{"id": "eno101", "type": "phy", "ethernet_mac_address": mac, "name": "eno101"}],
         "networks": [
             {
                 "id": "network0", "network_id": "network0", "type": "ipv4", "link": "eno101",
@@ -136,7 +136,7 @@ pub async fn a_machine_with_a_no_cloud_volume_reads_its_address_from_network_con
     let expected = json!({
         "version": 2,
         "ethernets": {"eno101": {
-            "match": {"macaddress": mac},
+            "match": {"macaddress": mac}, "set-name": "eno101",
             "addresses": ["10.0.0.8/16", "fd00::8/64"],
             "routes": [{"to": "0.0.0.0/0", "via": "10.0.0.1"}],
         }},

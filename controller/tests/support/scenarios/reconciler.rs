@@ -151,7 +151,7 @@ pub async fn a_virtual_machine_gets_a_secret_with_the_address_of_its_kubevirt_ma
     let vm = place.vm("w", &json!({})).await;
     let (secret, document) = place.until_secret("w", &vm).await;
     let expected = json!({
-        "links": [{"id": "eno101", "type": "phy", "ethernet_mac_address": "02:00:00:00:00:01"}],
+        "links": [{"id": "eno101", "type": "phy", "ethernet_mac_address": "02:00:00:00:00:01", "name": "eno101"}],
         "networks": [{
             "id": "network0", "type": "ipv4", "link": "eno101", "ip_address": "10.0.0.8", "netmask": "255.255.0.0",
             "routes": [{"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.0.0.1"}], "network_id": "network0",
