@@ -143,8 +143,23 @@ impl Template {
         ]))
     }
 
+    /// A warning for each part of a link that afterburn does not read: the type of a bond or a VLAN, and the MTU of a NIC.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn unread_by_afterburn(&self) -> Vec<Diagnostic> {
+        let Some(Value::Array(links)) = self.0.get("links") else { return Vec::new() };
+        let unread = |(index, link): (usize, &Value)| {
+            let Value::Object(link) = link else { return None };
+            let member = if is_nic(link) { "mtu" } else { "type" };
+            let (path, expected) = (LINKS.index(index), "an image with glowplug or cloud-init");
+            let value = given(link, member)?;
+            Some(Diagnostic::warning(path.field(member), "not read by afterburn", value, expected))
+        };
+        links.iter().enumerate().filter_map(unread).collect()
+    }
+
     /// The settings of the template for an interface: prefix lengths, and every address that the template names. No
-    /// machine may get an address that the template names.
+    /// machine may get an address that the template names. The facts also have the warnings about the template.
     ///
     /// # Errors
     ///
@@ -152,7 +167,7 @@ impl Template {
     #[doc(hidden)]
     pub fn facts(&self, interface: &InterfaceName) -> Result<TemplateFacts, ExpandError> {
         let mut draft = Draft::new(self);
-        let mut facts = TemplateFacts::default();
+        let mut facts = TemplateFacts { unread: self.unread_by_afterburn(), ..TemplateFacts::default() };
         name_addresses(&Value::Object(self.0.clone()), &mut facts);
         // Gateways of all interfaces, until the gateways of this interface are known.
         facts.addresses.append(&mut facts.gateways);

@@ -103,6 +103,8 @@ pub(crate) struct PoolFiles {
     pub(crate) pools: Vec<Pool>,
     pub(crate) diagnostics: Vec<(PathBuf, Diagnostic)>,
     pub(crate) errors: usize,
+    /// Warnings about links of the template that afterburn does not read.
+    pub(crate) unread: Vec<Diagnostic>,
 }
 
 /// Pools from files that allocate addresses.
@@ -191,7 +193,8 @@ pub(crate) fn read_template(path: &Path) -> Result<Template> {
 impl PoolFiles {
     pub(crate) fn read(files: &[PathBuf], template_file: Option<&Path>) -> Result<Self> {
         let template = template_file.map(read_template).transpose()?;
-        let (mut read, mut names) = (Self::default(), BTreeSet::new());
+        let unread = template.as_ref().map(Template::unread_by_afterburn).unwrap_or_default();
+        let (mut read, mut names) = (Self { unread, ..Self::default() }, BTreeSet::new());
         for path in files {
             let (specs, mut diagnostics) = read_pools(&self::read(path, MAX_LIST_BYTES)?);
             for spec in &specs {
@@ -290,11 +293,13 @@ pub(crate) fn in_template<T>(result: Result<T>, file: Option<&Path>) -> Result<T
     }
 }
 
-/// Settings of a template for the interface of a pool.
+/// Settings of a template for the interface of a pool. `pool check` reports the warnings about the template itself, once for
+/// all pools.
 fn template_facts(template: &Template, spec: &PoolSpec) -> Result<TemplateFacts> {
     // The check of the pool reports an invalid interface name.
     let interface = spec.interface.as_deref().unwrap_or(Pool::DEFAULT_INTERFACE).parse();
-    Ok(interface.map_or_else(|_| Ok(TemplateFacts::default()), |interface| template.facts(&interface))?)
+    let facts = interface.map_or_else(|_| Ok(TemplateFacts::default()), |interface| template.facts(&interface))?;
+    Ok(TemplateFacts { unread: Vec::new(), ..facts })
 }
 
 pub(crate) fn tell_overlaps(overlaps: &Overlaps<'_>) {

@@ -160,7 +160,11 @@ impl CheckedPool {
 }
 
 pub(crate) fn pool_check(args: PoolCheck) -> Result<ExitCode> {
-    let read = PoolFiles::read(&args.files, args.template.as_deref())?;
+    let mut read = PoolFiles::read(&args.files, args.template.as_deref())?;
+    if let Some(path) = &args.template {
+        let unread = std::mem::take(&mut read.unread);
+        read.diagnostics.extend(unread.into_iter().map(|diagnostic| (path.clone(), diagnostic)));
+    }
     let overlaps = pool::overlaps(&read.pools);
     let is_right = read.errors == 0 && overlaps.kept.is_empty();
     let mut by_network: BTreeMap<&str, Vec<&Pool>> = BTreeMap::new();

@@ -257,8 +257,33 @@ fn every_address_that_a_template_names_is_known() {
         gateways: set(&["192.168.1.1", "192.168.1.4"]),
         nameservers: set(&["192.168.1.2", "192.168.1.3"]),
         addresses: set(&["192.168.1.5", "192.168.1.6", "192.168.1.7"]),
+        unread: Vec::new(),
     };
     assert_eq!(facts(&of), Ok(expected));
+}
+
+#[test]
+fn each_link_that_afterburn_does_not_read_is_a_warning() {
+    let of = json!({"links": [
+        {"id": "eno101", "type": "vlan", "vlan_link": "b", "vlan_id": 7, "mtu": 1400},
+        {"id": "b", "type": "bond", "bond_links": ["p", "q"], "bond_mode": "active-backup"},
+        {"id": "p", "type": "phy", "mtu": 9000},
+        {"id": "q", "type": "phy", "mtu": null},
+    ]});
+    let unread: Vec<String> = facts(&of).unwrap().unread.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        unread,
+        [
+            r#"links[0].type: not read by afterburn "vlan", expected an image with glowplug or cloud-init"#,
+            r#"links[1].type: not read by afterburn "bond", expected an image with glowplug or cloud-init"#,
+            r#"links[2].mtu: not read by afterburn "9000", expected an image with glowplug or cloud-init"#,
+        ]
+    );
+}
+
+#[test]
+fn a_template_of_nics_alone_has_no_warning() {
+    assert_eq!(facts(&json!({"links": [nic(), {"id": "eno102", "type": "phy"}]})).unwrap().unread, []);
 }
 
 #[test]

@@ -219,10 +219,15 @@ impl Pool {
             let expected = "more addresses than are reserved";
             diagnostics.push(Diagnostic::without_value(Severity::Warning, spec.at("addresses"), &problem, expected));
         }
+        for unread in &template.unread {
+            let path = format!("template.{}", unread.path);
+            diagnostics.push(Diagnostic { path, ..unread.clone() });
+        }
         let gateways = gateways.into_values().map(|(_, gateway)| gateway).collect();
         let pool = Self::from_spaces(spec.full_name(), spec.full_network(), interface?, gateways, nameservers, spaces);
         let reuse_delay = Duration::from_secs(spec.address_reuse_grace_period_seconds.into());
-        let (template, excluded) = (template.clone(), excluded.into_iter().collect());
+        let template = TemplateFacts { unread: Vec::new(), ..template.clone() };
+        let excluded = excluded.into_iter().collect();
         let (cluster, is_external) = (spec.cluster_name.clone(), spec.is_external);
         Some(Self { cluster, reuse_delay, template, excluded, pre_allocations, is_external, ..pool })
     }
@@ -818,6 +823,7 @@ mod tests {
             gateways: set(&["192.168.1.1"]),
             nameservers: set(&["192.168.1.2", "192.168.1.1", "8.8.8.8"]),
             addresses: set(&["192.168.1.3", "192.168.1.2"]),
+            unread: Vec::new(),
         };
         let pool = Pool::new(&specs[0], &template, &mut diagnostics).unwrap();
         let why = |last: u8| pool.why_reserved(IpAddr::from([192, 168, 1, last]));
@@ -834,6 +840,19 @@ mod tests {
             Reserved::Broadcast,
         ];
         assert_eq!((count.reserved, count.allocatable), (reserved.into_iter().map(|why| (why, 1)).collect(), 3));
+    }
+
+    #[test]
+    fn a_pool_reports_the_warnings_about_its_template_and_does_not_keep_them() {
+        let (specs, mut diagnostics) = read_pools(b"{name: w, network: n, addresses: [192.168.1.0/29]}");
+        let mtu = Diagnostic::warning("links[0].mtu", "not read by afterburn", 9000, "another image");
+        let template = TemplateFacts { unread: vec![mtu], ..TemplateFacts::default() };
+        let pool = Pool::new(&specs[0], &template, &mut diagnostics);
+        assert_eq!(
+            diagnostics.kept(),
+            [Diagnostic::warning("template.links[0].mtu", "not read by afterburn", 9000, "another image")]
+        );
+        assert_eq!(pool, Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics));
     }
 
     #[test]

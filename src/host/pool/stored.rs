@@ -103,7 +103,7 @@ impl Pool {
         let StoredTemplate { ipv4_prefix, ipv6_prefix, gateways, nameservers, addresses } = stored.template;
         let prefixes = [(Family::Ipv4, ipv4_prefix), (Family::Ipv6, ipv6_prefix)];
         let prefixes = prefixes.into_iter().filter_map(|(family, prefix)| Some((family, prefix?))).collect();
-        let template = TemplateFacts { prefixes, gateways, nameservers, addresses };
+        let template = TemplateFacts { prefixes, gateways, nameservers, addresses, unread: Vec::new() };
         let servers = stored.gateways.iter().chain(&stored.nameservers).copied().chain(template.all());
         let servers = servers.chain(stored.pre_allocations.values().flatten().copied());
         let servers = servers.map(|server| AddressRange::subnet(server, u8::MAX));
@@ -200,7 +200,7 @@ mod tests {
     use super::super::Pool;
     use super::super::tests::pool;
     use super::*;
-    use crate::diagnostic::Diagnostics;
+    use crate::diagnostic::{Diagnostic, Diagnostics};
     use crate::host::pools_file::read_pools;
 
     #[test]
@@ -217,6 +217,7 @@ mod tests {
             gateways: set(&["fe80::1"]),
             nameservers: set(&["10.0.0.9"]),
             addresses: set(&["10.0.0.8"]),
+            unread: vec![Diagnostic::warning("links[0].mtu", "not read by afterburn", 9000, "another image")],
         };
         let pool = Pool::new(&specs[0], &template, &mut Diagnostics::default()).unwrap();
         assert_eq!(Pool::from_stored(&pool.to_stored()), Some(pool.clone()));

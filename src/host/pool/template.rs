@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use crate::diagnostic::Diagnostic;
 use crate::network::Family;
 
 /// Settings of a template for one interface. [`Template::facts`](crate::host::expand::Template::facts) reads them.
@@ -20,6 +21,9 @@ pub struct TemplateFacts {
     pub nameservers: BTreeSet<IpAddr>,
     /// Other addresses: those of other interfaces, and their gateways.
     pub addresses: BTreeSet<IpAddr>,
+    /// Warnings about links that afterburn does not read completely. Paths begin in the template. A
+    /// [`Pool`](super::Pool) reports them when it is made, and does not keep them.
+    pub unread: Vec<Diagnostic>,
 }
 
 impl TemplateFacts {
