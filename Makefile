@@ -16,6 +16,8 @@ DENY_VERSION := 0.20.2
 DENY := $(TOOLS)/cargo-deny-$(DENY_VERSION)
 CYCLONEDX_VERSION := 0.5.9
 CYCLONEDX := $(TOOLS)/cargo-cyclonedx-$(CYCLONEDX_VERSION)
+AFTERBURN_VERSION := 5.11.0
+AFTERBURN := $(TOOLS)/afterburn-$(AFTERBURN_VERSION)
 
 # Output of `--version`: a tarball of `make dist` has its commit in a file; a clone gets it from git.
 RELEASE := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
@@ -27,7 +29,7 @@ test slow boot bench: COMMIT :=
 # Each target uses all processors by itself.
 .NOTPARALLEL:
 
-.PHONY: all help guest ctl demo check test slow test-all boot packages format clippy features architectures pages deny test-controller test-cluster chaos demo-controller bench-controller bench-scale fuzz fuzz-controller bench dist rpm deb image sbom release reproducible install install-guest install-ctl setup target clean
+.PHONY: all help guest ctl demo check test slow test-all boot packages afterburn format clippy features architectures pages deny test-controller test-cluster chaos demo-controller bench-controller bench-scale fuzz fuzz-controller bench dist rpm deb image sbom release reproducible install install-guest install-ctl setup target clean
 
 ##@ Build
 
@@ -89,8 +91,8 @@ test: setup format clippy pages guest test-controller ## the quick tests, the do
 	$(CARGO) test --locked --all-features
 	$(CARGO) test --locked --all-features --test slow -- --exact $(STORY:%=boot::%)
 
-slow: setup features architectures deny demo-controller guest ## the tests that `make test` leaves out
-	$(CARGO) test --locked --all-features --test slow -- --exact $(STORY:%=--skip boot::%)
+slow: setup features architectures deny demo-controller guest $(AFTERBURN)/bin/afterburn ## the tests that `make test` leaves out
+	AFTERBURN=$(AFTERBURN)/bin/afterburn $(CARGO) test --locked --all-features --test slow -- --exact $(STORY:%=--skip boot::%)
 
 test-all: test slow test-cluster ## all tests, also on a real API server
 
@@ -100,6 +102,10 @@ boot: setup guest ## boots in QEMU, or one boot: BOOT=name
 
 packages: setup ## build the packages and check their content
 	$(CARGO) test --locked --all-features --test slow -- packaging::
+
+# Stock images have afterburn. It is compiled once for a user.
+afterburn: setup $(AFTERBURN)/bin/afterburn ## ask afterburn about the documents of the host
+	AFTERBURN=$(AFTERBURN)/bin/afterburn $(CARGO) test --locked --all-features --test slow -- afterburn::
 
 test-controller: ## the controller's tests, on the API server of the tests
 	$(CARGO) test --locked $(CONTROLLER) -- --test-threads=$(WAITING)
@@ -164,7 +170,7 @@ pages: ## the documentation, the manual pages and the shell scripts
 	    "$${page##*.}" "$${page%.*}" 2>&1 >/dev/null; done | grep .
 	shellcheck .ci/run dracut/50glowplug/module-setup.sh fixtures/demo fixtures/images/make fuzz/run tests/setup \
 	    packaging/image tests/boot/image tests/boot/roots/init tests/boot/roots/report tests/boot/dracut/*/*.sh tests/readers/*.sh \
-	    tests/networkd/batch tests/networkd/machine controller/tests/kube-apiserver
+	    tests/networkd/batch tests/networkd/machine tests/afterburn/batch controller/tests/kube-apiserver
 
 # Checks licences, sources and duplicates of all linked crates: deny.toml. cargo-deny runs offline, so the crates are
 # fetched before.
@@ -180,6 +186,9 @@ $(DENY)/bin/cargo-deny:
 
 $(CYCLONEDX)/bin/cargo-cyclonedx:
 	$(INSTALL_TOOL) --version $(CYCLONEDX_VERSION) --root $(CYCLONEDX) cargo-cyclonedx
+
+$(AFTERBURN)/bin/afterburn:
+	$(INSTALL_TOOL) --version $(AFTERBURN_VERSION) --root $(AFTERBURN) afterburn
 
 # Fuzzes each target of fuzz/, or one target: make fuzz FUZZ=pools FUZZ_SECONDS=600. `make test` runs some thousands of
 # inputs of each target: tests/fuzz.rs.

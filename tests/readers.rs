@@ -8,7 +8,6 @@
 
 mod models;
 mod network_legacy;
-mod network_manager;
 mod networks;
 
 use std::collections::BTreeSet;
@@ -29,8 +28,8 @@ use glowplug::render::dracut::{self, Rendered};
 
 use self::networks::{Meaning, OnLink};
 use crate::support::documents::{Case, case};
-use crate::support::network_config;
 use crate::support::profiles::{Family, Profiles};
+use crate::support::{network_config, network_manager};
 
 /// Seeds of the OpenStack documents. `READERS_SEEDS=17..18` sets others, for example to repeat a failure.
 const SEEDS: Range<u64> = 0..1200;

@@ -1,7 +1,9 @@
-//! Tests that take minutes: boots of whole machines, and packages that are compiled from a clean tree.
+//! Tests that take minutes: boots of whole machines, packages that are compiled from a clean tree, and afterburn, which is
+//! compiled once.
 //!
 //! `cargo test` runs this program only with `--test slow`, as in the Makefile.
 
+mod afterburn;
 mod boot;
 mod packaging;
 mod support;

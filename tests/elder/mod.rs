@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod cloud_init;
+mod host;
 mod meaning;
 mod rows;
 mod written;

@@ -6,7 +6,8 @@ use glowplug::diagnostic::Diagnostics;
 use glowplug::network::{BridgeOptions, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Nic, Route, VlanId};
 use glowplug::render::{self, dracut};
 
-use super::{network_legacy, network_manager};
+use super::network_legacy;
+use crate::support::network_manager;
 
 fn link(kind: LinkKind) -> Link {
     Link::new("id".to_owned(), "links[0]".to_owned(), kind)

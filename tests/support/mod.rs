@@ -5,9 +5,11 @@
 
 pub(crate) mod cases;
 pub(crate) mod documents;
+pub(crate) mod host_documents;
 pub(crate) mod imports;
 pub(crate) mod models;
 pub(crate) mod network_config;
+pub(crate) mod network_manager;
 pub(crate) mod profiles;
 pub(crate) mod shell;
 pub(crate) mod state;
