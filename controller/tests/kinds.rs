@@ -220,7 +220,8 @@ async fn a_machine_whose_kubevirt_machine_is_in_another_cluster_and_namespace_ho
     // Nothing about this machine is a warning.
     let events: Api<Event> = Api::namespaced(cluster.client(), &hosted.namespace);
     let events = events.list(&ListParams::default()).await.unwrap().items;
-    let warnings = events.into_iter().filter(|event| event.type_.as_deref() == Some("Warning"));
+    let is_about_a = |event: &Event| event.regarding.as_ref().is_some_and(|object| object.name.as_deref() == Some("a"));
+    let warnings = events.into_iter().filter(is_about_a).filter(|event| event.type_.as_deref() == Some("Warning"));
     assert_eq!(warnings.filter_map(|event| event.note).collect::<Vec<_>>(), [""; 0]);
     hosted.vms.delete("a", &DeleteParams::default()).await.unwrap();
     hosted.until_held(1).await;
