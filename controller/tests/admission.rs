@@ -1,5 +1,8 @@
 //! Tests the admission of the test API server. The real server of `make test-cluster` is older than `matchConditions`.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
@@ -8,6 +11,7 @@ use serde_json::{Value, json};
 use crate::support::hook::{Hook, patching};
 use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
 use crate::support::hosted::provider::object;
+use crate::support::hosted::{Hosted, poll};
 use crate::support::replica::configurations;
 use crate::support::server::Server;
 use crate::support::{CONTROLLER, Cluster, start_server};
@@ -236,4 +240,32 @@ async fn no_webhook_reviews_the_configurations_of_webhooks() {
     let instances: Api<DynamicObject> = Api::namespaced_with(cluster.client(), "default", &resource(INSTANCE));
     let instance = object(INSTANCE, json!({"metadata": {"name": "w"}}));
     instances.create(&PostParams::default(), &instance).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_rejected_instance_is_created_again_when_a_configuration_changes_or_a_test_asks() {
+    let (_server, cluster) = start_server().await;
+    let hosted = Hosted::plain(&cluster).await;
+    let is_open = Arc::new(AtomicBool::new(false));
+    let opened = Arc::clone(&is_open);
+    let hook = Hook::start(move |_| match opened.load(Ordering::SeqCst) {
+        true => json!({"allowed": true}),
+        false => json!({"allowed": false, "status": {"message": "not now"}}),
+    })
+    .await;
+    let members = json!({"rules": rules(&["CREATE"], &["virtualmachineinstances"])});
+    hook.configure(&cluster, VALIDATING, "a", &members).await.unwrap();
+    for name in ["one", "two"] {
+        hosted.vms.create(&PostParams::default(), &hosted.vm(name, &json!({}), &json!({}))).await.unwrap();
+        let message = poll("a rejection", async || hosted.kubevirt.rejection(name)).await;
+        assert_eq!(message, "admission webhook \"a.test.glowplug.dev\" denied the request: not now");
+        is_open.store(true, Ordering::SeqCst);
+        match name {
+            "one" => hosted.kubevirt.retry(),
+            _ => configurations(&cluster, VALIDATING).delete("a", &DeleteParams::default()).await.map(drop).unwrap(),
+        }
+        hosted.until_running(name).await;
+        assert_eq!(hosted.kubevirt.rejection(name), None);
+        is_open.store(false, Ordering::SeqCst);
+    }
 }

@@ -1,11 +1,17 @@
 //! Stand-in for KubeVirt: starts guests with drives for VirtualMachines. It follows these rules of the real program:
 //!
 //! - A VirtualMachine gets an instance with the same name, and a finalizer that is kept until the instance is gone. A deletion
-//!   with orphans does not end the instance.
-//! - A guest starts when all Secrets for its drive exist. A later change of a Secret has no effect on this drive.
-//! - The first cloud-init volume becomes the drive.
-//! - The template of a VirtualMachine is copied into its instance. An interface without a MAC address gets a new one at
-//!   each start. An instance that a webhook rejects is created again when the VirtualMachine changes.
+//!   with orphans does not end the instance, also if the garbage collector is faster.
+//! - A VirtualMachine that is halted has no instance. Its instance is deleted when it is halted later.
+//! - The phases of an instance are Pending, Scheduling, Scheduled and Running. It is Scheduling while its pod waits for the
+//!   Secrets of its drive. A later change of a Secret has no effect on this drive.
+//! - The first cloud-init volume becomes the drive. A Secret concerns the instances whose volumes name it.
+//! - The template of a VirtualMachine is copied into its instance, with labels and annotations. An interface without a MAC
+//!   address gets a new one at each start, and an absent interface is not there.
+//! - A migration builds the drive from the specification of the instance, a restart from the template.
+//! - A change of the cloud-init volume or of an `acpiIndex` under a running instance sets the condition `RestartRequired`.
+//! - An instance that a webhook rejects is created again when the VirtualMachine or a configuration of webhooks changes. The
+//!   real program also tries again after a while; here a test does this with [`KubeVirt::retry`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,9 +24,12 @@ use glowplug::host::image::{ConfigDrive, Instance, NoCloud};
 use glowplug::network::{Link, NetworkConfig};
 use glowplug_controller::kinds::virtual_machine::MAC_ADDRESSES_LABEL;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use super::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
 use super::provider::{next_mac, object};
@@ -31,19 +40,36 @@ pub const FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
 /// Finalizer of an instance. It is kept until the guest has ended.
 const INSTANCE_FINALIZER: &str = "kubevirt.io/foregroundDeleteVirtualMachine";
 
+/// Condition of a VirtualMachine whose running guest differs from the template.
+const RESTART_REQUIRED: &str = "RestartRequired";
+/// The node of every guest.
+const NODE: &str = "node-1";
+
 /// The stand-in, for one namespace.
 pub struct KubeVirt {
     namespace: String,
     vms: Api<DynamicObject>,
     instances: Api<DynamicObject>,
     secrets: Api<Secret>,
-    changes: [Api<DynamicObject>; 3],
+    changes: [(Source, Api<DynamicObject>); 5],
     guests: Mutex<Guests>,
     is_late: AtomicBool,
+    retries: Notify,
+}
+
+/// What a watch of the stand-in reports.
+#[derive(Clone, Copy)]
+enum Source {
+    /// A VirtualMachine or an instance: they have the same name.
+    Machine,
+    Secret,
+    Webhooks,
 }
 
 #[derive(Default)]
 struct Guests {
+    /// VirtualMachines whose instance a webhook rejects, with the message.
+    rejected: BTreeMap<String, String>,
     /// The drives of each guest, oldest first. Each start and each migration builds a drive.
     drives: BTreeMap<String, Vec<Drive>>,
     /// The guests that run on the nodes: UID of the instance, and the drive.
@@ -61,6 +87,8 @@ pub struct Drive {
     is_no_cloud: bool,
     pub user_data: Vec<u8>,
     pub network_data: Option<Vec<u8>>,
+    /// Name and UID of the Secret with the network data.
+    pub network_data_secret: Option<(String, String)>,
 }
 
 // === impl KubeVirt ===
@@ -69,40 +97,72 @@ impl KubeVirt {
     pub fn new(client: &Client, namespace: &str) -> Self {
         let api = |kind: &ApiResource| Api::namespaced_with(client.clone(), namespace, kind);
         let (vms, instances) = (api(&resource(VIRTUAL_MACHINE)), api(&resource(INSTANCE)));
+        let [mutating, validating] = ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"].map(|kind| {
+            let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind));
+            Api::all_with(client.clone(), &kind)
+        });
         Self {
             namespace: namespace.to_owned(),
-            changes: [vms.clone(), instances.clone(), api(&ApiResource::erase::<Secret>(&()))],
+            changes: [
+                (Source::Machine, vms.clone()),
+                (Source::Machine, instances.clone()),
+                (Source::Secret, api(&ApiResource::erase::<Secret>(&()))),
+                (Source::Webhooks, mutating),
+                (Source::Webhooks, validating),
+            ],
             vms,
             instances,
             secrets: Api::namespaced(client.clone(), namespace),
             guests: Mutex::default(),
             is_late: AtomicBool::new(false),
+            retries: Notify::new(),
         }
     }
 
     /// Runs until the future is dropped.
     pub async fn run(&self) {
-        // The name of a machine's Secret is the name of the machine and a suffix.
-        let name = |object: DynamicObject| {
-            let name = object.name_any();
-            let of_secret = ["-userdata", "-networkdata"].into_iter().find_map(|suffix| name.strip_suffix(suffix));
-            of_secret.map(str::to_owned).unwrap_or(name)
-        };
-        let mut changes = stream::select_all(self.changes.clone().map(|api| changed(api).map(name).boxed()));
-        while let Some(name) = changes.next().await {
-            self.run_machine(&name).await;
-            self.run_instance(&name).await;
+        let changes = self.changes.clone();
+        let changes = changes.map(|(source, api)| changed(api).map(move |object| (source, object.name_any())).boxed());
+        let mut changes = stream::select_all(changes);
+        loop {
+            let change = tokio::select! {
+                Some(change) = changes.next() => change,
+                () = self.retries.notified() => (Source::Webhooks, String::new()),
+            };
+            match change {
+                (Source::Machine, name) => {
+                    self.run_machine(&name).await;
+                    self.run_instance(&name).await;
+                }
+                (Source::Secret, secret) => {
+                    let instances = self.instances.list(&ListParams::default()).await.unwrap().items;
+                    for instance in instances.iter().filter(|instance| needs(&instance.data["spec"], &secret)) {
+                        self.run_instance(&instance.name_any()).await;
+                    }
+                }
+                (Source::Webhooks, _) => {
+                    let rejected: Vec<String> = self.guests().rejected.keys().cloned().collect();
+                    for name in rejected {
+                        self.run_machine(&name).await;
+                    }
+                }
+            }
         }
     }
 
     /// Creates and deletes the instance of a VirtualMachine.
     async fn run_machine(&self, name: &str) {
+        self.guests().rejected.remove(name);
         let Some(vm) = self.vms.get_opt(name).await.unwrap() else { return };
         let instance = self.instances.get_opt(name).await.unwrap();
         if vm.metadata.deletion_timestamp.is_some() {
             let others: Vec<&String> = vm.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER).collect();
+            let is_owned = |instance: &DynamicObject| {
+                instance.owner_references().iter().any(|owner| Some(&owner.uid) == vm.metadata.uid.as_ref())
+            };
+            // The garbage collector removes the owner before its finalizer.
             let is_orphaned = others.iter().any(|finalizer| *finalizer == "orphan");
-            if instance.is_some() && !is_orphaned {
+            if instance.as_ref().is_some_and(is_owned) && !is_orphaned {
                 unless_gone(self.instances.delete(name, &DeleteParams::default()).await);
             } else if others.len() < vm.finalizers().len() {
                 let released = json!({"metadata": {"resourceVersion": vm.resource_version(), "finalizers": others}});
@@ -119,9 +179,20 @@ impl KubeVirt {
             unless_gone(self.vms.patch(name, &PatchParams::default(), &added).await);
         }
         let template = &vm.data["spec"]["template"];
+        if let Some(instance) = &instance {
+            if is_halted(&vm) {
+                unless_gone(self.instances.delete(name, &DeleteParams::default()).await);
+            } else {
+                self.require_restart(&vm, instance).await;
+            }
+            return;
+        }
+        if is_halted(&vm) {
+            return;
+        }
         let lacks_mac = || {
             let interfaces = template["spec"]["domain"]["devices"]["interfaces"].as_array();
-            interfaces.into_iter().flatten().any(|interface| mac_of(interface).is_empty())
+            interfaces.into_iter().flatten().any(|interface| !is_absent(interface) && mac_of(interface).is_empty())
         };
         let is_held = template["metadata"]["labels"].get(MAC_ADDRESSES_LABEL).is_some();
         let is_too_early = || {
@@ -131,24 +202,51 @@ impl KubeVirt {
             let source = source(&template["spec"]).map(|(source, _)| source).unwrap_or_default();
             self.is_late.load(Ordering::Relaxed) && source.get("networkDataSecretRef").is_none()
         };
-        if instance.is_none() && !is_too_early() {
-            let owner = json!({
-                "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": name, "uid": vm.uid(),
-                "controller": true, "blockOwnerDeletion": true,
-            });
-            let instance = json!({
-                "metadata": {
-                    "name": name, "namespace": self.namespace, "labels": template["metadata"]["labels"],
-                    "finalizers": [INSTANCE_FINALIZER], "ownerReferences": [owner],
-                },
-                "spec": template["spec"],
-                "status": {"phase": "Pending"},
-            });
-            match self.instances.create(&PostParams::default(), &object(INSTANCE, instance)).await {
-                Err(kube::Error::Api(status)) if status.message.contains("webhook") => {}
-                result => drop(result.unwrap()),
-            }
+        if is_too_early() {
+            return;
         }
+        let owner = json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": name, "uid": vm.uid(),
+            "controller": true, "blockOwnerDeletion": true,
+        });
+        let metadata = &template["metadata"];
+        let instance = json!({
+            "metadata": {
+                "name": name, "namespace": self.namespace, "labels": metadata["labels"],
+                "annotations": metadata["annotations"], "finalizers": [INSTANCE_FINALIZER], "ownerReferences": [owner],
+            },
+            "spec": template["spec"],
+            "status": {"phase": "Pending"},
+        });
+        match self.instances.create(&PostParams::default(), &object(INSTANCE, instance)).await {
+            Err(kube::Error::Api(status)) if status.message.contains("webhook") => {
+                self.guests().rejected.insert(name.to_owned(), status.message.clone());
+            }
+            result => drop(result.unwrap()),
+        }
+    }
+
+    /// Writes the condition `RestartRequired`: whether the template would give the guest another drive or another name of an
+    /// interface.
+    async fn require_restart(&self, vm: &DynamicObject, instance: &DynamicObject) {
+        let guest = |spec: &Value| {
+            let interfaces = spec["domain"]["devices"]["interfaces"].as_array().cloned().unwrap_or_default();
+            let named = interfaces.iter().map(|interface| (interface["name"].clone(), interface["acpiIndex"].clone()));
+            (source(spec), named.collect::<Vec<_>>())
+        };
+        let is_required = guest(&vm.data["spec"]["template"]["spec"]) != guest(&instance.data["spec"]);
+        let before = vm.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        if before.iter().any(|condition| condition["type"] == RESTART_REQUIRED) == is_required {
+            return;
+        }
+        let mut conditions: Vec<Value> =
+            before.into_iter().filter(|condition| condition["type"] != RESTART_REQUIRED).collect();
+        if is_required {
+            let message = "a non-live-updatable field was changed in the template spec";
+            conditions.push(json!({"type": RESTART_REQUIRED, "status": "True", "message": message}));
+        }
+        let patch = Patch::Merge(json!({"status": {"conditions": conditions}}));
+        unless_gone(self.vms.patch_status(&vm.name_any(), &PatchParams::default(), &patch).await);
     }
 
     /// Starts and ends the guest of an instance.
@@ -158,24 +256,33 @@ impl KubeVirt {
             if !self.guests().endless.contains(name) {
                 self.end_instance(name).await;
             }
-        } else if instance.data["status"]["phase"] != "Running"
-            && instance.data["status"]["phase"] != "Failed"
-            && let Some(drive) = self.drive_of(name, &instance).await
-        {
-            let status = json!({"status": {"phase": "Running", "interfaces": drive.interfaces(&instance)}});
-            self.guests().running.insert(name.to_owned(), (instance.uid().unwrap_or_default(), drive.clone()));
-            self.guests().drives.entry(name.to_owned()).or_default().push(drive);
-            unless_gone(self.instances.patch(name, &PatchParams::default(), &Patch::Merge(status)).await);
+            return;
         }
+        match instance.data["status"]["phase"].as_str() {
+            Some("Running" | "Failed" | "Succeeded") => return,
+            // A pod exists. It waits for the Secrets of its volumes.
+            Some("Pending") | None => self.report(name, &json!({"phase": "Scheduling"})).await,
+            _ => {}
+        }
+        let running = self.guests().running.get(name).cloned();
+        let drive = match running {
+            // The report of the start of this guest has failed.
+            Some((uid, drive)) if instance.metadata.uid.as_ref() == Some(&uid) => drive,
+            _ => {
+                let Some(drive) = self.build_drive(&instance).await else { return };
+                self.report(name, &json!({"phase": "Scheduled", "nodeName": NODE})).await;
+                self.guests().running.insert(name.to_owned(), (instance.uid().unwrap_or_default(), drive.clone()));
+                self.guests().drives.entry(name.to_owned()).or_default().push(drive.clone());
+                drive
+            }
+        };
+        self.report(name, &json!({"phase": "Running", "interfaces": drive.interfaces(&instance)})).await;
     }
 
-    /// The drive of a guest that runs already, because the report of its start has failed, or a new drive.
-    async fn drive_of(&self, name: &str, instance: &DynamicObject) -> Option<Drive> {
-        let running = self.guests().running.get(name).cloned();
-        match running {
-            Some((uid, drive)) if instance.metadata.uid.as_ref() == Some(&uid) => Some(drive),
-            _ => self.build_drive(instance).await,
-        }
+    /// Writes members of the status of an instance.
+    async fn report(&self, name: &str, status: &Value) {
+        let patch = Patch::Merge(json!({"status": status}));
+        unless_gone(self.instances.patch(name, &PatchParams::default(), &patch).await);
     }
 
     async fn end_instance(&self, name: &str) {
@@ -197,11 +304,9 @@ impl KubeVirt {
         };
         for (name, instance) in of_name {
             if let Some((_, drive)) = guests.get(&name) {
-                let status = json!({"status": {"phase": "Running", "interfaces": drive.interfaces(instance)}});
-                unless_gone(self.instances.patch(&name, &PatchParams::default(), &Patch::Merge(status)).await);
+                self.report(&name, &json!({"phase": "Running", "interfaces": drive.interfaces(instance)})).await;
             } else if is_running(instance) {
-                let status = Patch::Merge(json!({"status": {"phase": "Failed", "interfaces": []}}));
-                unless_gone(self.instances.patch(&name, &PatchParams::default(), &status).await);
+                self.report(&name, &json!({"phase": "Failed", "interfaces": []})).await;
                 unless_gone(self.instances.delete(&name, &DeleteParams::default()).await);
             }
         }
@@ -211,6 +316,16 @@ impl KubeVirt {
     /// data, and the MAC addresses if its template has the label. The controller is then always faster.
     pub fn be_late(&self) {
         self.is_late.store(true, Ordering::Relaxed);
+    }
+
+    /// Creates the instances that a webhook rejected again.
+    pub fn retry(&self) {
+        self.retries.notify_one();
+    }
+
+    /// Returns the message with which a webhook rejected the instance of a VirtualMachine. `None`: no webhook rejected it.
+    pub fn rejection(&self, name: &str) -> Option<String> {
+        self.guests().rejected.get(name).cloned()
     }
 
     /// Makes the guest continue to run after its instance is deleted.
@@ -244,8 +359,9 @@ impl KubeVirt {
     async fn build_drive(&self, instance: &DynamicObject) -> Option<Drive> {
         let spec = &instance.data["spec"];
         let (source, is_no_cloud) = source(spec)?;
-        let user_data = self.secret(&source["secretRef"], ["userdata", "userData"]).await?;
-        let network_data = self.secret(&source["networkDataSecretRef"], ["networkdata", "networkData"]).await?;
+        let (user_data, _) = self.secret(&source["secretRef"], ["userdata", "userData"]).await?;
+        let (network_data, network_data_secret) =
+            self.secret(&source["networkDataSecretRef"], ["networkdata", "networkData"]).await?;
         let uuid = spec["domain"]["firmware"]["uuid"].as_str().map(str::to_owned).or(instance.uid());
         Some(Drive {
             namespace: self.namespace.clone(),
@@ -254,15 +370,18 @@ impl KubeVirt {
             is_no_cloud,
             user_data: user_data.unwrap_or_default(),
             network_data,
+            network_data_secret,
         })
     }
 
-    /// Reads the content of the first of `keys` that a Secret has. Outer `None`: the Secret is missing. Inner `None`:
-    /// the Secret has neither key.
-    async fn secret(&self, reference: &Value, keys: [&str; 2]) -> Option<Option<Vec<u8>>> {
-        let Some(name) = reference["name"].as_str() else { return Some(None) };
-        let mut data = self.secrets.get_opt(name).await.unwrap()?.data.unwrap_or_default();
-        Some(keys.into_iter().find_map(|key| data.remove(key)).map(|content| content.0))
+    /// Reads the content of the first of `keys` that a Secret has, and name and UID of the Secret. Outer `None`: the Secret is
+    /// missing. Inner `None`: the Secret has neither key, or there is no reference.
+    async fn secret(&self, reference: &Value, keys: [&str; 2]) -> Option<(Option<Vec<u8>>, Option<(String, String)>)> {
+        let Some(name) = reference["name"].as_str() else { return Some((None, None)) };
+        let secret = self.secrets.get_opt(name).await.unwrap()?;
+        let identity = (name.to_owned(), secret.uid().unwrap_or_default());
+        let mut data = secret.data.unwrap_or_default();
+        Some((keys.into_iter().find_map(|key| data.remove(key)).map(|content| content.0), Some(identity)))
     }
 
     fn guests(&self) -> MutexGuard<'_, Guests> {
@@ -272,6 +391,23 @@ impl KubeVirt {
 
 fn mac_of(interface: &Value) -> &str {
     interface["macAddress"].as_str().unwrap_or_default()
+}
+
+/// Whether an interface is being unplugged.
+fn is_absent(interface: &Value) -> bool {
+    interface["state"] == "absent"
+}
+
+/// Whether a VirtualMachine is stopped.
+fn is_halted(vm: &DynamicObject) -> bool {
+    vm.data["spec"]["running"] == false || vm.data["spec"]["runStrategy"] == "Halted"
+}
+
+/// Whether the drive of a machine needs a Secret.
+fn needs(spec: &Value, secret: &str) -> bool {
+    let references =
+        |source: &Value| ["secretRef", "networkDataSecretRef"].map(|member| source[member]["name"].clone());
+    source(spec).is_some_and(|(source, _)| references(&source).iter().any(|name| name == secret))
 }
 
 /// Returns the first cloud-init volume of a machine, and whether its kind is NoCloud.
@@ -352,6 +488,6 @@ impl Drive {
             let own: Vec<&String> = own.map(|(_, address)| address).collect();
             json!({"name": interface["name"], "mac": mac, "ipAddress": own.first(), "ipAddresses": own})
         };
-        interfaces.unwrap_or_default().into_iter().map(report).collect()
+        interfaces.unwrap_or_default().into_iter().filter(|interface| !is_absent(interface)).map(report).collect()
     }
 }

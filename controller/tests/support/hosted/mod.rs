@@ -1,6 +1,7 @@
 //! A hosted cluster with stand-ins for HyperShift, cluster-api-provider-kubevirt and KubeVirt. The stand-ins change
 //! objects as the real programs do. A guest is represented by the drive from which it would boot.
 
+mod copies;
 pub mod definitions;
 pub mod kubevirt;
 pub mod provider;

@@ -4,7 +4,7 @@
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::support::Cluster;
@@ -56,42 +56,142 @@ pub async fn a_node_pool_has_machines_with_the_labels_of_hypershift(cluster: &Cl
     assert_eq!(vm.data["spec"], expected);
 }
 
-pub async fn a_guest_starts_when_the_secrets_of_its_drive_exist(cluster: &Cluster) {
-    let hosted = Hosted::new(cluster).await;
-    let vm = |name: &str, source: Value| {
-        let volumes = json!([{"name": "cloudinitvolume", "cloudInitConfigDrive": source}]);
-        let interfaces = json!([{"name": "a", "bridge": {}, "macAddress": "02:00:00:aa:bb:cc"}]);
-        let spec = json!({"domain": {"devices": {"interfaces": interfaces}}, "volumes": volumes});
-        object(VIRTUAL_MACHINE, json!({"metadata": {"name": name}, "spec": {"template": {"spec": spec}}}))
-    };
-    let waits = vm("waits", json!({"networkDataSecretRef": {"name": "waits-networkdata"}}));
-    hosted.vms.create(&PostParams::default(), &waits).await.unwrap();
-    until(&hosted.instances, "waits", |instance| instance.data["status"]["phase"] == "Pending").await;
-    // A later machine runs. So the stand-in would have started the other machine, too.
-    hosted.vms.create(&PostParams::default(), &vm("runs", json!({}))).await.unwrap();
-    hosted.until_running("runs").await;
-    assert!(!is_running(&hosted.instances.get("waits").await.unwrap()));
+const MAC: &str = "02:00:00:aa:bb:cc";
 
+/// A VirtualMachine with a cloud-init volume and an interface.
+fn vm(name: &str, source: Value) -> DynamicObject {
+    let volumes = json!([{"name": "cloudinitvolume", "cloudInitConfigDrive": source}]);
+    let interfaces = json!([
+        {"name": "a", "bridge": {}, "macAddress": MAC}, {"name": "unplugged", "bridge": {}, "state": "absent"},
+    ]);
+    let spec = json!({"domain": {"devices": {"interfaces": interfaces}}, "volumes": volumes});
+    let metadata = json!({"labels": {"a.b/c": "d"}, "annotations": {"e.f/g": "h"}});
+    let template = json!({"metadata": metadata, "spec": spec});
+    object(
+        VIRTUAL_MACHINE,
+        json!({"metadata": {"name": name}, "spec": {"runStrategy": "Always", "template": template}}),
+    )
+}
+
+/// Creates a Secret with network data of one address. Returns name and UID of the Secret, and the document.
+async fn create_secret(hosted: &Hosted, name: &str, address: &str) -> ((String, String), Value) {
     let document = json!({
-        "links": [{"id": "eno101", "type": "phy", "ethernet_mac_address": "02:00:00:aa:bb:cc"}],
-        "networks": [{"id": "n", "link": "eno101", "type": "ipv4", "ip_address": "10.0.0.5/24"}],
+        "links": [{"id": "eno101", "type": "phy", "ethernet_mac_address": MAC}],
+        "networks": [{"id": "n", "link": "eno101", "type": "ipv4", "ip_address": format!("{address}/24")}],
     });
     let data = json!({"networkdata": ByteString(document.to_string().into_bytes())});
-    let secret: Secret =
-        serde_json::from_value(json!({"metadata": {"name": "waits-networkdata"}, "data": data})).unwrap();
-    hosted.secrets.create(&PostParams::default(), &secret).await.unwrap();
+    let secret: Secret = serde_json::from_value(json!({"metadata": {"name": name}, "data": data})).unwrap();
+    let secret = hosted.secrets.create(&PostParams::default(), &secret).await.unwrap();
+    ((name.to_owned(), secret.uid().unwrap()), document)
+}
+
+fn has_condition(vm: &DynamicObject, type_: &str) -> bool {
+    vm.data["status"]["conditions"].as_array().into_iter().flatten().any(|condition| condition["type"] == type_)
+}
+
+pub async fn a_guest_starts_when_the_secrets_of_its_drive_exist(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let waits = vm("waits", json!({"networkDataSecretRef": {"name": "any-name"}}));
+    hosted.vms.create(&PostParams::default(), &waits).await.unwrap();
+    until(&hosted.instances, "waits", |instance| instance.data["status"]["phase"] == "Scheduling").await;
+    // A later machine runs. So the stand-in would have started the other machine, too.
+    hosted.vms.create(&PostParams::default(), &vm("runs", json!({}))).await.unwrap();
+    assert_eq!(hosted.until_running("runs").await.network_data_secret, None);
+    assert!(!is_running(&hosted.instances.get("waits").await.unwrap()));
+
+    let (secret, document) = create_secret(&hosted, "any-name", "10.0.0.5").await;
     let drive = hosted.until_running("waits").await;
     assert_eq!((drive.document(), drive.image().len()), (document, 1024 * 1024));
-    let reported = json!([
-        {"name": "a", "mac": "02:00:00:aa:bb:cc", "ipAddress": "10.0.0.5", "ipAddresses": ["10.0.0.5"]},
-    ]);
-    assert_eq!(hosted.instances.get("waits").await.unwrap().data["status"]["interfaces"], reported);
+    assert_eq!(drive.network_data_secret, Some(secret));
+    let instance = hosted.instances.get("waits").await.unwrap();
+    let reported = json!([{"name": "a", "mac": MAC, "ipAddress": "10.0.0.5", "ipAddresses": ["10.0.0.5"]}]);
+    assert_eq!(instance.data["status"]["interfaces"], reported);
+    assert_eq!((&instance.labels()["a.b/c"], &instance.annotations()["e.f/g"]), (&"d".to_owned(), &"h".to_owned()));
 
     // A migrated or restarted guest needs the Secret again.
     assert!(hosted.kubevirt.migrate("waits").await);
-    hosted.secrets.delete("waits-networkdata", &DeleteParams::default()).await.unwrap();
+    hosted.secrets.delete("any-name", &DeleteParams::default()).await.unwrap();
     assert!(!hosted.kubevirt.migrate("waits").await);
     assert_eq!(hosted.kubevirt.drives("waits").len(), 2);
+}
+
+pub async fn a_halted_machine_has_no_guest_until_it_is_started(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let mut halted = vm("halted", json!({}));
+    halted.data["spec"]["runStrategy"] = "Halted".into();
+    hosted.vms.create(&PostParams::default(), &halted).await.unwrap();
+    hosted.vms.create(&PostParams::default(), &vm("runs", json!({}))).await.unwrap();
+    hosted.until_running("runs").await;
+    assert!(hosted.instances.get_opt("halted").await.unwrap().is_none());
+    merge(&hosted.vms, "halted", &json!({"spec": {"runStrategy": "Always"}})).await;
+    hosted.until_running("halted").await;
+    merge(&hosted.vms, "halted", &json!({"spec": {"runStrategy": null, "running": false}})).await;
+    hosted.until_gone(&hosted.instances, "halted").await;
+}
+
+pub async fn a_changed_template_reaches_a_guest_with_its_restart_and_not_with_a_migration(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let [(first, _), (second, _)] =
+        [create_secret(&hosted, "first", "10.0.0.5").await, create_secret(&hosted, "second", "10.0.0.6").await];
+    let reference = |name: &str| json!({"networkDataSecretRef": {"name": name}});
+    hosted.vms.create(&PostParams::default(), &vm("w", reference("first"))).await.unwrap();
+    hosted.until_running("w").await;
+    let volumes = json!([{"name": "cloudinitvolume", "cloudInitConfigDrive": reference("second")}]);
+    let template = json!({"metadata": {"labels": {"i": "j"}}, "spec": {"volumes": volumes}});
+    merge(&hosted.vms, "w", &json!({"spec": {"template": template}})).await;
+    until(&hosted.vms, "w", |vm| has_condition(vm, "RestartRequired")).await;
+    assert!(hosted.kubevirt.migrate("w").await);
+    hosted.restart("w").await;
+    let secrets: Vec<_> = hosted.kubevirt.drives("w").into_iter().map(|drive| drive.network_data_secret).collect();
+    assert_eq!(secrets, [Some(first.clone()), Some(first), Some(second)]);
+    until(&hosted.vms, "w", |vm| !has_condition(vm, "RestartRequired")).await;
+    // A label alone does not require a restart.
+    merge(&hosted.vms, "w", &json!({"spec": {"template": {"metadata": {"labels": {"i": "k"}}}}})).await;
+    hosted.vms.create(&PostParams::default(), &vm("later", json!({}))).await.unwrap();
+    hosted.until_running("later").await;
+    assert!(!has_condition(&hosted.vms.get("w").await.unwrap(), "RestartRequired"));
+}
+
+pub async fn a_guest_stays_if_the_garbage_collector_orphans_it_before_kubevirt_looks(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    hosted.vms.create(&PostParams::default(), &vm("w", json!({}))).await.unwrap();
+    hosted.until_running("w").await;
+    // The garbage collector removes the owner of the instance, and then its finalizer `orphan` of the VirtualMachine.
+    merge(&hosted.instances, "w", &json!({"metadata": {"ownerReferences": null}})).await;
+    hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    hosted.until_gone(&hosted.vms, "w").await;
+    assert_eq!(hosted.instances.get("w").await.unwrap().metadata.deletion_timestamp, None);
+}
+
+pub async fn a_copy_has_the_reference_of_its_source(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let source = vm("source", json!({"networkDataSecretRef": {"name": "of-source"}}));
+    let source = hosted.vms.create(&PostParams::default(), &source).await.unwrap();
+    let snapshot = hosted.snapshot("source").await;
+    let macs = |vm: &DynamicObject| {
+        let interfaces = &vm.data["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"];
+        interfaces.as_array().unwrap().iter().map(|interface| interface["macAddress"].clone()).collect::<Vec<_>>()
+    };
+    let parts = |vm: &DynamicObject| {
+        let template = &vm.data["spec"]["template"];
+        [&template["metadata"], &template["spec"]["volumes"]].map(Value::clone)
+    };
+    let clone = hosted.clone_machine("source", "clone", false).await.unwrap();
+    assert!(macs(&clone).iter().zip(macs(&source)).all(|(one, other)| *one != other));
+    let same = hosted.clone_machine("source", "same", true).await.unwrap();
+    let restored = hosted.restore(&snapshot, "restored").await.unwrap();
+    let copied = hosted.copy_manifest("source", "copied").await.unwrap();
+    assert_eq!([&same, &restored, &copied].map(macs), [macs(&source), macs(&source), macs(&source)]);
+    for (copy, strategy) in [(&clone, "Halted"), (&same, "Halted"), (&restored, "Halted"), (&copied, "Always")] {
+        assert_eq!(parts(copy), parts(&source));
+        assert_eq!(copy.data["spec"]["runStrategy"], strategy, "{}", copy.name_any());
+    }
+
+    let volumes = json!([{"name": "cloudinitvolume", "cloudInitConfigDrive": {}}]);
+    merge(&hosted.vms, "source", &json!({"spec": {"template": {"spec": {"volumes": volumes}}}})).await;
+    let restored = hosted.restore(&snapshot, "source").await.unwrap();
+    assert_eq!((parts(&restored), restored.uid()), (parts(&source), source.uid()));
+    assert_eq!(restored.data["spec"]["runStrategy"], "Always");
 }
 
 pub async fn a_refused_virtual_machine_is_created_when_its_machine_changes(cluster: &Cluster) {
