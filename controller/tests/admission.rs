@@ -8,6 +8,7 @@ use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
+use crate::support::apply::apply_server_side;
 use crate::support::hook::{Hook, patching};
 use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
 use crate::support::hosted::provider::object;
@@ -187,6 +188,21 @@ async fn a_mutating_webhook_is_called_once_more_if_a_later_one_changes_the_objec
         assert_eq!(second.take_requests().len(), 1, "{policy}");
         assert_eq!(validating.take_requests()[0]["object"]["metadata"]["labels"]["second"], "x");
         assert!(requests.iter().all(|request| request["object"]["metadata"].get("uid").is_none()));
+    }
+}
+
+#[tokio::test]
+async fn what_a_webhook_adds_has_no_owner_and_conflicts_with_no_apply() {
+    let (_server, cluster) = start_server().await;
+    let reference = "/spec/template/spec/volumes/1/cloudInitConfigDrive/networkDataSecretRef";
+    let hook =
+        Hook::start(move |_| patching(&json!([{"op": "add", "path": reference, "value": {"name": "own"}}]))).await;
+    let members = json!({"rules": rules(&["CREATE", "UPDATE"], &["virtualmachines"])});
+    hook.configure(&cluster, MUTATING, "a", &members).await.unwrap();
+    let (vms, manifest) = (vms(&cluster), serde_json::to_value(vm("w")).unwrap());
+    for _ in 0..3 {
+        let stored = apply_server_side(&vms, &manifest, "user").await.unwrap();
+        assert_eq!(serde_json::to_value(&stored).unwrap().pointer(reference), Some(&json!({"name": "own"})));
     }
 }
 

@@ -60,6 +60,8 @@ scenarios! {
     server::the_status_is_an_endpoint_of_its_own,
     server::an_apply_conflicts_with_another_manager,
     server::an_apply_releases_fields_that_it_no_longer_has,
+    server::a_later_apply_conflicts_with_a_manager_that_patched_a_list,
+    server::an_apply_in_the_client_replaces_lists_and_removes_what_its_manifest_no_longer_has,
     server::a_json_patch_tests_before_it_changes,
     server::a_merge_patch_removes_with_null,
     server::members_outside_the_schema_are_pruned,

@@ -18,6 +18,8 @@ use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::Cluster;
+use crate::support::apply::{apply, apply_server_side};
+use crate::support::hosted::definitions::{VIRTUAL_MACHINE, resource};
 
 fn pool(name: &str) -> StaticIPPool {
     let addresses = vec!["10.0.0.0/24".to_owned()];
@@ -281,6 +283,61 @@ pub async fn an_apply_releases_fields_that_it_no_longer_has(cluster: &Cluster) {
     let expected =
         [("example.com/b", "1"), ("example.com/other", "x")].map(|(name, value)| (name.to_owned(), value.to_owned()));
     assert_eq!(*left.annotations(), BTreeMap::from(expected));
+}
+
+/// The VirtualMachines of a new namespace, and a manifest of one.
+async fn vms(cluster: &Cluster) -> (Api<DynamicObject>, Value) {
+    let vms = Api::namespaced_with(cluster.client(), &cluster.namespace().await, &resource(VIRTUAL_MACHINE));
+    let volumes = json!([{"name": "cloudinitvolume", "cloudInitConfigDrive": {"secretRef": {"name": "u"}}}]);
+    let manifest = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "w", "labels": {"a": "b"}},
+        "spec": {"runStrategy": "Always", "template": {"spec": {"volumes": volumes, "hostname": "h"}}},
+    });
+    (vms, manifest)
+}
+
+/// Adds a reference to a list of a VirtualMachine.
+fn reference() -> Patch<Value> {
+    let path = "/spec/template/spec/volumes/0/cloudInitConfigDrive/networkDataSecretRef";
+    Patch::Json(serde_json::from_value(json!([{"op": "add", "path": path, "value": {"name": "s"}}])).unwrap())
+}
+
+pub async fn a_later_apply_conflicts_with_a_manager_that_patched_a_list(cluster: &Cluster) {
+    let (vms, mut manifest) = vms(cluster).await;
+    apply_server_side(&vms, &manifest, "user").await.unwrap();
+    // The manifest has another value than the object, and no other manager owns the list.
+    manifest["spec"]["template"]["spec"]["volumes"][0]["name"] = "other".into();
+    let second = apply_server_side(&vms, &manifest, "user").await.unwrap();
+    assert_eq!(second.data["spec"], manifest["spec"]);
+    vms.patch("w", &patched(), &reference()).await.unwrap();
+    let message = match apply_server_side(&vms, &manifest, "user").await.unwrap_err() {
+        kube::Error::Api(status) => status.message.clone(),
+        other => panic!("{other}"),
+    };
+    let start = "Apply failed with 1 conflict: conflict with \"unknown\" using kubevirt.io/v1";
+    assert!(message.starts_with(start) && message.ends_with(": .spec.template.spec.volumes"), "{message}");
+    // A manager that removes its change again returns the list.
+    let own = PatchParams { field_manager: Some("own".to_owned()), ..PatchParams::default() };
+    let volumes = &manifest["spec"]["template"]["spec"]["volumes"];
+    let patch = json!({"spec": {"template": {"spec": {"volumes": volumes, "hostname": "i"}}}});
+    vms.patch("w", &own, &Patch::Merge(&patch)).await.unwrap();
+    manifest["spec"]["template"]["spec"]["hostname"] = "i".into();
+    apply_server_side(&vms, &manifest, "user").await.unwrap();
+}
+
+pub async fn an_apply_in_the_client_replaces_lists_and_removes_what_its_manifest_no_longer_has(cluster: &Cluster) {
+    let (vms, mut manifest) = vms(cluster).await;
+    apply(&vms, &manifest).await.unwrap();
+    vms.patch("w", &patched(), &reference()).await.unwrap();
+    vms.patch("w", &patched(), &Patch::Merge(json!({"spec": {"other": 1}}))).await.unwrap();
+    manifest["metadata"]["labels"] = json!({});
+    let spec = &mut manifest["spec"]["template"]["spec"];
+    spec.as_object_mut().unwrap().remove("hostname");
+    let stored = apply(&vms, &manifest).await.unwrap();
+    manifest["spec"]["other"] = 1.into();
+    assert_eq!((&stored.data["spec"], stored.labels().len()), (&manifest["spec"], 0));
+    manifest["spec"].as_object_mut().unwrap().remove("other");
+    assert_eq!(apply(&vms, &manifest).await.unwrap().resource_version(), stored.resource_version());
 }
 
 pub async fn a_json_patch_tests_before_it_changes(cluster: &Cluster) {

@@ -7,6 +7,7 @@
 
 mod admission;
 mod conditions;
+mod managers;
 mod patch;
 mod rbac;
 mod store;
@@ -193,6 +194,7 @@ async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respon
         return Ok(known.map_or_else(|| refuse(&missing()), |document| answer(200, &document)));
     };
     call.user = user.to_owned();
+    call.user_agent = header("user-agent").to_owned();
     call.content_type = header("content-type").split(';').next().unwrap_or_default().to_owned();
     if call.verb == "list" && query.get("watch").is_some_and(|watch| watch == "true" || watch == "1") {
         call.verb = "watch";

@@ -25,8 +25,7 @@ pub fn json(object: &Value, patch: &Value) -> Result<Value, Refusal> {
     Ok(object)
 }
 
-/// The leaf fields of the object that a manager applies. A list is one leaf, even if a real server merges its items by
-/// key.
+/// The leaf fields of an object that can have an owner. A list is one leaf, even if a real server merges its items by key.
 pub fn fields(object: &Value) -> BTreeMap<Field, Value> {
     fn walk(value: &Value, path: &mut Field, leaves: &mut BTreeMap<Field, Value>) {
         match value {
@@ -45,13 +44,20 @@ pub fn fields(object: &Value) -> BTreeMap<Field, Value> {
     let managed: Map<String, Value> =
         managed.into_iter().filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind")).collect();
     walk(&Value::Object(managed), &mut Vec::new(), &mut leaves);
-    let is_identity = |field: &Field| {
-        matches!(
-            field.iter().map(String::as_str).collect::<Vec<_>>()[..],
-            ["metadata", "name" | "namespace" | "uid" | "resourceVersion"]
-        )
+    let is_of_server = |field: &Field| {
+        const OF_SERVER: [&str; 8] = [
+            "name",
+            "namespace",
+            "uid",
+            "resourceVersion",
+            "generation",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "managedFields",
+        ];
+        matches!(&field[..], [metadata, member, ..] if metadata == "metadata" && OF_SERVER.contains(&member.as_str()))
     };
-    leaves.retain(|field, _| !is_identity(field));
+    leaves.retain(|field, _| !is_of_server(field));
     leaves
 }
 

@@ -1,10 +1,11 @@
 //! The objects of the server, and the effect of each request on them. No sockets and no tasks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use super::managers::{Manager, Managers};
 use super::patch;
 
 /// A request, from its path, query and body.
@@ -21,6 +22,7 @@ pub struct Call {
     pub subresource: Option<String>,
     pub query: BTreeMap<String, String>,
     pub content_type: String,
+    pub user_agent: String,
     pub body: Value,
 }
 
@@ -69,14 +71,15 @@ pub struct Write {
     pub key: Key,
     pub old: Option<Value>,
     pub new: Option<Value>,
+    /// The owners of the fields after the write. What webhooks change gets no owner.
+    pub managers: Managers,
 }
 
 #[derive(Default)]
 pub struct Store {
     kinds: Vec<Kind>,
     objects: BTreeMap<Key, Value>,
-    /// Leaf fields by the manager that applied them.
-    managers: BTreeMap<Key, BTreeMap<String, BTreeSet<patch::Field>>>,
+    managers: BTreeMap<Key, Managers>,
     pub log: Vec<Event>,
     version: u64,
     uids: u64,
@@ -87,6 +90,11 @@ pub struct Store {
 // === impl Call ===
 
 impl Call {
+    /// Whether the request is a server-side apply.
+    pub fn is_apply(&self) -> bool {
+        self.content_type == "application/apply-patch+yaml"
+    }
+
     /// Whether nothing must be stored. For a deletion, the body has this option.
     pub fn is_dry_run(&self) -> bool {
         self.query.contains_key("dryRun") || self.verb == "delete" && self.body.get("dryRun").is_some()
@@ -271,31 +279,34 @@ impl Store {
     /// Decides the content of a write, from the stored objects.
     pub fn prepare(&mut self, call: &Call) -> Result<Write, Refusal> {
         let kind = self.kind(call)?;
-        let mut key = key(call);
+        let key = key(call);
+        let manager = Manager::of(call);
         if call.verb == "create" {
-            return self.prepare_create(call, kind);
+            let mut write = self.prepare_create(call, kind)?;
+            write.managers.update(manager, &Value::Null, write.new.as_ref().unwrap_or(&Value::Null));
+            return Ok(write);
         }
         let stored = self.objects.get(&key).cloned();
-        let is_apply = call.content_type == "application/apply-patch+yaml";
         let Some(old) = stored else {
-            if is_apply && call.subresource.is_none() {
+            if call.is_apply() && call.subresource.is_none() {
                 let mut create = Call { verb: "create", ..call.clone() };
                 create.body["metadata"]["name"] = call.name.clone().into();
-                let write = self.prepare_create(&create, kind)?;
-                key = write.key.clone();
-                self.own(&key, call, &create.body)?;
+                let mut write = self.prepare_create(&create, kind)?;
+                write.managers.apply(manager, call, &create.body, &json!({}))?;
                 return Ok(write);
             }
             return Err(Refusal::not_found(call));
         };
+        let mut managers = self.managers.get(&key).cloned().unwrap_or_default();
         if call.verb == "delete" {
-            return Ok(Write { operation: "DELETE", new: self.delete(call, &old)?, kind, key, old: Some(old) });
+            let new = self.delete(call, &old)?;
+            return Ok(Write { operation: "DELETE", new, kind, key, old: Some(old), managers });
         }
         let mut new = match (call.verb, call.content_type.as_str()) {
             ("update", _) => call.body.clone(),
             (_, "application/merge-patch+json") => patch::merge(&old, &call.body),
             (_, "application/json-patch+json") => patch::json(&old, &call.body)?,
-            (_, "application/apply-patch+yaml") => self.apply(&key, call, &old)?,
+            (_, "application/apply-patch+yaml") => managers.apply(manager.clone(), call, &call.body, &old)?,
             (_, other) => {
                 let message = format!("the body of the request was in an unknown format - {other}");
                 return Err(Refusal::new(415, "UnsupportedMediaType", message));
@@ -354,7 +365,10 @@ impl Store {
         if kind.custom && without(&new) != without(&old) {
             new["metadata"]["generation"] = (old["metadata"]["generation"].as_i64().unwrap_or_default() + 1).into();
         }
-        Ok(Write { operation: "UPDATE", kind, key, old: Some(old), new: Some(new) })
+        if !call.is_apply() {
+            managers.update(manager, &old, &new);
+        }
+        Ok(Write { operation: "UPDATE", kind, key, old: Some(old), new: Some(new), managers })
     }
 
     /// Stores a prepared write. `None` when the object has changed since the write was decided.
@@ -370,8 +384,16 @@ impl Store {
             new["metadata"].get("deletionTimestamp").is_some() && finalizers.is_none_or(Vec::is_empty)
         };
         match write.new.filter(|new| !is_gone(new)) {
-            Some(new) if Some(&new) == write.old.as_ref() || is_dry => Some(new),
-            Some(new) => Some(self.put(write.key, new)),
+            Some(new) if is_dry => Some(new),
+            Some(new) => {
+                let managers = self.managers.insert(write.key.clone(), write.managers.clone());
+                // An apply that changes only the owners is a new version, too.
+                let has_new_owners = call.is_apply() && managers.as_ref() != Some(&write.managers);
+                match Some(&new) == write.old.as_ref() && !has_new_owners {
+                    true => Some(new),
+                    false => Some(self.put(write.key, new)),
+                }
+            }
             None => {
                 let mut gone = write.old.unwrap_or_default();
                 if !is_dry {
@@ -431,7 +453,7 @@ impl Store {
         }
         new = kind.show(&call.version, &new);
         patch::shape(&kind, &call.version, &mut new)?;
-        Ok(Write { operation: "CREATE", kind, key, old: None, new: Some(new) })
+        Ok(Write { operation: "CREATE", kind, key, old: None, new: Some(new), managers: Managers::default() })
     }
 
     /// The object after a request to delete it: `None`, or the object that its finalizers keep.
@@ -451,38 +473,6 @@ impl Store {
             kept["metadata"]["deletionTimestamp"] = now().into();
         }
         Ok(keeps.then_some(kept))
-    }
-
-    /// Server-side apply: the fields in the body become the fields of this manager.
-    fn apply(&mut self, key: &Key, call: &Call, old: &Value) -> Result<Value, Refusal> {
-        let mine: BTreeSet<patch::Field> = patch::fields(&call.body).into_keys().collect();
-        let before = self.own(key, call, old)?;
-        let mut new = patch::merge(old, &call.body);
-        let others = self.managers.get(key).into_iter().flatten();
-        let others: BTreeSet<&patch::Field> =
-            others.filter(|(manager, _)| **manager != manager_of(call)).flat_map(|(_, fields)| fields).collect();
-        for field in before.iter().filter(|field| !mine.contains(*field) && !others.contains(field)) {
-            patch::remove(&mut new, field);
-        }
-        Ok(new)
-    }
-
-    /// Records the fields that the manager of an apply owns, and returns the fields that it owned before.
-    fn own(&mut self, key: &Key, call: &Call, old: &Value) -> Result<BTreeSet<patch::Field>, Refusal> {
-        let (manager, force) = (manager_of(call), call.query.get("force").is_some_and(|force| force == "true"));
-        let mine = patch::fields(&call.body);
-        let stored = patch::fields(old);
-        let managers = self.managers.entry(key.clone()).or_default();
-        for (other, fields) in managers.iter_mut().filter(|(other, _)| **other != manager) {
-            let differs =
-                |field: &&patch::Field| mine.get(*field).is_some_and(|value| stored.get(*field) != Some(value));
-            if let (Some(field), false) = (fields.iter().find(differs), force) {
-                let message = format!("Apply failed with 1 conflict: conflict with {other:?}: .{}", field.join("."));
-                return Err(Refusal::new(409, "Conflict", message));
-            }
-            fields.retain(|field| mine.get(field).is_none_or(|value| stored.get(field) == Some(value)));
-        }
-        Ok(managers.insert(manager, mine.into_keys().collect()).unwrap_or_default())
     }
 
     fn birth(&mut self, object: &mut Value) {
@@ -543,10 +533,6 @@ pub fn selects(call: &Call, object: &Value) -> bool {
 fn key(call: &Call) -> Key {
     let namespace = call.namespace.clone().unwrap_or_default();
     (call.group.clone(), call.plural.clone(), namespace, call.name.clone().unwrap_or_default())
-}
-
-fn manager_of(call: &Call) -> String {
-    call.query.get("fieldManager").cloned().unwrap_or_default()
 }
 
 fn now() -> String {
