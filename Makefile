@@ -97,15 +97,15 @@ slow: setup features architectures deny demo-controller guest $(AFTERBURN)/bin/a
 test-all: test slow test-cluster ## all tests, also on a real API server
 
 # Boots of whole machines in QEMU. For one boot: make boot BOOT=the_name_of_the_test
-boot: setup guest ## boots in QEMU, or one boot: BOOT=name
-	$(CARGO) test --locked --all-features --test slow -- boot::$(BOOT)
+boot: setup guest $(AFTERBURN)/bin/afterburn ## boots in QEMU, or one boot: BOOT=name
+	AFTERBURN=$(AFTERBURN)/bin/afterburn $(CARGO) test --locked --all-features --test slow -- boot::$(BOOT)
 
 packages: setup ## build the packages and check their content
 	$(CARGO) test --locked --all-features --test slow -- packaging::
 
 # Stock images have afterburn. It is compiled once for a user.
-afterburn: setup $(AFTERBURN)/bin/afterburn ## ask afterburn about the documents of the host
-	AFTERBURN=$(AFTERBURN)/bin/afterburn $(CARGO) test --locked --all-features --test slow -- afterburn::
+afterburn: setup guest $(AFTERBURN)/bin/afterburn ## ask afterburn about the documents of the host
+	AFTERBURN=$(AFTERBURN)/bin/afterburn $(CARGO) test --locked --all-features --test slow -- afterburn:: boot::afterburn
 
 test-controller: ## the controller's tests, on the API server of the tests
 	$(CARGO) test --locked $(CONTROLLER) -- --test-threads=$(WAITING)

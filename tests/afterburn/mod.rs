@@ -1,7 +1,7 @@
 //! Asks afterburn for the kernel arguments of the host's documents, and NetworkManager for the meaning of these arguments.
 //!
 //! A machine with a stock image has afterburn, and not our guest. `make slow` compiles afterburn once for a user.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 use std::array;
 use std::env;

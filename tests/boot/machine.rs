@@ -32,6 +32,8 @@ pub(crate) enum Image {
     Plain,
     /// NetworkManager, Ignition, and a substitute for afterburn.
     Ignition,
+    /// NetworkManager, Ignition and afterburn, without our module.
+    Stock,
     /// NetworkManager's own units, with a dracut that does not support them.
     Units,
     /// Ignition and systemd-networkd.
@@ -195,7 +197,9 @@ impl VirtualMachine {
         let arguments = match image {
             // These images have no Ignition, which would request the network.
             Image::Plain | Image::Units | Image::Kdump => "rd.neednet=1",
-            Image::Ignition | Image::Networkd | Image::Legacy => "ignition.firstboot ignition.platform.id=kubevirt",
+            Image::Ignition | Image::Stock | Image::Networkd | Image::Legacy => {
+                "ignition.firstboot ignition.platform.id=kubevirt"
+            }
         };
         // The path of a socket has a short maximum length.
         let directory = tempfile::Builder::new().prefix("boot-").tempdir_in(images()).unwrap();
@@ -259,6 +263,7 @@ impl VirtualMachine {
         let name = match self.image {
             Image::Plain => "plain",
             Image::Ignition => "ignition",
+            Image::Stock => "stock",
             Image::Units => "units",
             Image::Networkd => "networkd",
             Image::Legacy => "legacy",

@@ -450,6 +450,13 @@ fn ignition_fetches_over_the_network_that_the_host_gives_the_machine() {
     assert_eq!((report.found(), report.part("hostname")), (as_static(), "worker-0\n"));
 }
 
+/// The kernel, dracut and Ignition are Debian's; afterburn is the program of stock images.
+#[test]
+fn afterburn_alone_gives_the_machine_the_network_of_the_host() {
+    let report = fetch_with(Image::Stock, Bus::VirtioBlk, |user_data| of_the_host(machine::MACS[0], user_data));
+    assert_eq!((report.found(), report.part("plan")), (as_static(), ""));
+}
+
 #[test]
 fn ignition_fetches_over_the_network_that_the_controller_gives_the_machine() {
     let drive = |user_data: &str| of_the_controller(OWN, machine::MACS[0], user_data);
