@@ -147,6 +147,7 @@ async fn the_log_has_every_step_of_a_machine_once_and_with_its_name() {
     let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
     let cluster = Cluster::of(&server).await;
     let hosted = Hosted::new(&cluster).await;
+    hosted.be_slow_to_retry();
     hosted.node_pool("workers", 0, &json!({})).await;
     hosted.pool("workers", &["10.0.0.8/32"]).await;
     let roots = write_certificate(folder.path());

@@ -7,6 +7,7 @@ mod admission;
 mod claims;
 mod faults;
 mod guide;
+mod hosted;
 mod hostile;
 mod ipam_claims;
 mod kinds;

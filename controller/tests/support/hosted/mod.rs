@@ -26,7 +26,7 @@ use self::definitions::{
     HOSTED_CLUSTER, INSTANCE, KUBEVIRT_MACHINE, Members, NODE_POOL, VIRTUAL_MACHINE, definition, resource,
 };
 use self::kubevirt::{Drive, KubeVirt};
-use self::provider::{Provider, next_mac, object};
+use self::provider::{FIRST_PAUSE, LONGEST_PAUSE, Provider, next_mac, object};
 use super::controller::{PATIENCE, merge, until, wait};
 use super::{Cluster, until_event};
 
@@ -51,6 +51,7 @@ pub struct Hosted {
     pub secrets: Api<Secret>,
     pub kubevirt: Arc<KubeVirt>,
     cloud_init: Arc<Mutex<Value>>,
+    pause: Arc<Mutex<Duration>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -75,8 +76,8 @@ impl Hosted {
         let hosted_cluster = json!({"metadata": {"name": name}, "spec": {"infraID": name}});
         hosted_clusters.create(&PostParams::default(), &object(HOSTED_CLUSTER, hosted_cluster)).await.unwrap();
         let mut hosted = Self::with_kubevirt(client, clusters, name, namespace);
-        let cloud_init = Arc::clone(&hosted.cloud_init);
-        let provider = Provider::new(&hosted.client, (clusters, name), &hosted.namespace, user_data, cloud_init);
+        let shared = (Arc::clone(&hosted.cloud_init), Arc::clone(&hosted.pause));
+        let provider = Provider::new(&hosted.client, (clusters, name), &hosted.namespace, user_data, shared);
         hosted.tasks.push(tokio::spawn(provider.run()));
         hosted
     }
@@ -105,6 +106,7 @@ impl Hosted {
             client,
             kubevirt,
             cloud_init: Arc::default(),
+            pause: Arc::new(Mutex::new(FIRST_PAUSE)),
             tasks: vec![tokio::spawn(async move { running.run().await })],
         }
     }
@@ -163,6 +165,11 @@ impl Hosted {
     /// Sets `spec.cloudInit` of the KubevirtMachines that are created from now on. Pull request 393 of capk adds this member.
     pub fn set_cloud_init(&self, cloud_init: Value) {
         *self.cloud_init.lock().unwrap() = cloud_init;
+    }
+
+    /// Makes capk wait a minute between two attempts for a machine that does not change, as after many attempts.
+    pub fn be_slow_to_retry(&self) {
+        *self.pause.lock().unwrap() = LONGEST_PAUSE;
     }
 
     pub async fn scale(&self, name: &str, replicas: usize) {

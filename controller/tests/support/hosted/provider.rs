@@ -4,29 +4,43 @@
 //! A NodePool gets as many KubevirtMachines as it has replicas. A KubevirtMachine gets a Secret with its user data, and
 //! a VirtualMachine of the same name. The stand-in follows these rules of the real programs:
 //!
+//! - Up to ten KubevirtMachines are worked on at once, so that a webhook may see a burst of VirtualMachines before any of them
+//!   has an address.
 //! - When a VirtualMachine is rejected, the KubevirtMachine gets a condition. Each change of the KubevirtMachine causes
-//!   a new attempt. The stand-in makes no attempts after a timeout.
+//!   a new attempt. Without a change, the attempts follow after 5 milliseconds, and each time after twice the time, up to
+//!   a minute.
+//! - All machines of a NodePool share one Secret with user data. It is deleted with each machine, and created again while other
+//!   machines exist.
 //! - A VirtualMachine that is gone is created again for the same KubevirtMachine.
 //! - The KubevirtMachine is gone as soon as the deletion of its VirtualMachine is requested.
 //! - Interfaces get MAC addresses when the VirtualMachine is created, as from KubeMacPool.
 //! - `spec.cloudInit` of a KubevirtMachine, from pull request 393 of capk, sets the format of the cloud-init volume and a
-//!   Secret with network data. capk copies the network data into the Secret with the user data.
+//!   Secret with network data. capk copies the network data into the Secret with the user data. In this stand-in, such a
+//!   machine has a Secret of its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use futures::stream::{self, StreamExt};
+use futures::stream::{self, FuturesUnordered, StreamExt};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use super::definitions::{KUBEVIRT_MACHINE, NODE_POOL, VIRTUAL_MACHINE, resource};
 use super::{changed, unless_gone};
 
+/// Number of KubevirtMachines that capk works on at once.
+const WORKERS: usize = 10;
+/// Pause of capk before the second attempt for a machine.
+pub const FIRST_PAUSE: Duration = Duration::from_millis(5);
+/// Longest pause between two attempts: capk looks at every machine again once a minute.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const FINALIZER: &str = "kubevirtmachine.infrastructure.cluster.x-k8s.io";
 /// Annotation of a KubevirtMachine with its NodePool.
 const POOL_ANNOTATION: &str = "hypershift.openshift.io/nodePool";
@@ -44,8 +58,10 @@ pub struct Provider {
     secrets: Api<Secret>,
     /// `spec.cloudInit` of the next KubevirtMachines. Null: they have none.
     cloud_init: Arc<Mutex<Value>>,
+    /// Pause before the second attempt for a machine. Each further pause is twice as long.
+    pause: Arc<Mutex<Duration>>,
     /// Number of the next machine of each NodePool, so that no name is used twice.
-    next: BTreeMap<String, usize>,
+    next: Mutex<BTreeMap<String, usize>>,
 }
 
 /// The kinds whose changes the stand-in watches.
@@ -64,7 +80,7 @@ impl Provider {
         (clusters, cluster): (&str, &str),
         namespace: &str,
         user_data: &str,
-        cloud_init: Arc<Mutex<Value>>,
+        (cloud_init, pause): (Arc<Mutex<Value>>, Arc<Mutex<Duration>>),
     ) -> Self {
         let api = |namespace, names| Api::namespaced_with(client.clone(), namespace, &resource(names));
         Self {
@@ -76,12 +92,13 @@ impl Provider {
             vms: api(namespace, VIRTUAL_MACHINE),
             secrets: Api::namespaced(client.clone(), namespace),
             cloud_init,
-            next: BTreeMap::new(),
+            pause,
+            next: Mutex::default(),
         }
     }
 
     /// Runs until the future is dropped.
-    pub async fn run(mut self) {
+    pub async fn run(self) {
         // A VirtualMachine has the name of its KubevirtMachine.
         let changes = [
             changed(self.node_pools.clone()).map(|object| Changed::NodePool(object.name_any())).boxed(),
@@ -89,41 +106,61 @@ impl Provider {
             changed(self.vms.clone()).map(|object| Changed::Machine(object.name_any())).boxed(),
         ];
         let mut changes = stream::select_all(changes);
-        while let Some(change) = changes.next().await {
-            match change {
-                Changed::NodePool(name) => self.scale(&name).await,
-                Changed::Machine(name) => {
-                    self.provide(&name).await;
+        let (mut running, mut retries) = (FuturesUnordered::new(), FuturesUnordered::new());
+        let (mut waiting, mut busy): (BTreeSet<String>, BTreeSet<String>) = Default::default();
+        let mut pauses: BTreeMap<String, Duration> = BTreeMap::new();
+        loop {
+            while let Some(name) = waiting.iter().find(|name| !busy.contains(*name)).cloned()
+                && running.len() < WORKERS
+            {
+                waiting.remove(&name);
+                busy.insert(name.clone());
+                let this = &self;
+                running.push(async move { (this.provide(&name).await, name) });
+            }
+            tokio::select! {
+                Some(change) = changes.next() => match change {
+                    Changed::NodePool(name) => self.scale(&name).await,
+                    Changed::Machine(name) => drop(waiting.insert(name)),
+                },
+                Some((is_refused, name)) = running.next() => {
+                    busy.remove(&name);
                     // The name of a machine is the name of its NodePool, a hyphen and a number.
                     if let Some((pool, _)) = name.rsplit_once('-') {
                         self.scale(pool).await;
                     }
+                    if is_refused {
+                        let pause = pauses.entry(name.clone()).or_insert_with(|| *self.pause.lock().unwrap());
+                        let now = std::mem::replace(pause, (*pause * 2).min(LONGEST_PAUSE));
+                        retries.push(async move { (sleep(now).await, name).1 });
+                    } else {
+                        pauses.remove(&name);
+                    }
                 }
+                Some(name) = retries.next() => drop(waiting.insert(name)),
             }
         }
     }
 
     /// Creates and deletes KubevirtMachines of a NodePool.
-    async fn scale(&mut self, pool: &str) {
+    async fn scale(&self, pool: &str) {
         let node_pool = self.node_pools.get_opt(pool).await.unwrap();
         let node_pool = node_pool.filter(|node_pool| node_pool.data["spec"]["clusterName"] == self.cluster);
         let replicas = node_pool.as_ref().map_or(0, |pool| pool.data["spec"]["replicas"].as_u64().unwrap_or_default());
         let replicas = usize::try_from(replicas).unwrap();
-        let is_of_pool = |machine: &DynamicObject| {
-            let owner = machine.annotations().get(POOL_ANNOTATION).and_then(|owner| owner.split_once('/'));
-            owner.is_some_and(|(_, name)| name == pool) && machine.metadata.deletion_timestamp.is_none()
-        };
-        let machines = self.machines.list(&ListParams::default()).await.unwrap().items.into_iter();
-        let mut machines: Vec<usize> = machines.filter(is_of_pool).map(|machine| number(&machine)).collect();
+        let mut machines: Vec<usize> = self.machines_of(pool).await.iter().map(number).collect();
         machines.sort_unstable();
         for number in machines.iter().skip(replicas) {
             unless_gone(self.machines.delete(&format!("{pool}-{number}"), &DeleteParams::default()).await);
         }
         let Some(node_pool) = node_pool else { return };
         for _ in machines.len()..replicas {
-            let next = self.next.entry(pool.to_owned()).or_default();
-            let name = format!("{pool}-{next}");
-            *next += 1;
+            let name = {
+                let mut next = self.next.lock().unwrap();
+                let next = next.entry(pool.to_owned()).or_default();
+                *next += 1;
+                format!("{pool}-{}", *next - 1)
+            };
             let machine = self.machine(&node_pool, &name);
             self.machines.create(&PostParams::default(), &machine).await.unwrap();
         }
@@ -186,46 +223,71 @@ impl Provider {
         )
     }
 
-    /// Creates or deletes the VirtualMachine of a KubevirtMachine.
-    async fn provide(&self, name: &str) {
-        let Some(machine) = self.machines.get_opt(name).await.unwrap() else { return };
+    /// The machines of a NodePool that are not being deleted.
+    async fn machines_of(&self, pool: &str) -> Vec<DynamicObject> {
+        let machines = self.machines.list(&ListParams::default()).await.unwrap().items.into_iter();
+        let is_meant =
+            |machine: &DynamicObject| pool_of(machine) == pool && machine.metadata.deletion_timestamp.is_none();
+        machines.filter(is_meant).collect()
+    }
+
+    /// Creates or deletes the VirtualMachine of a KubevirtMachine. Returns whether the API server rejected it.
+    async fn provide(&self, name: &str) -> bool {
+        let Some(machine) = self.machines.get_opt(name).await.unwrap() else { return false };
         if machine.metadata.deletion_timestamp.is_some() {
             unless_gone(self.vms.delete(name, &DeleteParams::default()).await);
+            unless_gone(self.secrets.delete(&user_data_of(&machine), &DeleteParams::default()).await);
+            if let Some(other) = self.machines_of(pool_of(&machine)).await.first() {
+                self.create_user_data(other).await;
+            }
             let released = Patch::Merge(json!({"metadata": {"finalizers": null}}));
             unless_gone(self.machines.patch(name, &PatchParams::default(), &released).await);
-            return;
+            return false;
         }
         if self.vms.get_opt(name).await.unwrap().is_some() {
-            return;
+            return false;
         }
+        if let Some(condition) = self.create_user_data(&machine).await {
+            self.set_condition(&machine, condition).await;
+            return true;
+        }
+        let (condition, is_refused) = match self.vms.create(&PostParams::default(), &self.vm(&machine)).await {
+            Ok(_) => (json!({"type": "VMProvisioned", "status": "True"}), false),
+            Err(kube::Error::Api(status)) => {
+                let message = format!("Failed vm creation: {}", status.message);
+                let condition = json!({
+                    "type": "VMProvisioned", "status": "False", "reason": "VMCreateFailed", "severity": "Error",
+                    "message": message,
+                });
+                (condition, true)
+            }
+            Err(error) => panic!("{name}: {error}"),
+        };
+        self.set_condition(&machine, condition).await;
+        is_refused
+    }
+
+    /// Creates the Secret with the user data of a machine, unless it exists. Returns a condition if its network data is missing.
+    async fn create_user_data(&self, machine: &DynamicObject) -> Option<Value> {
         let mut data = json!({"userdata": ByteString(self.user_data.clone().into_bytes())});
         if let Some(name) = machine.data["spec"]["cloudInit"]["networkDataSecretRef"]["name"].as_str() {
             let secret = self.secrets.get_opt(name).await.unwrap();
             let mut given = secret.and_then(|secret| secret.data).unwrap_or_default();
             let Some(document) = ["networkdata", "networkData"].into_iter().find_map(|key| given.remove(key)) else {
                 let message = format!("Secret {name:?} has no network data");
-                let condition = json!({
+                return Some(json!({
                     "type": "VMProvisioned", "status": "False", "reason": "WaitingForNetworkData", "message": message,
-                });
-                return self.set_condition(&machine, condition).await;
+                }));
             };
             data["networkdata"] = serde_json::to_value(document).unwrap();
         }
-        let secret = json!({"metadata": {"name": format!("{name}-userdata")}, "data": data});
+        let secret = json!({"metadata": {"name": user_data_of(machine)}, "data": data});
         let secret: Secret = serde_json::from_value(secret).unwrap();
         match self.secrets.create(&PostParams::default(), &secret).await {
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             result => drop(result.unwrap()),
         }
-        let condition = match self.vms.create(&PostParams::default(), &self.vm(&machine)).await {
-            Ok(_) => json!({"type": "VMProvisioned", "status": "True"}),
-            Err(kube::Error::Api(status)) => json!({
-                "type": "VMProvisioned", "status": "False", "reason": "VMCreateFailed", "severity": "Error",
-                "message": format!("Failed vm creation: {}", status.message),
-            }),
-            Err(error) => panic!("{name}: {error}"),
-        };
-        self.set_condition(&machine, condition).await;
+        None
     }
 
     /// Returns the VirtualMachine of a KubevirtMachine, as capk writes it.
@@ -243,7 +305,7 @@ impl Provider {
         }
         let spec = &mut vm["spec"]["template"]["spec"];
         let cloud_init = &machine.data["spec"]["cloudInit"];
-        let secret = json!({"name": format!("{name}-userdata")});
+        let secret = json!({"name": user_data_of(machine)});
         let mut source = json!({"secretRef": secret});
         if cloud_init["networkDataSecretRef"].is_object() {
             source["networkDataSecretRef"] = secret;
@@ -290,6 +352,20 @@ pub fn object(names: super::definitions::Names, mut object: Value) -> DynamicObj
     object["apiVersion"] = format!("{group}/{version}").into();
     object["kind"] = kind.into();
     serde_json::from_value(object).unwrap()
+}
+
+/// Returns the name of the NodePool of a machine.
+fn pool_of(machine: &DynamicObject) -> &str {
+    let owner = machine.annotations().get(POOL_ANNOTATION).and_then(|owner| owner.split_once('/'));
+    owner.map(|(_, name)| name).unwrap_or_default()
+}
+
+/// Returns the name of the Secret with the user data of a machine.
+fn user_data_of(machine: &DynamicObject) -> String {
+    match machine.data["spec"]["cloudInit"]["networkDataSecretRef"].is_object() {
+        true => format!("{}-userdata", machine.name_any()),
+        false => format!("user-data-{}-userdata", pool_of(machine)),
+    }
 }
 
 /// Returns the number at the end of the name of a machine.

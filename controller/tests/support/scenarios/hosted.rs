@@ -50,7 +50,7 @@ pub async fn a_node_pool_has_machines_with_the_labels_of_hypershift(cluster: &Cl
         "networks": [{"name": interface, "multus": {"networkName": hosted.network}}],
         "volumes": [
             {"name": "rhcos", "dataVolume": {"name": "rhcos"}},
-            {"name": "cloudinitvolume", "cloudInitConfigDrive": {"secretRef": {"name": "workers-0-userdata"}}},
+            {"name": "cloudinitvolume", "cloudInitConfigDrive": {"secretRef": {"name": "user-data-workers-userdata"}}},
         ],
     }}});
     assert_eq!(vm.data["spec"], expected);
@@ -228,6 +228,21 @@ pub async fn a_machine_is_gone_before_its_guest_has_ended(cluster: &Cluster) {
     hosted.kubevirt.end("workers-0").await;
     hosted.until_gone(&hosted.vms, "workers-0").await;
     assert!(hosted.instances.get_opt("workers-0").await.unwrap().is_none());
+}
+
+pub async fn the_machines_of_a_node_pool_share_a_secret_that_is_made_again_after_each_deletion(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    hosted.node_pool("workers", 2, &json!({})).await;
+    hosted.until_running("workers-0").await;
+    hosted.until_running("workers-1").await;
+    let before = hosted.secrets.get("user-data-workers-userdata").await.unwrap().uid();
+    hosted.scale("workers", 1).await;
+    hosted.until_gone(&hosted.machines, "workers-1").await;
+    assert_ne!(hosted.secrets.get("user-data-workers-userdata").await.unwrap().uid(), before);
+    assert_eq!(hosted.restart("workers-0").await.user_data, USER_DATA.as_bytes());
+    hosted.scale("workers", 0).await;
+    hosted.until_gone(&hosted.machines, "workers-0").await;
+    assert!(hosted.secrets.get_opt("user-data-workers-userdata").await.unwrap().is_none());
 }
 
 pub async fn a_smaller_node_pool_deletes_its_newest_machines(cluster: &Cluster) {

@@ -89,6 +89,7 @@ scenarios! {
     hosted::a_virtual_machine_that_is_gone_is_created_again,
     hosted::a_machine_is_gone_before_its_guest_has_ended,
     hosted::a_smaller_node_pool_deletes_its_newest_machines,
+    hosted::the_machines_of_a_node_pool_share_a_secret_that_is_made_again_after_each_deletion,
     machines::a_machine_of_a_node_pool_starts_with_its_address,
     machines::a_machine_with_a_no_cloud_volume_reads_its_address_from_network_config,
     machines::a_machine_with_network_data_of_its_own_keeps_it_and_nobody_gets_its_address,

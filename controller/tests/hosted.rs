@@ -1,0 +1,47 @@
+//! Tests the stand-ins for the programs of a hosted cluster with faults of the API server.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tokio::sync::Semaphore;
+
+use crate::support::hosted::{Hosted, poll};
+use crate::support::server::{Call, Fault};
+use crate::support::start_server;
+
+fn creates_vm(call: &Call) -> bool {
+    call.verb == "create" && call.plural == "virtualmachines"
+}
+
+#[tokio::test]
+async fn ten_virtual_machines_of_a_burst_are_created_at_once() {
+    let (server, cluster) = start_server().await;
+    let hosted = Hosted::new(&cluster).await;
+    let gate = Arc::new(Semaphore::new(0));
+    let closed = Arc::clone(&gate);
+    server.set_faults(move |call| if creates_vm(call) { Fault::Hold(Arc::clone(&closed)) } else { Fault::None });
+    hosted.node_pool("workers", 12, &json!({})).await;
+    let mut arrived = 0;
+    while arrived < 10 {
+        arrived += server.take_calls().iter().filter(|call| creates_vm(call)).count();
+        tokio::task::yield_now().await;
+    }
+    assert_eq!((arrived, hosted.vms.list(&Default::default()).await.unwrap().items.len()), (10, 0));
+    gate.add_permits(12);
+    for number in 0..12 {
+        hosted.until_running(&format!("workers-{number}")).await;
+    }
+}
+
+#[tokio::test]
+async fn a_refused_virtual_machine_is_created_again_without_a_change() {
+    let (server, cluster) = start_server().await;
+    let hosted = Hosted::new(&cluster).await;
+    server.set_faults(|call| if creates_vm(call) { Fault::Status(503) } else { Fault::None });
+    hosted.node_pool("workers", 1, &json!({})).await;
+    hosted.until_refused("workers-0").await;
+    server.take_calls();
+    poll("another attempt", async || server.take_calls().iter().any(creates_vm).then_some(())).await;
+    server.clear_faults();
+    hosted.until_running("workers-0").await;
+}
