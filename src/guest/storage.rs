@@ -6,6 +6,7 @@
 //!
 //! A config drive is recognised by its label. It is the machine's own drive if its uuid is the uuid in the firmware. A
 //! label alone is weak evidence: a rescue drive, or the drive of a clone or of another machine, may be attached too.
+//! [`OwnUuid`] says when another uuid shows the drive of another machine.
 
 mod candidate;
 mod drivers;
@@ -33,7 +34,7 @@ use slog::{Logger, debug, info, warn};
 use super::system::System;
 use crate::drive::{ConfigDrive, ReadError, Volume};
 use crate::formats::meta_data::MetaData;
-use candidate::{Candidate, identifying};
+use candidate::{Candidate, OwnUuid};
 use error::List;
 use mount::{MountedDrive, reason_to_mount};
 use sysfs::{BLOCK_DEVICES, Sysfs, device_path};
@@ -146,7 +147,7 @@ impl Search<'_> {
         let (mut asked, mut sleeping) = (false, false);
         let known = self.machine_known;
         loop {
-            self.look(&mut seen, own.as_deref(), true)?;
+            self.look(&mut seen, own.as_ref(), true)?;
             let waited = self.system.now().saturating_sub(start);
             if let Some(found) = self.take(&mut seen, waited, |it| it.why == Why::OwnUuid && (known || it.has_shape))? {
                 return Ok(Some(found));
@@ -159,7 +160,7 @@ impl Search<'_> {
                     continue;
                 }
             }
-            self.look(&mut seen, own.as_deref(), false)?;
+            self.look(&mut seen, own.as_ref(), false)?;
             let waited = self.system.now().saturating_sub(start);
             if !known {
                 // A drive of another machine does not identify the platform of this machine.
@@ -190,7 +191,7 @@ impl Search<'_> {
     }
 
     /// Decides at the end of the wait.
-    fn settle(&self, mut seen: Seen, waited: Duration, own: Option<String>) -> Result<Option<Found>, SearchError> {
+    fn settle(&self, mut seen: Seen, waited: Duration, own: Option<OwnUuid>) -> Result<Option<Found>, SearchError> {
         let looked_at = names(&seen);
         // A broken drive comes first, because it may be the machine's own drive.
         let broken =
@@ -215,7 +216,7 @@ impl Search<'_> {
             warn!(self.log, "the drive names another machine"; "device" => %device, "uuid" => uuid);
             return Ok(Some(found));
         }
-        if let Some(error) = own.and_then(|own| other_machines(&seen, own)) {
+        if let Some(error) = own.and_then(|own| other_machines(&seen, own.uuid)) {
             return Err(error);
         }
         warn!(self.log, "no config drive"; "waited_ms" => waited.as_millis(), "devices" => %looked_at);
@@ -223,7 +224,7 @@ impl Search<'_> {
     }
 
     /// Scans every device, or every small device, that is new or was not ready before.
-    fn look(&self, seen: &mut Seen, own: Option<&str>, only_small: bool) -> Result<(), SearchError> {
+    fn look(&self, seen: &mut Seen, own: Option<&OwnUuid>, only_small: bool) -> Result<(), SearchError> {
         let names =
             self.sysfs().block_devices().map_err(|e| SearchError::io(&Path::new("/").join(BLOCK_DEVICES), e))?;
         // A drive that was removed during the read stays in the list as broken, so that the search does not report "no
@@ -250,7 +251,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    fn examine(&self, name: &str, own: Option<&str>, before: Option<Option<i32>>) -> Result<Device, SearchError> {
+    fn examine(&self, name: &str, own: Option<&OwnUuid>, before: Option<Option<i32>>) -> Result<Device, SearchError> {
         if self.sysfs().sectors(name) == Some(0) {
             if before.is_none() {
                 debug!(self.log, "device has no medium"; "device" => %device_path(name).display());
@@ -387,9 +388,11 @@ impl Search<'_> {
         Sysfs { root: self.root, log: self.log }
     }
 
-    /// Returns the uuid of this machine from the firmware, in lower case.
-    fn own_uuid(&self) -> Option<String> {
-        identifying(&self.sysfs().attribute("sys/class/dmi/id/product_uuid")?)
+    /// Returns the uuid of this machine from the firmware.
+    fn own_uuid(&self) -> Option<OwnUuid> {
+        let [uuid, serial] =
+            ["product_uuid", "product_serial"].map(|name| self.sysfs().attribute(&format!("sys/class/dmi/id/{name}")));
+        OwnUuid::of(&uuid?, serial.as_deref())
     }
 
     /// Converts an absolute path to a path below the root of the search.

@@ -52,6 +52,16 @@ fn the_drive_of_another_machine_is_refused() {
     assert_eq!(recorded(&machine), ("refused".to_owned(), reason));
 }
 
+/// KubeVirt writes two random UUIDs for such a machine, one on the drive and one into the firmware.
+#[test]
+fn the_drive_of_a_virtual_machine_instance_without_firmware_is_used() {
+    let machine = FakeMachine::kubevirt()
+        .with("sys/class/dmi/id/product_uuid", "0b1c8f1e-6a5f-4d42-9c8a-7d1f0e6c2b39\n")
+        .with_disk("vdb", hypershift());
+    let Run { code, stderr, .. } = machine.network_kargs(&["--wait", "0", "--default-value", "ip=auto"]);
+    assert_eq!((code, machine.fragment().as_deref()), (Some(0), Some(HYPERSHIFT_LINE)), "{stderr}");
+}
+
 #[test]
 fn the_drive_of_another_machine_is_used_with_any_drive() {
     for (line, option) in

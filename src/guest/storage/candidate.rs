@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use serde::Serialize;
-use slog::{Logger, warn};
+use slog::{Logger, info, warn};
 
 use super::error::Chain;
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
@@ -25,6 +25,22 @@ pub enum Why {
     /// The uuid is not the uuid of the machine, no better drive appeared in time, and any drive is accepted.
     NothingBetter,
 }
+
+/// Uuid of this machine, from the firmware.
+#[derive(Debug)]
+pub(super) struct OwnUuid {
+    /// The uuid in lower case.
+    pub(super) uuid: String,
+    /// Whether the machine's own drive has this uuid, so that another uuid shows the drive of another machine. For a
+    /// VirtualMachineInstance without `spec.domain.firmware`, KubeVirt writes a random uuid on the drive, and libvirt
+    /// writes another random uuid (version 4) and no serial number into the firmware. A machine that is made from a
+    /// VirtualMachine has a uuid of version 5 or a serial number. Source:
+    /// `kubevirt/kubevirt:pkg/cloud-init/cloud-init.go`, `cloudInitUUIDFromVMI`.
+    pub(super) is_on_drive: bool,
+}
+
+/// Position of the version in the text of a uuid.
+const VERSION: usize = 14;
 
 /// A config drive that the search may choose.
 pub(super) struct Candidate {
@@ -62,10 +78,22 @@ pub(super) fn read_meta_data(drive: &ConfigDrive, device: &Path, log: &Logger) -
 
 /// Returns the uuid in lower case. `None` when it cannot identify a machine: firmware without a uuid reports all zeros
 /// or all ones.
-pub(super) fn identifying(text: &str) -> Option<String> {
+fn identifying(text: &str) -> Option<String> {
     let uuid = text.trim().to_ascii_lowercase();
     let is_all = |digit: char| uuid.chars().all(|c| c == digit || c == '-');
     (is_uuid(&uuid) && !is_all('0') && !is_all('f')).then_some(uuid)
+}
+
+// === impl OwnUuid ===
+
+impl OwnUuid {
+    /// Makes the uuid from the uuid and the serial number in the firmware. `None` when the firmware has no uuid.
+    pub(super) fn of(uuid: &str, serial: Option<&str>) -> Option<Self> {
+        let uuid = identifying(uuid)?;
+        let is_random = uuid.as_bytes().get(VERSION) == Some(&b'4');
+        let has_serial = serial.is_some_and(|serial| !serial.is_empty());
+        Some(Self { uuid, is_on_drive: !is_random || has_serial })
+    }
 }
 
 // === impl Candidate ===
@@ -83,22 +111,35 @@ impl Candidate {
         device: &Path,
         volume: Volume,
         drive: Option<ConfigDrive>,
-        own: Option<&str>,
+        own: Option<&OwnUuid>,
         log: &Logger,
     ) -> Self {
         let meta_data = drive.as_ref().map(|drive| read_meta_data(drive, device, log)).unwrap_or_default();
         let has_shape = drive.as_ref().is_some_and(|drive| has_kubevirt_shape(drive, &meta_data));
         let why = match (own, meta_data.uuid.as_deref().and_then(identifying)) {
-            (Some(own), Some(uuid)) if own == uuid => Why::OwnUuid,
-            (Some(_), Some(_)) => Why::NothingBetter,
-            _ if has_shape => Why::Shape,
-            _ => Why::Label,
+            (Some(own), Some(uuid)) if own.uuid == uuid => Why::OwnUuid,
+            (Some(own), Some(_)) if own.is_on_drive => Why::NothingBetter,
+            (Some(own), Some(uuid)) => {
+                let reason = "the firmware has a random uuid and no serial number, as for a VirtualMachineInstance \
+                              without spec.domain.firmware";
+                info!(log, "cannot compare the drive with the machine"; "device" => %device.display(), "uuid" => uuid,
+                    "own" => &own.uuid, "reason" => reason);
+                Why::without_uuid(has_shape)
+            }
+            _ => Why::without_uuid(has_shape),
         };
         Self { volume, drive, meta_data, has_shape, why }
     }
 }
 
 // === impl Why ===
+
+impl Why {
+    /// Why a drive is chosen that no uuid connects with a machine.
+    fn without_uuid(has_shape: bool) -> Self {
+        if has_shape { Self::Shape } else { Self::Label }
+    }
+}
 
 impl fmt::Display for Why {
     /// Prints the reason as it is serialized.

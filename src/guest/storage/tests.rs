@@ -417,6 +417,59 @@ fn another_machines_drive_is_an_error() {
     assert_eq!(machine.lines(), [""; 0]);
 }
 
+/// Uuid as libvirt makes it: version 4.
+const RANDOM: &str = "6aa1c2f8-39e5-4b71-8d0f-2c5f3b8f7d10";
+
+/// KubeVirt gives such a machine two random uuids, one for the firmware and one for the drive.
+#[test]
+fn the_only_drive_of_a_virtual_machine_instance_without_firmware_is_used() {
+    for serial in [None, Some("\n"), Some(" \n")] {
+        let machine = FakeMachine::new(Some(RANDOM));
+        if let Some(serial) = serial {
+            machine.file("sys/class/dmi/id/product_serial", serial);
+        }
+        machine.device("vdb", config_2(OTHER, "{}"));
+        assert_eq!(machine.found(), Some(answer("/dev/vdb", OTHER, "{}", 0, Why::Shape)));
+        let reason = "the firmware has a random uuid and no serial number, as for a VirtualMachineInstance without \
+                      spec.domain.firmware";
+        let line = format!(
+            "INFO cannot compare the drive with the machine reason={reason} own={RANDOM} uuid={OTHER} device=/dev/vdb"
+        );
+        assert_eq!(machine.lines()[0], line);
+    }
+}
+
+#[test]
+fn drives_of_a_machine_with_a_random_uuid_that_disagree_are_an_error() {
+    let machine = FakeMachine::new(Some(RANDOM));
+    machine.device("sr0", config_2(OWN, "{}"));
+    machine.device("vdb", config_2(OTHER, "{} "));
+    let expected =
+        "/dev/sr0, /dev/vdb: config drives that disagree about the network, expected one or the same on each";
+    assert_eq!(machine.error(), expected);
+}
+
+/// A user may set the uuid of a VirtualMachineInstance to any uuid. Then KubeVirt writes it on the drive, too.
+#[test]
+fn a_random_uuid_still_finds_the_machines_own_drive() {
+    let machine = FakeMachine::new(Some(RANDOM));
+    machine.device("sr0", config_2(OTHER, "other"));
+    machine.device("vdb", config_2(RANDOM, "own"));
+    assert_eq!(machine.found(), Some(answer("/dev/vdb", RANDOM, "own", 0, Why::OwnUuid)));
+}
+
+#[test]
+fn another_machines_drive_is_an_error_for_a_random_uuid_with_a_serial_number() {
+    let machine = FakeMachine::new(Some(RANDOM));
+    machine.file("sys/class/dmi/id/product_serial", "4be3\n");
+    machine.device("vdb", config_2(OTHER, "{}"));
+    let expected = format!(
+        "/dev/vdb: config drive of another machine, uuid {OTHER:?}, expected {RANDOM}; \
+         --any-drive or glowplug.any-drive takes it"
+    );
+    assert_eq!(machine.error(), expected);
+}
+
 #[test]
 fn a_small_drive_of_the_machine_is_used_before_larger_devices_are_read() {
     let mut machine = FakeMachine::without_sleep(Some(OWN));
