@@ -122,13 +122,14 @@ _glowplug_networkd() {
         || dwarn "glowplug: without the dracut module systemd-resolved no program in the initramfs queries the name servers"
 }
 
-# Sets the default arguments. Fedora CoreOS sets its default arguments in a drop-in of afterburn. Fedora CoreOS later
+# Sets the default arguments, unless a drop-in sets them, or removes them for strict mode. Fedora CoreOS sets its default arguments in a drop-in of afterburn. Fedora CoreOS later
 # reads this drop-in to distinguish the default network from a network that a person requested. So glowplug must use the
 # same default.
 _glowplug_default() {
     local drop_ins value
     mapfile -t drop_ins < <(_glowplug_drop_ins)
-    if ((${#drop_ins[@]})) && grep -q "$_glowplug_variable=" "${drop_ins[@]}"; then
+    if ((${#drop_ins[@]})) \
+        && grep -qE "$_glowplug_variable=|^UnsetEnvironment=(.* )?$_glowplug_variable( |\$)" "${drop_ins[@]}"; then
         return
     fi
     value=$(sed -n 's/^Environment=\(["'\'']\{0,1\}\)AFTERBURN_NETWORK_KARGS_DEFAULT=\(.*\)$/\1'$_glowplug_variable'=\2/p' \

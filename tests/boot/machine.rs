@@ -32,6 +32,8 @@ pub(crate) enum Image {
     Plain,
     /// NetworkManager, Ignition, and a substitute for afterburn.
     Ignition,
+    /// The same in strict mode.
+    Strict,
     /// NetworkManager, Ignition and afterburn, without our module.
     Stock,
     /// NetworkManager's own units, with a dracut that does not support them.
@@ -197,7 +199,7 @@ impl VirtualMachine {
         let arguments = match image {
             // These images have no Ignition, which would request the network.
             Image::Plain | Image::Units | Image::Kdump => "rd.neednet=1",
-            Image::Ignition | Image::Stock | Image::Networkd | Image::Legacy => {
+            Image::Ignition | Image::Strict | Image::Stock | Image::Networkd | Image::Legacy => {
                 "ignition.firstboot ignition.platform.id=kubevirt"
             }
         };
@@ -263,6 +265,7 @@ impl VirtualMachine {
         let name = match self.image {
             Image::Plain => "plain",
             Image::Ignition => "ignition",
+            Image::Strict => "strict",
             Image::Stock => "stock",
             Image::Units => "units",
             Image::Networkd => "networkd",

@@ -513,6 +513,23 @@ fn only_glowplug_acts_on_kubevirt_with_the_default_of_afterburn() {
     assert_eq!(outcome(&report), words("default", "the drive has no network configuration"));
 }
 
+/// A unit of CoreOS reads the default arguments of afterburn's drop-in, so strict mode keeps this drop-in.
+#[test]
+fn in_strict_mode_a_machine_with_a_network_boots() {
+    let report = fetch(Image::Strict, "static-ipv4");
+    assert_eq!((report.found(), report.unit("teardown.service", "Result")), (as_static(), "success"));
+    assert_eq!(report.unit("teardown.service", "ActiveState"), "active");
+}
+
+#[test]
+fn in_strict_mode_a_machine_without_a_network_stops() {
+    let report = VirtualMachine::new(Image::Strict).drive(Bus::VirtioBlk, &iso_without_network(OWN)).boot();
+    assert!(report.is_emergency());
+    let reason = "the drive has no network configuration, and the default is missing: \
+                  GLOWPLUG_NETWORK_KARGS_DEFAULT is not set, expected kernel arguments, or nothing for none";
+    assert_eq!((outcome(&report), report.fragment()), (words("refused", reason), ""));
+}
+
 #[test]
 fn on_other_platforms_only_afterburn_acts() {
     let platform = "ignition.firstboot ignition.platform.id=metal";
