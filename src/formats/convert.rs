@@ -444,7 +444,8 @@ fn report_guess(diagnostics: &mut Diagnostics, link: &Link, guess: &Guess) {
     });
 }
 
-/// Reports each gateway and each name server whose address is an address of this machine, since it cannot be reached.
+/// Reports each gateway and each name server whose address is an address of this machine. Such a gateway leads nowhere. A
+/// name server may run on the machine itself.
 fn report_own_addresses(diagnostics: &mut Diagnostics, links: &[Link], dns: &Dns) {
     let ipv4 = links.iter().flat_map(|link| &link.ipv4.addresses).map(|address| IpAddr::V4(address.ip()));
     let ipv6 = links.iter().flat_map(|link| &link.ipv6.addresses).map(|address| IpAddr::V6(address.ip()));
@@ -463,7 +464,7 @@ fn report_own_addresses(diagnostics: &mut Diagnostics, links: &[Link], dns: &Dns
     let servers = links.iter().flat_map(|link| &link.dns.nameservers);
     for server in dns.nameservers.iter().chain(servers).filter(|server| own.contains(&server.value)) {
         let expected = "the address of another machine";
-        diagnostics.push(Diagnostic::error(
+        diagnostics.push(Diagnostic::warning(
             &server.path,
             "name server with the machine's own address",
             server,

@@ -703,7 +703,7 @@ diagnoses! {
         { "services": [{"type": "dns", "address": "10.0.0.5"}] }
         => refused [
             r#"error networks[0].gateway: gateway with the machine's own address "10.1.0.5", expected the address of another machine"#,
-            r#"error services[0].address: name server with the machine's own address "10.0.0.5", expected the address of another machine"#
+            r#"warning services[0].address: name server with the machine's own address "10.0.0.5", expected the address of another machine"#
         ];
     one_network_under_two_names:
         [{"id": "enp1s0", "type": "phy"}, {"id": "eth0", "type": "phy"}],
