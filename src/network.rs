@@ -169,11 +169,13 @@ pub struct Ipv4Config {
     pub addresses: Vec<Ipv4Network>,
 }
 
-/// IPv6 settings of one link. Without a dynamic source and without static addresses, the link does not use IPv6.
+/// IPv6 settings of one link. The link requests IPv6 with a dynamic source, a static address, or a link-local address.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Ipv6Config {
     /// The dynamic source of addresses; `None` for static addresses only.
     pub dynamic: Option<Ipv6Dynamic>,
+    /// Whether the link gets a link-local address; `None` when the document does not state it.
+    pub link_local: Option<bool>,
     /// Whether to accept router advertisements; `None` when the document does not state it. In addition to
     /// [`Ipv6Config::dynamic`], which requests addresses.
     pub accept_ra: Option<bool>,
@@ -282,6 +284,23 @@ impl NetworkConfig {
     #[must_use]
     pub fn states_no_addresses(&self) -> bool {
         !self.links.iter().any(Link::asks) && self.links.iter().any(|link| link.without_addresses)
+    }
+
+    /// The NICs that are identified by their name, that get no address, and that no other link needs. Empty when no link
+    /// has other settings.
+    pub(crate) fn quiet_names(&self) -> Vec<(LinkIndex, InterfaceName)> {
+        let is_quiet = |(at, link): (usize, &Link)| match link.kind {
+            LinkKind::Nic(Nic::Name(name)) if link.without_addresses && !link.asks() => Some((LinkIndex(at), name)),
+            _ => None,
+        };
+        let links = self.links.iter().enumerate().filter_map(is_quiet);
+        let is_free = |at: LinkIndex| self.controller_of(at).is_none() && !self.carries_vlans(at);
+        if self.states_no_addresses() { Vec::new() } else { links.filter(|(at, _)| is_free(*at)).collect() }
+    }
+
+    /// Removes the statement that a link gets no address.
+    pub(crate) fn forget_without_addresses(&mut self, index: LinkIndex) {
+        self.links[index.0].without_addresses = false;
     }
 
     /// Every name server once; the name servers of the whole machine come first.
@@ -464,6 +483,17 @@ impl Link {
         self.ipv4.is_used() || self.ipv6.is_used()
     }
 
+    /// Static addresses as CIDR, then a word for each other source of addresses.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        let (ipv4, ipv6) = (&self.ipv4, &self.ipv6);
+        let mut addresses: Vec<String> = ipv4.addresses.iter().map(ToString::to_string).collect();
+        addresses.extend(ipv6.addresses.iter().map(ToString::to_string));
+        addresses.extend(ipv4.dhcp.then(|| "dhcp4".to_owned()));
+        addresses.extend(ipv6.dynamic.map(|dynamic| dynamic.to_string()));
+        addresses.extend((ipv6.link_local == Some(true)).then(|| "link-local".to_owned()));
+        addresses
+    }
+
     /// Whether the link has addresses of the route's family. Without such an address the route does not work.
     #[must_use]
     pub fn can_route(&self, route: &Route) -> bool {
@@ -523,7 +553,7 @@ impl Ipv6Config {
     /// Whether the link uses IPv6.
     #[must_use]
     pub fn is_used(&self) -> bool {
-        self.dynamic.is_some() || !self.addresses.is_empty()
+        self.dynamic.is_some() || !self.addresses.is_empty() || self.link_local == Some(true)
     }
 }
 

@@ -293,7 +293,11 @@ boots! {
     an_mtu_stands_in_every_argument_of_its_nic => "static-mtu";
     a_nic_with_an_mtu_alone_gets_it_and_no_addresses => "mtu-alone";
     two_links_for_one_nic_are_one => "nic-twice";
-    a_nic_that_nobody_uses_is_left_alone => "unused-nic";
+    a_nic_without_a_network_gets_no_address => "unused-nic";
+    a_nic_without_dhcp_gets_no_address_beside_a_configured_one => "quiet-nic";
+    a_nic_with_a_manual_subnet_gets_no_address_beside_a_configured_one => "quiet-nic-v1";
+    a_nic_may_have_a_link_local_address_alone => "link-local";
+    a_static_ipv4_address_may_have_a_link_local_address_beside_it => "static-ipv4-and-link-local";
     a_prefix_length_is_read_from_all_its_spellings => "netmask-spellings";
     dhcp_brings_ipv6_along_without_requiring_it => "dhcp-ipv4";
     an_mtu_stands_behind_dhcp => "dhcp-mtu";

@@ -225,8 +225,9 @@ impl<'d, 'f> Converter<'d, 'f> {
             let diagnostic = Diagnostic::ignored(&route.path, route.destination(), because);
             self.diagnostics().push(diagnostic);
         }
-        if link.has_addresses() {
-            self.diagnostics().push(Diagnostic::ignored(entry.path, &entry.key, because));
+        let lost = link.addresses();
+        if !lost.is_empty() {
+            self.diagnostics().push(Diagnostic::ignored(entry.path, lost.join(", "), because));
         }
         self.dns.nameservers.append(&mut link.dns.nameservers);
         self.dns.search.append(&mut link.dns.search);
@@ -255,7 +256,7 @@ impl<'d, 'f> Converter<'d, 'f> {
             let errors = self.diagnostics().errors();
             let routes = (self.dialect.settings)(self, entry, &mut link);
             link.ipv6.accept_ra = self.reader.switch(entry.object, (&entry.path, "accept-ra"), Severity::Warning);
-            if link.ipv6.accept_ra == Some(true) && !link.ipv6.is_used() {
+            if link.ipv6.accept_ra == Some(true) && link.ipv6.dynamic.is_none() && link.ipv6.addresses.is_empty() {
                 link.ipv6.dynamic = Some(Ipv6Dynamic::Slaac);
             }
             let is_sure = self.diagnostics().errors() == errors;

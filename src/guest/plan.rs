@@ -329,7 +329,8 @@ impl<'a> Planner<'a> {
             Meaning::Refused => Err(Stop::Refused(String::new())),
             Meaning::Disabled => Err(Stop::NothingToDo(format!("{} disables the network", document.path))),
             Meaning::Unconfigured => Err(Stop::Default(format!("{} configures nothing", document.path))),
-            Meaning::Network(network) => {
+            Meaning::Network(mut network) => {
+                self.leave_out_absent(&mut network, diagnostics);
                 let (mut output, devices) = self.output(&network, diagnostics);
                 if output == Output::default() && network.states_no_addresses() {
                     return Err(Stop::NothingToDo(format!("{} requests no addresses", document.path)));
@@ -348,6 +349,24 @@ impl<'a> Planner<'a> {
                 }
                 self.network = Some((network, devices));
                 Ok(output)
+            }
+        }
+    }
+
+    /// Leaves out each NIC without addresses whose name no NIC has now. NetworkManager would wait 60 seconds for a NIC
+    /// with this name.
+    fn leave_out_absent(&self, network: &mut NetworkConfig, diagnostics: &mut Diagnostics) {
+        if self.looks_elsewhere() || self.options.renderer != Renderer::NetworkManager {
+            return;
+        }
+        let directory = self.options.root.join("sys/class/net");
+        for (index, name) in network.quiet_names() {
+            if !directory.join(name.as_str()).exists() {
+                network.forget_without_addresses(index);
+                let expected = "the name of a NIC that exists in the initramfs, or a MAC address: NetworkManager may \
+                                use DHCP on this NIC";
+                let path = &network.link(index).path;
+                diagnostics.push(Diagnostic::warning(path, "absent NIC without addresses", name, expected));
             }
         }
     }

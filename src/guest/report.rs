@@ -116,7 +116,7 @@ pub struct LinkReport {
     pub mac_address: Option<String>,
     /// In bytes.
     pub mtu: Option<String>,
-    /// Static addresses as CIDR, and the strings `dhcp4`, `slaac`, `dhcp6-stateless` and `dhcp6`.
+    /// Static addresses as CIDR, and the strings `dhcp4`, `slaac`, `dhcp6-stateless`, `dhcp6` and `link-local`.
     pub addresses: Vec<String>,
     /// Such as `default via 10.0.0.1`.
     pub routes: Vec<String>,
@@ -199,10 +199,6 @@ impl LinkReport {
                 "vlan"
             }
         };
-        let mut addresses: Vec<String> = link.ipv4.addresses.iter().map(ToString::to_string).collect();
-        addresses.extend(link.ipv6.addresses.iter().map(ToString::to_string));
-        addresses.extend(link.ipv4.dhcp.then(|| "dhcp4".to_owned()));
-        addresses.extend(link.ipv6.dynamic.map(|dynamic| dynamic.to_string()));
         Self {
             id: link.id.clone(),
             kind: kind.to_owned(),
@@ -212,7 +208,7 @@ impl LinkReport {
             options,
             mac_address: link.mac_address().map(|address| Pairs(address, b':').to_string()),
             mtu: link.mtu.map(|mtu| mtu.to_string()),
-            addresses,
+            addresses: link.addresses(),
             routes: link.routes.iter().map(route).collect(),
         }
     }

@@ -261,7 +261,8 @@ impl Render<'_, '_> {
         let mac_address = link.cloned_mac_address;
         let ip = |address, method| Karg::Ip { address, device: device.clone(), method, mtu, mac_address };
         if !link.has_addresses() {
-            let is_stated = link.without_addresses && self.config.states_no_addresses();
+            let is_only = self.config.states_no_addresses();
+            let is_stated = link.without_addresses && !self.config.carries_vlans(index);
             let structural = !matches!(link.kind, LinkKind::Nic(_)) && !self.config.carries_vlans(index);
             if self.program == Program::NetworkLegacy {
                 let because = "network-legacy sets it only on a link with an address";
@@ -271,10 +272,13 @@ impl Render<'_, '_> {
                 if let Some(mac_address) = mac_address {
                     self.ignore(&link.path, mac_address, because);
                 }
-                if is_stated {
+                if is_stated && is_only {
                     self.ignore(&link.path, &link.id, "network-legacy cannot express a link without addresses");
                 }
+            } else if is_stated && !is_only && !link.asks() && device == Device::Any {
+                self.report_quiet_pattern(link);
             } else if structural || is_stated || mtu.is_some() || mac_address.is_some() {
+                // Without a profile NetworkManager would use DHCP on a NIC, at the latest in the real root.
                 kargs.push(ip(None, Method::Off));
             }
             return;
@@ -302,6 +306,15 @@ impl Render<'_, '_> {
                 expected,
             ));
         }
+    }
+
+    /// Reports a NIC without addresses that is identified by a pattern, beside other links: arguments cannot exclude a NIC.
+    fn report_quiet_pattern(&mut self, link: &Link) {
+        // An argument for every NIC would also configure this NIC.
+        let is_pattern = |link: &&Link| matches!(link.kind, LinkKind::Nic(Nic::Pattern { .. }));
+        self.any_differ |= self.config.links().iter().filter(is_pattern).any(Link::asks);
+        let because = "kernel arguments cannot keep a NIC without addresses that is identified only by a pattern";
+        self.ignore(&link.path, &link.id, because);
     }
 
     /// Warns about the settings that a bond member or bridge port loses. A profile of its own would remove the
@@ -434,9 +447,8 @@ impl Render<'_, '_> {
             }
             return;
         }
-        // Where IPv4 uses DHCP, NetworkManager also accepts IPv6 router advertisements.
         let has_ipv4 = self.addressable().any(|link| link.ipv4.is_used());
-        let has_ipv6 = self.addressable().any(|link| link.ipv6.is_used() || link.ipv4.dhcp);
+        let has_ipv6 = self.addressable().any(takes_ipv6_servers);
         let is_far = |server: &&Located<IpAddr>| if server.value.is_ipv4() { !has_ipv4 } else { !has_ipv6 };
         for server in nameservers.into_iter().filter(is_far) {
             let expected = "one of a family in which a NIC has an address";
@@ -476,6 +488,13 @@ impl Render<'_, '_> {
             (Program::NetworkLegacy, accepts) => accepts == Some(false),
             (_, None) => false,
         };
+        let has_link_local = match self.program {
+            Program::NetworkManager => link.ipv6.is_used() || link.ipv4.dhcp,
+            Program::NetworkLegacy => link.has_addresses(),
+        };
+        if link.ipv6.link_local == Some(false) && has_link_local {
+            self.ignore(&format!("{}.link-local", link.path), "[]", CANNOT_EXPRESS);
+        }
         if let Some(accepts) = link.ipv6.accept_ra.filter(|_| cannot) {
             self.ignore(&format!("{}.accept-ra", link.path), accepts, CANNOT_EXPRESS);
         }
@@ -511,10 +530,9 @@ impl Render<'_, '_> {
         self.diagnostics.push(Diagnostic::ignored(path, value, because));
     }
 
-    /// Reports whether any link has a static or dynamic address. Without addresses there is no profile, and a name
-    /// server needs a profile.
+    /// Reports whether any link has a static or dynamic address. Without such an address no profile takes name servers.
     fn has_addresses(&self) -> bool {
-        self.addressable().any(Link::has_addresses)
+        self.addressable().any(|link| link.ipv4.is_used() || takes_ipv6_servers(link))
     }
 
     /// Links that can have addresses: not bond members, not bridge ports, and not links that no argument can make.
@@ -529,6 +547,12 @@ impl Render<'_, '_> {
     }
 }
 
+/// Reports whether NetworkManager uses IPv6 name servers of the arguments on the link. A link-local address is not enough.
+/// Where IPv4 uses DHCP, NetworkManager also accepts IPv6 router advertisements.
+fn takes_ipv6_servers(link: &Link) -> bool {
+    link.ipv6.dynamic.is_some() || !link.ipv6.addresses.is_empty() || link.ipv4.dhcp
+}
+
 // === impl Methods ===
 
 impl Methods {
@@ -540,6 +564,9 @@ impl Methods {
         let static4 = !link.ipv4.addresses.is_empty();
         let static6 = !link.ipv6.addresses.is_empty();
         let dhcp4 = link.ipv4.dhcp;
+        // Every other use of IPv6, and DHCPv4 in NetworkManager, brings a link-local address. In network-legacy the
+        // kernel sets the address on each NIC that is up.
+        let has_link_local = link.ipv6.link_local == Some(true) && (program == Program::NetworkManager || !static4);
         // NetworkManager treats `dhcp6` and `auto6` alike: the router advertisement selects the method.
         let dynamic6 = link.ipv6.dynamic.map(|dynamic| match dynamic {
             Ipv6Dynamic::StatefulDhcp => Method::Dhcp6,
@@ -548,6 +575,10 @@ impl Methods {
         let each = |method| Self { ipv4: method, ipv6: method, alone: None };
         let alone = |method| Self { alone: Some(method), ..each(Method::None) };
         match (static4, dhcp4, static6, dynamic6) {
+            (_, false, false, None) if has_link_local => alone(match program {
+                Program::NetworkManager => Method::Link6,
+                Program::NetworkLegacy => Method::LegacyLink6,
+            }),
             (_, false, _, None) => each(Method::None),
             (false, true, false, None) => alone(Method::Dhcp),
             (false, false, false, Some(dynamic)) => alone(dynamic),

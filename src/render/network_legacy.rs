@@ -72,6 +72,9 @@ fn keep_one_address(link: &mut Link, gateways: [Option<IpAddr>; 2], diagnostics:
         ipv6.dynamic = None;
         lost.push(dynamic.to_string());
     }
+    if keeps_ipv4 {
+        ipv6.link_local = ipv6.link_local.filter(|has_address| !has_address);
+    }
     ipv4.addresses.retain(|address| Some(IpNetwork::V4(*address)) == kept);
     ipv4.addresses.truncate(1);
     ipv6.addresses.retain(|address| Some(IpNetwork::V6(*address)) == kept);

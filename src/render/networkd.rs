@@ -316,6 +316,25 @@ impl Render<'_, '_> {
     }
 }
 
+/// Whether the link gets an IPv6 link-local address. As in netplan and cloud-init, a link with IPv4 addresses gets one,
+/// too, unless the document excludes it. Exception: a bridge without ports has no carrier, and so no such address.
+fn has_link_local(link: &Link) -> bool {
+    let is_empty = matches!(&link.kind, LinkKind::Bridge { ports, .. } if ports.is_empty());
+    let by_default = link.ipv6.is_used() || link.ipv4.is_used() && !is_empty;
+    // Routers and DHCPv6 servers are reached through this address.
+    let is_needed = link.ipv6.dynamic.is_some() || link.ipv6.accept_ra == Some(true);
+    is_needed || link.ipv6.link_local.unwrap_or(by_default)
+}
+
+/// Whether the link accepts router advertisements. `None` for networkd's default, which netplan and cloud-init also leave
+/// to a link with IPv4 addresses alone. A link with static IPv6 addresses accepts them only if the document states it, as
+/// in NetworkManager.
+fn accepts_ra(link: &Link) -> Option<bool> {
+    let ipv6 = &link.ipv6;
+    let is_default = has_link_local(link) && ipv6.addresses.is_empty() && ipv6.dynamic.is_none();
+    ipv6.accept_ra.or_else(|| (!is_default).then_some(ipv6.dynamic.is_some()))
+}
+
 /// Writes the addresses of the link and the dynamic methods.
 fn families(link: &Link, text: &mut Text) {
     let (ipv4, ipv6) = (&link.ipv4, &link.ipv6);
@@ -335,8 +354,8 @@ fn families(link: &Link, text: &mut Text) {
         text.line("KeepConfiguration", &"dhcp-on-stop");
     }
     // networkd waits up to two seconds for the link-local address before it reports the link as configured.
-    text.line("LinkLocalAddressing", if ipv6.is_used() { &"ipv6" } else { &"no" });
-    text.line("IPv6AcceptRA", yes_no(ipv6.accept_ra.unwrap_or(ipv6.dynamic.is_some())));
+    text.line("LinkLocalAddressing", if has_link_local(link) { &"ipv6" } else { &"no" });
+    text.switch("IPv6AcceptRA", accepts_ra(link));
     ipv4.addresses.iter().for_each(|address| text.line("Address", address));
     ipv6.addresses.iter().for_each(|address| text.line("Address", address));
 }
@@ -414,7 +433,7 @@ fn dhcp(link: &Link, text: &mut Text, diagnostics: &mut Diagnostics) {
             diagnostics.push(Diagnostic::ignored(path, true, because));
         }
     }
-    if ipv6.accept_ra.unwrap_or(ipv6.dynamic.is_some()) {
+    if accepts_ra(link) != Some(false) {
         text.section("IPv6AcceptRA");
         if matches!(ipv6.dynamic, None | Some(Ipv6Dynamic::Slaac)) {
             text.line("DHCPv6Client", &"no");

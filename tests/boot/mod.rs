@@ -593,6 +593,23 @@ fn the_units_of_the_real_root_run_and_the_network_stays() {
     assert_eq!((first.plan()["outcome"].as_str(), second.part("plan")), (Some("configured"), ""));
 }
 
+/// Without a profile NetworkManager uses DHCP on each NIC of the real root ("Wired connection 1"). Both NICs have a DHCP
+/// server.
+#[test]
+fn a_nic_without_a_network_stays_without_addresses_in_the_real_root() {
+    let directory = tempfile::tempdir_in(machine::images()).unwrap();
+    let disk = machine::debian(directory.path());
+    let mut document: serde_json::Value = serde_json::from_str(&document("static-ipv4")).unwrap();
+    let quiet = serde_json::json!({"id": "quiet", "type": "phy", "ethernet_mac_address": machine::MACS[1]});
+    document["links"].as_array_mut().unwrap().push(quiet);
+    let machine = VirtualMachine::new(Image::Ignition).nics(2).network(Network::Dhcp).root(&disk);
+    let report = machine.drive(Bus::SataCdrom, &iso("config-2", OWN, &document.to_string())).boot();
+    let line = "ip=192.168.1.100::192.168.1.1:24::[52:54:00:12:34:56]:none ip=[52:54:00:12:34:57]:off \
+                nameserver=8.8.8.8 nameserver=8.8.4.4";
+    assert_eq!(report.plan()["arguments"], serde_json::json!(line.split(' ').collect::<Vec<_>>()));
+    assert_eq!(report.found().addresses, as_static_in_debian().addresses);
+}
+
 // === systemd-networkd ===
 
 /// Number of generated networks of each kind. These networks need more than the kernel of the host supports.

@@ -58,6 +58,34 @@ texts! {
         => unconfigured [];
     an_empty_list_configures_nothing: raw "network: {version: 1, config: }"
         => unconfigured [];
+    yaml_in_flow_style_begins_with_its_version: raw "# a comment\n{ version: 2, ethernets: {a: {dhcp4: true}}}"
+        => read [];
+    yaml_in_flow_style_begins_with_the_wrapper: raw "{\n  network: {version: 2, ethernets: {a: {dhcp4: true}}}\n}"
+        => read [];
+    another_first_key_without_quotes_is_broken_json: raw "{ethernets: {a: {dhcp4: true}}, version: 2}"
+        => refused [
+            r#"error line 1 column 2: not readable as JSON "key must be a string", expected JSON, since the document begins with a brace or a bracket"#
+        ];
+    a_first_key_that_lost_one_quote_is_broken_json: raw r#"{version": 2, "ethernets": {"a": {"dhcp4": true}}}"#
+        => refused [
+            r#"error line 1 column 2: not readable as JSON "key must be a string", expected JSON, since the document begins with a brace or a bracket"#
+        ];
+    every_word_for_a_boolean: v2 "ethernets: {a: {dhcp4: y}, b: {dhcp4: Y, dhcp6: n}, c: {dhcp4: on, dhcp6: off}, d: {dhcp4: N}}"
+        => read [];
+    an_address_without_quotes_that_ends_with_a_colon: v2 "ethernets:\n  a:\n    addresses: ['2001:db8::5/64']\n    routes:\n      - to: default\n        via: 2001:db8:1::"
+        => refused [
+            r#"error line 7 column 25: address without quotes "2001:db8:1::", expected quotes around an address that ends with a colon"#
+        ];
+    an_address_in_a_list_without_quotes_that_ends_with_a_colon: v2 "ethernets:\n  a:\n    addresses:\n      - 2001:db8:1::\n"
+        => refused [
+            r#"error line 5 column 9: address without quotes "2001:db8:1::", expected quotes around an address that ends with a colon"#
+        ];
+    an_address_within_braces_without_quotes_that_ends_with_a_colon: v2 "ethernets: {a: {dhcp6: true, gateway6: fe80::}}"
+        => refused [
+            r#"error line 2 column 45: address without quotes "fe80::", expected quotes around an address that ends with a colon"#
+        ];
+    an_address_with_quotes_may_end_with_a_colon: v2 "ethernets: {a: {dhcp6: true, gateway6: 'fe80::'}}"
+        => read [];
     a_version_as_text_is_a_version: raw r#"{"version": "1", "config": [{"type": "physical", "name": "a", "subnets": [{"type": "dhcp"}]}]}"#
         => read [];
     a_missing_version: raw "ethernets: {a: {dhcp4: true}}"
@@ -221,7 +249,7 @@ texts! {
     a_gateway_and_a_name_server_with_the_address_of_the_machine: v2 "ethernets: {a: {addresses: [10.0.0.5/24], gateway4: 10.0.0.5, nameservers: {addresses: [8.8.8.8, 10.0.0.5]}}}"
         => refused [
             r#"error ethernets.a.gateway4: gateway with the machine's own address "10.0.0.5", expected the address of another machine"#,
-            r#"error ethernets.a.nameservers.addresses[1]: name server with the machine's own address "10.0.0.5", expected the address of another machine"#
+            r#"warning ethernets.a.nameservers.addresses[1]: name server with the machine's own address "10.0.0.5", expected the address of another machine"#
         ];
     link_local_gateways_of_version_2_need_nothing_else: v2 "ethernets: {a: {addresses: ['2001:db8::5/64'], gateway6: 'fe80::1'}, b: {dhcp6: true, routes: [{to: '2001:db8:1::/48', via: 'fe80::2'}]}}"
         => read [];
@@ -376,8 +404,12 @@ texts! {
         ];
     addresses_of_the_loopback_device: v2 "ethernets: {lo: {addresses: [127.0.0.1/8, 10.0.0.5/32], nameservers: {addresses: [x]}}, a: {dhcp4: true}}"
         => read [
-            r#"warning ethernets.lo: "lo" ignored, the kernel configures the loopback device"#,
+            r#"warning ethernets.lo: "10.0.0.5/32" ignored, the kernel configures the loopback device"#,
             r#"warning ethernets.lo.nameservers.addresses[0]: invalid nameserver "x", expected an IP address"#
+        ];
+    several_addresses_of_the_loopback_device: v2 "ethernets: {lo: {addresses: [10.0.200.2/32, 'fd00::1/128'], dhcp4: true}, a: {dhcp4: true}}"
+        => read [
+            r#"warning ethernets.lo: "10.0.200.2/32, fd00::1/128, dhcp4" ignored, the kernel configures the loopback device"#
         ];
     a_route_of_the_loopback_device: v2 "ethernets: {lo: {routes: [{to: 10.9.0.0/16}]}, a: {dhcp4: true}}"
         => read [
@@ -598,9 +630,13 @@ texts! {
             "error config[0].vlan_id: missing, expected 1 to 4094",
             "error config[0].vlan_link: missing, expected the name of a device"
         ];
+    a_subnet_that_is_not_started_at_boot: v1 "[{type: physical, name: a, subnets: [{type: dhcp, control: manual}]}, {type: physical, name: b, subnets: [{type: dhcp, control: auto}]}]"
+        => read [
+            r#"warning config[0].subnets[0].control: "manual" ignored, glowplug configures every device at boot"#
+        ];
     loopback_with_an_address: v1 "[{type: loopback, name: lo, subnets: [{type: loopback}, {type: static, address: 10.0.0.5/32}]}]"
         => unconfigured [
-            r#"warning config[0]: "lo" ignored, the kernel configures the loopback device"#
+            r#"warning config[0]: "10.0.0.5/32" ignored, the kernel configures the loopback device"#
         ];
     parameters_of_a_bond_in_version_1: v1 "[{type: bond, name: b, bond_interfaces: [a], params: {bond-mode: 1, bond_miimon: x, bond-primary: c, bond-speed: 5}}]"
         => read [

@@ -131,7 +131,7 @@ fn understand(text: &str) -> Result<Profiles, String> {
     for key in addressed {
         let profile = profiles.0.entry(key).or_default();
         for (family, is_ipv4) in [(&mut profile.ipv4, true), (&mut profile.ipv6, false)] {
-            if family.method != Method::Disabled {
+            if !matches!(family.method, Method::Disabled | Method::LinkLocal) {
                 family.dns = nameservers.iter().copied().filter(|server| server.is_ipv4() == is_ipv4).collect();
             }
             family.ignores_dns = takes_no_servers && family.method == Method::Auto;
@@ -152,6 +152,7 @@ fn ip(profile: &mut Profile, address: &str, gateway: &str, mask: &str, method: &
         }
         ("dhcp", "") => auto(&mut profile.ipv4),
         ("dhcp6" | "auto6", "") => auto(&mut profile.ipv6),
+        ("link6", "") => profile.ipv6.method = Method::LinkLocal,
         ("dhcp,dhcp6", "") => {
             auto(&mut profile.ipv4);
             auto(&mut profile.ipv6);

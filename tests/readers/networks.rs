@@ -43,8 +43,8 @@ pub(crate) fn meaning(config: &NetworkConfig) -> Option<Meaning> {
     let mut profiles = Profiles::default();
     for at in indices().filter(|at| is_made(config, *at)) {
         let is_needed = config.controller_of(at).is_some() || config.carries_vlans(at);
-        // If no link has other settings, the arguments state that a link has no addresses.
-        let is_stated = asking == 0 && config.link(at).without_addresses;
+        // Arguments that exclude a NIC cannot have a pattern.
+        let is_stated = config.link(at).without_addresses && (asking == 0 || !is_pattern(at));
         if is_needed || is_stated || asks(config.link(at)) {
             profiles.0.insert(key(config, at), profile(config, at, &defaults));
         }
@@ -59,7 +59,9 @@ pub(crate) fn meaning(config: &NetworkConfig) -> Option<Meaning> {
 fn asks_the_same(one: &Link, other: &Link) -> bool {
     let families = |link: &Link| {
         let (ipv4, ipv6) = (&link.ipv4, &link.ipv6);
-        (ipv4.dhcp, ipv4.addresses.clone(), ipv6.dynamic, ipv6.addresses.clone(), link.mtu, link.cloned_mac_address)
+        let has_link_local = ipv6.link_local == Some(true);
+        let dynamic = (ipv4.dhcp, ipv6.dynamic, has_link_local);
+        (dynamic, ipv4.addresses.clone(), ipv6.addresses.clone(), link.mtu, link.cloned_mac_address)
     };
     let routes = |link: &Link| {
         let route = |route: &Route| (route.destination(), route.gateway(), route.table);
@@ -138,7 +140,10 @@ fn profile(config: &NetworkConfig, at: LinkIndex, defaults: &[DefaultRoute]) -> 
         if family.method == Method::Disabled {
             continue;
         }
-        family.dns = servers.iter().copied().filter(|server| server.is_ipv4() == ipv4).collect();
+        // NetworkManager adds no name server to a profile with a link-local address alone.
+        if family.method != Method::LinkLocal {
+            family.dns = servers.iter().copied().filter(|server| server.is_ipv4() == ipv4).collect();
+        }
         let routes = link.routes.iter().filter(|route| is_expressible(link, route) && !route.is_default());
         let routes = routes.filter(|route| route.destination().is_ipv4() == ipv4);
         family.routes.extend(routes.map(|route| (cidr(route.destination()), route.gateway())));
@@ -185,6 +190,7 @@ fn set_families(profile: &mut Profile, link: &Link) {
     (ipv6.method, ipv6.required) = match (dynamic6, static6) {
         // No argument means DHCPv4 only.
         (false, false) if dynamic4 => (Method::Auto, false),
+        (false, false) if link.ipv6.link_local == Some(true) => (Method::LinkLocal, true),
         (false, false) => (Method::Disabled, false),
         (false, true) => (Method::Manual, true),
         (true, true) => (Method::Auto, true),

@@ -528,8 +528,9 @@ fn meaning(machine: &MachineNetwork) -> Profiles {
                     .iter()
                     .find(|bond| matches!(&bond.kind, Kind::Bond { ports, .. } if ports.contains(&link.id)))
                     .map(|bond| key(machine, &bond.id));
-                // The document configures nothing on this NIC.
-                if !has_networks && !carries && link.mtu.is_none() && profile.port_of.is_none() {
+                // A NIC without networks gets no address. Without a MAC address, the document does not identify it.
+                let is_unused = !has_networks && !carries && link.mtu.is_none() && profile.port_of.is_none();
+                if is_unused && mac_of(&machine.links, &link.id).is_none() {
                     continue;
                 }
             }

@@ -97,7 +97,7 @@ pub(crate) fn fitted(network: &NetworkConfig) -> NetworkConfig {
             // A bridge without ports may have a carrier for a moment, so whether it requests an address depends on timing.
             LinkKind::Bridge { ports, .. } if ports.is_empty() => {
                 link.ipv4.dhcp = false;
-                (link.ipv6.dynamic, link.ipv6.accept_ra) = (None, None);
+                (link.ipv6.dynamic, link.ipv6.accept_ra, link.ipv6.link_local) = (None, None, None);
             }
             // With STP a bridge has no carrier until its ports forward, after half a minute.
             LinkKind::Bridge { options, .. } => options.stp = None,
@@ -232,6 +232,9 @@ fn address(link: &mut Link, at: usize, random: &mut Random) {
     link.ipv4.dhcp = random.chance(1, 4);
     let dynamics = [Ipv6Dynamic::Slaac, Ipv6Dynamic::StatelessDhcp, Ipv6Dynamic::StatefulDhcp];
     link.ipv6.dynamic = random.chance(1, 3).then(|| *random.pick(&dynamics));
+    if random.chance(1, 5) {
+        link.ipv6.link_local = Some(random.chance(2, 3));
+    }
     if link.ipv6.is_used() && random.chance(1, 4) {
         link.ipv6.accept_ra = Some(random.chance(1, 2));
     }

@@ -15,6 +15,8 @@ struct Device {
     what: What,
     mtu: Option<u64>,
     accept_ra: Option<bool>,
+    /// Families with link-local addresses. Version 1 has no member for them.
+    link_local: Option<&'static [&'static str]>,
     /// DHCPv4, with the metric of its routes.
     dhcp4: Option<Option<u64>>,
     /// The type name of version 1, with the metric of the routes.
@@ -142,6 +144,7 @@ fn device(name: String, what: What) -> Device {
         what,
         mtu: None,
         accept_ra: None,
+        link_local: None,
         dhcp4: None,
         dynamic6: None,
         addresses: Vec::new(),
@@ -173,6 +176,9 @@ fn settings(device: &mut Device, index: u8, random: &mut Random) {
     }
     if random.chance(1, 8) {
         device.accept_ra = Some(random.chance(1, 2));
+    }
+    if random.chance(1, 6) {
+        device.link_local = Some(random.pick::<&[&str]>(&[&["ipv6"], &["ipv6"], &[], &["ipv4"]]));
     }
     for nth in 0..random.one_in(2, 1, 2) as u8 {
         let length = *random.pick(&[16, 20, 24, 24, 28, 32]);
@@ -605,6 +611,9 @@ fn device_2(device: &Device, random: &mut Random) -> (&'static str, String, Valu
     }
     if let Some(accept) = device.accept_ra {
         object["accept-ra"] = accept.into();
+    }
+    if let Some(families) = device.link_local {
+        object["link-local"] = families.to_vec().into();
     }
     if let Some(mtu) = device.mtu {
         object["mtu"] = number(mtu, random);

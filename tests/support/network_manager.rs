@@ -148,6 +148,7 @@ fn profile(connection: &Connection, names: &Names) -> Result<Profile, String> {
         match connection.get(&format!("{name}.method")) {
             Some("disabled") => family.method = Method::Disabled,
             Some("manual") => family.method = Method::Manual,
+            Some("link-local") => family.method = Method::LinkLocal,
             Some("auto") => family.method = Method::Auto,
             // A member or port has no addresses, so these sections are missing.
             None if port_of.is_some() => {}

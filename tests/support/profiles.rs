@@ -63,6 +63,7 @@ pub(crate) enum Method {
     #[default]
     Disabled,
     Manual,
+    LinkLocal,
     Auto,
 }
 
@@ -153,6 +154,7 @@ impl fmt::Display for Profile {
             let method = match family.method {
                 Method::Disabled => "disabled",
                 Method::Manual => "manual",
+                Method::LinkLocal => "link-local",
                 Method::Auto => "auto",
             };
             let required = if family.required { ", required" } else { "" };

@@ -320,11 +320,18 @@ impl Device {
         device.addresses.extend(link.ipv4.addresses.iter().map(ToString::to_string));
         device.addresses.extend(link.ipv6.addresses.iter().map(ToString::to_string));
         device.routes.clone_from(routes);
-        device.link_local = link.ipv6.is_used();
+        let ipv6 = &link.ipv6;
+        // A bridge without ports has no carrier.
+        let is_empty = matches!(&link.kind, LinkKind::Bridge { ports, .. } if ports.is_empty());
+        let by_default = ipv6.is_used() || link.ipv4.is_used() && !is_empty;
+        let is_needed = ipv6.dynamic.is_some() || ipv6.accept_ra == Some(true);
+        device.link_local = is_needed || ipv6.link_local.unwrap_or(by_default);
         if link.ipv4.dhcp {
             device.asks.insert("dhcp4");
         }
-        if link.ipv6.accept_ra.unwrap_or(link.ipv6.dynamic.is_some()) {
+        // A link with IPv4 addresses alone keeps networkd's default.
+        let is_default = device.link_local && ipv6.addresses.is_empty();
+        if ipv6.accept_ra.unwrap_or(ipv6.dynamic.is_some() || is_default) {
             device.asks.insert("ra");
         }
         if link.ipv6.dynamic == Some(Ipv6Dynamic::StatefulDhcp) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use glowplug::network::{LinkIndex, LinkKind, NetworkConfig, Nic};
+use glowplug::network::{Link, LinkIndex, LinkKind, NetworkConfig, Nic};
 use glowplug::render::Device;
 use ipnetwork::IpNetwork;
 
@@ -102,7 +102,7 @@ impl Ip {
     fn read(fields: &[String]) -> Self {
         let field = |at: usize| fields.get(at).map_or("", String::as_str);
         let rest = |at: usize| some(&fields.get(at..).unwrap_or_default().join(":"));
-        let is_long = !["off", "on", "dhcp", "dhcp6", "auto6", "dhcp,dhcp6"].contains(&field(1));
+        let is_long = !["off", "on", "dhcp", "dhcp6", "auto6", "link6", "dhcp,dhcp6"].contains(&field(1));
         if fields.len() == 1 {
             Self { method: field(0).to_owned(), ..Self::default() }
         } else if is_long {
@@ -219,7 +219,7 @@ pub(super) fn check(config: &NetworkConfig, devices: &[Device], text: &str, lega
             continue;
         }
         assert!(!own.is_empty(), "{device} in {text:?}");
-        let asks = |ip: &Ip| !matches!(ip.method.as_str(), "none" | "off");
+        let asks = |ip: &Ip| !matches!(ip.method.as_str(), "none" | "off" | "link6");
         let is_dynamic = link.ipv4.dhcp || link.ipv6.dynamic.is_some();
         let may_ask = own.iter().any(|ip| asks(ip));
         assert!(if legacy { is_dynamic || !may_ask } else { is_dynamic == may_ask }, "{device} in {text:?}");
@@ -235,8 +235,11 @@ pub(super) fn check(config: &NetworkConfig, devices: &[Device], text: &str, lega
     check_routes(config, devices, &line, text, legacy);
 
     let of_links = config.links().iter().flat_map(|link| &link.dns.nameservers);
+    // A link-local address alone takes no name server.
+    let takes_servers =
+        |link: &Link| link.ipv4.is_used() || link.ipv6.dynamic.is_some() || !link.ipv6.addresses.is_empty();
     let is_used =
-        links().any(|(at, link)| link.has_addresses() && config.controller_of(at).is_none() && made(config, at));
+        links().any(|(at, link)| takes_servers(link) && config.controller_of(at).is_none() && made(config, at));
     let mut meant = Vec::new();
     for server in config.dns.nameservers.iter().chain(of_links).filter(|_| is_used) {
         if !meant.contains(&server.value) {

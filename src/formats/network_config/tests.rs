@@ -115,8 +115,9 @@ fn lines_of(link: &Link) -> Vec<String> {
     let mut v4 = Vec::from_iter(dhcp.then(|| "dhcp".to_owned()));
     v4.extend(options_of(dhcp_overrides));
     v4.extend(addresses.iter().map(ToString::to_string));
-    let Ipv6Config { dynamic, accept_ra, dhcp_overrides, addresses } = ipv6;
+    let Ipv6Config { dynamic, link_local, accept_ra, dhcp_overrides, addresses } = ipv6;
     let mut v6 = Vec::from_iter(dynamic.map(|dynamic| dynamic.to_string()));
+    v6.extend(given("link-local", *link_local));
     v6.extend(given("ra", *accept_ra));
     v6.extend(options_of(dhcp_overrides));
     v6.extend(addresses.iter().map(ToString::to_string));

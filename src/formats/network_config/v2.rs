@@ -297,6 +297,19 @@ impl Converter<'_, '_> {
         }
     }
 
+    /// Whether the list of families with link-local addresses contains IPv6. `None` without such a list.
+    fn link_local(&mut self, object: &Object, path: &FieldPath<'_>) -> Option<bool> {
+        let is_empty = matches!(object.get("link-local"), Some(Value::Array(list)) if list.is_empty());
+        let families = self.reader.words(object, (path, "link-local"), Severity::Warning);
+        let list = path.field("link-local");
+        let has = |wanted: &str| families.iter().any(|family| family.text() == wanted);
+        for (index, family) in families.iter().enumerate().filter(|(_, family)| family.text() != "ipv6") {
+            let because = "only IPv6 link-local addresses are supported";
+            self.diagnostics().push(Diagnostic::ignored(list.index(index), family, because));
+        }
+        (is_empty || has("ipv6") || has("ipv4")).then(|| has("ipv6"))
+    }
+
     /// Reads a static address. netplan permits options on an address; they are reported and ignored.
     fn address(&mut self, value: &Value, path: &FieldPath<'_>) -> Option<IpNetwork> {
         let written = match value {
@@ -336,7 +349,9 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
             convert::add_address(link, address);
         }
     }
-    link.without_addresses = [state("dhcp4"), state("dhcp6")].contains(&Some(false)) && !link.has_addresses();
+    link.ipv6.link_local = converter.link_local(object, path);
+    let states_none = [state("dhcp4"), state("dhcp6"), link.ipv6.link_local].contains(&Some(false));
+    link.without_addresses = states_none && !link.has_addresses();
     // An invalid `dhcp4` or `dhcp6` is only a warning if the device has another address.
     let severity = if link.has_addresses() { Severity::Warning } else { Severity::Error };
     for name in ["dhcp4", "dhcp6"] {
@@ -348,13 +363,6 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
             converter.diagnostics().push(ignored);
         }
     }
-    let families = converter.reader.words(object, (path, "link-local"), Severity::Warning);
-    let list = path.field("link-local");
-    for (index, family) in families.iter().enumerate().filter(|(_, family)| family.text() != "ipv6") {
-        let because = "only IPv6 link-local addresses are supported";
-        converter.diagnostics().push(Diagnostic::ignored(list.index(index), family, because));
-    }
-
     let mut routes = Vec::new();
     for (name, family) in [("gateway4", Family::Ipv4), ("gateway6", Family::Ipv6)] {
         let written = entry.scalar(name);

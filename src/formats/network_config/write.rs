@@ -362,6 +362,9 @@ fn spell_settings(link: &Link, device: &mut Object) {
     if ipv6.dynamic == Some(Ipv6Dynamic::StatefulDhcp) {
         device.insert("dhcp6", Value::Bool(true));
     }
+    if let Some(has_address) = ipv6.link_local {
+        device.insert("link-local", if has_address { texts(&["ipv6"]) } else { Value::Array(Vec::new()) });
+    }
     if let Some(accepts) = ipv6.accept_ra {
         device.insert("accept-ra", Value::Bool(accepts));
     }

@@ -43,6 +43,8 @@ struct Converter<'d, 'f> {
     mtus: Vec<Option<Mtu>>,
     /// For each entry of `links`, the index of its link in the model. `None` if nothing needs the link.
     model: Vec<Option<LinkIndex>>,
+    /// Number of the links of the model that the machine needs. The NICs that get no address follow these links.
+    needed: usize,
     /// For each link of the model, the index of its entry in `links`.
     origin: Vec<usize>,
     /// The links of the model. A NIC as a placeholder replaces an invalid entry.
@@ -66,6 +68,7 @@ impl NetworkData {
             kinds: Vec::new(),
             mtus: Vec::new(),
             model: Vec::new(),
+            needed: 0,
             origin: Vec::new(),
             links: Vec::new(),
             bond_of: Vec::new(),

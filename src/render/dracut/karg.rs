@@ -91,6 +91,10 @@ pub enum Method {
     Dhcp6,
     /// Router advertisements are required.
     Auto6,
+    /// An IPv6 link-local address is required, and no other IPv6 address is set.
+    Link6,
+    /// The same in the form that network-legacy recognises.
+    LegacyLink6,
     /// Both families are dynamic, and at least one must succeed.
     DhcpDhcp6,
     /// DHCPv6 only if no server answers to DHCPv4. The argument is the same string as for `DhcpDhcp6`, and
@@ -134,8 +138,10 @@ impl fmt::Display for Karg {
                         let (ip, gateway) = (Bracketed(address.ip()), OrNothing(gateway.map(Bracketed)));
                         write!(f, "ip={ip}::{gateway}:{}::{device}:{method}", address.prefix())?;
                     }
-                    // network-legacy accepts a list of methods only in the long form.
-                    None if *method == Method::DhcpElseDhcp6 => write!(f, "ip=:::::{device}:{method}")?,
+                    // network-legacy accepts these methods only in the long form.
+                    None if matches!(method, Method::DhcpElseDhcp6 | Method::LegacyLink6) => {
+                        write!(f, "ip=:::::{device}:{method}")?
+                    }
                     None if *device == Device::Any && mtu.is_none() && mac_address.is_none() => {
                         return write!(f, "ip={method}");
                     }
@@ -197,6 +203,7 @@ impl fmt::Display for Method {
             Self::Dhcp => "dhcp",
             Self::Dhcp6 => "dhcp6",
             Self::Auto6 => "auto6",
+            Self::Link6 | Self::LegacyLink6 => "link6",
             Self::DhcpDhcp6 | Self::DhcpElseDhcp6 => "dhcp,dhcp6",
         })
     }

@@ -89,6 +89,16 @@ impl Link {
         self
     }
 
+    fn link_local(mut self, has_address: bool) -> Self {
+        self.ipv6.link_local = Some(has_address);
+        self
+    }
+
+    fn quiet(mut self) -> Self {
+        self.without_addresses = true;
+        self
+    }
+
     fn via(self, destination: &str, gateway: &str) -> Self {
         self.metric(destination, gateway, None)
     }
@@ -246,6 +256,54 @@ renders! {
     both_static_and_both_dynamic:
         [nic(1).v4("10.0.0.5/24").v6("2001:db8::5/64").dhcp().dynamic(Ipv6Dynamic::StatefulDhcp)]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:dhcp ip=[2001:db8::5]:::64::[52:54:00:12:34:01]:dhcp6", 1;
+}
+
+// Link-local addresses, and NICs that must stay without addresses beside configured NICs.
+renders! {
+    a_link_local_address_alone: [nic_by_name("enp2s0").link_local(true)] => "ip=enp2s0:link6";
+    a_static_ipv4_address_and_a_link_local_address: [nic(1).v4("10.0.0.5/24").mtu(1400).link_local(true)]
+        => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none:1400 ip=[52:54:00:12:34:01]:link6:1400";
+    a_route_through_a_link_local_address: [nic(1).link_local(true).via("2001:db8::/32", "fe80::1")]
+        => "ip=[52:54:00:12:34:01]:link6 rd.route=[2001:db8::/32]:[fe80::1]:[52:54:00:12:34:01]";
+    a_link_local_address_comes_with_dhcp: [nic(1).dhcp().link_local(true)] => "ip=[52:54:00:12:34:01]:dhcp";
+    a_link_local_address_comes_with_every_ipv6_address: [nic(1).v6("2001:db8::5/64").link_local(true)]
+        => "ip=[2001:db8::5]:::64::[52:54:00:12:34:01]:none";
+    no_link_local_address_beside_static_ipv4: [nic(1).v4("10.0.0.5/24").link_local(false)]
+        => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none";
+    no_link_local_address_cannot_be_expressed_with_dhcp: [nic(1).dhcp().link_local(false)]
+        => "ip=[52:54:00:12:34:01]:dhcp", 1;
+    no_link_local_address_cannot_be_expressed_with_ipv6: [nic(1).v6("2001:db8::5/64").link_local(false)]
+        => "ip=[2001:db8::5]:::64::[52:54:00:12:34:01]:none", 1;
+    quiet_nics_beside_a_configured_one: [nic(1).dhcp(), nic(2).quiet(), nic_by_name("enp2s0").quiet()]
+        => "ip=[52:54:00:12:34:01]:dhcp ip=[52:54:00:12:34:02]:off ip=enp2s0:off";
+    the_parent_of_a_vlan_needs_no_word_of_its_own: [nic_by_name("enp2s0").quiet(), vlan(0, 5, None).dhcp()]
+        => "vlan=enp2s0.5:enp2s0 ip=enp2s0.5:dhcp";
+    a_port_needs_no_word_of_its_own: [nic_by_name("enp2s0").quiet(), bridge("br0", &[0]).dhcp()]
+        => "bridge=br0:enp2s0 ip=br0:dhcp";
+    a_quiet_pattern_beside_a_configured_nic: [nic(1).dhcp(), nic_by_pattern("en*").quiet()]
+        => "ip=[52:54:00:12:34:01]:dhcp", 1;
+}
+
+renders_for! { network_legacy::render,
+    network_legacy_a_link_local_address_alone: [nic(1).link_local(true)] => "ip=:::::[52:54:00:12:34:01]:link6";
+    network_legacy_a_link_local_address_comes_with_a_static_address: [nic(1).v4("10.0.0.5/24").link_local(true)]
+        => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none";
+    network_legacy_cannot_express_no_link_local_address: [nic(1).v4("10.0.0.5/24").link_local(false)]
+        => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none", 1;
+    network_legacy_leaves_a_quiet_nic_alone: [nic(1).dhcp(), nic(2).quiet()] => "ip=[52:54:00:12:34:01]:dhcp";
+}
+
+#[test]
+fn a_quiet_pattern_beside_another_pattern_is_an_error() {
+    let because = "kernel arguments cannot keep a NIC without addresses that is identified only by a pattern";
+    let expected = "a MAC address or a name: with several links no kernel argument can select this NIC";
+    assert_eq!(
+        messages(render, vec![nic_by_pattern("en*").dhcp(), nic_by_pattern("eth*").quiet()]),
+        [
+            format!("Warning links[0]: \"id\" ignored, {because}"),
+            format!("Error links[0]: NIC identified only by a pattern \"en*\", expected {expected}"),
+        ]
+    );
 }
 
 // Names of links and of the links above them.

@@ -53,8 +53,8 @@ fn not_given(name: &str) -> String {
 fn a_static_nic_is_matched_by_its_mac_address() {
     let (files, diagnostics) = rendered(vec![with_ipv4(nic(1), "10.0.0.5/24", Some("10.0.0.1"))]);
     let text = "[Match]\nMACAddress=52:54:00:12:34:01\nKind=!bond bridge vlan\n\n\
-                [Network]\nLinkLocalAddressing=no\nIPv6AcceptRA=no\nAddress=10.0.0.5/24\n\n\
-                [Route]\nDestination=0.0.0.0/0\nGateway=10.0.0.1\n";
+                [Network]\nLinkLocalAddressing=ipv6\nAddress=10.0.0.5/24\n\n\
+                [Route]\nDestination=0.0.0.0/0\nGateway=10.0.0.1\n\n[IPv6AcceptRA]\nDHCPv6Client=no\n";
     assert_eq!(files, [file("50-glowplug-0000-52-54-00-12-34-01.network", text)]);
     assert_eq!(diagnostics, Vec::<String>::new());
 }
@@ -177,7 +177,7 @@ fn a_route_of_a_family_without_an_address_is_ignored_with_a_warning() {
         .push(Route::new("::/0".parse().unwrap(), "fe80::1".parse().ok(), None).unwrap().at("routes[0]".to_owned()));
     let (files, diagnostics) = rendered(vec![nic]);
     let text = "[Match]\nMACAddress=52:54:00:12:34:01\nKind=!bond bridge vlan\n\n\
-                [Network]\nLinkLocalAddressing=no\nIPv6AcceptRA=no\nAddress=10.0.0.5/24\n";
+                [Network]\nLinkLocalAddressing=ipv6\nAddress=10.0.0.5/24\n\n[IPv6AcceptRA]\nDHCPv6Client=no\n";
     assert_eq!(files, [file("50-glowplug-0000-52-54-00-12-34-01.network", text)]);
     assert_eq!(diagnostics, [r#"routes[0]: "::/0" ignored, its link has no address of its family"#]);
 }
@@ -208,4 +208,33 @@ fn options_that_networkd_does_not_support_are_ignored_with_a_warning() {
         diagnostics,
         [ignored("arp_validate", "filter"), ignored("peer_notif_delay", "100"), ignored("use_carrier", "0")]
     );
+}
+
+#[test]
+fn the_link_local_address_and_the_routers_are_as_in_the_document() {
+    let network = |change: fn(&mut Link)| {
+        let mut link = nic(1);
+        change(&mut link);
+        let (files, diagnostics) = rendered(vec![link]);
+        assert_eq!(diagnostics, Vec::<String>::new());
+        files[0].1.split_once("bridge vlan\n\n").unwrap().1.to_owned()
+    };
+    assert_eq!(
+        network(|link| link.ipv6.link_local = Some(true)),
+        "[Network]\nLinkLocalAddressing=ipv6\n\n[IPv6AcceptRA]\nDHCPv6Client=no\n"
+    );
+    assert_eq!(
+        network(|link| (link.ipv6.link_local, link.ipv6.accept_ra) = (Some(true), Some(false))),
+        "[Network]\nLinkLocalAddressing=ipv6\nIPv6AcceptRA=no\n"
+    );
+    assert_eq!(
+        network(|link| (link.ipv6.link_local, link.ipv4.dhcp) = (Some(false), true)),
+        "[Network]\nDHCP=ipv4\nKeepConfiguration=dhcp-on-stop\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n\n\
+         [DHCPv4]\nClientIdentifier=mac\nUseMTU=yes\n"
+    );
+    let without_routers = |link: &mut Link| {
+        link.ipv4.addresses.push("10.0.0.5/24".parse().unwrap());
+        link.ipv6.accept_ra = Some(false);
+    };
+    assert_eq!(network(without_routers), "[Network]\nLinkLocalAddressing=ipv6\nIPv6AcceptRA=no\nAddress=10.0.0.5/24\n");
 }

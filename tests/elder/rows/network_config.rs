@@ -296,7 +296,7 @@ fn address_options(document: &mut Value) {
 fn text_switches(document: &mut Value) {
     each_device(document, |_, _, device| {
         for name in ["dhcp4", "dhcp6"] {
-            if text(device, name).is_some_and(|word| ["false", "no", "off"].contains(&word)) {
+            if text(device, name).is_some_and(|word| ["false", "no", "n", "off"].contains(&word)) {
                 device[name] = false.into();
             }
         }
@@ -654,8 +654,23 @@ fn accept_ra(_: &Value, meaning: &mut Value) {
     }
 }
 
-fn unreachable_routes(_: &Value, meaning: &mut Value) {
+fn unreachable_routes(document: &Value, meaning: &mut Value) {
+    let before = meaning.clone();
     links(meaning).for_each(|(_, link)| without_unreachable_routes(link));
+    // cloud-init's meaning has no link-local addresses. A link that gets one keeps its IPv6 routes.
+    for (_, key, _) in devices(document).filter(|(.., device)| words(device.get("link-local")).contains(&"ipv6".into()))
+    {
+        let mut before = before.clone();
+        let Some(all) = link(document, &mut before, key).and_then(|link| link["routes"].as_array().cloned()) else {
+            continue;
+        };
+        if let Some(link) = link(document, meaning, key)
+            && let Some(kept) = link["routes"].as_array().cloned()
+        {
+            let ipv6 = all.into_iter().filter(|route| route.as_str().is_some_and(|route| route.contains(':')));
+            link["routes"] = sorted(kept.into_iter().chain(ipv6).collect());
+        }
+    }
 }
 
 fn vlan_mtus(_: &Value, meaning: &mut Value) {

@@ -34,8 +34,8 @@ impl<'d> Converter<'d, '_> {
         }
     }
 
-    /// Chooses the links that the machine needs: links that a network refers to, links with settings of their own, and
-    /// the links that a needed link consists of.
+    /// Chooses the links that the machine needs: links that a network refers to, links with settings of their own, the
+    /// links that a needed link consists of, and the NICs that get no address.
     pub(super) fn choose_links(&mut self) {
         let document = self.document;
         let mut wanted = vec![false; document.links.len()];
@@ -82,6 +82,22 @@ impl<'d> Converter<'d, '_> {
             }
             self.model.push(path);
         }
+        // The NICs without a network come last. A network program may use DHCP on a NIC that it does not know. The schema
+        // requires a MAC address. An entry with a mistake is not chosen, and neither is a second entry of a chosen NIC.
+        self.needed = self.origin.len();
+        for (index, link) in document.links.iter().enumerate() {
+            let next = LinkIndex(self.origin.len());
+            let has_mac_address = given(link.ethernet_mac_address.as_ref()).is_some();
+            if !wanted[index]
+                && self.kinds[index] == Kind::Nic
+                && has_mac_address
+                && own_name(link).is_none_or(|name| name.text().parse::<InterfaceName>().is_ok())
+                && nic_key(link).is_some_and(|key| *nics.entry(key).or_insert(next) == next)
+            {
+                self.model[index] = Some(next);
+                self.origin.push(index);
+            }
+        }
     }
 
     pub(super) fn make_links(&mut self) {
@@ -115,7 +131,7 @@ impl<'d> Converter<'d, '_> {
             // checked, too.
             let kind = kind.unwrap_or(LinkKind::Nic(Nic::MacAddress { mac_address: MacAddr::zero(), name: None }));
             let (mtu, cloned_mac_address) = (self.mtus[index], self.cloned_mac_address(index, link));
-            let without_addresses = document.networks.is_empty();
+            let without_addresses = document.networks.is_empty() || at >= self.needed;
             let link = network::Link::new(id, path, kind);
             self.links.push(network::Link { mtu, cloned_mac_address, without_addresses, ..link });
         }
@@ -139,7 +155,9 @@ impl<'d> Converter<'d, '_> {
 
     fn nic(&mut self, index: usize, link: &Link, carries_vlans: bool) -> Reported<LinkKind> {
         let path = LINKS.index(index);
-        if !link.kind.as_ref().is_some_and(|kind| NICS.contains(&kind.text().as_ref())) {
+        let is_known = link.kind.as_ref().is_some_and(|kind| NICS.contains(&kind.text().as_ref()));
+        // The type of a NIC without a network has no effect.
+        if !is_known && self.model[index].is_some_and(|at| at.0 < self.needed) {
             let expected = "phy, bond, vlan or another word of the schema";
             let (severity, path) = (Severity::Warning, path.field("type"));
             convert::unknown(self.diagnostics, severity, path, "unknown link type", link.kind.as_ref(), expected);
