@@ -18,6 +18,9 @@ pub struct ConfigDrive {
     /// Document about the network. If this document cannot be read, only the network is lost: the metadata is still
     /// used.
     pub network: Result<Option<Document>, ReadError>,
+    /// Path of a network document that is not read, because the drive has another layout. Searched only if the layout of
+    /// the drive has no network document.
+    pub other_network: Option<String>,
 }
 
 /// Layout of the files of a config drive.
@@ -68,18 +71,19 @@ impl ConfigDrive {
         {
             let latest_only = versions == ["latest"] && files.list("ec2")?.is_none();
             let document = |name| read(files, format!("openstack/{version}/{name}"));
-            return Ok(Some(Self {
-                layout: Layout::OpenStack { latest_only },
-                meta_data: document("meta_data.json"),
-                network: document("network_data.json"),
-            }));
+            let (meta_data, network) = (document("meta_data.json"), document("network_data.json"));
+            let of_versions = versions.iter().map(|version| format!("openstack/{version}/network_data.json"));
+            let mut others = of_versions.chain(["network-config".to_owned()]);
+            let is_there = |path: &String| matches!(read(files, path.clone()), Ok(Some(_)));
+            let other_network = if matches!(network, Ok(None)) { others.find(is_there) } else { None };
+            return Ok(Some(Self { layout: Layout::OpenStack { latest_only }, meta_data, network, other_network }));
         }
         let meta_data = read(files, "meta-data".to_owned());
         let network = read(files, "network-config".to_owned());
         if matches!((&meta_data, &network), (Ok(None), Ok(None))) {
             return Ok(None);
         }
-        Ok(Some(Self { layout: Layout::NoCloud, meta_data, network }))
+        Ok(Some(Self { layout: Layout::NoCloud, meta_data, network, other_network: None }))
     }
 }
 

@@ -98,6 +98,26 @@ impl MetaData {
     }
 }
 
+/// Reports a network that the metadata document at this path has, and that is not read: NoCloud's `network-interfaces`,
+/// and the file that OpenStack's `network_config` refers to. Both are in the format of ifupdown. `None` without such a
+/// network, and for a document that cannot be parsed.
+#[must_use]
+pub fn other_network(path: &str, document: &[u8]) -> Option<Diagnostic> {
+    let object = object(document, &mut Diagnostics::default())?;
+    let given = |object: &Object, name: &str| object.get(name).filter(|value| **value != Value::Null).cloned();
+    let reference = match object.get("network_config") {
+        Some(Value::Object(config)) => given(config, "content_path"),
+        _ => None,
+    };
+    let (member, value, expected) = match (reference, given(&object, "network-interfaces")) {
+        (Some(reference), _) => ("network_config.content_path", reference.to_string(), "network_data.json"),
+        (None, Some(interfaces)) => ("network-interfaces", interfaces.kind().to_owned(), "network-config"),
+        (None, None) => return None,
+    };
+    let path = format!("{path}: {member}");
+    Some(Diagnostic::warning(path, "network that is not read", value, &format!("the network in {expected}")))
+}
+
 /// Whether the string is a UUID, in lower or upper case.
 #[must_use]
 pub fn is_uuid(text: &str) -> bool {
@@ -361,6 +381,26 @@ mod tests {
             )
         );
         assert_eq!(nocloud("").0, MetaData::default());
+    }
+
+    #[test]
+    fn a_network_in_the_metadata_is_reported() {
+        let reported = |document: &str| other_network("meta", document.as_bytes()).map(|it| it.to_string());
+        assert_eq!(
+            reported(r#"{"network_config":{"name":"network_config","content_path":"/content/0000"}}"#).as_deref(),
+            Some(
+                r#"meta: network_config.content_path: network that is not read "/content/0000", expected the network in network_data.json"#
+            )
+        );
+        assert_eq!(
+            reported("instance-id: i-1\nnetwork-interfaces: |\n  iface eth0 inet dhcp\n").as_deref(),
+            Some(
+                r#"meta: network-interfaces: network that is not read "a string", expected the network in network-config"#
+            )
+        );
+        for document in ["", "{", r#"{"network_config":null,"network-interfaces":null}"#, r#"{"network_config":{}}"#] {
+            assert_eq!(reported(document), None, "{document}");
+        }
     }
 
     #[test]

@@ -71,6 +71,8 @@ struct Planner<'a> {
     meta_data: Option<MetaData>,
     /// The network and how the output identifies its links; `None` until the network has been rendered.
     network: Option<(NetworkConfig, Vec<Device>)>,
+    /// Networks of the drive, or of other drives, in places that are not read.
+    other_networks: Vec<Diagnostic>,
     log: &'a Logger,
     system: &'a dyn System,
 }
@@ -133,7 +135,8 @@ impl fmt::Display for Output {
 
 impl<'a> Planner<'a> {
     fn new(options: &Options, system: &'a dyn System, log: &'a Logger) -> Self {
-        Self { options: options.clone(), report: Report::default(), meta_data: None, network: None, log, system }
+        let (report, other_networks) = (Report::default(), Vec::new());
+        Self { options: options.clone(), report, meta_data: None, network: None, other_networks, log, system }
     }
 
     fn run(mut self) -> Plan {
@@ -154,7 +157,10 @@ impl<'a> Planner<'a> {
                 self.report.reason = reason;
                 Output::default()
             }
-            Err(Stop::Default(reason)) => self.use_default(reason),
+            Err(Stop::Default(reason)) => {
+                self.report_other_networks();
+                self.use_default(reason)
+            }
             Err(Stop::Refused(reason)) if self.options.on_error == OnError::Default => {
                 error!(self.log, "cannot use the drive's network"; "reason" => %reason);
                 self.use_default(format!("{reason}; the default is used as requested"))
@@ -190,6 +196,7 @@ impl<'a> Planner<'a> {
         let found = self.find(platform)?;
         self.report.drive = found.drive;
         self.meta_data = Some(found.meta_data);
+        self.other_networks = found.other_networks;
         let document = found.document.map_err(|e| Stop::Refused(Chain(&e).to_string()))?;
         let Some(document) = document else {
             return Err(Stop::Default("the drive has no network configuration".to_owned()));
@@ -397,6 +404,13 @@ impl<'a> Planner<'a> {
         };
         let dracut::Rendered { line, devices, .. } = render(network, diagnostics);
         (Output { line: Some(line).filter(|line| !line.is_empty()), files: Vec::new() }, devices)
+    }
+
+    /// Reports networks that are not read, on a machine that gets the default. They are errors if there is no default.
+    fn report_other_networks(&mut self) {
+        let severity = if self.options.default_value.is_err() { Severity::Error } else { Severity::Warning };
+        let others = std::mem::take(&mut self.other_networks).into_iter();
+        self.report.diagnostics.extend(others.map(|diagnostic| Diagnostic { severity, ..diagnostic }));
     }
 
     fn use_default(&mut self, reason: String) -> Output {

@@ -76,6 +76,8 @@ pub struct Found {
     pub waited: Duration,
     /// Why the search chose this drive.
     pub why: Why,
+    /// Other drives that may belong to this machine and have a network document.
+    pub others: Vec<PathBuf>,
 }
 
 /// Result of the last scan of each device, by the kernel's name of the device.
@@ -108,6 +110,20 @@ fn other_machines(seen: &Seen, own: String) -> Option<SearchError> {
     })?;
     let uuid = drive.meta_data.uuid.clone().unwrap_or_default();
     Some(SearchError::OtherMachine { device: device_path(name), uuid, own })
+}
+
+/// Lists the drives that may belong to this machine and have a network document.
+fn with_network(seen: &Seen) -> Vec<PathBuf> {
+    let mut drives = Vec::new();
+    for (name, device) in seen {
+        if let Device::Drive(drive) = device
+            && drive.why != Why::NothingBetter
+            && matches!(drive.network(), Ok(Some(_)))
+        {
+            drives.push(device_path(name));
+        }
+    }
+    drives
 }
 
 /// Lists the devices of the search, for messages.
@@ -346,7 +362,8 @@ impl Search<'_> {
         let name = (*name).clone();
         let Some(Device::Drive(drive)) = seen.remove(&name) else { return Ok(None) };
         let Candidate { volume, drive, meta_data, why, .. } = *drive;
-        let found = Found { device: device_path(&name), volume, drive, meta_data, waited, why };
+        let others = with_network(seen);
+        let found = Found { device: device_path(&name), volume, drive, meta_data, waited, why, others };
         self.explain(seen, Some(&found));
         info!(self.log, "found config drive"; "device" => %found.device.display(),
             "file_system" => %found.volume.file_system, "label" => &found.volume.label, "why" => %why,

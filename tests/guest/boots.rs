@@ -37,6 +37,51 @@ fn a_kubevirt_machine_gets_the_network_of_its_drive() {
     );
 }
 
+/// Runs with a drive that has these files, and returns the exit status, the outcome and the diagnostics of the report.
+fn run_with(files: &[(&str, &str)], arguments: &[&str]) -> (Option<i32>, String, serde_json::Value) {
+    let drive = files.iter().fold(FakeMachine::new(), |drive, (path, content)| drive.with(path, content));
+    let (machine, path) = (FakeMachine::kubevirt(), drive.path(""));
+    let code = machine.network_kargs(&[&["--config-drive", path.to_str().unwrap()], arguments].concat()).code;
+    let plan: serde_json::Value = serde_json::from_str(&machine.read("run/glowplug/plan.json").unwrap()).unwrap();
+    (code, recorded(&machine).0, plan["diagnostics"].clone())
+}
+
+#[test]
+fn a_network_in_another_place_of_the_drive_is_never_the_default_in_silence() {
+    let meta_data = r#"{"hostname":"vm","network_config":{"name":"network_config","content_path":"/content/0000"}}"#;
+    let of_files = [("openstack/latest/meta_data.json", meta_data), ("openstack/content/0000", "auto lo\n")];
+    let nocloud = [("meta-data", "instance-id: i-1\nnetwork-interfaces: |\n  iface eth0 inet dhcp\n")];
+    let both = [("openstack/latest/meta_data.json", "{}"), ("network-config", "version: 2\n")];
+    let cases = [
+        (
+            &of_files[..],
+            "openstack/latest/meta_data.json: network_config.content_path",
+            "/content/0000",
+            "the network in network_data.json",
+        ),
+        (&nocloud[..], "meta-data: network-interfaces", "a string", "the network in network-config"),
+        (&both[..], "network-config", "a file", "the network in the same directory as the metadata"),
+    ];
+    for (files, path, value, expected) in cases {
+        let diagnostic = |severity: &str| {
+            let problem = "network that is not read";
+            serde_json::json!([{"severity": severity, "path": path, "problem": problem, "value": value, "expected": expected}])
+        };
+        let with_default = run_with(files, &["--default-value", "ip=auto"]);
+        assert_eq!(with_default, (Some(0), "default".to_owned(), diagnostic("warning")));
+        let strict = run_with(files, &["--require-default"]);
+        assert_eq!(strict, (Some(1), "refused".to_owned(), diagnostic("error")));
+    }
+}
+
+#[test]
+fn a_network_in_another_place_does_not_matter_beside_the_network_of_the_drive() {
+    let meta_data = r#"{"network_config":{"content_path":"/content/0000"}}"#;
+    let network = r#"{"links":[{"id":"eno101","type":"phy"}],"networks":[{"link":"eno101","type":"ipv4_dhcp"}]}"#;
+    let files = [("openstack/latest/meta_data.json", meta_data), ("openstack/latest/network_data.json", network)];
+    assert_eq!(run_with(&files, &[]), (Some(0), "configured".to_owned(), serde_json::json!([])));
+}
+
 /// UUID of a machine that is not the drive's.
 const OTHER: &str = "11111111-2222-3333-4444-555555555555";
 
@@ -468,6 +513,48 @@ fn a_document_of_nics_without_addresses_is_never_the_default() {
         // network-legacy has no argument for "no address", and any other argument would start DHCP.
         assert_eq!(configured_by("network-legacy"), outcome(None, &[], "nothing-to-do"), "{document}");
     }
+}
+
+/// A profile for a name that no NIC has would delay the boot by 60 seconds.
+#[test]
+fn a_nic_without_addresses_and_without_a_mac_address_needs_a_name_that_exists() {
+    let document = "version: 2\nethernets: {enp1s0: {addresses: [10.0.0.5/24]}, enp2s0: {dhcp4: false}, \
+                    enp3s0: {match: {macaddress: '52:54:00:12:34:58'}, dhcp4: false}}\n";
+    let drive = drive(document);
+    let path = drive.path("");
+    let line = |machine: &FakeMachine, options: &[&str]| {
+        let run = machine.network_kargs(&[&["--config-drive", path.to_str().unwrap()], options].concat());
+        let plan: serde_json::Value = serde_json::from_str(&machine.read("run/glowplug/plan.json").unwrap()).unwrap();
+        (run.code, machine.fragment(), plan["diagnostics"].clone())
+    };
+    let (addresses, third) = ("ip=10.0.0.5:::24::enp1s0:none", "ip=[52:54:00:12:34:58]:off\n");
+    let machine = FakeMachine::kubevirt().with("sys/class/net/enp2s0/address", "52:54:00:12:34:57\n");
+    let all = format!("{addresses} ip=enp2s0:off {third}");
+    assert_eq!(line(&machine, &[]), (Some(0), Some(all), serde_json::json!([])));
+    let warning = serde_json::json!([{
+        "severity": "warning",
+        "path": "ethernets.enp2s0",
+        "problem": "absent NIC without addresses",
+        "value": "enp2s0",
+        "expected": "the name of a NIC that exists in the initramfs, or a MAC address: NetworkManager may use DHCP on this NIC",
+    }]);
+    let others = format!("{addresses} {third}");
+    assert_eq!(line(&FakeMachine::kubevirt(), &[]), (Some(0), Some(others), warning));
+    // systemd-networkd does not wait for the file of a NIC that is absent.
+    let (code, _, diagnostics) = line(&FakeMachine::kubevirt(), &["--renderer", "systemd-networkd"]);
+    assert_eq!((code, diagnostics), (Some(0), serde_json::json!([])));
+}
+
+#[test]
+fn a_machine_that_is_its_own_name_server_is_configured() {
+    let document = r#"{"links":[{"id":"a","type":"vif","ethernet_mac_address":"52:54:00:00:00:01"}],
+        "networks":[{"link":"a","type":"ipv4","ip_address":"10.0.0.5/24"}],
+        "services":[{"type":"dns","address":"10.0.0.5"},{"type":"dns","address":"10.0.0.6"}]}"#;
+    let (machine, drive) = (FakeMachine::kubevirt(), drive(document));
+    let path = drive.path("");
+    assert_eq!(machine.network_kargs(&["--config-drive", path.to_str().unwrap()]).code, Some(0));
+    let line = "ip=10.0.0.5:::24::[52:54:00:00:00:01]:none nameserver=10.0.0.5 nameserver=10.0.0.6\n";
+    assert_eq!(machine.fragment().as_deref(), Some(line));
 }
 
 #[test]

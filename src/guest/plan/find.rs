@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{Planner, Stop, not_kubevirt};
-use crate::drive;
-use crate::formats::meta_data::MetaData;
+use crate::diagnostic::Diagnostic;
+use crate::drive::{self, ConfigDrive};
+use crate::formats::meta_data::{self, MetaData};
 use crate::guest::options::Source;
 use crate::guest::platform::{Platform, has_kubevirt_shape};
 use crate::guest::report::Drive;
@@ -17,7 +18,26 @@ pub(super) struct FoundDocument {
     pub(super) drive: Option<Drive>,
     pub(super) document: Result<Option<drive::Document>, SearchError>,
     pub(super) meta_data: MetaData,
+    /// Networks in places that are not read. They matter only if the drive configures nothing.
+    pub(super) other_networks: Vec<Diagnostic>,
     is_kubevirts: bool,
+}
+
+/// Reports the networks that a drive has in places that are not read.
+fn other_networks(drive: &ConfigDrive) -> Vec<Diagnostic> {
+    let place = |path: &String| {
+        Diagnostic::warning(
+            path,
+            "network that is not read",
+            "a file",
+            "the network in the same directory as the metadata",
+        )
+    };
+    let in_meta_data = match &drive.meta_data {
+        Ok(Some(document)) => meta_data::other_network(&document.path, &document.bytes),
+        _ => None,
+    };
+    in_meta_data.into_iter().chain(drive.other_network.as_ref().map(place)).collect()
 }
 
 /// Reads a document from a path of the command line. By mistake, the path may be an endless pipe, so the size is
@@ -84,10 +104,18 @@ impl Planner<'_> {
                 reason: found.why.to_string(),
                 waited_ms: u64::try_from(found.waited.as_millis()).unwrap_or(u64::MAX),
             };
+            let expected = format!("the network on {}", found.device.display());
+            let of_drive = |device: &PathBuf| {
+                let path = device.display().to_string();
+                Diagnostic::warning(path, "network that is not read", "another drive", &expected)
+            };
+            let mut others = found.drive.as_ref().map(other_networks).unwrap_or_default();
+            others.extend(found.others.iter().map(of_drive));
             // On a machine of unknown platform, the search finds only drives with the shape of KubeVirt.
             let document = found.drive.map_or(Ok(None), |drive| drive.network);
             let document = document.map_err(|source| SearchError::Unreadable { device: found.device, source });
-            FoundDocument { drive: Some(drive), document, meta_data: found.meta_data, is_kubevirts: true }
+            let (drive, meta_data) = (Some(drive), found.meta_data);
+            FoundDocument { drive, document, meta_data, other_networks: others, is_kubevirts: true }
         }))
     }
 
@@ -96,7 +124,8 @@ impl Planner<'_> {
         let bytes = bytes.map_err(|e| Stop::Refused(format!("reading {path}: {e}")))?;
         self.report.platform = Some(Platform::kubevirt("a document was named"));
         let document = Ok(Some(drive::Document { path, bytes }));
-        Ok(FoundDocument { drive: None, document, meta_data: MetaData::default(), is_kubevirts: false })
+        let (meta_data, other_networks) = (MetaData::default(), Vec::new());
+        Ok(FoundDocument { drive: None, document, meta_data, other_networks, is_kubevirts: false })
     }
 
     fn read_path(&mut self, path: &Path, or_document: bool) -> Result<FoundDocument, Stop> {
@@ -111,9 +140,11 @@ impl Planner<'_> {
                     reason: "named".to_owned(),
                     waited_ms: 0,
                 };
+                let other_networks = other_networks(&given.drive);
                 let unreadable = |source| SearchError::Unreadable { device: path.to_owned(), source };
                 let document = given.drive.network.map_err(unreadable);
-                Ok(FoundDocument { drive: Some(drive), document, meta_data: given.meta_data, is_kubevirts })
+                let (drive, meta_data) = (Some(drive), given.meta_data);
+                Ok(FoundDocument { drive, document, meta_data, other_networks, is_kubevirts })
             }
             Err(SearchError::NoDrive { .. }) if or_document && path.is_file() => {
                 self.document(path.display().to_string(), File::open(path).and_then(read_document))

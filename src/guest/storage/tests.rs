@@ -112,6 +112,10 @@ impl FakeMachine {
     }
 
     fn search(&self) -> Result<Option<Answer>, SearchError> {
+        Ok(self.run()?.map(Answer::from))
+    }
+
+    fn run(&self) -> Result<Option<Found>, SearchError> {
         let log = Logger::root(Lines(self.lines.clone()), slog::o!());
         let search = Search {
             root: self.root.path(),
@@ -122,7 +126,7 @@ impl FakeMachine {
             wait: Duration::from_millis(100),
             poll: Search::POLL,
         };
-        Ok(search.run()?.map(Answer::from))
+        search.run()
     }
 
     fn found(&self) -> Option<Answer> {
@@ -555,6 +559,19 @@ fn drives_with_the_same_content_count_as_one() {
     assert_eq!(machine.found(), Some(answer("/dev/sr0", OTHER, "{}", 0, Why::Shape)));
     let line = "INFO several drives have the same network devices=/dev/sr0, /dev/vdb";
     assert_eq!(machine.lines()[0], line);
+}
+
+#[test]
+fn other_drives_with_a_network_are_reported() {
+    let machine = FakeMachine::new(Some(OWN));
+    let own = format!(r#"{{"instance_id":"worker-0.clusters","uuid":"{OWN}"}}"#);
+    let nocloud = [("meta-data", "instance-id: i-1\n"), ("network-config", "version: 2\n")];
+    machine.device("vdb", image("config-2", &[("openstack/latest/meta_data.json", &own)]));
+    machine.device("vdc", image("cidata", &nocloud));
+    machine.device("vdd", image("cidata", &nocloud[..1]));
+    machine.device("vde", config_2(OTHER, "{}"));
+    let found = machine.run().unwrap().unwrap();
+    assert_eq!((found.device, found.others), (PathBuf::from("/dev/vdb"), vec![PathBuf::from("/dev/vdc")]));
 }
 
 #[test]
