@@ -234,11 +234,12 @@ impl fmt::Display for Members {
     }
 }
 
-/// Parses a boolean in the words of YAML 1.1 and cloud-init: `true`, `yes`, `on`, `1` and their opposites, in any case.
+/// Parses a boolean in the words of YAML 1.1, netplan and cloud-init: `true`, `yes`, `y`, `on`, `1` and their opposites,
+/// in any case.
 pub(super) fn switch(value: &Value) -> Option<bool> {
     match value.to_string().to_ascii_lowercase().as_str() {
-        "true" | "yes" | "on" | "1" => Some(true),
-        "false" | "no" | "off" | "0" => Some(false),
+        "true" | "yes" | "y" | "on" | "1" => Some(true),
+        "false" | "no" | "n" | "off" | "0" => Some(false),
         _ => None,
     }
 }

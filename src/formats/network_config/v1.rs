@@ -199,6 +199,13 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
                 None
             }
         };
+        // cloud-init passes other words on to the network program, which then does not start the device at boot.
+        if let Some(control) = subnet.get("control").filter(|control| !matches!(control, Value::Null))
+            && control.to_string() != "auto"
+        {
+            let because = "glowplug configures every device at boot";
+            converter.diagnostics().push(Diagnostic::ignored(path.field("control"), control, because));
+        }
         let gateway = member(subnet, &["gateway"]).1;
         let gateway =
             convert::default_route(converter.diagnostics(), path.field("gateway"), gateway.as_ref(), family, metric);

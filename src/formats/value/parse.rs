@@ -88,7 +88,7 @@ pub(in crate::formats) fn read(
 ) -> Result<Parsed, Diagnostic> {
     let rules = Rules { repeats, ..MACHINE };
     check_size(document, rules)?;
-    if !is_like_json(document) {
+    if !is_like_json(document) || is_network_config_in_flow_style(document) {
         return yaml::parse(document, rules);
     }
     let diagnostic = match parse_json(document, rules) {
@@ -119,9 +119,28 @@ fn check_size(document: &[u8], rules: Rules) -> Result<(), Diagnostic> {
 
 /// Whether the document begins with `{` or `[` after blanks and comments.
 fn is_like_json(document: &[u8]) -> bool {
-    let mut lines = document.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_start);
-    let first = lines.find(|line| !line.trim_ascii_end().is_empty() && !json::is_comment(line));
-    first.and_then(<[u8]>::first).is_some_and(|byte| matches!(byte, b'{' | b'['))
+    matches!(content(document).first(), Some(b'{' | b'['))
+}
+
+/// Whether the document is YAML that begins with the first key of a network-config, in a mapping in flow style. JSON with a
+/// lost quote must not be read as YAML, and such a key without quotes is not a lost quote alone: it has lost two.
+fn is_network_config_in_flow_style(document: &[u8]) -> bool {
+    let Some(first) = content(document).strip_prefix(b"{") else { return false };
+    let first = first.trim_ascii_start();
+    let rest = ["version", "network"].iter().find_map(|key| first.strip_prefix(key.as_bytes()));
+    rest.is_some_and(|rest| rest.trim_ascii_start().starts_with(b":"))
+}
+
+/// The document without the blanks and the comments at its begin.
+fn content(mut document: &[u8]) -> &[u8] {
+    loop {
+        document = document.trim_ascii_start();
+        if !json::is_comment(document) {
+            return document;
+        }
+        let end = document.iter().position(|byte| *byte == b'\n').unwrap_or(document.len());
+        document = &document[end..];
+    }
 }
 
 fn parse_json(document: &[u8], rules: Rules) -> Result<Value, Broken> {

@@ -7,6 +7,7 @@
 //! - fractions such as `1.10`, because no document uses fractions
 
 use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
@@ -38,11 +39,27 @@ pub(super) fn parse(document: &[u8], rules: Rules) -> Result<Parsed, Diagnostic>
     let (values, bytes, open, anchors) = (rules.values, rules.bytes, Vec::new(), BTreeMap::new());
     let mut composer = Composer { open, anchors, document: None, values, bytes, rules, repeated: Vec::new() };
     for event in Parser::new_from_str(document) {
-        let (event, at) = event
-            .map_err(|e| Diagnostic::error(path(*e.marker()), "not readable as YAML", e.info(), super::EXPECTED))?;
+        let (event, at) = event.map_err(|e| {
+            let here = path(*e.marker());
+            match address_with_a_final_colon(document, e.marker().line()) {
+                Some(address) => without_quotes(here, address),
+                None => Diagnostic::error(here, "not readable as YAML", e.info(), super::EXPECTED),
+            }
+        })?;
         composer.take(event, at)?;
     }
     Ok(Parsed { value: composer.document.unwrap_or(Value::Null), repeats: composer.repeated })
+}
+
+/// The first IPv6 address on a line that ends with a colon. YAML reads this colon as the end of a key.
+fn address_with_a_final_colon(document: &str, line: usize) -> Option<&str> {
+    let line = document.lines().nth(line.checked_sub(1)?)?;
+    let mut words = line.split([' ', ',', '{', '}', '[', ']']);
+    words.find(|word| word.ends_with(':') && word.parse::<Ipv6Addr>().is_ok())
+}
+
+fn without_quotes(path: String, address: &str) -> Diagnostic {
+    Diagnostic::error(path, "address without quotes", address, "quotes around an address that ends with a colon")
 }
 
 fn path(at: Marker) -> String {
@@ -184,6 +201,9 @@ impl Composer {
                 // keys.
                 (None, Value::String(text)) if text.contains(NOT_IN_KEYS) => {
                     return Err(Diagnostic::error(path(at.start), "invalid key", text, KEY_EXPECTED));
+                }
+                (None, Value::String(text)) if format!("{text}:").parse::<Ipv6Addr>().is_ok() => {
+                    return Err(without_quotes(path(at.start), &format!("{text}:")));
                 }
                 (None, Value::String(text)) => *key = Some((text, at.start)),
                 (None, other) => {
