@@ -369,8 +369,11 @@ fn attributes(args: WriteAttributes, log: &Logger) -> Result<ExitCode> {
 fn hostname(args: WriteHostname, log: &Logger) -> Result<ExitCode> {
     let machine = guest::machine_data(&args.machine.options(), &Linux::default(), log).map_err(Error::msg)?;
     let Some(written) = machine.and_then(|machine| machine.meta_data.hostname) else { return Ok(ExitCode::SUCCESS) };
-    let name: Hostname =
-        written.parse().map_err(|e: HostnameError| anyhow!("hostname: invalid hostname {written:?}, {e}"))?;
+    let name: Hostname = Hostname::shortened(&written)
+        .map_err(|e: HostnameError| anyhow!("hostname: invalid hostname {written:?}, {e}"))?;
+    if name.as_str() != written {
+        warn!(log, "shortened the hostname"; "written" => &written, "hostname" => %name);
+    }
     hostname::write(&args.output, &name).with_context(|| format!("writing {}", args.output.display()))?;
     info!(log, "wrote the hostname"; "hostname" => %name, "path" => %args.output.display());
     Ok(ExitCode::SUCCESS)

@@ -43,6 +43,26 @@ impl Hostname {
     /// The longest name, in bytes (`HOST_NAME_MAX` of Linux).
     pub const MAX: usize = 64;
 
+    /// The longest label, in bytes (RFC 1123).
+    const MAX_LABEL: usize = 63;
+
+    /// Parses a host name that may be too long or have a final dot. A final dot is removed. A name that is still too long
+    /// becomes its first label, and a label that is too long becomes its first 63 bytes, as afterburn shortens a name. The
+    /// result differs from the string if the name was shortened.
+    ///
+    /// # Errors
+    ///
+    /// The string is not a host name apart from its length and the final dot.
+    pub fn shortened(text: &str) -> Result<Self, HostnameError> {
+        let name = text.strip_suffix('.').unwrap_or(text);
+        if name.len() <= Self::MAX || !name.split('.').all(is_label) {
+            return name.parse();
+        }
+        let label = name.split('.').next().unwrap_or(name);
+        // The name has only ASCII letters.
+        label[..label.len().min(Self::MAX_LABEL)].trim_end_matches('-').parse()
+    }
+
     /// The host name as a string.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -54,7 +74,7 @@ impl FromStr for Hostname {
     type Err = HostnameError;
 
     fn from_str(text: &str) -> Result<Self, HostnameError> {
-        let label = |label: &str| label.len() <= 63 && is_label(label);
+        let label = |label: &str| label.len() <= Self::MAX_LABEL && is_label(label);
         if text.len() <= Self::MAX && text.split('.').all(label) && text.parse::<Ipv4Addr>().is_err() {
             Ok(Self(text.to_owned()))
         } else {
@@ -87,6 +107,25 @@ mod tests {
         let label = "a".repeat(63);
         for name in ["worker-0", "Worker-0", "a", "0", "3com", "a--b", "worker-0.ns.example", &label, &long] {
             assert_eq!(name.parse(), Ok(Hostname(name.to_owned())));
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_or_ends_with_a_dot_is_shortened() {
+        let shortened = |text: &str| Hostname::shortened(text).map(|name| name.to_string());
+        let (long, label) = (format!("worker-0.{}", "a".repeat(60)), "a".repeat(62));
+        for (text, name) in [
+            ("worker-0.example", "worker-0.example"),
+            ("worker-0.example.", "worker-0.example"),
+            (&long, "worker-0"),
+            (&format!("{long}."), "worker-0"),
+            (&format!("{label}bcd"), &format!("{label}b")),
+            (&format!("{label}-bcd"), &label),
+        ] {
+            assert_eq!(shortened(text), Ok(name.to_owned()), "{text}");
+        }
+        for text in ["", ".", "a..", &format!("{long}..b"), &format!("{long} b"), &format!("-{long}")] {
+            assert_eq!(shortened(text), Err(HostnameError), "{text}");
         }
     }
 

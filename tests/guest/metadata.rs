@@ -235,6 +235,23 @@ fn without_a_hostname_on_the_drive_nothing_is_written() {
 }
 
 #[test]
+fn a_hostname_that_linux_would_reject_is_shortened() {
+    for (written, name) in [
+        ("worker-0.example.org.".to_owned(), "worker-0.example.org"),
+        (format!("worker-0.{}.example.org", "a".repeat(60)), "worker-0"),
+    ] {
+        let out = FakeMachine::new();
+        let file = out.path("etc/hostname");
+        let arguments = ["hostname", "--provider", "kubevirt", "--output", file.to_str().unwrap()];
+        let meta_data = serde_json::json!({"hostname": written}).to_string();
+        let Run { code, stderr, .. } = with_drive(&openstack(&meta_data), &arguments);
+        assert_eq!((code, out.read("etc/hostname")), (Some(0), Some(format!("{name}\n"))));
+        let warning = format!("<4>shortened the hostname written={written} hostname={name}");
+        assert_eq!(stderr.lines().filter(|line| line.starts_with("<4>")).collect::<Vec<_>>(), [warning]);
+    }
+}
+
+#[test]
 fn an_invalid_hostname_is_refused_with_its_value() {
     let (code, message, file) = hostname(r#"{"hostname":"a\nb"}"#);
     assert_eq!((code, file), (Some(1), None));
