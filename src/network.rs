@@ -553,7 +553,12 @@ impl Ipv6Config {
     /// Whether the link uses IPv6.
     #[must_use]
     pub fn is_used(&self) -> bool {
-        self.dynamic.is_some() || !self.addresses.is_empty() || self.link_local == Some(true)
+        self.is_beyond_link() || self.link_local == Some(true)
+    }
+
+    /// Whether the link gets IPv6 addresses in addition to its link-local address.
+    pub(crate) fn is_beyond_link(&self) -> bool {
+        self.dynamic.is_some() || !self.addresses.is_empty()
     }
 }
 

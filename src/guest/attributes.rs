@@ -12,7 +12,7 @@ use pnet_base::MacAddr;
 use crate::atomic_file::write_public;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::formats::meta_data::MetaData;
-use crate::network::{NetworkConfig, Pairs};
+use crate::network::{Link, NetworkConfig, Pairs};
 use crate::render::Device;
 
 /// Path of the file in which the unit of the real root stores the attributes, below a root.
@@ -100,7 +100,8 @@ impl Attributes {
             }
         }
         let (network, devices) = network.map_or((&[][..], &[][..]), |(network, devices)| (network.links(), devices));
-        let interfaces = network.iter().zip(devices).filter(|(link, _)| link.has_addresses());
+        let is_reachable = |link: &Link| link.ipv4.is_used() || link.ipv6.is_beyond_link();
+        let interfaces = network.iter().zip(devices).filter(|(link, _)| is_reachable(link));
         for (at, (link, device)) in interfaces.enumerate() {
             let values = [
                 interface_name(device, nics),
@@ -395,6 +396,14 @@ mod tests {
             GLOWPLUG_KUBEVIRT_UUID=5d307ca9-b3ef-428c-8861-06e72d69f223\n";
         assert_eq!(attributes.environment_file(&Prefix::default()), expected);
         assert_eq!(Attributes::read_environment_file(expected), attributes);
+    }
+
+    #[test]
+    fn a_nic_with_a_link_local_address_alone_has_no_attributes() {
+        let network = "version: 2\nethernets: {enp1s0: {link-local: [ipv6]}, enp2s0: {addresses: [10.0.0.5/24]}}";
+        let (attributes, _) = attributes("{}", network, Path::new("/nonexistent"));
+        let expected = "GLOWPLUG_KUBEVIRT_INTERFACE=enp2s0\nGLOWPLUG_KUBEVIRT_IPV4=10.0.0.5\n";
+        assert_eq!(attributes.environment_file(&Prefix::default()), expected);
     }
 
     #[test]

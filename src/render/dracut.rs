@@ -550,7 +550,7 @@ impl Render<'_, '_> {
 /// Reports whether NetworkManager uses IPv6 name servers of the arguments on the link. A link-local address is not enough.
 /// Where IPv4 uses DHCP, NetworkManager also accepts IPv6 router advertisements.
 fn takes_ipv6_servers(link: &Link) -> bool {
-    link.ipv6.dynamic.is_some() || !link.ipv6.addresses.is_empty() || link.ipv4.dhcp
+    link.ipv6.is_beyond_link() || link.ipv4.dhcp
 }
 
 // === impl Methods ===
