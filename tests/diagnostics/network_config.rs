@@ -170,6 +170,10 @@ texts! {
         => read [
             r#"warning wifis: unsupported section "an object", expected {SECTION}"#
         ];
+    dummy_devices_beside_a_nic: v2 "ethernets: {a: {dhcp4: true}}\ndummy-devices: {lo1: {addresses: [10.255.0.11/32]}, dum-ex: {}}"
+        => read [
+            r#"warning dummy-devices: unsupported section "lo1, dum-ex", expected {SECTION}"#
+        ];
     a_wifi_alone: v2 "wifis: {w: {dhcp4: true}}"
         => refused [r#"error wifis: unsupported section "an object", expected {SECTION}"#];
     a_device_that_is_no_object: v2 "ethernets: {renderer: networkd, a: [dhcp4]}"

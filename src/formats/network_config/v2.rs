@@ -143,7 +143,14 @@ pub(super) fn convert(document: &Object, base: &FieldPath<'_>, diagnostics: &mut
         // A warning is enough if the document has another device: the machine may not need the unsupported device.
         let severity = if is_netplans && has_devices { Severity::Warning } else { Severity::Error };
         let problem = if is_netplans { "unsupported section" } else { "unknown section" };
-        let diagnostic = Diagnostic::new(severity, base.field(name), problem, value.kind(), SECTION_EXPECTED);
+        // A service may listen on the address of a dummy device, so its message names the devices.
+        let devices = match value {
+            Value::Object(devices) if name == "dummy-devices" => devices.members(),
+            _ => Vec::new(),
+        };
+        let named: Vec<&str> = devices.iter().map(|(device, _)| *device).collect();
+        let value = if named.is_empty() { value.kind().to_owned() } else { named.join(", ") };
+        let diagnostic = Diagnostic::new(severity, base.field(name), problem, value, SECTION_EXPECTED);
         converter.diagnostics().push(diagnostic);
     }
     converter.make_links();
