@@ -73,6 +73,7 @@ pub(crate) enum Bus {
 pub(crate) struct VirtualMachine {
     image: Image,
     arguments: String,
+    uuid: String,
     is_kubevirt: bool,
     network: Network,
     nics: usize,
@@ -208,6 +209,7 @@ impl VirtualMachine {
         Self {
             image,
             arguments: arguments.to_owned(),
+            uuid: OWN.to_owned(),
             is_kubevirt: true,
             network: Network::Silent,
             nics: 1,
@@ -219,6 +221,12 @@ impl VirtualMachine {
 
     pub(crate) fn elsewhere(mut self) -> Self {
         self.is_kubevirt = false;
+        self
+    }
+
+    /// Sets another UUID than [`OWN`] in the firmware.
+    pub(crate) fn uuid(mut self, uuid: &str) -> Self {
+        uuid.clone_into(&mut self.uuid);
         self
     }
 
@@ -294,7 +302,7 @@ impl VirtualMachine {
         add("-serial", &format_args!("file:{}", self.path("console").display()));
         add("-serial", &format_args!("file:{}", self.path("report").display()));
         add("-qmp", &format_args!("unix:{},server=on,wait=off", self.path("qmp").display()));
-        add("-uuid", &OWN);
+        add("-uuid", &self.uuid);
         if self.is_kubevirt {
             add("-smbios", &"type=1,manufacturer=KubeVirt,product=None,family=KubeVirt");
         }

@@ -325,6 +325,14 @@ fn the_drive_of_another_machine_stops_the_boot_and_the_console_shows_the_error()
     assert_eq!(report.messages().last(), Some(&message.as_str()));
 }
 
+/// KubeVirt and libvirt give such a machine two random UUIDs, and no serial number.
+#[test]
+fn the_only_drive_of_a_virtual_machine_instance_without_firmware_is_used() {
+    let machine = VirtualMachine::new(Image::Plain).uuid("0b1c8f1e-6a5f-4d42-9c8a-7d1f0e6c2b39");
+    let report = machine.drive(Bus::VirtioBlk, &iso("config-2", OTHER, &document("static-ipv4"))).boot();
+    assert_eq!((report.found(), report.plan()["drive"]["reason"].as_str()), (as_static(), Some("shape")));
+}
+
 /// The drive would stop any other boot.
 #[test]
 fn a_crash_kernel_reaches_the_vmcore_with_any_drive() {
