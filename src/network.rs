@@ -288,6 +288,7 @@ impl NetworkConfig {
 
     /// The NICs that are identified by their name, that get no address, and that no other link needs. Empty when no link
     /// has other settings.
+    #[cfg(feature = "guest")]
     pub(crate) fn quiet_names(&self) -> Vec<(LinkIndex, InterfaceName)> {
         let is_quiet = |(at, link): (usize, &Link)| match link.kind {
             LinkKind::Nic(Nic::Name(name)) if link.without_addresses && !link.asks() => Some((LinkIndex(at), name)),
@@ -299,6 +300,7 @@ impl NetworkConfig {
     }
 
     /// Removes the statement that a link gets no address.
+    #[cfg(feature = "guest")]
     pub(crate) fn forget_without_addresses(&mut self, index: LinkIndex) {
         self.links[index.0].without_addresses = false;
     }

@@ -6,7 +6,7 @@
 //!
 //! A config drive is recognised by its label. It is the machine's own drive if its uuid is the uuid in the firmware. A
 //! label alone is weak evidence: a rescue drive, or the drive of a clone or of another machine, may be attached too.
-//! [`OwnUuid`] says when another uuid shows the drive of another machine.
+//! `candidate::OwnUuid` says when another uuid shows the drive of another machine.
 
 mod candidate;
 mod drivers;
