@@ -50,7 +50,7 @@ pub struct Reading {
 }
 
 /// The configuration that a document requests for the machine.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub enum Meaning {
     /// The document configures nothing: the distribution's default applies.
     Unconfigured,

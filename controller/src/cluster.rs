@@ -2,6 +2,7 @@
 
 pub mod client;
 pub(crate) mod conditions;
+pub(crate) mod edit;
 pub mod events;
 pub mod key;
 pub(crate) mod newest;

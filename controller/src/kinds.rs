@@ -6,5 +6,6 @@ pub mod ipam_claim;
 pub(crate) mod kubevirt_machine;
 pub mod lease_name;
 pub mod mac_pool;
+pub mod network_data;
 pub mod pool;
 pub mod virtual_machine;

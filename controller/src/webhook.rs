@@ -1,7 +1,7 @@
 //! The admission webhooks. They reject an invalid pool before the API server stores it, and add the reference to the
 //! network data to the machines of pools.
 //!
-//! [`validate`], [`warn_of_holders`] and [`decide`] are pure. [`Webhooks`] reads their input from the API server and
+//! [`validate`], [`warn_of_holders`], [`admit_new`] and [`admit_change`] are pure. [`Webhooks`] reads their input from the API server and
 //! responds over HTTP. The webhooks write nothing, so every replica may respond, also to a dry run.
 //!
 //! The webhooks do not prevent duplicate addresses. The controller checks every pool and every machine again. The
@@ -19,6 +19,7 @@ use glowplug::host::claim::is_object_name;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Bytes;
+use k8s_openapi::api::core::v1::Secret;
 use kube::api::ApiResource;
 use kube::core::Status;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
@@ -27,18 +28,22 @@ use serde_json::Value;
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
-use crate::kinds::kubevirt_machine::recorded_addresses;
+use crate::kinds::kubevirt_machine::{ALLOCATION_ANNOTATION, recorded_addresses};
 use crate::kinds::lease_name::lease_name;
 use crate::kinds::mac_pool::MACPool;
+use crate::kinds::network_data::new_name;
 use crate::kinds::pool::{GROUP, Holder, HolderKind, LeaseSpec, StaticIPLease};
-use crate::kinds::virtual_machine::{VirtualMachine, kubevirt_machines, virtual_machines};
+use crate::kinds::virtual_machine::{NetworkData, VirtualMachine, kubevirt_machines, virtual_machines};
 use crate::metrics::Metrics;
-use crate::pools::reference::{Decision, MACHINES_PATH, decide};
+use crate::pools::reference::{
+    Allowed, Decision, MACHINES_PATH, NewMachine, UPDATES_PATH, admit_change, admit_new, check_instance,
+};
+use crate::pools::selection::Selection;
 use crate::pools::selection_cache::SelectionCache;
 use crate::serve::answer;
 use crate::webhook::verdict::failure;
 
-pub use macs::{INSTANCES_PATH, MACS_PATH, check_instance, require_addresses, validate_mac_pool};
+pub use macs::{INSTANCES_PATH, MACS_PATH, require_addresses, validate_mac_pool};
 pub use pools::{Change, validate, warn_of_holders};
 pub use verdict::Verdict;
 
@@ -70,6 +75,7 @@ impl Webhooks {
         let webhook = match request.uri().path() {
             POOLS_PATH => "pools",
             MACHINES_PATH => "machines",
+            UPDATES_PATH => "machine-updates",
             MACS_PATH => "macs",
             INSTANCES_PATH => "instances",
             _ => return text(StatusCode::NOT_FOUND, "no such webhook\n"),
@@ -87,6 +93,7 @@ impl Webhooks {
         let started = Instant::now();
         let response = match webhook {
             "machines" => self.review_machine(&request).await,
+            "machine-updates" => self.review_change(&request),
             "macs" => self.review_addresses(&request).await,
             "instances" => review_instance(&request),
             _ => self.review_pool(&request).await,
@@ -128,16 +135,11 @@ impl Webhooks {
         }
     }
 
+    /// Responds to the creation of a VirtualMachine.
     async fn review_machine(&self, request: &AdmissionRequest<Object>) -> AdmissionResponse {
         let mut response = AdmissionResponse::from(request);
         let refusal = match self.decide_machine(request).await {
-            Ok(Decision::NotSelected) => return response,
-            Ok(Decision::Allow(warnings)) => {
-                response.warnings = Some(warnings).filter(|warnings| !warnings.is_empty());
-                return response;
-            }
-            Ok(Decision::Patch(operations)) if operations.is_empty() => return response,
-            Ok(Decision::Patch(operations)) => return patched(response, operations),
+            Ok(Decision::NotSelected(allowed) | Decision::Allow(allowed)) => return changed(response, allowed),
             Ok(Decision::Refuse(message)) => failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &message),
             Ok(Decision::Exhausted(message, _)) => failure(StatusCode::FORBIDDEN, "Forbidden", &message),
             Err(status) => status,
@@ -145,6 +147,21 @@ impl Webhooks {
         response.allowed = false;
         response.result = *refusal;
         response
+    }
+
+    /// Responds to a change of a VirtualMachine. The change is always allowed: while no replica runs, it is allowed, too.
+    fn review_change(&self, request: &AdmissionRequest<Object>) -> AdmissionResponse {
+        let response = AdmissionResponse::from(request);
+        let (Operation::Update, Some(old), Some(new)) = (&request.operation, &request.old_object, &request.object)
+        else {
+            return response;
+        };
+        let Some(selection) = self.selection.current() else { return response };
+        let Ok(name) = new_secret_name(request) else { return response };
+        match admit_change(old, &with_namespace(new, request), &selection, &name) {
+            Ok(allowed) => changed(response, allowed),
+            Err(_) => response,
+        }
     }
 
     /// Decides on the creation of a machine. `Err`: the reason why no decision is possible.
@@ -162,25 +179,49 @@ impl Webhooks {
                 return Err(failure(StatusCode::BAD_REQUEST, "BadRequest", &message));
             }
         };
-        let mut object = object.clone();
-        object.metadata.namespace = object.metadata.namespace.or_else(|| request.namespace.clone());
-        let machine = VirtualMachine::read(object);
+        let unavailable = |error: kube::Error| {
+            let message = format!("could not read the pools, the Secret or the addresses of the machine: {error}");
+            failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &message)
+        };
+        let object = with_namespace(object, request);
+        let machine = VirtualMachine::read(object.clone());
+        let is_copy = self.is_copy(&machine).await.map_err(unavailable)?;
+        let name = new_secret_name(request)?;
+        let decide = |selection: &Selection, held: &BTreeSet<PoolId>| {
+            let new = NewMachine { object: &object, is_copy, held, name: &name };
+            admit_new(new, selection).map_err(|error| {
+                failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", &format!("the machine: {error}"))
+            })
+        };
         if let Some(selection) = self.selection.current() {
-            match decide(&machine, &selection, &BTreeSet::new()) {
-                Decision::NotSelected | Decision::Refuse(_) | Decision::Exhausted(..) => {}
+            match decide(&selection, &BTreeSet::new())? {
+                Decision::NotSelected(_) | Decision::Refuse(_) | Decision::Exhausted(..) => {}
                 decision => return Ok(decision),
             }
         }
-        let unavailable = |error: kube::Error| {
-            let message = format!("could not read the pools or the addresses of the machine: {error}");
-            failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &message)
-        };
         // This list needs no timeout: the API server ends the request when it no longer waits for the response.
         let selection = self.selection.list().await.map_err(unavailable)?;
-        let decision = decide(&machine, &selection, &BTreeSet::new());
+        let decision = decide(&selection, &BTreeSet::new())?;
         let Decision::Exhausted(_, pools) = &decision else { return Ok(decision) };
         let held = self.held(&machine, pools).await.map_err(unavailable)?;
-        Ok(decide(&machine, &selection, &held))
+        decide(&selection, &held)
+    }
+
+    /// Whether the template refers to a Secret that the controller has written for another machine, under a name of version
+    /// 0.2.0. A name of this version shows that by itself.
+    async fn is_copy(&self, machine: &VirtualMachine) -> kube::Result<bool> {
+        let named = machine.cloud_init.as_ref().map(|volume| &volume.network_data);
+        let Some(NetworkData::Secret(name)) = named.filter(|_| machine.secret().is_none()) else { return Ok(false) };
+        let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
+        // The names are not checked yet. They must not become a part of a path.
+        if !is_object_name(name) || !is_object_name(namespace) {
+            return Ok(false);
+        }
+        let secrets: Api<Object> =
+            Api::namespaced_with(self.client.clone(), namespace, &ApiResource::erase::<Secret>(&()));
+        let secret = secrets.get_opt(name).await?;
+        Ok(secret
+            .is_some_and(|secret| secret.metadata.annotations.unwrap_or_default().contains_key(ALLOCATION_ANNOTATION)))
     }
 
     /// Returns those of `pools` from which the KubevirtMachine of this machine holds an address: the leader records each
@@ -238,8 +279,7 @@ impl Webhooks {
     async fn review_addresses(&self, request: &AdmissionRequest<Object>) -> AdmissionResponse {
         let mut response = AdmissionResponse::from(request);
         let Some(object) = &request.object else { return response };
-        let mut object = object.clone();
-        object.metadata.namespace = object.metadata.namespace.or_else(|| request.namespace.clone());
+        let object = with_namespace(object, request);
         match macs::mac_pools(&self.client).await {
             Ok(pools) => match require_addresses(&object, &pools) {
                 operations if operations.is_empty() => response,
@@ -269,6 +309,9 @@ fn log(webhook: &str, request: &AdmissionRequest<Object>, response: &AdmissionRe
         ("machines", true) if response.patch.is_some() => {
             tracing::info!(%machine, "allowed a machine with a reference to its Secret");
         }
+        ("machine-updates", true) if response.patch.is_some() => {
+            tracing::info!(%machine, "allowed a change of a machine, with its reference to its Secret");
+        }
         ("macs", true) if response.patch.is_some() => {
             tracing::info!(%machine, "allowed a machine that waits for MAC addresses");
         }
@@ -291,12 +334,36 @@ fn patched(response: AdmissionResponse, operations: Vec<Value>) -> AdmissionResp
 /// Responds to the creation of an instance.
 fn review_instance(request: &AdmissionRequest<Object>) -> AdmissionResponse {
     let mut response = AdmissionResponse::from(request);
-    let errors = request.object.as_ref().map(macs::check_instance).unwrap_or_default();
+    let Some(instance) = &request.object else { return response };
+    let mut errors = check_instance(instance, request.namespace.as_deref().unwrap_or_default());
+    errors.extend(macs::check_instance(instance));
     if !errors.is_empty() {
         response.allowed = false;
         response.result = *failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &errors.join("\n"));
     }
     response
+}
+
+/// A name for the Secret of the machine of a request that no machine had before.
+fn new_secret_name(request: &AdmissionRequest<Object>) -> Result<String, Box<Status>> {
+    let named = request.object.as_ref().and_then(|object| object.metadata.name.as_deref());
+    new_name(named.unwrap_or_default()).map_err(|error| {
+        let message = format!("no random name for the Secret of the machine: {error}");
+        failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", &message)
+    })
+}
+
+/// The object of a request, with its namespace.
+fn with_namespace(object: &Object, request: &AdmissionRequest<Object>) -> Object {
+    let mut object = object.clone();
+    object.metadata.namespace = object.metadata.namespace.or_else(|| request.namespace.clone());
+    object
+}
+
+/// Adds the changes of an object to a response that allows it.
+fn changed(mut response: AdmissionResponse, allowed: Allowed) -> AdmissionResponse {
+    response.warnings = Some(allowed.warnings).filter(|warnings| !warnings.is_empty());
+    if allowed.operations.is_empty() { response } else { patched(response, allowed.operations) }
 }
 
 fn text(status: StatusCode, body: &'static str) -> Response<Full<Bytes>> {

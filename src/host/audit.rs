@@ -427,7 +427,10 @@ mod tests {
             let machine = Machine::new("n", name, "u");
             let requests = vec![Request::of("default/one")];
             registry
-                .claim(&Claim { machine: machine.clone(), created: at(0), requests, sticky: false }, at(0))
+                .claim(
+                    &Claim { machine: machine.clone(), created: at(0), requests, sticky: false, secret: None },
+                    at(0),
+                )
                 .unwrap();
             machine
         });
@@ -484,7 +487,7 @@ mod tests {
         for name in names {
             let machine = Machine::new("n", *name, "u");
             let requests = vec![Request::of("default/one")];
-            registry.claim(&Claim { machine, created: at(0), requests, sticky: false }, at(0)).unwrap();
+            registry.claim(&Claim { machine, created: at(0), requests, sticky: false, secret: None }, at(0)).unwrap();
         }
         registry
     }
@@ -609,7 +612,8 @@ mod tests {
         rebuild(&mut registry, &cluster(&guest("b", "10.0.0.2")), at(0)).unwrap();
         let machine = Machine::new("n", "c", "u");
         let requests = vec![Request::of("default/one")];
-        let given = registry.claim(&Claim { machine, created: at(0), requests, sticky: false }, at(0)).unwrap();
+        let given =
+            registry.claim(&Claim { machine, created: at(0), requests, sticky: false, secret: None }, at(0)).unwrap();
         assert_eq!(given[0].addresses, ["10.0.0.3/24".parse().unwrap()]);
     }
 

@@ -1,6 +1,7 @@
 //! Types of the host side: machines and their interfaces, claims, allocations, leases, conflicts and records.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
@@ -85,6 +86,9 @@ pub struct Claim {
     /// The ledger remembers this address until another machine gets it. Its reuse delay does not matter here: the delay
     /// applies only to other machines.
     pub sticky: bool,
+    /// Name of the Secret from which the guest will read the addresses. Every lease of the machine records the name before the
+    /// claim is answered. `None`: the guest reads them from elsewhere.
+    pub secret: Option<String>,
 }
 
 /// A request for addresses of one pool, for the interface of the pool: one address of each family, or of one family
@@ -115,6 +119,9 @@ pub struct Lease {
     pub released: Option<Timestamp>,
     /// When the reuse delay ends. Before this time no other machine gets the address. `None` without a reuse delay.
     pub reuse_after: Option<Timestamp>,
+    /// Names of the Secrets from which guests of the holder may read the address. Empty: not known, or the guests
+    /// read no Secret. A ledger in a file keeps no names.
+    pub secrets: BTreeSet<String>,
 }
 
 /// A claimant with a record of an address that the claimant does not hold in the ledger.
@@ -174,7 +181,7 @@ impl Claim {
     /// A claim of a machine without requests. `created` is the time when the object of the machine was created.
     #[must_use]
     pub fn new(machine: Machine, created: Timestamp) -> Self {
-        Self { machine, created, requests: Vec::new(), sticky: false }
+        Self { machine, created, requests: Vec::new(), sticky: false, secret: None }
     }
 
     /// Adds a request.

@@ -185,6 +185,16 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
+    /// Records the names of the Secrets from which guests of a machine may read its addresses, in each lease of the machine.
+    /// Call this without a name only after no guest can read the Secret of that name any more.
+    ///
+    /// # Errors
+    ///
+    /// The ledger failed, and the leases keep the names that they have.
+    pub fn set_secrets(&mut self, machine: &Machine, secrets: &BTreeSet<String>) -> Result<(), LedgerError> {
+        self.write(|allocator, journal| allocator.set_secrets(machine, secrets, journal))
+    }
+
     /// Removes machines from the wait queue, for example machines that are being deleted. Their leases are kept.
     ///
     /// # Errors
@@ -483,6 +493,7 @@ pub(super) mod tests {
             created: at(created),
             requests: vec![Request::of("default/one")],
             sticky: false,
+            secret: None,
         });
         let held = registry.claim(&holds, at(1)).unwrap();
         let refused = [&waits, &waits_too].map(|claim| registry.claim(claim, at(1)).unwrap_err().to_string());
@@ -514,7 +525,7 @@ pub(super) mod tests {
 
     fn claim(name: &str, created: u64) -> Claim {
         let machine = Machine::new("n", name, "u");
-        Claim { machine, created: at(created), requests: vec![Request::of("default/one")], sticky: false }
+        Claim { machine, created: at(created), requests: vec![Request::of("default/one")], sticky: false, secret: None }
     }
 
     fn names(allocations: &[Allocation]) -> Vec<&str> {

@@ -33,7 +33,7 @@ fn machine(name: &str) -> Machine {
 /// Creates a claim of a machine with a creation time.
 fn claim(name: &str, created: u64, pools: &[&str]) -> Claim {
     let requests = pools.iter().map(|pool| Request::of(pool));
-    Claim { machine: machine(name), created: time(created), requests: requests.collect(), sticky: false }
+    Claim { machine: machine(name), created: time(created), requests: requests.collect(), sticky: false, secret: None }
 }
 
 /// Opens a registry with a ledger, which is created if it does not exist.

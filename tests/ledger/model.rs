@@ -434,7 +434,7 @@ fn claim_of(machine: &Machine, pools: &[usize], named: Option<u8>, sticky: bool)
     }
     // The order of the names differs from the order of creation.
     let created = u64::from(machine.uid.as_bytes()[0] ^ 1);
-    Claim { machine: machine.clone(), created: time(created), requests, sticky }
+    Claim { machine: machine.clone(), created: time(created), requests, sticky, secret: None }
 }
 
 /// Runs a history on a model and, alternating, on registries that share one ledger.

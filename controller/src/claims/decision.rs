@@ -344,6 +344,7 @@ impl View {
             created: claim.created(),
             requests: vec![Request { pool: pool.to_string(), family, addresses: Vec::from_iter(requested) }],
             sticky: *sticky,
+            secret: None,
         })
     }
 

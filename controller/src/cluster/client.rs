@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::Method;
+use http::header::{HeaderValue, USER_AGENT};
 use kube::api::ApiResource;
 use kube::client::Body;
 use kube::{Client, Config, Error};
@@ -17,10 +18,15 @@ use crate::cluster::term::{Term, Writes};
 /// The client never repeats a request on its own. By default, kube repeats a request 15 times, up to 1,000 seconds
 /// apart, and would repeat a `POST` that may have been stored.
 ///
+/// Every request names the program and its version. An API server also takes the name for the manager of the fields that a
+/// write sets.
+///
 /// # Errors
 ///
 /// The configuration has no usable address or certificate.
 pub fn connect(mut config: Config) -> kube::Result<Client> {
+    let agent = HeaderValue::from_static(concat!("glowplug-controller/", env!("CARGO_PKG_VERSION")));
+    config.headers.push((USER_AGENT, agent));
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
     // A host that vanishes answers nothing, and no error ends a list or the start of a watch. A watch lasts less than 5 minutes.

@@ -11,6 +11,7 @@ use ipnetwork::IpNetwork;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -18,12 +19,16 @@ use crate::cluster::key::Key;
 use crate::cluster::object::Object;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{
-    MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, NETWORK_DATA_KEY, VirtualMachine, addresses_in, kubevirt_machines,
-    virtual_machines,
+    CloudInit, MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, NETWORK_DATA_KEY, VirtualMachine, addresses_in,
+    kubevirt_machines, virtual_machines,
 };
 
 /// Annotation of a Secret. Its value is the allocation that the Secret hands out, as JSON.
 pub(crate) const ALLOCATION_ANNOTATION: &str = "ipam.glowplug.dev/allocation";
+/// Annotation of a Secret with the time of the last update of its document.
+const UPDATED_ANNOTATION: &str = "ipam.glowplug.dev/updated";
+/// Label of a Secret that Velero leaves out of backups. In another cluster, its address may be that of another machine.
+const NO_BACKUP_LABEL: &str = "velero.io/exclude-from-backup";
 /// Name of the status map: the member of the status of a KubevirtMachine with the addresses.
 pub(crate) const STATUS_MAP: &str = "allocatedBootstrapAddresses";
 
@@ -51,9 +56,11 @@ pub(crate) struct Instance {
     pub(crate) reports: Vec<Report>,
     /// Whether the guest may have read its drive. A pod that waits for a Secret has not started its guest.
     pub(crate) has_started: bool,
+    /// Name of the Secret from which the guest reads its network data, if the controller has given it this name.
+    pub(crate) secret: Option<String>,
 }
 
-/// The Secret `NAME-networkdata` of VirtualMachine `NAME`.
+/// A Secret with the network data of a VirtualMachine.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum NetworkSecret {
     Absent,
@@ -63,11 +70,21 @@ pub(crate) enum NetworkSecret {
     Foreign(String, Vec<IpAddr>),
 }
 
-/// The content of a Secret that this program has written. The Secret is immutable, so its content never changes.
+/// The content of a Secret that this program has written. An update of the Secret never changes its addresses.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct HandOut {
+    /// Name of the Secret.
+    pub(crate) name: String,
     /// UID of the Secret.
     pub(crate) uid: String,
+    /// Version of the Secret.
+    pub(crate) version: Option<String>,
+    /// Whether the Secret cannot be updated. Version 0.2.0 has written it.
+    pub(crate) is_immutable: bool,
+    /// When the document was last updated. `None`: it is the first document of the Secret.
+    pub(crate) updated: Option<Timestamp>,
+    /// The document that the guest reads.
+    pub(crate) document: Vec<u8>,
     /// Whether the Secret is being deleted.
     pub(crate) is_deleted: bool,
     /// UID of the VirtualMachine for which the Secret was created.
@@ -141,7 +158,7 @@ mod as_texts {
 }
 
 /// Creation time of an object. `None`: the object is not stored.
-pub(crate) fn created(metadata: &ObjectMeta) -> Option<k8s_openapi::jiff::Timestamp> {
+pub(crate) fn created(metadata: &ObjectMeta) -> Option<Timestamp> {
     metadata.creation_timestamp.as_ref().map(|time| time.0)
 }
 
@@ -215,7 +232,10 @@ impl Instance {
         let metadata = ObjectMeta { managed_fields: None, ..object.metadata };
         let owners = metadata.owner_references.iter().flatten();
         let owner = owners.into_iter().find(|owner| owner.kind == "VirtualMachine").map(|owner| owner.uid.clone());
-        Self { metadata, owner, reports, has_started }
+        let volume = CloudInit::of(&object.data["spec"]);
+        let name = metadata.name.as_deref().unwrap_or_default();
+        let secret = volume.and_then(|volume| volume.network_data.secret_of(name).map(str::to_owned));
+        Self { metadata, owner, reports, has_started, secret }
     }
 }
 
@@ -269,23 +289,13 @@ pub(crate) fn read_records(objects: &mut Objects, kind: &str, object: &Object) {
 impl NetworkSecret {
     /// Determines whether this program has written a Secret, and reads its addresses.
     pub(crate) fn read(secret: Option<Secret>) -> Self {
-        let Some(Secret { metadata, data, .. }) = secret else { return Self::Absent };
+        let Some(Secret { metadata, data, immutable, .. }) = secret else { return Self::Absent };
         let document = data.and_then(|mut data| data.remove(NETWORK_DATA_KEY)).map(|ByteString(bytes)| bytes);
-        let addresses = document.map(|document| addresses_in(&document)).unwrap_or_default();
-        match HandOut::read(&metadata, &addresses) {
-            Ok(hand_out) => Self::Ours(hand_out),
+        let document = document.unwrap_or_default();
+        let addresses = addresses_in(&document);
+        match HandOut::read(&metadata, document, &addresses) {
+            Ok(hand_out) => Self::Ours(HandOut { is_immutable: immutable == Some(true), ..hand_out }),
             Err(problem) => Self::Foreign(problem, addresses),
-        }
-    }
-
-    /// Whether a guest that reads the Secret may use an address of `machine`. `held` are the addresses that `machine`
-    /// holds.
-    pub(crate) fn names(&self, machine: &Machine, held: &[IpAddr]) -> bool {
-        match self {
-            Self::Absent => false,
-            // A user may have written another kind into a Secret of the machine.
-            Self::Ours(hand_out) => hand_out.machine.clone().of_kind(machine.kind) == *machine,
-            Self::Foreign(_, addresses) => addresses.iter().any(|address| held.contains(address)),
         }
     }
 }
@@ -313,7 +323,26 @@ impl Named {
 // === impl HandOut ===
 
 impl HandOut {
-    fn read(metadata: &ObjectMeta, addresses: &[IpAddr]) -> Result<Self, String> {
+    /// Returns the Secret with another document. `Err`: the guest would read other addresses from the document.
+    pub(crate) fn updated(&self, vm: &VirtualMachine, document: &str, now: Timestamp) -> Result<Secret, String> {
+        let sorted = |document: &[u8]| {
+            let mut addresses = addresses_in(document);
+            addresses.sort_unstable();
+            addresses
+        };
+        let (new, old) = (sorted(document.as_bytes()), sorted(&self.document));
+        if new != old {
+            return Err(format!("Secret {}: the new document has {new:?}, expected {old:?}", self.name));
+        }
+        let mut secret = secret(vm, &self.name, &self.machine, self.interfaces.clone(), document);
+        secret.metadata.uid = Some(self.uid.clone());
+        secret.metadata.resource_version = self.version.clone();
+        let annotations = secret.metadata.annotations.get_or_insert_default();
+        annotations.insert(UPDATED_ANNOTATION.to_owned(), now.to_string());
+        Ok(secret)
+    }
+
+    fn read(metadata: &ObjectMeta, document: Vec<u8>, addresses: &[IpAddr]) -> Result<Self, String> {
         let annotation = metadata.annotations.as_ref().and_then(|all| all.get(ALLOCATION_ANNOTATION));
         let annotation = annotation.ok_or_else(|| format!("no annotation {ALLOCATION_ANNOTATION}"))?;
         let note: Note =
@@ -335,8 +364,14 @@ impl HandOut {
         if let Some(absent) = noted.into_iter().find(|noted| !addresses.contains(&noted.ip())) {
             return Err(format!("annotation {ALLOCATION_ANNOTATION}: {absent} is not in the network data"));
         }
+        let updated = metadata.annotations.as_ref().and_then(|all| all.get(UPDATED_ANNOTATION));
         Ok(Self {
+            name: metadata.name.clone().unwrap_or_default(),
             uid: self::uid(metadata).to_owned(),
+            version: metadata.resource_version.clone(),
+            is_immutable: false,
+            updated: updated.and_then(|text| text.parse().ok()),
+            document,
             is_deleted: is_deleted(metadata),
             vm: note.vm,
             machine: machine.of_kind(note.kind),
@@ -345,8 +380,14 @@ impl HandOut {
     }
 }
 
-/// Creates the Secret of a machine. `document` is its network data.
-pub(crate) fn secret(vm: &VirtualMachine, machine: &Machine, interfaces: Vec<Handed>, document: &str) -> Secret {
+/// Creates the Secret `secret` of a machine. `document` is its network data.
+pub(crate) fn secret(
+    vm: &VirtualMachine,
+    secret: &str,
+    machine: &Machine,
+    interfaces: Vec<Handed>,
+    document: &str,
+) -> Secret {
     let resource = virtual_machines();
     let owner = OwnerReference {
         api_version: resource.api_version,
@@ -363,13 +404,16 @@ pub(crate) fn secret(vm: &VirtualMachine, machine: &Machine, interfaces: Vec<Han
     Secret {
         metadata: ObjectMeta {
             namespace: vm.metadata.namespace.clone(),
-            name: Some(vm.secret_name()),
-            labels: Some([("app.kubernetes.io/managed-by".to_owned(), "glowplug".to_owned())].into()),
+            name: Some(secret.to_owned()),
+            labels: Some(
+                [("app.kubernetes.io/managed-by", "glowplug"), (NO_BACKUP_LABEL, "true")]
+                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                    .into(),
+            ),
             annotations: Some([(ALLOCATION_ANNOTATION.to_owned(), note)].into()),
             owner_references: Some(vec![owner]),
             ..ObjectMeta::default()
         },
-        immutable: Some(true),
         type_: Some("Opaque".to_owned()),
         data: Some([(NETWORK_DATA_KEY.to_owned(), ByteString(document.as_bytes().to_vec()))].into()),
         ..Secret::default()
@@ -399,8 +443,9 @@ mod tests {
 
     fn written() -> Secret {
         let machine = Machine::new("n", "w", "m-1");
-        let mut secret = secret(&vm(), &machine, vec![handed()], DOCUMENT);
+        let mut secret = secret(&vm(), "w-networkdata-abcdefghijklmnop", &machine, vec![handed()], DOCUMENT);
         secret.metadata.uid = Some("s-1".to_owned());
+        secret.metadata.resource_version = Some("7".to_owned());
         secret
     }
 
@@ -408,7 +453,12 @@ mod tests {
     fn a_secret_says_whose_addresses_it_hands_out() {
         let machine = Machine::new("n", "w", "m-1");
         let expected = HandOut {
+            name: "w-networkdata-abcdefghijklmnop".to_owned(),
             uid: "s-1".to_owned(),
+            version: Some("7".to_owned()),
+            is_immutable: false,
+            updated: None,
+            document: DOCUMENT.as_bytes().to_vec(),
             is_deleted: false,
             vm: "v-1".to_owned(),
             machine: machine.clone(),
@@ -416,9 +466,25 @@ mod tests {
         };
         let read = NetworkSecret::read(Some(written()));
         assert_eq!(read, NetworkSecret::Ours(expected));
-        assert!(read.names(&machine, &[]));
-        assert!(!read.names(&Machine { uid: "m-2".to_owned(), ..machine }, &[]));
-        assert_eq!(written().metadata.name.as_deref(), Some("w-networkdata"));
+        let NetworkSecret::Ours(of_0_2_0) = NetworkSecret::read(Some(Secret { immutable: Some(true), ..written() }))
+        else {
+            panic!()
+        };
+        assert!(of_0_2_0.is_immutable);
+    }
+
+    #[test]
+    fn an_update_of_a_secret_keeps_its_addresses_and_names_its_version() {
+        let NetworkSecret::Ours(hand_out) = NetworkSecret::read(Some(written())) else { panic!() };
+        let now: Timestamp = "2026-08-14T10:00:00Z".parse().unwrap();
+        let document = DOCUMENT.replace("\"netmask\"", "\"routes\": [], \"netmask\"");
+        let updated = hand_out.updated(&vm(), &document, now).unwrap();
+        assert_eq!(updated.metadata.resource_version.as_deref(), Some("7"));
+        let NetworkSecret::Ours(read) = NetworkSecret::read(Some(updated)) else { panic!() };
+        assert_eq!(read, HandOut { updated: Some(now), document: document.into_bytes(), ..hand_out.clone() });
+        let other = hand_out.updated(&vm(), &DOCUMENT.replace("10.0.0.8", "10.0.0.9"), now);
+        let problem = "Secret w-networkdata-abcdefghijklmnop: the new document has [10.0.0.9], expected [10.0.0.8]";
+        assert_eq!(other, Err(problem.to_owned()));
     }
 
     #[test]
@@ -429,9 +495,6 @@ mod tests {
         let problem = format!("no annotation {ALLOCATION_ANNOTATION}");
         let read = NetworkSecret::read(Some(secret));
         assert_eq!(read, NetworkSecret::Foreign(problem, vec![address]));
-        let machine = Machine::new("n", "w", "m-1");
-        assert!(read.names(&machine, &[address]));
-        assert!(!read.names(&machine, &[]));
     }
 
     #[test]

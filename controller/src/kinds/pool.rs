@@ -5,7 +5,7 @@
 
 #![allow(unreachable_pub, reason = "KubeSchema repeats each struct in a function")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -369,6 +369,10 @@ pub struct LeaseSpec {
     /// End of the reuse delay of a released address. Absent: no delay. Example: `2026-08-15T10:05:00.000000Z`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reuse_after: Option<MicroTime>,
+    /// Secrets in the namespace of the VirtualMachine from which guests of a machine may read the address. Absent for an address
+    /// of a claim, and in a lease of version 0.2.0, whose Secret is `NAME-networkdata`. Example: `workers-8fm2k-networkdata-4hs7c2mzq6ty3kwa`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets: Option<BTreeSet<String>>,
     /// Members that this version does not know. They exist only if the definition in the cluster is of a later version.
     #[serde(flatten)]
     #[schemars(skip)]

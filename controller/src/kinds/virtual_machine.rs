@@ -23,6 +23,7 @@ use serde_json::Value;
 
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
+use crate::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, VM_ANNOTATION, is_of_controller};
 
 /// Label of a VirtualMachine with the name of its KubevirtMachine. capk sets the label.
 pub const MACHINE_NAME_LABEL: &str = "capk.cluster.x-k8s.io/kubevirt-machine-name";
@@ -56,6 +57,20 @@ pub struct VirtualMachine {
     pub requested: Result<RequestedAddresses, String>,
     /// Whether the instance waits for the MAC address of an interface.
     pub awaits_mac_addresses: bool,
+    /// The marks in the template.
+    pub mark: Mark,
+    /// Whether the machine waits for a guest that migrates from another cluster. Such a guest runs already, with an address of
+    /// its own.
+    pub awaits_migration: bool,
+}
+
+/// The marks of network data in the metadata of a template or of an instance.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Mark {
+    /// Value of the label [`NETWORK_DATA_LABEL`]. `None`: no label.
+    pub label: Option<String>,
+    /// Value of the annotation [`VM_ANNOTATION`]. `None`: no annotation.
+    pub vm: Option<String>,
 }
 
 /// The requested addresses by KubeVirt's name of the interface, at most one of each family. The full length (/32, /128)
@@ -76,6 +91,9 @@ pub struct Attachment {
     pub acpi_index: Option<u32>,
     /// MAC address of the interface. `None`: neither KubeVirt nor KubeMacPool has chosen an address yet.
     pub mac: Option<MacAddr>,
+    /// Whether the interface is a function of a NIC of the node. KubeVirt gives it no `acpiIndex`, so the guest knows it only by
+    /// its MAC address.
+    pub is_sriov: bool,
 }
 
 /// The volume from which the guest reads its configuration.
@@ -153,10 +171,18 @@ impl VirtualMachine {
         let template = &object.data["spec"]["template"];
         let spec = &template["spec"];
         let networks = attachments(spec, metadata.namespace.as_deref().unwrap_or_default());
-        let cloud_init = items(&spec["volumes"]).enumerate().find_map(|(index, volume)| CloudInit::read(index, volume));
+        let cloud_init = CloudInit::of(spec);
         let annotation = &template["metadata"]["annotations"][ADDRESSES_ANNOTATION];
         let requested = annotation.as_str().map_or_else(|| Ok(BTreeMap::new()), requested_addresses);
-        Self { metadata, networks, cloud_init, requested, awaits_mac_addresses: awaits_mac_addresses(template) }
+        Self {
+            metadata,
+            networks,
+            cloud_init,
+            requested,
+            awaits_mac_addresses: awaits_mac_addresses(template),
+            mark: Mark::read(&template["metadata"]),
+            awaits_migration: object.data["spec"]["runStrategy"] == "WaitAsReceiver",
+        }
     }
 
     /// Returns the namespace and name of the VirtualMachine.
@@ -177,11 +203,12 @@ impl VirtualMachine {
         kubevirt_machine_of(&self.metadata)
     }
 
-    /// Returns the name of the Secret with the network data of the machine. The Secret is in the namespace of the
-    /// machine.
+    /// Returns the name of the Secret with the network data of the machine, if the controller has given it this name. The
+    /// Secret is in the namespace of the machine.
     #[must_use]
-    pub fn secret_name(&self) -> String {
-        format!("{}-networkdata", self.metadata.name.as_deref().unwrap_or_default())
+    pub fn secret(&self) -> Option<&str> {
+        let name = self.metadata.name.as_deref().unwrap_or_default();
+        self.cloud_init.as_ref().and_then(|volume| volume.network_data.secret_of(name))
     }
 }
 
@@ -215,9 +242,12 @@ fn attachments(spec: &Value, namespace: &str) -> Vec<Attachment> {
                 .and_then(|index| index.try_into().ok())
                 .filter(|index| *index > 0),
             mac: interface["macAddress"].as_str().and_then(parse_mac_address),
+            is_sriov: interface["sriov"].is_object(),
         })
     };
-    items(&spec["domain"]["devices"]["interfaces"]).enumerate().filter_map(attachment).collect()
+    // KubeVirt unplugs an interface whose state is `absent`.
+    let present = |(_, interface): &(usize, &Value)| interface["state"] != "absent";
+    items(&spec["domain"]["devices"]["interfaces"]).enumerate().filter(present).filter_map(attachment).collect()
 }
 
 /// Reads the annotation [`ADDRESSES_ANNOTATION`].
@@ -298,9 +328,52 @@ pub(crate) fn addresses_in(document: &[u8]) -> Vec<IpAddr> {
     of_link.collect()
 }
 
+// === impl Mark ===
+
+impl Mark {
+    /// Reads the marks in the metadata of a template or of an instance.
+    #[must_use]
+    pub fn read(metadata: &Value) -> Self {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let (labels, annotations) = (&metadata["labels"], &metadata["annotations"]);
+        Self { label: text(&labels[NETWORK_DATA_LABEL]), vm: text(&annotations[VM_ANNOTATION]) }
+    }
+
+    /// Whether the metadata has no mark.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        self.label.is_none() && self.vm.is_none()
+    }
+
+    /// Whether the marks are those of network data of this VirtualMachine.
+    #[must_use]
+    pub fn is_of(&self, vm: &Key) -> bool {
+        self.label.as_deref() == Some(ISSUED) && self.vm.as_deref() == Some(vm.to_string().as_str())
+    }
+}
+
+// === impl NetworkData ===
+
+impl NetworkData {
+    /// Returns the name of the Secret, if the controller gives such names to Secrets of the VirtualMachine `vm`.
+    #[must_use]
+    pub fn secret_of(&self, vm: &str) -> Option<&str> {
+        match self {
+            Self::Secret(name) if is_of_controller(name, vm) => Some(name),
+            _ => None,
+        }
+    }
+}
+
 // === impl CloudInit ===
 
 impl CloudInit {
+    /// Reads the first cloud-init volume in the specification of a machine. `None`: it has no such volume.
+    #[must_use]
+    pub fn of(spec: &Value) -> Option<Self> {
+        items(&spec["volumes"]).enumerate().find_map(|(index, volume)| Self::read(index, volume))
+    }
+
     fn read(volume: usize, object: &Value) -> Option<Self> {
         let kinds = [CloudInitKind::ConfigDrive, CloudInitKind::NoCloud];
         let (kind, source) =
@@ -371,6 +444,7 @@ mod tests {
             network: network.to_owned(),
             acpi_index: None,
             mac: None,
+            is_sriov: false,
         };
         let spec = json!({"domain": {"devices": {"interfaces": interfaces}}, "networks": networks});
         let expected = [
@@ -441,7 +515,24 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_has_the_name_of_the_machine() {
-        assert_eq!(machine(&json!({})).secret_name(), "w-0-networkdata");
+    fn a_secret_of_the_machine_has_a_name_of_the_controller() {
+        let secret = |name: &str| {
+            let volume = json!({"cloudInitNoCloud": {"networkDataSecretRef": {"name": name}}});
+            machine(&json!({"volumes": [volume]})).secret().map(str::to_owned)
+        };
+        for name in ["w-0-networkdata", "w-0-networkdata-abcdefghijklmnop", "other-networkdata-abcdefghijklmnop"] {
+            assert_eq!(secret(name).as_deref(), Some(name));
+        }
+        assert_eq!([secret("other-networkdata"), secret("mine"), secret("")], [None, None, None]);
+        assert_eq!(machine(&json!({})).secret(), None);
+    }
+
+    #[test]
+    fn an_interface_that_is_being_unplugged_does_not_count() {
+        let interfaces = json!([{"name": "a", "state": "absent"}, {"name": "b", "sriov": {}, "state": "up"}]);
+        let networks = json!([{"name": "a", "pod": {}}, {"name": "b", "multus": {"networkName": "n/b"}}]);
+        let machine = machine(&json!({"domain": {"devices": {"interfaces": interfaces}}, "networks": networks}));
+        let kept: Vec<_> = machine.networks.iter().map(|it| (it.index, it.name.as_str(), it.is_sriov)).collect();
+        assert_eq!(kept, [(1, "b", true)]);
     }
 }

@@ -32,6 +32,7 @@ use crate::cluster::request::{Error, PATIENCE, Refusal, ask, refusal};
 use crate::cluster::watch::events;
 use crate::kinds::lease_name::{lease_name, parse_lease_name};
 use crate::kinds::mac_pool::parse_mac_lease_name;
+use crate::kinds::network_data::name_of_0_2_0;
 use crate::kinds::pool::{Holder, LeaseSpec, StaticIPLease};
 use crate::ledger::types::{MacLeases, Progress};
 use crate::metrics::Metrics;
@@ -390,6 +391,7 @@ impl ApiLedger {
             since: MicroTime(lease.since),
             released: lease.released.map(MicroTime),
             reuse_after: lease.reuse_after.map(MicroTime),
+            secrets: (!machine.kind.is_claim()).then(|| lease.secrets.clone()),
             unknown: unknown(|before| &before.unknown),
         }
     }
@@ -574,7 +576,8 @@ impl Write {
     /// faster.
     fn is_done_by(&self, object: &Object) -> bool {
         let (Ok(is), Some(wanted)) = (spec_of(object), &self.spec) else { return false };
-        is.holder == wanted.holder && is.released.is_some() == wanted.released.is_some()
+        let has_secrets = wanted.secrets.is_none() || is.secrets == wanted.secrets;
+        is.holder == wanted.holder && is.released.is_some() == wanted.released.is_some() && has_secrets
     }
 }
 
@@ -614,6 +617,11 @@ fn holder_of(holder: &Holder) -> Machine {
     Machine { vm_namespace: vm_namespace.clone(), ..machine }
 }
 
+/// The Secret from which the guest of a machine reads the address of a lease of version 0.2.0.
+fn secret_of_0_2_0(holder: &Holder) -> BTreeSet<String> {
+    if holder.kind.is_claim() { BTreeSet::new() } else { [name_of_0_2_0(&holder.name)].into() }
+}
+
 /// The lease in an object. The name of the object contains the address and the network.
 fn read(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, Lease), String> {
     let spec = spec_of(object).map_err(|error| format!("spec: {error}"))?;
@@ -639,6 +647,7 @@ fn read(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, L
         since: spec.since.0,
         released: spec.released.as_ref().map(|time| time.0),
         reuse_after: spec.reuse_after.as_ref().map(|time| time.0),
+        secrets: spec.secrets.clone().unwrap_or_else(|| secret_of_0_2_0(&spec.holder)),
     };
     Ok((spec, lease))
 }
@@ -655,6 +664,7 @@ fn unreadable(object: &Object, address: IpAddr) -> Option<Lease> {
         since: Timestamp::UNIX_EPOCH,
         released: None,
         reuse_after: None,
+        secrets: BTreeSet::new(),
     })
 }
 

@@ -204,6 +204,30 @@ impl RegistryHandle {
         .await
     }
 
+    /// Records the names of the Secrets from which guests of a machine may read its addresses. A Secret that is not named may
+    /// have an address of another machine later.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn set_secrets(&self, machine: Machine, secrets: BTreeSet<String>) -> Result<(), Stopped> {
+        self.write(move |owner| owner.registry.set_secrets(&machine, &secrets)).await
+    }
+
+    /// Records a further Secret from which guests of a machine may read its addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn add_secret(&self, machine: Machine, secret: String) -> Result<(), Stopped> {
+        self.write(move |owner| {
+            let leases = owner.registry.state()?.leases_of(&machine).flat_map(|(_, _, lease)| lease.secrets.iter());
+            let secrets = leases.cloned().chain([secret.clone()]).collect();
+            owner.registry.set_secrets(&machine, &secrets)
+        })
+        .await
+    }
+
     /// Adopts the records in objects. An address that does not fit is reported and is not allocated to any
     /// machine.
     ///

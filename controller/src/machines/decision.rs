@@ -6,15 +6,18 @@
 //!
 //! | state of the machine | requests, in this order |
 //! |---|---|
-//! | needs its network data | reference to the Secret in the VirtualMachine, leases, Secret, annotation, status map |
-//! | VirtualMachine is being deleted | delete the Secret |
-//! | gone, according to consistent reads | delete the Secret, release the leases, end the IPAddressClaims |
+//! | needs its network data | reference to a Secret of a new name in the VirtualMachine, leases with this name, Secret, annotation, status map |
+//! | the pool or the machine has changed | the Secret with a new document, or another reference and Secret |
+//! | gone, according to consistent reads | delete its Secrets, release the leases, end the IPAddressClaims |
 //!
 //! These rules prevent two machines from using the same address:
 //!
-//! - A Secret is created once and never changed. When the Secret of a machine and the leases differ, the Secret is
-//!   right, and the controller changes the leases.
-//! - An address is released only when its machine is gone and no guest that still exists can have read its Secret.
+//! - Each VirtualMachine refers to a Secret whose name no machine had before, so no guest reads the Secret of another machine.
+//! - The addresses in a Secret never change. When the Secret of a machine and the leases differ, the Secret is right, and the
+//!   controller changes the leases.
+//! - A lease has the names of all Secrets with its address that a guest may read. It has the name before the Secret exists.
+//! - An address is released only when its machine is gone and neither a VirtualMachine nor an instance refers to one of these
+//!   Secrets.
 //! - A VirtualMachine gets the addresses of a KubevirtMachine only if both have the same namespace and name. Labels alone
 //!   are no proof: any user who may create a VirtualMachine can choose its labels. A KubevirtMachine in another namespace
 //!   counts as one in another cluster, and the VirtualMachine itself holds the addresses.
@@ -23,7 +26,7 @@
 
 use crate::kinds::kubevirt_machine::is_deleted;
 use crate::machines::step::{Once, Step};
-use crate::machines::view::{Check, Response, View};
+use crate::machines::view::{Response, View};
 use crate::passes::{ADDRESS_PAUSE, Ended};
 
 /// Decides the next request.
@@ -34,7 +37,7 @@ pub(super) fn decide(view: &View) -> Step {
     match &view.vm {
         Some(vm) if is_deleted(&vm.metadata) => view.end(vm),
         Some(vm) => view.serve(vm),
-        None => view.wake(),
+        None => view.adopt_guest().unwrap_or_else(|| view.wake()),
     }
 }
 
@@ -48,20 +51,15 @@ impl View {
         match (step, response) {
             // Another version of the VirtualMachine needs another patch.
             (_, Response::NotStored) => return,
-            (_, Response::Secret(secret)) => self.secret = Some(secret),
+            (_, Response::Secret(name, secret)) => drop(self.secrets.insert(name, secret)),
             (_, Response::OtherAddresses(addresses)) => self.other_addresses = Some(addresses),
             (Step::ReadAddress(name) | Step::PatchAddress(name, _), Response::Address(address)) => {
                 self.addresses.insert(name, *address);
             }
             (_, Response::Granted(allocations)) => self.granted = Some(allocations),
             (_, Response::Refused(problem)) => self.problem = Some(problem),
-            // Without the Secret, the registry may adopt and allocate other addresses.
-            (_, Response::Stripped) => (self.secret, self.problem) = (None, None),
-            (Step::Prove(holder), Response::Checked(check, secret)) => {
-                self.secret = Some(secret);
-                self.checked.insert(holder, check);
-            }
-            (_, Response::Done | Response::Address(_) | Response::Checked(..)) => {}
+            (Step::Prove(holder), Response::Checked(check)) => drop(self.checked.insert(holder, check)),
+            (_, Response::Done | Response::Address(_) | Response::Checked(_)) => {}
         }
         self.done.extend(once);
     }
@@ -69,7 +67,7 @@ impl View {
     /// Returns how a pass without a next step ends.
     pub(super) fn ended(&self) -> Ended {
         // The webhook of another replica may have rejected the machine once more.
-        let is_unsettled = self.has_done(Once::Retry) || self.checked.values().any(|check| *check == Check::Unsettled);
+        let is_unsettled = self.has_done(Once::Retry);
         match &self.problem {
             Some(problem) if problem.is_of_pool() => Ended::waiting(false),
             _ if self.waits_for_address() => Ended::Again(ADDRESS_PAUSE),

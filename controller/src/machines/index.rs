@@ -15,7 +15,7 @@ use crate::cluster::key::{Key, PoolId};
 use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
 use crate::kinds::ipam_claim::IpamClaim;
-use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret};
+use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine};
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::kind::Kind;
 use crate::machines::source::MachineClaim;
@@ -249,17 +249,9 @@ impl Index {
     pub(super) fn remember(&mut self, key: &Key, note: impl FnOnce(&mut Memory)) {
         let memory = self.memory.entry(key.clone()).or_default();
         note(memory);
-        let is_empty = memory.claimed.is_empty() && memory.stripped.is_empty() && memory.notice.is_none();
+        let is_empty = memory.claimed.is_empty() && memory.notice.is_none();
         if is_empty && !memory.is_retry_logged {
             self.memory.remove(key);
-        }
-    }
-
-    /// Updates the controller's own state for a name with its stored Secret. A holder may get a Secret again, for another
-    /// VirtualMachine.
-    pub(super) fn note_secret(&mut self, key: &Key, secret: &NetworkSecret) {
-        if let NetworkSecret::Ours(hand_out) = secret {
-            self.remember(key, |memory| drop(memory.stripped.remove(&hand_out.machine)));
         }
     }
 
@@ -274,7 +266,6 @@ impl Index {
         let is_gone = self.vm(vm).is_none() && self.instance(vm).is_none();
         self.remember(vm, |memory| {
             memory.claimed.remove(holder);
-            memory.stripped.remove(holder);
             memory.notice.take_if(|_| is_gone);
         });
     }

@@ -6,35 +6,34 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use glowplug::host::claim::{Record, is_object_name};
+use glowplug::host::claim::{Machine, Record, is_object_name};
 use glowplug::host::pool::Pool;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::Value;
-use tokio::time::timeout;
 
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
-use crate::cluster::request::{self, PATIENCE, ask, list, stored};
+use crate::cluster::request::{self, ask, list, stored};
 use crate::kinds::cluster_api::IpAddress;
 use crate::kinds::ipam_claim::claim_name;
 use crate::kinds::kubevirt_machine;
 use crate::kinds::kubevirt_machine::{HandOut, Handed, NetworkSecret, STATUS_MAP, addresses_of};
+use crate::kinds::network_data::new_name;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::adoption;
 use crate::machines::authority::Authority;
 use crate::machines::decision::decide;
 use crate::machines::kind::Kind;
 use crate::machines::recorded::Recorded;
-use crate::machines::secret::{NewSecret, secret_in};
+use crate::machines::secret::secret_in;
 use crate::machines::source::{MachineClaim, ProviderAddress, Source};
 use crate::machines::step::{Hold, Notice, Step};
 use crate::machines::view::{Chosen, PoolSettings, Response, View};
 use crate::machines::work::{Work, answered};
 use crate::passes::{Ended, Error, LONGEST_PASS, Problem, Until};
 use crate::pools::reference;
-use crate::pools::reference::Decision;
 use crate::pools::selection::{Selected, Selection};
 
 // === impl Work ===
@@ -72,6 +71,7 @@ impl Work<'_> {
     /// Collects the known state of a name from the index and the registry.
     async fn look(&self, key: &Key) -> Result<View, Error> {
         let mut view = View::new(key.clone(), self.kinds);
+        view.new_name = new_name(&key.name).map_err(|problem| Error::NotReady(problem.to_owned()))?;
         {
             let index = self.index();
             // The pools and their settings belong together. A pass begins again when other pools serve the machine.
@@ -109,7 +109,6 @@ impl Work<'_> {
         let seen = self.machines.pools.current();
         let seen = seen.as_ref().unwrap_or(selection);
         view.is_exhausted = refused.is_some_and(|refused| is_exhausted(seen, refused));
-        view.operations = view.vm.as_ref().map(|vm| operations(selection, vm, &view.selected)).unwrap_or_default();
     }
 
     async fn read_registry(&self, view: &mut View) -> Result<(), Error> {
@@ -134,7 +133,10 @@ impl Work<'_> {
         match step {
             Step::Wait => {}
             Step::ReadMachine(machine) => drop(self.read(Kind::KubevirtMachine, &machine).await?),
-            Step::ReadSecret => return Ok(Response::Secret(view.check(self.ask_secret(key).await?))),
+            Step::ReadSecret(name) => {
+                let secret = view.check(self.secret(key, &name).await?);
+                return Ok(Response::Secret(name, secret));
+            }
             Step::ReadOtherSecret(name) => {
                 let secret = match is_object_name(&name) {
                     true => ask(self.secrets(key).get_opt(&name)).await?.map(secret_in).transpose()?,
@@ -142,6 +144,17 @@ impl Work<'_> {
                     false => None,
                 };
                 return Ok(Response::OtherAddresses(addresses_of(secret)));
+            }
+            Step::RequestReference(patch, notice) => {
+                let vms = self.api(Kind::VirtualMachine, key);
+                let answer = answered(vms.patch(&key.name, &merge, &Patch::Merge(patch))).await;
+                if !self.take(Kind::VirtualMachine, key, stored(answer)?).await? {
+                    return Ok(Response::NotStored);
+                }
+                let has_reference = self.index().vm(key).is_some_and(|vm| vm.secret().is_some());
+                if let Some(notice) = notice.filter(|_| has_reference) {
+                    self.publish(view, &notice);
+                }
             }
             Step::PatchVm(patch, notice) => {
                 let patch = serde_json::from_value(patch).map_err(request::Error::Unreadable)?;
@@ -200,7 +213,15 @@ impl Work<'_> {
             Step::CreateSecret(secret, warnings, notice) => {
                 return self.create_secret(view, *secret, warnings, notice).await;
             }
-            Step::Adopt(records) => return self.adopt(key, records).await,
+            Step::UpdateSecret(hand_out, document) => return self.update_secret(view, *hand_out, &document).await,
+            Step::RecordSecrets(machine, secrets) => registry.set_secrets(machine, secrets).await?,
+            Step::DropSecrets(machine, earlier, kept) => {
+                for name in &earlier {
+                    self.delete_secret(key, name).await?;
+                }
+                registry.set_secrets(machine, kept).await?;
+            }
+            Step::Adopt(records, secret) => return self.adopt(key, records, secret).await,
             Step::Keep(claimant, addresses) => {
                 let uid = claimant.machine.uid.clone();
                 let addresses = list(registry.keep(*claimant, addresses).await?);
@@ -221,7 +242,7 @@ impl Work<'_> {
                     self.note_pruned();
                 }
             }
-            Step::AnnotateVm(patch) => {
+            Step::AnnotateVm(patch) | Step::MarkVm(patch) => {
                 let vms = self.api(Kind::VirtualMachine, key);
                 let answer = answered(vms.patch(&key.name, &merge, &Patch::Merge(patch))).await;
                 self.take(Kind::VirtualMachine, key, stored(answer)?).await?;
@@ -263,16 +284,10 @@ impl Work<'_> {
         for warning in warnings {
             tracing::warn!(machine = %key, warning, "the guest may miss a setting of its network data");
         }
-        let (vms, secrets) = (self.api(Kind::VirtualMachine, key), self.secrets(key));
-        let uid = view.vm.as_ref().map(|vm| kubevirt_machine::uid(&vm.metadata).to_owned()).unwrap_or_default();
-        let new = NewSecret { vms, secrets, vm: key.clone(), uid };
-        // The task goes on when this leader loses the election or stops waiting: it may have a Secret to delete.
-        let written = tokio::spawn(async move { new.create(&secret).await });
-        let written = timeout(PATIENCE, written).await.map_err(|_| request::Error::Unanswered)?;
-        let secret = match written.map_err(|_| Error::Stopped)?? {
+        let name = secret.metadata.name.clone().unwrap_or_default();
+        let secret = match self.store_secret(key, &secret).await? {
             Some(secret) => {
                 let secret = NetworkSecret::read(Some(secret));
-                self.index().note_secret(key, &secret);
                 if let NetworkSecret::Ours(hand_out) = &secret {
                     self.note_hand_out(view, hand_out);
                 }
@@ -281,13 +296,28 @@ impl Work<'_> {
                 }
                 secret
             }
-            // Another leader has created the Secret first, the VirtualMachine is gone, or the namespace is gone.
-            None => {
-                self.read(Kind::VirtualMachine, key).await?;
-                view.check(self.ask_secret(key).await?)
-            }
+            // Another leader has created the Secret first, or the namespace is gone.
+            None => view.check(self.secret(key, &name).await?),
         };
-        if secret == NetworkSecret::Absent { Err(Error::Behind) } else { Ok(Response::Secret(secret)) }
+        if secret == NetworkSecret::Absent { Err(Error::Behind) } else { Ok(Response::Secret(name, secret)) }
+    }
+
+    /// Writes another document into the Secret of a machine. Its addresses stay.
+    async fn update_secret(&self, view: &View, hand_out: HandOut, document: &str) -> Result<Response, Error> {
+        let (key, name) = (&view.key, hand_out.name.clone());
+        let vm = view.vm.as_ref().ok_or(Error::Behind)?;
+        let secret = match hand_out.updated(vm, document, Timestamp::now()) {
+            Ok(secret) => secret,
+            Err(problem) => return Ok(Response::Refused(Problem::Mismatch(problem))),
+        };
+        let secret = match self.store_secret(key, &secret).await? {
+            Some(secret) => {
+                tracing::info!(machine = %key, secret = name, "updated the network data of a machine");
+                NetworkSecret::read(Some(secret))
+            }
+            None => view.check(self.secret(key, &name).await?),
+        };
+        Ok(Response::Secret(name, secret))
     }
 
     /// Creates the IPAddressClaim of a machine.
@@ -325,7 +355,7 @@ impl Work<'_> {
     }
 
     /// Lets the registry adopt the addresses that a Secret hands out.
-    async fn adopt(&self, key: &Key, mut records: Vec<Record>) -> Result<Response, Error> {
+    async fn adopt(&self, key: &Key, mut records: Vec<Record>, secret: String) -> Result<Response, Error> {
         let selection = Arc::clone(self.index().selection());
         let (mut authority, namespaces) = (Authority::new(&selection), [key.namespace.clone()].into());
         let mut problem = None;
@@ -348,6 +378,11 @@ impl Work<'_> {
             }
         }
         let adoption = self.machines.registry.adopt(records.clone()).await?;
+        // A lease without names counts as one whose Secrets are not known, so a crash before this write does no harm.
+        let machines: BTreeSet<&Machine> = records.iter().map(|record| &record.claimant.machine).collect();
+        for machine in machines {
+            self.machines.registry.add_secret(machine.clone(), secret.clone()).await?;
+        }
         // If nothing is adopted, a notice reports why. Each pass tries again, so a line here would be repeated.
         if adoption.adopted > 0 {
             self.log_adoption(&records, &adoption);
@@ -425,15 +460,6 @@ fn is_exhausted(selection: &Selection, vm: &VirtualMachine) -> bool {
     let selected = selection.of(vm).unwrap_or_default();
     let lacks = |it: &Selected| selection.pool(&it.pool).is_some_and(|pool| pool.exhausted.is_some());
     selected.is_empty() || selected.iter().any(|it| lacks(it) && !reference::is_kept_for(vm, it, selection))
-}
-
-/// Returns the JSON patch operations of the webhook for a VirtualMachine that needs no free address.
-fn operations(selection: &Selection, vm: &VirtualMachine, selected: &Chosen) -> Vec<Value> {
-    let pools = selected.iter().flatten().map(|selected| selected.pool.clone()).collect();
-    match reference::decide(vm, selection, &pools) {
-        Decision::Patch(operations) => operations,
-        _ => Vec::new(),
-    }
 }
 
 /// Returns the settings of the selected pools, by name of the pool.

@@ -47,6 +47,8 @@ pub(super) struct Held {
     pub(super) address: IpAddr,
     /// Prefix length of the address.
     pub(super) prefix: u8,
+    /// Secrets from which guests may read the address. Empty: not known.
+    pub(super) secrets: BTreeSet<String>,
 }
 
 // === impl Recorded ===
@@ -131,7 +133,7 @@ impl Held {
 
     fn of(network: &str, address: IpAddr, lease: &Lease) -> Self {
         let claimant = Claimant::clone(&lease.claimant);
-        Self { claimant, network: network.to_owned(), address, prefix: lease.prefix }
+        Self { claimant, network: network.to_owned(), address, prefix: lease.prefix, secrets: lease.secrets.clone() }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Decides how a machine gets its network data: claim addresses, then create the Secret. Pure, as [`super::decision`].
+//! Decides how a machine gets its network data: a reference, addresses, then the Secret. Pure, as [`super::decision`].
 
 use std::collections::BTreeMap;
 
@@ -6,23 +6,25 @@ use glowplug::diagnostic::Diagnostic;
 use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Request};
 use glowplug::host::expand::{Document, Grant, Template};
-use glowplug::host::records::{annotation_key, annotation_patch};
+use glowplug::host::records::{ANNOTATION_PREFIX, annotation_key, annotation_patch};
 use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
 use crate::kinds::kubevirt_machine::{
-    HandOut, Handed, KubevirtMachine, NetworkSecret, created, is_deleted, secret, uid,
+    Handed, Instance, KubevirtMachine, NetworkSecret, created, is_deleted, secret, uid,
 };
+use crate::kinds::network_data::{NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
 use crate::kinds::pool::HolderKind;
-use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, CloudInitKind, NetworkData, VirtualMachine};
+use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, CloudInitKind, VirtualMachine};
 use crate::machines::recorded::Held;
 use crate::machines::settle::has_annotations;
 use crate::machines::source::Offer;
 use crate::machines::step::{Notice, Once, Step};
-use crate::machines::view::{Claimed, View, is_ending, patch, refers};
+use crate::machines::view::{Claimed, View, patch};
 use crate::passes::Problem;
 use crate::pools::reference;
 use crate::pools::selection::Selected;
@@ -44,52 +46,91 @@ impl View {
                 true => vm.is_some(),
                 false => uids.contains(&Some(holder.uid.as_str())),
             };
-            let is_ending = vm.is_some_and(is_ending) && !self.memory.stripped.contains_key(holder);
-            !is_there || is_ending
+            !is_there
         };
         known.find(|holder| may_be_gone(holder)).map(|holder| Step::Prove(holder.clone()))
     }
 
     pub(super) fn serve(&self, vm: &VirtualMachine) -> Step {
-        let is_selected = self.selected.as_ref().map_or(true, |selected| !selected.is_empty());
-        if !is_selected && !refers(vm) {
-            return self.hold_back(Step::Wait);
+        if let Some(step) = self.adopt_guest() {
+            return step;
         }
+        let is_selected = self.selected.as_ref().map_or(true, |selected| !selected.is_empty());
+        let Some(name) = vm.secret() else {
+            return if is_selected { self.hand_out(vm, None) } else { self.leave(vm) };
+        };
         // A machine that no pool selects concerns this program only if the registry knows a machine of this name, or if
         // its leases are lost and its Secret records them. A user may also have created a Secret with this name.
         if !is_selected && self.ledger.known.is_empty() {
             let is_attached =
                 |handed: &Handed| vm.networks.iter().any(|attachment| attachment.network == handed.network);
-            match &self.secret {
+            match self.secrets.get(name) {
                 _ if self.ledger.is_of_another => return self.hold_back(Step::Wait),
-                None => return Step::ReadSecret,
+                None => return Step::ReadSecret(name.to_owned()),
                 Some(NetworkSecret::Ours(hand_out)) if hand_out.interfaces.iter().all(is_attached) => {}
                 Some(_) => return self.hold_back(Step::Wait),
             }
         }
-        let claimant = match self.claimant(vm) {
-            Ok(claimant) => claimant,
-            Err(step) => return step,
-        };
-        match &self.secret {
-            None => Step::ReadSecret,
-            Some(NetworkSecret::Foreign(problem, addresses)) => self.refuse_foreign(vm, problem, addresses),
+        match self.secrets.get(name) {
+            None => Step::ReadSecret(name.to_owned()),
+            Some(NetworkSecret::Foreign(problem, addresses)) => self.refuse_foreign(vm, name, problem, addresses),
             Some(NetworkSecret::Ours(hand_out)) if hand_out.vm == uid(&vm.metadata) => self.settle(vm, hand_out),
-            Some(NetworkSecret::Ours(hand_out)) => self.replace(hand_out),
-            Some(NetworkSecret::Absent) => self.hand_out(vm, claimant),
+            // The Secret of another machine. No guest of this machine may read it.
+            Some(NetworkSecret::Ours(_)) if is_selected => self.request_reference(vm),
+            Some(NetworkSecret::Ours(_)) => self.hold_back(Step::Wait),
+            Some(NetworkSecret::Absent) => self.hand_out(vm, Some(name)),
         }
     }
 
-    /// Handles a Secret of an earlier VirtualMachine. The Secret is deleted if a consistent read shows that the earlier
-    /// VirtualMachine is gone.
-    fn replace(&self, hand_out: &HandOut) -> Step {
-        let holder = &hand_out.machine;
-        match self.adopt(hand_out) {
-            Some(adopt @ Step::Adopt(..)) => adopt,
-            // The address may belong to another machine by now. In this case, no guest may read the Secret.
-            _ if !self.checked.contains_key(holder) => Step::Prove(holder.clone()),
+    /// Records the addresses that a guest reads from a Secret which no lease names. `None`: the leases name the Secret, or the
+    /// guest reads none of this program.
+    pub(super) fn adopt_guest(&self) -> Option<Step> {
+        let name = self.instance.as_ref()?.secret.as_ref()?;
+        if self.ledger.held.iter().any(|held| held.secrets.contains(name)) {
+            return None;
+        }
+        match self.secrets.get(name) {
+            None => Some(Step::ReadSecret(name.clone())),
+            Some(NetworkSecret::Ours(hand_out)) => self
+                .adopt(hand_out)
+                .filter(|step| matches!(step, Step::Adopt(..)))
+                .or_else(|| self.record_secret(hand_out)),
+            Some(NetworkSecret::Absent | NetworkSecret::Foreign(..)) => None,
+        }
+    }
+
+    /// Asks for a reference to a Secret of a new name. KubeVirt and the user's tools own the volumes and interfaces of a
+    /// VirtualMachine, so the webhook adds the reference, and the leader adds it only if no webhook answers.
+    fn request_reference(&self, vm: &VirtualMachine) -> Step {
+        let notice = self.instance.as_ref().map(|_| Notice::of_early_guest());
+        if !self.has_done(Once::RequestReference) {
+            let [(_, label), (_, owner)] = reference::marks(&self.key, REQUESTED);
+            let marks = json!({"labels": {(NETWORK_DATA_LABEL): label}, "annotations": {(VM_ANNOTATION): owner}});
+            let ObjectMeta { uid, resource_version, .. } = &vm.metadata;
+            let patch = json!({
+                "metadata": {"uid": uid, "resourceVersion": resource_version},
+                "spec": {"template": {"metadata": marks}},
+            });
+            return Step::RequestReference(patch, notice);
+        }
+        match &self.selected {
+            Ok(selected) if !self.has_done(Once::PatchVm) => {
+                let members = reference::reference(vm, selected, &self.new_name);
+                Step::PatchVm(patch(vm, &reference::operations(members)), notice)
+            }
             _ => Step::Wait,
         }
+    }
+
+    /// Handles a machine without network data that no pool selects: its template loses the marks, so that it starts.
+    fn leave(&self, vm: &VirtualMachine) -> Step {
+        if vm.mark.is_absent() || self.ledger.is_of_another || self.has_done(Once::Annotate) {
+            return self.hold_back(Step::Wait);
+        }
+        let marks = json!({"labels": {(NETWORK_DATA_LABEL): null}, "annotations": {(VM_ANNOTATION): null}});
+        self.hold_back(Step::AnnotateVm(json!({
+            "metadata": {"uid": vm.metadata.uid}, "spec": {"template": {"metadata": marks}},
+        })))
     }
 
     /// Returns the object that claims addresses for a VirtualMachine. `None`: no object may claim now. `Err`: the
@@ -134,15 +175,16 @@ impl View {
         }
     }
 
-    /// Decides the next step for a VirtualMachine without a Secret: claim addresses, then create the Secret.
-    fn hand_out(&self, vm: &VirtualMachine, claimant: Option<Claimed>) -> Step {
+    /// Decides the next step for a VirtualMachine without a Secret: get a reference to the Secret `name`, claim addresses, then
+    /// create the Secret.
+    fn hand_out(&self, vm: &VirtualMachine, name: Option<&str>) -> Step {
         let selected = match &self.selected {
             Ok(selected) => selected,
             Err(problem) => return self.refuse(problem.clone()),
         };
         if selected.is_empty() {
-            return self
-                .refuse(format!("Secret {:?} does not exist, and no pool selects the machine", vm.secret_name()));
+            let name = name.unwrap_or_default();
+            return self.refuse(format!("Secret {name:?} does not exist, and no pool selects the machine"));
         }
         let Some(cloud_init) = &vm.cloud_init else {
             return self.refuse(reference::without_volume(selected));
@@ -150,15 +192,22 @@ impl View {
         if let Some(step) = self.stand_aside(vm, &cloud_init.network_data, selected) {
             return step;
         }
-        // The document has the MAC addresses of the machine, and it is written only once.
-        if vm.awaits_mac_addresses {
+        // The document has the MAC addresses of the machine. A guest that migrates from another cluster has an address already.
+        if vm.awaits_mac_addresses || vm.awaits_migration {
             return self.hold_back(Step::Wait);
+        }
+        if let Some(patch) = self.remove_copied_records(vm) {
+            return Step::AnnotateVm(patch);
         }
         let keys = selected.iter().map(|selected| annotation_key(&selected.interface));
         if let Err(error) = keys.collect::<Result<Vec<String>, _>>() {
             return self.refuse(error.to_string());
         }
-        let Some(claimant) = claimant else { return Step::Wait };
+        let claimant = match self.claimant(vm) {
+            Ok(Some(claimant)) => claimant,
+            Ok(None) => return Step::Wait,
+            Err(step) => return step,
+        };
         let is_of_namespace = claimant.machine.namespace == self.key.namespace;
         if claimant.machine.kind == HolderKind::KubevirtMachine && is_of_namespace && !self.has_done(Once::ReadMachine)
         {
@@ -166,13 +215,7 @@ impl View {
             // yet.
             return Step::ReadMachine(Key::of_machine(&claimant.machine));
         }
-        if cloud_init.network_data == NetworkData::None && !self.operations.is_empty() && !self.has_done(Once::PatchVm)
-        {
-            return Step::PatchVm(
-                patch(vm, &self.operations),
-                self.instance.as_ref().map(|_| Notice::of_early_guest()),
-            );
-        }
+        let Some(name) = name else { return self.request_reference(vm) };
         let offers = match self.offers(vm, selected, &claimant) {
             Ok(offers) => offers,
             Err(step) => return step,
@@ -180,8 +223,8 @@ impl View {
         // During the pass, a VirtualMachine of the same name may have replaced this one.
         let is_own = |allocation: &Allocation| allocation.claimant.machine == claimant.machine;
         match (self.granted.as_ref().filter(|granted| granted.iter().all(is_own)), &self.problem) {
-            (Some(allocations), _) => self.write_secret(vm, selected, &claimant, allocations, &offers),
-            (None, None) => match self.claim(vm, selected, &claimant) {
+            (Some(allocations), _) => self.write_secret((vm, name), selected, &claimant, allocations, &offers),
+            (None, None) => match self.claim((vm, name), selected, &claimant) {
                 Ok(claim) => Step::Claim(Box::new(claim)),
                 Err(problem) => self.refuse(problem),
             },
@@ -199,7 +242,12 @@ impl View {
     }
 
     /// Returns the claim of a machine. `Err`: why the addresses that the VirtualMachine requests are invalid.
-    fn claim(&self, vm: &VirtualMachine, selected: &[Selected], claimant: &Claimed) -> Result<Claim, String> {
+    fn claim(
+        &self,
+        (vm, name): (&VirtualMachine, &str),
+        selected: &[Selected],
+        claimant: &Claimed,
+    ) -> Result<Claim, String> {
         let is_sticky =
             |selected: &Selected| self.pools.get(&selected.pool.to_string()).is_some_and(|pool| pool.is_sticky);
         let requested = vm.requested.as_ref().map_err(Clone::clone)?;
@@ -234,12 +282,13 @@ impl View {
             requests,
             // A VirtualMachine that is created again has another UID, so it is another holder.
             sticky: claimant.machine.kind == HolderKind::VirtualMachine || selected.iter().any(is_sticky),
+            secret: Some(name.to_owned()),
         })
     }
 
     fn write_secret(
         &self,
-        vm: &VirtualMachine,
+        (vm, name): (&VirtualMachine, &str),
         selected: &[Selected],
         claimant: &Claimed,
         allocations: &[Allocation],
@@ -266,14 +315,14 @@ impl View {
         });
         let holder = &claimant.machine;
         let warnings = document.warnings().iter().map(ToString::to_string).collect();
-        // The guest has read the Secret of an earlier VirtualMachine, with other MAC addresses.
-        let started = self.instance.as_ref().filter(|instance| instance.has_started);
+        let is_early = |instance: &&Instance| instance.has_started && instance.secret.as_deref() != Some(name);
+        let started = self.instance.as_ref().filter(is_early);
         let notice = started.map(|_| Notice::of_early_guest());
-        Step::CreateSecret(Box::new(secret(vm, holder, interfaces.collect(), document.text())), warnings, notice)
+        Step::CreateSecret(Box::new(secret(vm, name, holder, interfaces.collect(), document.text())), warnings, notice)
     }
 
     /// Creates the network data of the machine: one document with the addresses of all pools.
-    fn document(
+    pub(super) fn document(
         &self,
         vm: &VirtualMachine,
         selected: &[Selected],
@@ -291,6 +340,12 @@ impl View {
             let gateways = offers.get(&selected.interface).map_or(pool.gateways(), |offer| &offer.gateways);
             let nameservers = pool.nameservers();
             let mac_address = attachment.and_then(|attachment| attachment.mac);
+            if mac_address.is_none() && attachment.is_some_and(|attachment| attachment.is_sriov) {
+                return Err(format!(
+                    "interface {:?} is of SR-IOV and has no macAddress, expected one: the guest has no other name for it",
+                    selected.attachment
+                ));
+            }
             grants.push(Grant { allocation, gateways, nameservers, mac_address });
             if let Some(text) = self.pools.get(&name).and_then(|pool| pool.template.as_deref()) {
                 templates.insert(text, name);
@@ -308,6 +363,19 @@ impl View {
         let is_no_cloud = vm.cloud_init.as_ref().is_some_and(|it| it.kind == CloudInitKind::NoCloud);
         let document = if is_no_cloud { document.and_then(|it| it.to_network_config()) } else { document };
         document.map_err(|error| format!("template: {error}"))
+    }
+
+    /// Returns the patch that removes the records of addresses from a VirtualMachine that holds none: they are copied from another
+    /// VirtualMachine. `None`: it has no such record.
+    fn remove_copied_records(&self, vm: &VirtualMachine) -> Option<Value> {
+        let holds = self.ledger.held.iter().any(|held| held.claimant.machine.uid == uid(&vm.metadata));
+        if holds || self.has_done(Once::Annotate) {
+            return None;
+        }
+        let names = vm.metadata.annotations.iter().flatten().map(|(name, _)| name);
+        let copied: BTreeMap<&String, Value> =
+            names.filter(|name| name.starts_with(ANNOTATION_PREFIX)).map(|name| (name, Value::Null)).collect();
+        (!copied.is_empty()).then(|| json!({"metadata": {"uid": vm.metadata.uid, "annotations": copied}}))
     }
 
     /// Removes a VirtualMachine that is being deleted from the wait queue, so that it gets no address.
@@ -340,7 +408,7 @@ impl View {
     fn annotate_held(&self, machine: &KubevirtMachine) -> Option<Value> {
         let holder = machine.holder();
         let mut allocations: BTreeMap<InterfaceName, (String, BTreeMap<Family, IpNetwork>)> = BTreeMap::new();
-        for Held { claimant, network, address, prefix } in &self.ledger.held {
+        for Held { claimant, network, address, prefix, .. } in &self.ledger.held {
             let Ok(address) = IpNetwork::new(*address, *prefix) else { continue };
             if claimant.machine == holder {
                 let (_, addresses) =

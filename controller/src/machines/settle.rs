@@ -1,24 +1,27 @@
 //! Decides about a machine whose network data exists: in its Secret, or from another author. Pure, as
 //! [`super::decision`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use glowplug::formats::read_network;
 use glowplug::host::claim::{Allocation, Claimant, Conflict, Record};
 use glowplug::host::pool::Pool;
 use glowplug::host::records::{Report, annotation_patch, status_patch};
 use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
-use crate::kinds::kubevirt_machine::{HandOut, STATUS_MAP, uid};
+use crate::kinds::kubevirt_machine::{HandOut, Handed, STATUS_MAP, created, uid};
+use crate::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{NetworkData, VirtualMachine};
 use crate::machines::recorded::Held;
 use crate::machines::step::{Notice, Once, Step};
-use crate::machines::view::{KEPT, View, patch};
+use crate::machines::view::{KEPT, OUTDATED, View};
 use crate::passes::Problem;
 use crate::pools::selection::Selected;
 
@@ -26,15 +29,100 @@ impl View {
     /// Decides the next step for a VirtualMachine with a Secret: changes leases, annotation and status map to match the
     /// Secret.
     pub(super) fn settle(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Step {
-        if let Some(step) = self.adopt(hand_out).or_else(|| self.keep(hand_out)) {
-            return step;
+        let known = self.adopt(hand_out).or_else(|| self.record_secret(hand_out)).or_else(|| self.keep(hand_out));
+        let updated = known.or_else(|| self.update(vm, hand_out)).or_else(|| self.project(vm, hand_out));
+        let step = updated.or_else(|| self.reserve_reported(hand_out)).or_else(|| self.compare_sources(vm, hand_out));
+        step.or_else(|| self.drop_secrets(hand_out)).unwrap_or_else(|| self.report_outdated(vm, hand_out))
+    }
+
+    /// Records the Secret in the leases of its machine. `None`: they have its name.
+    pub(super) fn record_secret(&self, hand_out: &HandOut) -> Option<Step> {
+        let (mut secrets, mut is_missing) = (BTreeSet::from([hand_out.name.clone()]), false);
+        for held in self.ledger.held.iter().filter(|held| held.claimant.machine == hand_out.machine) {
+            is_missing |= !held.secrets.contains(&hand_out.name);
+            secrets.extend(held.secrets.iter().cloned());
         }
-        let has_data = vm.cloud_init.as_ref().is_none_or(|cloud_init| cloud_init.network_data != NetworkData::None);
-        if !has_data && !self.operations.is_empty() && !self.has_done(Once::PatchVm) {
-            return Step::PatchVm(patch(vm, &self.operations), None);
+        is_missing.then(|| Step::RecordSecrets(hand_out.machine.clone(), secrets))
+    }
+
+    /// Removes the earlier Secrets of a machine, which its guest does not read any more. `None`: the guest may read an earlier
+    /// Secret, or there is none. A machine without a guest keeps them: KubeVirt may start a guest from an older version of the
+    /// VirtualMachine.
+    fn drop_secrets(&self, hand_out: &HandOut) -> Option<Step> {
+        let held = self.ledger.held.iter().filter(|held| held.claimant.machine == hand_out.machine);
+        let all: BTreeSet<String> = held.flat_map(|held| held.secrets.iter().cloned()).collect();
+        let (kept, earlier): (BTreeSet<_>, BTreeSet<_>) = all.into_iter().partition(|name| *name == hand_out.name);
+        if earlier.is_empty() || self.has_done(Once::DropSecrets) {
+            return None;
         }
-        let step = self.project(vm, hand_out).or_else(|| self.reserve_reported(hand_out));
-        step.or_else(|| self.compare_sources(vm, hand_out)).unwrap_or(Step::Wait)
+        let is_read = self.instance.as_ref()?.secret.as_ref() == Some(&hand_out.name);
+        match is_read {
+            true if self.has_done(Once::ReadInstance) => {
+                Some(Step::DropSecrets(hand_out.machine.clone(), earlier, kept))
+            }
+            true => Some(Step::ReadInstance),
+            false => None,
+        }
+    }
+
+    /// Writes the current document into the Secret if its pools or the machine have changed. `None`: the guest reads the same
+    /// from both documents, or no document can be made now.
+    fn update(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<Step> {
+        let document = self.current_document(vm, hand_out)?.ok()?;
+        let is_current = read_network(document.as_bytes()).meaning == read_network(&hand_out.document).meaning;
+        let can_update = !hand_out.is_immutable && !hand_out.is_deleted && !self.has_done(Once::UpdateSecret);
+        (!is_current && can_update).then(|| Step::UpdateSecret(Box::new(hand_out.clone()), document))
+    }
+
+    /// Returns the document that the machine would get now with the addresses of its Secret, or the reason why none can be made.
+    /// `None`: other pools serve the machine, so it would get other addresses.
+    fn current_document(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<Result<String, String>> {
+        let selected = self.selected.as_ref().ok()?;
+        let is_of = |handed: &Handed| {
+            let is_it = |it: &Selected| it.interface == handed.interface && it.network == handed.network;
+            selected.iter().any(is_it)
+        };
+        if selected.len() != hand_out.interfaces.len() || !hand_out.interfaces.iter().all(is_of) {
+            return None;
+        }
+        let allocations: Vec<Allocation> =
+            hand_out.interfaces.iter().map(|handed| handed.allocation(hand_out)).collect();
+        let offers = self.known_offers(vm, selected, hand_out)?;
+        let document = self.document(vm, selected, &allocations, &offers);
+        Some(document.map(|document| document.text().to_owned()))
+    }
+
+    /// Reports a guest that has not read the current document of its machine, or a document that cannot be made.
+    fn report_outdated(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Step {
+        match self.outdated(vm, hand_out) {
+            Some(note) => self.report(OUTDATED, note),
+            None => Step::Wait,
+        }
+    }
+
+    /// Why the guest has not read the current network data of its machine. `None`: it has, or it has not started yet.
+    pub(super) fn outdated(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<String> {
+        let name = &hand_out.name;
+        let document = match self.current_document(vm, hand_out)? {
+            Ok(document) => document,
+            Err(problem) => return Some(format!("Secret {name:?} keeps its network data: {problem}")),
+        };
+        if hand_out.is_immutable
+            && read_network(document.as_bytes()).meaning != read_network(&hand_out.document).meaning
+        {
+            return Some(format!(
+                "Secret {name:?} is of version 0.2.0 and keeps its network data: set the label {NETWORK_DATA_LABEL}={REQUESTED} \
+                 in spec.template, then restart the machine"
+            ));
+        }
+        let instance = self.instance.as_ref().filter(|instance| instance.has_started)?;
+        let is_older = |updated: Timestamp| created(&instance.metadata).is_some_and(|created| created < updated);
+        let is_outdated = match &instance.secret {
+            Some(read) => read != name || hand_out.updated.is_some_and(is_older),
+            None => true,
+        };
+        let note = "The guest runs with earlier network data: restart the machine";
+        is_outdated.then(|| note.to_owned())
     }
 
     /// Records the addresses that the Secret hands out and that the machine does not hold. `None`: the machine holds
@@ -54,7 +142,7 @@ impl View {
                 attachments: Vec::new(),
                 network: Some(handed.network.clone()),
                 addresses,
-                source: format!("Secret {}/{}-networkdata", self.key.namespace, self.key.name),
+                source: format!("Secret {}/{}", self.key.namespace, hand_out.name),
             })
         });
         let records: Vec<Record> = records.collect();
@@ -62,7 +150,7 @@ impl View {
             _ if records.is_empty() => None,
             Some(Problem::Mismatch(message)) => Some(self.report("IPAddressConflict", message.clone())),
             _ if self.has_done(Once::Adopt) => Some(Step::Wait),
-            _ => Some(Step::Adopt(records)),
+            _ => Some(Step::Adopt(records, hand_out.name.clone())),
         }
     }
 
@@ -76,7 +164,8 @@ impl View {
                 let of_family = |address: &IpAddr| Family::of(*address) == Family::of(held.address);
                 held.claimant == claimant && !addresses.contains(&held.address) && addresses.iter().any(of_family)
             };
-            self.ledger.held.iter().find(is_double).map(|_| Step::Keep(Box::new(claimant), addresses))
+            let is_double = self.ledger.held.iter().any(|held| is_double(&held)) && !self.has_done(Once::Keep);
+            is_double.then(|| Step::Keep(Box::new(claimant), addresses))
         })
     }
 
@@ -89,10 +178,19 @@ impl View {
             hand_out.interfaces.iter().map(|handed| (handed.interface, handed.network.clone())).collect();
         let patch = annotation_patch(&hand_out.machine, &allocations, &networks, None).ok()?;
         if hand_out.machine.kind == HolderKind::VirtualMachine {
-            let is_missing = !has_annotations(&vm.metadata, &patch) && !self.has_done(Once::Annotate);
+            let is_missing = !has_annotations(&vm.metadata, &patch) || !vm.mark.is_of(&self.key);
             let annotations = &patch["metadata"]["annotations"];
-            let patch = json!({"metadata": {"uid": vm.metadata.uid, "annotations": annotations}});
-            return is_missing.then_some(Step::AnnotateVm(patch));
+            let patch = json!({
+                "metadata": {"uid": vm.metadata.uid, "annotations": annotations},
+                "spec": {"template": {"metadata": marks(&self.key)}},
+            });
+            return (is_missing && !self.has_done(Once::Annotate)).then_some(Step::AnnotateVm(patch));
+        }
+        if !vm.mark.is_of(&self.key) && !self.has_done(Once::MarkVm) {
+            let marks = marks(&self.key);
+            return Some(Step::MarkVm(json!({
+                "metadata": {"uid": vm.metadata.uid}, "spec": {"template": {"metadata": marks}},
+            })));
         }
         let machine = self.machine.as_ref().filter(|machine| machine.holder() == hand_out.machine)?;
         if !has_annotations(&machine.metadata, &patch) && !self.has_done(Once::Annotate) {
@@ -125,8 +223,7 @@ impl View {
 
     /// Reports a Secret of another author, which is not changed, and reserves its addresses, so that no machine gets
     /// them.
-    pub(super) fn refuse_foreign(&self, vm: &VirtualMachine, problem: &str, addresses: &[IpAddr]) -> Step {
-        let name = vm.secret_name();
+    pub(super) fn refuse_foreign(&self, vm: &VirtualMachine, name: &str, problem: &str, addresses: &[IpAddr]) -> Step {
         let source = format!("Secret {}/{name}", self.key.namespace);
         if let Some(step) = self.reserve(vm, &source, addresses) {
             return step;
@@ -140,7 +237,7 @@ impl View {
     pub(super) fn stand_aside(&self, vm: &VirtualMachine, data: &NetworkData, selected: &[Selected]) -> Option<Step> {
         let (source, addresses) = match (data, &self.other_addresses) {
             (NetworkData::None, _) => return None,
-            (NetworkData::Secret(name), _) if *name == vm.secret_name() => return None,
+            (NetworkData::Secret(_), _) if vm.secret().is_some() => return None,
             (NetworkData::Secret(name), None) => return Some(Step::ReadOtherSecret(name.clone())),
             (NetworkData::Secret(name), Some(addresses)) => {
                 (format!("Secret {}/{name}", self.key.namespace), addresses)
@@ -195,4 +292,9 @@ pub(super) fn has_annotations(metadata: &ObjectMeta, patch: &Value) -> bool {
     patch["metadata"]["annotations"].as_object().into_iter().flatten().all(|(name, value)| {
         given.and_then(|given| given.get(name)).is_some_and(|given| Some(given.as_str()) == value.as_str())
     })
+}
+
+/// The metadata of a template with the marks of a machine that has network data.
+fn marks(vm: &Key) -> Value {
+    json!({"labels": {(NETWORK_DATA_LABEL): ISSUED}, "annotations": {(VM_ANNOTATION): vm.to_string()}})
 }

@@ -201,6 +201,26 @@ impl View {
         }
     }
 
+    /// Returns what sources offer to a machine that has its Secret. `None`: a source does not offer the addresses of the Secret.
+    pub(super) fn known_offers(
+        &self,
+        vm: &VirtualMachine,
+        selected: &[Selected],
+        hand_out: &HandOut,
+    ) -> Option<BTreeMap<InterfaceName, Offer>> {
+        let claimed = Claimed { machine: hand_out.machine.clone(), created: Default::default() };
+        let mut offers = BTreeMap::new();
+        for selected in selected {
+            let pool = self.pools.get(&selected.pool.to_string());
+            let Some(source) = pool.and_then(|pool| pool.source.as_ref()) else { continue };
+            let handed = hand_out.interfaces.iter().find(|handed| handed.interface == selected.interface)?;
+            let Answer::Offer(offer) = self.ask(vm, selected, source, &claimed) else { return None };
+            Self::check_offer(&offer, &handed.allocation(hand_out)).ok()?;
+            offers.insert(selected.interface, offer);
+        }
+        Some(offers)
+    }
+
     /// Reports a source that does not give the machine the address of its Secret. The guest keeps this address. `None`:
     /// every source agrees.
     pub(super) fn compare_sources(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<Step> {

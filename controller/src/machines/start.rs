@@ -15,7 +15,6 @@ use crate::kinds::pool::HolderKind;
 use crate::ledger::types::{Reservation, Stopped};
 use crate::machines::authority::Authority;
 use crate::machines::recorded::{addresses_of_earlier, addresses_of_ipam_claims};
-use crate::machines::view::refers;
 use crate::machines::work::Work;
 
 /// Pause between the first passes of two machines whose objects are only compared after the start.
@@ -113,7 +112,7 @@ impl Work<'_> {
         names.retain(|key| {
             let index = self.index();
             let is_selected = !matches!(index.selected(key), Ok(selected) if selected.is_empty());
-            let may_have_secret = index.vm(key).is_some_and(refers);
+            let may_have_secret = index.vm(key).is_some_and(|vm| vm.secret().is_some());
             let mut holders = holders.range(key.holder(HolderKind::default(), "")..);
             let is_held = holders.next().is_some_and(|holder| Key::of_machine(holder) == *key)
                 || !index.earlier_of(key).is_empty();

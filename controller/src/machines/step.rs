@@ -1,5 +1,6 @@
 //! The requests of a pass, and the events about a machine.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use glowplug::host::claim::{Claim, Claimant, Machine, Record};
@@ -8,6 +9,7 @@ use k8s_openapi::api::core::v1::Secret;
 use serde_json::Value;
 
 use crate::cluster::key::Key;
+use crate::kinds::kubevirt_machine::HandOut;
 use crate::ledger::types::Reservation;
 
 /// An event about a machine.
@@ -25,10 +27,13 @@ pub(super) enum Step {
     Wait,
     /// Reads the KubevirtMachine of this name.
     ReadMachine(Key),
-    /// Reads the Secret of the machine.
-    ReadSecret,
+    /// Reads the Secret of the machine with this name.
+    ReadSecret(String),
     /// Reads the Secret of another author with this name, in which the machine has its network data.
     ReadOtherSecret(String),
+    /// Applies this merge patch to the VirtualMachine, which asks the webhook for a reference to a Secret. Then publishes this
+    /// event, if the webhook has answered.
+    RequestReference(Value, Option<Notice>),
     /// Applies this JSON patch to the VirtualMachine, then publishes this event.
     PatchVm(Value, Option<Notice>),
     /// Reads the instance of the machine.
@@ -50,14 +55,22 @@ pub(super) enum Step {
     /// Creates the Secret, which hands out the addresses, then publishes this event. The texts are warnings about the network
     /// data in the Secret.
     CreateSecret(Box<Secret>, Vec<String>, Option<Notice>),
-    /// Records that a machine holds the addresses in its Secret.
-    Adopt(Vec<Record>),
+    /// Replaces the document of the Secret by this one.
+    UpdateSecret(Box<HandOut>, String),
+    /// Records the names of the Secrets from which guests of a machine may read its addresses.
+    RecordSecrets(Machine, BTreeSet<String>),
+    /// Deletes the first Secrets of a machine, which no guest reads any more, and records the other ones.
+    DropSecrets(Machine, BTreeSet<String>, BTreeSet<String>),
+    /// Records that a machine holds the addresses in its Secret of this name.
+    Adopt(Vec<Record>, String),
     /// Keeps these addresses of the claimant and releases its other addresses, which the claimant never received.
     Keep(Box<Claimant>, Vec<IpAddr>),
     /// Applies this merge patch to the KubevirtMachine.
     PatchMachine(Value),
     /// Applies this merge patch to the VirtualMachine.
     AnnotateVm(Value),
+    /// Applies this merge patch to the template of the VirtualMachine.
+    MarkVm(Value),
     /// Applies this merge patch to the status of the KubevirtMachine.
     PatchStatus(Value),
     /// Applies this merge patch to the KubevirtMachine, so that capk retries.
@@ -80,8 +93,13 @@ pub(super) enum Step {
 pub(super) enum Once {
     ReadMachine,
     ReadInstance,
+    RequestReference,
     PatchVm,
+    UpdateSecret,
+    DropSecrets,
     Adopt,
+    Keep,
+    MarkVm,
     /// [`Step::PatchMachine`] or [`Step::AnnotateVm`].
     Annotate,
     PatchStatus,
@@ -104,7 +122,7 @@ pub(super) struct Hold {
 // === impl Notice ===
 
 impl Notice {
-    /// The event about a guest that has started before its Secret or the reference to it existed.
+    /// The event about a guest that has started before its network data existed, or before its template referred to it.
     pub(super) fn of_early_guest() -> Self {
         let note = "The guest started without its network data: restart the machine".to_owned();
         Self { is_warning: true, reason: "NetworkDataMissing", note }
@@ -119,8 +137,13 @@ impl Step {
         match self {
             Self::ReadMachine(_) => Some(Once::ReadMachine),
             Self::ReadInstance => Some(Once::ReadInstance),
+            Self::RequestReference(..) => Some(Once::RequestReference),
             Self::PatchVm(..) => Some(Once::PatchVm),
+            Self::UpdateSecret(..) => Some(Once::UpdateSecret),
+            Self::DropSecrets(..) => Some(Once::DropSecrets),
             Self::Adopt(..) => Some(Once::Adopt),
+            Self::Keep(..) => Some(Once::Keep),
+            Self::MarkVm(_) => Some(Once::MarkVm),
             Self::PatchMachine(_) | Self::AnnotateVm(_) => Some(Once::Annotate),
             Self::PatchStatus(_) => Some(Once::PatchStatus),
             Self::Retry(_) => Some(Once::Retry),
@@ -132,8 +155,8 @@ impl Step {
 
     /// Whether the request may change the state of the registry.
     pub(super) fn changes_registry(&self) -> bool {
-        use Step::{AddConflicts, Adopt, Claim, Hold, Keep, Prove, Reserve, Withdraw};
+        use Step::{AddConflicts, Adopt, Claim, DropSecrets, Hold, Keep, Prove, RecordSecrets, Reserve, Withdraw};
         let is_record = matches!(self, Adopt(..) | Hold(..) | Keep(..) | AddConflicts(..) | Reserve(_));
-        is_record || matches!(self, Claim(..) | Prove(..) | Withdraw(_))
+        is_record || matches!(self, Claim(..) | Prove(..) | Withdraw(_) | RecordSecrets(..) | DropSecrets(..))
     }
 }

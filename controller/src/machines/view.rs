@@ -9,8 +9,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
-use crate::kinds::kubevirt_machine::{HandOut, Handed, Instance, KubevirtMachine, NetworkSecret, is_deleted};
-use crate::kinds::virtual_machine::{NetworkData, VirtualMachine};
+use crate::kinds::kubevirt_machine::{HandOut, Handed, Instance, KubevirtMachine, NetworkSecret};
+use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::kind::Kinds;
 use crate::machines::recorded::Recorded;
 use crate::machines::source::{ProviderAddress, Source, Sources};
@@ -20,6 +20,9 @@ use crate::pools::selection::Selected;
 
 /// Reason of the event about a machine with network data of another author.
 pub(super) const KEPT: &str = "NetworkDataKept";
+
+/// Reason of the event about a guest that has not read the current network data of its machine.
+pub(super) const OUTDATED: &str = "NetworkDataOutdated";
 
 /// The known state of the machine of one name: the complete input of a decision.
 #[derive(Clone, Debug)]
@@ -39,8 +42,8 @@ pub(super) struct View {
     /// Objects of other programs that choose addresses of the machine.
     pub(super) sources: Sources,
     pub(super) memory: Memory,
-    /// JSON patch operations of the webhook for the VirtualMachine. Empty: the VirtualMachine needs no change.
-    pub(super) operations: Vec<Value>,
+    /// A name for the Secret of the machine that no machine had before.
+    pub(super) new_name: String,
     /// Whether a pool for the rejected VirtualMachine is still exhausted, according to the data that the webhook uses.
     pub(super) is_exhausted: bool,
 
@@ -54,8 +57,8 @@ pub(super) struct View {
     pub(super) ledger: Recorded,
 
     // The responses to the steps of this pass, see [`View::note`].
-    /// The Secret of the machine. `None`: not read in this pass.
-    pub(super) secret: Option<NetworkSecret>,
+    /// The Secrets of the machine that this pass has read, by name.
+    pub(super) secrets: BTreeMap<String, NetworkSecret>,
     /// Addresses in the other Secret from which the guest reads its network data. `None`: not read in this pass.
     pub(super) other_addresses: Option<Vec<IpAddr>>,
     /// IPAddresses of other providers, by name. `Some(None)`: the object does not exist. `None`: not read in this pass.
@@ -76,17 +79,16 @@ pub(super) enum Response {
     Done,
     /// The API server has another version of the object, and has not stored the patch.
     NotStored,
-    Secret(NetworkSecret),
+    /// The Secret of this name.
+    Secret(String, NetworkSecret),
     /// The addresses in a Secret of another author.
     OtherAddresses(Vec<IpAddr>),
     Address(Box<Option<ProviderAddress>>),
     Granted(Vec<Allocation>),
     /// The registry or the author of another object has refused the request.
     Refused(Problem),
-    /// The Secret of the machine is deleted, and the holder must be checked once more.
-    Stripped,
-    /// A holder is checked. The Secret is that of the machine.
-    Checked(Check, NetworkSecret),
+    /// A holder is checked.
+    Checked(Check),
 }
 
 /// The result of the check whether a holder is gone.
@@ -94,9 +96,6 @@ pub(super) enum Response {
 pub(super) enum Check {
     /// An object may still use its addresses.
     Kept,
-    /// The holder must be checked again after a pause: only a Secret may keep its address, and no watch reports the end of a
-    /// Secret.
-    Unsettled,
     /// The holder is gone, and its leases are released.
     Gone,
 }
@@ -118,21 +117,11 @@ pub(super) type Chosen = Result<Vec<Selected>, String>;
 pub(super) struct Memory {
     /// Holders that have claimed. They may wait for an address or hold one.
     pub(super) claimed: BTreeSet<Machine>,
-    /// Holders whose Secret is gone, with the first reads that found no Secret.
-    pub(super) stripped: BTreeMap<Machine, Stripped>,
     /// The last reported event. `None`: the next event is always published.
     pub(super) notice: Option<Notice>,
     /// Whether the log says that capk must create the VirtualMachine again. The controller repeats this request every few
     /// seconds while capk does not react.
     pub(super) is_retry_logged: bool,
-}
-
-/// Consistent reads that found no Secret of a holder, at the name of one VirtualMachine.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Stripped {
-    /// UID of the instance that existed then, and that may have read the Secret. `None`: no instance existed. An instance
-    /// with another UID was created later and cannot have read the Secret.
-    pub(super) instance: Option<String>,
 }
 
 /// The object that claims addresses for a machine.
@@ -155,12 +144,12 @@ impl View {
             instance: None,
             sources: Sources::default(),
             memory: Memory::default(),
-            operations: Vec::new(),
+            new_name: String::new(),
             is_exhausted: true,
             selected: Ok(Vec::new()),
             pools: BTreeMap::new(),
             ledger: Recorded::default(),
-            secret: None,
+            secrets: BTreeMap::new(),
             other_addresses: None,
             addresses: BTreeMap::new(),
             granted: None,
@@ -176,9 +165,9 @@ impl View {
     }
 
     /// Whether the machine waits for its network data. An event has named the reason. A machine with network data of another
-    /// author does not wait.
+    /// author does not wait, and neither does one with earlier network data.
     pub(super) fn is_waiting(&self) -> bool {
-        self.memory.notice.as_ref().is_some_and(|notice| notice.reason != KEPT)
+        self.memory.notice.as_ref().is_some_and(|notice| ![KEPT, OUTDATED].contains(&notice.reason))
     }
 
     /// Whether the machine needs a certain address that is not available for now. A claim that requests an address does
@@ -253,20 +242,7 @@ impl Handed {
     }
 }
 
-/// Whether the network data of a VirtualMachine is in the Secret with the controller's name for it,
-/// [`VirtualMachine::secret_name`].
-pub(super) fn refers(vm: &VirtualMachine) -> bool {
-    let cloud_init = vm.cloud_init.as_ref();
-    cloud_init.is_some_and(|it| it.network_data == NetworkData::Secret(vm.secret_name()))
-}
-
-/// Whether a VirtualMachine is being deleted and will not start a guest again.
-pub(super) fn is_ending(vm: &VirtualMachine) -> bool {
-    // An instance that the deletion orphans may migrate, and a migration needs the Secret.
-    is_deleted(&vm.metadata) && !vm.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == "orphan")
-}
-
-/// Returns a JSON patch with the operations of the webhook. The patch fails if the VirtualMachine has another version.
+/// Returns a JSON patch with these operations. The patch fails if the VirtualMachine has another version.
 pub(super) fn patch(vm: &VirtualMachine, operations: &[Value]) -> Value {
     let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": vm.metadata.resource_version});
     [test].into_iter().chain(operations.iter().cloned()).collect()

@@ -24,14 +24,12 @@ use crate::cluster::request::{self, ask, list};
 use crate::cluster::watch::{Change, changes_of};
 use crate::kinds::cluster_api;
 use crate::kinds::kubevirt_machine;
-use crate::kinds::kubevirt_machine::NetworkSecret;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::adoption;
 use crate::ledger::registry::RegistryHandle;
 use crate::machines::index::Index;
 use crate::machines::kind::{Kind, Kinds};
-use crate::machines::secret::{secret_in, secret_name};
 use crate::machines::source::CLAIM_LABEL;
 use crate::machines::step::Notice;
 use crate::machines::view::View;
@@ -143,14 +141,6 @@ impl Work<'_> {
             let machine = Key::of_vm(&mismatch.claimant.machine);
             tracing::warn!(%machine, %mismatch, "a record of a machine does not fit");
         }
-    }
-
-    /// Reads the Secret of a VirtualMachine.
-    pub(super) async fn ask_secret(&self, key: &Key) -> Result<NetworkSecret, Error> {
-        let secret = ask(self.secrets(key).get_opt(&secret_name(key))).await?.map(secret_in).transpose()?;
-        let secret = NetworkSecret::read(secret);
-        self.index().note_secret(key, &secret);
-        Ok(secret)
     }
 
     /// Reads an object from the API server into the index. A pass reads only objects of its own name.

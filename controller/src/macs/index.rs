@@ -560,6 +560,7 @@ fn lease(address: MacAddr, pool: &str, key: &Key, vm: &Vm, interface: &str, now:
         since: k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(now),
         released: None,
         reuse_after: None,
+        secrets: None,
         unknown: BTreeMap::new(),
     }
 }

@@ -1,35 +1,54 @@
-//! The mutating webhook for VirtualMachines: adds the reference to the Secret with the network data of the machine.
+//! Which Secret with network data a VirtualMachine refers to: the decisions of the webhooks for VirtualMachines and their
+//! instances. Pure: the input is objects, the output is JSON patch operations.
 //!
-//! The Secret does not exist yet, so the pod of the machine waits until the leader has recorded the addresses and
-//! created the Secret. The webhook itself allocates and writes nothing: at this moment the machine has no UID, another
-//! webhook may reject the machine, and the request may be a dry run.
+//! The first cloud-init volume of a machine refers to the Secret, and the template has two marks: a label, and an annotation
+//! with the name of the VirtualMachine. No machine reads the Secret of another machine, or of an earlier machine of its name:
+//!
+//! - A new VirtualMachine gets a Secret of a name that no machine had before, whatever its manifest says: the manifest may be
+//!   that of another machine.
+//! - A later change keeps the reference of the machine. If the network data itself has to change with the machine, the
+//!   reference becomes a new one.
+//! - An instance with the label starts only with network data, and only as the machine that the annotation names.
+//!
+//! Network data of the user is kept. The leader then reserves the addresses in it, and reports that the machine gets no
+//! address.
+//!
+//! The Secret does not exist when a VirtualMachine is created, so the pod of the machine waits until the leader has recorded
+//! the addresses and created the Secret. The webhooks allocate and write nothing: a new machine has no UID, another webhook
+//! may reject it, and the request may be a dry run.
 //!
 //! A KubevirtMachine needs no patch, even in versions of capk with `spec.cloudInit`: if this member has no network data,
-//! capk creates a VirtualMachine without network data, and this webhook adds the reference to the VirtualMachine. If
-//! `spec.cloudInit` or the template of the VirtualMachine has network data, the webhook does not change it. The leader then
-//! reserves the addresses in this network data, and reports that the machine gets no address.
+//! capk creates a VirtualMachine without network data, and the webhook adds the reference to the VirtualMachine.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use glowplug::host::nodepool::acpi_index;
+use glowplug::host::records::ANNOTATION_PREFIX;
+use glowplug::network::InterfaceName;
+use pnet_base::MacAddr;
 use serde_json::{Value, json};
 
-use crate::cluster::key::PoolId;
-use crate::kinds::virtual_machine::{NetworkData, VirtualMachine};
+use crate::cluster::edit::{Edit, pointer};
+use crate::cluster::key::{Key, PoolId};
+use crate::cluster::object::Object;
+use crate::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, REPLACED_ANNOTATION, REQUESTED, VM_ANNOTATION};
+use crate::kinds::virtual_machine::{
+    CloudInit, CloudInitKind, Mark, NetworkData, VirtualMachine, by_name, items, requires_mac_addresses,
+};
 use crate::pools::selection::{Selected, Selection};
 
-/// Path of the webhook for VirtualMachines.
+/// Path of the webhook for new VirtualMachines.
 pub const MACHINES_PATH: &str = "/mutate-machines";
+/// Path of the webhook for changes of VirtualMachines.
+pub const UPDATES_PATH: &str = "/mutate-machine-updates";
 
 /// The response to the creation of a VirtualMachine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
-    /// No pool selects the machine. It is created without a change.
-    NotSelected,
-    /// The machine is created without a change. The texts are warnings for the client that creates it.
-    Allow(Vec<String>),
-    /// The machine is created with these JSON patch operations. Empty: the machine needs no change.
-    Patch(Vec<Value>),
+    /// No pool selects the machine. It is created with these changes, which remove copied network data.
+    NotSelected(Allowed),
+    /// The machine is created with these changes.
+    Allow(Allowed),
     /// The machine is rejected with this message, and capk retries later.
     Refuse(String),
     /// The machine is rejected with this message, and capk retries later: these pools have no free address, and the machine
@@ -37,63 +56,211 @@ pub enum Decision {
     Exhausted(String, Vec<PoolId>),
 }
 
-/// Decides on the creation of a machine. `held` are the pools from which the machine already holds an address: a
-/// machine that capk creates again keeps its addresses and needs no free address.
+/// What a webhook changes in an object that it allows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Allowed {
+    /// JSON patch operations. Empty: the object stays as it is.
+    pub operations: Vec<Value>,
+    /// Warnings for the client that writes the object.
+    pub warnings: Vec<String>,
+}
+
+/// A new VirtualMachine.
+#[derive(Clone, Copy, Debug)]
+pub struct NewMachine<'r> {
+    /// The object, with its namespace.
+    pub object: &'r Object,
+    /// Whether the Secret that its template names was written by the controller, for another machine.
+    pub is_copy: bool,
+    /// The pools from which the machine already holds an address: a machine that capk creates again keeps its addresses and
+    /// needs no free address.
+    pub held: &'r BTreeSet<PoolId>,
+    /// Name for the Secret of the machine that no machine had before.
+    pub name: &'r str,
+}
+
+/// Decides on the creation of a VirtualMachine.
 ///
-/// The function is idempotent: for a machine that already has the returned operations, it returns an empty patch.
-#[must_use]
-pub fn decide(machine: &VirtualMachine, selection: &Selection, held: &BTreeSet<PoolId>) -> Decision {
-    let secret = machine.secret_name();
-    let selected = selection.of(machine);
-    let is_foreign = |data: &NetworkData| match data {
-        NetworkData::None => false,
-        NetworkData::Secret(name) => *name != secret,
-        NetworkData::Inline(_) => true,
-    };
-    if let Some(volume) = machine.cloud_init.as_ref().filter(|volume| is_foreign(&volume.network_data)) {
+/// # Errors
+///
+/// The object cannot be written as JSON.
+pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Result<Decision> {
+    let NewMachine { object, is_copy, held, name } = new;
+    let (machine, mut edit) = (VirtualMachine::read(object.clone()), Edit::of(object)?);
+    let selected = selection.of(&machine);
+    // A new machine holds nothing yet.
+    for annotation in object.metadata.annotations.iter().flatten().map(|(name, _)| name) {
+        if annotation.starts_with(ANNOTATION_PREFIX) {
+            edit.remove(&["metadata", "annotations", annotation]);
+        }
+    }
+    let copied = machine.reference().filter(|_| is_copy || machine.secret().is_some());
+    if copied.is_none()
+        && let Some(member) = machine.own_network_data()
+    {
+        unmark(&mut edit);
         let pools: Vec<String> = selected.iter().flatten().map(|selected| selected.pool.to_string()).collect();
-        let member = format!("{}.{}", path(&["volumes", &volume.volume.to_string()], '.'), volume.kind.member());
-        return match (pools.join(", ").as_str(), &selected) {
-            ("", Ok(_)) => Decision::Allow(Vec::new()),
-            ("", Err(problem)) => Decision::Allow(vec![format!("{member}: keeps its network data; {problem}")]),
-            (pools, _) => {
-                Decision::Allow(vec![format!("{member}: keeps its network data, and gets no address of {pools}")])
-            }
+        let warning = match (pools.join(", ").as_str(), &selected) {
+            ("", Ok(_)) => None,
+            ("", Err(problem)) => Some(format!("{member}: keeps its network data; {problem}")),
+            (pools, _) => Some(format!("{member}: keeps its network data, and gets no address of {pools}")),
         };
+        return Ok(Decision::Allow(Allowed::of(edit, warning)));
     }
     let selected = match selected {
-        Ok(selected) if selected.is_empty() => return Decision::NotSelected,
+        // The guest runs already, in another cluster. It gets network data for its first start in this cluster.
+        Ok(_) if machine.awaits_migration => Vec::new(),
         Ok(selected) => selected,
-        Err(problem) => return Decision::Refuse(problem.to_string()),
+        Err(problem) => return Ok(Decision::Refuse(problem.to_string())),
     };
-    if machine.metadata.name.as_ref().is_none_or(String::is_empty) {
-        return Decision::Refuse(
-            "metadata.name: missing, expected a name: the Secret of the machine has it".to_owned(),
-        );
+    if selected.is_empty() {
+        if copied.is_some() {
+            edit.remove(&machine.path_of_reference());
+        }
+        unmark(&mut edit);
+        let warning = copied.map(|copied| {
+            let member = machine.path_of_reference().join(".");
+            format!("{member}: removed, {copied:?} has the network data of another machine")
+        });
+        return Ok(Decision::NotSelected(Allowed::of(edit, warning)));
     }
-    let Some(volume) = &machine.cloud_init else { return Decision::Refuse(without_volume(&selected)) };
+    if machine.metadata.name.as_ref().is_none_or(String::is_empty) {
+        let message = "metadata.name: missing, expected a name: the network data is bound to it";
+        return Ok(Decision::Refuse(message.to_owned()));
+    }
+    if machine.cloud_init.is_none() {
+        return Ok(Decision::Refuse(without_volume(&selected)));
+    }
     // capk creates a rejected machine again later. Nobody does so for another machine, which waits for its Secret.
     let is_created_again = machine.kubevirt_machine().is_some();
-    let has_address = |it: &&Selected| held.contains(&it.pool) || is_kept_for(machine, it, selection);
+    let has_address = |it: &&Selected| held.contains(&it.pool) || is_kept_for(&machine, it, selection);
     let exhausted = selected.iter().filter(|it| is_created_again && !has_address(it));
     let exhausted: Vec<(&String, &PoolId)> =
         exhausted.filter_map(|it| Some((selection.pool(&it.pool)?.exhausted.as_ref()?, &it.pool))).collect();
     if let [(message, _), ..] = &exhausted[..] {
-        return Decision::Exhausted(message.to_string(), exhausted.iter().map(|(_, pool)| (*pool).clone()).collect());
+        let pools = exhausted.iter().map(|(_, pool)| (*pool).clone()).collect();
+        return Ok(Decision::Exhausted(message.to_string(), pools));
     }
-    let mut operations: Vec<Value> = selected.iter().filter_map(|selected| name_interface(machine, selected)).collect();
-    if volume.network_data == NetworkData::None {
-        let at = path(&["volumes", &volume.volume.to_string(), volume.kind.member(), "networkDataSecretRef"], '/');
-        operations.push(json!({"op": "add", "path": format!("/{at}"), "value": {"name": secret}}));
+    // A webhook that is called again finds its own name of a moment ago.
+    if let Some(copied) = copied.filter(|_| !machine.mark.is_of(&machine.key())) {
+        edit.set(&["metadata", "annotations", REPLACED_ANNOTATION], json!(copied));
     }
-    Decision::Patch(operations)
+    apply(&mut edit, reference(&machine, &selected, name));
+    Ok(Decision::Allow(Allowed::of(edit, None)))
+}
+
+/// Decides on a change of a VirtualMachine. The change is never rejected. `name` is a name for the Secret of the machine that
+/// no machine had before.
+///
+/// # Errors
+///
+/// The object cannot be written as JSON.
+pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &str) -> serde_json::Result<Allowed> {
+    let [old_template, template] = [old, new].map(|object| &object.data["spec"]["template"]);
+    if new.metadata.deletion_timestamp.is_some() || old_template == template {
+        return Ok(Allowed::default());
+    }
+    let [before, machine] = [old, new].map(|object| VirtualMachine::read(object.clone()));
+    let (is_selected, selected) = match selection.of(&machine) {
+        _ if machine.awaits_migration => (false, Vec::new()),
+        Ok(selected) => (!selected.is_empty(), selected),
+        // Several pools select the machine, or a pool with errors does.
+        Err(_) => (true, Vec::new()),
+    };
+    let is_requested = !selected.is_empty() && machine.mark.label.as_deref() == Some(REQUESTED);
+    let own = before.secret().map(|own| match is_requested || has_changed(&before, &machine, selection) {
+        true => name,
+        false => own,
+    });
+    let (mut edit, mut warning) = (Edit::of(new)?, None);
+    let new_name = (!selected.is_empty()).then_some(name);
+    let secret = match (machine.cloud_init.as_ref().map(|volume| &volume.network_data), machine.secret()) {
+        // Only a name of the machine itself is believed.
+        (_, Some(_)) => own.or(new_name),
+        // The instance does not start without network data.
+        (None, _) if is_selected => return Ok(Allowed::default()),
+        (None | Some(NetworkData::None), _) if !is_selected => None,
+        // The leader asks for a reference with the label.
+        (None | Some(NetworkData::None), _) => own.or(new_name.filter(|_| machine.mark.label.is_some())),
+        (Some(NetworkData::Secret(_) | NetworkData::Inline(_)), None) => {
+            let member = machine.own_network_data().filter(|_| own.is_some());
+            warning =
+                member.map(|member| format!("{member}: replaces the network data with the address of the machine"));
+            None
+        }
+    };
+    match secret {
+        Some(secret) => {
+            apply(&mut edit, reference(&machine, &selected, secret));
+            put_back_mac_addresses(&mut edit, old_template, template);
+        }
+        None => {
+            if machine.secret().is_some() {
+                edit.remove(&machine.path_of_reference());
+            }
+            unmark(&mut edit);
+        }
+    }
+    Ok(Allowed::of(edit, warning))
+}
+
+/// Returns the reasons to reject the creation of an instance in `namespace`, one line each.
+#[must_use]
+pub fn check_instance(instance: &Object, namespace: &str) -> Vec<String> {
+    let metadata = serde_json::to_value(&instance.metadata).unwrap_or_default();
+    let mark = Mark::read(&metadata);
+    if mark.label.is_none() {
+        return Vec::new();
+    }
+    let vm = Key { namespace: namespace.to_owned(), name: instance.metadata.name.clone().unwrap_or_default() };
+    let volume = CloudInit::of(&instance.data["spec"]);
+    if mark.vm.as_deref() != Some(vm.to_string().as_str()) {
+        let found = mark.vm.as_deref().unwrap_or_default();
+        let reference = match volume.map(|volume| volume.network_data) {
+            Some(NetworkData::Secret(name)) => format!(", and the reference to {name:?}"),
+            _ => String::new(),
+        };
+        return vec![format!(
+            "metadata.annotations[{VM_ANNOTATION}]: {found:?}, expected {:?}: the machine is a copy; remove the annotation, \
+             the label {NETWORK_DATA_LABEL}{reference} from spec.template of the VirtualMachine",
+            vm.to_string()
+        )];
+    }
+    match volume {
+        Some(volume) if volume.network_data != NetworkData::None => Vec::new(),
+        _ => vec![format!(
+            "spec.volumes: no network data, expected networkDataSecretRef: the controller adds it to VirtualMachine {vm}"
+        )],
+    }
+}
+
+/// The members of a VirtualMachine with a reference to a Secret of the controller, with their paths.
+#[must_use]
+pub fn reference(machine: &VirtualMachine, selected: &[Selected], secret: &str) -> Vec<(Vec<String>, Value)> {
+    let mut members: Vec<_> = selected.iter().filter_map(|selected| name_interface(machine, selected)).collect();
+    members.push((machine.path_of_reference(), json!({"name": secret})));
+    members.extend(marks(&machine.key(), ISSUED));
+    members
+}
+
+/// The marks of a template, with their paths.
+pub(crate) fn marks(vm: &Key, label: &str) -> [(Vec<String>, Value); 2] {
+    let [label_path, annotation_path] = paths_of_marks();
+    [(label_path, json!(label)), (annotation_path, json!(vm.to_string()))]
+}
+
+/// Returns the JSON patch operations that set these members. The objects that contain them must exist.
+#[must_use]
+pub fn operations(members: Vec<(Vec<String>, Value)>) -> Vec<Value> {
+    let operation = |(path, value): (Vec<String>, Value)| json!({"op": "add", "path": pointer(&path), "value": value});
+    members.into_iter().map(operation).collect()
 }
 
 /// Returns the message about a machine of these pools without a cloud-init volume.
 #[must_use]
 pub fn without_volume(selected: &[Selected]) -> String {
     let pools: Vec<String> = selected.iter().map(|selected| selected.pool.to_string()).collect();
-    let (volumes, pools) = (path(&["volumes"], '.'), pools.join(", "));
+    let (volumes, pools) = (path(&["volumes"]).join("."), pools.join(", "));
     format!(
         "{volumes}: no volume with cloudInitConfigDrive or cloudInitNoCloud, expected one for the addresses of {pools}"
     )
@@ -107,19 +274,111 @@ pub(crate) fn is_kept_for(machine: &VirtualMachine, selected: &Selected, selecti
     names.any(|name| pool.pre_allocated(&name.namespace, &name.name).len() == pool.spaces().count())
 }
 
-/// Returns the operation that sets the `acpiIndex` of the interface, so that the guest gives it the name in the pool.
-/// `None`: the interface already has an index, or no index results in this name.
-fn name_interface(machine: &VirtualMachine, selected: &Selected) -> Option<Value> {
+/// Returns the member `acpiIndex` of the interface, so that the guest gives it the name in the pool. `None`: the interface
+/// already has an index, or no index results in this name.
+fn name_interface(machine: &VirtualMachine, selected: &Selected) -> Option<(Vec<String>, Value)> {
     let index = acpi_index(&selected.interface)?;
     let attachment = machine.networks.iter().find(|attachment| attachment.name == selected.attachment)?;
-    let at = path(&["domain", "devices", "interfaces", &attachment.index.to_string(), "acpiIndex"], '/');
-    let is_missing = attachment.acpi_index.is_none();
-    is_missing.then(|| json!({"op": "add", "path": format!("/{at}"), "value": index}))
+    let is_missing = attachment.acpi_index.is_none() && !attachment.is_sriov;
+    let at = path(&["domain", "devices", "interfaces", &attachment.index.to_string(), "acpiIndex"]);
+    is_missing.then(|| (at, json!(index)))
+}
+
+/// What the network data of a machine depends on: the format, and the network, name and MAC address of each interface.
+fn facts<'m>(
+    machine: &'m VirtualMachine,
+    selection: &Selection,
+) -> (Option<CloudInitKind>, BTreeMap<InterfaceName, (&'m str, Option<MacAddr>)>) {
+    let selected = selection.of(machine).unwrap_or_default();
+    let interfaces = selected.iter().filter_map(|selected| {
+        let attachment = machine.networks.iter().find(|attachment| attachment.name == selected.attachment)?;
+        Some((selected.interface, (attachment.network.as_str(), attachment.mac)))
+    });
+    (machine.cloud_init.as_ref().map(|volume| volume.kind), interfaces.collect())
+}
+
+/// Whether the network data of a machine has to change with the machine. A MAC address that is missing may be chosen later, so
+/// it is no change. Without a pool, no network data can be made.
+fn has_changed(before: &VirtualMachine, after: &VirtualMachine, selection: &Selection) -> bool {
+    let ((kind_before, before), (kind, after)) = (facts(before, selection), facts(after, selection));
+    let is_same = |(interface, (network, mac)): (&InterfaceName, &(&str, Option<MacAddr>))| {
+        before.get(interface).is_some_and(|(network_before, mac_before)| {
+            network_before == network && mac_before.zip(*mac).is_none_or(|(before, now)| before == now)
+        })
+    };
+    !before.is_empty()
+        && !after.is_empty()
+        && (kind_before != kind || before.len() != after.len() || !after.iter().all(is_same))
+}
+
+/// Puts the MAC addresses of a MACPool back into interfaces of the same name that have none.
+fn put_back_mac_addresses(edit: &mut Edit, old: &Value, new: &Value) {
+    let interfaces = |template: &'_ Value| template["spec"]["domain"]["devices"]["interfaces"].clone();
+    if !requires_mac_addresses(old) {
+        return;
+    }
+    let (old, new) = (interfaces(old), interfaces(new));
+    let known = by_name(&old);
+    for (index, interface) in items(&new).enumerate() {
+        let old = interface["name"].as_str().and_then(|name| known.get(name));
+        let address = old.and_then(|old| old["macAddress"].as_str()).filter(|address| !address.is_empty());
+        let is_missing = interface["macAddress"].as_str().is_none_or(str::is_empty);
+        if let Some(address) = address.filter(|_| is_missing) {
+            let at = path(&["domain", "devices", "interfaces", &index.to_string(), "macAddress"]);
+            edit.set(&at, json!(address));
+        }
+    }
+}
+
+fn apply(edit: &mut Edit, members: Vec<(Vec<String>, Value)>) {
+    members.into_iter().for_each(|(path, value)| edit.set(&path, value));
+}
+
+fn unmark(edit: &mut Edit) {
+    paths_of_marks().iter().for_each(|path| edit.remove(path));
+}
+
+fn paths_of_marks() -> [Vec<String>; 2] {
+    [["labels", NETWORK_DATA_LABEL], ["annotations", VM_ANNOTATION]]
+        .map(|of| ["spec", "template", "metadata"].iter().chain(&of).map(|name| (*name).to_owned()).collect())
 }
 
 /// Returns the path of a member of the machine's template.
-fn path(members: &[&str], separator: char) -> String {
-    [&["spec", "template", "spec"], members].concat().join(&separator.to_string())
+fn path(members: &[&str]) -> Vec<String> {
+    ["spec", "template", "spec"].iter().chain(members).map(|name| (*name).to_owned()).collect()
+}
+
+// === impl Allowed ===
+
+impl Allowed {
+    fn of(edit: Edit, warning: Option<String>) -> Self {
+        Self { operations: edit.operations(), warnings: warning.into_iter().collect() }
+    }
+}
+
+// === impl VirtualMachine ===
+
+impl VirtualMachine {
+    /// Returns the path of the reference to the Secret with network data.
+    fn path_of_reference(&self) -> Vec<String> {
+        let (volume, kind) = self.cloud_init.as_ref().map(|it| (it.volume, it.kind.member())).unwrap_or_default();
+        path(&["volumes", &volume.to_string(), kind, "networkDataSecretRef"])
+    }
+
+    /// Returns the name of the Secret to which the template refers.
+    fn reference(&self) -> Option<&str> {
+        match &self.cloud_init.as_ref()?.network_data {
+            NetworkData::Secret(name) => Some(name),
+            NetworkData::None | NetworkData::Inline(_) => None,
+        }
+    }
+
+    /// Returns the volume with network data that the controller has not written. `None`: the machine has no such data.
+    fn own_network_data(&self) -> Option<String> {
+        let volume = self.cloud_init.as_ref().filter(|it| it.network_data != NetworkData::None)?;
+        let is_own = self.secret().is_none();
+        is_own.then(|| path(&["volumes", &volume.volume.to_string(), volume.kind.member()]).join("."))
+    }
 }
 
 #[cfg(test)]

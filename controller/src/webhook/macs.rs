@@ -15,6 +15,7 @@ use kube::{Api, Client};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
+use crate::cluster::edit::Edit;
 use crate::cluster::object::Object;
 use crate::kinds::mac_pool::{MACPool, MacPool, MacPoolSpec};
 use crate::kinds::virtual_machine::{MAC_ADDRESSES_LABEL, interfaces, requires_mac_addresses};
@@ -46,22 +47,17 @@ pub fn require_addresses(machine: &Object, pools: &[MacPool]) -> Vec<Value> {
     if !is_served || requires_mac_addresses(template) || interfaces(&template["spec"]).next().is_none() {
         return Vec::new();
     }
-    let mut label = json!("required");
-    let mut path = String::from("/spec/template/metadata/labels/ipam.glowplug.dev~1mac-addresses");
-    if !template["metadata"]["labels"].is_object() {
-        label = json!({(MAC_ADDRESSES_LABEL): label});
-        path = String::from("/spec/template/metadata/labels");
-    }
-    if !template["metadata"].is_object() {
-        label = json!({"labels": label});
-        path = String::from("/spec/template/metadata");
-    }
-    vec![json!({"op": "add", "path": path, "value": label})]
+    let path = ["spec", "template", "metadata", "labels", MAC_ADDRESSES_LABEL];
+    let Ok(mut edit) = Edit::of(machine) else { return Vec::new() };
+    edit.set(&path, json!("required"));
+    edit.operations()
 }
 
 /// Returns the reasons to reject the creation of an instance with the label, one for each interface without an address.
-#[must_use]
-pub fn check_instance(instance: &Object) -> Vec<String> {
+pub(super) fn check_instance(instance: &Object) -> Vec<String> {
+    if instance.metadata.labels.as_ref().is_none_or(|labels| !labels.contains_key(MAC_ADDRESSES_LABEL)) {
+        return Vec::new();
+    }
     let missing = interfaces(&instance.data["spec"]).enumerate().filter(|(_, (_, address))| address.is_none());
     let line = |(index, (name, _)): (usize, (&str, _))| {
         format!(

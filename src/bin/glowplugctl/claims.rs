@@ -345,7 +345,7 @@ fn claims(
         {
             left_out.insert(claims.len(), Refusal::AnotherNodePool(own.clone(), given.clone()));
             let created = created.unwrap_or(now);
-            claims.push(claim::Claim { machine, created, requests: Vec::new(), sticky: args.sticky });
+            claims.push(claim::Claim { machine, created, requests: Vec::new(), sticky: args.sticky, secret: None });
             continue;
         }
         let requests = by_node_pool.entry(requested.clone().or(node_pool)).or_insert_with_key(|node_pool| {
@@ -363,7 +363,13 @@ fn claims(
             left_out.insert(claims.len(), why);
             Vec::new()
         });
-        claims.push(claim::Claim { machine, created: created.unwrap_or(now), requests, sticky: args.sticky });
+        claims.push(claim::Claim {
+            machine,
+            created: created.unwrap_or(now),
+            requests,
+            sticky: args.sticky,
+            secret: None,
+        });
     }
     Ok((claims, left_out))
 }

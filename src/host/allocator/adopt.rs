@@ -1,7 +1,7 @@
 //! Adoption: adds leases from the records of Kubernetes objects, and reports records that do not fit. It never frees an
 //! address.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 use jiff::Timestamp;
 
+use super::decide::refused;
 use super::state::{Allocator, is_namesake};
 use super::types::ClaimError;
 use crate::host::change::{Change, Journal};
@@ -224,6 +225,7 @@ impl Allocator {
             since: self.now,
             released: None,
             reuse_after: None,
+            secrets: BTreeSet::new(),
         };
         if has_own {
             let (network, claimant) = (Arc::clone(&network), Arc::clone(&origin.claimant));
@@ -300,8 +302,7 @@ impl Allocator {
             if state.and_then(|state| state.held_at(named)).is_none() {
                 self.check_denied(&claimant.machine)?;
                 if state.is_some_and(|state| state.is_refused(named)) {
-                    let reason = format!("the ledger refused to change the lease of {named}");
-                    return Err(ClaimError::NotRecorded { reason });
+                    return Err(refused(named));
                 }
                 let lease = Lease {
                     claimant: Arc::clone(&claimant),
@@ -310,6 +311,7 @@ impl Allocator {
                     since: self.now,
                     released: None,
                     reuse_after: None,
+                    secrets: BTreeSet::new(),
                 };
                 if state.is_some_and(|state| state.has_conflict(named)) {
                     let (network, claimant) = (Arc::clone(&network), Arc::clone(&claimant));

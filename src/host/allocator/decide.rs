@@ -1,5 +1,6 @@
 //! Decisions: claims and releases.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -142,6 +143,32 @@ impl Allocator {
         }
     }
 
+    /// Records the names of the Secrets from which guests of a machine may read its addresses, in each lease of the machine.
+    pub(crate) fn set_secrets(&mut self, machine: &Machine, secrets: &BTreeSet<String>, journal: &mut Journal) {
+        let held = self.held_by(machine).into_iter().filter(|(_, _, lease)| lease.secrets != *secrets);
+        let with_secrets = |lease: &Lease| Lease { secrets: secrets.clone(), ..lease.clone() };
+        let changes = held.map(|(network, address, lease)| (Arc::clone(network), address, with_secrets(lease)));
+        for (network, address, lease) in changes.collect::<Vec<_>>() {
+            self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
+        }
+    }
+
+    /// Adds the Secret of a claim to the leases that the machine already has.
+    fn note_secret(&mut self, claim: &Claim, journal: &mut Journal) -> Result<(), ClaimError> {
+        let Some(secret) = &claim.secret else { return Ok(()) };
+        let lacks = self.held_by(&claim.machine).into_iter().filter(|(_, _, lease)| !lease.secrets.contains(secret));
+        let lacks: Vec<(Arc<str>, IpAddr, Lease)> =
+            lacks.map(|(network, address, lease)| (Arc::clone(network), address, lease.clone())).collect();
+        for (network, address, mut lease) in lacks {
+            if self.is_refused(&network, address) {
+                return Err(refused(address));
+            }
+            lease.secrets.insert(secret.clone());
+            self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
+        }
+        Ok(())
+    }
+
     /// Allocates every address that a claim lacks. After a refusal nothing is allocated.
     pub(super) fn allocate(&mut self, claim: &Claim, journal: &mut Journal) -> Result<(), Refusal> {
         let Wants { lacks, moves } = self.wants(claim).map_err(Refusal::Other)?;
@@ -149,6 +176,10 @@ impl Allocator {
             self.check_denied(&claim.machine).map_err(Refusal::Other)?;
         }
         let begin = journal.changes().len();
+        if let Err(error) = self.note_secret(claim, journal) {
+            self.undo_to(begin, journal);
+            return Err(Refusal::Other(error));
+        }
         for want in lacks {
             match self.pick(&want, claim) {
                 Ok((network, address, lease)) => {
@@ -160,7 +191,8 @@ impl Allocator {
                 }
             }
         }
-        for Move { network, address, lease } in moves {
+        for Move { network, address, mut lease } in moves {
+            lease.secrets.extend(claim.secret.clone());
             self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
         }
         Ok(())
@@ -254,6 +286,7 @@ impl Allocator {
             since: self.now,
             released: None,
             reuse_after: None,
+            secrets: claim.secret.iter().cloned().collect(),
         };
         Ok((Arc::clone(network), address, lease))
     }
@@ -279,8 +312,7 @@ impl Allocator {
             return Err(ClaimError::Taken { named, by: Box::new(by) });
         }
         if network.is_refused(named) {
-            let reason = format!("the ledger refused to change the lease of {named}");
-            return Err(ClaimError::NotRecorded { reason });
+            return Err(refused(named));
         }
         // The delay protects other machines. A machine that is made again gets the address that the pool keeps for it.
         let is_kept = state.pre_allocated(machine, want.family) == Some(named);
@@ -343,4 +375,9 @@ impl Allocator {
         }
         answer
     }
+}
+
+/// The refusal of a claim that needs a change of a lease which the ledger refuses.
+pub(super) fn refused(address: IpAddr) -> ClaimError {
+    ClaimError::NotRecorded { reason: format!("the ledger refused to change the lease of {address}") }
 }

@@ -40,7 +40,7 @@ fn machine(name: &str, uid: &str) -> Machine {
 
 fn claim(name: &str, uid: &str, pools: &[&str]) -> Claim {
     let requests = pools.iter().map(|pool| Request::of(pool));
-    Claim { machine: machine(name, uid), created: at(0), requests: requests.collect(), sticky: false }
+    Claim { machine: machine(name, uid), created: at(0), requests: requests.collect(), sticky: false, secret: None }
 }
 
 fn given(allocator: &mut Allocator, claim: &Claim, now: u64) -> String {

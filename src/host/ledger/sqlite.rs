@@ -2,7 +2,7 @@
 
 mod rows;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt;
 use std::fs::File;
@@ -379,6 +379,10 @@ impl super::Transaction for SqliteTransaction<'_> {
                     format!("{machine} is no KubevirtMachine, and a ledger in a file keeps no other kind").into();
                 return Err(LedgerError::Store { doing: "writing the ledger", source });
             }
+            if names_secret(change) {
+                let source = "a ledger in a file keeps no names of Secrets".into();
+                return Err(LedgerError::Store { doing: "writing the ledger", source });
+            }
             if let Change::Pool { pool: Some(pool), .. } = change
                 && !networks.by_name.contains_key(pool.network.as_str())
             {
@@ -429,6 +433,15 @@ fn machine_of(change: &Change) -> Option<&Machine> {
         Change::Lease { lease: Some(lease), .. } => Some(&lease.claimant.machine),
         Change::Conflict { claimant, .. } => Some(&claimant.machine),
         Change::Waiter { machine, .. } | Change::Missing { machine, .. } => Some(machine),
+    }
+}
+
+/// Whether a change has the name of a Secret.
+fn names_secret(change: &Change) -> bool {
+    match change {
+        Change::Lease { lease, .. } => lease.as_ref().is_some_and(|lease| !lease.secrets.is_empty()),
+        Change::Waiter { claim, .. } => claim.as_ref().is_some_and(|claim| claim.secret.is_some()),
+        Change::Pool { .. } | Change::Conflict { .. } | Change::Missing { .. } => false,
     }
 }
 
@@ -714,7 +727,7 @@ fn tenure(row: &Row<'_>) -> rusqlite::Result<(IpAddr, Lease)> {
     let (claimant, prefix, pool) = (Arc::new(claimant(row, 4)?), row.get(2)?, row.get(3)?);
     let Time(since) = row.get(8)?;
     let released = row.get::<_, Option<Time>>(9)?.map(|Time(released)| released);
-    Ok((address, Lease { claimant, pool, prefix, since, released, reuse_after: None }))
+    Ok((address, Lease { claimant, pool, prefix, since, released, reuse_after: None, secrets: BTreeSet::new() }))
 }
 
 // === impl Totals ===
@@ -849,6 +862,7 @@ mod tests {
             created: Timestamp::UNIX_EPOCH,
             requests: vec![Request::of("n/one")],
             sticky: false,
+            secret: None,
         };
         let with_room = |more: i64| {
             let ledger = SqliteLedger::open(&path).unwrap();
@@ -874,5 +888,9 @@ mod tests {
         let source = error.source().unwrap().to_string();
         let expected = "n/w (u) is no KubevirtMachine, and a ledger in a file keeps no other kind";
         assert_eq!((error.to_string().as_str(), source.as_str()), ("writing the ledger", expected));
+
+        let error = registry.claim(&Claim { secret: Some("s".to_owned()), ..claim(full + 1) }, Timestamp::UNIX_EPOCH);
+        let source = error.unwrap_err().source().unwrap().to_string();
+        assert_eq!(source, "a ledger in a file keeps no names of Secrets");
     }
 }

@@ -324,6 +324,7 @@ impl View {
             created: claim.created(),
             requests: vec![Request { pool: pool.to_string(), family: None, addresses }],
             sticky: facts.sticky,
+            secret: None,
         })
     }
 

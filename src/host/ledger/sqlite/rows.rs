@@ -1,5 +1,6 @@
 //! Rows of the ledger's tables: reading and writing them, each with its checksum.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -129,7 +130,7 @@ pub(super) fn checksum(change: &Change) -> Option<i64> {
     Some(match change {
         Change::Pool { name, pool } => Checksum::of(&POOLS).text(name).text(&pool.as_ref()?.to_stored()).end(),
         Change::Lease { network, address, lease } => {
-            let Lease { claimant, pool, prefix, since, released, reuse_after } = lease.as_ref()?;
+            let Lease { claimant, pool, prefix, since, released, reuse_after, .. } = lease.as_ref()?;
             let row = Checksum::of(&LEASES).text(network).address(*address).machine(&claimant.machine);
             let row = row.text(claimant.interface.as_str()).number(Some(i64::from(*prefix))).text(pool);
             row.number(Some(milliseconds(*since)))
@@ -172,7 +173,8 @@ fn lease(row: &Row<'_>, network: Arc<str>) -> rusqlite::Result<Change> {
     let (claimant, prefix, pool) = (Arc::new(claimant(row, 3)?), row.get(7)?, row.get(8)?);
     let Time(since) = row.get(9)?;
     let [released, reuse_after] = [row.get(10)?, row.get(11)?].map(|time: Option<Time>| time.map(|Time(time)| time));
-    Ok(Change::Lease { network, address, lease: Some(Lease { claimant, pool, prefix, since, released, reuse_after }) })
+    let lease = Lease { claimant, pool, prefix, since, released, reuse_after, secrets: BTreeSet::new() };
+    Ok(Change::Lease { network, address, lease: Some(lease) })
 }
 
 fn conflict(row: &Row<'_>, network: Arc<str>) -> rusqlite::Result<Change> {
@@ -194,7 +196,7 @@ fn waiter(row: &Row<'_>) -> rusqlite::Result<Change> {
         requests.push(Request { family, ..Request::of(&pool) });
     }
     let Time(created) = row.get(4)?;
-    let claim = Claim { machine: machine.clone(), created, requests, sticky: row.get(5)? };
+    let claim = Claim { machine: machine.clone(), created, requests, sticky: row.get(5)?, secret: None };
     Ok(Change::Waiter { machine, claim: Some(Arc::new(claim)) })
 }
 

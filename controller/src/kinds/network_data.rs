@@ -1,0 +1,96 @@
+//! The names of the Secrets with network data, and the marks that the controller puts into the template of a VirtualMachine.
+//!
+//! A VirtualMachine has no UID before it is stored, and a later one may have its name. So each VirtualMachine refers to a
+//! Secret with a name that no machine had before. KubeVirt copies the label and the annotation of the template into the
+//! instance, and a copy of the VirtualMachine has them, too.
+
+/// Label of the template of a VirtualMachine with network data of the controller: its instance starts only with this data.
+pub const NETWORK_DATA_LABEL: &str = "ipam.glowplug.dev/network-data";
+/// Value of [`NETWORK_DATA_LABEL`] when the template refers to a Secret.
+pub const ISSUED: &str = "issued";
+/// Value of [`NETWORK_DATA_LABEL`] with which the leader, or a user, asks the webhook for a Secret of a new name.
+pub const REQUESTED: &str = "requested";
+/// Annotation of the template with `namespace/name` of the VirtualMachine that the network data belongs to.
+pub const VM_ANNOTATION: &str = "ipam.glowplug.dev/virtual-machine";
+/// Annotation of a VirtualMachine with the name of the Secret that its template named when it was created.
+pub const REPLACED_ANNOTATION: &str = "ipam.glowplug.dev/replaced-network-data";
+
+/// What comes before the random part of a name.
+const INFIX: &str = "-networkdata-";
+/// Number of random characters, each of five bits.
+const RANDOM: usize = 16;
+const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+/// Largest number of bytes of the name of a VirtualMachine in the name of its Secret.
+const MOST_OF_NAME: usize = 200;
+
+/// A new name for the Secret of a VirtualMachine: the name of the machine, and 80 random bits.
+///
+/// # Errors
+///
+/// The operating system has no random numbers.
+pub fn new_name(vm: &str) -> Result<String, &'static str> {
+    let mut bytes = [0; RANDOM];
+    rustls::crypto::ring::default_provider().secure_random.fill(&mut bytes).map_err(|_| "no random numbers")?;
+    let random: String = bytes.iter().map(|byte| char::from(ALPHABET[usize::from(byte % 32)])).collect();
+    let vm = vm.get(..MOST_OF_NAME).unwrap_or(vm).trim_end_matches(['-', '.']);
+    Ok(format!("{vm}{INFIX}{random}"))
+}
+
+/// Whether a name has the form of [`new_name`].
+#[must_use]
+pub fn is_issued(name: &str) -> bool {
+    let random = name.rsplit_once(INFIX).filter(|(vm, _)| !vm.is_empty()).map(|(_, random)| random);
+    random.is_some_and(|random| random.len() == RANDOM && random.bytes().all(|byte| ALPHABET.contains(&byte)))
+}
+
+/// The name that version 0.2.0 gave to the Secret of a VirtualMachine.
+#[must_use]
+pub fn name_of_0_2_0(vm: &str) -> String {
+    format!("{vm}-networkdata")
+}
+
+/// Whether the controller gave this name to a Secret of a VirtualMachine, in this version or in version 0.2.0.
+#[must_use]
+pub fn is_of_controller(name: &str, vm: &str) -> bool {
+    is_issued(name) || name == name_of_0_2_0(vm)
+}
+
+#[cfg(test)]
+mod tests {
+    use glowplug::host::claim::is_object_name;
+
+    use super::*;
+
+    #[test]
+    fn each_name_is_new_and_has_the_name_of_its_machine() {
+        let [first, second] = [(); 2].map(|()| new_name("w-0").unwrap());
+        assert_ne!(first, second);
+        for name in [first, second] {
+            assert!(name.starts_with("w-0-networkdata-") && name.len() == 32 && is_issued(&name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_name_of_any_machine_becomes_the_name_of_an_object() {
+        for vm in ["w", &"w".repeat(253), &format!("{}.{}", "w".repeat(199), "x".repeat(53))] {
+            let name = new_name(vm).unwrap();
+            assert!(is_object_name(&name) && is_issued(&name), "{name}");
+        }
+    }
+
+    #[test]
+    fn other_names_are_not_issued() {
+        for name in [
+            "w-0-networkdata",
+            "w-0-networkdata-",
+            "-networkdata-abcdefghijklmnop",
+            "w-0-networkdata-abcdefghijklmno",
+            "w-0-networkdata-abcdefghijklmno1",
+            "w-0-networkdata-abcdefghijklmnopq",
+            "w-0-userdata-abcdefghijklmnop",
+        ] {
+            assert!(!is_issued(name), "{name}");
+        }
+        assert!(is_of_controller("w-0-networkdata", "w-0") && !is_of_controller("w-0-networkdata", "w-1"));
+    }
+}
