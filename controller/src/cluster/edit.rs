@@ -23,33 +23,28 @@ impl Edit {
         Ok(Self { value: serde_json::to_value(object)?, operations: Vec::new() })
     }
 
-    /// Sets a member. Objects on the way to it that do not exist are created, and a value that is no object is replaced by one.
+    /// Sets a member of an object. Objects on the way to it that do not exist are created, and a value that cannot contain the
+    /// next member is replaced by an object. Items of lists must exist.
     pub(crate) fn set(&mut self, path: &[impl AsRef<str>], value: Value) {
         let mut place = &mut self.value;
         for (depth, name) in path.iter().enumerate() {
             let name = name.as_ref();
-            let is_there = match &*place {
-                Value::Object(members) => members.contains_key(name),
-                Value::Array(items) => name.parse().is_ok_and(|index: usize| index < items.len()),
-                _ => false,
-            };
-            let is_last = depth + 1 == path.len();
-            let holds = is_there && (is_last || member(place, name).is_some_and(|it| it.is_object() || it.is_array()));
-            if is_last && is_there && member(place, name).is_some_and(|it| *it == value) {
+            let known = member(place, name);
+            let next = path.get(depth + 1).map(AsRef::as_ref);
+            if next.is_none() && known == Some(&value) {
                 return;
             }
-            if is_last || !holds {
+            let can_hold = |it: &Value, next: &str| it.is_object() || member(it, next).is_some();
+            if !known.zip(next).is_some_and(|(known, next)| can_hold(known, next)) {
                 let nested = path[depth + 1..]
                     .iter()
                     .rev()
                     .fold(value, |value, name| Value::Object(Map::from_iter([(name.as_ref().to_owned(), value)])));
                 self.operations.push(json!({"op": "add", "path": pointer(&path[..=depth]), "value": nested}));
-                match place {
-                    Value::Object(members) => drop(members.insert(name.to_owned(), nested)),
-                    Value::Array(_) => {
-                        if let Some(item) = member_mut(place, name) {
-                            *item = nested;
-                        }
+                match (place, name.parse::<usize>()) {
+                    (Value::Object(members), _) => drop(members.insert(name.to_owned(), nested)),
+                    (Value::Array(items), Ok(index)) => {
+                        items.get_mut(index).into_iter().for_each(|item| *item = nested.clone())
                     }
                     _ => {}
                 }
@@ -125,6 +120,7 @@ mod tests {
         assert_eq!(set(&["spec", "more", "a", "b"]), add("/spec/more", json!({"a": {"b": "v"}})));
         assert_eq!(set(&["spec", "list", "0", "x", "y"]), add("/spec/list/0/x/y", json!("v")));
         assert_eq!(set(&["spec", "text", "a"]), add("/spec/text", json!({"a": "v"})));
+        assert_eq!(set(&["spec", "list", "a"]), add("/spec/list", json!({"a": "v"})));
     }
 
     #[test]

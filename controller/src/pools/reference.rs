@@ -435,52 +435,150 @@ mod tests {
         VirtualMachine::read(serde_json::from_value::<Object>(object.clone()).unwrap())
     }
 
+    const NAME: &str = "w-0-networkdata-aaaaaaaaaaaaaaaa";
+    const EARLIER: &str = "w-0-networkdata-bbbbbbbbbbbbbbbb";
+
+    fn admit(object: &Value, pools: &[Arc<MachinePool>], is_copy: bool) -> Decision {
+        let object = serde_json::from_value(object.clone()).unwrap();
+        let new = NewMachine { object: &object, is_copy, held: &BTreeSet::new(), name: NAME };
+        admit_new(new, &selection(pools)).unwrap()
+    }
+
     fn decision(pools: &[Arc<MachinePool>], changes: &Value) -> Decision {
-        decide(&read(&object(changes)), &selection(pools), &BTreeSet::new())
+        admit(&object(changes), pools, false)
     }
 
     fn cloud_init(kind: &str, source: &Value) -> Value {
         json!({"volumes": [{"name": "cloudinitvolume", kind: source}]})
     }
 
+    /// Returns an object after the operations of a webhook.
+    fn patched(object: &Value, operations: Vec<Value>) -> Value {
+        let mut object = object.clone();
+        let patch: json_patch::Patch = serde_json::from_value(operations.into()).unwrap();
+        json_patch::patch(&mut object, &patch).unwrap();
+        object
+    }
+
+    /// Returns the object that is stored, and the warnings. The machine must be allowed.
+    fn stored(object: &Value, pools: &[Arc<MachinePool>], is_copy: bool) -> (Value, Vec<String>) {
+        match admit(object, pools, is_copy) {
+            Decision::NotSelected(Allowed { operations, warnings })
+            | Decision::Allow(Allowed { operations, warnings }) => (patched(object, operations), warnings),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A machine with the reference to `secret` and its marks, as `namespace/vm` has them.
+    fn served(secret: &str, vm: &str) -> Value {
+        let (mut object, _) = stored(&object(&json!({})), &[pool("p", &json!({}))], false);
+        object["spec"]["template"]["spec"]["volumes"][1]["cloudInitConfigDrive"]["networkDataSecretRef"] =
+            json!({"name": secret});
+        object["spec"]["template"]["metadata"]["annotations"][VM_ANNOTATION] = json!(vm);
+        object
+    }
+
+    /// What a machine has of the controller: the reference to its Secret, the index of its interface, and its marks.
+    fn facts_of(object: &Value) -> (Option<String>, Option<u32>, Mark) {
+        let machine = read(object);
+        let secret = machine.reference().map(str::to_owned);
+        (secret, machine.networks.first().and_then(|it| it.acpi_index), machine.mark)
+    }
+
+    fn mark(label: &str) -> Mark {
+        Mark { label: Some(label.to_owned()), vm: Some("n/w-0".to_owned()) }
+    }
+
     #[test]
-    fn a_selected_machine_gets_the_reference_to_its_secret_and_the_index_of_the_interface() {
+    fn a_selected_machine_gets_a_reference_to_a_new_secret_the_index_of_the_interface_and_the_marks() {
         let operations = json!([
             {"op": "add", "path": "/spec/template/spec/domain/devices/interfaces/0/acpiIndex", "value": 101},
             {
                 "op": "add",
                 "path": "/spec/template/spec/volumes/1/cloudInitConfigDrive/networkDataSecretRef",
-                "value": {"name": "w-0-networkdata"},
+                "value": {"name": NAME},
             },
+            {"op": "add", "path": "/spec/template/metadata", "value": {"labels": {(NETWORK_DATA_LABEL): "issued"}}},
+            {"op": "add", "path": "/spec/template/metadata/annotations", "value": {(VM_ANNOTATION): "n/w-0"}},
         ]);
-        let Decision::Patch(patch) = decision(&[pool("p", &json!({}))], &json!({})) else { panic!() };
-        assert_eq!(Value::from(patch), operations);
+        let Decision::Allow(allowed) = decision(&[pool("p", &json!({}))], &json!({})) else { panic!() };
+        assert_eq!((Value::from(allowed.operations), allowed.warnings), (operations, vec![]));
         let no_cloud = cloud_init("cloudInitNoCloud", &json!({"secretRef": {"name": "w-0-userdata"}}));
-        let Decision::Patch(patch) = decision(&[pool("p", &json!({}))], &no_cloud) else { panic!() };
+        let Decision::Allow(allowed) = decision(&[pool("p", &json!({}))], &no_cloud) else { panic!() };
         let at = "/spec/template/spec/volumes/0/cloudInitNoCloud/networkDataSecretRef";
-        assert_eq!(patch[1], json!({"op": "add", "path": at, "value": {"name": "w-0-networkdata"}}));
+        assert_eq!(allowed.operations[1], json!({"op": "add", "path": at, "value": {"name": NAME}}));
     }
 
     #[test]
-    fn a_second_call_finds_its_own_work_done() {
-        let selection = selection(&[pool("p", &json!({}))]);
-        let mut object = object(&json!({}));
-        let Decision::Patch(patch) = decide(&read(&object), &selection, &BTreeSet::new()) else { panic!() };
-        let patch: json_patch::Patch = serde_json::from_value(patch.into()).unwrap();
-        json_patch::patch(&mut object, &patch).unwrap();
-        assert_eq!(decide(&read(&object), &selection, &BTreeSet::new()), Decision::Patch(Vec::new()));
+    fn a_second_call_leaves_one_issued_name() {
+        let (first, _) = stored(&served(EARLIER, "n/w-0"), &[pool("p", &json!({}))], false);
+        assert_eq!(facts_of(&first), (Some(NAME.to_owned()), Some(101), mark("issued")));
+        assert_eq!(first["metadata"]["annotations"], Value::Null);
+    }
+
+    #[test]
+    fn the_network_data_of_another_machine_is_never_believed() {
+        let pools = [pool("p", &json!({}))];
+        for (secret, vm, is_copy) in [
+            ("w-1-networkdata-cccccccccccccccc", "n/w-1", false),
+            (EARLIER, "other/w-0", false),
+            ("w-0-networkdata", "", false),
+            ("w-1-networkdata", "", true),
+        ] {
+            let (object, warnings) = stored(&served(secret, vm), &pools, is_copy);
+            assert_eq!(facts_of(&object), (Some(NAME.to_owned()), Some(101), mark("issued")), "{secret}");
+            assert_eq!(object["metadata"]["annotations"], json!({(REPLACED_ANNOTATION): secret}));
+            assert_eq!(warnings, [] as [String; 0]);
+            let (object, warnings) = stored(&served(secret, vm), &[], is_copy);
+            assert_eq!(facts_of(&object), (None, Some(101), Mark::default()), "{secret}");
+            let member = "spec.template.spec.volumes.1.cloudInitConfigDrive.networkDataSecretRef";
+            assert_eq!(warnings, [format!("{member}: removed, {secret:?} has the network data of another machine")]);
+        }
+    }
+
+    #[test]
+    fn a_machine_of_no_pool_keeps_no_marks_of_another_machine() {
+        let mut object = served(EARLIER, "n/w-1");
+        object["spec"]["template"]["spec"]["volumes"][1]["cloudInitConfigDrive"] = json!({"userData": "x"});
+        let (object, warnings) = stored(&object, &[], false);
+        assert_eq!((facts_of(&object), warnings), ((None, Some(101), Mark::default()), vec![]));
+    }
+
+    #[test]
+    fn a_new_machine_has_no_records_of_addresses() {
+        let mut copy = object(&json!({}));
+        copy["metadata"]["annotations"] =
+            json!({"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "10.0.0.8/16", "a": "b"});
+        for pools in [&[pool("p", &json!({}))][..], &[]] {
+            assert_eq!(stored(&copy, pools, false).0["metadata"]["annotations"], json!({"a": "b"}));
+        }
     }
 
     #[test]
     fn an_interface_whose_name_comes_from_no_index_gets_none() {
         let pool = pool("p", &json!({"spec": {"interface": "ens3"}}));
-        let Decision::Patch(patch) = decision(&[pool], &json!({})) else { panic!() };
-        assert_eq!(patch.len(), 1);
+        let (object, _) = stored(&object(&json!({})), &[pool], false);
+        assert_eq!(facts_of(&object), (Some(NAME.to_owned()), None, mark("issued")));
+    }
+
+    #[test]
+    fn an_interface_of_sr_iov_gets_no_index() {
+        let interfaces = json!({"domain": {"devices": {"interfaces": [{"name": "iface1", "sriov": {}}]}}});
+        let (object, _) = stored(&object(&interfaces), &[pool("p", &json!({}))], false);
+        assert_eq!(facts_of(&object), (Some(NAME.to_owned()), None, mark("issued")));
     }
 
     #[test]
     fn a_machine_of_no_pool_is_not_selected() {
-        assert_eq!(decision(&[], &json!({})), Decision::NotSelected);
+        assert_eq!(decision(&[], &json!({})), Decision::NotSelected(Allowed::default()));
+    }
+
+    #[test]
+    fn a_machine_that_waits_for_a_migration_gets_no_network_data() {
+        let mut receiver = served(EARLIER, "n/w-0");
+        receiver["spec"]["runStrategy"] = json!("WaitAsReceiver");
+        let (object, _) = stored(&receiver, &[pool("p", &json!({}))], false);
+        assert_eq!(facts_of(&object), (None, Some(101), Mark::default()));
     }
 
     #[test]
@@ -490,10 +588,19 @@ mod tests {
             |pools: &[Arc<MachinePool>], source: Value| decision(pools, &cloud_init("cloudInitConfigDrive", &source));
         let warning =
             "spec.template.spec.volumes.0.cloudInitConfigDrive: keeps its network data, and gets no address of n/p";
-        let expected = Decision::Allow(vec![warning.to_owned()]);
+        let expected = Decision::Allow(Allowed { operations: vec![], warnings: vec![warning.to_owned()] });
         assert_eq!(allowed(&pools, json!({"networkData": "x"})), expected);
         assert_eq!(allowed(&pools, json!({"networkDataSecretRef": {"name": "other"}})), expected);
-        assert_eq!(allowed(&[], json!({"networkData": "x"})), Decision::Allow(Vec::new()));
+        assert_eq!(allowed(&pools, json!({"networkDataSecretRef": {"name": "w-1-networkdata"}})), expected);
+        assert_eq!(allowed(&[], json!({"networkData": "x"})), Decision::Allow(Allowed::default()));
+    }
+
+    #[test]
+    fn a_copy_with_network_data_of_the_user_has_no_marks() {
+        let mut copy = served("mine", "n/w-1");
+        copy["metadata"]["name"] = json!("w-2");
+        let (object, _) = stored(&copy, &[pool("p", &json!({}))], false);
+        assert_eq!(facts_of(&object), (Some("mine".to_owned()), Some(101), Mark::default()));
     }
 
     #[test]
@@ -515,9 +622,8 @@ mod tests {
     fn a_machine_without_a_name_is_refused() {
         let mut object = object(&json!({}));
         object["metadata"] = json!({"namespace": "n", "generateName": "w-"});
-        let message = "metadata.name: missing, expected a name: the Secret of the machine has it";
-        let decision = decide(&read(&object), &selection(&[pool("p", &json!({}))]), &BTreeSet::new());
-        assert_eq!(decision, Decision::Refuse(message.to_owned()));
+        let message = "metadata.name: missing, expected a name: the network data is bound to it";
+        assert_eq!(admit(&object, &[pool("p", &json!({}))], false), Decision::Refuse(message.to_owned()));
     }
 
     #[test]
@@ -531,27 +637,227 @@ mod tests {
     fn a_machine_for_which_an_exhausted_pool_keeps_an_address_is_created() {
         let keeping = |name: &str| exhausted("p", &json!({"spec": {"preAllocations": {(name): "10.0.0.9"}}}));
         for name in ["w-0", "n/w-0"] {
-            assert!(matches!(decision(&[keeping(name)], &json!({})), Decision::Patch(_)), "{name}");
+            assert!(matches!(decision(&[keeping(name)], &json!({})), Decision::Allow(_)), "{name}");
         }
         assert!(matches!(decision(&[keeping("other/w-0")], &json!({})), Decision::Exhausted(..)));
         // The KubevirtMachine may be in another cluster, and its VirtualMachine claims the address.
         let label = json!({"metadata": {"labels": {"capk.cluster.x-k8s.io/kubevirt-machine-namespace": "infra"}}});
-        assert!(matches!(decision(&[keeping("n/w-0")], &label), Decision::Patch(_)));
+        assert!(matches!(decision(&[keeping("n/w-0")], &label), Decision::Allow(_)));
     }
 
     #[test]
     fn a_machine_that_nobody_creates_again_waits_for_an_exhausted_pool() {
         let mut object = object(&json!({}));
         object["metadata"]["labels"] = Value::Null;
-        let decision = decide(&read(&object), &selection(&[exhausted("p", &json!({}))]), &BTreeSet::new());
-        assert!(matches!(decision, Decision::Patch(operations) if operations.len() == 2));
+        let (object, _) = stored(&object, &[exhausted("p", &json!({}))], false);
+        assert_eq!(facts_of(&object).0.as_deref(), Some(NAME));
     }
 
     #[test]
     fn a_machine_that_has_an_address_of_an_exhausted_pool_is_created_again() {
         let held = BTreeSet::from([PoolId { namespace: Some("n".to_owned()), name: "p".to_owned() }]);
-        let decision = decide(&read(&object(&json!({}))), &selection(&[exhausted("p", &json!({}))]), &held);
-        assert!(matches!(decision, Decision::Patch(operations) if operations.len() == 2));
+        let object = serde_json::from_value(object(&json!({}))).unwrap();
+        let new = NewMachine { object: &object, is_copy: false, held: &held, name: NAME };
+        let decision = admit_new(new, &selection(&[exhausted("p", &json!({}))])).unwrap();
+        assert!(matches!(decision, Decision::Allow(allowed) if allowed.operations.len() == 4));
+    }
+
+    /// Returns the object that is stored after a change, and the warnings.
+    fn changed(old: &Value, new: &Value, pools: &[Arc<MachinePool>]) -> (Value, Vec<String>) {
+        let [old_object, new_object] = [old, new].map(|it| serde_json::from_value::<Object>(it.clone()).unwrap());
+        let Allowed { operations, warnings } = admit_change(&old_object, &new_object, &selection(pools), NAME).unwrap();
+        (patched(new, operations), warnings)
+    }
+
+    /// The manifest of the user, with his marks removed or kept, as an apply writes it: both lists are replaced.
+    fn applied(old: &Value) -> Value {
+        let (mut new, manifest) = (old.clone(), object(&json!({})));
+        for list in ["/spec/template/spec/volumes", "/spec/template/spec/domain/devices/interfaces"] {
+            *new.pointer_mut(list).unwrap() = manifest.pointer(list).unwrap().clone();
+        }
+        new
+    }
+
+    #[test]
+    fn an_apply_that_removes_the_reference_and_the_index_gets_them_back() {
+        let old = served(EARLIER, "n/w-0");
+        let expected = (Some(EARLIER.to_owned()), Some(101), mark("issued"));
+        let pools = [pool("p", &json!({}))];
+        assert_eq!(facts_of(&changed(&old, &applied(&old), &pools).0), expected);
+        // A replace removes the marks, too.
+        let mut replaced = applied(&old);
+        replaced["spec"]["template"]["metadata"] = Value::Null;
+        assert_eq!(facts_of(&changed(&old, &replaced, &pools).0), expected);
+        // Also while the pools are ambiguous.
+        let both = [pool("p", &json!({})), pool("q", &json!({}))];
+        assert_eq!(facts_of(&changed(&old, &applied(&old), &both).0).0.as_deref(), Some(EARLIER));
+        // A machine of version 0.2.0 keeps its name.
+        let old = served("w-0-networkdata", "n/w-0");
+        assert_eq!(facts_of(&changed(&old, &applied(&old), &pools).0).0.as_deref(), Some("w-0-networkdata"));
+    }
+
+    #[test]
+    fn the_members_are_put_back_by_the_names_of_volume_and_interface() {
+        let old = served(EARLIER, "n/w-0");
+        let mut new = applied(&old);
+        let spec = &mut new["spec"]["template"]["spec"];
+        spec["volumes"].as_array_mut().unwrap().reverse();
+        spec["domain"]["devices"]["interfaces"] = json!([{"name": "default", "masquerade": {}}, {"name": "iface1"}]);
+        spec["networks"].as_array_mut().unwrap().push(json!({"name": "default", "pod": {}}));
+        let (new, _) = changed(&old, &new, &[pool("p", &json!({}))]);
+        let spec = &new["spec"]["template"]["spec"];
+        assert_eq!(spec["volumes"][0]["cloudInitConfigDrive"]["networkDataSecretRef"]["name"], EARLIER);
+        let interfaces = json!([{"name": "default", "masquerade": {}}, {"name": "iface1", "acpiIndex": 101}]);
+        assert_eq!(spec["domain"]["devices"]["interfaces"], interfaces);
+    }
+
+    #[test]
+    fn a_mac_address_of_a_mac_pool_is_put_back_and_one_of_the_user_is_not() {
+        let mut old = served(EARLIER, "n/w-0");
+        let address = "02:00:00:00:00:01";
+        old["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"] = json!(address);
+        let mac = |object: &Value| {
+            object["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"].clone()
+        };
+        let pools = [pool("p", &json!({}))];
+        assert_eq!(mac(&changed(&old, &applied(&old), &pools).0), Value::Null);
+        old["spec"]["template"]["metadata"]["labels"]["ipam.glowplug.dev/mac-addresses"] = json!("required");
+        assert_eq!(mac(&changed(&old, &applied(&old), &pools).0), address);
+    }
+
+    #[test]
+    fn a_machine_that_no_pool_selects_may_leave() {
+        let old = served(EARLIER, "n/w-0");
+        let (new, warnings) = changed(&old, &applied(&old), &[]);
+        assert_eq!((facts_of(&new), warnings), ((None, None, Mark::default()), vec![]));
+    }
+
+    #[test]
+    fn another_name_of_the_controller_is_replaced_by_the_own_one() {
+        let old = served(EARLIER, "n/w-0");
+        for other in ["w-0-networkdata", "w-1-networkdata-cccccccccccccccc"] {
+            for pools in [&[pool("p", &json!({}))][..], &[]] {
+                let (new, _) = changed(&old, &served(other, "n/w-1"), pools);
+                assert_eq!(facts_of(&new), (Some(EARLIER.to_owned()), Some(101), mark("issued")), "{other}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_of_the_controller_is_not_believed_from_a_machine_without_one() {
+        let (old, new) = (object(&json!({})), served(EARLIER, "n/w-1"));
+        let expected = (Some(NAME.to_owned()), Some(101), mark("issued"));
+        assert_eq!(facts_of(&changed(&old, &new, &[pool("p", &json!({}))]).0), expected);
+        assert_eq!(facts_of(&changed(&old, &new, &[]).0), (None, Some(101), Mark::default()));
+    }
+
+    #[test]
+    fn network_data_of_the_user_replaces_the_reference_with_a_warning() {
+        let old = served(EARLIER, "n/w-0");
+        let mut new = old.clone();
+        new["spec"]["template"]["spec"]["volumes"][1]["cloudInitConfigDrive"] = json!({"networkData": "x"});
+        let (new, warnings) = changed(&old, &new, &[pool("p", &json!({}))]);
+        assert_eq!(facts_of(&new), (None, Some(101), Mark::default()));
+        let member = "spec.template.spec.volumes.1.cloudInitConfigDrive";
+        assert_eq!(warnings, [format!("{member}: replaces the network data with the address of the machine")]);
+    }
+
+    #[test]
+    fn a_change_that_the_network_data_depends_on_gives_a_new_name() {
+        let with_mac = |address: &str| {
+            let mut object = served(EARLIER, "n/w-0");
+            object["metadata"]["labels"]["zone"] = json!("vlan10");
+            object["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"] = json!(address);
+            object
+        };
+        let old = with_mac("02:00:00:00:00:01");
+        let of_zone = |zone: &str| json!({"machineSelector": {"matchLabels": {"zone": zone}}, "network": format!("infra/{zone}")});
+        let pools = ["vlan10", "vlan20"].map(|zone| pool(zone, &json!({"spec": of_zone(zone)})));
+        let secret = |new: &Value| facts_of(&changed(&old, new, &pools).0).0.unwrap();
+        assert_eq!(secret(&with_mac("02:00:00:00:00:02")), NAME);
+        let mut moved = old.clone();
+        moved["spec"]["template"]["spec"]["networks"][0]["multus"]["networkName"] = json!("infra/vlan20");
+        moved["metadata"]["labels"]["zone"] = json!("vlan20");
+        assert_eq!(secret(&moved), NAME);
+        let mut no_cloud = old.clone();
+        let source = no_cloud["spec"]["template"]["spec"]["volumes"][1]["cloudInitConfigDrive"].take();
+        no_cloud["spec"]["template"]["spec"]["volumes"][1] =
+            json!({"name": "cloudinitvolume", "cloudInitNoCloud": source});
+        assert_eq!(secret(&no_cloud), NAME);
+        let mut requested = old.clone();
+        requested["spec"]["template"]["metadata"]["labels"][NETWORK_DATA_LABEL] = json!(REQUESTED);
+        assert_eq!(secret(&requested), NAME);
+        // No change: the address is missing, has another notation, or something else changes.
+        for mac in ["", "02-00-00-00-00-01"] {
+            assert_eq!(secret(&with_mac(mac)), EARLIER, "{mac:?}");
+        }
+        let mut other = old.clone();
+        other["spec"]["template"]["spec"]["domain"]["cpu"] = json!({"cores": 4});
+        assert_eq!(changed(&old, &other, &pools), (other.clone(), vec![]));
+    }
+
+    #[test]
+    fn the_label_asks_for_a_reference() {
+        let (old, pools) = (object(&json!({})), [pool("p", &json!({}))]);
+        let mut new = old.clone();
+        let marks = json!({"labels": {(NETWORK_DATA_LABEL): REQUESTED}, "annotations": {(VM_ANNOTATION): "n/w-0"}});
+        new["spec"]["template"]["metadata"] = marks;
+        let expected = (Some(NAME.to_owned()), Some(101), mark("issued"));
+        assert_eq!(facts_of(&changed(&old, &new, &pools).0), expected);
+        assert_eq!(facts_of(&changed(&old, &new, &[]).0), (None, None, Mark::default()));
+        // Without the label, the leader decides later whether the machine gets network data.
+        let mut other = old.clone();
+        other["spec"]["template"]["spec"]["domain"]["cpu"] = json!({"cores": 4});
+        assert_eq!(changed(&old, &other, &pools), (other.clone(), vec![]));
+    }
+
+    #[test]
+    fn a_change_outside_the_template_or_of_a_deleted_machine_stays_as_it_is() {
+        let (old, pools) = (served(EARLIER, "n/w-0"), [pool("p", &json!({}))]);
+        let mut started = old.clone();
+        started["spec"]["runStrategy"] = json!("Always");
+        assert_eq!(changed(&old, &started, &pools), (started.clone(), vec![]));
+        let mut deleted = applied(&old);
+        deleted["metadata"]["deletionTimestamp"] = json!("2026-08-14T10:00:00Z");
+        assert_eq!(changed(&old, &deleted, &pools), (deleted.clone(), vec![]));
+    }
+
+    /// An instance of a machine, as KubeVirt makes it from the template.
+    fn instance_of(machine: &Value) -> Object {
+        let template = &machine["spec"]["template"];
+        let (labels, annotations) = (&template["metadata"]["labels"], &template["metadata"]["annotations"]);
+        let metadata = json!({"name": "w-0", "namespace": "n", "labels": labels, "annotations": annotations});
+        serde_json::from_value(json!({"metadata": metadata, "spec": template["spec"]})).unwrap()
+    }
+
+    #[test]
+    fn an_instance_with_its_own_network_data_starts() {
+        let served = served(EARLIER, "n/w-0");
+        assert_eq!(check_instance(&instance_of(&served), "n"), [] as [String; 0]);
+        assert_eq!(check_instance(&instance_of(&object(&json!({}))), "n"), [] as [String; 0]);
+    }
+
+    #[test]
+    fn an_instance_without_network_data_does_not_start() {
+        let expected = "spec.volumes: no network data, expected networkDataSecretRef: the controller adds it to \
+                        VirtualMachine n/w-0";
+        let old = served(EARLIER, "n/w-0");
+        assert_eq!(check_instance(&instance_of(&applied(&old)), "n"), [expected]);
+        let mut without = old;
+        without["spec"]["template"]["spec"]["volumes"] = json!([]);
+        assert_eq!(check_instance(&instance_of(&without), "n"), [expected]);
+    }
+
+    #[test]
+    fn an_instance_with_the_network_data_of_another_machine_does_not_start() {
+        let copy = instance_of(&served(EARLIER, "n/w-1"));
+        let expected = format!(
+            "metadata.annotations[{VM_ANNOTATION}]: \"n/w-1\", expected \"n/w-0\": the machine is a copy; remove the annotation, \
+             the label {NETWORK_DATA_LABEL}, and the reference to {EARLIER:?} from spec.template of the VirtualMachine"
+        );
+        assert_eq!(check_instance(&copy, "n"), [expected]);
+        let restored = check_instance(&instance_of(&served(EARLIER, "n/w-0")), "m");
+        assert!(restored[0].contains("\"n/w-0\", expected \"m/w-0\""), "{restored:?}");
     }
 
     #[test]
@@ -560,16 +866,35 @@ mod tests {
         let addresses = json!({"annotations": {"network.kubevirt.io/addresses": r#"{"iface1": ["10.0.0.8/24"]}"#}});
         let mut valid = object(&json!({}));
         valid["spec"]["template"]["metadata"] = addresses;
-        let mut patched = 0;
+        let mut allowed = 0;
         crate::hostile::each_object(&valid, |object| {
-            let decide = |object: Object| decide(&VirtualMachine::read(object), &selection(&pools), &BTreeSet::new());
-            let Decision::Patch(operations) = decide(object.clone()) else { return };
-            patched += 1;
-            let mut value = serde_json::to_value(object).unwrap();
-            let patch: json_patch::Patch = serde_json::from_value(operations.into()).unwrap();
-            json_patch::patch(&mut value, &patch).unwrap();
-            assert_eq!(decide(serde_json::from_value(value.clone()).unwrap()), Decision::Patch(Vec::new()), "{value}");
+            let object = serde_json::to_value(object).unwrap();
+            let Decision::Allow(Allowed { operations, .. }) = admit(&object, &pools, false) else { return };
+            let stored = patched(&object, operations);
+            if facts_of(&stored).0.as_deref() != Some(NAME) {
+                return;
+            }
+            allowed += 1;
+            assert_eq!(admit(&stored, &pools, false), Decision::Allow(Allowed::default()), "{stored}");
+            let again = changed(&object, &stored, &pools);
+            assert_eq!(facts_of(&again.0).0.as_deref(), Some(NAME), "{stored}");
         });
-        assert!(patched > 50, "{patched}");
+        assert!(allowed > 50, "{allowed}");
+    }
+
+    #[test]
+    fn any_change_of_a_machine_keeps_a_reference_of_its_own_or_none() {
+        let (old, pools) = (served(EARLIER, "n/w-0"), [pool("p", &json!({}))]);
+        let mut kept = 0;
+        crate::hostile::each_object(&old, |object| {
+            let new = serde_json::to_value(object).unwrap();
+            let (stored, _) = changed(&old, &new, &pools);
+            let machine = read(&stored);
+            if let Some(secret) = machine.secret() {
+                assert!([EARLIER, NAME].contains(&secret), "{stored}");
+                kept += 1;
+            }
+        });
+        assert!(kept > 50, "{kept}");
     }
 }

@@ -164,7 +164,8 @@ mod tests {
     #[test]
     fn an_instance_is_rejected_for_every_interface_without_an_address() {
         let instance = |interfaces: Value| -> Object {
-            let object = json!({"metadata": {"name": "w"}, "spec": interfaces_of(&interfaces)});
+            let labels = json!({(MAC_ADDRESSES_LABEL): "required"});
+            let object = json!({"metadata": {"name": "w", "labels": labels}, "spec": interfaces_of(&interfaces)});
             serde_json::from_value(object).unwrap()
         };
         let some =

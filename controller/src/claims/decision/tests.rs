@@ -126,7 +126,13 @@ fn holder(uid: &str) -> Machine {
 
 fn request(family: Option<Family>) -> Claim {
     let request = Request { pool: "n/p".to_owned(), family, addresses: Vec::new() };
-    Claim { machine: holder("u1"), created: Timestamp::from_second(5).unwrap(), requests: vec![request], sticky: false }
+    Claim {
+        machine: holder("u1"),
+        created: Timestamp::from_second(5).unwrap(),
+        requests: vec![request],
+        sticky: false,
+        secret: None,
+    }
 }
 
 #[test]

@@ -109,7 +109,13 @@ fn holder(uid: &str) -> Machine {
 fn request(addresses: &[&str]) -> Step {
     let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
     let requests = vec![Request { pool: "n/p".to_owned(), family: None, addresses }];
-    Step::Claim(Claim { machine: holder("u1"), created: Timestamp::from_second(5).unwrap(), requests, sticky: false })
+    Step::Claim(Claim {
+        machine: holder("u1"),
+        created: Timestamp::from_second(5).unwrap(),
+        requests,
+        sticky: false,
+        secret: None,
+    })
 }
 
 #[test]
