@@ -5,6 +5,7 @@
 pub mod facts;
 pub mod namespaces;
 pub mod node_pools;
+pub mod outdated;
 pub mod reference;
 pub mod selection;
 pub mod selection_cache;
@@ -38,6 +39,7 @@ use crate::ledger::registry::RegistryHandle;
 use crate::ledger::types::Stopped;
 use crate::metrics::Metrics;
 use crate::pools::facts::Scope;
+use crate::pools::outdated::Outdated;
 use crate::pools::selection::OpenPools;
 use crate::pools::selection_cache::{SelectionCache, Snapshot};
 use crate::pools::status::{Index, Part, Update, observe};
@@ -58,6 +60,7 @@ pub struct Pools {
     round: u64,
     /// The pools that were last passed to the registry.
     given: Option<(Vec<Pool>, BTreeSet<String>)>,
+    outdated: Arc<Outdated>,
     /// `None`: the registry does not have the pools yet.
     open: watch::Sender<Option<OpenPools>>,
 }
@@ -78,12 +81,18 @@ enum Kind {
 // === impl Pools ===
 
 impl Pools {
-    /// Creates the task for the pools of `cache`, which must be running.
+    /// Creates the task for the pools of `cache`, which must be running. The status of a pool counts the machines of `outdated`.
     #[must_use]
-    pub fn new(client: Client, cache: Arc<SelectionCache>, registry: RegistryHandle, metrics: Arc<Metrics>) -> Self {
+    pub fn new(
+        client: Client,
+        cache: Arc<SelectionCache>,
+        registry: RegistryHandle,
+        metrics: Arc<Metrics>,
+        outdated: Arc<Outdated>,
+    ) -> Self {
         let (writer, round) = (Writer { events: Events::start(client.clone()), client }, cache.begin_round());
         let (index, open) = (Index::default(), watch::Sender::default());
-        Self { registry, metrics, writer, index, cache, round, given: None, open }
+        Self { registry, metrics, writer, index, cache, round, given: None, outdated, open }
     }
 
     /// The pools that the registry has. `None`: the registry does not have the pools yet. A pool that is ready here
@@ -100,6 +109,7 @@ impl Pools {
     /// The registry has stopped.
     pub async fn run(mut self) -> Result<Infallible, Stopped> {
         let (mut snapshots, mut changes) = (self.cache.snapshots(), self.registry.changes());
+        let mut outdated = self.outdated.changes();
         let round = self.round;
         loop {
             let is_current = |snapshot: &Option<Snapshot>| snapshot.as_ref().is_some_and(|it| it.round >= round);
@@ -112,6 +122,7 @@ impl Pools {
             tokio::select! {
                 changed = snapshots.changed() => changed.map_err(|_| Stopped)?,
                 changed = changes.changed() => changed.map_err(|_| Stopped)?,
+                changed = outdated.changed() => changed.map_err(|_| Stopped)?,
             }
         }
     }
@@ -130,7 +141,10 @@ impl Pools {
             let text = metrics::text(allocator, &usage);
             (observe(allocator, usage), text)
         };
-        let (observations, text) = self.registry.read(read).await?;
+        let (mut observations, text) = self.registry.read(read).await?;
+        for (pool, count) in self.outdated.counts() {
+            observations.entry(pool).or_default().outdated = count;
+        }
         let conflicts: BTreeSet<&String> = observations.values().flat_map(|known| &known.conflicts).collect();
         self.metrics.set_pools(text, conflicts.len());
         let updates = stream::iter(self.index.updates(&observations, now));

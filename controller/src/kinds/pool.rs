@@ -53,6 +53,7 @@ pub const POOL_FINALIZER: &str = "ipam.glowplug.dev/protect-pool";
     printcolumn(name = "Free", type_ = "integer", json_path = ".status.ipAddresses.free"),
     printcolumn(name = "Used", type_ = "integer", json_path = ".status.ipAddresses.used"),
     printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waiting"),
+    printcolumn(name = "Outdated", type_ = "integer", json_path = ".status.outdated", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Addresses", type_ = "string", json_path = ".spec.addresses", priority = 1),
     printcolumn(
@@ -165,6 +166,7 @@ pub struct PoolSpec {
     printcolumn(name = "Free", type_ = "integer", json_path = ".status.ipAddresses.free"),
     printcolumn(name = "Used", type_ = "integer", json_path = ".status.ipAddresses.used"),
     printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waiting"),
+    printcolumn(name = "Outdated", type_ = "integer", json_path = ".status.outdated", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Addresses", type_ = "string", json_path = ".spec.addresses", priority = 1),
     validation = Rule::new("self.spec.network == oldSelf.spec.network").message("network: immutable, expected a new pool"),
@@ -244,6 +246,10 @@ pub struct PoolStatus {
     /// Number of claims and machines that wait for an address. Example: `2`.
     #[serde(default)]
     pub waiting: u32,
+    /// Number of machines whose guests run with earlier network data, because the pool or the machine has changed since they
+    /// started. Example: `0`.
+    #[serde(default)]
+    pub outdated: u32,
     /// `Ready`: the pool allocates addresses. `Exhausted`: the pool has no free address of a family. `DuplicateRecords`: two
     /// records name one address of the pool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

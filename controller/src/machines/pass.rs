@@ -30,7 +30,7 @@ use crate::machines::recorded::Recorded;
 use crate::machines::secret::secret_in;
 use crate::machines::source::{MachineClaim, ProviderAddress, Source};
 use crate::machines::step::{Hold, Notice, Step};
-use crate::machines::view::{Chosen, PoolSettings, Response, View};
+use crate::machines::view::{Chosen, OUTDATED, PoolSettings, Response, View};
 use crate::machines::work::{Work, answered};
 use crate::passes::{Ended, Error, LONGEST_PASS, Problem, Until};
 use crate::pools::reference;
@@ -50,7 +50,10 @@ impl Work<'_> {
                 view = self.look(&key).await?;
             }
             let step = match decide(&view) {
-                Step::Wait => return Ok(view.ended()),
+                Step::Wait => {
+                    self.note_outdated(&view);
+                    return Ok(view.ended());
+                }
                 Step::Claim(claim) if until == Until::Claim => {
                     self.note_claimant(&key, &claim.machine);
                     return Ok(Ended::BeforeClaim(*claim));
@@ -66,6 +69,15 @@ impl Work<'_> {
             }
         }
         Err(Error::Endless)
+    }
+
+    /// Notes whether the guest of a machine runs with earlier network data. An event about it may be repeated after it has ended.
+    fn note_outdated(&self, view: &View) {
+        let pools = view.outdated_pools();
+        if pools.is_empty() && view.memory.notice.as_ref().is_some_and(|notice| notice.reason == OUTDATED) {
+            self.index().remember(&view.key, |memory| memory.notice = None);
+        }
+        self.machines.outdated.note(&view.key, pools);
     }
 
     /// Collects the known state of a name from the index and the registry.

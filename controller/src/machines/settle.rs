@@ -15,7 +15,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
-use crate::kinds::kubevirt_machine::{HandOut, Handed, STATUS_MAP, created, uid};
+use crate::kinds::kubevirt_machine::{HandOut, Handed, NetworkSecret, STATUS_MAP, created, uid};
 use crate::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{NetworkData, VirtualMachine};
@@ -100,8 +100,19 @@ impl View {
         }
     }
 
+    /// The pools whose current settings the guest of the machine has not read.
+    pub(super) fn outdated_pools(&self) -> BTreeSet<String> {
+        let Some(vm) = &self.vm else { return BTreeSet::new() };
+        match vm.secret().and_then(|name| self.secrets.get(name)) {
+            Some(NetworkSecret::Ours(hand_out)) if self.outdated(vm, hand_out).is_some() => {
+                hand_out.interfaces.iter().map(|handed| handed.pool.clone()).collect()
+            }
+            _ => BTreeSet::new(),
+        }
+    }
+
     /// Why the guest has not read the current network data of its machine. `None`: it has, or it has not started yet.
-    pub(super) fn outdated(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<String> {
+    fn outdated(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<String> {
         let name = &hand_out.name;
         let document = match self.current_document(vm, hand_out)? {
             Ok(document) => document,

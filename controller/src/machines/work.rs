@@ -38,6 +38,7 @@ use crate::metrics::Metrics;
 use crate::passes::Error;
 use crate::passes::opening::Opening;
 use crate::pools::facts::Scope;
+use crate::pools::outdated::Outdated;
 use crate::pools::selection_cache::SelectionCache;
 
 /// The part of a leader that serves the machines of KubeVirt.
@@ -52,6 +53,7 @@ pub struct Machines {
     pub(super) macs: Observer,
     /// The pools as the webhooks see them, at once.
     pub(super) pools: Arc<SelectionCache>,
+    pub(super) outdated: Arc<Outdated>,
 }
 
 /// Serves machines as long as the API server serves the same `kinds`.
@@ -83,7 +85,13 @@ impl Machines {
         pools: Arc<SelectionCache>,
     ) -> Self {
         let events = Events::start(client.clone());
-        Self { client, registry, opening, events, metrics, scope, macs, pools }
+        Self { client, registry, opening, events, metrics, scope, macs, pools, outdated: Arc::default() }
+    }
+
+    /// The same part, which notes the machines with earlier network data in `outdated`.
+    #[must_use]
+    pub fn with_outdated(self, outdated: Arc<Outdated>) -> Self {
+        Self { outdated, ..self }
     }
 }
 

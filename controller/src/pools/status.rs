@@ -25,6 +25,8 @@ pub struct Observation {
     pub usage: PoolUsage,
     /// One line for each conflicting record of an address of the pool.
     pub conflicts: Vec<String>,
+    /// Number of machines whose guests run with earlier network data.
+    pub outdated: u32,
 }
 
 /// States of the pools in the registry, by the name of the pool.
@@ -79,7 +81,7 @@ const IN_USE: &str = "InUse";
 #[must_use]
 pub fn observe(allocator: &Allocator, usage: BTreeMap<&str, PoolUsage>) -> Observations {
     let observations =
-        usage.into_iter().map(|(pool, usage)| (pool.to_owned(), Observation { usage, conflicts: Vec::new() }));
+        usage.into_iter().map(|(pool, usage)| (pool.to_owned(), Observation { usage, ..Observation::default() }));
     let mut observations: Observations = observations.collect();
     for (network, address, conflict) in allocator.conflicts() {
         let holder = match allocator.holder(network, address) {
@@ -307,6 +309,7 @@ impl KnownPool {
             },
             families,
             waiting: u32::try_from(observation.usage.waiting).unwrap_or(u32::MAX),
+            outdated: observation.outdated,
             conditions,
         };
         if status == self.status {
@@ -319,6 +322,7 @@ impl KnownPool {
                 "ipAddresses": status.ip_addresses,
                 "families": status.families,
                 "waiting": status.waiting,
+                "outdated": status.outdated,
                 "conditions": status.conditions,
             },
         });
@@ -472,6 +476,7 @@ mod tests {
                     "reuseDelayed": "0", "free": "251", "outOfRange": "0",
                 }],
                 "waiting": 0,
+                "outdated": 0,
                 "conditions": [
                     condition("DuplicateRecords", "False", "NoDuplicates", "Every address has at most one record"),
                     condition("Exhausted", "False", "FreeAddresses", "The pool has free addresses"),

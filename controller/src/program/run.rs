@@ -30,6 +30,7 @@ use crate::pools::Pools;
 use crate::pools::facts::Scope;
 use crate::pools::namespaces::Namespaces;
 use crate::pools::node_pools::NodePools;
+use crate::pools::outdated::Outdated;
 use crate::pools::selection_cache::SelectionCache;
 use crate::program::definitions;
 use crate::program::election::Candidate;
@@ -244,7 +245,9 @@ pub async fn reconcile(
     let (registry, served) =
         RegistryHandle::start(client.clone(), Arc::clone(metrics), mac_leases).context("starting a thread")?;
     progress.send_replace(registry.progress());
-    let pools = Pools::new(client.clone(), Arc::clone(selection), registry.clone(), Arc::clone(metrics));
+    let outdated = Arc::new(Outdated::default());
+    let of_pools = Arc::clone(&outdated);
+    let pools = Pools::new(client.clone(), Arc::clone(selection), registry.clone(), Arc::clone(metrics), of_pools);
     let namespaces = Namespaces::new(client.clone(), selection);
     let namespaces_of_macs = Namespaces::of_macs(client.clone(), macs.namespaces());
     let node_pools = NodePools::new(client.clone(), Arc::clone(selection), Events::start(client.clone()));
@@ -258,6 +261,7 @@ pub async fn reconcile(
     let metrics_of_machines = Arc::clone(metrics);
     let (client, scope, seen) = (client.clone(), scope.clone(), Arc::clone(selection));
     let machines = Machines::new(client, registry.clone(), of_machines, metrics_of_machines, scope, observer, seen);
+    let machines = machines.with_outdated(outdated);
     let (started, mut is_started) = watch::channel([false; 3]);
     let start = |part: usize| started.send_modify(|started| started[part] = true);
     let claims = provider.run(pools.open(), served.claims, || start(0));
