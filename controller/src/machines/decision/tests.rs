@@ -19,20 +19,33 @@ use crate::kinds::cluster_api::{IpAddress, Version};
 use crate::kinds::ipam_claim::IpamClaim;
 use crate::kinds::kubevirt_machine::{HandOut, Handed, Instance, KubevirtMachine, NetworkSecret};
 use crate::kinds::pool::HolderKind;
-use crate::kinds::virtual_machine::VirtualMachine;
+use crate::kinds::virtual_machine::{VirtualMachine, addresses_in};
 use crate::machines::kind::Kinds;
-use crate::machines::proof::{Proof, Verdict};
+use crate::machines::proof::Proof;
 use crate::machines::recorded::{Held, Recorded};
 use crate::machines::source::{MachineClaim, Source};
 use crate::machines::step::{Hold, Notice, Once, Step};
-use crate::machines::view::{Check, PoolSettings, Stripped, View};
+use crate::machines::view::{Check, PoolSettings, View};
 use crate::passes::Problem;
 use crate::pools::selection::Selected;
 
 const KINDS: Kinds = Kinds { has_kubevirt_machines: true, claims: Some(Version::V1Beta2), has_ipam_claims: true };
 
+/// Name of the Secret to which the VirtualMachine refers.
+const NAME: &str = "w-networkdata-cccccccccccccccc";
+/// Name of a Secret to which the VirtualMachine referred earlier.
+const EARLIER: &str = "w-networkdata-bbbbbbbbbbbbbbbb";
+/// A name that no Secret has had yet.
+const NEW: &str = "w-networkdata-dddddddddddddddd";
+/// Name of the Secret that version 0.2.0 gave to the machine.
+const OF_0_2_0: &str = "w-networkdata";
+
 fn key() -> Key {
     Key { namespace: "n".to_owned(), name: "w".to_owned() }
+}
+
+fn names<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
+    names.map(str::to_owned).into()
 }
 
 fn merged(mut object: Value, changes: &Value) -> crate::cluster::object::Object {
@@ -43,7 +56,7 @@ fn merged(mut object: Value, changes: &Value) -> crate::cluster::object::Object 
 /// Creates VirtualMachine `n/w` of KubevirtMachine `n/w` with the changes of the webhook, and merges `changes` into it.
 fn vm(changes: &Value) -> VirtualMachine {
     let interface = json!({"name": "iface1", "acpiIndex": 101, "macAddress": "02:00:00:00:00:01"});
-    let source = json!({"networkDataSecretRef": {"name": "w-networkdata"}});
+    let source = json!({"networkDataSecretRef": {"name": NAME}});
     let object = json!({
         "metadata": {
             "namespace": "n", "name": "w", "uid": "v-1", "resourceVersion": "5",
@@ -52,13 +65,37 @@ fn vm(changes: &Value) -> VirtualMachine {
                 "capk.cluster.x-k8s.io/kubevirt-machine-namespace": "n",
             },
         },
-        "spec": {"template": {"spec": {
-            "domain": {"devices": {"interfaces": [interface]}},
-            "networks": [{"name": "iface1", "multus": {"networkName": "infra/vlan10"}}],
-            "volumes": [{"name": "cloudinitvolume", "cloudInitConfigDrive": source}],
-        }}},
+        "spec": {"template": {
+            "metadata": marks("issued"),
+            "spec": {
+                "domain": {"devices": {"interfaces": [interface]}},
+                "networks": [{"name": "iface1", "multus": {"networkName": "infra/vlan10"}}],
+                "volumes": [{"name": "cloudinitvolume", "cloudInitConfigDrive": source}],
+            },
+        }},
     });
     VirtualMachine::read(merged(object, changes))
+}
+
+/// The metadata of a template with network data of VirtualMachine `n/w`.
+fn marks(label: &str) -> Value {
+    json!({
+        "labels": {"ipam.glowplug.dev/network-data": label},
+        "annotations": {"ipam.glowplug.dev/virtual-machine": "n/w"},
+    })
+}
+
+/// Changes that remove the marks of [`marks`].
+fn without_marks() -> Value {
+    let template = json!({"metadata": {"labels": null, "annotations": null}});
+    json!({"spec": {"template": template}})
+}
+
+/// Changes with which a VirtualMachine refers to a Secret. `None`: it has no network data.
+fn referring(secret: Option<&str>) -> Value {
+    let source = secret.map_or(json!({}), |name| json!({"networkDataSecretRef": {"name": name}}));
+    let volumes = json!([{"name": "cloudinitvolume", "cloudInitConfigDrive": source}]);
+    json!({"spec": {"template": {"spec": {"volumes": volumes}}}})
 }
 
 fn machine(changes: &Value) -> KubevirtMachine {
@@ -70,11 +107,31 @@ fn machine(changes: &Value) -> KubevirtMachine {
 
 fn instance(changes: &Value) -> Instance {
     let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-1"});
-    let object = json!({"metadata": {
-        "namespace": "n", "name": "w", "uid": "i-1", "creationTimestamp": "2026-08-01T10:00:03Z",
-        "ownerReferences": [owner],
-    }});
+    let volumes = json!([{"name": "c", "cloudInitConfigDrive": {"networkDataSecretRef": {"name": NAME}}}]);
+    let object = json!({
+        "metadata": {
+            "namespace": "n", "name": "w", "uid": "i-1", "creationTimestamp": "2026-08-01T10:00:03Z",
+            "ownerReferences": [owner],
+        },
+        "spec": {"volumes": volumes},
+    });
     Instance::read(merged(object, changes))
+}
+
+/// Creates an instance that refers to a Secret, and merges `changes` into it. `None`: it has no network data.
+fn reading(secret: Option<&str>, changes: &Value) -> Instance {
+    let mut volumes = json!([{"name": "c", "cloudInitConfigDrive": {}}]);
+    if let Some(name) = secret {
+        volumes[0]["cloudInitConfigDrive"]["networkDataSecretRef"] = json!({"name": name});
+    }
+    let mut changes = changes.clone();
+    changes["spec"]["volumes"] = volumes;
+    instance(&changes)
+}
+
+/// Changes of an instance whose guest runs.
+fn running() -> Value {
+    json!({"status": {"phase": "Running"}})
 }
 
 fn holder(uid: &str) -> Machine {
@@ -99,7 +156,8 @@ fn selected() -> Selected {
 
 fn held(uid: &str, address: &str) -> Held {
     let claimant = Claimant { machine: holder(uid), interface: "eno101".parse().unwrap() };
-    Held { claimant, network: "infra/vlan10".to_owned(), address: address.parse().unwrap(), prefix: 16 }
+    let (network, secrets) = ("infra/vlan10".to_owned(), names([NAME]));
+    Held { claimant, network, address: address.parse().unwrap(), prefix: 16, secrets }
 }
 
 fn allocation(uid: &str) -> Allocation {
@@ -121,42 +179,86 @@ fn view() -> View {
         is_exhausted: false,
         selected: Ok(vec![selected()]),
         ledger: Recorded { pools: [("n/p".to_owned(), pool())].into(), ..Recorded::default() },
-        secret: Some(NetworkSecret::Absent),
+        secrets: [(NAME.to_owned(), NetworkSecret::Absent)].into(),
+        new_name: NEW.to_owned(),
         done: [Once::ReadMachine].into(),
         ..View::new(key(), KINDS)
     }
 }
 
 /// Creates the Secret of a VirtualMachine. `vm` and `machine` are UIDs.
-fn hand_out(machine: &str, vm: &str) -> NetworkSecret {
+fn hand_out(machine: &str, vm: &str) -> HandOut {
     let handed = Handed {
         interface: "eno101".parse().unwrap(),
         network: "infra/vlan10".to_owned(),
         pool: "n/p".to_owned(),
         addresses: vec!["10.0.0.8/16".parse().unwrap()],
     };
-    NetworkSecret::Ours(HandOut {
-        is_deleted: false,
+    HandOut {
+        name: NAME.to_owned(),
         uid: "s-1".to_owned(),
+        version: Some("7".to_owned()),
+        is_immutable: false,
+        updated: None,
+        document: document(&view()).into_bytes(),
+        is_deleted: false,
         vm: vm.to_owned(),
         machine: holder(machine),
         interfaces: vec![handed],
-    })
+    }
+}
+
+/// Returns the network data of the machine of a view, which has 10.0.0.8.
+fn document(view: &View) -> String {
+    let (vm, selected) = (view.vm.as_ref().unwrap(), view.selected.as_ref().unwrap());
+    view.document(vm, selected, &[allocation("m-1")], &BTreeMap::new()).unwrap().text().to_owned()
+}
+
+/// The Secrets of a machine that a pass has read.
+fn secrets<const N: usize>(all: [HandOut; N]) -> BTreeMap<String, NetworkSecret> {
+    all.map(|hand_out| (hand_out.name.clone(), NetworkSecret::Ours(hand_out))).into()
+}
+
+/// What a pass reads after it has stored a Secret.
+fn stored(secret: Secret) -> NetworkSecret {
+    let metadata =
+        ObjectMeta { uid: Some("s-1".to_owned()), resource_version: Some("7".to_owned()), ..secret.metadata.clone() };
+    NetworkSecret::read(Some(Secret { metadata, ..secret }))
 }
 
 /// Creates a view of a machine with its Secret and its lease.
 fn served() -> View {
-    let mut view = View { secret: Some(hand_out("m-1", "v-1")), ..view() };
+    let mut view = View { secrets: secrets([hand_out("m-1", "v-1")]), ..view() };
     view.ledger.held = vec![held("m-1", "10.0.0.8")];
     view.ledger.known = [holder("m-1")].into();
     view
+}
+
+/// Creates a view of a machine with its Secret and its lease, whose annotation and status map are written.
+fn settled() -> View {
+    let mut view = served();
+    view.done.extend([Once::Annotate, Once::PatchStatus]);
+    view
+}
+
+/// What a Secret with 10.0.0.8 records.
+fn record(secret: &str) -> Record {
+    Record {
+        claimant: held("m-1", "10.0.0.8").claimant,
+        node_pool: Some("n/p".to_owned()),
+        attachments: Vec::new(),
+        network: Some("infra/vlan10".to_owned()),
+        addresses: vec!["10.0.0.8/16".parse().unwrap()],
+        source: format!("Secret n/{secret}"),
+    }
 }
 
 fn claim(uid: &str, second: i64) -> Step {
     let created = Timestamp::from_second(second).unwrap();
     let requests = vec![Request::of("n/p")];
     let sticky = holder(uid).kind == HolderKind::VirtualMachine;
-    Step::Claim(Box::new(Claim { machine: holder(uid), created, requests, sticky }))
+    let secret = Some(NAME.to_owned());
+    Step::Claim(Box::new(Claim { machine: holder(uid), created, requests, sticky, secret }))
 }
 
 /// Creation time of the KubevirtMachine, in seconds since 1970: 2026-08-01T10:00:01Z.
@@ -173,6 +275,7 @@ fn the_event_about_a_release_has_every_address_of_every_interface() {
         network: "infra/vlan10".to_owned(),
         address: address.parse().unwrap(),
         prefix: 64,
+        secrets: BTreeSet::new(),
     };
     let all = [held("eno102", "10.1.0.8"), held("eno101", "10.0.0.8"), held("eno101", "fd00::8")];
     let note = "Released 10.0.0.8, fd00::8 of eno101, 10.1.0.8 of eno102".to_owned();
@@ -182,7 +285,7 @@ fn the_event_about_a_release_has_every_address_of_every_interface() {
 
 #[test]
 fn a_machine_is_looked_for_before_anything_is_claimed_for_it() {
-    assert_eq!(decide(&View { secret: None, ..view() }), Step::ReadSecret);
+    assert_eq!(decide(&View { secrets: BTreeMap::new(), ..view() }), Step::ReadSecret(NAME.to_owned()));
     assert_eq!(decide(&View { done: BTreeSet::new(), ..view() }), Step::ReadMachine(key()));
     assert_eq!(decide(&View { done: BTreeSet::new(), machine: None, ..view() }), Step::ReadMachine(key()));
     assert_eq!(decide(&view()), claim("m-1", FIRST));
@@ -190,32 +293,26 @@ fn a_machine_is_looked_for_before_anything_is_claimed_for_it() {
 
 #[test]
 fn a_virtual_machine_of_no_pool_gets_nothing() {
-    let other = json!({"spec": {"template": {"spec": {"volumes": []}}}});
+    let mut other = without_marks();
+    other["spec"]["template"]["spec"]["volumes"] = json!([]);
     assert_eq!(decide(&View { selected: Ok(Vec::new()), vm: Some(vm(&other)), ..view() }), Step::Wait);
     assert_eq!(decide(&View { selected: Ok(Vec::new()), ..view() }), Step::Wait, "its Secret does not exist");
-    let note = "Secret \"w-networkdata\" does not exist, and no pool selects the machine";
-    let held = View { selected: Ok(Vec::new()), secret: Some(NetworkSecret::Absent), ..served() };
-    assert_eq!(decide(&held), report("NetworkDataMissing", note));
+    let note = format!("Secret {NAME:?} does not exist, and no pool selects the machine");
+    let held = View { selected: Ok(Vec::new()), secrets: view().secrets, ..served() };
+    assert_eq!(decide(&held), report("NetworkDataMissing", &note));
 }
 
 #[test]
 fn the_secret_of_a_virtual_machine_of_no_pool_is_adopted_when_its_leases_are_lost() {
     let view = View { selected: Ok(Vec::new()), ..view() };
-    assert_eq!(decide(&View { secret: None, ..view.clone() }), Step::ReadSecret);
+    assert_eq!(decide(&View { secrets: BTreeMap::new(), ..view.clone() }), Step::ReadSecret(NAME.to_owned()));
     let foreign = NetworkSecret::Foreign("no annotation".to_owned(), Vec::new());
-    assert_eq!(decide(&View { secret: Some(foreign), ..view.clone() }), Step::Wait);
-    let mut lost = View { secret: Some(hand_out("m-1", "v-1")), ..view };
+    let foreign = [(NAME.to_owned(), foreign)].into();
+    assert_eq!(decide(&View { secrets: foreign, ..view.clone() }), Step::Wait);
+    let mut lost = View { secrets: secrets([hand_out("m-1", "v-1")]), ..view };
     let elsewhere = vm(&json!({"spec": {"template": {"spec": {"networks": []}}}}));
     assert_eq!(decide(&View { vm: Some(elsewhere), ..lost.clone() }), Step::Wait, "it is on another network");
-    let record = Record {
-        claimant: held("m-1", "10.0.0.8").claimant,
-        node_pool: Some("n/p".to_owned()),
-        attachments: Vec::new(),
-        network: Some("infra/vlan10".to_owned()),
-        addresses: vec!["10.0.0.8/16".parse().unwrap()],
-        source: "Secret n/w-networkdata".to_owned(),
-    };
-    assert_eq!(decide(&lost), Step::Adopt(vec![record]));
+    assert_eq!(decide(&lost), Step::Adopt(vec![record(NAME)], NAME.to_owned()));
     lost.ledger.is_of_another = true;
     assert_eq!(decide(&lost), Step::Wait);
 }
@@ -266,27 +363,57 @@ fn the_secret_has_the_addresses_the_mac_address_and_the_settings_of_the_pool() {
     let Step::CreateSecret(secret, ..) = decide(&View { granted: Some(vec![allocation("m-1")]), ..view() }) else {
         panic!()
     };
-    let Secret { data, .. } = &*secret;
+    let Secret { data, metadata, immutable, .. } = &*secret;
     let document: Value = serde_json::from_slice(&data.as_ref().unwrap()["networkdata"].0).unwrap();
     assert_eq!(document["links"][0]["ethernet_mac_address"], "02:00:00:00:00:01");
     assert_eq!(document["networks"][0]["ip_address"], "10.0.0.8");
     assert_eq!(document["networks"][0]["routes"][0]["gateway"], "10.0.0.1");
-    let stored = Secret { metadata: ObjectMeta { uid: Some("s-1".to_owned()), ..secret.metadata.clone() }, ..*secret };
-    assert_eq!(NetworkSecret::read(Some(stored)), hand_out("m-1", "v-1"));
+    assert_eq!(
+        serde_json::to_value(&metadata.labels).unwrap(),
+        json!({"app.kubernetes.io/managed-by": "glowplug", "velero.io/exclude-from-backup": "true"})
+    );
+    let owner = json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-1"}]);
+    assert_eq!(serde_json::to_value(&metadata.owner_references).unwrap(), owner);
+    assert_eq!(*immutable, None, "its document may change");
+    assert_eq!(stored(*secret), NetworkSecret::Ours(hand_out("m-1", "v-1")));
+}
+
+#[test]
+fn the_secret_gets_the_name_to_which_the_virtual_machine_refers_and_its_leases_have_this_name_first() {
+    // Version 0.2.0 gave the last of these names. A VirtualMachine of its webhook may have no Secret yet.
+    for name in [NAME, EARLIER, OF_0_2_0] {
+        let absent = [(name.to_owned(), NetworkSecret::Absent)].into();
+        let view = View { vm: Some(vm(&referring(Some(name)))), secrets: absent, ..view() };
+        let Step::Claim(claim) = decide(&view) else { panic!("{:?}", decide(&view)) };
+        assert_eq!(claim.secret.as_deref(), Some(name));
+        let Step::CreateSecret(secret, ..) = decide(&View { granted: Some(vec![allocation("m-1")]), ..view }) else {
+            panic!()
+        };
+        assert_eq!(secret.metadata.name.as_deref(), Some(name));
+        let expected = HandOut { name: name.to_owned(), ..hand_out("m-1", "v-1") };
+        assert_eq!(stored(*secret), NetworkSecret::Ours(expected));
+    }
 }
 
 #[test]
 fn a_guest_that_started_before_its_secret_existed_must_be_restarted() {
-    let notice = |phase: &str| {
-        let instance = Some(instance(&json!({"status": {"phase": phase}})));
-        match decide(&View { granted: Some(vec![allocation("m-1")]), instance, ..view() }) {
+    let notice = |secret: Option<&str>, phase: &str| {
+        let instance = Some(reading(secret, &json!({"status": {"phase": phase}})));
+        let mut view = View { granted: Some(vec![allocation("m-1")]), instance, ..view() };
+        view.ledger.held = vec![Held { secrets: names([NAME, EARLIER]), ..held("m-1", "10.0.0.8") }];
+        match decide(&view) {
             Step::CreateSecret(_, _, notice) => notice,
             step => panic!("{step:?}"),
         }
     };
-    assert_eq!(notice("Scheduling"), None);
     let note = "The guest started without its network data: restart the machine".to_owned();
-    assert_eq!(notice("Running"), Some(Notice { is_warning: true, reason: "NetworkDataMissing", note }));
+    let early = Some(Notice { is_warning: true, reason: "NetworkDataMissing", note });
+    for secret in [None, Some(EARLIER)] {
+        assert_eq!(notice(secret, "Scheduling"), None);
+        assert_eq!(notice(secret, "Running"), early);
+    }
+    // Somebody has deleted the Secret that the guest has read.
+    assert_eq!(notice(Some(NAME), "Running"), None);
 }
 
 #[test]
@@ -298,16 +425,15 @@ fn the_addresses_of_a_virtual_machine_are_not_handed_out_to_its_successor() {
 
 #[test]
 fn a_no_cloud_volume_gets_network_config() {
-    let source = json!({"networkDataSecretRef": {"name": "w-networkdata"}});
+    let source = json!({"networkDataSecretRef": {"name": NAME}});
     let volumes = json!([{"name": "cloudinitvolume", "cloudInitNoCloud": source}]);
     let no_cloud = vm(&json!({"spec": {"template": {"spec": {"volumes": volumes}}}}));
     let view = View { vm: Some(no_cloud), granted: Some(vec![allocation("m-1")]), ..view() };
     let Step::CreateSecret(secret, ..) = decide(&view) else { panic!() };
     let document = secret.data.as_ref().unwrap()["networkdata"].0.clone();
-    let document: Value = serde_json::from_slice(&document).unwrap();
-    assert_eq!(document["version"], 2);
-    let stored = Secret { metadata: ObjectMeta { uid: Some("s-1".to_owned()), ..secret.metadata.clone() }, ..*secret };
-    assert_eq!(NetworkSecret::read(Some(stored)), hand_out("m-1", "v-1"));
+    let read: Value = serde_json::from_slice(&document).unwrap();
+    assert_eq!(read["version"], 2);
+    assert_eq!(stored(*secret), NetworkSecret::Ours(HandOut { document, ..hand_out("m-1", "v-1") }));
 }
 
 #[test]
@@ -375,39 +501,362 @@ fn of_two_leases_the_one_in_the_secret_counts() {
     assert_eq!(decide(&view), Step::Keep(Box::new(claimant), vec!["10.0.0.8".parse().unwrap()]));
 }
 
+// === The reference of a VirtualMachine to its Secret ===
+
+/// Creates a view of a VirtualMachine without network data.
+fn without_reference() -> View {
+    View { vm: Some(vm(&referring(None))), secrets: BTreeMap::new(), ..view() }
+}
+
+/// The step that asks the webhook for a reference.
+fn request(notice: Option<Notice>) -> Step {
+    let metadata = json!({"uid": "v-1", "resourceVersion": "5"});
+    let patch = json!({"metadata": metadata, "spec": {"template": {"metadata": marks("requested")}}});
+    Step::RequestReference(patch, notice)
+}
+
+/// The step that adds the reference without a webhook.
+fn refer(notice: Option<Notice>) -> Step {
+    let add = |path: &str, value: Value| json!({"op": "add", "path": format!("/spec/template/{path}"), "value": value});
+    let patch = json!([
+        {"op": "test", "path": "/metadata/resourceVersion", "value": "5"},
+        add("spec/volumes/0/cloudInitConfigDrive/networkDataSecretRef", json!({"name": NEW})),
+        add("metadata/labels/ipam.glowplug.dev~1network-data", json!("issued")),
+        add("metadata/annotations/ipam.glowplug.dev~1virtual-machine", json!("n/w")),
+    ]);
+    Step::PatchVm(patch, notice)
+}
+
+fn early_guest() -> Notice {
+    let note = "The guest started without its network data: restart the machine".to_owned();
+    Notice { is_warning: true, reason: "NetworkDataMissing", note }
+}
+
+#[test]
+fn a_virtual_machine_without_network_data_asks_the_webhook_for_a_reference_and_gets_one_also_without_an_answer() {
+    let mut view = without_reference();
+    assert_eq!(decide(&view), request(None));
+    view.done.insert(Once::RequestReference);
+    assert_eq!(decide(&view), refer(None));
+    view.done.insert(Once::PatchVm);
+    assert_eq!(decide(&view), Step::Wait);
+}
+
+#[test]
+fn a_guest_without_network_data_must_be_restarted_after_its_machine_has_a_reference() {
+    let mut view = View { instance: Some(reading(None, &running())), ..without_reference() };
+    assert_eq!(decide(&view), request(Some(early_guest())));
+    view.done.insert(Once::RequestReference);
+    assert_eq!(decide(&view), refer(Some(early_guest())));
+}
+
+#[test]
+fn a_machine_that_must_not_get_an_address_now_gets_no_reference_either() {
+    let deleted = machine(&json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}}));
+    assert_eq!(decide(&View { machine: Some(deleted), ..without_reference() }), Step::Wait);
+    assert_eq!(decide(&View { done: BTreeSet::new(), ..without_reference() }), Step::ReadMachine(key()));
+    let ambiguous = View { selected: Err("two pools".to_owned()), ..without_reference() };
+    assert_eq!(decide(&ambiguous), report("NetworkDataMissing", "two pools"));
+}
+
+#[test]
+fn a_machine_that_receives_a_guest_of_another_cluster_gets_nothing() {
+    let strategy = json!({"spec": {"runStrategy": "WaitAsReceiver"}});
+    for secret in [None, Some(NAME)] {
+        let mut receiver = referring(secret);
+        json_patch::merge(&mut receiver, &strategy);
+        let mut receiver = View { vm: Some(vm(&receiver)), ..view() };
+        assert_eq!(decide(&receiver), Step::Wait);
+        receiver.ledger.waiting = [holder("m-1")].into();
+        assert_eq!(decide(&receiver), Step::Withdraw(holder("m-1")));
+    }
+}
+
+#[test]
+fn a_secret_of_another_virtual_machine_is_never_handed_out() {
+    let mut view = View { secrets: secrets([hand_out("m-1", "v-0")]), ..served() };
+    assert_eq!(decide(&view), request(None));
+    view.done.insert(Once::RequestReference);
+    assert_eq!(decide(&view), refer(None));
+    view.selected = Ok(Vec::new());
+    assert_eq!(decide(&view), Step::Wait, "no pool selects it");
+}
+
+#[test]
+fn a_secret_of_version_0_2_0_stays() {
+    let of_0_2_0 = HandOut { name: OF_0_2_0.to_owned(), is_immutable: true, ..hand_out("m-1", "v-1") };
+    let refers = vm(&referring(Some(OF_0_2_0)));
+    let mut view = View { vm: Some(refers), secrets: secrets([of_0_2_0]), ..settled() };
+    view.ledger.held[0].secrets = names([OF_0_2_0]);
+    assert_eq!(decide(&view), Step::Wait);
+    view.instance = Some(reading(Some(OF_0_2_0), &running()));
+    assert_eq!(decide(&view), Step::Wait);
+}
+
+#[test]
+fn a_machine_of_version_0_2_0_gets_the_marks() {
+    let marked = json!({"metadata": {"uid": "v-1"}, "spec": {"template": {"metadata": marks("issued")}}});
+    let unmarked = View { vm: Some(vm(&without_marks())), ..served() };
+    assert_eq!(decide(&unmarked), Step::MarkVm(marked));
+    let mut alone = View { machine: None, secrets: secrets([hand_out("v-1", "v-1")]), ..unmarked };
+    alone.ledger.held = vec![held("v-1", "10.0.0.8")];
+    alone.ledger.known = [holder("v-1")].into();
+    let annotations = json!({
+        "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": r#"["10.0.0.8/16"]"#,
+        "ipam.glowplug.dev/network-eno101": "infra/vlan10",
+    });
+    let patch = json!({
+        "metadata": {"uid": "v-1", "annotations": annotations}, "spec": {"template": {"metadata": marks("issued")}},
+    });
+    assert_eq!(decide(&alone), Step::AnnotateVm(patch.clone()));
+    let mut marked = json!({"metadata": {"annotations": annotations}});
+    assert_eq!(decide(&View { vm: Some(vm(&marked)), ..alone.clone() }), Step::Wait);
+    marked["spec"]["template"]["metadata"]["annotations"]["ipam.glowplug.dev/virtual-machine"] = "n/other".into();
+    assert_eq!(decide(&View { vm: Some(vm(&marked)), ..alone }), Step::AnnotateVm(patch), "the marks are copied");
+}
+
+#[test]
+fn a_machine_without_network_data_that_no_pool_selects_loses_the_marks() {
+    let marks = json!({
+        "labels": {"ipam.glowplug.dev/network-data": null},
+        "annotations": {"ipam.glowplug.dev/virtual-machine": null},
+    });
+    let unmark = json!({"metadata": {"uid": "v-1"}, "spec": {"template": {"metadata": marks}}});
+    let mut view = View { selected: Ok(Vec::new()), ..without_reference() };
+    assert_eq!(decide(&view), Step::AnnotateVm(unmark));
+    view.ledger.waiting = [holder("m-1")].into();
+    assert_eq!(decide(&view), Step::Withdraw(holder("m-1")));
+    view.ledger.waiting.clear();
+    view.ledger.is_of_another = true;
+    assert_eq!(decide(&view), Step::Wait, "another controller serves it");
+    view.ledger.is_of_another = false;
+    view.done.insert(Once::Annotate);
+    assert_eq!(decide(&view), Step::Wait);
+}
+
+#[test]
+fn copied_records_are_removed_from_a_machine_that_holds_no_address() {
+    let copied = json!({"metadata": {"annotations": {
+        "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": r#"["10.0.0.9/16"]"#, "other": "kept",
+    }}});
+    let mut view = View { vm: Some(vm(&copied)), ..view() };
+    let removed = json!({"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": null});
+    let patch = json!({"metadata": {"uid": "v-1", "annotations": removed}});
+    assert_eq!(decide(&view), Step::AnnotateVm(patch));
+    view.ledger.held = vec![held("v-1", "10.0.0.9")];
+    view.ledger.known = [holder("v-1")].into();
+    assert_eq!(decide(&view), claim("m-1", FIRST), "the record is its own");
+}
+
+#[test]
+fn an_interface_of_sr_iov_is_served_only_with_a_mac_address() {
+    let view = |address: &str| {
+        let interfaces = json!([{"name": "iface1", "sriov": {}, "macAddress": address}]);
+        let spec = json!({"domain": {"devices": {"interfaces": interfaces}}});
+        let vm = vm(&json!({"spec": {"template": {"spec": spec}}}));
+        View { vm: Some(vm), granted: Some(vec![allocation("m-1")]), ..view() }
+    };
+    let note =
+        "interface \"iface1\" is of SR-IOV and has no macAddress, expected one: the guest has no other name for it";
+    assert_eq!(decide(&view("")), report("NetworkDataMissing", note));
+    let Step::CreateSecret(secret, ..) = decide(&view("02:00:00:00:00:07")) else { panic!() };
+    let document: Value = serde_json::from_slice(&secret.data.unwrap()["networkdata"].0).unwrap();
+    assert_eq!(document["links"][0]["ethernet_mac_address"], "02:00:00:00:00:07");
+}
+
+// === Leases and Secrets ===
+
 #[test]
 fn an_address_that_only_the_secret_has_is_adopted_before_anything_else() {
     let mut view = served();
     view.ledger.held = Vec::new();
-    let claimant = Claimant { machine: holder("m-1"), interface: "eno101".parse().unwrap() };
-    let record = Record {
-        claimant,
-        node_pool: Some("n/p".to_owned()),
-        attachments: Vec::new(),
-        network: Some("infra/vlan10".to_owned()),
-        addresses: vec!["10.0.0.8/16".parse().unwrap()],
-        source: "Secret n/w-networkdata".to_owned(),
-    };
-    let adopt = Step::Adopt(vec![record]);
-    assert_eq!(decide(&view), adopt);
-    view.secret = Some(hand_out("m-1", "v-0"));
-    assert_eq!(decide(&view), adopt, "also from the Secret of an earlier VirtualMachine");
+    assert_eq!(decide(&view), Step::Adopt(vec![record(NAME)], NAME.to_owned()));
     view.problem = Some(Problem::Mismatch("it is of another".to_owned()));
-    assert_eq!(decide(&view), Step::Prove(holder("m-1")), "no guest may read it");
-    view.secret = Some(hand_out("m-1", "v-1"));
     assert_eq!(decide(&view), report("IPAddressConflict", "it is of another"));
 }
 
 #[test]
-fn the_secret_of_an_earlier_virtual_machine_goes_only_after_a_consistent_read() {
-    let view = View { secret: Some(hand_out("m-1", "v-0")), ..served() };
-    assert_eq!(decide(&view), Step::Prove(holder("m-1")));
+fn the_secret_that_a_guest_reads_is_adopted_when_its_leases_are_lost_also_without_a_virtual_machine() {
+    let vms = [Some(vm(&json!({}))), Some(vm(&referring(None))), None];
+    for vm in vms {
+        let instance = Some(reading(Some(EARLIER), &running()));
+        let mut view = View { vm, instance, ..view() };
+        assert_eq!(decide(&view), Step::ReadSecret(EARLIER.to_owned()));
+        view.secrets = secrets([HandOut { name: EARLIER.to_owned(), ..hand_out("m-1", "v-1") }]);
+        assert_eq!(decide(&view), Step::Adopt(vec![record(EARLIER)], EARLIER.to_owned()));
+    }
+}
+
+#[test]
+fn a_guest_with_a_secret_that_cannot_be_adopted_does_not_stop_its_machine() {
+    let instance = Some(reading(Some(EARLIER), &running()));
+    let mut view = View { instance, ..view() };
+    let foreign = NetworkSecret::Foreign("no annotation".to_owned(), Vec::new());
+    for secret in [NetworkSecret::Absent, foreign] {
+        view.secrets.insert(EARLIER.to_owned(), secret);
+        assert_eq!(decide(&view), claim("m-1", FIRST));
+    }
+    let earlier = HandOut { name: EARLIER.to_owned(), ..hand_out("m-1", "v-1") };
+    view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Ours(earlier));
+    view.problem = Some(Problem::Mismatch("it is of another".to_owned()));
+    assert_eq!(decide(&view), report("NetworkDataMissing", "it is of another"));
+}
+
+#[test]
+fn leases_get_the_name_of_the_secret_of_their_machine() {
+    let mut view = served();
+    view.ledger.held[0].secrets = BTreeSet::new();
+    assert_eq!(decide(&view), Step::RecordSecrets(holder("m-1"), names([NAME])));
+    view.ledger.held[0].secrets = names([EARLIER]);
+    let both = Step::RecordSecrets(holder("m-1"), names([EARLIER, NAME]));
+    assert_eq!(decide(&view), both);
+    // The same for the Secret that the guest reads.
+    view.ledger.held[0].secrets = names([NAME]);
+    view.instance = Some(reading(Some(EARLIER), &running()));
+    assert_eq!(decide(&view), Step::ReadSecret(EARLIER.to_owned()));
+    let earlier = HandOut { name: EARLIER.to_owned(), ..hand_out("m-1", "v-1") };
+    view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Ours(earlier));
+    assert_eq!(decide(&view), both);
+}
+
+#[test]
+fn an_earlier_secret_goes_only_when_a_consistent_read_shows_that_the_guest_reads_the_current_one() {
+    let mut view = settled();
+    view.ledger.held[0].secrets = names([EARLIER, NAME]);
+    assert_eq!(decide(&view), Step::Wait, "KubeVirt may start a guest from an older version of the VirtualMachine");
+    for other in [None, Some(EARLIER)] {
+        let instance = Some(reading(other, &json!({"status": {"phase": "Scheduling"}})));
+        assert_eq!(decide(&View { instance, ..view.clone() }), Step::Wait, "{other:?}");
+    }
+    view.instance = Some(reading(Some(NAME), &running()));
+    assert_eq!(decide(&view), Step::ReadInstance);
+    view.done.insert(Once::ReadInstance);
+    assert_eq!(decide(&view), Step::DropSecrets(holder("m-1"), names([EARLIER]), names([NAME])));
+    view.instance = Some(reading(Some(EARLIER), &json!({})));
+    assert_eq!(decide(&view), Step::Wait, "the read shows another instance");
+    view.instance = Some(reading(Some(NAME), &running()));
+    view.done.insert(Once::DropSecrets);
+    assert_eq!(decide(&view), Step::Wait);
+}
+
+// === The pool or the machine changes ===
+
+/// Creates a pool with a gateway other than that of [`pool`].
+fn with_gateway(mut view: View, gateway: &str) -> View {
+    let pool = json!({
+        "namespace": "n", "name": "p", "network": "infra/vlan10", "addresses": ["10.0.0.8/30"],
+        "gateway": [gateway], "machineNetwork": [{"cidr": "10.0.0.0/16"}],
+    });
+    view.ledger.pools = [("n/p".to_owned(), Pool::parse(pool.to_string().as_bytes()).unwrap().remove(0))].into();
+    view
+}
+
+#[test]
+fn the_secret_gets_a_new_document_when_the_pool_changes() {
+    let mut view = with_gateway(settled(), "10.0.0.2");
+    let (current, new) = (document(&served()), document(&view));
+    assert_eq!(new, current.replace("10.0.0.1\"", "10.0.0.2\""));
+    assert_eq!(decide(&view), Step::UpdateSecret(Box::new(hand_out("m-1", "v-1")), new.clone()));
+    // The response has the Secret that is stored now.
+    let updated = HandOut { document: new.into_bytes(), ..hand_out("m-1", "v-1") };
+    assert_eq!(decide(&View { secrets: secrets([updated]), ..view.clone() }), Step::Wait);
+    view.done.insert(Once::UpdateSecret);
+    assert_eq!(decide(&view), Step::Wait, "another leader may have updated it");
+}
+
+#[test]
+fn the_secret_gets_a_new_document_when_an_interface_gets_a_mac_address() {
+    let other = json!([{"name": "iface1", "acpiIndex": 101, "macAddress": "02:00:00:00:00:02"}]);
+    let other = vm(&json!({"spec": {"template": {"spec": {"domain": {"devices": {"interfaces": other}}}}}}));
+    let view = View { vm: Some(other), ..settled() };
+    let new = document(&served()).replace("02:00:00:00:00:01", "02:00:00:00:00:02");
+    assert_eq!(decide(&view), Step::UpdateSecret(Box::new(hand_out("m-1", "v-1")), new));
+}
+
+#[test]
+fn a_document_with_the_same_meaning_is_not_written_again() {
+    let spaced: Value = serde_json::from_str(&document(&view())).unwrap();
+    let spaced = serde_json::to_string_pretty(&spaced).unwrap();
+    assert_ne!(spaced, document(&view()));
+    let same = HandOut { document: spaced.into_bytes(), ..hand_out("m-1", "v-1") };
+    assert_eq!(decide(&View { secrets: secrets([same]), ..settled() }), Step::Wait);
+}
+
+#[test]
+fn a_secret_that_cannot_be_updated_or_whose_addresses_would_change_stays() {
+    let view = with_gateway(settled(), "10.0.0.2");
+    let deleted = HandOut { is_deleted: true, ..hand_out("m-1", "v-1") };
+    assert_eq!(decide(&View { secrets: secrets([deleted]), ..view.clone() }), Step::Wait);
+    // Other pools serve the machine now: the machine would get other addresses.
+    let interface = Selected { interface: "eno102".parse().unwrap(), ..selected() };
+    let network = Selected { network: "infra/vlan20".to_owned(), ..selected() };
+    let more = vec![selected(), interface.clone()];
+    for selected in [vec![], vec![interface], vec![network], more] {
+        assert_eq!(decide(&View { selected: Ok(selected), ..view.clone() }), Step::Wait);
+    }
+    let ambiguous = View { selected: Err("two pools".to_owned()), ..view };
+    assert_eq!(decide(&ambiguous), Step::Wait);
+}
+
+#[test]
+fn a_secret_of_version_0_2_0_with_another_meaning_is_reported_and_the_machine_does_not_wait() {
+    let of_0_2_0 = HandOut { name: OF_0_2_0.to_owned(), is_immutable: true, ..hand_out("m-1", "v-1") };
+    let refers = vm(&referring(Some(OF_0_2_0)));
+    let view = View { vm: Some(refers), secrets: secrets([of_0_2_0]), ..with_gateway(settled(), "10.0.0.2") };
+    let mut view = view;
+    view.ledger.held[0].secrets = names([OF_0_2_0]);
+    let note = "Secret \"w-networkdata\" is of version 0.2.0 and keeps its network data: set the label \
+                ipam.glowplug.dev/network-data=requested in spec.template, then restart the machine";
+    outdated(view, note);
+}
+
+/// Asserts that a machine is reported as outdated with this note, once, and that it does not wait for network data.
+fn outdated(mut view: View, note: &str) {
+    assert_eq!(decide(&view), report("NetworkDataOutdated", note));
+    let notice = Notice { is_warning: true, reason: "NetworkDataOutdated", note: note.to_owned() };
+    view.memory.notice = Some(notice);
+    assert_eq!((decide(&view), view.is_waiting()), (Step::Wait, false));
+}
+
+const RESTART: &str = "The guest runs with earlier network data: restart the machine";
+
+#[test]
+fn a_guest_that_reads_another_secret_than_its_machine_is_outdated() {
+    let mut view = settled();
+    view.ledger.held[0].secrets = names([EARLIER, NAME]);
+    for other in [None, Some(EARLIER)] {
+        outdated(View { instance: Some(reading(other, &running())), ..view.clone() }, RESTART);
+    }
+}
+
+#[test]
+fn a_guest_that_started_before_its_secret_was_updated_is_outdated() {
+    let view = |updated: &str| {
+        let updated = HandOut { updated: Some(updated.parse().unwrap()), ..hand_out("m-1", "v-1") };
+        View { secrets: secrets([updated]), instance: Some(instance(&running())), ..settled() }
+    };
+    outdated(view("2026-08-01T10:00:04Z"), RESTART);
+    assert_eq!(decide(&view("2026-08-01T10:00:03Z")), Step::Wait);
+    let pending = View { instance: Some(instance(&json!({}))), ..view("2026-08-01T10:00:04Z") };
+    assert_eq!(decide(&pending), Step::Wait, "it reads the Secret when it starts");
+}
+
+#[test]
+fn a_machine_whose_current_document_cannot_be_made_keeps_its_network_data() {
+    let interfaces = json!([{"name": "iface1", "sriov": {}}]);
+    let sriov = vm(&json!({"spec": {"template": {"spec": {"domain": {"devices": {"interfaces": interfaces}}}}}}));
+    let note = format!(
+        "Secret {NAME:?} keeps its network data: interface \"iface1\" is of SR-IOV and has no macAddress, expected one: \
+         the guest has no other name for it"
+    );
+    outdated(View { vm: Some(sriov), ..settled() }, &note);
 }
 
 #[test]
 fn a_secret_of_another_author_is_never_replaced_and_its_addresses_are_reserved() {
     let foreign = NetworkSecret::Foreign("no annotation".to_owned(), vec!["10.0.0.9".parse().unwrap()]);
-    let mut view = View { secret: Some(foreign), ..view() };
+    let refers = Some(vm(&referring(Some(OF_0_2_0))));
+    let mut view = View { vm: refers, secrets: [(OF_0_2_0.to_owned(), foreign)].into(), ..view() };
     let claimant = Claimant { machine: holder("v-1"), interface: "eno101".parse().unwrap() };
     let conflict = Conflict { claimant, source: "Secret n/w-networkdata".to_owned() };
     let conflicts = vec![("10.0.0.9".parse().unwrap(), Some("infra/vlan10".to_owned()), conflict)];
@@ -450,15 +899,16 @@ fn a_refused_machine_is_woken_up_when_no_pool_of_it_is_exhausted() {
 }
 
 #[test]
-fn a_holder_is_looked_for_when_its_machine_is_not_there_or_ends() {
+fn a_holder_is_looked_for_when_its_machine_is_not_there() {
     let prove = Step::Prove(holder("m-1"));
     let gone = View { machine: None, ..served() };
     assert_eq!(decide(&gone), prove);
+    let next = machine(&json!({"metadata": {"uid": "m-2"}}));
+    assert_eq!(decide(&View { machine: Some(next), ..served() }), prove);
+    assert_eq!(decide(&View { checked: checked(&[holder("m-1")]), ..gone }), Step::Wait, "it is checked once");
     let mut ending = served();
     ending.vm = Some(vm(&json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}})));
-    assert_eq!(decide(&ending), prove);
-    ending.memory.stripped = [(holder("m-1"), Stripped { instance: None })].into();
-    assert_eq!(decide(&ending), Step::Wait);
+    assert_eq!(decide(&ending), Step::Wait, "its guest may run until the VirtualMachine is gone");
 }
 
 // === Leases of version 0.2.0 for a VirtualMachine in another namespace ===
@@ -501,7 +951,7 @@ fn a_virtual_machine_of_a_kubevirt_machine_in_another_namespace_claims_for_itsel
 fn a_virtual_machine_gets_the_address_that_a_kubevirt_machine_of_another_namespace_holds_for_it() {
     let requests = vec![Request::of("n/p")];
     let created = Timestamp::from_second(FIRST + 1).unwrap();
-    let claim = Claim { machine: earlier(), created, requests, sticky: false };
+    let claim = Claim { machine: earlier(), created, requests, sticky: false, secret: Some(NAME.to_owned()) };
     assert_eq!(decide(&with_earlier()), Step::Claim(Box::new(claim)));
 }
 
@@ -522,35 +972,17 @@ fn the_address_of_a_guest_in_another_namespace_is_not_handed_out_to_a_virtual_ma
 }
 
 #[test]
-fn a_kubevirt_machine_of_another_namespace_is_looked_for_when_its_virtual_machine_is_gone_or_ends() {
-    let prove = Step::Prove(earlier());
+fn a_kubevirt_machine_of_another_namespace_is_looked_for_when_its_virtual_machine_is_gone() {
     assert_eq!(with_earlier().look_for_the_gone(), None);
-    assert_eq!(decide(&View { vm: None, ..with_earlier() }), prove);
-    let mut ends = of_earlier();
-    ends["metadata"]["deletionTimestamp"] = "2026-08-01T11:00:00Z".into();
-    assert_eq!(decide(&View { vm: Some(vm(&ends)), ..with_earlier() }), prove);
-}
-
-#[test]
-fn the_addresses_of_a_kubevirt_machine_of_another_namespace_stay_until_the_virtual_machine_and_its_guest_are_gone() {
-    let earlier = || Proof { holder: earlier(), ..guest() };
-    assert_eq!(earlier().verdict(), Verdict::Gone);
-    let of_name = Some(machine(&json!({})));
-    assert_eq!(verdict(of_name.clone(), earlier()), Verdict::Gone);
-    let running = Proof { vm: Some(vm(&of_earlier())), ..earlier() };
-    assert_eq!(verdict(of_name, running), kept_without_secret(None));
-    let orphan = Proof { instance: Some(instance(&json!({}))), ..earlier() };
-    assert_eq!(orphan.verdict(), kept_without_secret(Some("i-1")));
+    assert_eq!(decide(&View { vm: None, ..with_earlier() }), Step::Prove(earlier()));
 }
 
 #[test]
 fn a_secret_names_no_machine_of_another_virtual_machine() {
-    let of = |namespace: &str, uid: &str| match hand_out(uid, "v-1") {
-        NetworkSecret::Ours(mut hand_out) => {
-            hand_out.machine.namespace = namespace.to_owned();
-            NetworkSecret::Ours(hand_out)
-        }
-        other => panic!("{other:?}"),
+    let of = |namespace: &str, uid: &str| {
+        let mut hand_out = hand_out(uid, "v-1");
+        hand_out.machine.namespace = namespace.to_owned();
+        NetworkSecret::Ours(hand_out)
     };
     let view = with_earlier();
     for ours in [of("n", "m-1"), of("clusters", "m-0")] {
@@ -570,152 +1002,179 @@ fn a_secret_names_no_machine_of_another_virtual_machine() {
 
 // === Proof that a machine is gone ===
 
-/// The objects of the holder `m-1`, a KubevirtMachine that holds 10.0.0.8. None of them exists.
-fn guest() -> Proof {
+/// The objects of the holder `m-1`, a KubevirtMachine that holds 10.0.0.8 and whose guests read [`NAME`]. None of them exists.
+fn proof() -> Proof {
     Proof {
         holder: holder("m-1"),
-        held: vec!["10.0.0.8".parse().unwrap()],
-        secret: NetworkSecret::Absent,
+        addresses: ["10.0.0.8".parse().unwrap()].into(),
+        secrets: names([NAME]),
+        of_others: BTreeSet::new(),
+        is_earlier: false,
         machine: None,
         vm: None,
         instance: None,
-        stripped: None,
     }
 }
 
-fn verdict(machine: Option<KubevirtMachine>, guest: Proof) -> Verdict {
-    Proof { machine, ..guest }.verdict()
+/// A later machine of the same name.
+fn next_machine() -> Option<KubevirtMachine> {
+    Some(machine(&json!({"metadata": {"uid": "m-2", "creationTimestamp": "2026-08-01T10:30:01Z"}})))
 }
 
-/// The verdict while the Secret may exist.
-fn kept() -> Verdict {
-    Verdict::Kept(None)
+/// A later VirtualMachine of the same name, which refers to this Secret.
+fn next_vm(secret: Option<&str>) -> Option<VirtualMachine> {
+    let mut changes = referring(secret);
+    changes["metadata"] = json!({"uid": "v-2", "creationTimestamp": "2026-08-01T10:30:02Z"});
+    Some(vm(&changes))
 }
 
-/// The verdict after the Secret is gone. `instance` is the UID of the instance that exists.
-fn kept_without_secret(instance: Option<&str>) -> Verdict {
-    Verdict::Kept(Some(stripped(instance)))
+/// An instance of the later VirtualMachine that refers to this Secret.
+fn next_instance(secret: Option<&str>) -> Option<Instance> {
+    let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-2"});
+    let metadata = json!({"uid": "i-2", "creationTimestamp": "2026-08-01T10:30:03Z", "ownerReferences": [owner]});
+    Some(reading(secret, &json!({"metadata": metadata})))
 }
 
-fn stripped(instance: Option<&str>) -> Stripped {
-    Stripped { instance: instance.map(str::to_owned) }
+/// An instance without a VirtualMachine that refers to this Secret.
+fn orphan(secret: Option<&str>) -> Option<Instance> {
+    Some(reading(secret, &json!({"metadata": {"ownerReferences": null}})))
 }
 
-/// Creates a later machine of the same name, and its VirtualMachine.
-fn successor() -> (Option<KubevirtMachine>, Option<VirtualMachine>) {
-    let at = |second: u32| format!("2026-08-01T10:30:{second:02}Z");
-    let machine = machine(&json!({"metadata": {"uid": "m-2", "creationTimestamp": at(1)}}));
-    let vm = vm(&json!({"metadata": {"uid": "v-2", "creationTimestamp": at(2)}}));
-    (Some(machine), Some(vm))
+/// An instance of the VirtualMachine `v-1` that refers to this Secret.
+fn own_instance(secret: Option<&str>) -> Option<Instance> {
+    Some(reading(secret, &json!({})))
 }
 
-#[test]
-fn a_machine_is_gone_when_nothing_of_it_is_there() {
-    assert_eq!(verdict(None, guest()), Verdict::Gone);
-    assert_eq!(verdict(Some(machine(&json!({}))), guest()), kept_without_secret(None));
+fn referrer(secret: Option<&str>) -> Option<VirtualMachine> {
+    Some(vm(&referring(secret)))
 }
 
-#[test]
-fn a_virtual_machine_or_an_instance_keeps_the_addresses_after_the_kubevirt_machine() {
-    let ends = vm(&json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}}));
-    assert_eq!(verdict(None, Proof { vm: Some(ends), ..guest() }), kept_without_secret(None));
-    assert_eq!(
-        verdict(None, Proof { instance: Some(instance(&json!({}))), ..guest() }),
-        kept_without_secret(Some("i-1"))
-    );
+/// An instance that reads a Secret of the later VirtualMachine, whose guest reports 10.0.0.8.
+fn reporter() -> Option<Instance> {
+    let mut instance = next_instance(Some(NEW))?;
+    let report =
+        json!({"name": "iface1", "interfaceName": "eno101", "ipAddress": "10.0.0.8", "ipAddresses": ["10.0.0.8"]});
+    let spec = json!({
+        "domain": {"devices": {"interfaces": [{"name": "iface1"}]}},
+        "networks": [{"name": "iface1", "multus": {"networkName": "infra/vlan10"}}],
+    });
+    let reporting = self::instance(&json!({"spec": spec, "status": {"interfaces": [report]}}));
+    assert_eq!(reporting.reports.len(), 1);
+    instance.reports = reporting.reports;
+    Some(instance)
 }
 
-#[test]
-fn the_secret_goes_first() {
-    let strip = Verdict::Strip("s-1".to_owned());
-    let secret = || hand_out("m-1", "v-1");
-    assert_eq!(verdict(None, Proof { secret: secret(), ..guest() }), strip);
-    let NetworkSecret::Ours(ours) = secret() else { panic!() };
-    let deleted = NetworkSecret::Ours(HandOut { is_deleted: true, ..ours });
-    assert_eq!(verdict(None, Proof { secret: deleted, ..guest() }), kept(), "a finalizer of a user keeps it");
-    let running = Proof { secret: secret(), vm: Some(vm(&json!({}))), ..guest() };
-    assert_eq!(verdict(None, running.clone()), kept(), "the guest may start again");
-    let ends = json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}});
-    assert_eq!(verdict(None, Proof { vm: Some(vm(&ends)), ..running.clone() }), strip);
-    let mut orphans = ends.clone();
-    orphans["metadata"]["finalizers"] = json!(["orphan"]);
-    assert_eq!(verdict(None, Proof { vm: Some(vm(&orphans)), ..running }), kept(), "the guest may migrate");
-    let orphan = Proof { secret: secret(), instance: Some(instance(&json!({}))), ..guest() };
-    assert_eq!(verdict(None, orphan.clone()), kept(), "the orphan may migrate");
-    let (_, next) = successor();
-    assert_eq!(verdict(None, Proof { vm: next.clone(), ..orphan }), strip);
-    assert_eq!(verdict(Some(machine(&json!({}))), Proof { secret: secret(), vm: next, ..guest() }), strip);
+fn check(cases: &[(&str, Proof, Check)]) {
+    for (case, proof, expected) in cases {
+        assert_eq!(proof.check(), *expected, "{case}");
+    }
 }
 
 #[test]
-fn a_secret_of_another_author_with_the_address_keeps_the_address() {
-    let secret = NetworkSecret::Foreign("no annotation".to_owned(), vec!["10.0.0.8".parse().unwrap()]);
-    assert_eq!(verdict(None, Proof { secret, ..guest() }), kept());
+fn a_kubevirt_machine_holds_its_addresses_while_it_or_a_reader_of_its_secrets_exists() {
+    use Check::{Gone, Kept};
+    let (machine, ends) =
+        (Some(machine(&json!({}))), json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}}));
+    let next = || Proof { machine: next_machine(), vm: next_vm(Some(NEW)), ..proof() };
+    check(&[
+        ("nothing", proof(), Gone),
+        ("the holder", Proof { machine, ..proof() }, Kept),
+        ("a later machine", Proof { machine: next_machine(), ..proof() }, Gone),
+        ("a reference", Proof { vm: referrer(Some(NAME)), ..proof() }, Kept),
+        ("a reference of a VirtualMachine that ends", Proof { vm: Some(vm(&ends)), ..proof() }, Kept),
+        ("a reference of a later VirtualMachine", Proof { vm: next_vm(Some(NAME)), ..next() }, Kept),
+        ("another reference", Proof { vm: referrer(Some(NEW)), ..proof() }, Gone),
+        ("another reference of a later VirtualMachine", next(), Gone),
+        ("no reference", Proof { vm: referrer(None), ..proof() }, Gone),
+        ("a reader", Proof { instance: own_instance(Some(NAME)), vm: referrer(Some(NEW)), ..proof() }, Kept),
+        ("an orphan that reads it", Proof { instance: orphan(Some(NAME)), ..next() }, Kept),
+        ("an adopted orphan that reads it", Proof { instance: next_instance(Some(NAME)), ..next() }, Kept),
+        ("a reader of another Secret", Proof { instance: next_instance(Some(NEW)), ..next() }, Gone),
+        ("an orphan that reads another Secret", Proof { instance: orphan(Some(NEW)), ..proof() }, Gone),
+        ("a guest that reports its address", Proof { instance: reporter(), ..next() }, Kept),
+        ("an orphan without network data", Proof { instance: orphan(None), ..next() }, Kept),
+        ("a guest of its own without network data", Proof { instance: own_instance(None), ..proof() }, Kept),
+        (
+            "a guest of a later VirtualMachine without network data",
+            Proof { instance: next_instance(None), vm: next_vm(None), ..next() },
+            Gone,
+        ),
+    ]);
 }
 
 #[test]
-fn a_successor_does_not_keep_the_addresses() {
-    let (machine, vm) = successor();
-    assert_eq!(verdict(machine.clone(), Proof { vm: vm.clone(), ..guest() }), Verdict::Gone);
-    let secret = hand_out("m-2", "v-2");
-    assert_eq!(verdict(machine, Proof { vm, secret, ..guest() }), Verdict::Gone);
+fn a_virtual_machine_holds_its_addresses_while_it_or_a_reader_of_its_secrets_exists() {
+    use Check::{Gone, Kept};
+    let proof = || Proof { holder: holder("v-1"), ..proof() };
+    check(&[
+        ("nothing", proof(), Gone),
+        ("the holder", Proof { vm: referrer(Some(NAME)), ..proof() }, Kept),
+        ("the holder with another reference", Proof { vm: referrer(Some(NEW)), ..proof() }, Kept),
+        ("the holder without a reference", Proof { vm: referrer(None), ..proof() }, Kept),
+        ("a later VirtualMachine", Proof { vm: next_vm(Some(NEW)), ..proof() }, Gone),
+        ("a later VirtualMachine with its reference", Proof { vm: next_vm(Some(NAME)), ..proof() }, Kept),
+        (
+            "an orphan that reads its Secret",
+            Proof { instance: orphan(Some(NAME)), vm: next_vm(Some(NEW)), ..proof() },
+            Kept,
+        ),
+        ("a guest of its own without network data", Proof { instance: own_instance(None), ..proof() }, Kept),
+        (
+            "a guest of a later VirtualMachine without network data",
+            Proof { instance: next_instance(None), vm: next_vm(None), ..proof() },
+            Gone,
+        ),
+    ]);
 }
 
 #[test]
-fn a_virtual_machine_with_the_secret_of_another_machine_does_not_keep_the_addresses() {
-    let (_, vm) = successor();
-    assert_eq!(verdict(None, Proof { vm: vm.clone(), ..guest() }), kept_without_secret(None));
-    let secret = hand_out("v-2", "v-2");
-    assert_eq!(verdict(None, Proof { vm: vm.clone(), secret: secret.clone(), ..guest() }), Verdict::Gone);
-    let started = json!({"metadata": {"creationTimestamp": "2026-08-01T10:30:03Z", "ownerReferences": [
-        {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-2"},
-    ]}});
-    let running = Proof { vm, secret, instance: Some(instance(&started)), ..guest() };
-    assert_eq!(
-        verdict(None, running.clone()),
-        kept_without_secret(Some("i-1")),
-        "the guest may have read the old Secret"
-    );
-    assert_eq!(verdict(None, Proof { stripped: Some(stripped(None)), ..running }), Verdict::Gone);
+fn a_lease_without_names_of_secrets_is_kept_while_the_secret_of_a_guest_may_be_its_own() {
+    use Check::{Gone, Kept};
+    for holder in [holder("m-1"), holder("v-1")] {
+        let proof = || Proof { holder: holder.clone(), secrets: BTreeSet::new(), ..proof() };
+        let next = || Proof { machine: next_machine(), vm: next_vm(Some(NEW)), ..proof() };
+        check(&[
+            ("nothing", proof(), Gone),
+            ("a reference", Proof { vm: referrer(Some(NAME)), ..proof() }, Kept),
+            ("a guest", Proof { instance: own_instance(Some(NAME)), ..proof() }, Kept),
+            ("an orphan", Proof { instance: orphan(Some(NAME)), ..proof() }, Kept),
+            ("a later machine", next(), Gone),
+            ("a guest of a later machine", Proof { instance: next_instance(Some(NEW)), ..next() }, Gone),
+            ("an orphan without network data", Proof { instance: orphan(None), ..next() }, Kept),
+            (
+                "an orphan with the Secret of another holder",
+                Proof { instance: orphan(Some(EARLIER)), of_others: names([EARLIER]), ..proof() },
+                Gone,
+            ),
+        ]);
+    }
 }
 
 #[test]
-fn a_guest_that_may_have_read_the_old_secret_keeps_the_addresses() {
-    let (machine, vm) = successor();
-    let started = json!({"metadata": {"creationTimestamp": "2026-08-01T10:30:03Z", "ownerReferences": [
-        {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-2"},
-    ]}});
-    let guest = Proof { vm, instance: Some(instance(&started)), ..guest() };
-    let kept = kept_without_secret(Some("i-1"));
-    assert_eq!(verdict(machine.clone(), guest.clone()), kept);
-    assert_eq!(verdict(machine.clone(), Proof { stripped: Some(stripped(Some("i-1"))), ..guest.clone() }), kept);
-    assert_eq!(verdict(machine, Proof { stripped: Some(stripped(None)), ..guest }), Verdict::Gone);
+fn a_lease_of_version_0_2_0_is_kept_while_an_object_refers_to_the_secret_of_this_version() {
+    use Check::{Gone, Kept};
+    let proof = || Proof { secrets: names([OF_0_2_0]), ..proof() };
+    check(&[
+        ("a reference", Proof { vm: referrer(Some(OF_0_2_0)), ..proof() }, Kept),
+        ("a reference of a later VirtualMachine", Proof { vm: next_vm(Some(OF_0_2_0)), ..proof() }, Kept),
+        ("a guest", Proof { instance: own_instance(Some(OF_0_2_0)), vm: next_vm(Some(NEW)), ..proof() }, Kept),
+        ("a later VirtualMachine", Proof { vm: next_vm(Some(NEW)), ..proof() }, Gone),
+    ]);
 }
 
 #[test]
-fn a_guest_that_starts_after_the_old_secret_is_gone_does_not_keep_the_addresses() {
-    let (machine, vm) = successor();
-    let started = json!({"metadata": {"uid": "i-3", "creationTimestamp": "2026-08-01T10:30:04Z", "ownerReferences": [
-        {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-2"},
-    ]}});
-    let guest = Proof { vm, instance: Some(instance(&started)), stripped: Some(stripped(Some("i-2"))), ..guest() };
-    assert_eq!(verdict(machine, guest), Verdict::Gone);
-}
-
-#[test]
-fn an_instance_that_was_left_alone_keeps_the_addresses_although_another_takes_it_over() {
-    let (machine, vm) = successor();
-    let adopted = json!({"metadata": {"ownerReferences": [
-        {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-2"},
-    ]}});
-    let guest = Proof { vm, instance: Some(instance(&adopted)), stripped: Some(stripped(None)), ..guest() };
-    assert_eq!(verdict(machine, guest), kept_without_secret(Some("i-1")));
-}
-
-#[test]
-fn a_virtual_machine_that_is_older_than_the_kubevirt_machine_is_of_the_one_before() {
-    let (machine, _) = successor();
-    assert_eq!(verdict(machine, Proof { vm: Some(vm(&json!({}))), ..guest() }), kept_without_secret(None));
+fn the_addresses_of_a_kubevirt_machine_of_another_namespace_stay_until_the_virtual_machine_and_its_guest_are_gone() {
+    use Check::{Gone, Kept};
+    let proof = || Proof { holder: earlier(), is_earlier: true, secrets: names([OF_0_2_0]), ..proof() };
+    let of_name = Some(machine(&json!({})));
+    check(&[
+        ("nothing", proof(), Gone),
+        ("a KubevirtMachine of the name", Proof { machine: of_name.clone(), ..proof() }, Gone),
+        ("the VirtualMachine", Proof { machine: of_name, vm: Some(vm(&of_earlier())), ..proof() }, Kept),
+        ("a VirtualMachine with another reference", Proof { vm: next_vm(Some(NEW)), ..proof() }, Kept),
+        ("an orphan", Proof { instance: orphan(Some(OF_0_2_0)), ..proof() }, Kept),
+        ("an orphan with another Secret", Proof { instance: orphan(Some(NEW)), ..proof() }, Gone),
+    ]);
 }
 
 fn requesting(addresses: &str) -> View {
@@ -932,8 +1391,8 @@ fn a_source_that_changes_its_address_is_followed_only_before_a_guest_has_started
 #[test]
 fn a_source_that_contradicts_the_secret_is_reported_and_not_followed() {
     let mut view = with_ipam_claim(&json!({"status": {"ips": ["10.0.0.9/24"]}}));
-    let View { secret, ledger, .. } = served();
-    view.secret = secret;
+    let View { secrets, ledger, .. } = served();
+    view.secrets = secrets;
     view.ledger = Recorded { pools: view.ledger.pools, ..ledger };
     view.done.extend([Once::Annotate, Once::PatchStatus]);
     let note = "IPAMClaim n/w.iface1: 10.0.0.9, expected 10.0.0.8, which the machine holds; the guest keeps the \
@@ -944,8 +1403,8 @@ fn a_source_that_contradicts_the_secret_is_reported_and_not_followed() {
 #[test]
 fn a_source_that_no_longer_has_the_address_of_the_secret_is_reported() {
     let reported = |mut view: View, note: &str| {
-        let View { secret, ledger, .. } = served();
-        view.secret = secret;
+        let View { secrets, ledger, .. } = served();
+        view.secrets = secrets;
         view.ledger = Recorded { pools: view.ledger.pools, ..ledger };
         view.done.extend([Once::Annotate, Once::PatchStatus]);
         let note = format!("{note}; the guest keeps the address of its Secret");

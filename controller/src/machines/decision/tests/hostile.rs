@@ -23,11 +23,18 @@ fn decisions_concern_only_the_machine(valid: &Value, view: impl Fn(crate::cluste
             }
             Step::Claim(claim) => assert!(is_labelled(&claim.machine), "{claim:?}"),
             Step::ReadMachine(machine) => assert_eq!(machine.name, "w"),
-            Step::ReadOtherSecret(_) | Step::ReadSecret | Step::ReadInstance | Step::Wait | Step::Report(_) => {}
+            Step::ReadSecret(name) => assert!(is_object_name(&name), "{name:?}"),
+            Step::ReadOtherSecret(_) | Step::ReadInstance | Step::Wait | Step::Report(_) => {}
             Step::ReadAddress(name) | Step::PatchAddress(name, _) => assert!(is_object_name(&name), "{name:?}"),
             Step::DeleteClaim(name, _) | Step::PatchClaim(name, _) => assert_eq!(name, "w-eno101"),
             Step::CreateClaim(claim) => assert_eq!(claim["metadata"]["name"], "w-eno101"),
-            Step::PatchVm(..) | Step::AnnotateVm(_) => {}
+            Step::RequestReference(..) | Step::PatchVm(..) | Step::AnnotateVm(_) | Step::MarkVm(_) => {}
+            Step::RecordSecrets(machine, _) | Step::DropSecrets(machine, ..) => {
+                assert!(is_own(&machine), "{machine:?}")
+            }
+            Step::UpdateSecret(hand_out, document) => {
+                assert_eq!(addresses_in(document.as_bytes()), addresses_in(&hand_out.document));
+            }
             Step::PatchMachine(_) | Step::PatchStatus(_) | Step::Retry(_) => {}
             Step::Withdraw(machine) | Step::Prove(machine) => assert!(is_own(&machine), "{machine:?}"),
             step => panic!("{step:?}"),
@@ -114,7 +121,7 @@ fn a_machine_with_objects_of_any_content_claims_only_for_itself() {
             ]}},
             "networks": [{"name": "iface1", "multus": {"networkName": "infra/vlan10"}}],
             "volumes": [
-                {"name": "c", "cloudInitConfigDrive": {"networkDataSecretRef": {"name": "w-networkdata"}}},
+                {"name": "c", "cloudInitConfigDrive": {"networkDataSecretRef": {"name": NAME}}},
             ],
         },
     });
