@@ -4,6 +4,8 @@
 //! Secret with a name that no machine had before. KubeVirt copies the label and the annotation of the template into the
 //! instance, and a copy of the VirtualMachine has them, too.
 
+use glowplug::host::claim::is_object_name;
+
 /// Label of the template of a VirtualMachine with network data of the controller: its instance starts only with this data.
 pub const NETWORK_DATA_LABEL: &str = "ipam.glowplug.dev/network-data";
 /// Value of [`NETWORK_DATA_LABEL`] when the template refers to a Secret.
@@ -36,11 +38,13 @@ pub fn new_name(vm: &str) -> Result<String, &'static str> {
     Ok(format!("{vm}{INFIX}{random}"))
 }
 
-/// Whether a name has the form of [`new_name`].
+/// Whether a name has the form of [`new_name`]. A user may write any text as the name of a Secret, and the name becomes a part
+/// of a path.
 #[must_use]
 pub fn is_issued(name: &str) -> bool {
-    let random = name.rsplit_once(INFIX).filter(|(vm, _)| !vm.is_empty()).map(|(_, random)| random);
-    random.is_some_and(|random| random.len() == RANDOM && random.bytes().all(|byte| ALPHABET.contains(&byte)))
+    let random = name.rsplit_once(INFIX).map(|(_, random)| random);
+    let is_random = |text: &str| text.len() == RANDOM && text.bytes().all(|byte| ALPHABET.contains(&byte));
+    is_object_name(name) && random.is_some_and(is_random)
 }
 
 /// The name that version 0.2.0 gave to the Secret of a VirtualMachine.
@@ -57,8 +61,6 @@ pub fn is_of_controller(name: &str, vm: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use glowplug::host::claim::is_object_name;
-
     use super::*;
 
     #[test]
@@ -88,6 +90,8 @@ mod tests {
             "w-0-networkdata-abcdefghijklmno1",
             "w-0-networkdata-abcdefghijklmnopq",
             "w-0-userdata-abcdefghijklmnop",
+            "../secrets/w-networkdata-abcdefghijklmnop",
+            "W-networkdata-abcdefghijklmnop",
         ] {
             assert!(!is_issued(name), "{name}");
         }
