@@ -8,7 +8,7 @@ use glowplug::host::claim::Machine;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::cluster::key::Key;
-use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, uid};
+use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, created, uid};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::kind::Kind;
@@ -113,32 +113,48 @@ impl Proof {
     /// Whether an instance may use an address of the holder.
     fn is_guest(&self, instance: &Instance) -> bool {
         let reports = instance.reports.iter().any(|report| self.addresses.contains(&report.address));
-        reports
-            || match (&instance.secret, &instance.owner) {
-                (Some(secret), _) => self.may_read(secret),
-                // The guest may have an address from an earlier start.
-                (None, None) => true,
-                (None, Some(owner)) => *owner == self.holder.uid || !self.has_successor(None),
-            }
+        let runs = match &instance.secret {
+            Some(secret) => self.may_read(secret),
+            // The guest may have an address from an earlier start.
+            None => !self.is_of_successor(instance),
+        };
+        reports || runs
     }
 
     /// Whether the guest that refers to a Secret may use an address of the holder.
     fn may_read(&self, secret: &str) -> bool {
         match self.secrets.is_empty() {
-            true => !self.of_others.contains(secret) && !self.has_successor(Some(secret)),
+            true => {
+                let is_of_successor = self.successor().is_some_and(|vm| vm.secret() == Some(secret));
+                !self.of_others.contains(secret) && !is_of_successor
+            }
             false => self.secrets.contains(secret),
         }
     }
 
-    /// Whether another object than the holder has its name now, and the Secret belongs to this object.
-    fn has_successor(&self, secret: Option<&str>) -> bool {
-        match self.holder.kind {
-            HolderKind::KubevirtMachine => self.machine.is_some(),
-            HolderKind::VirtualMachine | HolderKind::IpAddressClaim | HolderKind::IpamClaim => {
-                self.vm.as_ref().is_some_and(|vm| vm.secret() == secret)
-            }
-        }
+    /// Whether a later VirtualMachine than that of the holder has created the instance. In KubeVirt, a VirtualMachine also takes
+    /// over an older instance without an owner.
+    fn is_of_successor(&self, instance: &Instance) -> bool {
+        self.successor().is_some_and(|vm| {
+            let is_younger = is_younger(&instance.metadata, &vm.metadata);
+            instance.owner.as_deref() == Some(uid(&vm.metadata)) && is_younger
+        })
     }
+
+    /// Returns the VirtualMachine of another object than the holder. `None`: there is none, or it may be that of the holder. capk
+    /// removes a KubevirtMachine before its VirtualMachine is gone.
+    fn successor(&self) -> Option<&VirtualMachine> {
+        let machine = self.machine.as_ref();
+        self.vm.as_ref().filter(|vm| match self.holder.kind {
+            HolderKind::KubevirtMachine => machine.is_some_and(|machine| is_younger(&vm.metadata, &machine.metadata)),
+            HolderKind::VirtualMachine | HolderKind::IpAddressClaim | HolderKind::IpamClaim => true,
+        })
+    }
+}
+
+/// Whether an object was created after another one, or in the same second.
+fn is_younger(object: &ObjectMeta, other: &ObjectMeta) -> bool {
+    created(object).zip(created(other)).is_some_and(|(object, other)| object >= other)
 }
 
 fn kind_of(kind: HolderKind) -> Kind {

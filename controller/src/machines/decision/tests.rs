@@ -1045,6 +1045,11 @@ fn own_instance(secret: Option<&str>) -> Option<Instance> {
     Some(reading(secret, &json!({})))
 }
 
+/// An orphan that the later VirtualMachine has taken over. It refers to this Secret.
+fn adopted(secret: Option<&str>) -> Option<Instance> {
+    Some(Instance { owner: Some("v-2".to_owned()), ..orphan(secret)? })
+}
+
 fn referrer(secret: Option<&str>) -> Option<VirtualMachine> {
     Some(vm(&referring(secret)))
 }
@@ -1088,7 +1093,7 @@ fn a_kubevirt_machine_holds_its_addresses_while_it_or_a_reader_of_its_secrets_ex
         ("no reference", Proof { vm: referrer(None), ..proof() }, Gone),
         ("a reader", Proof { instance: own_instance(Some(NAME)), vm: referrer(Some(NEW)), ..proof() }, Kept),
         ("an orphan that reads it", Proof { instance: orphan(Some(NAME)), ..next() }, Kept),
-        ("an adopted orphan that reads it", Proof { instance: next_instance(Some(NAME)), ..next() }, Kept),
+        ("an adopted orphan that reads it", Proof { instance: adopted(Some(NAME)), ..next() }, Kept),
         ("a reader of another Secret", Proof { instance: next_instance(Some(NEW)), ..next() }, Gone),
         ("an orphan that reads another Secret", Proof { instance: orphan(Some(NEW)), ..proof() }, Gone),
         ("a guest that reports its address", Proof { instance: reporter(), ..next() }, Kept),
@@ -1098,6 +1103,11 @@ fn a_kubevirt_machine_holds_its_addresses_while_it_or_a_reader_of_its_secrets_ex
             "a guest of a later VirtualMachine without network data",
             Proof { instance: next_instance(None), vm: next_vm(None), ..next() },
             Gone,
+        ),
+        (
+            "an adopted orphan without network data",
+            Proof { instance: adopted(None), vm: next_vm(None), ..next() },
+            Kept,
         ),
     ]);
 }
@@ -1124,6 +1134,11 @@ fn a_virtual_machine_holds_its_addresses_while_it_or_a_reader_of_its_secrets_exi
             Proof { instance: next_instance(None), vm: next_vm(None), ..proof() },
             Gone,
         ),
+        (
+            "an adopted orphan without network data",
+            Proof { instance: adopted(None), vm: next_vm(None), ..proof() },
+            Kept,
+        ),
     ]);
 }
 
@@ -1148,6 +1163,20 @@ fn a_lease_without_names_of_secrets_is_kept_while_the_secret_of_a_guest_may_be_i
             ),
         ]);
     }
+}
+
+#[test]
+fn a_virtual_machine_that_is_older_than_the_later_kubevirt_machine_keeps_a_lease_without_names() {
+    let proof = || Proof { secrets: BTreeSet::new(), machine: next_machine(), ..proof() };
+    check(&[
+        ("a reference", Proof { vm: referrer(Some(NAME)), ..proof() }, Check::Kept),
+        ("an orphan", Proof { instance: orphan(Some(NAME)), ..proof() }, Check::Kept),
+        (
+            "a guest without network data",
+            Proof { instance: own_instance(None), vm: referrer(None), ..proof() },
+            Check::Kept,
+        ),
+    ]);
 }
 
 #[test]
