@@ -229,7 +229,7 @@ impl Work<'_> {
             Step::RecordSecrets(machine, secrets) => registry.set_secrets(machine, secrets).await?,
             Step::DropSecrets(machine, earlier, kept) => {
                 for name in &earlier {
-                    self.delete_secret(key, name).await?;
+                    self.delete_secret(view, name).await?;
                 }
                 registry.set_secrets(machine, kept).await?;
             }

@@ -81,7 +81,7 @@ impl Work<'_> {
         }
         // The owner of a Secret is the VirtualMachine, unless the VirtualMachine was deleted without its instance.
         for secret in &proof.secrets {
-            self.delete_secret(key, secret).await?;
+            self.delete_secret(view, secret).await?;
         }
         let released = self.machines.registry.release(holder.clone()).await?;
         // The API server may have refused the release.

@@ -7,6 +7,7 @@ use crate::cluster::key::Key;
 use crate::cluster::object::Object;
 use crate::cluster::request::{Error, ask, stored};
 use crate::kinds::kubevirt_machine::NetworkSecret;
+use crate::machines::view::View;
 use crate::machines::work::Work;
 
 // === impl Work ===
@@ -32,9 +33,11 @@ impl Work<'_> {
         stored(answer)?.map(secret_in).transpose()
     }
 
-    /// Deletes a Secret that this program has written. A Secret of another author stays.
-    pub(super) async fn delete_secret(&self, vm: &Key, secret: &str) -> Result<(), Error> {
-        let NetworkSecret::Ours(hand_out) = self.secret(vm, secret).await? else { return Ok(()) };
+    /// Deletes a Secret that this program has written for a machine of this name. A Secret of another author or of another
+    /// machine stays.
+    pub(super) async fn delete_secret(&self, view: &View, secret: &str) -> Result<(), Error> {
+        let vm = &view.key;
+        let NetworkSecret::Ours(hand_out) = view.check(self.secret(vm, secret).await?) else { return Ok(()) };
         let same = Preconditions { uid: Some(hand_out.uid), resource_version: None };
         let params = DeleteParams::default().preconditions(same);
         if stored(ask(self.secrets(vm).delete(secret, &params)).await)?.is_some() {
