@@ -56,7 +56,7 @@ impl Work<'_> {
         let vm = self.read(Kind::VirtualMachine, key).await?;
         let instance = self.read(Kind::Instance, key).await?;
         let of_others = view.ledger.held.iter().filter(|held| held.claimant.machine != holder);
-        let proof = {
+        let mut proof = {
             // The index ignores a response if a watch has reported the end of an earlier object of this name meanwhile.
             let index = self.index();
             let machine = machine.map(KubevirtMachine::read).filter(|machine| !machine.has_vm_elsewhere);
@@ -82,6 +82,14 @@ impl Work<'_> {
         // The owner of a Secret is the VirtualMachine, unless the VirtualMachine was deleted without its instance.
         for secret in &proof.secrets {
             self.delete_secret(view, secret).await?;
+        }
+        // An instance may have begun to read a Secret after the first reads. Now no instance can begin any more.
+        if !proof.secrets.is_empty() {
+            let instance = self.read(Kind::Instance, key).await?;
+            proof.instance = self.index().instance(key).cloned().or_else(|| instance.map(Instance::read));
+            if proof.check() == Check::Kept {
+                return Ok(Response::Checked(Check::Kept));
+            }
         }
         let released = self.machines.registry.release(holder.clone()).await?;
         // The API server may have refused the release.
