@@ -286,12 +286,13 @@ impl Index {
         Key::of_machine(machine) == *vm || self.earlier.get(vm).is_some_and(|holders| holders.contains(machine))
     }
 
-    /// Returns the names with a VirtualMachine or a KubevirtMachine, ordered by the creation of their oldest object.
+    /// Returns the names with a VirtualMachine, a KubevirtMachine or an instance, ordered by the creation of their oldest object.
     pub(super) fn by_age(&self) -> Vec<Key> {
         let of = |metadata: &ObjectMeta| crate::kinds::kubevirt_machine::created(metadata);
         let vms = self.vms.iter().map(|(key, vm)| (of(&vm.metadata), key));
         let machines = self.machines().map(|(key, machine)| (of(&machine.metadata), key));
-        let mut all: Vec<_> = vms.chain(machines).collect();
+        let instances = self.instances.iter().map(|(key, instance)| (of(&instance.metadata), key));
+        let mut all: Vec<_> = vms.chain(machines).chain(instances).collect();
         all.sort_unstable();
         let mut seen = BTreeSet::new();
         all.into_iter().filter(|(_, key)| seen.insert(*key)).map(|(_, key)| key.clone()).collect()
@@ -441,6 +442,7 @@ mod tests {
         index.apply(Kind::VirtualMachine, object("n", "a", 1, &at(30)));
         index.apply(Kind::VirtualMachine, object("n", "b", 2, &at(20)));
         index.apply(Kind::KubevirtMachine, object("n", "a", 3, &at(10)));
-        assert_eq!(index.by_age(), [key("n", "a"), key("n", "b")]);
+        index.apply(Kind::Instance, object("n", "orphan", 4, &at(40)));
+        assert_eq!(index.by_age(), [key("n", "a"), key("n", "b"), key("n", "orphan")]);
     }
 }

@@ -12,6 +12,7 @@ use tracing::field::display;
 use crate::cluster::key::Key;
 use crate::cluster::request::list;
 use crate::kinds::pool::HolderKind;
+use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::types::{Reservation, Stopped};
 use crate::machines::authority::Authority;
 use crate::machines::recorded::{addresses_of_earlier, addresses_of_ipam_claims};
@@ -112,11 +113,14 @@ impl Work<'_> {
         names.retain(|key| {
             let index = self.index();
             let is_selected = !matches!(index.selected(key), Ok(selected) if selected.is_empty());
-            let may_have_secret = index.vm(key).is_some_and(|vm| vm.secret().is_some());
+            let refers_to = index.vm(key).and_then(VirtualMachine::secret);
+            // The guest has an address of a Secret of its own: it is an orphan, or its VirtualMachine has changed.
+            let reads = index.instance(key).and_then(|instance| instance.secret.as_deref());
+            let reads_other = reads.is_some_and(|secret| refers_to != Some(secret));
             let mut holders = holders.range(key.holder(HolderKind::default(), "")..);
             let is_held = holders.next().is_some_and(|holder| Key::of_machine(holder) == *key)
                 || !index.earlier_of(key).is_empty();
-            (is_selected || may_have_secret) && !is_held
+            reads_other || (is_selected || refers_to.is_some()) && !is_held
         });
         names
     }
