@@ -35,7 +35,8 @@ pub(super) fn decide(view: &View) -> Step {
         return step;
     }
     match &view.vm {
-        Some(vm) if is_deleted(&vm.metadata) => view.end(vm),
+        // A guest runs until its VirtualMachine is gone, and longer if its VirtualMachine is deleted without it.
+        Some(vm) if is_deleted(&vm.metadata) => view.adopt_guest().unwrap_or_else(|| view.end(vm)),
         Some(vm) => view.serve(vm),
         None => view.adopt_guest().unwrap_or_else(|| view.wake()),
     }

@@ -166,14 +166,16 @@ impl View {
     }
 
     /// Releases a second address of the same interface and family that is not in the Secret. Two leaders may have
-    /// leased one address each; the address in the Secret is kept.
+    /// leased one address each; the address in the Secret is kept. An address that a guest may have from an earlier Secret is
+    /// kept, too.
     fn keep(&self, hand_out: &HandOut) -> Option<Step> {
         hand_out.interfaces.iter().find_map(|handed| {
             let claimant = Claimant { machine: hand_out.machine.clone(), interface: handed.interface };
             let addresses: Vec<IpAddr> = handed.addresses.iter().map(IpNetwork::ip).collect();
             let is_double = |held: &&Held| {
                 let of_family = |address: &IpAddr| Family::of(*address) == Family::of(held.address);
-                held.claimant == claimant && !addresses.contains(&held.address) && addresses.iter().any(of_family)
+                let is_other = !addresses.contains(&held.address) && addresses.iter().any(of_family);
+                held.claimant == claimant && is_other && held.secrets.iter().all(|name| *name == hand_out.name)
             };
             let is_double = self.ledger.held.iter().any(|held| is_double(&held)) && !self.has_done(Once::Keep);
             is_double.then(|| Step::Keep(Box::new(claimant), addresses))

@@ -25,7 +25,7 @@ use ipnetwork::IpNetwork;
 
 use crate::kinds::cluster_api::{PoolRef, has_finalizer};
 use crate::kinds::ipam_claim::{IpamClaim, claim_name};
-use crate::kinds::kubevirt_machine::{HandOut, is_deleted, uid};
+use crate::kinds::kubevirt_machine::{HandOut, Instance, is_deleted, uid};
 use crate::kinds::pool::ProviderPoolRef;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::recorded::Held;
@@ -94,10 +94,14 @@ impl View {
             !ips.contains(&held.address) && ips.iter().any(|ip| Family::of(*ip) == Family::of(held.address))
         };
         if let Some(other) = own().find(is_other) {
-            // The source has changed its address before any guest could read the Secret.
+            // The source has changed its address before any guest could read a Secret.
+            let reads_other = |instance: &Instance| {
+                let waits_for = self.vm.as_ref().and_then(VirtualMachine::secret);
+                instance.secret.is_some() && instance.secret.as_deref() != waits_for
+            };
             return Some(match &self.instance {
                 _ if !self.has_done(Once::ReadInstance) => Step::ReadInstance,
-                Some(instance) if instance.has_started => {
+                Some(instance) if instance.has_started || reads_other(instance) => {
                     let given: Vec<String> = ips.iter().map(ToString::to_string).collect();
                     let (given, held) = (given.join(", "), other.address);
                     let note = format!("{}: {given}, expected {held}, which the guest may use", offer.source);

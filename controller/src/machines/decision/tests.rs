@@ -499,6 +499,11 @@ fn of_two_leases_the_one_in_the_secret_counts() {
     view.ledger.held.insert(0, held("m-1", "10.0.0.9"));
     let claimant = Claimant { machine: holder("m-1"), interface: "eno101".parse().unwrap() };
     assert_eq!(decide(&view), Step::Keep(Box::new(claimant), vec!["10.0.0.8".parse().unwrap()]));
+    for held in &mut view.ledger.held {
+        held.secrets.insert(EARLIER.to_owned());
+    }
+    view.done.extend([Once::Annotate, Once::PatchStatus]);
+    assert_eq!(decide(&view), Step::Wait, "a guest may have the other one from an earlier Secret");
 }
 
 // === The reference of a VirtualMachine to its Secret ===
@@ -677,7 +682,8 @@ fn an_address_that_only_the_secret_has_is_adopted_before_anything_else() {
 
 #[test]
 fn the_secret_that_a_guest_reads_is_adopted_when_its_leases_are_lost_also_without_a_virtual_machine() {
-    let vms = [Some(vm(&json!({}))), Some(vm(&referring(None))), None];
+    let ends = json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}});
+    let vms = [Some(vm(&json!({}))), Some(vm(&referring(None))), Some(vm(&ends)), None];
     for vm in vms {
         let instance = Some(reading(Some(EARLIER), &running()));
         let mut view = View { vm, instance, ..view() };
@@ -1412,9 +1418,12 @@ fn a_source_that_changes_its_address_is_followed_only_before_a_guest_has_started
     assert_eq!(decide(&view), keep());
     view.instance = Some(instance(&json!({"status": {"phase": "Scheduling"}})));
     assert_eq!(decide(&view), keep());
-    view.instance = Some(instance(&json!({"status": {"phase": "Running"}})));
     let note = "IPAMClaim n/w.iface1: 10.0.0.8, expected 10.0.0.7, which the guest may use";
+    view.instance = Some(instance(&running()));
     assert_eq!(decide(&view), report("IPAddressConflict", note));
+    view.ledger.held[0].secrets = names([EARLIER]);
+    view.instance = Some(reading(Some(EARLIER), &json!({"status": {"phase": "Scheduling"}})));
+    assert_eq!(decide(&view), report("IPAddressConflict", note), "it waits for no Secret");
 }
 
 #[test]
