@@ -254,7 +254,7 @@ impl Work<'_> {
                     self.note_pruned();
                 }
             }
-            Step::AnnotateVm(patch) | Step::MarkVm(patch) => {
+            Step::AnnotateVm(patch) | Step::RemoveRecords(patch) | Step::MarkVm(patch) => {
                 let vms = self.api(Kind::VirtualMachine, key);
                 let answer = answered(vms.patch(&key.name, &merge, &Patch::Merge(patch))).await;
                 self.take(Kind::VirtualMachine, key, stored(answer)?).await?;

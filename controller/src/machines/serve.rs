@@ -197,7 +197,7 @@ impl View {
             return self.hold_back(Step::Wait);
         }
         if let Some(patch) = self.remove_copied_records(vm) {
-            return Step::AnnotateVm(patch);
+            return Step::RemoveRecords(patch);
         }
         let keys = selected.iter().map(|selected| annotation_key(&selected.interface));
         if let Err(error) = keys.collect::<Result<Vec<String>, _>>() {
@@ -369,7 +369,7 @@ impl View {
     /// VirtualMachine. `None`: it has no such record.
     fn remove_copied_records(&self, vm: &VirtualMachine) -> Option<Value> {
         let holds = self.ledger.held.iter().any(|held| held.claimant.machine.uid == uid(&vm.metadata));
-        if holds || self.has_done(Once::Annotate) {
+        if holds || self.has_done(Once::RemoveRecords) {
             return None;
         }
         let names = vm.metadata.annotations.iter().flatten().map(|(name, _)| name);

@@ -69,6 +69,8 @@ pub(super) enum Step {
     PatchMachine(Value),
     /// Applies this merge patch to the VirtualMachine.
     AnnotateVm(Value),
+    /// Applies this merge patch to the VirtualMachine, which removes copied records.
+    RemoveRecords(Value),
     /// Applies this merge patch to the template of the VirtualMachine.
     MarkVm(Value),
     /// Applies this merge patch to the status of the KubevirtMachine.
@@ -99,6 +101,7 @@ pub(super) enum Once {
     DropSecrets,
     Adopt,
     Keep,
+    RemoveRecords,
     MarkVm,
     /// [`Step::PatchMachine`] or [`Step::AnnotateVm`].
     Annotate,
@@ -143,6 +146,7 @@ impl Step {
             Self::DropSecrets(..) => Some(Once::DropSecrets),
             Self::Adopt(..) => Some(Once::Adopt),
             Self::Keep(..) => Some(Once::Keep),
+            Self::RemoveRecords(_) => Some(Once::RemoveRecords),
             Self::MarkVm(_) => Some(Once::MarkVm),
             Self::PatchMachine(_) | Self::AnnotateVm(_) => Some(Once::Annotate),
             Self::PatchStatus(_) => Some(Once::PatchStatus),

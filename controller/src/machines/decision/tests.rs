@@ -647,7 +647,9 @@ fn copied_records_are_removed_from_a_machine_that_holds_no_address() {
     let mut view = View { vm: Some(vm(&copied)), ..view() };
     let removed = json!({"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": null});
     let patch = json!({"metadata": {"uid": "v-1", "annotations": removed}});
-    assert_eq!(decide(&view), Step::AnnotateVm(patch));
+    assert_eq!(decide(&view), Step::RemoveRecords(patch));
+    let done = View { done: [Once::ReadMachine, Once::RemoveRecords].into(), ..view.clone() };
+    assert_eq!(decide(&done), claim("m-1", FIRST));
     view.ledger.held = vec![held("v-1", "10.0.0.9")];
     view.ledger.known = [holder("v-1")].into();
     assert_eq!(decide(&view), claim("m-1", FIRST), "the record is its own");

@@ -28,7 +28,8 @@ fn decisions_concern_only_the_machine(valid: &Value, view: impl Fn(crate::cluste
             Step::ReadAddress(name) | Step::PatchAddress(name, _) => assert!(is_object_name(&name), "{name:?}"),
             Step::DeleteClaim(name, _) | Step::PatchClaim(name, _) => assert_eq!(name, "w-eno101"),
             Step::CreateClaim(claim) => assert_eq!(claim["metadata"]["name"], "w-eno101"),
-            Step::RequestReference(..) | Step::PatchVm(..) | Step::AnnotateVm(_) | Step::MarkVm(_) => {}
+            Step::RequestReference(..) | Step::PatchVm(..) | Step::AnnotateVm(_) => {}
+            Step::RemoveRecords(_) | Step::MarkVm(_) => {}
             Step::RecordSecrets(machine, _) | Step::DropSecrets(machine, ..) => {
                 assert!(is_own(&machine), "{machine:?}")
             }
