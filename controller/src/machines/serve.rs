@@ -17,7 +17,7 @@ use crate::cluster::key::Key;
 use crate::kinds::kubevirt_machine::{
     Handed, Instance, KubevirtMachine, NetworkSecret, created, is_deleted, secret, uid,
 };
-use crate::kinds::network_data::{NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
+use crate::kinds::network_data::{NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION, is_issued};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, CloudInitKind, VirtualMachine};
 use crate::machines::recorded::Held;
@@ -73,6 +73,11 @@ impl View {
         }
         match self.secrets.get(name) {
             None => Step::ReadSecret(name.to_owned()),
+            // A user has copied the reference of another machine, or has changed the Secret.
+            Some(NetworkSecret::Foreign(_, addresses)) if is_selected && is_issued(name) => {
+                let source = format!("Secret {}/{name}", self.key.namespace);
+                self.reserve(vm, &source, addresses).unwrap_or_else(|| self.request_reference(vm))
+            }
             Some(NetworkSecret::Foreign(problem, addresses)) => self.refuse_foreign(vm, name, problem, addresses),
             Some(NetworkSecret::Ours(hand_out)) if hand_out.vm == uid(&vm.metadata) => self.settle(vm, hand_out),
             // The Secret of another machine. No guest of this machine may read it.

@@ -267,7 +267,7 @@ impl View {
 
     /// Reserves the addresses that a machine reads from `source` or reports, so that no machine gets them. `None`: no
     /// such address exists, or this pass has reserved all of them.
-    fn reserve(&self, vm: &VirtualMachine, source: &str, addresses: &[IpAddr]) -> Option<Step> {
+    pub(super) fn reserve(&self, vm: &VirtualMachine, source: &str, addresses: &[IpAddr]) -> Option<Step> {
         let interface = self.selected.as_ref().ok().and_then(|selected| selected.first()).map(|it| it.interface);
         let interface = interface.or_else(|| Pool::DEFAULT_INTERFACE.parse().ok())?;
         let claimant = Claimant { machine: self.key.holder(HolderKind::VirtualMachine, uid(&vm.metadata)), interface };

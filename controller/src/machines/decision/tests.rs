@@ -588,6 +588,20 @@ fn a_secret_of_another_virtual_machine_is_never_handed_out() {
 }
 
 #[test]
+fn a_reference_that_is_copied_from_another_machine_is_replaced_after_the_address_is_reserved() {
+    let address = "10.0.0.9".parse().unwrap();
+    let foreign = NetworkSecret::Foreign("it names n/other (v-9)".to_owned(), vec![address]);
+    let mut view = View { secrets: [(NAME.to_owned(), foreign)].into(), ..view() };
+    let claimant = Claimant { machine: holder("v-1"), interface: "eno101".parse().unwrap() };
+    let conflict = Conflict { claimant, source: format!("Secret n/{NAME}") };
+    assert_eq!(decide(&view), Step::Reserve(vec![(address, Some("infra/vlan10".to_owned()), conflict)]));
+    view.done.insert(Once::Reserve);
+    assert_eq!(decide(&view), request(None));
+    view.instance = Some(instance(&running()));
+    assert_eq!(decide(&view), request(Some(early_guest())));
+}
+
+#[test]
 fn a_secret_of_version_0_2_0_stays() {
     let of_0_2_0 = HandOut { name: OF_0_2_0.to_owned(), is_immutable: true, ..hand_out("m-1", "v-1") };
     let refers = vm(&referring(Some(OF_0_2_0)));
