@@ -88,10 +88,10 @@ impl View {
     }
 
     /// Records the addresses that a guest reads from a Secret which no lease names. `None`: the leases name the Secret, or the
-    /// guest reads none of this program.
+    /// guest reads none of this controller.
     pub(super) fn adopt_guest(&self) -> Option<Step> {
         let name = self.instance.as_ref()?.secret.as_ref()?;
-        if self.ledger.held.iter().any(|held| held.secrets.contains(name)) {
+        if self.ledger.is_of_another || self.ledger.held.iter().any(|held| held.secrets.contains(name)) {
             return None;
         }
         match self.secrets.get(name) {

@@ -706,6 +706,8 @@ fn the_secret_that_a_guest_reads_is_adopted_when_its_leases_are_lost_also_withou
         assert_eq!(decide(&view), Step::ReadSecret(EARLIER.to_owned()));
         view.secrets = secrets([HandOut { name: EARLIER.to_owned(), ..hand_out("m-1", "v-1") }]);
         assert_eq!(decide(&view), Step::Adopt(vec![record(EARLIER)], EARLIER.to_owned()));
+        view.ledger.is_of_another = true;
+        assert_eq!(view.adopt_guest(), None, "another controller serves it");
     }
 }
 
