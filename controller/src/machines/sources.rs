@@ -15,7 +15,7 @@
 //!   provider would allocate the address again. A finalizer keeps the IPAddress until the lease is released. The claim
 //!   is deleted after that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use glowplug::host::allocator::{ClaimError, EXHAUSTED_MESSAGE};
@@ -94,24 +94,35 @@ impl View {
             !ips.contains(&held.address) && ips.iter().any(|ip| Family::of(*ip) == Family::of(held.address))
         };
         if let Some(other) = own().find(is_other) {
-            // The source has changed its address before any guest could read a Secret.
-            let reads_other = |instance: &Instance| {
-                let waits_for = self.vm.as_ref().and_then(VirtualMachine::secret);
-                instance.secret.is_some() && instance.secret.as_deref() != waits_for
-            };
-            return Some(match &self.instance {
-                _ if !self.has_done(Once::ReadInstance) => Step::ReadInstance,
-                Some(instance) if instance.has_started || reads_other(instance) => {
-                    let given: Vec<String> = ips.iter().map(ToString::to_string).collect();
-                    let (given, held) = (given.join(", "), other.address);
-                    let note = format!("{}: {given}, expected {held}, which the guest may use", offer.source);
-                    self.report("IPAddressConflict", note)
-                }
-                _ => Step::Keep(Box::new(claimant), ips),
-            });
+            return Some(self.follow(other, claimant, offer));
         }
         let Offer { source, addresses, .. } = offer.clone();
         Some(Step::Hold(Box::new(Hold { pool: pool.to_owned(), claimant, addresses, source })))
+    }
+
+    /// Releases an address that its source has replaced, unless a guest may have read it.
+    fn follow(&self, other: &Held, claimant: Claimant, offer: &Offer) -> Step {
+        let ips: Vec<IpAddr> = offer.addresses.iter().map(IpNetwork::ip).collect();
+        let waits_for = self.vm.as_ref().and_then(VirtualMachine::secret);
+        let may_have_read = |instance: &Instance| {
+            instance.has_started || (instance.secret.is_some() && instance.secret.as_deref() != waits_for)
+        };
+        let (current, earlier): (BTreeSet<String>, BTreeSet<String>) =
+            other.secrets.iter().cloned().partition(|name| Some(name.as_str()) == waits_for);
+        match &self.instance {
+            _ if !self.has_done(Once::ReadInstance) => Step::ReadInstance,
+            Some(instance) if may_have_read(instance) => {
+                let given: Vec<String> = ips.iter().map(ToString::to_string).collect();
+                let (given, held) = (given.join(", "), other.address);
+                let note = format!("{}: {given}, expected {held}, which the guest may use", offer.source);
+                self.report("IPAddressConflict", note)
+            }
+            // KubeVirt may start a guest from an older version of the VirtualMachine.
+            _ if !earlier.is_empty() && !self.has_done(Once::DropSecrets) => {
+                Step::DropSecrets(claimant.machine, earlier, current)
+            }
+            _ => Step::Keep(Box::new(claimant), ips),
+        }
     }
 
     /// Whether the registry allocated exactly the addresses of an offer.

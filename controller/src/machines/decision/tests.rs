@@ -1442,6 +1442,11 @@ fn a_source_that_changes_its_address_is_followed_only_before_a_guest_has_started
     view.ledger.held[0].secrets = names([EARLIER]);
     view.instance = Some(reading(Some(EARLIER), &json!({"status": {"phase": "Scheduling"}})));
     assert_eq!(decide(&view), report("IPAddressConflict", note), "it waits for no Secret");
+    // No guest is there, but the Secret with the address is.
+    view.instance = None;
+    assert_eq!(decide(&view), Step::DropSecrets(holder("m-1"), names([EARLIER]), names([])));
+    view.done.insert(Once::DropSecrets);
+    assert_eq!(decide(&view), keep());
 }
 
 #[test]
