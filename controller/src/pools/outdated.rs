@@ -50,7 +50,7 @@ mod tests {
         outdated.note(&("n", "a").into(), pools(&["n/p", "n/q"]));
         outdated.note(&("n", "b").into(), pools(&["n/p"]));
         assert_eq!(outdated.counts(), [("n/p".to_owned(), 2), ("n/q".to_owned(), 1)].into());
-        let mut changes = outdated.changes();
+        let changes = outdated.changes();
         outdated.note(&("n", "b").into(), pools(&["n/p"]));
         assert!(!changes.has_changed().unwrap());
         outdated.note(&("n", "a").into(), pools(&[]));
