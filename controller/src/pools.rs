@@ -81,18 +81,18 @@ enum Kind {
 // === impl Pools ===
 
 impl Pools {
-    /// Creates the task for the pools of `cache`, which must be running. The status of a pool counts the machines of `outdated`.
+    /// Creates the task for the pools of `cache`, which must be running.
     #[must_use]
-    pub fn new(
-        client: Client,
-        cache: Arc<SelectionCache>,
-        registry: RegistryHandle,
-        metrics: Arc<Metrics>,
-        outdated: Arc<Outdated>,
-    ) -> Self {
+    pub fn new(client: Client, cache: Arc<SelectionCache>, registry: RegistryHandle, metrics: Arc<Metrics>) -> Self {
         let (writer, round) = (Writer { events: Events::start(client.clone()), client }, cache.begin_round());
         let (index, open) = (Index::default(), watch::Sender::default());
-        Self { registry, metrics, writer, index, cache, round, given: None, outdated, open }
+        Self { registry, metrics, writer, index, cache, round, given: None, outdated: Arc::default(), open }
+    }
+
+    /// The same task, which counts the machines of `outdated` in the status of each pool.
+    #[must_use]
+    pub fn with_outdated(self, outdated: Arc<Outdated>) -> Self {
+        Self { outdated, ..self }
     }
 
     /// The pools that the registry has. `None`: the registry does not have the pools yet. A pool that is ready here

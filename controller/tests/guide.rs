@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use glowplug::host::pool::Pool;
 use glowplug_controller::cluster::key::PoolId;
+use glowplug_controller::cluster::object::Object;
 use glowplug_controller::kinds::cluster_api::PoolRef;
 use glowplug_controller::kinds::pool::{LeaseSpec, PoolSpec, definitions};
-use glowplug_controller::kinds::virtual_machine::{NODE_POOL_LABEL, VirtualMachine};
+use glowplug_controller::kinds::virtual_machine::NODE_POOL_LABEL;
 use glowplug_controller::metrics::{MacPoolCount, Metrics};
 use glowplug_controller::pools::facts::PoolObject;
-use glowplug_controller::pools::reference::{Decision, decide};
+use glowplug_controller::pools::reference::{Decision, NewMachine, admit_new};
 use glowplug_controller::pools::selection::{MachinePool, Selection};
 use glowplug_controller::webhook::{Change, validate, warn_of_holders};
 use pnet_base::MacAddr;
@@ -245,7 +246,7 @@ fn the_pool_and_the_refusals_of_the_page_for_hypershift_are_those_of_the_program
     let page = read("../docs/hypershift.md");
     let yaml = blocks(&page, "yaml")[0];
     let pool: Value = serde_saphyr::from_str(yaml).unwrap();
-    let machine = |interfaces: &[(&str, &str, u32)]| {
+    let machine = |interfaces: &[(&str, &str, u32)]| -> Object {
         let networks =
             interfaces.iter().map(|(name, network, _)| json!({"name": name, "multus": {"networkName": network}}));
         let devices = interfaces.iter().map(|(name, _, index)| json!({"name": name, "acpiIndex": index}));
@@ -255,16 +256,17 @@ fn the_pool_and_the_refusals_of_the_page_for_hypershift_are_those_of_the_program
             "namespace": "clusters-c1", "name": "w-0", "labels": {(NODE_POOL_LABEL): "workers"},
         });
         let object = json!({"metadata": metadata, "spec": {"template": {"spec": spec}}});
-        VirtualMachine::read(serde_json::from_value(object).unwrap())
+        serde_json::from_value(object).unwrap()
     };
-    let decide = |pools: &[Value], machine: &VirtualMachine| {
+    let decide = |pools: &[Value], object: &Object| {
         let pools = pools
             .iter()
             .map(|pool| Arc::new(MachinePool::read(PoolObject::read(serde_json::from_value(pool.clone()).unwrap()))));
         let node_pool =
             json!({"metadata": {"namespace": "clusters", "name": "workers"}, "spec": {"clusterName": "c1"}});
         let selection = Selection::new(pools, [Arc::new(serde_json::from_value(node_pool).unwrap())]);
-        match decide(machine, &selection, &BTreeSet::new()) {
+        let new = NewMachine { object, is_copy: false, held: &BTreeSet::new(), name: "" };
+        match admit_new(new, &selection).unwrap() {
             Decision::Refuse(message) | Decision::Exhausted(message, _) => message,
             other => panic!("{other:?}"),
         }

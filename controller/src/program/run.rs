@@ -246,8 +246,8 @@ pub async fn reconcile(
         RegistryHandle::start(client.clone(), Arc::clone(metrics), mac_leases).context("starting a thread")?;
     progress.send_replace(registry.progress());
     let outdated = Arc::new(Outdated::default());
-    let of_pools = Arc::clone(&outdated);
-    let pools = Pools::new(client.clone(), Arc::clone(selection), registry.clone(), Arc::clone(metrics), of_pools);
+    let pools = Pools::new(client.clone(), Arc::clone(selection), registry.clone(), Arc::clone(metrics));
+    let pools = pools.with_outdated(Arc::clone(&outdated));
     let namespaces = Namespaces::new(client.clone(), selection);
     let namespaces_of_macs = Namespaces::of_macs(client.clone(), macs.namespaces());
     let node_pools = NodePools::new(client.clone(), Arc::clone(selection), Events::start(client.clone()));

@@ -51,7 +51,13 @@ pub fn machine(network: &str, n: usize) -> Machine {
 /// The claim of a machine for an address of each family of the pool.
 pub fn claim(machine: &Machine) -> Claim {
     let request = Request { pool: "clusters/workers".to_owned(), addresses: Vec::new(), family: None };
-    Claim { machine: machine.clone(), created: Timestamp::UNIX_EPOCH, requests: vec![request], sticky: false }
+    Claim {
+        machine: machine.clone(),
+        created: Timestamp::UNIX_EPOCH,
+        requests: vec![request],
+        sticky: false,
+        secret: None,
+    }
 }
 
 /// The leases of a network: address, holder, and whether it is released.

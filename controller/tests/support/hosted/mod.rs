@@ -182,6 +182,25 @@ impl Hosted {
         self.kubevirt.drives(name).pop().unwrap()
     }
 
+    /// Returns the name of the Secret with the network data of a machine, to which its VirtualMachine refers.
+    pub async fn secret_name(&self, name: &str) -> String {
+        Self::reference(&self.vms.get(name).await.unwrap()).expect("a reference")
+    }
+
+    /// Returns the Secret with the network data of a machine.
+    pub async fn secret(&self, name: &str) -> Secret {
+        self.secrets.get(&self.secret_name(name).await).await.unwrap()
+    }
+
+    /// Returns the name of the Secret with network data to which a VirtualMachine refers.
+    pub fn reference(vm: &DynamicObject) -> Option<String> {
+        let volumes = vm.data["spec"]["template"]["spec"]["volumes"].as_array()?;
+        let kinds = ["cloudInitConfigDrive", "cloudInitNoCloud"];
+        let mut sources =
+            volumes.iter().flat_map(|volume| kinds.map(|kind| &volume[kind]["networkDataSecretRef"]["name"]));
+        sources.find_map(|name| name.as_str().map(str::to_owned))
+    }
+
     /// Waits until a guest runs, and returns its address.
     pub async fn address_of(&self, name: &str) -> String {
         let addresses = self.until_running(name).await.addresses();

@@ -54,6 +54,7 @@ fn lease(network: &str, holder: &str) -> StaticIPLease {
         since: MicroTime(Timestamp::UNIX_EPOCH),
         released: None,
         reuse_after: None,
+        secrets: None,
         unknown: Default::default(),
     };
     StaticIPLease::new(&lease_name(address.parse().unwrap(), network).unwrap(), spec)
