@@ -71,7 +71,22 @@ impl View {
         let document = self.current_document(vm, hand_out)?.ok()?;
         let is_current = read_network(document.as_bytes()).meaning == read_network(&hand_out.document).meaning;
         let can_update = !hand_out.is_immutable && !hand_out.is_deleted && !self.has_done(Once::UpdateSecret);
-        (!is_current && can_update).then(|| Step::UpdateSecret(Box::new(hand_out.clone()), document))
+        let current = || HandOut { interfaces: self.with_prefixes(hand_out), ..hand_out.clone() };
+        (!is_current && can_update).then(|| Step::UpdateSecret(Box::new(current()), document))
+    }
+
+    /// Returns the addresses in a Secret with the prefix lengths that their leases have now. A pool may change its prefix length.
+    fn with_prefixes(&self, hand_out: &HandOut) -> Vec<Handed> {
+        let with_prefix = |handed: &Handed, address: &IpNetwork| {
+            let mut of_machine = self.ledger.held.iter().filter(|held| held.claimant.machine == hand_out.machine);
+            let lease = of_machine.find(|held| held.network == handed.network && held.address == address.ip());
+            lease.and_then(|held| IpNetwork::new(held.address, held.prefix).ok()).unwrap_or(*address)
+        };
+        let current = |handed: &Handed| {
+            let addresses = handed.addresses.iter().map(|address| with_prefix(handed, address)).collect();
+            Handed { addresses, ..handed.clone() }
+        };
+        hand_out.interfaces.iter().map(current).collect()
     }
 
     /// Returns the document that the machine would get now with the addresses of its Secret, or the reason why none can be made.
@@ -86,7 +101,7 @@ impl View {
             return None;
         }
         let allocations: Vec<Allocation> =
-            hand_out.interfaces.iter().map(|handed| handed.allocation(hand_out)).collect();
+            self.with_prefixes(hand_out).iter().map(|handed| handed.allocation(hand_out)).collect();
         let offers = self.known_offers(vm, selected, hand_out)?;
         let document = self.document(vm, selected, &allocations, &offers);
         Some(document.map(|document| document.text().to_owned()))

@@ -55,7 +55,7 @@ pub(super) enum Step {
     /// Creates the Secret, which hands out the addresses, then publishes this event. The texts are warnings about the network
     /// data in the Secret.
     CreateSecret(Box<Secret>, Vec<String>, Option<Notice>),
-    /// Replaces the document of the Secret by this one.
+    /// Replaces the Secret by one with these prefix lengths and this document.
     UpdateSecret(Box<HandOut>, String),
     /// Records the names of the Secrets from which guests of a machine may read its addresses.
     RecordSecrets(Machine, BTreeSet<String>),

@@ -789,6 +789,23 @@ fn the_secret_gets_a_new_document_when_the_pool_changes() {
 }
 
 #[test]
+fn the_secret_gets_the_prefix_length_that_its_leases_have_now() {
+    let mut view = settled();
+    view.ledger.held[0].prefix = 17;
+    let new = document(&view).replace("255.255.0.0", "255.255.128.0");
+    assert_ne!(new, document(&view));
+    let mut hand_out = hand_out("m-1", "v-1");
+    hand_out.interfaces[0].addresses = vec!["10.0.0.8/17".parse().unwrap()];
+    assert_eq!(decide(&view), Step::UpdateSecret(Box::new(hand_out.clone()), new.clone()));
+    hand_out.document = new.into_bytes();
+    view.secrets = secrets([hand_out]);
+    view.done.clear();
+    let Step::PatchMachine(patch) = decide(&view) else { panic!("{:?}", decide(&view)) };
+    let annotation = &patch["metadata"]["annotations"]["kubevirt.cluster.x-k8s.io/allocated-ip-eno101"];
+    assert_eq!(*annotation, json!(r#"["10.0.0.8/17"]"#));
+}
+
+#[test]
 fn the_secret_gets_a_new_document_when_an_interface_gets_a_mac_address() {
     let other = json!([{"name": "iface1", "acpiIndex": 101, "macAddress": "02:00:00:00:00:02"}]);
     let other = vm(&json!({"spec": {"template": {"spec": {"domain": {"devices": {"interfaces": other}}}}}}));
