@@ -65,7 +65,7 @@ pub(crate) struct Instance {
 pub(crate) enum NetworkSecret {
     Absent,
     /// A Secret that this program has written.
-    Ours(HandOut),
+    Ours(Box<HandOut>),
     /// A Secret of another author: the reason for this conclusion, and the addresses in its network data.
     Foreign(String, Vec<IpAddr>),
 }
@@ -294,7 +294,7 @@ impl NetworkSecret {
         let document = document.unwrap_or_default();
         let addresses = addresses_in(&document);
         match HandOut::read(&metadata, document, &addresses) {
-            Ok(hand_out) => Self::Ours(HandOut { is_immutable: immutable == Some(true), ..hand_out }),
+            Ok(hand_out) => Self::Ours(Box::new(HandOut { is_immutable: immutable == Some(true), ..hand_out })),
             Err(problem) => Self::Foreign(problem, addresses),
         }
     }
@@ -465,7 +465,7 @@ mod tests {
             interfaces: vec![handed()],
         };
         let read = NetworkSecret::read(Some(written()));
-        assert_eq!(read, NetworkSecret::Ours(expected));
+        assert_eq!(read, NetworkSecret::Ours(Box::new(expected)));
         let NetworkSecret::Ours(of_0_2_0) = NetworkSecret::read(Some(Secret { immutable: Some(true), ..written() }))
         else {
             panic!()
@@ -481,7 +481,7 @@ mod tests {
         let updated = hand_out.updated(&vm(), &document, now).unwrap();
         assert_eq!(updated.metadata.resource_version.as_deref(), Some("7"));
         let NetworkSecret::Ours(read) = NetworkSecret::read(Some(updated)) else { panic!() };
-        assert_eq!(read, HandOut { updated: Some(now), document: document.into_bytes(), ..hand_out.clone() });
+        assert_eq!(*read, HandOut { updated: Some(now), document: document.into_bytes(), ..(*hand_out).clone() });
         let other = hand_out.updated(&vm(), &DOCUMENT.replace("10.0.0.8", "10.0.0.9"), now);
         let problem = "Secret w-networkdata-abcdefghijklmnop: the new document has [10.0.0.9], expected [10.0.0.8]";
         assert_eq!(other, Err(problem.to_owned()));

@@ -226,12 +226,12 @@ impl Work<'_> {
                 return self.create_secret(view, *secret, warnings, notice).await;
             }
             Step::UpdateSecret(hand_out, document) => return self.update_secret(view, *hand_out, &document).await,
-            Step::RecordSecrets(machine, secrets) => registry.set_secrets(machine, secrets).await?,
+            Step::RecordSecrets(machine, secrets) => registry.set_secrets(*machine, secrets).await?,
             Step::DropSecrets(machine, earlier, kept) => {
                 for name in &earlier {
                     self.delete_secret(view, name).await?;
                 }
-                registry.set_secrets(machine, kept).await?;
+                registry.set_secrets(*machine, kept).await?;
             }
             Step::Adopt(records, secret) => return self.adopt(key, records, secret).await,
             Step::Keep(claimant, addresses) => {

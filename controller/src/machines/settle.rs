@@ -42,7 +42,7 @@ impl View {
             is_missing |= !held.secrets.contains(&hand_out.name);
             secrets.extend(held.secrets.iter().cloned());
         }
-        is_missing.then(|| Step::RecordSecrets(hand_out.machine.clone(), secrets))
+        is_missing.then(|| Step::RecordSecrets(Box::new(hand_out.machine.clone()), secrets))
     }
 
     /// Removes the earlier Secrets of a machine, which its guest does not read any more. `None`: the guest may read an earlier
@@ -58,7 +58,7 @@ impl View {
         let is_read = self.instance.as_ref()?.secret.as_ref() == Some(&hand_out.name);
         match is_read {
             true if self.has_done(Once::ReadInstance) => {
-                Some(Step::DropSecrets(hand_out.machine.clone(), earlier, kept))
+                Some(Step::DropSecrets(Box::new(hand_out.machine.clone()), earlier, kept))
             }
             true => Some(Step::ReadInstance),
             false => None,

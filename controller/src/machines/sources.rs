@@ -119,7 +119,7 @@ impl View {
             }
             // KubeVirt may start a guest from an older version of the VirtualMachine.
             _ if !earlier.is_empty() && !self.has_done(Once::DropSecrets) => {
-                Step::DropSecrets(claimant.machine, earlier, current)
+                Step::DropSecrets(Box::new(claimant.machine), earlier, current)
             }
             _ => Step::Keep(Box::new(claimant), ips),
         }

@@ -58,9 +58,9 @@ pub(super) enum Step {
     /// Replaces the Secret by one with these prefix lengths and this document.
     UpdateSecret(Box<HandOut>, String),
     /// Records the names of the Secrets from which guests of a machine may read its addresses.
-    RecordSecrets(Machine, BTreeSet<String>),
+    RecordSecrets(Box<Machine>, BTreeSet<String>),
     /// Deletes the first Secrets of a machine, which no guest reads any more, and records the other ones.
-    DropSecrets(Machine, BTreeSet<String>, BTreeSet<String>),
+    DropSecrets(Box<Machine>, BTreeSet<String>, BTreeSet<String>),
     /// Records that a machine holds the addresses in its Secret of this name.
     Adopt(Vec<Record>, String),
     /// Keeps these addresses of the claimant and releases its other addresses, which the claimant never received.

@@ -285,10 +285,9 @@ fn name_interface(machine: &VirtualMachine, selected: &Selected) -> Option<(Vec<
 }
 
 /// What the network data of a machine depends on: the format, and the network, name and MAC address of each interface.
-fn facts<'m>(
-    machine: &'m VirtualMachine,
-    selection: &Selection,
-) -> (Option<CloudInitKind>, BTreeMap<InterfaceName, (&'m str, Option<MacAddr>)>) {
+type Facts<'m> = (Option<CloudInitKind>, BTreeMap<InterfaceName, (&'m str, Option<MacAddr>)>);
+
+fn facts<'m>(machine: &'m VirtualMachine, selection: &Selection) -> Facts<'m> {
     let selected = selection.of(machine).unwrap_or_default();
     let interfaces = selected.iter().filter_map(|selected| {
         let attachment = machine.networks.iter().find(|attachment| attachment.name == selected.attachment)?;

@@ -216,7 +216,7 @@ fn document(view: &View) -> String {
 
 /// The Secrets of a machine that a pass has read.
 fn secrets<const N: usize>(all: [HandOut; N]) -> BTreeMap<String, NetworkSecret> {
-    all.map(|hand_out| (hand_out.name.clone(), NetworkSecret::Ours(hand_out))).into()
+    all.map(|hand_out| (hand_out.name.clone(), NetworkSecret::Ours(Box::new(hand_out)))).into()
 }
 
 /// What a pass reads after it has stored a Secret.
@@ -375,7 +375,7 @@ fn the_secret_has_the_addresses_the_mac_address_and_the_settings_of_the_pool() {
     let owner = json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-1"}]);
     assert_eq!(serde_json::to_value(&metadata.owner_references).unwrap(), owner);
     assert_eq!(*immutable, None, "its document may change");
-    assert_eq!(stored(*secret), NetworkSecret::Ours(hand_out("m-1", "v-1")));
+    assert_eq!(stored(*secret), NetworkSecret::Ours(Box::new(hand_out("m-1", "v-1"))));
 }
 
 #[test]
@@ -391,7 +391,7 @@ fn the_secret_gets_the_name_to_which_the_virtual_machine_refers_and_its_leases_h
         };
         assert_eq!(secret.metadata.name.as_deref(), Some(name));
         let expected = HandOut { name: name.to_owned(), ..hand_out("m-1", "v-1") };
-        assert_eq!(stored(*secret), NetworkSecret::Ours(expected));
+        assert_eq!(stored(*secret), NetworkSecret::Ours(Box::new(expected)));
     }
 }
 
@@ -433,7 +433,7 @@ fn a_no_cloud_volume_gets_network_config() {
     let document = secret.data.as_ref().unwrap()["networkdata"].0.clone();
     let read: Value = serde_json::from_slice(&document).unwrap();
     assert_eq!(read["version"], 2);
-    assert_eq!(stored(*secret), NetworkSecret::Ours(HandOut { document, ..hand_out("m-1", "v-1") }));
+    assert_eq!(stored(*secret), NetworkSecret::Ours(Box::new(HandOut { document, ..hand_out("m-1", "v-1") })));
 }
 
 #[test]
@@ -721,7 +721,7 @@ fn a_guest_with_a_secret_that_cannot_be_adopted_does_not_stop_its_machine() {
         assert_eq!(decide(&view), claim("m-1", FIRST));
     }
     let earlier = HandOut { name: EARLIER.to_owned(), ..hand_out("m-1", "v-1") };
-    view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Ours(earlier));
+    view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Ours(Box::new(earlier)));
     view.problem = Some(Problem::Mismatch("it is of another".to_owned()));
     assert_eq!(decide(&view), report("NetworkDataMissing", "it is of another"));
 }
@@ -730,16 +730,16 @@ fn a_guest_with_a_secret_that_cannot_be_adopted_does_not_stop_its_machine() {
 fn leases_get_the_name_of_the_secret_of_their_machine() {
     let mut view = served();
     view.ledger.held[0].secrets = BTreeSet::new();
-    assert_eq!(decide(&view), Step::RecordSecrets(holder("m-1"), names([NAME])));
+    assert_eq!(decide(&view), Step::RecordSecrets(Box::new(holder("m-1")), names([NAME])));
     view.ledger.held[0].secrets = names([EARLIER]);
-    let both = Step::RecordSecrets(holder("m-1"), names([EARLIER, NAME]));
+    let both = Step::RecordSecrets(Box::new(holder("m-1")), names([EARLIER, NAME]));
     assert_eq!(decide(&view), both);
     // The same for the Secret that the guest reads.
     view.ledger.held[0].secrets = names([NAME]);
     view.instance = Some(reading(Some(EARLIER), &running()));
     assert_eq!(decide(&view), Step::ReadSecret(EARLIER.to_owned()));
     let earlier = HandOut { name: EARLIER.to_owned(), ..hand_out("m-1", "v-1") };
-    view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Ours(earlier));
+    view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Ours(Box::new(earlier)));
     assert_eq!(decide(&view), both);
 }
 
@@ -755,7 +755,7 @@ fn an_earlier_secret_goes_only_when_a_consistent_read_shows_that_the_guest_reads
     view.instance = Some(reading(Some(NAME), &running()));
     assert_eq!(decide(&view), Step::ReadInstance);
     view.done.insert(Once::ReadInstance);
-    assert_eq!(decide(&view), Step::DropSecrets(holder("m-1"), names([EARLIER]), names([NAME])));
+    assert_eq!(decide(&view), Step::DropSecrets(Box::new(holder("m-1")), names([EARLIER]), names([NAME])));
     view.instance = Some(reading(Some(EARLIER), &json!({})));
     assert_eq!(decide(&view), Step::Wait, "the read shows another instance");
     view.instance = Some(reading(Some(NAME), &running()));
@@ -1023,7 +1023,7 @@ fn a_secret_names_no_machine_of_another_virtual_machine() {
     let of = |namespace: &str, uid: &str| {
         let mut hand_out = hand_out(uid, "v-1");
         hand_out.machine.namespace = namespace.to_owned();
-        NetworkSecret::Ours(hand_out)
+        NetworkSecret::Ours(Box::new(hand_out))
     };
     let view = with_earlier();
     for ours in [of("n", "m-1"), of("clusters", "m-0")] {
@@ -1461,7 +1461,7 @@ fn a_source_that_changes_its_address_is_followed_only_before_a_guest_has_started
     assert_eq!(decide(&view), report("IPAddressConflict", note), "it waits for no Secret");
     // No guest is there, but the Secret with the address is.
     view.instance = None;
-    assert_eq!(decide(&view), Step::DropSecrets(holder("m-1"), names([EARLIER]), names([])));
+    assert_eq!(decide(&view), Step::DropSecrets(Box::new(holder("m-1")), names([EARLIER]), names([])));
     view.done.insert(Once::DropSecrets);
     assert_eq!(decide(&view), keep());
 }
