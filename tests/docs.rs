@@ -68,6 +68,12 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl apply -f worker-0.yaml",
             "kubectl get ipaddresses.ipam.cluster.x-k8s.io worker-0 -n clusters",
             "kubectl get staticipleases",
+            "kubectl get vm workers-8fm2k -n clusters-c1 -o yaml | grep -A1 networkDataSecretRef",
+            "kubectl get vmi workers-8fm2k -n clusters-c1 -o yaml | grep -A1 networkDataSecretRef",
+            "kubectl get secret workers-8fm2k-networkdata-4hs7c2mzq6ty3kwa -n clusters-c1 -o jsonpath='{.data.networkdata}' | base64 -d",
+            "kubectl patch vm workers-8fm2k -n clusters-c1 --type merge \\",
+            "virtctl restart workers-8fm2k -n clusters-c1",
+            "kubectl edit vm w-0 -n restored",
             "kubectl apply -k controller/config/prometheus",
             "kubectl create clusterrolebinding prometheus-reads-glowplug --clusterrole=glowplug-controller-metrics-reader \\",
             "kubectl create rolebinding prometheus-finds-glowplug -n ipam-glowplug-system --clusterrole=view \\",
@@ -203,6 +209,7 @@ documents! {
     enhancement_tests_md "docs/enhancement-tests.md"
     formats_and_renderers_md "docs/formats-and-renderers.md"
     from_afterburn_md "docs/from-afterburn.md"
+    gitops_md "docs/gitops.md"
     guest_md "docs/guest.md"
     hypershift_md "docs/hypershift.md"
     image_builders_md "docs/image-builders.md"
