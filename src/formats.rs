@@ -16,7 +16,7 @@ pub mod value;
 
 #[cfg(feature = "host")]
 #[doc(hidden)]
-pub use network_config::write_network_config;
+pub use network_config::{have_same_network, write_network_config};
 
 use std::fmt;
 
@@ -50,7 +50,7 @@ pub struct Reading {
 }
 
 /// The configuration that a document requests for the machine.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub enum Meaning {
     /// The document configures nothing: the distribution's default applies.
     Unconfigured,

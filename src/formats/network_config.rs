@@ -17,7 +17,7 @@ mod v2;
 mod write;
 
 #[cfg(feature = "host")]
-pub use write::write_network_config;
+pub use write::{have_same_network, write_network_config};
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

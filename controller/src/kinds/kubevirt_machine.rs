@@ -73,20 +73,14 @@ pub(crate) enum NetworkSecret {
 /// The content of a Secret that this program has written. An update of the Secret never changes its addresses.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct HandOut {
-    /// Name of the Secret.
-    pub(crate) name: String,
-    /// UID of the Secret.
-    pub(crate) uid: String,
-    /// Version of the Secret.
-    pub(crate) version: Option<String>,
+    /// Metadata of the Secret, without managed fields.
+    pub(crate) metadata: ObjectMeta,
     /// Whether the Secret cannot be updated. Version 0.2.0 has written it.
     pub(crate) is_immutable: bool,
     /// When the document was last updated. `None`: it is the first document of the Secret.
     pub(crate) updated: Option<Timestamp>,
     /// The document that the guest reads.
     pub(crate) document: Vec<u8>,
-    /// Whether the Secret is being deleted.
-    pub(crate) is_deleted: bool,
     /// UID of the VirtualMachine for which the Secret was created.
     pub(crate) vm: String,
     /// The object that holds the addresses.
@@ -332,14 +326,20 @@ impl HandOut {
         };
         let (new, old) = (sorted(document.as_bytes()), sorted(&self.document));
         if new != old {
-            return Err(format!("Secret {}: the new document has {new:?}, expected {old:?}", self.name));
+            return Err(format!("Secret {}: the new document has {new:?}, expected {old:?}", self.name()));
         }
-        let mut secret = secret(vm, &self.name, &self.machine, self.interfaces.clone(), document);
-        secret.metadata.uid = Some(self.uid.clone());
-        secret.metadata.resource_version = self.version.clone();
-        let annotations = secret.metadata.annotations.get_or_insert_default();
+        let secret = secret(vm, self.name(), &self.machine, self.interfaces.clone(), document);
+        // Labels, annotations and finalizers of others stay.
+        let mut metadata = self.metadata.clone();
+        let annotations = metadata.annotations.get_or_insert_default();
+        annotations.extend(secret.metadata.annotations.unwrap_or_default());
         annotations.insert(UPDATED_ANNOTATION.to_owned(), now.to_string());
-        Ok(secret)
+        Ok(Secret { metadata, ..secret })
+    }
+
+    /// Name of the Secret.
+    pub(crate) fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
     }
 
     fn read(metadata: &ObjectMeta, document: Vec<u8>, addresses: &[IpAddr]) -> Result<Self, String> {
@@ -366,13 +366,10 @@ impl HandOut {
         }
         let updated = metadata.annotations.as_ref().and_then(|all| all.get(UPDATED_ANNOTATION));
         Ok(Self {
-            name: metadata.name.clone().unwrap_or_default(),
-            uid: self::uid(metadata).to_owned(),
-            version: metadata.resource_version.clone(),
+            metadata: ObjectMeta { managed_fields: None, ..metadata.clone() },
             is_immutable: false,
             updated: updated.and_then(|text| text.parse().ok()),
             document,
-            is_deleted: is_deleted(metadata),
             vm: note.vm,
             machine: machine.of_kind(note.kind),
             interfaces: note.interfaces,
@@ -453,13 +450,10 @@ mod tests {
     fn a_secret_says_whose_addresses_it_hands_out() {
         let machine = Machine::new("n", "w", "m-1");
         let expected = HandOut {
-            name: "w-networkdata-abcdefghijklmnop".to_owned(),
-            uid: "s-1".to_owned(),
-            version: Some("7".to_owned()),
+            metadata: written().metadata,
             is_immutable: false,
             updated: None,
             document: DOCUMENT.as_bytes().to_vec(),
-            is_deleted: false,
             vm: "v-1".to_owned(),
             machine: machine.clone(),
             interfaces: vec![handed()],
@@ -479,9 +473,13 @@ mod tests {
         let now: Timestamp = "2026-08-14T10:00:00Z".parse().unwrap();
         let document = DOCUMENT.replace("\"netmask\"", "\"routes\": [], \"netmask\"");
         let updated = hand_out.updated(&vm(), &document, now).unwrap();
-        assert_eq!(updated.metadata.resource_version.as_deref(), Some("7"));
+        let mut metadata = written().metadata;
+        let time = "2026-08-14T10:00:00Z".to_owned();
+        metadata.annotations.get_or_insert_default().insert("ipam.glowplug.dev/updated".to_owned(), time);
+        assert_eq!(updated.metadata, metadata);
         let NetworkSecret::Ours(read) = NetworkSecret::read(Some(updated)) else { panic!() };
-        assert_eq!(*read, HandOut { updated: Some(now), document: document.into_bytes(), ..(*hand_out).clone() });
+        let expected = HandOut { metadata, updated: Some(now), document: document.into_bytes(), ..*hand_out.clone() };
+        assert_eq!(*read, expected);
         let other = hand_out.updated(&vm(), &DOCUMENT.replace("10.0.0.8", "10.0.0.9"), now);
         let problem = "Secret w-networkdata-abcdefghijklmnop: the new document has [10.0.0.9], expected [10.0.0.8]";
         assert_eq!(other, Err(problem.to_owned()));

@@ -10,7 +10,8 @@ use glowplug::host::claim::is_object_name;
 pub const NETWORK_DATA_LABEL: &str = "ipam.glowplug.dev/network-data";
 /// Value of [`NETWORK_DATA_LABEL`] when the template refers to a Secret.
 pub const ISSUED: &str = "issued";
-/// Value of [`NETWORK_DATA_LABEL`] with which the leader, or a user, asks the webhook for a Secret of a new name.
+/// Begin of a value of [`NETWORK_DATA_LABEL`] with which the leader, or a user, asks the webhook for a Secret of a new name. What
+/// follows makes the value differ from an earlier one: the webhook is asked only about a change.
 pub const REQUESTED: &str = "requested";
 /// Annotation of the template with `namespace/name` of the VirtualMachine that the network data belongs to.
 pub const VM_ANNOTATION: &str = "ipam.glowplug.dev/virtual-machine";
@@ -34,8 +35,7 @@ pub fn new_name(vm: &str) -> Result<String, &'static str> {
     let mut bytes = [0; RANDOM];
     rustls::crypto::ring::default_provider().secure_random.fill(&mut bytes).map_err(|_| "no random numbers")?;
     let random: String = bytes.iter().map(|byte| char::from(ALPHABET[usize::from(byte % 32)])).collect();
-    let vm = vm.get(..MOST_OF_NAME).unwrap_or(vm).trim_end_matches(['-', '.']);
-    Ok(format!("{vm}{INFIX}{random}"))
+    Ok(format!("{}{INFIX}{random}", named_part(vm)))
 }
 
 /// Whether a name has the form of [`new_name`]. A user may write any text as the name of a Secret, and the name becomes a part
@@ -45,6 +45,17 @@ pub fn is_issued(name: &str) -> bool {
     let random = name.rsplit_once(INFIX).map(|(_, random)| random);
     let is_random = |text: &str| text.len() == RANDOM && text.bytes().all(|byte| ALPHABET.contains(&byte));
     is_object_name(name) && random.is_some_and(is_random)
+}
+
+/// Whether a name has the form of [`new_name`] for the VirtualMachine `vm`.
+#[must_use]
+pub fn is_issued_for(name: &str, vm: &str) -> bool {
+    is_issued(name) && name.rsplit_once(INFIX).is_some_and(|(of, _)| of == named_part(vm))
+}
+
+/// The part of the name of a VirtualMachine that is in the name of its Secret.
+fn named_part(vm: &str) -> &str {
+    vm.get(..MOST_OF_NAME).unwrap_or(vm).trim_end_matches(['-', '.'])
 }
 
 /// The name that version 0.2.0 gave to the Secret of a VirtualMachine.
@@ -76,7 +87,7 @@ mod tests {
     fn the_name_of_any_machine_becomes_the_name_of_an_object() {
         for vm in ["w", &"w".repeat(253), &format!("{}.{}", "w".repeat(199), "x".repeat(53))] {
             let name = new_name(vm).unwrap();
-            assert!(is_object_name(&name) && is_issued(&name), "{name}");
+            assert!(is_object_name(&name) && is_issued_for(&name, vm) && !is_issued_for(&name, "x"), "{name}");
         }
     }
 

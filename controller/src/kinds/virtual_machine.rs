@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
-use crate::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, VM_ANNOTATION, is_of_controller};
+use crate::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION, is_of_controller};
 
 /// Label of a VirtualMachine with the name of its KubevirtMachine. capk sets the label.
 pub const MACHINE_NAME_LABEL: &str = "capk.cluster.x-k8s.io/kubevirt-machine-name";
@@ -343,6 +343,12 @@ impl Mark {
     #[must_use]
     pub fn is_absent(&self) -> bool {
         self.label.is_none() && self.vm.is_none()
+    }
+
+    /// Whether the label asks for a Secret of a new name.
+    #[must_use]
+    pub fn is_request(&self) -> bool {
+        self.label.as_deref().is_some_and(|label| label.starts_with(REQUESTED))
     }
 
     /// Whether the marks are those of network data of this VirtualMachine.

@@ -59,6 +59,8 @@ impl View {
             }
             (_, Response::Granted(allocations)) => self.granted = Some(allocations),
             (_, Response::Refused(problem)) => self.problem = Some(problem),
+            // The machine may claim again.
+            (Step::Release(..), Response::Done) => self.problem = None,
             (Step::Prove(holder), Response::Checked(check)) => drop(self.checked.insert(holder, check)),
             (_, Response::Done | Response::Address(_) | Response::Checked(_)) => {}
         }

@@ -233,6 +233,17 @@ impl Work<'_> {
                 }
                 registry.set_secrets(*machine, kept).await?;
             }
+            Step::Release(machine, secrets) => {
+                for name in &secrets {
+                    self.delete_secret(view, name).await?;
+                }
+                self.read(Kind::Instance, key).await?;
+                let reads = self.index().instance(key).and_then(|instance| instance.secret.clone());
+                if reads.is_none_or(|secret| !secrets.contains(&secret)) {
+                    let (uid, addresses) = (machine.uid.clone(), list(registry.release(*machine).await?));
+                    tracing::info!(machine = %key, uid, addresses, "released the addresses of another network");
+                }
+            }
             Step::Adopt(records, secret) => return self.adopt(key, records, secret).await,
             Step::Keep(claimant, addresses) => {
                 let uid = claimant.machine.uid.clone();
@@ -316,7 +327,7 @@ impl Work<'_> {
 
     /// Writes another document into the Secret of a machine. Its addresses stay.
     async fn update_secret(&self, view: &View, hand_out: HandOut, document: &str) -> Result<Response, Error> {
-        let (key, name) = (&view.key, hand_out.name.clone());
+        let (key, name) = (&view.key, hand_out.name().to_owned());
         let vm = view.vm.as_ref().ok_or(Error::Behind)?;
         let secret = match hand_out.updated(vm, document, Timestamp::now()) {
             Ok(secret) => secret,

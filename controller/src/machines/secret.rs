@@ -38,7 +38,7 @@ impl Work<'_> {
     pub(super) async fn delete_secret(&self, view: &View, secret: &str) -> Result<(), Error> {
         let vm = &view.key;
         let NetworkSecret::Ours(hand_out) = view.check(self.secret(vm, secret).await?) else { return Ok(()) };
-        let same = Preconditions { uid: Some(hand_out.uid), resource_version: None };
+        let same = Preconditions { uid: hand_out.metadata.uid, resource_version: None };
         let params = DeleteParams::default().preconditions(same);
         if stored(ask(self.secrets(vm).delete(secret, &params)).await)?.is_some() {
             tracing::info!(machine = %vm, secret, "deleted a Secret of a machine");

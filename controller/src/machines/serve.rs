@@ -1,6 +1,6 @@
 //! Decides how a machine gets its network data: a reference, addresses, then the Secret. Pure, as [`super::decision`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use glowplug::diagnostic::Diagnostic;
 use glowplug::host::allocator::ClaimError;
@@ -71,6 +71,9 @@ impl View {
                 Some(_) => return self.hold_back(Step::Wait),
             }
         }
+        if is_selected && vm.mark.is_request() {
+            return self.request_reference(vm);
+        }
         match self.secrets.get(name) {
             None => Step::ReadSecret(name.to_owned()),
             // A user has copied the reference of another machine, or has changed the Secret.
@@ -107,9 +110,11 @@ impl View {
     /// Asks for a reference to a Secret of a new name. KubeVirt and the user's tools own the volumes and interfaces of a
     /// VirtualMachine, so the webhook adds the reference, and the leader adds it only if no webhook answers.
     fn request_reference(&self, vm: &VirtualMachine) -> Step {
-        let notice = self.instance.as_ref().map(|_| Notice::of_early_guest());
+        let early = self.instance.as_ref().filter(|instance| instance.secret.is_none());
+        let notice = early.map(|_| Notice::of_early_guest());
         if !self.has_done(Once::RequestReference) {
-            let [(_, label), (_, owner)] = reference::marks(&self.key, REQUESTED);
+            let version = vm.metadata.resource_version.as_deref().unwrap_or_default();
+            let [(_, label), (_, owner)] = reference::marks(&self.key, &format!("{REQUESTED}-{version}"));
             let marks = json!({"labels": {(NETWORK_DATA_LABEL): label}, "annotations": {(VM_ANNOTATION): owner}});
             let ObjectMeta { uid, resource_version, .. } = &vm.metadata;
             let patch = json!({
@@ -238,12 +243,33 @@ impl View {
             }
             // The machine keeps its place in the queue. A change of the pool causes another pass.
             (None, Some(problem)) if problem.is_of_pool() => self.report("NetworkDataMissing", problem.to_string()),
+            (None, Some(Problem::Refused(error @ ClaimError::OtherPool { .. }))) => {
+                self.move_to_other_pool(&claimant.machine, name).unwrap_or_else(|| self.refuse(error.to_string()))
+            }
             (None, Some(Problem::Refused(error))) if error.is_about_address() => {
                 self.report("IPAddressUnavailable", error.to_string())
             }
             (None, Some(Problem::Refused(error))) => self.refuse(error.to_string()),
             (None, Some(Problem::Mismatch(message))) => self.refuse(message.clone()),
         }
+    }
+
+    /// Releases the addresses of the machine that its Secret `name` will not have: an interface is on another network now. `None`: a
+    /// guest may read them from an earlier Secret.
+    fn move_to_other_pool(&self, holder: &Machine, name: &str) -> Option<Step> {
+        let held = self.ledger.held.iter().filter(|held| held.claimant.machine == *holder);
+        let secrets: BTreeSet<String> = held.flat_map(|held| held.secrets.iter().cloned()).collect();
+        let reads_other = self
+            .instance
+            .as_ref()
+            .is_some_and(|instance| instance.secret.as_deref() != Some(name) || instance.has_started);
+        if secrets.is_empty() || secrets.contains(name) || reads_other || self.has_done(Once::Release) {
+            return None;
+        }
+        Some(match self.has_done(Once::ReadInstance) {
+            true => Step::Release(Box::new(holder.clone()), secrets),
+            false => Step::ReadInstance,
+        })
     }
 
     /// Returns the claim of a machine. `Err`: why the addresses that the VirtualMachine requests are invalid.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use glowplug::formats::read_network;
+use glowplug::formats::have_same_network;
 use glowplug::host::claim::{Allocation, Claimant, Conflict, Record};
 use glowplug::host::pool::Pool;
 use glowplug::host::records::{Report, annotation_patch, status_patch};
@@ -15,7 +15,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
-use crate::kinds::kubevirt_machine::{HandOut, Handed, NetworkSecret, STATUS_MAP, created, uid};
+use crate::kinds::kubevirt_machine::{HandOut, Handed, NetworkSecret, STATUS_MAP, created, is_deleted, uid};
 use crate::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{NetworkData, VirtualMachine};
@@ -37,9 +37,9 @@ impl View {
 
     /// Records the Secret in the leases of its machine. `None`: they have its name.
     pub(super) fn record_secret(&self, hand_out: &HandOut) -> Option<Step> {
-        let (mut secrets, mut is_missing) = (BTreeSet::from([hand_out.name.clone()]), false);
+        let (mut secrets, mut is_missing) = (BTreeSet::from([hand_out.name().to_owned()]), false);
         for held in self.ledger.held.iter().filter(|held| held.claimant.machine == hand_out.machine) {
-            is_missing |= !held.secrets.contains(&hand_out.name);
+            is_missing |= !held.secrets.contains(hand_out.name());
             secrets.extend(held.secrets.iter().cloned());
         }
         is_missing.then(|| Step::RecordSecrets(Box::new(hand_out.machine.clone()), secrets))
@@ -51,11 +51,11 @@ impl View {
     fn drop_secrets(&self, hand_out: &HandOut) -> Option<Step> {
         let held = self.ledger.held.iter().filter(|held| held.claimant.machine == hand_out.machine);
         let all: BTreeSet<String> = held.flat_map(|held| held.secrets.iter().cloned()).collect();
-        let (kept, earlier): (BTreeSet<_>, BTreeSet<_>) = all.into_iter().partition(|name| *name == hand_out.name);
+        let (kept, earlier): (BTreeSet<_>, BTreeSet<_>) = all.into_iter().partition(|name| *name == hand_out.name());
         if earlier.is_empty() || self.has_done(Once::DropSecrets) {
             return None;
         }
-        let is_read = self.instance.as_ref()?.secret.as_ref() == Some(&hand_out.name);
+        let is_read = self.instance.as_ref()?.secret.as_deref() == Some(hand_out.name());
         match is_read {
             true if self.has_done(Once::ReadInstance) => {
                 Some(Step::DropSecrets(Box::new(hand_out.machine.clone()), earlier, kept))
@@ -69,8 +69,9 @@ impl View {
     /// from both documents, or no document can be made now.
     fn update(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<Step> {
         let document = self.current_document(vm, hand_out)?.ok()?;
-        let is_current = read_network(document.as_bytes()).meaning == read_network(&hand_out.document).meaning;
-        let can_update = !hand_out.is_immutable && !hand_out.is_deleted && !self.has_done(Once::UpdateSecret);
+        let is_current = have_same_network(document.as_bytes(), &hand_out.document);
+        let can_update =
+            !hand_out.is_immutable && !is_deleted(&hand_out.metadata) && !self.has_done(Once::UpdateSecret);
         let current = || HandOut { interfaces: self.with_prefixes(hand_out), ..hand_out.clone() };
         (!is_current && can_update).then(|| Step::UpdateSecret(Box::new(current()), document))
     }
@@ -128,21 +129,22 @@ impl View {
 
     /// Why the guest has not read the current network data of its machine. `None`: it has, or it has not started yet.
     fn outdated(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<String> {
-        let name = &hand_out.name;
+        let name = hand_out.name();
         let document = match self.current_document(vm, hand_out)? {
             Ok(document) => document,
             Err(problem) => return Some(format!("Secret {name:?} keeps its network data: {problem}")),
         };
-        if hand_out.is_immutable
-            && read_network(document.as_bytes()).meaning != read_network(&hand_out.document).meaning
-        {
+        if hand_out.is_immutable && !have_same_network(document.as_bytes(), &hand_out.document) {
             return Some(format!(
                 "Secret {name:?} is of version 0.2.0 and keeps its network data: set the label {NETWORK_DATA_LABEL}={REQUESTED} \
                  in spec.template, then restart the machine"
             ));
         }
         let instance = self.instance.as_ref().filter(|instance| instance.has_started)?;
-        let is_older = |updated: Timestamp| created(&instance.metadata).is_some_and(|created| created < updated);
+        // The API server stores whole seconds.
+        let is_older = |updated: Timestamp| {
+            created(&instance.metadata).is_some_and(|created| created.as_second() < updated.as_second())
+        };
         let is_outdated = match &instance.secret {
             Some(read) => read != name || hand_out.updated.is_some_and(is_older),
             None => true,
@@ -168,7 +170,7 @@ impl View {
                 attachments: Vec::new(),
                 network: Some(handed.network.clone()),
                 addresses,
-                source: format!("Secret {}/{}", self.key.namespace, hand_out.name),
+                source: format!("Secret {}/{}", self.key.namespace, hand_out.name()),
             })
         });
         let records: Vec<Record> = records.collect();
@@ -176,7 +178,7 @@ impl View {
             _ if records.is_empty() => None,
             Some(Problem::Mismatch(message)) => Some(self.report("IPAddressConflict", message.clone())),
             _ if self.has_done(Once::Adopt) => Some(Step::Wait),
-            _ => Some(Step::Adopt(records, hand_out.name.clone())),
+            _ => Some(Step::Adopt(records, hand_out.name().to_owned())),
         }
     }
 
@@ -190,7 +192,7 @@ impl View {
             let is_double = |held: &&Held| {
                 let of_family = |address: &IpAddr| Family::of(*address) == Family::of(held.address);
                 let is_other = !addresses.contains(&held.address) && addresses.iter().any(of_family);
-                held.claimant == claimant && is_other && held.secrets.iter().all(|name| *name == hand_out.name)
+                held.claimant == claimant && is_other && held.secrets.iter().all(|name| *name == hand_out.name())
             };
             let is_double = self.ledger.held.iter().any(|held| is_double(&held)) && !self.has_done(Once::Keep);
             is_double.then(|| Step::Keep(Box::new(claimant), addresses))

@@ -61,6 +61,8 @@ pub(super) enum Step {
     RecordSecrets(Box<Machine>, BTreeSet<String>),
     /// Deletes the first Secrets of a machine, which no guest reads any more, and records the other ones.
     DropSecrets(Box<Machine>, BTreeSet<String>, BTreeSet<String>),
+    /// Deletes these Secrets of a machine, then releases its addresses if no guest reads one of the Secrets.
+    Release(Box<Machine>, BTreeSet<String>),
     /// Records that a machine holds the addresses in its Secret of this name.
     Adopt(Vec<Record>, String),
     /// Keeps these addresses of the claimant and releases its other addresses, which the claimant never received.
@@ -99,6 +101,7 @@ pub(super) enum Once {
     PatchVm,
     UpdateSecret,
     DropSecrets,
+    Release,
     Adopt,
     Keep,
     RemoveRecords,
@@ -144,6 +147,7 @@ impl Step {
             Self::PatchVm(..) => Some(Once::PatchVm),
             Self::UpdateSecret(..) => Some(Once::UpdateSecret),
             Self::DropSecrets(..) => Some(Once::DropSecrets),
+            Self::Release(..) => Some(Once::Release),
             Self::Adopt(..) => Some(Once::Adopt),
             Self::Keep(..) => Some(Once::Keep),
             Self::RemoveRecords(_) => Some(Once::RemoveRecords),
@@ -159,8 +163,11 @@ impl Step {
 
     /// Whether the request may change the state of the registry.
     pub(super) fn changes_registry(&self) -> bool {
-        use Step::{AddConflicts, Adopt, Claim, DropSecrets, Hold, Keep, Prove, RecordSecrets, Reserve, Withdraw};
+        use Step::{
+            AddConflicts, Adopt, Claim, DropSecrets, Hold, Keep, Prove, RecordSecrets, Release, Reserve, Withdraw,
+        };
         let is_record = matches!(self, Adopt(..) | Hold(..) | Keep(..) | AddConflicts(..) | Reserve(_));
-        is_record || matches!(self, Claim(..) | Prove(..) | Withdraw(_) | RecordSecrets(..) | DropSecrets(..))
+        is_record
+            || matches!(self, Claim(..) | Prove(..) | Withdraw(_) | RecordSecrets(..) | DropSecrets(..) | Release(..))
     }
 }

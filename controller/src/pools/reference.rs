@@ -23,7 +23,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use glowplug::host::nodepool::acpi_index;
-use glowplug::host::records::ANNOTATION_PREFIX;
+use glowplug::host::records::{ANNOTATION_PREFIX, NETWORK_PREFIX};
 use glowplug::network::InterfaceName;
 use pnet_base::MacAddr;
 use serde_json::{Value, json};
@@ -31,7 +31,9 @@ use serde_json::{Value, json};
 use crate::cluster::edit::{Edit, pointer};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
-use crate::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, REPLACED_ANNOTATION, REQUESTED, VM_ANNOTATION};
+use crate::kinds::network_data::{
+    ISSUED, NETWORK_DATA_LABEL, REPLACED_ANNOTATION, VM_ANNOTATION, is_issued, is_issued_for,
+};
 use crate::kinds::virtual_machine::{
     CloudInit, CloudInitKind, Mark, NetworkData, VirtualMachine, by_name, items, requires_mac_addresses,
 };
@@ -90,7 +92,7 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
     let selected = selection.of(&machine);
     // A new machine holds nothing yet.
     for annotation in object.metadata.annotations.iter().flatten().map(|(name, _)| name) {
-        if annotation.starts_with(ANNOTATION_PREFIX) {
+        if [ANNOTATION_PREFIX, NETWORK_PREFIX].iter().any(|prefix| annotation.starts_with(prefix)) {
             edit.remove(&["metadata", "annotations", annotation]);
         }
     }
@@ -167,7 +169,7 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
         // Several pools select the machine, or a pool with errors does.
         Err(_) => (true, Vec::new()),
     };
-    let is_requested = !selected.is_empty() && machine.mark.label.as_deref() == Some(REQUESTED);
+    let is_requested = !selected.is_empty() && machine.mark.is_request();
     let own = before.secret().map(|own| match is_requested || has_changed(&before, &machine, selection) {
         true => name,
         false => own,
@@ -214,6 +216,15 @@ pub fn check_instance(instance: &Object, namespace: &str) -> Vec<String> {
     }
     let vm = Key { namespace: namespace.to_owned(), name: instance.metadata.name.clone().unwrap_or_default() };
     let volume = CloudInit::of(&instance.data["spec"]);
+    if let Some(NetworkData::Secret(name)) = volume.as_ref().map(|volume| &volume.network_data)
+        && is_issued(name)
+        && !is_issued_for(name, &vm.name)
+    {
+        return vec![format!(
+            "spec.volumes: network data in Secret {name:?} of another machine, expected that of VirtualMachine {vm}: remove \
+             networkDataSecretRef from spec.template of the VirtualMachine"
+        )];
+    }
     if mark.vm.as_deref() != Some(vm.to_string().as_str()) {
         let found = mark.vm.as_deref().unwrap_or_default();
         let reference = match volume.map(|volume| volume.network_data) {
@@ -546,8 +557,10 @@ mod tests {
     #[test]
     fn a_new_machine_has_no_records_of_addresses() {
         let mut copy = object(&json!({}));
-        copy["metadata"]["annotations"] =
-            json!({"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "10.0.0.8/16", "a": "b"});
+        copy["metadata"]["annotations"] = json!({
+            "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "10.0.0.8/16", "a": "b",
+            "ipam.glowplug.dev/network-eno101": "infra/vlan10",
+        });
         for pools in [&[pool("p", &json!({}))][..], &[]] {
             assert_eq!(stored(&copy, pools, false).0["metadata"]["annotations"], json!({"a": "b"}));
         }
@@ -784,8 +797,10 @@ mod tests {
             json!({"name": "cloudinitvolume", "cloudInitNoCloud": source});
         assert_eq!(secret(&no_cloud), NAME);
         let mut requested = old.clone();
-        requested["spec"]["template"]["metadata"]["labels"][NETWORK_DATA_LABEL] = json!(REQUESTED);
-        assert_eq!(secret(&requested), NAME);
+        for label in ["requested", "requested-5"] {
+            requested["spec"]["template"]["metadata"]["labels"][NETWORK_DATA_LABEL] = json!(label);
+            assert_eq!(secret(&requested), NAME);
+        }
         // No change: the address is missing, has another notation, or something else changes.
         for mac in ["", "02-00-00-00-00-01"] {
             assert_eq!(secret(&with_mac(mac)), EARLIER, "{mac:?}");
@@ -799,7 +814,7 @@ mod tests {
     fn the_label_asks_for_a_reference() {
         let (old, pools) = (object(&json!({})), [pool("p", &json!({}))]);
         let mut new = old.clone();
-        let marks = json!({"labels": {(NETWORK_DATA_LABEL): REQUESTED}, "annotations": {(VM_ANNOTATION): "n/w-0"}});
+        let marks = json!({"labels": {(NETWORK_DATA_LABEL): "requested-5"}, "annotations": {(VM_ANNOTATION): "n/w-0"}});
         new["spec"]["template"]["metadata"] = marks;
         let expected = (Some(NAME.to_owned()), Some(101), mark("issued"));
         assert_eq!(facts_of(&changed(&old, &new, &pools).0), expected);
@@ -855,6 +870,9 @@ mod tests {
              the label {NETWORK_DATA_LABEL}, and the reference to {EARLIER:?} from spec.template of the VirtualMachine"
         );
         assert_eq!(check_instance(&copy, "n"), [expected]);
+        let other = "spec.volumes: network data in Secret \"w-1-networkdata-cccccccccccccccc\" of another machine, expected that of \
+                     VirtualMachine n/w-0: remove networkDataSecretRef from spec.template of the VirtualMachine";
+        assert_eq!(check_instance(&instance_of(&served("w-1-networkdata-cccccccccccccccc", "n/w-0")), "n"), [other]);
         let restored = check_instance(&instance_of(&served(EARLIER, "n/w-0")), "m");
         assert!(restored[0].contains("\"n/w-0\", expected \"m/w-0\""), "{restored:?}");
     }

@@ -12,8 +12,8 @@ use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::formats::value::{Object, Value};
 use crate::formats::{Meaning, read_network};
 use crate::network::{
-    BondOptions, DefaultRoutes, Dns, InterfaceName, Ipv6Dynamic, Link, LinkIndex, LinkKind, Located, NetworkConfig,
-    Nic, Route,
+    BondOptions, DefaultRoutes, Dns, DomainName, InterfaceName, Ipv6Dynamic, Link, LinkIndex, LinkKind, Located,
+    NetworkConfig, Nic, Route,
 };
 
 /// Names of the kernel's bond options in netplan. netplan has no other options.
@@ -262,6 +262,29 @@ fn place_dns(dns: &Dns, links: &mut [Link], diagnostics: &mut Diagnostics) {
 fn add<T: Clone + PartialEq>(own: &mut Vec<Located<T>>, machines: &[Located<T>]) {
     own.retain(|value| !machines.iter().any(|other| other.value == value.value));
     own.splice(0..0, machines.iter().cloned());
+}
+
+/// Whether a guest gets the same network from two documents. The place of a value in its document does not count, and neither does
+/// the name of a NIC that is known by its MAC address: version 0.2.0 wrote no such names.
+#[doc(hidden)]
+#[must_use]
+pub fn have_same_network(one: &[u8], other: &[u8]) -> bool {
+    match (read_network(one).meaning, read_network(other).meaning) {
+        (Meaning::Network(one), Meaning::Network(other)) => unnamed(&one) == unnamed(&other),
+        _ => one == other,
+    }
+}
+
+/// The network without its paths and without the names of NICs that are known by their MAC addresses.
+fn unnamed(network: &NetworkConfig) -> (Vec<Link>, Vec<IpAddr>, Vec<DomainName>) {
+    let mut links = bare(network).links().to_vec();
+    for link in &mut links {
+        if let LinkKind::Nic(Nic::MacAddress { name, .. }) = &mut link.kind {
+            *name = None;
+        }
+    }
+    let nameservers = network.dns.nameservers.iter().map(|server| server.value).collect();
+    (links, nameservers, network.dns.search.iter().map(|domain| domain.value.clone()).collect())
 }
 
 /// The network without its paths, which differ in each document.

@@ -18,6 +18,7 @@ use crate::cluster::key::PoolId;
 use crate::kinds::cluster_api::{IpAddress, Version};
 use crate::kinds::ipam_claim::IpamClaim;
 use crate::kinds::kubevirt_machine::{HandOut, Handed, Instance, KubevirtMachine, NetworkSecret};
+use crate::kinds::network_data::NETWORK_DATA_LABEL;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{VirtualMachine, addresses_in};
 use crate::machines::kind::Kinds;
@@ -25,7 +26,7 @@ use crate::machines::proof::Proof;
 use crate::machines::recorded::{Held, Recorded};
 use crate::machines::source::{MachineClaim, Source};
 use crate::machines::step::{Hold, Notice, Once, Step};
-use crate::machines::view::{Check, PoolSettings, View};
+use crate::machines::view::{Check, PoolSettings, Response, View};
 use crate::passes::Problem;
 use crate::pools::selection::Selected;
 
@@ -195,17 +196,31 @@ fn hand_out(machine: &str, vm: &str) -> HandOut {
         addresses: vec!["10.0.0.8/16".parse().unwrap()],
     };
     HandOut {
-        name: NAME.to_owned(),
-        uid: "s-1".to_owned(),
-        version: Some("7".to_owned()),
+        metadata: ObjectMeta {
+            namespace: Some("n".to_owned()),
+            name: Some(NAME.to_owned()),
+            uid: Some("s-1".to_owned()),
+            resource_version: Some("7".to_owned()),
+            ..ObjectMeta::default()
+        },
         is_immutable: false,
         updated: None,
         document: document(&view()).into_bytes(),
-        is_deleted: false,
         vm: vm.to_owned(),
         machine: holder(machine),
         interfaces: vec![handed],
     }
+}
+
+/// Returns the Secret of the machine with another name.
+fn named(name: &str) -> HandOut {
+    let hand_out = hand_out("m-1", "v-1");
+    HandOut { metadata: ObjectMeta { name: Some(name.to_owned()), ..hand_out.metadata }, ..hand_out }
+}
+
+fn deleting(metadata: ObjectMeta) -> ObjectMeta {
+    let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH);
+    ObjectMeta { deletion_timestamp: Some(time), ..metadata }
 }
 
 /// Returns the network data of the machine of a view, which has 10.0.0.8.
@@ -216,14 +231,18 @@ fn document(view: &View) -> String {
 
 /// The Secrets of a machine that a pass has read.
 fn secrets<const N: usize>(all: [HandOut; N]) -> BTreeMap<String, NetworkSecret> {
-    all.map(|hand_out| (hand_out.name.clone(), NetworkSecret::Ours(Box::new(hand_out)))).into()
+    all.map(|hand_out| (hand_out.name().to_owned(), NetworkSecret::Ours(Box::new(hand_out)))).into()
 }
 
 /// What a pass reads after it has stored a Secret.
 fn stored(secret: Secret) -> NetworkSecret {
     let metadata =
         ObjectMeta { uid: Some("s-1".to_owned()), resource_version: Some("7".to_owned()), ..secret.metadata.clone() };
-    NetworkSecret::read(Some(Secret { metadata, ..secret }))
+    let NetworkSecret::Ours(read) = NetworkSecret::read(Some(Secret { metadata, ..secret })) else { panic!() };
+    assert_eq!(read.metadata.owner_references.as_ref().map(|owners| owners[0].uid.as_str()), Some("v-1"));
+    let ObjectMeta { namespace, name, uid, resource_version, .. } = read.metadata.clone();
+    let metadata = ObjectMeta { namespace, name, uid, resource_version, ..ObjectMeta::default() };
+    NetworkSecret::Ours(Box::new(HandOut { metadata, ..*read }))
 }
 
 /// Creates a view of a machine with its Secret and its lease.
@@ -390,7 +409,7 @@ fn the_secret_gets_the_name_to_which_the_virtual_machine_refers_and_its_leases_h
             panic!()
         };
         assert_eq!(secret.metadata.name.as_deref(), Some(name));
-        let expected = HandOut { name: name.to_owned(), ..hand_out("m-1", "v-1") };
+        let expected = named(name);
         assert_eq!(stored(*secret), NetworkSecret::Ours(Box::new(expected)));
     }
 }
@@ -516,7 +535,7 @@ fn without_reference() -> View {
 /// The step that asks the webhook for a reference.
 fn request(notice: Option<Notice>) -> Step {
     let metadata = json!({"uid": "v-1", "resourceVersion": "5"});
-    let patch = json!({"metadata": metadata, "spec": {"template": {"metadata": marks("requested")}}});
+    let patch = json!({"metadata": metadata, "spec": {"template": {"metadata": marks("requested-5")}}});
     Step::RequestReference(patch, notice)
 }
 
@@ -597,13 +616,50 @@ fn a_reference_that_is_copied_from_another_machine_is_replaced_after_the_address
     assert_eq!(decide(&view), Step::Reserve(vec![(address, Some("infra/vlan10".to_owned()), conflict)]));
     view.done.insert(Once::Reserve);
     assert_eq!(decide(&view), request(None));
-    view.instance = Some(instance(&running()));
+    view.instance = Some(reading(None, &running()));
     assert_eq!(decide(&view), request(Some(early_guest())));
 }
 
 #[test]
+fn a_user_may_ask_for_a_secret_of_a_new_name() {
+    let labels = json!({(NETWORK_DATA_LABEL): "requested"});
+    let asks = vm(&json!({"spec": {"template": {"metadata": {"labels": labels}}}}));
+    let mut view = View { vm: Some(asks), instance: Some(reading(Some(NAME), &running())), ..settled() };
+    assert_eq!(decide(&view), request(None));
+    view.selected = Ok(Vec::new());
+    assert_ne!(decide(&view), request(None), "no pool selects it");
+}
+
+#[test]
+fn a_machine_on_another_network_gives_its_address_up_when_no_guest_can_read_it() {
+    let interface = "eno101".parse().unwrap();
+    let other = ClaimError::OtherPool { interface, held: "10.0.0.8".parse().unwrap(), pool: "n/q".to_owned() };
+    let text = other.to_string();
+    let mut view = View { problem: Some(Problem::Refused(other)), ..view() };
+    view.ledger.held = vec![Held { secrets: names([EARLIER]), ..held("m-1", "10.0.0.8") }];
+    view.ledger.known = [holder("m-1")].into();
+    assert_eq!(decide(&view), Step::ReadInstance);
+    view.done.insert(Once::ReadInstance);
+    let release = Step::Release(Box::new(holder("m-1")), names([EARLIER]));
+    assert_eq!(decide(&view), release);
+    let waits = View { instance: Some(reading(Some(NAME), &json!({}))), ..view.clone() };
+    assert_eq!(decide(&waits), release, "its pod waits for the new Secret");
+    for instance in [reading(Some(EARLIER), &running()), reading(None, &running()), reading(Some(NAME), &running())] {
+        let runs = View {
+            instance: Some(instance),
+            secrets: [(EARLIER.to_owned(), NetworkSecret::Absent)].into_iter().chain(view.secrets.clone()).collect(),
+            ..view.clone()
+        };
+        assert_eq!(decide(&runs), report("NetworkDataMissing", &text));
+    }
+    view.note(release, Response::Done);
+    view.ledger.held.clear();
+    assert!(matches!(decide(&view), Step::Claim(_)));
+}
+
+#[test]
 fn a_secret_of_version_0_2_0_stays() {
-    let of_0_2_0 = HandOut { name: OF_0_2_0.to_owned(), is_immutable: true, ..hand_out("m-1", "v-1") };
+    let of_0_2_0 = HandOut { is_immutable: true, ..named(OF_0_2_0) };
     let refers = vm(&referring(Some(OF_0_2_0)));
     let mut view = View { vm: Some(refers), secrets: secrets([of_0_2_0]), ..settled() };
     view.ledger.held[0].secrets = names([OF_0_2_0]);
@@ -704,7 +760,7 @@ fn the_secret_that_a_guest_reads_is_adopted_when_its_leases_are_lost_also_withou
         let instance = Some(reading(Some(EARLIER), &running()));
         let mut view = View { vm, instance, ..view() };
         assert_eq!(decide(&view), Step::ReadSecret(EARLIER.to_owned()));
-        view.secrets = secrets([HandOut { name: EARLIER.to_owned(), ..hand_out("m-1", "v-1") }]);
+        view.secrets = secrets([named(EARLIER)]);
         assert_eq!(decide(&view), Step::Adopt(vec![record(EARLIER)], EARLIER.to_owned()));
         view.ledger.is_of_another = true;
         assert_eq!(view.adopt_guest(), None, "another controller serves it");
@@ -720,7 +776,7 @@ fn a_guest_with_a_secret_that_cannot_be_adopted_does_not_stop_its_machine() {
         view.secrets.insert(EARLIER.to_owned(), secret);
         assert_eq!(decide(&view), claim("m-1", FIRST));
     }
-    let earlier = HandOut { name: EARLIER.to_owned(), ..hand_out("m-1", "v-1") };
+    let earlier = named(EARLIER);
     view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Ours(Box::new(earlier)));
     view.problem = Some(Problem::Mismatch("it is of another".to_owned()));
     assert_eq!(decide(&view), report("NetworkDataMissing", "it is of another"));
@@ -738,7 +794,7 @@ fn leases_get_the_name_of_the_secret_of_their_machine() {
     view.ledger.held[0].secrets = names([NAME]);
     view.instance = Some(reading(Some(EARLIER), &running()));
     assert_eq!(decide(&view), Step::ReadSecret(EARLIER.to_owned()));
-    let earlier = HandOut { name: EARLIER.to_owned(), ..hand_out("m-1", "v-1") };
+    let earlier = named(EARLIER);
     view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Ours(Box::new(earlier)));
     assert_eq!(decide(&view), both);
 }
@@ -826,7 +882,7 @@ fn a_document_with_the_same_meaning_is_not_written_again() {
 #[test]
 fn a_secret_that_cannot_be_updated_or_whose_addresses_would_change_stays() {
     let view = with_gateway(settled(), "10.0.0.2");
-    let deleted = HandOut { is_deleted: true, ..hand_out("m-1", "v-1") };
+    let deleted = HandOut { metadata: deleting(hand_out("m-1", "v-1").metadata), ..hand_out("m-1", "v-1") };
     assert_eq!(decide(&View { secrets: secrets([deleted]), ..view.clone() }), Step::Wait);
     // Other pools serve the machine now: the machine would get other addresses.
     let interface = Selected { interface: "eno102".parse().unwrap(), ..selected() };
@@ -841,7 +897,7 @@ fn a_secret_that_cannot_be_updated_or_whose_addresses_would_change_stays() {
 
 #[test]
 fn a_secret_of_version_0_2_0_with_another_meaning_is_reported_and_the_machine_does_not_wait() {
-    let of_0_2_0 = HandOut { name: OF_0_2_0.to_owned(), is_immutable: true, ..hand_out("m-1", "v-1") };
+    let of_0_2_0 = HandOut { is_immutable: true, ..named(OF_0_2_0) };
     let refers = vm(&referring(Some(OF_0_2_0)));
     let view = View { vm: Some(refers), secrets: secrets([of_0_2_0]), ..with_gateway(settled(), "10.0.0.2") };
     let mut view = view;
@@ -849,6 +905,18 @@ fn a_secret_of_version_0_2_0_with_another_meaning_is_reported_and_the_machine_do
     let note = "Secret \"w-networkdata\" is of version 0.2.0 and keeps its network data: set the label \
                 ipam.glowplug.dev/network-data=requested in spec.template, then restart the machine";
     outdated(view, note);
+}
+
+#[test]
+fn a_secret_of_version_0_2_0_without_names_of_nics_has_the_same_network() {
+    let text = document(&view());
+    let without = text.replace(",\"name\":\"eno101\"", "");
+    assert_ne!(without, text);
+    let of_0_2_0 = HandOut { is_immutable: true, document: without.into_bytes(), ..named(OF_0_2_0) };
+    let refers = vm(&referring(Some(OF_0_2_0)));
+    let mut view = View { vm: Some(refers), secrets: secrets([of_0_2_0]), ..settled() };
+    view.ledger.held[0].secrets = names([OF_0_2_0]);
+    assert_eq!(decide(&view), Step::Wait);
 }
 
 /// Asserts that a machine is reported as outdated with this note, once, and that it does not wait for network data.
