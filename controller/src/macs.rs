@@ -25,10 +25,11 @@ use kube::runtime::events::EventType;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client};
 use pnet_base::MacAddr;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
+use crate::cluster::edit::pointer;
 use crate::cluster::events::{Events, reference};
 use crate::cluster::key::Key;
 use crate::cluster::object::{Object, version_of};
@@ -36,7 +37,7 @@ use crate::cluster::request::{Error, Refusal, ask, stored};
 use crate::cluster::watch::{Change, Known, changes};
 use crate::kinds::mac_pool::{MACPool, mac_lease_name};
 use crate::kinds::pool::{LeaseSpec, StaticIPLease};
-use crate::kinds::virtual_machine::{instances, virtual_machines};
+use crate::kinds::virtual_machine::{ASSIGNED_ANNOTATION, awaits_mac_addresses, instances, virtual_machines};
 use crate::macs::index::{Action, Guest, Index, Plan, Vm, names};
 use crate::metrics::Metrics;
 use crate::pools::facts::Scope;
@@ -354,29 +355,49 @@ impl Macs {
     async fn apply(&self, action: Action) -> Result<Outcome, Error> {
         match action {
             Action::Record { address, version, lease } => self.write(address, version, &lease).await,
-            Action::Assign { key, patch, addresses } => {
-                let tested = patch[0]["value"].as_str().map(str::to_owned);
-                let Ok(patch) = serde_json::from_value(patch) else { return Ok(Outcome::Nothing) };
-                let patch = Patch::<()>::Json(patch);
-                let vms: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &virtual_machines());
-                match ask(vms.patch(&key.name, &PatchParams::default(), &patch)).await {
-                    Ok(object) => {
-                        let note = format!("Allocated {}", addresses.join(", "));
-                        self.publish(&key, EventType::Normal, "MACAddressAllocated", &note);
-                        Ok(Outcome::Vm(object))
-                    }
-                    Err(error) => match error.refusal() {
-                        Some(Refusal::Absent) => Ok(Outcome::Nothing),
-                        // The patch tests the version of the VirtualMachine.
-                        Some(Refusal::Other | Refusal::ForGood(_)) => match ask(vms.get_opt(&key.name)).await? {
-                            Some(object) if object.metadata.resource_version == tested => Err(error),
-                            object => Ok(object.map_or(Outcome::Nothing, Outcome::Vm)),
-                        },
-                        None => Err(error),
-                    },
+            Action::Assign { key, request, patch, addresses } => {
+                let outcome = self.assign(&key, request, patch).await?;
+                if let Outcome::Vm(vm) = &outcome
+                    && !awaits_mac_addresses(&vm.data["spec"]["template"])
+                {
+                    let note = format!("Allocated {}", addresses.join(", "));
+                    self.publish(&key, EventType::Normal, "MACAddressAllocated", &note);
                 }
+                Ok(outcome)
             }
             Action::Prove { address, version, lease } => self.prove(address, version, *lease).await,
+        }
+    }
+
+    /// Writes addresses into a VirtualMachine. The user's tools own its interfaces, so the webhook writes the addresses, and the
+    /// leader writes them only if no webhook answers. Both patches need the version of the VirtualMachine that is known.
+    async fn assign(&self, key: &Key, request: Value, mut patch: Value) -> Result<Outcome, Error> {
+        let tested = patch[0]["value"].as_str().map(str::to_owned);
+        let vm = match self.patch_vm(key, &Patch::Merge(request), tested).await? {
+            Outcome::Vm(vm) if awaits_mac_addresses(&vm.data["spec"]["template"]) => vm,
+            outcome => return Ok(outcome),
+        };
+        let version = vm.metadata.resource_version.clone();
+        patch[0]["value"] = json!(version);
+        let remove = json!({"op": "remove", "path": pointer(&["spec", "template", "metadata", "annotations", ASSIGNED_ANNOTATION])});
+        patch.as_array_mut().into_iter().for_each(|operations| operations.push(remove.clone()));
+        let Ok(patch) = serde_json::from_value(patch) else { return Ok(Outcome::Vm(vm)) };
+        self.patch_vm(key, &Patch::<Value>::Json(patch), version).await
+    }
+
+    /// Patches a VirtualMachine. The patch must fail if the VirtualMachine has another version than `tested`.
+    async fn patch_vm(&self, key: &Key, patch: &Patch<Value>, tested: Option<String>) -> Result<Outcome, Error> {
+        let vms: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &virtual_machines());
+        match ask(vms.patch(&key.name, &PatchParams::default(), patch)).await {
+            Ok(object) => Ok(Outcome::Vm(object)),
+            Err(error) => match error.refusal() {
+                Some(Refusal::Absent) => Ok(Outcome::Nothing),
+                Some(Refusal::Other | Refusal::ForGood(_)) => match ask(vms.get_opt(&key.name)).await? {
+                    Some(object) if object.metadata.resource_version == tested => Err(error),
+                    object => Ok(object.map_or(Outcome::Nothing, Outcome::Vm)),
+                },
+                None => Err(error),
+            },
         }
     }
 

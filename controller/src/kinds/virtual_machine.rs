@@ -39,6 +39,9 @@ pub const ADDRESSES_ANNOTATION: &str = "network.kubevirt.io/addresses";
 /// Label of the template of a VirtualMachine: the instance starts only when every interface has a MAC address. The webhook
 /// sets the label for the machines of a MACPool.
 pub const MAC_ADDRESSES_LABEL: &str = "ipam.glowplug.dev/mac-addresses";
+/// Annotation of the template of a VirtualMachine with MAC addresses by KubeVirt's names of the interfaces, as JSON. The leader asks
+/// with it, and the webhook writes the addresses into the interfaces and removes the annotation.
+pub const ASSIGNED_ANNOTATION: &str = "ipam.glowplug.dev/assigned-mac-addresses";
 /// Label of a namespace with VirtualMachines that a MACPool serves. The controller sets the label to `"true"`.
 pub const MAC_POOLS_LABEL: &str = "ipam.glowplug.dev/mac-pools";
 /// Key of the document in the Secret of a machine. KubeVirt reads this key.

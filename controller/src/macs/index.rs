@@ -30,7 +30,9 @@ use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
 use crate::kinds::mac_pool::{MAC_BITS, MAC_NETWORK, MacPool, MacPoolSpec, MacPoolStatus, parse_mac_lease_name};
 use crate::kinds::pool::{Holder, HolderKind, LeaseSpec};
-use crate::kinds::virtual_machine::{awaits_mac_addresses, by_name, interfaces, items, requires_mac_addresses};
+use crate::kinds::virtual_machine::{
+    ASSIGNED_ANNOTATION, awaits_mac_addresses, by_name, interfaces, items, requires_mac_addresses,
+};
 use crate::metrics::MacPoolCount;
 
 /// The MAC addresses of a VirtualMachine.
@@ -104,8 +106,9 @@ pub(super) struct Plan {
 pub(super) enum Action {
     /// Stores the lease of an address. `version`: the version of the released lease that is replaced.
     Record { address: MacAddr, version: Option<u64>, lease: Box<LeaseSpec> },
-    /// Applies this JSON patch, which writes addresses into a VirtualMachine. The texts are `address to interface`.
-    Assign { key: Key, patch: Value, addresses: Vec<String> },
+    /// Writes addresses into a VirtualMachine: applies this merge patch, which asks the webhook to write them, and then, if no
+    /// webhook answers, this JSON patch. The texts are `address to interface`.
+    Assign { key: Key, request: Value, patch: Value, addresses: Vec<String> },
     /// Reads the VirtualMachine of a lease and its instance, and releases the lease if no guest can use the address.
     Prove { address: MacAddr, version: u64, lease: Box<LeaseSpec> },
 }
@@ -362,6 +365,7 @@ impl Index {
             .collect();
         let missing = || vm.interfaces.iter().enumerate().filter(|(_, (_, address))| *address == Address::Missing);
         let (mut records, mut operations, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
+        let mut assigned = BTreeMap::new();
         for (index, (interface, _)) in missing() {
             let own = held.get(&(vm.uid(), interface.as_str())).into_iter().flatten();
             // A guest of this machine may still use an address that was removed from the VirtualMachine.
@@ -376,6 +380,7 @@ impl Index {
                 let path = format!("/spec/template/spec/domain/devices/interfaces/{index}/macAddress");
                 operations.push(json!({"op": "add", "path": path, "value": address.to_string()}));
                 addresses.push(format!("{address} to {interface}"));
+                assigned.insert(interface, address.to_string());
                 continue;
             }
             let Some((pool, address)) = free.take(&pools, key, interface) else {
@@ -397,7 +402,12 @@ impl Index {
         let version = vm.metadata.resource_version.as_deref();
         let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": version});
         let patch = [test].into_iter().chain(operations).collect();
-        Ok(vec![Action::Assign { key: key.clone(), patch, addresses }])
+        let annotations = json!({(ASSIGNED_ANNOTATION): json!(assigned).to_string()});
+        let request = json!({
+            "metadata": {"resourceVersion": version},
+            "spec": {"template": {"metadata": {"annotations": annotations}}},
+        });
+        Ok(vec![Action::Assign { key: key.clone(), request, patch, addresses }])
     }
 
     /// Checks of the leases whose VirtualMachine is not known.

@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use glowplug::host::nodepool::acpi_index;
 use glowplug::host::records::{ANNOTATION_PREFIX, NETWORK_PREFIX};
-use glowplug::network::InterfaceName;
+use glowplug::network::{InterfaceName, parse_mac_address};
 use pnet_base::MacAddr;
 use serde_json::{Value, json};
 
@@ -35,7 +35,8 @@ use crate::kinds::network_data::{
     ISSUED, NETWORK_DATA_LABEL, REPLACED_ANNOTATION, VM_ANNOTATION, is_issued, is_issued_for,
 };
 use crate::kinds::virtual_machine::{
-    CloudInit, CloudInitKind, Mark, NetworkData, VirtualMachine, by_name, items, requires_mac_addresses,
+    ASSIGNED_ANNOTATION, CloudInit, CloudInitKind, Mark, NetworkData, VirtualMachine, by_name, items,
+    requires_mac_addresses,
 };
 use crate::pools::selection::{Selected, Selection};
 
@@ -162,6 +163,8 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
     if new.metadata.deletion_timestamp.is_some() || old_template == template {
         return Ok(Allowed::default());
     }
+    let (mut edit, mut warning) = (Edit::of(new)?, None);
+    assign_mac_addresses(&mut edit, template);
     let [before, machine] = [old, new].map(|object| VirtualMachine::read(object.clone()));
     let (is_selected, selected) = match selection.of(&machine) {
         _ if machine.awaits_migration => (false, Vec::new()),
@@ -174,13 +177,12 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
         true => name,
         false => own,
     });
-    let (mut edit, mut warning) = (Edit::of(new)?, None);
     let new_name = (!selected.is_empty()).then_some(name);
     let secret = match (machine.cloud_init.as_ref().map(|volume| &volume.network_data), machine.secret()) {
         // Only a name of the machine itself is believed.
         (_, Some(_)) => own.or(new_name),
         // The instance does not start without network data.
-        (None, _) if is_selected => return Ok(Allowed::default()),
+        (None, _) if is_selected => return Ok(Allowed::of(edit, None)),
         (None | Some(NetworkData::None), _) if !is_selected => None,
         // The leader asks for a reference with the label.
         (None | Some(NetworkData::None), _) => own.or(new_name.filter(|_| machine.mark.label.is_some())),
@@ -319,6 +321,24 @@ fn has_changed(before: &VirtualMachine, after: &VirtualMachine, selection: &Sele
     !before.is_empty()
         && !after.is_empty()
         && (kind_before != kind || before.len() != after.len() || !after.iter().all(is_same))
+}
+
+/// Writes the MAC addresses that the leader has assigned into the interfaces that have none.
+fn assign_mac_addresses(edit: &mut Edit, template: &Value) {
+    let annotation = ["spec", "template", "metadata", "annotations", ASSIGNED_ANNOTATION];
+    let assigned = template["metadata"]["annotations"][ASSIGNED_ANNOTATION].as_str();
+    let Some(assigned) = assigned.and_then(|text| serde_json::from_str::<BTreeMap<String, String>>(text).ok()) else {
+        return edit.remove(&annotation);
+    };
+    for (index, interface) in items(&template["spec"]["domain"]["devices"]["interfaces"]).enumerate() {
+        let is_missing = interface["macAddress"].as_str().is_none_or(str::is_empty);
+        let address = interface["name"].as_str().and_then(|name| assigned.get(name)).filter(|_| is_missing);
+        if let Some(address) = address.filter(|address| parse_mac_address(address).is_some()) {
+            let at = path(&["domain", "devices", "interfaces", &index.to_string(), "macAddress"]);
+            edit.set(&at, json!(address));
+        }
+    }
+    edit.remove(&annotation);
 }
 
 /// Puts the MAC addresses of a MACPool back into interfaces of the same name that have none.
@@ -735,6 +755,25 @@ mod tests {
         assert_eq!(mac(&changed(&old, &applied(&old), &pools).0), Value::Null);
         old["spec"]["template"]["metadata"]["labels"]["ipam.glowplug.dev/mac-addresses"] = json!("required");
         assert_eq!(mac(&changed(&old, &applied(&old), &pools).0), address);
+    }
+
+    #[test]
+    fn the_webhook_writes_the_mac_addresses_that_the_leader_assigns() {
+        let mut old = object(&json!({}));
+        old["spec"]["template"]["metadata"] = json!({"labels": {"ipam.glowplug.dev/mac-addresses": "required"}});
+        let asks = |assigned: &str| {
+            let mut new = old.clone();
+            new["spec"]["template"]["metadata"]["annotations"] = json!({(ASSIGNED_ANNOTATION): assigned});
+            changed(&old, &new, &[]).0
+        };
+        let mut expected = old.clone();
+        expected["spec"]["template"]["metadata"]["annotations"] = json!({});
+        for assigned in ["x", r#"{"iface1": "x"}"#, r#"{"iface2": "02:00:00:00:00:01"}"#, "{\"iface1\": 1}"] {
+            assert_eq!(asks(assigned), expected, "{assigned}");
+        }
+        expected["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"] =
+            json!("02:00:00:00:00:01");
+        assert_eq!(asks(r#"{"iface1": "02:00:00:00:00:01"}"#), expected);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::cluster::edit::Edit;
 use crate::cluster::object::Object;
 use crate::kinds::mac_pool::{MACPool, MacPool, MacPoolSpec};
-use crate::kinds::virtual_machine::{MAC_ADDRESSES_LABEL, interfaces, requires_mac_addresses};
+use crate::kinds::virtual_machine::{ASSIGNED_ANNOTATION, MAC_ADDRESSES_LABEL, interfaces, requires_mac_addresses};
 use crate::webhook::verdict::{Verdict, failure};
 
 /// Path of the webhook for VirtualMachines of MACPools.
@@ -50,6 +50,8 @@ pub fn require_addresses(machine: &Object, pools: &[MacPool]) -> Vec<Value> {
     let path = ["spec", "template", "metadata", "labels", MAC_ADDRESSES_LABEL];
     let Ok(mut edit) = Edit::of(machine) else { return Vec::new() };
     edit.set(&path, json!("required"));
+    // The manifest may be that of another machine.
+    edit.remove(&["spec", "template", "metadata", "annotations", ASSIGNED_ANNOTATION]);
     edit.operations()
 }
 

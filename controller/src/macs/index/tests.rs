@@ -97,7 +97,11 @@ fn an_interface_without_an_address_gets_a_lease_and_then_its_address() {
     second.data["spec"]["holder"]["interface"] = "c".into();
     index.apply_lease(&second);
     assert_eq!(actions(&index), ["assign 0a:00:00:00:00:00 to a, 0a:00:00:00:00:01 to c in n/w"]);
-    let [Action::Assign { patch, .. }] = &index.plan(NOW).actions[..] else { panic!("no patch") };
+    let [Action::Assign { request, patch, .. }] = &index.plan(NOW).actions[..] else { panic!("no patch") };
+    let assigned = r#"{"a":"0a:00:00:00:00:00","c":"0a:00:00:00:00:01"}"#;
+    let annotations = json!({"ipam.glowplug.dev/assigned-mac-addresses": assigned});
+    let template = json!({"metadata": {"annotations": annotations}});
+    assert_eq!(*request, json!({"metadata": {"resourceVersion": "5"}, "spec": {"template": template}}));
     let path = |index: usize| format!("/spec/template/spec/domain/devices/interfaces/{index}/macAddress");
     let expected = json!([
         {"op": "test", "path": "/metadata/resourceVersion", "value": "5"},
