@@ -122,6 +122,9 @@ pub struct Lease {
     /// Names of the Secrets from which guests of the holder may read the address. Empty: not known, or the guests
     /// read no Secret. A ledger in a file keeps no names.
     pub secrets: BTreeSet<String>,
+    /// When the guest of the holder migrated to another cluster, where it still has the address. `None`: it did not. A ledger in a
+    /// file does not keep this.
+    pub migrated: Option<Timestamp>,
 }
 
 /// A claimant with a record of an address that the claimant does not hold in the ledger.

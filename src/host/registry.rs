@@ -195,6 +195,16 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| allocator.set_secrets(machine, secrets, journal))
     }
 
+    /// Records that the guest of a machine migrated to another cluster, where it keeps the addresses of the machine. After their
+    /// release, no machine gets them for 30 days, also not a machine of the same name.
+    ///
+    /// # Errors
+    ///
+    /// The ledger failed, and the migration is not recorded.
+    pub fn note_migrated(&mut self, machine: &Machine, now: Timestamp) -> Result<(), LedgerError> {
+        self.write(|allocator, journal| allocator.note_migrated(machine, now, journal))
+    }
+
     /// Removes machines from the wait queue, for example machines that are being deleted. Their leases are kept.
     ///
     /// # Errors

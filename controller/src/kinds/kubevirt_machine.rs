@@ -58,6 +58,8 @@ pub(crate) struct Instance {
     pub(crate) has_started: bool,
     /// Name of the Secret from which the guest reads its network data, if the controller has given it this name.
     pub(crate) secret: Option<String>,
+    /// Whether the guest has migrated to another cluster or namespace, where it runs with the same addresses.
+    pub(crate) has_left: bool,
 }
 
 /// A Secret with the network data of a VirtualMachine.
@@ -229,8 +231,19 @@ impl Instance {
         let volume = CloudInit::of(&object.data["spec"]);
         let name = metadata.name.as_deref().unwrap_or_default();
         let secret = volume.and_then(|volume| volume.network_data.secret_of(name).map(str::to_owned));
-        Self { metadata, owner, reports, has_started, secret }
+        let has_left = has_left(&metadata, &object.data["status"]["migrationState"]);
+        Self { metadata, owner, reports, has_started, secret, has_left }
     }
+}
+
+/// Whether a migration has moved the guest of an instance to an instance of another cluster or namespace. KubeVirt synchronizes
+/// both instances through an address, and each of them has the UID of the target.
+fn has_left(metadata: &ObjectMeta, migration: &Value) -> bool {
+    let (source, target) = (&migration["sourceState"], &migration["targetState"]["virtualMachineInstanceUID"]);
+    migration["completed"] == true
+        && migration["failed"] != true
+        && source["syncAddress"].is_string()
+        && target.as_str().is_some_and(|target| target != uid(metadata))
 }
 
 fn reports(object: &Object) -> Vec<Report> {

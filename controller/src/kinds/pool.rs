@@ -379,6 +379,10 @@ pub struct LeaseSpec {
     /// of a claim, and in a lease of version 0.2.0, whose Secret is `NAME-networkdata`. Example: `workers-8fm2k-networkdata-4hs7c2mzq6ty3kwa`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<BTreeSet<String>>,
+    /// Time when the guest of the machine migrated to another cluster with the address. After the release, no machine gets the
+    /// address for 30 days, or until this lease is deleted. Absent: it did not migrate. Example: `2026-08-15T10:00:00.000000Z`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migrated: Option<MicroTime>,
     /// Members that this version does not know. They exist only if the definition in the cluster is of a later version.
     #[serde(flatten)]
     #[schemars(skip)]

@@ -392,6 +392,7 @@ impl ApiLedger {
             released: lease.released.map(MicroTime),
             reuse_after: lease.reuse_after.map(MicroTime),
             secrets: (!machine.kind.is_claim()).then(|| lease.secrets.clone()),
+            migrated: lease.migrated.map(MicroTime),
             unknown: unknown(|before| &before.unknown),
         }
     }
@@ -576,7 +577,8 @@ impl Write {
     /// faster.
     fn is_done_by(&self, object: &Object) -> bool {
         let (Ok(is), Some(wanted)) = (spec_of(object), &self.spec) else { return false };
-        let has_secrets = wanted.secrets.is_none() || is.secrets == wanted.secrets;
+        let has_secrets = (wanted.secrets.is_none() || is.secrets == wanted.secrets)
+            && is.migrated.is_some() == wanted.migrated.is_some();
         is.holder == wanted.holder && is.released.is_some() == wanted.released.is_some() && has_secrets
     }
 }
@@ -648,6 +650,7 @@ fn read(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, L
         released: spec.released.as_ref().map(|time| time.0),
         reuse_after: spec.reuse_after.as_ref().map(|time| time.0),
         secrets: spec.secrets.clone().unwrap_or_else(|| secret_of_0_2_0(&spec.holder)),
+        migrated: spec.migrated.as_ref().map(|time| time.0),
     };
     Ok((spec, lease))
 }
@@ -665,6 +668,7 @@ fn unreadable(object: &Object, address: IpAddr) -> Option<Lease> {
         released: None,
         reuse_after: None,
         secrets: BTreeSet::new(),
+        migrated: None,
     })
 }
 

@@ -214,6 +214,15 @@ impl RegistryHandle {
         self.write(move |owner| owner.registry.set_secrets(&machine, &secrets)).await
     }
 
+    /// Records that the guest of a machine migrated to another cluster, see [`Registry::note_migrated`].
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn note_migrated(&self, machine: Machine) -> Result<(), Stopped> {
+        self.write(move |owner| owner.registry.note_migrated(&machine, Timestamp::now())).await
+    }
+
     /// Records a further Secret from which guests of a machine may read its addresses.
     ///
     /// # Errors

@@ -233,6 +233,10 @@ impl Work<'_> {
                 }
                 registry.set_secrets(*machine, kept).await?;
             }
+            Step::RecordMigration(machine, notice) => {
+                registry.note_migrated(*machine).await?;
+                self.publish(view, &notice);
+            }
             Step::Release(machine, secrets) => {
                 for name in &secrets {
                     self.delete_secret(view, name).await?;

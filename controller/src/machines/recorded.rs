@@ -49,6 +49,8 @@ pub(super) struct Held {
     pub(super) prefix: u8,
     /// Secrets from which guests may read the address. Empty: not known.
     pub(super) secrets: BTreeSet<String>,
+    /// Whether the guest migrated to another cluster with the address.
+    pub(super) has_left: bool,
 }
 
 // === impl Recorded ===
@@ -133,7 +135,14 @@ impl Held {
 
     fn of(network: &str, address: IpAddr, lease: &Lease) -> Self {
         let claimant = Claimant::clone(&lease.claimant);
-        Self { claimant, network: network.to_owned(), address, prefix: lease.prefix, secrets: lease.secrets.clone() }
+        Self {
+            claimant,
+            network: network.to_owned(),
+            address,
+            prefix: lease.prefix,
+            secrets: lease.secrets.clone(),
+            has_left: lease.migrated.is_some(),
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
+use crate::cluster::request::list;
 use crate::kinds::kubevirt_machine::{HandOut, Handed, NetworkSecret, STATUS_MAP, created, is_deleted, uid};
 use crate::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
 use crate::kinds::pool::HolderKind;
@@ -30,9 +31,27 @@ impl View {
     /// Secret.
     pub(super) fn settle(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Step {
         let known = self.adopt(hand_out).or_else(|| self.record_secret(hand_out)).or_else(|| self.keep(hand_out));
+        let known = known.or_else(|| self.record_migration(hand_out));
         let updated = known.or_else(|| self.update(vm, hand_out)).or_else(|| self.project(vm, hand_out));
         let step = updated.or_else(|| self.reserve_reported(hand_out)).or_else(|| self.compare_sources(vm, hand_out));
         step.or_else(|| self.drop_secrets(hand_out)).unwrap_or_else(|| self.report_outdated(vm, hand_out))
+    }
+
+    /// Records that the guest has migrated to another cluster, where it keeps its addresses. `None`: it runs here, or the leases say
+    /// that it has migrated.
+    fn record_migration(&self, hand_out: &HandOut) -> Option<Step> {
+        let machine = &hand_out.machine;
+        self.instance.as_ref().filter(|instance| instance.has_left && !self.has_done(Once::RecordMigration))?;
+        let mut held = self.ledger.held.iter().filter(|held| held.claimant.machine == *machine && !held.has_left);
+        held.next()?;
+        let addresses = hand_out.interfaces.iter().flat_map(|handed| &handed.addresses);
+        let note = format!(
+            "The guest migrated to another cluster with {}: no machine gets these addresses until 30 days after the deletion of the \
+             VirtualMachine, or until their StaticIPLeases are deleted after that",
+            list(addresses.map(IpNetwork::ip))
+        );
+        let notice = Notice { is_warning: false, reason: "IPAddressHeld", note };
+        Some(Step::RecordMigration(Box::new(machine.clone()), notice))
     }
 
     /// Records the Secret in the leases of its machine. `None`: they have its name.

@@ -61,6 +61,8 @@ pub(super) enum Step {
     RecordSecrets(Box<Machine>, BTreeSet<String>),
     /// Deletes the first Secrets of a machine, which no guest reads any more, and records the other ones.
     DropSecrets(Box<Machine>, BTreeSet<String>, BTreeSet<String>),
+    /// Records that the guest of a machine has migrated to another cluster, then publishes this event.
+    RecordMigration(Box<Machine>, Notice),
     /// Deletes these Secrets of a machine, then releases its addresses if no guest reads one of the Secrets.
     Release(Box<Machine>, BTreeSet<String>),
     /// Records that a machine holds the addresses in its Secret of this name.
@@ -102,6 +104,7 @@ pub(super) enum Once {
     UpdateSecret,
     DropSecrets,
     Release,
+    RecordMigration,
     Adopt,
     Keep,
     RemoveRecords,
@@ -148,6 +151,7 @@ impl Step {
             Self::UpdateSecret(..) => Some(Once::UpdateSecret),
             Self::DropSecrets(..) => Some(Once::DropSecrets),
             Self::Release(..) => Some(Once::Release),
+            Self::RecordMigration(..) => Some(Once::RecordMigration),
             Self::Adopt(..) => Some(Once::Adopt),
             Self::Keep(..) => Some(Once::Keep),
             Self::RemoveRecords(_) => Some(Once::RemoveRecords),
@@ -164,10 +168,20 @@ impl Step {
     /// Whether the request may change the state of the registry.
     pub(super) fn changes_registry(&self) -> bool {
         use Step::{
-            AddConflicts, Adopt, Claim, DropSecrets, Hold, Keep, Prove, RecordSecrets, Release, Reserve, Withdraw,
+            AddConflicts, Adopt, Claim, DropSecrets, Hold, Keep, Prove, RecordMigration, RecordSecrets, Release,
+            Reserve, Withdraw,
         };
         let is_record = matches!(self, Adopt(..) | Hold(..) | Keep(..) | AddConflicts(..) | Reserve(_));
         is_record
-            || matches!(self, Claim(..) | Prove(..) | Withdraw(_) | RecordSecrets(..) | DropSecrets(..) | Release(..))
+            || matches!(
+                self,
+                Claim(..)
+                    | Prove(..)
+                    | Withdraw(_)
+                    | RecordSecrets(..)
+                    | DropSecrets(..)
+                    | RecordMigration(..)
+                    | Release(..)
+            )
     }
 }

@@ -571,6 +571,7 @@ fn lease(address: MacAddr, pool: &str, key: &Key, vm: &Vm, interface: &str, now:
         released: None,
         reuse_after: None,
         secrets: None,
+        migrated: None,
         unknown: BTreeMap::new(),
     }
 }

@@ -226,6 +226,7 @@ impl Allocator {
             released: None,
             reuse_after: None,
             secrets: BTreeSet::new(),
+            migrated: None,
         };
         if has_own {
             let (network, claimant) = (Arc::clone(&network), Arc::clone(&origin.claimant));
@@ -312,6 +313,7 @@ impl Allocator {
                     released: None,
                     reuse_after: None,
                     secrets: BTreeSet::new(),
+                    migrated: None,
                 };
                 if state.is_some_and(|state| state.has_conflict(named)) {
                     let (network, claimant) = (Arc::clone(&network), Arc::clone(&claimant));

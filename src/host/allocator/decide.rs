@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -12,6 +13,9 @@ use super::want::{Move, Refusal, Want, Wants};
 use crate::host::change::{Change, Journal, storable};
 use crate::host::claim::{Allocation, Claim, Claimant, Lease, Machine};
 use crate::network::Family;
+
+/// Time after the release during which no machine gets an address with which a guest migrated to another cluster.
+const MIGRATED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 // === impl Allocator ===
 
@@ -78,6 +82,7 @@ impl Allocator {
             if let Some(lease) = lease {
                 held.push((Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
                 let delay = self.pools.get(&lease.pool).map(|state| state.pool().reuse_delay).unwrap_or_default();
+                let delay = if lease.migrated.is_some() { delay.max(MIGRATED) } else { delay };
                 let reuse_after = storable(self.now.saturating_add(delay).unwrap_or(Timestamp::MAX));
                 // `None` without a reuse delay: a process whose clock is behind must also see the address as free.
                 let reuse_after = Some(reuse_after).filter(|reuse_after| *reuse_after > self.now);
@@ -148,6 +153,18 @@ impl Allocator {
         let held = self.held_by(machine).into_iter().filter(|(_, _, lease)| lease.secrets != *secrets);
         let with_secrets = |lease: &Lease| Lease { secrets: secrets.clone(), ..lease.clone() };
         let changes = held.map(|(network, address, lease)| (Arc::clone(network), address, with_secrets(lease)));
+        for (network, address, lease) in changes.collect::<Vec<_>>() {
+            self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
+        }
+    }
+
+    /// Records that the guest of a machine migrated to another cluster with the addresses of the machine.
+    pub(crate) fn note_migrated(&mut self, machine: &Machine, now: Timestamp, journal: &mut Journal) {
+        self.advance(now);
+        let migrated = Some(self.now);
+        let held = self.held_by(machine).into_iter().filter(|(_, _, lease)| lease.migrated.is_none());
+        let changes =
+            held.map(|(network, address, lease)| (Arc::clone(network), address, Lease { migrated, ..lease.clone() }));
         for (network, address, lease) in changes.collect::<Vec<_>>() {
             self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
         }
@@ -287,6 +304,7 @@ impl Allocator {
             released: None,
             reuse_after: None,
             secrets: claim.secret.iter().cloned().collect(),
+            migrated: None,
         };
         Ok((Arc::clone(network), address, lease))
     }
@@ -316,7 +334,8 @@ impl Allocator {
         }
         // The delay protects other machines. A machine that is made again gets the address that the pool keeps for it.
         let is_kept = state.pre_allocated(machine, want.family) == Some(named);
-        let last = network.lease(named).map(|lease| &lease.claimant.machine);
+        let last = network.lease(named).filter(|lease| lease.migrated.is_none());
+        let last = last.map(|lease| &lease.claimant.machine);
         if is_kept && last.is_some_and(|last| is_namesake(last, machine)) {
             return Ok(());
         }
@@ -330,7 +349,8 @@ impl Allocator {
         let paths = self.paths_of_namesakes(machine).filter(|(network, _)| **network == *state.pool().network);
         let left = paths.filter_map(|(_, address)| {
             let lease = network.lease(*address)?;
-            let is_own = is_namesake(&lease.claimant.machine, machine)
+            let is_own = lease.migrated.is_none()
+                && is_namesake(&lease.claimant.machine, machine)
                 && lease.claimant.interface == state.pool().interface
                 && Family::of(*address) == want.family;
             let is_free = is_own

@@ -640,6 +640,8 @@ fn a_claimant_with_two_addresses_is_found_and_keeps_the_address_that_was_handed_
         since: at(since),
         released: None,
         reuse_after: None,
+        secrets: Default::default(),
+        migrated: None,
     };
     // Two writers to a store without a lock served the machine.
     let twice = [("10.0.0.1", 5), ("10.0.0.2", 4)].map(|(address, since)| Change::Lease {
@@ -907,4 +909,36 @@ fn the_reuse_delay_of_a_pre_allocated_address_does_not_concern_its_own_name() {
     assert_eq!(given(&mut allocator, &claim("db", "3", &["n/one"]), 2), "10.0.0.5/24");
     let refused = "No available IPs in pool for interface eth0";
     assert_eq!(given(&mut allocator, &claim("b", "4", &["n/one"]), 2), refused);
+}
+
+#[test]
+fn no_machine_gets_the_address_of_a_guest_that_migrated_to_another_cluster_for_30_days() {
+    let one = pool("one", "eth0", "addresses: [10.0.0.8], machineNetwork: [{cidr: 10.0.0.0/24}]");
+    let mut allocator = allocator([one], []);
+    let sticky = |uid: &str| Claim { sticky: true, ..claim("a", uid, &["n/one"]) };
+    assert_eq!(given(&mut allocator, &sticky("1"), 1), "10.0.0.8/24");
+    allocator.note_migrated(&machine("a", "1"), at(2), &mut Journal::default());
+    allocator.release(&machine("a", "1"), at(3), &mut Journal::default());
+    // Also not a machine of the same name. The times of the tests are milliseconds.
+    let refused = "No available IPs in pool for interface eth0";
+    let end = 3 + 30 * 24 * 60 * 60 * 1000;
+    assert_eq!(given(&mut allocator, &sticky("2"), 4), refused);
+    assert_eq!(given(&mut allocator, &sticky("2"), end - 1), refused);
+    assert_eq!(given(&mut allocator, &sticky("2"), end), "10.0.0.8/24");
+}
+
+#[test]
+fn a_claim_is_answered_after_all_leases_of_its_machine_have_the_name_of_the_secret() {
+    let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.0/24, \"fd00::/120\"]")], []);
+    let with = |secret: &str| Claim { secret: Some(secret.to_owned()), ..claim("a", "1", &["n/one"]) };
+    let secrets = |allocator: &Allocator| {
+        allocator.leases().map(|(_, _, lease)| Vec::from_iter(lease.secrets.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(given(&mut allocator, &with("s-1"), 1), "10.0.0.1/24 fd00::1/120");
+    assert_eq!(secrets(&allocator), [["s-1"], ["s-1"]]);
+    assert_eq!(given(&mut allocator, &with("s-2"), 2), "10.0.0.1/24 fd00::1/120");
+    assert_eq!(secrets(&allocator), [["s-1", "s-2"], ["s-1", "s-2"]]);
+    let kept = BTreeSet::from(["s-2".to_owned()]);
+    allocator.set_secrets(&machine("a", "1"), &kept, &mut Journal::default());
+    assert_eq!(secrets(&allocator), [["s-2"], ["s-2"]]);
 }

@@ -379,8 +379,8 @@ impl super::Transaction for SqliteTransaction<'_> {
                     format!("{machine} is no KubevirtMachine, and a ledger in a file keeps no other kind").into();
                 return Err(LedgerError::Store { doing: "writing the ledger", source });
             }
-            if names_secret(change) {
-                let source = "a ledger in a file keeps no names of Secrets".into();
+            if is_of_cluster(change) {
+                let source = "a ledger in a file keeps no names of Secrets, and no migrations".into();
                 return Err(LedgerError::Store { doing: "writing the ledger", source });
             }
             if let Change::Pool { pool: Some(pool), .. } = change
@@ -436,10 +436,12 @@ fn machine_of(change: &Change) -> Option<&Machine> {
     }
 }
 
-/// Whether a change has the name of a Secret.
-fn names_secret(change: &Change) -> bool {
+/// Whether a change has the name of a Secret or a migration to another cluster.
+fn is_of_cluster(change: &Change) -> bool {
     match change {
-        Change::Lease { lease, .. } => lease.as_ref().is_some_and(|lease| !lease.secrets.is_empty()),
+        Change::Lease { lease, .. } => {
+            lease.as_ref().is_some_and(|lease| !lease.secrets.is_empty() || lease.migrated.is_some())
+        }
         Change::Waiter { claim, .. } => claim.as_ref().is_some_and(|claim| claim.secret.is_some()),
         Change::Pool { .. } | Change::Conflict { .. } | Change::Missing { .. } => false,
     }
@@ -727,7 +729,10 @@ fn tenure(row: &Row<'_>) -> rusqlite::Result<(IpAddr, Lease)> {
     let (claimant, prefix, pool) = (Arc::new(claimant(row, 4)?), row.get(2)?, row.get(3)?);
     let Time(since) = row.get(8)?;
     let released = row.get::<_, Option<Time>>(9)?.map(|Time(released)| released);
-    Ok((address, Lease { claimant, pool, prefix, since, released, reuse_after: None, secrets: BTreeSet::new() }))
+    Ok((
+        address,
+        Lease { claimant, pool, prefix, since, released, reuse_after: None, secrets: BTreeSet::new(), migrated: None },
+    ))
 }
 
 // === impl Totals ===
@@ -891,6 +896,6 @@ mod tests {
 
         let error = registry.claim(&Claim { secret: Some("s".to_owned()), ..claim(full + 1) }, Timestamp::UNIX_EPOCH);
         let source = error.unwrap_err().source().unwrap().to_string();
-        assert_eq!(source, "a ledger in a file keeps no names of Secrets");
+        assert_eq!(source, "a ledger in a file keeps no names of Secrets, and no migrations");
     }
 }

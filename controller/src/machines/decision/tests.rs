@@ -158,7 +158,7 @@ fn selected() -> Selected {
 fn held(uid: &str, address: &str) -> Held {
     let claimant = Claimant { machine: holder(uid), interface: "eno101".parse().unwrap() };
     let (network, secrets) = ("infra/vlan10".to_owned(), names([NAME]));
-    Held { claimant, network, address: address.parse().unwrap(), prefix: 16, secrets }
+    Held { claimant, network, address: address.parse().unwrap(), prefix: 16, secrets, has_left: false }
 }
 
 fn allocation(uid: &str) -> Allocation {
@@ -295,6 +295,7 @@ fn the_event_about_a_release_has_every_address_of_every_interface() {
         address: address.parse().unwrap(),
         prefix: 64,
         secrets: BTreeSet::new(),
+        has_left: false,
     };
     let all = [held("eno102", "10.1.0.8"), held("eno101", "10.0.0.8"), held("eno101", "fd00::8")];
     let note = "Released 10.0.0.8, fd00::8 of eno101, 10.1.0.8 of eno102".to_owned();
@@ -618,6 +619,34 @@ fn a_reference_that_is_copied_from_another_machine_is_replaced_after_the_address
     assert_eq!(decide(&view), request(None));
     view.instance = Some(reading(None, &running()));
     assert_eq!(decide(&view), request(Some(early_guest())));
+}
+
+#[test]
+fn a_guest_that_migrated_to_another_cluster_keeps_its_address() {
+    let target = json!({"virtualMachineInstanceUID": "i-2"});
+    let migration = json!({"completed": true, "sourceState": {"syncAddress": "192.0.2.1:9185"}, "targetState": target});
+    let left = |changes: Value| {
+        let mut migration = migration.clone();
+        json_patch::merge(&mut migration, &changes);
+        reading(Some(NAME), &json!({"status": {"phase": "Succeeded", "migrationState": migration}}))
+    };
+    let mut view = View { instance: Some(left(json!({}))), ..settled() };
+    let note = "The guest migrated to another cluster with 10.0.0.8: no machine gets these addresses until 30 days after the \
+                deletion of the VirtualMachine, or until their StaticIPLeases are deleted after that";
+    let notice = Notice { is_warning: false, reason: "IPAddressHeld", note: note.to_owned() };
+    assert_eq!(decide(&view), Step::RecordMigration(Box::new(holder("m-1")), notice));
+    view.ledger.held[0].has_left = true;
+    assert_eq!(decide(&view), Step::Wait);
+    // A migration within the cluster, one that failed or runs, and the target of one.
+    for changes in [
+        json!({"sourceState": {"syncAddress": null}}),
+        json!({"failed": true}),
+        json!({"completed": false}),
+        json!({"targetState": {"virtualMachineInstanceUID": "i-1"}}),
+    ] {
+        let view = View { instance: Some(left(changes.clone())), ..settled() };
+        assert_eq!(decide(&view), Step::Wait, "{changes}");
+    }
 }
 
 #[test]

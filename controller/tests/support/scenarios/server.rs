@@ -55,6 +55,7 @@ fn lease(network: &str, holder: &str) -> StaticIPLease {
         released: None,
         reuse_after: None,
         secrets: None,
+        migrated: None,
         unknown: Default::default(),
     };
     StaticIPLease::new(&lease_name(address.parse().unwrap(), network).unwrap(), spec)

@@ -173,7 +173,8 @@ fn lease(row: &Row<'_>, network: Arc<str>) -> rusqlite::Result<Change> {
     let (claimant, prefix, pool) = (Arc::new(claimant(row, 3)?), row.get(7)?, row.get(8)?);
     let Time(since) = row.get(9)?;
     let [released, reuse_after] = [row.get(10)?, row.get(11)?].map(|time: Option<Time>| time.map(|Time(time)| time));
-    let lease = Lease { claimant, pool, prefix, since, released, reuse_after, secrets: BTreeSet::new() };
+    let lease =
+        Lease { claimant, pool, prefix, since, released, reuse_after, secrets: BTreeSet::new(), migrated: None };
     Ok(Change::Lease { network, address, lease: Some(lease) })
 }
 
