@@ -27,7 +27,7 @@
 //! assert_eq!(allocations[0].addresses, ["10.0.0.8/24".parse()?]);
 //!
 //! let gateways = pools[0].gateways();
-//! let grant = Grant { allocation: &allocations[0], gateways, nameservers: &[], mac_address: None };
+//! let grant = Grant { allocation: &allocations[0], gateways, nameservers: &[], mac_address: None, is_named: true };
 //! let document = template.expand(&[grant])?;
 //!
 //! let Machine { namespace, name, .. } = &claim.machine;

@@ -38,7 +38,7 @@ use crate::network::{Family, InterfaceName, NetworkConfig, parse_mac_address};
 /// let allocation = Allocation { claimant: Claimant { machine, interface }, addresses };
 /// let (gateways, nameservers) = (["192.168.1.1".parse().unwrap()], ["8.8.8.8".parse().unwrap()]);
 /// let grant =
-///     Grant { allocation: &allocation, gateways: &gateways, nameservers: &nameservers, mac_address: None };
+///     Grant { allocation: &allocation, gateways: &gateways, nameservers: &nameservers, mac_address: None, is_named: true };
 /// assert_eq!(
 ///     template.expand(&[grant]).unwrap().text(),
 ///     concat!(
@@ -63,6 +63,9 @@ pub struct Grant<'a> {
     pub nameservers: &'a [IpAddr],
     /// MAC address by which the guest identifies the NIC. `None`: the guest identifies the NIC by its name.
     pub mac_address: Option<MacAddr>,
+    /// Whether the guest gives the NIC the name of the interface, for example because of its ACPI index. `false`: only the MAC
+    /// address identifies the NIC, and the document has no name for it.
+    pub is_named: bool,
 }
 
 /// A machine's `network_data.json`, or its network-config. The guest's reader has read the allocated addresses from it.
@@ -226,7 +229,7 @@ impl Template {
         let (network, _) = draft.read()?;
         draft.add_routes(grants, &network);
         draft.add_services(grants, &network);
-        draft.add_names();
+        draft.add_names(grants);
         let (network, document) = draft.read()?;
         for grant in grants {
             draft.check(grant.allocation, &network)?;
@@ -506,7 +509,9 @@ impl Draft {
     /// Our guest already takes the name of such a NIC from its `id`. afterburn and cloud-init take the name only from
     /// `name`: without a MAC address afterburn configures nothing and cloud-init refuses the document, and with a MAC
     /// address afterburn writes the MAC address in place of the name. The `id` of any other NIC is not its name.
-    fn add_names(&mut self) {
+    fn add_names(&mut self, grants: &[Grant<'_>]) {
+        let unnamed = grants.iter().filter(|grant| !grant.is_named);
+        let unnamed: BTreeSet<InterfaceName> = unnamed.map(|grant| grant.allocation.claimant.interface).collect();
         let allocated: BTreeSet<usize> = self.links.values().copied().collect();
         let links = self.array("links").into_iter().flatten().enumerate();
         for (index, link) in links {
@@ -514,6 +519,7 @@ impl Draft {
             let is_unnamed = given(link, "name").is_none();
             let is_known_by_id = allocated.contains(&index) || given(link, "ethernet_mac_address").is_none();
             let name = given(link, "id").and_then(|id| id.to_string().parse::<InterfaceName>().ok());
+            let name = name.filter(|name| !unnamed.contains(name));
             if let Some(name) = name.filter(|_| is_nic(link) && is_unnamed && is_known_by_id) {
                 link.insert("name", text(name));
             }

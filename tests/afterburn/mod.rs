@@ -54,7 +54,7 @@ fn meaning(kargs: &str) -> String {
 fn expanded(template: &str, interface: &str) -> String {
     let claimant = Claimant { machine: Machine::new("clusters", "w", "u"), interface: interface.parse().unwrap() };
     let allocation = Allocation { claimant, addresses: vec!["192.168.1.100/24".parse().unwrap()] };
-    let grant = Grant { allocation: &allocation, gateways: &[], nameservers: &[], mac_address: None };
+    let grant = Grant { allocation: &allocation, gateways: &[], nameservers: &[], mac_address: None, is_named: true };
     Template::parse(template.as_bytes()).unwrap().expand(&[grant]).unwrap().text().to_owned()
 }
 

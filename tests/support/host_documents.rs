@@ -41,7 +41,13 @@ pub(crate) fn document(families: Families, interfaces: usize, has_mac_addresses:
     }
     let mut grants = Vec::new();
     for (allocation, gateways, mac_address) in &parts {
-        grants.push(Grant { allocation, gateways, nameservers: &nameservers, mac_address: *mac_address });
+        grants.push(Grant {
+            allocation,
+            gateways,
+            nameservers: &nameservers,
+            mac_address: *mac_address,
+            is_named: true,
+        });
     }
     let template = Template::minimal(parts.iter().map(|(allocation, ..)| &allocation.claimant.interface));
     template.expand(&grants).unwrap()

@@ -371,13 +371,14 @@ impl View {
             let gateways = offers.get(&selected.interface).map_or(pool.gateways(), |offer| &offer.gateways);
             let nameservers = pool.nameservers();
             let mac_address = attachment.and_then(|attachment| attachment.mac);
-            if mac_address.is_none() && attachment.is_some_and(|attachment| attachment.is_sriov) {
+            let is_named = attachment.is_none_or(|attachment| !attachment.is_sriov);
+            if mac_address.is_none() && !is_named {
                 return Err(format!(
                     "interface {:?} is of SR-IOV and has no macAddress, expected one: the guest has no other name for it",
                     selected.attachment
                 ));
             }
-            grants.push(Grant { allocation, gateways, nameservers, mac_address });
+            grants.push(Grant { allocation, gateways, nameservers, mac_address, is_named });
             if let Some(text) = self.pools.get(&name).and_then(|pool| pool.template.as_deref()) {
                 templates.insert(text, name);
             }

@@ -596,7 +596,13 @@ impl Printer {
         let interface = &allocation.claimant.interface;
         let pool = pools.iter().find(|pool| pool.interface() == *interface);
         let (gateways, nameservers) = pool.map_or((&[][..], &[][..]), |pool| (pool.gateways(), pool.nameservers()));
-        Grant { allocation, gateways, nameservers, mac_address: self.mac_addresses.get(interface).copied() }
+        Grant {
+            allocation,
+            gateways,
+            nameservers,
+            mac_address: self.mac_addresses.get(interface).copied(),
+            is_named: true,
+        }
     }
 }
 

@@ -108,7 +108,7 @@ pub(crate) fn network_data(args: NetworkData) -> Result<ExitCode> {
     addresses.sort_unstable();
     let allocation = Allocation { claimant, addresses };
     let (gateways, nameservers) = (&args.gateways, &args.nameservers);
-    let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: args.mac };
+    let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: args.mac, is_named: true };
     check_gateways(&allocation.addresses, gateways, args.on_link_gateway)?;
     let of_template = template.facts(&args.interface)?.gateways;
     for gateway in of_template.into_iter().filter(|gateway| !args.on_link_gateway && !is_link_local(*gateway)) {

@@ -19,7 +19,8 @@ fn expand(template: &Template, addresses: &[&str], mac_address: Option<&str>) ->
     let allocation = allocation("eno101", addresses);
     let (gateways, nameservers) = (GATEWAYS.map(|ip| ip.parse().unwrap()), NAMESERVERS.map(|ip| ip.parse().unwrap()));
     let mac_address = mac_address.and_then(parse_mac_address);
-    let grant = Grant { allocation: &allocation, gateways: &gateways, nameservers: &nameservers, mac_address };
+    let grant =
+        Grant { allocation: &allocation, gateways: &gateways, nameservers: &nameservers, mac_address, is_named: true };
     template.expand(&[grant])
 }
 
@@ -176,7 +177,13 @@ fn several_interfaces_are_put_into_one_document_with_one_default_route() {
     let gateways: [Vec<IpAddr>; 2] = [["10.0.0.1"].as_slice(), &["10.1.0.1", "fd01::1"]]
         .map(|gateways| gateways.iter().map(|gateway| gateway.parse().unwrap()).collect());
     let nameservers: Vec<IpAddr> = vec!["10.0.0.53".parse().unwrap()];
-    let grant = |allocation, gateways| Grant { allocation, gateways, nameservers: &nameservers, mac_address: None };
+    let grant = |allocation, gateways| Grant {
+        allocation,
+        gateways,
+        nameservers: &nameservers,
+        mac_address: None,
+        is_named: true,
+    };
     let template = Template::minimal([&first.claimant.interface, &second.claimant.interface]);
     let document = template.expand(&[grant(&first, &gateways[0]), grant(&second, &gateways[1])]).unwrap();
     let network = |id: &str, kind: &str, link: &str, address: &str, netmask: &str, routes: Vec<Json>| {
@@ -512,4 +519,15 @@ fn a_secret_has_the_key_that_kubevirt_reads() {
 fn a_document_of_2048_bytes_is_the_last_that_needs_no_secret() {
     let document = |bytes: usize| Document { text: "x".repeat(bytes), warnings: Vec::new() };
     assert_eq!([2047, 2048, 2049].map(|bytes| document(bytes).fits_inline()), [true, true, false]);
+}
+
+#[test]
+fn a_nic_that_only_its_mac_address_identifies_has_no_name() {
+    let allocation = allocation("eno101", &["192.168.1.100/24"]);
+    let mac_address = Some(MacAddr::new(2, 0, 0, 0, 0, 1));
+    let grant = Grant { allocation: &allocation, gateways: &[], nameservers: &[], mac_address, is_named: false };
+    let interface = allocation.claimant.interface;
+    let document = Template::minimal([&interface]).expand(&[grant]).unwrap();
+    let links = r#"{"links":[{"id":"eno101","type":"phy","ethernet_mac_address":"02:00:00:00:00:01"}],"#;
+    assert!(document.text().starts_with(links), "{}", document.text());
 }
