@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use glowplug::host::claim::Machine;
+use glowplug::host::pool::{Pool, Space};
 use glowplug::host::records::ANNOTATION_PREFIX;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -21,7 +22,7 @@ use crate::machines::kind::Kind;
 use crate::machines::source::MachineClaim;
 use crate::machines::view::{Chosen, Memory};
 use crate::pools::facts::{Facts, PoolFacts};
-use crate::pools::selection::{OpenPools, Selection};
+use crate::pools::selection::{MachinePool, OpenPools, Selection};
 
 /// All known objects of machines, with the pools that select them.
 #[derive(Debug, Default)]
@@ -199,11 +200,15 @@ impl Index {
     }
 
     fn set_selection(&mut self, selection: Arc<Selection>) -> BTreeSet<Key> {
-        self.selection = selection;
+        let before = std::mem::replace(&mut self.selection, selection);
+        // The network data of a machine follows the settings of its pools.
+        let known = self.selection.pools().filter_map(|pool| Some((pool, before.pool(&pool.id)?)));
+        let changed: BTreeSet<PoolId> = known.filter(has_other_settings).map(|(pool, _)| pool.id.clone()).collect();
+        let is_of = |chosen: &Chosen| chosen.iter().flatten().any(|selected| changed.contains(&selected.pool));
         let mut names = BTreeSet::new();
         for (key, vm) in self.vms.iter() {
             let selected = self.selection.of(vm).map_err(|problem| problem.to_string());
-            if self.selected.get(key) != Some(&selected) {
+            if self.selected.get(key) != Some(&selected) || is_of(&selected) {
                 self.selected.insert(key.clone(), selected);
                 names.insert(key.clone());
             }
@@ -319,6 +324,18 @@ impl Index {
     }
 }
 
+/// Whether the network data of the machines of a pool differs from that of the same pool before.
+fn has_other_settings((pool, before): &(&Arc<MachinePool>, &Arc<MachinePool>)) -> bool {
+    let of = |pool: &Arc<MachinePool>| {
+        let settings = |pool: &Pool| {
+            let prefixes: Vec<u8> = pool.spaces().map(Space::prefix).collect();
+            (pool.gateways().to_vec(), pool.nameservers().to_vec(), prefixes)
+        };
+        (pool.spec.template.clone(), pool.pool.as_ref().ok().map(settings))
+    };
+    !Arc::ptr_eq(pool, before) && of(pool) != of(before)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -326,6 +343,7 @@ mod tests {
     use super::*;
     use crate::kinds::cluster_api::Version;
     use crate::kinds::pool::HolderKind;
+    use crate::pools::facts::PoolObject;
 
     fn key(namespace: &str, name: &str) -> Key {
         Key { namespace: namespace.to_owned(), name: name.to_owned() }
@@ -433,6 +451,40 @@ mod tests {
         assert_eq!(index.claims_of(&key("n", "w.x")), []);
         assert_eq!(index.remove(kind, &key("n", "w-eno101"), None), [key("n", "w")].into());
         assert_eq!(index.vms_with_claims(), [].into());
+    }
+
+    #[test]
+    fn a_machine_gets_a_pass_when_a_setting_of_its_pool_changes() {
+        let pools = |changes: &Value| {
+            let mut pool = json!({"metadata": {"namespace": "n", "name": "p"}, "spec": {
+                "network": "n/a", "addresses": ["10.0.0.0/24"], "gateway": ["10.0.0.1"], "machineSelector": {},
+            }});
+            json_patch::merge(&mut pool, &json!({"spec": changes}));
+            let pool = MachinePool::read(PoolObject::read(serde_json::from_value(pool).unwrap()));
+            let selection = Arc::new(Selection::new([Arc::new(pool)], []));
+            OpenPools { facts: Facts::new(), suspended: BTreeSet::new(), selection }
+        };
+        let spec = json!({
+            "domain": {"devices": {"interfaces": [{"name": "a", "bridge": {}}]}},
+            "networks": [{"name": "a", "multus": {"networkName": "n/a"}}],
+        });
+        let vm = object("n", "w", 1, &json!({"spec": {"template": {"spec": spec}}}));
+        let mut index = Index::default();
+        index.apply(Kind::VirtualMachine, vm);
+        let names: BTreeSet<Key> = [key("n", "w")].into();
+        assert_eq!(index.set_pools(pools(&json!({}))), names);
+        for other in [json!({}), json!({"addresses": ["10.0.0.0/25"]})] {
+            assert_eq!(index.set_pools(pools(&other)), [].into(), "{other}");
+        }
+        for setting in [
+            json!({"gateway": ["10.0.0.2"]}),
+            json!({"nameservers": ["10.0.0.3"]}),
+            json!({"machineNetwork": [{"cidr": "10.0.0.0/16"}]}),
+            json!({"template": "{}"}),
+        ] {
+            index.set_pools(pools(&json!({})));
+            assert_eq!(index.set_pools(pools(&setting)), names, "{setting}");
+        }
     }
 
     #[test]
