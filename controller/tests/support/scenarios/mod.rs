@@ -13,6 +13,7 @@ mod machine_api;
 mod machines;
 mod macs;
 mod manifests;
+mod network_data;
 mod node_pools;
 mod pools;
 mod reconciler;
@@ -224,5 +225,31 @@ scenarios! {
     reconciler::labels_alone_give_no_virtual_machine_the_address_of_a_kubevirt_machine,
     reconciler::managed_fields_that_nobody_can_read_stop_no_other_machine,
     reconciler::a_deep_object_stops_no_other_machine,
+    network_data::a_manifest_that_is_applied_again_before_the_first_start_keeps_the_network_data,
+    network_data::a_manifest_that_is_applied_again_under_a_running_guest_keeps_the_network_data,
+    network_data::five_applies_in_the_server_of_a_served_machine_cause_no_conflict,
+    network_data::five_applies_in_the_server_of_a_machine_whose_pool_came_later_cause_no_conflict,
+    network_data::five_applies_in_the_server_of_a_machine_of_a_mac_pool_cause_no_conflict,
+    network_data::without_a_replica_a_machine_is_stopped_started_migrated_and_deleted,
+    network_data::with_a_replica_without_the_new_path_a_machine_is_stopped_started_migrated_and_deleted,
+    network_data::an_instance_without_its_reference_is_refused_until_a_leader_is_back,
+    network_data::a_clone_starts_with_an_address_of_its_own_while_its_source_runs,
+    network_data::a_copied_manifest_starts_with_an_address_of_its_own,
+    network_data::a_snapshot_that_is_restored_in_place_keeps_the_address_of_the_machine,
+    network_data::a_snapshot_with_an_earlier_reference_that_is_restored_in_place_keeps_the_present_one,
+    network_data::a_snapshot_that_is_restored_under_another_name_gets_an_address_of_its_own,
+    network_data::a_machine_of_a_namespace_that_is_restored_under_another_name_is_refused,
+    network_data::a_changed_gateway_reaches_a_guest_with_its_restart,
+    network_data::a_changed_mac_address_gives_the_machine_a_secret_of_a_new_name,
+    network_data::a_machine_keeps_its_address_when_leases_are_lost_while_its_guest_reads_an_earlier_secret,
+    network_data::a_machine_of_version_0_2_0_keeps_its_secret_until_it_is_created_again,
+    network_data::a_manifest_with_the_name_of_version_0_2_0_gets_a_fresh_name,
+    network_data::an_orphan_keeps_its_secret_if_the_garbage_collector_is_faster_than_kubevirt,
+    network_data::an_orphan_keeps_its_secret_if_kubevirt_is_faster_than_the_garbage_collector,
+    network_data::a_machine_never_reads_a_secret_that_is_stored_after_its_virtual_machine_is_gone,
+    network_data::a_machine_with_sr_iov_starts_after_it_has_a_mac_address,
+    network_data::network_data_of_the_user_is_kept_in_a_new_machine,
+    network_data::network_data_of_the_user_replaces_that_of_the_controller,
+    network_data::a_machine_that_leaves_its_pool_starts_without_network_data,
     upgrade::no_machine_is_refused_during_an_upgrade_and_a_downgrade,
 }

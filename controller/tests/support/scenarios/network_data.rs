@@ -1,0 +1,928 @@
+//! The network data of VirtualMachines that people apply, copy, edit and delete. Each guest reads the Secret of its own machine.
+
+use std::collections::BTreeSet;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use glowplug::host::records::ANNOTATION_PREFIX;
+use glowplug_controller::kinds::mac_pool::{MACPool, MacPoolSpec};
+use glowplug_controller::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, REPLACED_ANNOTATION, VM_ANNOTATION};
+use glowplug_controller::kinds::pool::{PoolSpec, StaticIPLease, StaticIPPool};
+use glowplug_controller::serve::{Certificate, Phase, serve};
+use http_body_util::Full;
+use hyper::Request;
+use hyper::body::Bytes;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::support::Cluster;
+use crate::support::apply::{apply, apply_server_side};
+use crate::support::controller::{merge, until};
+use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE};
+use crate::support::hosted::provider::{next_mac, object};
+use crate::support::hosted::{Hosted, is_running, poll};
+use crate::support::installed::Installed;
+use crate::support::later;
+use crate::support::leader;
+use crate::support::replica::{configurations, write_certificate};
+
+const MUTATING: &str = "MutatingWebhookConfiguration";
+/// Label of the machines that the pool selects.
+const POOL_LABEL: &str = "pool";
+
+/// VirtualMachines that people write, a pool that selects them by label, and the controller.
+struct Place<'c> {
+    cluster: &'c Cluster,
+    hosted: Hosted,
+    installed: Installed<'c>,
+}
+
+impl Deref for Place<'_> {
+    type Target = Hosted;
+
+    fn deref(&self) -> &Hosted {
+        &self.hosted
+    }
+}
+
+/// Creates the pool of a namespace. Its first address is the gateway 10.0.0.1.
+async fn create_pool(hosted: &Hosted, addresses: &[&str]) {
+    let selector = serde_json::from_value(json!({"matchLabels": {(POOL_LABEL): "p"}})).unwrap();
+    let spec = PoolSpec { node_pool_ref: None, machine_selector: Some(selector), ..hosted.spec("p", addresses) };
+    hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+}
+
+/// The manifest of a VirtualMachine, as a person writes it.
+fn manifest(hosted: &Hosted, name: &str, strategy: &str) -> Value {
+    let spec = json!({
+        "domain": {"devices": {"interfaces": [{"name": "net1", "bridge": {}, "macAddress": next_mac()}]}},
+        "networks": [{"name": "net1", "multus": {"networkName": hosted.network}}],
+        "volumes": [{"name": "cloudinitvolume", "cloudInitConfigDrive": {"userData": "#cloud-config"}}],
+    });
+    let metadata = json!({"name": name, "namespace": hosted.namespace, "labels": {(POOL_LABEL): "p"}});
+    let template = json!({"metadata": {"labels": {"app": "a"}}, "spec": spec});
+    json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": metadata,
+        "spec": {"runStrategy": strategy, "template": template},
+    })
+}
+
+/// Changes the first interface of a manifest.
+fn interface(manifest: &mut Value) -> &mut Value {
+    &mut manifest["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0]
+}
+
+/// What a VirtualMachine has of the controller: reference, index, label and annotation.
+fn added(vm: &DynamicObject) -> Value {
+    let template = &vm.data["spec"]["template"];
+    json!({
+        "secret": Hosted::reference(vm),
+        "acpiIndex": template["spec"]["domain"]["devices"]["interfaces"][0]["acpiIndex"],
+        "label": template["metadata"]["labels"][NETWORK_DATA_LABEL],
+        "of": template["metadata"]["annotations"][VM_ANNOTATION],
+    })
+}
+
+/// The same of a machine that is served with this Secret.
+fn issued(hosted: &Hosted, name: &str, secret: &str) -> Value {
+    let of = format!("{}/{name}", hosted.namespace);
+    json!({"secret": secret, "acpiIndex": 101, "label": ISSUED, "of": of})
+}
+
+/// What each running guest of these namespaces has read: its name, its Secret and its addresses. No two guests have one
+/// address.
+async fn guests(places: &[&Hosted]) -> Vec<(String, Option<String>, Vec<String>)> {
+    let (mut rows, mut all) = (Vec::new(), BTreeSet::new());
+    for hosted in places {
+        for instance in hosted.instances.list(&ListParams::default()).await.unwrap().items {
+            if !is_running(&instance) {
+                continue;
+            }
+            let name = instance.name_any();
+            let drive = hosted.kubevirt.drives(&name).pop().unwrap();
+            let addresses: Vec<String> = match drive.network_data {
+                Some(_) => drive.addresses().into_iter().map(|(_, address)| address).collect(),
+                None => Vec::new(),
+            };
+            for address in &addresses {
+                assert!(all.insert(address.clone()), "two guests have {address}, one of them is {name}: {rows:?}");
+            }
+            rows.push((name, drive.network_data_secret.map(|(name, _)| name), addresses));
+        }
+    }
+    rows.sort();
+    rows
+}
+
+fn row(name: &str, secret: &str, address: &str) -> (String, Option<String>, Vec<String>) {
+    (name.to_owned(), Some(secret.to_owned()), vec![address.to_owned()])
+}
+
+fn held<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
+    rows.map(|(address, name)| (address.to_owned(), name.to_owned())).into()
+}
+
+impl<'c> Place<'c> {
+    /// Starts a namespace with a pool of these addresses, and the controller.
+    async fn start(cluster: &'c Cluster, addresses: &[&str]) -> Self {
+        let hosted = Hosted::plain(cluster).await;
+        create_pool(&hosted, addresses).await;
+        Self::install(cluster, hosted).await
+    }
+
+    /// Starts the controller, and waits until the API server calls its webhooks.
+    async fn install(cluster: &'c Cluster, hosted: Hosted) -> Self {
+        let installed = Installed::start_with_all_webhooks(cluster).await;
+        let place = Self { cluster, hosted, installed };
+        place.until_asked().await;
+        place
+    }
+
+    async fn until_asked(&self) {
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        let vm = serde_json::from_value(manifest(self, "probe", "Halted")).unwrap();
+        poll("a question to the webhook for machines", async || {
+            Hosted::reference(&self.vms.create(&dry_run, &vm).await.ok()?).map(drop)
+        })
+        .await;
+        let metadata = json!({"name": "probe", "labels": {(NETWORK_DATA_LABEL): ISSUED}});
+        let instance = object(INSTANCE, json!({"metadata": metadata, "spec": {"volumes": []}}));
+        poll("a question to the webhook for instances", async || {
+            let error = self.instances.create(&dry_run, &instance).await.err()?;
+            error.to_string().contains("denied the request").then_some(())
+        })
+        .await;
+    }
+
+    /// Whether the API server calls a webhook only under its conditions: Kubernetes 1.28 or newer.
+    async fn has_conditions(&self) -> bool {
+        let stored = configurations(self.cluster, MUTATING).get("glowplug-controller").await.unwrap();
+        stored.data["webhooks"].as_array().unwrap().iter().any(|webhook| webhook["matchConditions"].is_array())
+    }
+
+    /// Applies a manifest as `kubectl apply`.
+    async fn apply(&self, manifest: &Value) -> DynamicObject {
+        apply(&self.vms, manifest).await.unwrap()
+    }
+
+    /// Creates a running machine, and returns its manifest and the name of its Secret.
+    async fn run(&self, name: &str) -> (Value, String) {
+        let manifest = manifest(self, name, "Always");
+        self.apply(&manifest).await;
+        self.until_running(name).await;
+        (manifest, self.secret_name(name).await)
+    }
+
+    /// Stops the guest of a machine.
+    async fn halt(&self, name: &str) {
+        merge(&self.vms, name, &json!({"spec": {"runStrategy": "Halted"}})).await;
+        self.until_gone(&self.instances, name).await;
+    }
+
+    /// Starts the guest of a machine.
+    async fn boot(&self, name: &str) {
+        merge(&self.vms, name, &json!({"spec": {"runStrategy": "Always"}})).await;
+        self.until_running(name).await;
+    }
+
+    async fn until_secret(&self, name: &str) -> Secret {
+        poll(name, async || self.secrets.get_opt(name).await.unwrap()).await
+    }
+
+    async fn until_no_secret(&self, name: &str) {
+        let is_gone = async || self.secrets.get_opt(name).await.unwrap().is_none().then_some(());
+        poll(&format!("the end of Secret {name}"), is_gone).await;
+    }
+
+    /// Waits until the controller has written the addresses of a machine into its VirtualMachine.
+    async fn until_recorded(&self, name: &str) -> DynamicObject {
+        let is_record = |(key, _): (&String, &String)| key.starts_with(ANNOTATION_PREFIX);
+        until(&self.vms, name, |vm| vm.annotations().iter().any(is_record)).await
+    }
+
+    /// The leases of the network: address, UID of the holder, Secrets, and whether it is released.
+    async fn leases(&self) -> Vec<(String, String, Option<BTreeSet<String>>, bool)> {
+        let leases = later::leases(self.cluster, &self.network).await.into_values();
+        let row = |spec: glowplug_controller::kinds::pool::LeaseSpec| {
+            (spec.address, spec.holder.uid, spec.secrets, spec.released.is_some())
+        };
+        let mut rows: Vec<_> = leases.map(row).collect();
+        rows.sort();
+        rows
+    }
+
+    /// Lets another leader look at everything.
+    async fn change_leaders(&mut self) {
+        self.installed.stop_leading();
+        self.installed.lead().await;
+    }
+
+    /// Stops the controller, and checks what the running guests have read.
+    async fn end<const N: usize>(self, expected: [(String, Option<String>, Vec<String>); N]) {
+        assert_eq!(guests(&[&self.hosted]).await, expected);
+        self.installed.stop().await;
+    }
+}
+
+/// Returns the message with which a webhook refuses the instance of a machine, as soon as it has this text.
+async fn rejection(hosted: &Hosted, name: &str, text: &str) -> String {
+    poll(&format!("a rejection with {text:?}"), async || {
+        hosted.kubevirt.retry();
+        hosted.kubevirt.rejection(name).filter(|message| message.contains(text))
+    })
+    .await
+}
+
+// === applied again ===
+
+pub async fn a_manifest_that_is_applied_again_before_the_first_start_keeps_the_network_data(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let mut manifest = manifest(&place, "w", "Halted");
+    let created = place.apply(&manifest).await;
+    let secret = place.secret_name("w").await;
+    let expected = issued(&place, "w", &secret);
+    assert_eq!(added(&created), expected);
+    assert_eq!(added(&place.apply(&manifest).await), expected);
+    place.until_secret(&secret).await;
+    assert_eq!(added(&place.apply(&manifest).await), expected);
+    // One request removes the reference and starts the machine.
+    manifest["spec"]["runStrategy"] = "Always".into();
+    assert_eq!(added(&place.apply(&manifest).await), expected);
+    place.until_running("w").await;
+    assert_eq!(place.held().await, held([("10.0.0.8", "w")]));
+    place.end([row("w", &secret, "10.0.0.8")]).await;
+}
+
+pub async fn a_manifest_that_is_applied_again_under_a_running_guest_keeps_the_network_data(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (manifest, secret) = place.run("w").await;
+    for _ in 0..3 {
+        assert_eq!(added(&place.apply(&manifest).await), issued(&place, "w", &secret));
+    }
+    assert!(place.kubevirt.migrate("w").await);
+    assert_eq!(place.restart("w").await.network_data_secret.unwrap().0, secret);
+    assert_eq!(place.held().await, held([("10.0.0.8", "w")]));
+    place.end([row("w", &secret, "10.0.0.8")]).await;
+}
+
+/// Applies a manifest five times, as `kubectl apply --server-side`.
+async fn apply_five_times(place: &Place<'_>, manifest: &Value) {
+    let secret = place.secret_name("w").await;
+    for n in 0..5 {
+        let vm = apply_server_side(&place.vms, manifest, "kubectl").await;
+        let vm = vm.unwrap_or_else(|error| panic!("apply {n}: {error}"));
+        assert_eq!(added(&vm), issued(place, "w", &secret), "apply {n}");
+    }
+}
+
+pub async fn five_applies_in_the_server_of_a_served_machine_cause_no_conflict(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let manifest = manifest(&place, "w", "Always");
+    apply_server_side(&place.vms, &manifest, "kubectl").await.unwrap();
+    place.until_running("w").await;
+    place.until_recorded("w").await;
+    apply_five_times(&place, &manifest).await;
+    let secret = place.secret_name("w").await;
+    place.restart("w").await;
+    place.end([row("w", &secret, "10.0.0.8")]).await;
+}
+
+pub async fn five_applies_in_the_server_of_a_machine_whose_pool_came_later_cause_no_conflict(cluster: &Cluster) {
+    let hosted = Hosted::plain(cluster).await;
+    let manifest = manifest(&hosted, "w", "Always");
+    apply_server_side(&hosted.vms, &manifest, "kubectl").await.unwrap();
+    hosted.until_running("w").await;
+    create_pool(&hosted, &["10.0.0.8/30"]).await;
+    let place = Place::install(cluster, hosted).await;
+    place.until_event("w", "NetworkDataMissing").await;
+    place.until_recorded("w").await;
+    apply_five_times(&place, &manifest).await;
+    let secret = place.secret_name("w").await;
+    place.restart("w").await;
+    place.end([row("w", &secret, "10.0.0.8")]).await;
+}
+
+pub async fn five_applies_in_the_server_of_a_machine_of_a_mac_pool_cause_no_conflict(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let pools: Api<MACPool> = Api::all(cluster.client());
+    let spec = MacPoolSpec {
+        ranges: vec!["0a:00:00:00:55:00-0a:00:00:00:55:0f".to_owned()],
+        namespaces: vec![place.namespace.clone()],
+        ..MacPoolSpec::default()
+    };
+    pools.create(&PostParams::default(), &MACPool::new(&place.namespace, spec)).await.unwrap();
+    let mut manifest = manifest(&place, "w", "Always");
+    interface(&mut manifest).as_object_mut().unwrap().remove("macAddress");
+    let probe: DynamicObject = serde_json::from_value(manifest.clone()).unwrap();
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    poll("a question to the webhook for MAC addresses", async || {
+        let vm = place.vms.create(&dry_run, &probe).await.ok()?;
+        vm.data["spec"]["template"]["metadata"]["labels"].get("ipam.glowplug.dev/mac-addresses").map(drop)
+    })
+    .await;
+    apply_server_side(&place.vms, &manifest, "kubectl").await.unwrap();
+    place.until_running("w").await;
+    place.until_recorded("w").await;
+    apply_five_times(&place, &manifest).await;
+    let secret = place.secret_name("w").await;
+    place.restart("w").await;
+    pools.delete(&place.namespace, &DeleteParams::default()).await.unwrap();
+    place.end([row("w", &secret, "10.0.0.8")]).await;
+}
+
+// === without a replica ===
+
+/// Stops, starts, migrates, releases and deletes a machine while no webhook answers about updates.
+async fn live_without_updates(place: &Place<'_>, starts: bool) {
+    merge(&place.vms, "w", &json!({"metadata": {"labels": {"a": "b"}}})).await;
+    assert!(place.kubevirt.migrate("w").await);
+    place.halt("w").await;
+    if starts {
+        place.boot("w").await;
+    }
+    merge(&place.vms, "w", &json!({"metadata": {"finalizers": null}})).await;
+    merge(&place.vms, "w", &json!({"spec": {"template": {"metadata": {"labels": {"a": "b"}}}}})).await;
+    place.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    place.until_gone(&place.vms, "w").await;
+    place.until_gone(&place.instances, "w").await;
+    place.until_held(0).await;
+}
+
+pub async fn without_a_replica_a_machine_is_stopped_started_migrated_and_deleted(cluster: &Cluster) {
+    let mut place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    place.run("w").await;
+    place.until_recorded("w").await;
+    let starts = place.has_conditions().await;
+    place.installed.stop_answering().await;
+    live_without_updates(&place, starts).await;
+    place.end([]).await;
+}
+
+/// A replica of a version without a path. Dropping it stops the replica.
+struct WithoutPath {
+    _certificate: TempDir,
+    _phase: watch::Sender<Phase>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for WithoutPath {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl WithoutPath {
+    /// Starts a replica that answers 404, and lets the API server ask it about updates.
+    async fn start(place: &Place<'_>) -> Self {
+        let certificate = tempfile::tempdir().unwrap();
+        let roots = write_certificate(certificate.path());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}/mutate-machine-updates", listener.local_addr().unwrap());
+        let (phase, phases) = watch::channel(Phase::Serving);
+        let identity = Some(Arc::new(Certificate::of(certificate.path())));
+        let absent = |_: Request<Bytes>| async {
+            hyper::Response::builder().status(404).body(Full::from(Bytes::from("not found"))).unwrap()
+        };
+        let task = tokio::spawn(serve(listener, identity, absent, phases));
+        let configurations = configurations(place.cluster, MUTATING);
+        let mut webhooks = configurations.get("glowplug-controller").await.unwrap().data["webhooks"].take();
+        for webhook in webhooks.as_array_mut().unwrap() {
+            if webhook["name"] == "machine-updates.ipam.glowplug.dev" {
+                webhook["clientConfig"] = json!({"url": url, "caBundle": ByteString(roots.as_bytes().to_vec())});
+            }
+        }
+        let patch = Patch::Merge(json!({"webhooks": webhooks}));
+        configurations.patch("glowplug-controller", &PatchParams::default(), &patch).await.unwrap();
+        Self { _certificate: certificate, _phase: phase, task }
+    }
+}
+
+/// Removes the reference of a machine in a dry run. Returns whether a webhook puts it back.
+async fn is_put_back(place: &Place<'_>, name: &str) -> bool {
+    let volumes = json!([{"name": "cloudinitvolume", "cloudInitConfigDrive": {"userData": "#cloud-config"}}]);
+    let removed = json!({"spec": {"template": {"spec": {"volumes": volumes}}}});
+    let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
+    let vm = place.vms.patch(name, &dry_run, &Patch::Merge(removed)).await.unwrap();
+    Hosted::reference(&vm).is_some()
+}
+
+pub async fn with_a_replica_without_the_new_path_a_machine_is_stopped_started_migrated_and_deleted(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    place.run("w").await;
+    place.until_recorded("w").await;
+    let earlier = WithoutPath::start(&place).await;
+    poll("an update that no webhook changes", async || (!is_put_back(&place, "w").await).then_some(())).await;
+    live_without_updates(&place, true).await;
+    drop(earlier);
+    place.end([]).await;
+}
+
+pub async fn an_instance_without_its_reference_is_refused_until_a_leader_is_back(cluster: &Cluster) {
+    let mut place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (mut manifest, first) = place.run("w").await;
+    place.halt("w").await;
+    place.installed.stop_leading();
+    place.installed.stop_answering().await;
+    manifest["spec"]["template"]["metadata"]["labels"]["a"] = "b".into();
+    let expected = json!({"secret": null, "acpiIndex": null, "label": ISSUED, "of": format!("{}/w", place.namespace)});
+    assert_eq!(added(&place.apply(&manifest).await), expected);
+    rejection(&place, "w", "failed calling webhook").await;
+    // The stand-in would start the guest between two configurations of webhooks.
+    merge(&place.vms, "w", &json!({"spec": {"runStrategy": "Halted"}})).await;
+    poll("a machine without an attempt", async || place.kubevirt.rejection("w").is_none().then_some(())).await;
+    place.installed.answer_again().await;
+    place.until_asked().await;
+    merge(&place.vms, "w", &json!({"spec": {"runStrategy": "Always"}})).await;
+    let message = rejection(&place, "w", "denied the request").await;
+    let text = format!(
+        "spec.volumes: no network data, expected networkDataSecretRef: the controller adds it to VirtualMachine {}/w",
+        place.namespace
+    );
+    assert!(message.ends_with(&text), "{message}");
+    place.installed.lead().await;
+    place.until_running("w").await;
+    let second = place.secret_name("w").await;
+    assert_ne!(first, second);
+    assert_eq!(place.held().await, held([("10.0.0.8", "w")]));
+    place.end([row("w", &second, "10.0.0.8")]).await;
+}
+
+// === copies ===
+
+/// Checks a copy: it has a Secret of its own, and says which name it had.
+async fn check_copy(place: &Place<'_>, copy: &DynamicObject, source: &str) -> String {
+    let (name, secret) = (copy.name_any(), Hosted::reference(copy).unwrap());
+    assert_ne!(secret, source);
+    assert_eq!(added(copy), issued(place, &name, &secret));
+    assert_eq!(copy.annotations().get(REPLACED_ANNOTATION).map(String::as_str), Some(source));
+    assert!(!copy.annotations().keys().any(|key| key.starts_with(ANNOTATION_PREFIX)), "{:?}", copy.annotations());
+    secret
+}
+
+pub async fn a_clone_starts_with_an_address_of_its_own_while_its_source_runs(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (_, source) = place.run("w").await;
+    place.until_recorded("w").await;
+    let mut rows = Vec::new();
+    for (name, keeps_macs, address) in [("c1", false, "10.0.0.9"), ("c2", true, "10.0.0.10")] {
+        let clone = place.clone_machine("w", name, keeps_macs).await.unwrap();
+        let secret = check_copy(&place, &clone, &source).await;
+        place.boot(name).await;
+        rows.push(row(name, &secret, address));
+    }
+    let [first, second] = rows.try_into().unwrap();
+    assert_eq!(place.held().await, held([("10.0.0.10", "c2"), ("10.0.0.8", "w"), ("10.0.0.9", "c1")]));
+    place.end([first, second, row("w", &source, "10.0.0.8")]).await;
+}
+
+pub async fn a_copied_manifest_starts_with_an_address_of_its_own(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (_, source) = place.run("w").await;
+    place.until_recorded("w").await;
+    let copy = place.copy_manifest("w", "c").await.unwrap();
+    let secret = check_copy(&place, &copy, &source).await;
+    place.until_running("c").await;
+    place.end([row("c", &secret, "10.0.0.9"), row("w", &source, "10.0.0.8")]).await;
+}
+
+pub async fn a_snapshot_that_is_restored_in_place_keeps_the_address_of_the_machine(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (mut manifest, first) = place.run("w").await;
+    let snapshot = place.snapshot("w").await;
+    // The machine gets a Secret of another name before the snapshot is restored.
+    interface(&mut manifest)["macAddress"] = next_mac().into();
+    place.apply(&manifest).await;
+    let second = place.secret_name("w").await;
+    place.halt("w").await;
+    let restored = place.restore(&snapshot, "w").await.unwrap();
+    let third = Hosted::reference(&restored).unwrap();
+    // The MAC address changes again.
+    assert_eq!(BTreeSet::from([&first, &second, &third]).len(), 3);
+    assert_eq!(added(&restored), issued(&place, "w", &third));
+    place.boot("w").await;
+    assert_eq!(place.held().await, held([("10.0.0.8", "w")]));
+    place.end([row("w", &third, "10.0.0.8")]).await;
+}
+
+pub async fn a_snapshot_with_an_earlier_reference_that_is_restored_in_place_keeps_the_present_one(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (_, secret) = place.run("w").await;
+    let mut snapshot = place.snapshot("w").await;
+    for earlier in ["w-networkdata", "w-networkdata-aaaaaaaaaaaaaaaa", "other-networkdata-bbbbbbbbbbbbbbbb"] {
+        let source = json!({"userData": "#cloud-config", "networkDataSecretRef": {"name": earlier}});
+        snapshot["spec"]["template"]["spec"]["volumes"][0]["cloudInitConfigDrive"] = source;
+        let restored = place.restore(&snapshot, "w").await.unwrap();
+        assert_eq!(added(&restored), issued(&place, "w", &secret), "{earlier}");
+    }
+    place.restart("w").await;
+    place.end([row("w", &secret, "10.0.0.8")]).await;
+}
+
+pub async fn a_snapshot_that_is_restored_under_another_name_gets_an_address_of_its_own(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (_, source) = place.run("w").await;
+    place.until_recorded("w").await;
+    let snapshot = place.snapshot("w").await;
+    let restored = place.restore(&snapshot, "r").await.unwrap();
+    let secret = check_copy(&place, &restored, &source).await;
+    place.boot("r").await;
+    place.end([row("r", &secret, "10.0.0.9"), row("w", &source, "10.0.0.8")]).await;
+}
+
+pub async fn a_machine_of_a_namespace_that_is_restored_under_another_name_is_refused(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (_, source) = place.run("w").await;
+    let mut copy = place.snapshot("w").await;
+    // No pool serves this namespace, so it has no label and the API server calls no webhook for its machines.
+    let other = Hosted::plain(cluster).await;
+    copy["metadata"]["name"] = "w".into();
+    let stored = other.vms.create(&PostParams::default(), &object(VIRTUAL_MACHINE, copy)).await.unwrap();
+    assert_eq!(added(&stored), issued(&place, "w", &source));
+    let message = rejection(&other, "w", "denied the request").await;
+    let text = format!(
+        "metadata.annotations[{VM_ANNOTATION}]: \"{}/w\", expected \"{}/w\": the machine is a copy; remove the annotation, \
+         the label {NETWORK_DATA_LABEL}, and the reference to {source:?} from spec.template of the VirtualMachine",
+        place.namespace, other.namespace
+    );
+    assert!(message.ends_with(&text), "{message}");
+    // A person does what the message says.
+    let volumes = json!([{"name": "cloudinitvolume", "cloudInitConfigDrive": {"userData": "#cloud-config"}}]);
+    let marks = json!({"labels": {(NETWORK_DATA_LABEL): null}, "annotations": {(VM_ANNOTATION): null}});
+    let corrected = json!({"spec": {"template": {"metadata": marks, "spec": {"volumes": volumes}}}});
+    merge(&other.vms, "w", &corrected).await;
+    assert_eq!(other.until_running("w").await.network_data_secret, None);
+    let expected = [("w".to_owned(), None, vec![]), row("w", &source, "10.0.0.8")];
+    assert_eq!(guests(&[&place.hosted, &other]).await, expected);
+    place.end([row("w", &source, "10.0.0.8")]).await;
+}
+
+// === changes of the pool and of the machine ===
+
+/// Waits until the status of the pool counts this number of machines with earlier network data.
+async fn until_outdated(place: &Place<'_>, count: u32) {
+    poll(&format!("{count} outdated machines"), async || {
+        let status = place.pools.get("p").await.unwrap().status;
+        status.is_some_and(|status| status.outdated == count).then_some(())
+    })
+    .await;
+}
+
+/// Waits for the next second: an API server stores the creation time of an instance in whole seconds.
+async fn until_next_second() {
+    let second = Timestamp::now().as_second();
+    poll("the next second", async || (Timestamp::now().as_second() > second).then_some(())).await;
+}
+
+pub async fn a_changed_gateway_reaches_a_guest_with_its_restart(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (_, secret) = place.run("w").await;
+    let before = place.until_recorded("w").await;
+    let gateway = |document: &Value| document["networks"][0]["routes"][0]["gateway"].clone();
+    assert_eq!(gateway(&place.until_running("w").await.document()), "10.0.0.1");
+    until_next_second().await;
+    let changed = Patch::Merge(json!({"spec": {"gateway": ["10.0.0.2"]}}));
+    place.pools.patch("p", &PatchParams::default(), &changed).await.unwrap();
+    until_outdated(&place, 1).await;
+    let note = place.until_event("w", "NetworkDataOutdated").await;
+    assert_eq!(note, "The guest runs with earlier network data: restart the machine");
+    let text: Value =
+        serde_json::from_slice(&place.until_secret(&secret).await.data.unwrap()["networkdata"].0).unwrap();
+    assert_eq!(gateway(&text), "10.0.0.2");
+    // The VirtualMachine is not touched, so KubeVirt asks for no restart.
+    assert_eq!(place.vms.get("w").await.unwrap(), before);
+    until_next_second().await;
+    assert_eq!(gateway(&place.restart("w").await.document()), "10.0.0.2");
+    until_outdated(&place, 0).await;
+    assert_eq!(place.vms.get("w").await.unwrap(), before);
+    place.end([row("w", &secret, "10.0.0.8")]).await;
+}
+
+pub async fn a_changed_mac_address_gives_the_machine_a_secret_of_a_new_name(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (mut manifest, first) = place.run("w").await;
+    let mac = next_mac();
+    interface(&mut manifest)["macAddress"] = mac.clone().into();
+    let changed = place.apply(&manifest).await;
+    let second = Hosted::reference(&changed).unwrap();
+    assert_ne!(first, second);
+    assert_eq!(added(&changed), issued(&place, "w", &second));
+    place.until_secret(&second).await;
+    until_outdated(&place, 1).await;
+    // The guest still reads the earlier Secret.
+    assert!(place.kubevirt.migrate("w").await);
+    assert_eq!(guests(&[&place.hosted]).await, [row("w", &first, "10.0.0.8")]);
+    let both = BTreeSet::from([first.clone(), second.clone()]);
+    let uid = changed.uid().unwrap();
+    assert_eq!(place.leases().await, [("10.0.0.8".to_owned(), uid.clone(), Some(both), false)]);
+    assert_eq!(place.restart("w").await.addresses(), [(mac, "10.0.0.8".to_owned())]);
+    place.until_no_secret(&first).await;
+    until_outdated(&place, 0).await;
+    poll("a lease with the new Secret alone", async || {
+        let expected = ("10.0.0.8".to_owned(), uid.clone(), Some(BTreeSet::from([second.clone()])), false);
+        (place.leases().await == [expected]).then_some(())
+    })
+    .await;
+    place.end([row("w", &second, "10.0.0.8")]).await;
+}
+
+pub async fn a_machine_keeps_its_address_when_leases_are_lost_while_its_guest_reads_an_earlier_secret(
+    cluster: &Cluster,
+) {
+    let mut place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (mut manifest, first) = place.run("w").await;
+    interface(&mut manifest)["macAddress"] = next_mac().into();
+    let second = Hosted::reference(&place.apply(&manifest).await).unwrap();
+    place.until_secret(&second).await;
+    let uid = place.vms.get("w").await.unwrap().uid().unwrap();
+    place.installed.stop_leading();
+    place.forget_leases().await;
+    let later = self::manifest(&place, "v", "Always");
+    place.apply(&later).await;
+    place.installed.lead().await;
+    place.until_running("v").await;
+    assert_eq!(place.held().await, held([("10.0.0.8", "w"), ("10.0.0.9", "v")]));
+    let both = BTreeSet::from([first.clone(), second.clone()]);
+    poll("a lease with both Secrets", async || {
+        (place.leases().await[0] == ("10.0.0.8".to_owned(), uid.clone(), Some(both.clone()), false)).then_some(())
+    })
+    .await;
+    let v = place.secret_name("v").await;
+    assert_eq!(guests(&[&place.hosted]).await, [row("v", &v, "10.0.0.9"), row("w", &first, "10.0.0.8")]);
+    assert!(place.kubevirt.migrate("w").await);
+    place.restart("w").await;
+    place.until_no_secret(&first).await;
+    place.end([row("v", &v, "10.0.0.9"), row("w", &second, "10.0.0.8")]).await;
+}
+
+// === version 0.2.0 ===
+
+/// Creates a running machine as version 0.2.0 has left it, with 10.0.0.9. Returns its manifest, and the stored machine and Secret.
+async fn create_machine_of_0_2_0(hosted: &Hosted, cluster: &Cluster) -> (Value, DynamicObject, Secret) {
+    let manifest = manifest(hosted, "w", "Always");
+    let mac = manifest["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"].clone();
+    let mut vm = manifest.clone();
+    interface(&mut vm)["acpiIndex"] = 101.into();
+    vm["spec"]["template"]["spec"]["volumes"][0]["cloudInitConfigDrive"]["networkDataSecretRef"] =
+        json!({"name": "w-networkdata"});
+    let record = format!("{ANNOTATION_PREFIX}eno101");
+    vm["metadata"]["annotations"] = json!({
+        record: r#"["10.0.0.9/16"]"#, "kubectl.kubernetes.io/last-applied-configuration": manifest.to_string(),
+    });
+    let vm = hosted.vms.create(&PostParams::default(), &serde_json::from_value(vm).unwrap()).await.unwrap();
+    let (uid, namespace) = (vm.uid().unwrap(), &hosted.namespace);
+    let machine = json!({"namespace": namespace, "name": "w", "uid": uid});
+    let handed = json!({
+        "interface": "eno101", "network": hosted.network, "pool": format!("{namespace}/p"), "addresses": ["10.0.0.9/16"],
+    });
+    let note = json!({"vm": uid, "kind": "VirtualMachine", "machine": machine, "interfaces": [handed]});
+    let document = json!({
+        "links": [{"id": "eno101", "type": "phy", "ethernet_mac_address": mac}],
+        "networks": [{
+            "id": "network0", "network_id": "network0", "type": "ipv4", "link": "eno101", "ip_address": "10.0.0.9",
+            "netmask": "255.255.0.0", "routes": [{"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.0.0.1"}],
+        }],
+    });
+    let metadata = json!({
+        "name": "w-networkdata", "labels": {"app.kubernetes.io/managed-by": "glowplug"},
+        "annotations": {"ipam.glowplug.dev/allocation": note.to_string()},
+        "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": uid}],
+    });
+    let secret = json!({
+        "metadata": metadata, "immutable": true, "type": "Opaque",
+        "data": {"networkdata": ByteString(document.to_string().into_bytes())},
+    });
+    let secret: Secret = serde_json::from_value(secret).unwrap();
+    let secret = hosted.secrets.create(&PostParams::default(), &secret).await.unwrap();
+    let lease = json!({
+        "network": hosted.network, "address": "10.0.0.9", "prefix": 16, "pool": format!("{namespace}/p"),
+        "since": "2026-08-14T10:00:00.000000Z",
+        "holder": {"kind": "VirtualMachine", "namespace": namespace, "name": "w", "uid": uid, "interface": "eno101"},
+    });
+    let name = leader::name(&hosted.network, "10.0.0.9");
+    let lease = StaticIPLease::new(&name, serde_json::from_value(lease).unwrap());
+    Api::all(cluster.client()).create(&PostParams::default(), &lease).await.unwrap();
+    hosted.until_running("w").await;
+    (manifest, vm, secret)
+}
+
+pub async fn a_machine_of_version_0_2_0_keeps_its_secret_until_it_is_created_again(cluster: &Cluster) {
+    let hosted = Hosted::plain(cluster).await;
+    let (manifest, vm, secret) = create_machine_of_0_2_0(&hosted, cluster).await;
+    create_pool(&hosted, &["10.0.0.8/30"]).await;
+    let place = Place::install(cluster, hosted).await;
+    let expected = issued(&place, "w", "w-networkdata");
+    until(&place.vms, "w", |vm| added(vm) == expected).await;
+    let uid = vm.uid().unwrap();
+    // A lease of version 0.2.0 has no names.
+    let earlier = ("10.0.0.9".to_owned(), uid, None, false);
+    assert_eq!(place.leases().await, [earlier]);
+    assert_eq!(added(&place.apply(&manifest).await), expected);
+    assert_eq!(place.secrets.get("w-networkdata").await.unwrap(), secret);
+    assert_eq!(place.restart("w").await.addresses()[0].1, "10.0.0.9");
+    until_outdated(&place, 0).await;
+
+    place.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    place.until_gone(&place.vms, "w").await;
+    let (_, name) = place.run("w").await;
+    let new = place.vms.get("w").await.unwrap().uid().unwrap();
+    assert_ne!(name, "w-networkdata");
+    place.until_no_secret("w-networkdata").await;
+    place.until_held(1).await;
+    let leases = place.leases().await;
+    let mine: Vec<_> = leases.iter().filter(|lease| !lease.3).collect();
+    assert_eq!(mine, [&(mine[0].0.clone(), new, Some(BTreeSet::from([name.clone()])), false)]);
+    let address = mine[0].0.clone();
+    place.end([row("w", &name, &address)]).await;
+}
+
+pub async fn a_manifest_with_the_name_of_version_0_2_0_gets_a_fresh_name(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let mut manifest = manifest(&place, "w", "Always");
+    let source = json!({"userData": "#cloud-config", "networkDataSecretRef": {"name": "w-networkdata"}});
+    manifest["spec"]["template"]["spec"]["volumes"][0]["cloudInitConfigDrive"] = source;
+    let created = place.apply(&manifest).await;
+    let secret = Hosted::reference(&created).unwrap();
+    assert_eq!(added(&created), issued(&place, "w", &secret));
+    assert_ne!(secret, "w-networkdata");
+    // The manifest still has the name of version 0.2.0.
+    assert_eq!(added(&place.apply(&manifest).await), issued(&place, "w", &secret));
+    place.until_running("w").await;
+    place.end([row("w", &secret, "10.0.0.8")]).await;
+}
+
+// === orphans ===
+
+/// Does what the garbage collector does to the objects of a VirtualMachine that is deleted with orphans.
+async fn orphan(place: &Place<'_>, secret: &str) {
+    let no_owner = json!({"metadata": {"ownerReferences": null}});
+    merge(&place.instances, "w", &no_owner).await;
+    place.secrets.patch(secret, &PatchParams::default(), &Patch::Merge(no_owner)).await.unwrap();
+}
+
+/// Checks that an orphan keeps its Secret until it has ended.
+async fn check_orphan(mut place: Place<'_>, secret: &str) {
+    place.until_gone(&place.vms, "w").await;
+    place.change_leaders().await;
+    // Another machine is served, so the leader has seen the end of the VirtualMachine.
+    let (_, other) = place.run("v").await;
+    assert!(place.kubevirt.migrate("w").await);
+    assert_eq!(guests(&[&place.hosted]).await, [row("v", &other, "10.0.0.9"), row("w", secret, "10.0.0.8")]);
+    assert_eq!(place.held().await, held([("10.0.0.8", "w"), ("10.0.0.9", "v")]));
+    place.kubevirt.end("w").await;
+    place.until_no_secret(secret).await;
+    place.until_held(1).await;
+    place.end([row("v", &other, "10.0.0.9")]).await;
+}
+
+pub async fn an_orphan_keeps_its_secret_if_the_garbage_collector_is_faster_than_kubevirt(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (_, secret) = place.run("w").await;
+    place.until_recorded("w").await;
+    orphan(&place, &secret).await;
+    place.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    check_orphan(place, &secret).await;
+}
+
+pub async fn an_orphan_keeps_its_secret_if_kubevirt_is_faster_than_the_garbage_collector(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (_, secret) = place.run("w").await;
+    place.until_recorded("w").await;
+    let vm = place.vms.get("w").await.unwrap();
+    let finalizers: Vec<&str> = vm.finalizers().iter().map(String::as_str).chain(["orphan"]).collect();
+    merge(&place.vms, "w", &json!({"metadata": {"finalizers": finalizers}})).await;
+    place.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    until(&place.vms, "w", |vm| vm.finalizers() == ["orphan"]).await;
+    orphan(&place, &secret).await;
+    merge(&place.vms, "w", &json!({"metadata": {"finalizers": null}})).await;
+    check_orphan(place, &secret).await;
+}
+
+// === a late write ===
+
+pub async fn a_machine_never_reads_a_secret_that_is_stored_after_its_virtual_machine_is_gone(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (manifest, first) = place.run("w").await;
+    let stored = place.vms.get("w").await.unwrap();
+    let mut late = place.secrets.get(&first).await.unwrap();
+    place.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    place.until_gone(&place.vms, "w").await;
+    place.until_no_secret(&first).await;
+    place.until_held(0).await;
+    // Another machine has the address before the API server stores the Secret of the earlier one.
+    let (_, other) = place.run("v").await;
+    late.metadata.resource_version = None;
+    late.metadata.uid = None;
+    late.metadata.managed_fields = None;
+    place.secrets.create(&PostParams::default(), &late).await.unwrap();
+    // The manifest of the cluster has the name of this Secret.
+    let mut exported = manifest.clone();
+    exported["spec"]["template"] = stored.data["spec"]["template"].clone();
+    let created = place.apply(&exported).await;
+    let second = Hosted::reference(&created).unwrap();
+    assert_ne!(second, first);
+    assert_eq!(added(&created), issued(&place, "w", &second));
+    place.until_running("w").await;
+    assert_eq!(place.kubevirt.drives("w").last().unwrap().network_data_secret.as_ref().unwrap().0, second);
+    let mut rows = place.held().await;
+    rows.retain(|(_, name)| name == "w");
+    let address = rows[0].0.clone();
+    let v = guests(&[&place.hosted]).await[0].2[0].clone();
+    place.end([row("v", &other, &v), row("w", &second, &address)]).await;
+}
+
+// === the rest ===
+
+pub async fn a_machine_with_sr_iov_starts_after_it_has_a_mac_address(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let mut manifest = manifest(&place, "w", "Always");
+    *interface(&mut manifest) = json!({"name": "net1", "sriov": {}});
+    let created = place.apply(&manifest).await;
+    let secret = Hosted::reference(&created).unwrap();
+    let note = place.until_event("w", "NetworkDataMissing").await;
+    let text =
+        "interface \"net1\" is of SR-IOV and has no macAddress, expected one: the guest has no other name for it";
+    assert_eq!(note, text);
+    assert!(!is_running(&place.instances.get("w").await.unwrap()));
+    let mac = next_mac();
+    interface(&mut manifest)["macAddress"] = mac.clone().into();
+    let changed = place.apply(&manifest).await;
+    let of = format!("{}/w", place.namespace);
+    assert_eq!(added(&changed), json!({"secret": secret, "acpiIndex": null, "label": ISSUED, "of": of}));
+    assert_eq!(place.until_running("w").await.addresses(), [(mac, "10.0.0.8".to_owned())]);
+    place.end([row("w", &secret, "10.0.0.8")]).await;
+}
+
+/// Creates a Secret of the user with the address 10.0.9.9, and returns a source of a cloud-init volume with this Secret.
+async fn own_network_data(place: &Place<'_>) -> Value {
+    let document = json!({
+        "links": [{"id": "eno101", "type": "phy"}],
+        "networks": [{"id": "n", "link": "eno101", "type": "ipv4", "ip_address": "10.0.9.9/16"}],
+    });
+    let data = json!({"networkdata": ByteString(document.to_string().into_bytes())});
+    let secret: Secret = serde_json::from_value(json!({"metadata": {"name": "mine"}, "data": data})).unwrap();
+    place.secrets.create(&PostParams::default(), &secret).await.unwrap();
+    json!({"userData": "#cloud-config", "networkDataSecretRef": {"name": "mine"}})
+}
+
+/// What a machine with network data of its user has of the controller.
+fn own(acpi_index: &Value) -> Value {
+    json!({"secret": "mine", "acpiIndex": acpi_index, "label": null, "of": null})
+}
+
+async fn until_kept(place: &Place<'_>) {
+    let note = place.until_event("w", "NetworkDataKept").await;
+    let expected =
+        format!("Secret {0}/mine has network data for the machine, so it gets no address of {0}/p", place.namespace);
+    assert_eq!(note, expected);
+}
+
+pub async fn network_data_of_the_user_is_kept_in_a_new_machine(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let mut manifest = manifest(&place, "w", "Always");
+    manifest["spec"]["template"]["spec"]["volumes"][0]["cloudInitConfigDrive"] = own_network_data(&place).await;
+    assert_eq!(added(&place.apply(&manifest).await), own(&Value::Null));
+    until_kept(&place).await;
+    assert_eq!(added(&place.apply(&manifest).await), own(&Value::Null));
+    place.until_running("w").await;
+    assert_eq!(place.held().await, held([]));
+    place.end([row("w", "mine", "10.0.9.9")]).await;
+}
+
+pub async fn network_data_of_the_user_replaces_that_of_the_controller(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (mut manifest, first) = place.run("w").await;
+    manifest["spec"]["template"]["spec"]["volumes"][0]["cloudInitConfigDrive"] = own_network_data(&place).await;
+    assert_eq!(added(&place.apply(&manifest).await), own(&Value::Null));
+    until_kept(&place).await;
+    assert_eq!(guests(&[&place.hosted]).await, [row("w", &first, "10.0.0.8")]);
+    assert_eq!(place.restart("w").await.network_data_secret.unwrap().0, "mine");
+    place.end([row("w", "mine", "10.0.9.9")]).await;
+}
+
+pub async fn a_machine_that_leaves_its_pool_starts_without_network_data(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (mut manifest, first) = place.run("w").await;
+    manifest["metadata"]["labels"] = json!({});
+    let left = place.apply(&manifest).await;
+    assert_eq!(added(&left), json!({"secret": null, "acpiIndex": null, "label": null, "of": null}));
+    assert!(place.kubevirt.migrate("w").await);
+    assert_eq!(guests(&[&place.hosted]).await, [row("w", &first, "10.0.0.8")]);
+    assert_eq!(place.restart("w").await.network_data_secret, None);
+    // It comes back with the next change, and gets a Secret of a new name.
+    manifest["metadata"]["labels"] = json!({(POOL_LABEL): "p"});
+    place.apply(&manifest).await;
+    let back = until(&place.vms, "w", |vm| Hosted::reference(vm).is_some()).await;
+    let second = Hosted::reference(&back).unwrap();
+    assert_ne!(first, second);
+    place.restart("w").await;
+    assert_eq!(place.held().await, held([("10.0.0.8", "w")]));
+    place.end([row("w", &second, "10.0.0.8")]).await;
+}
