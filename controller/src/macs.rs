@@ -356,10 +356,8 @@ impl Macs {
         match action {
             Action::Record { address, version, lease } => self.write(address, version, &lease).await,
             Action::Assign { key, request, patch, addresses } => {
-                let outcome = self.assign(&key, request, patch).await?;
-                if let Outcome::Vm(vm) = &outcome
-                    && !awaits_mac_addresses(&vm.data["spec"]["template"])
-                {
+                let (outcome, is_stored) = self.assign(&key, request, patch).await?;
+                if is_stored {
                     let note = format!("Allocated {}", addresses.join(", "));
                     self.publish(&key, EventType::Normal, "MACAddressAllocated", &note);
                 }
@@ -370,31 +368,38 @@ impl Macs {
     }
 
     /// Writes addresses into a VirtualMachine. The user's tools own its interfaces, so the webhook writes the addresses, and the
-    /// leader writes them only if no webhook answers. Both patches need the version of the VirtualMachine that is known.
-    async fn assign(&self, key: &Key, request: Value, mut patch: Value) -> Result<Outcome, Error> {
+    /// leader writes them only if no webhook answers. Each patch is stored only for the version from which it was made.
+    async fn assign(&self, key: &Key, request: Value, mut patch: Value) -> Result<(Outcome, bool), Error> {
         let tested = patch[0]["value"].as_str().map(str::to_owned);
         let vm = match self.patch_vm(key, &Patch::Merge(request), tested).await? {
-            Outcome::Vm(vm) if awaits_mac_addresses(&vm.data["spec"]["template"]) => vm,
-            outcome => return Ok(outcome),
+            (Outcome::Vm(vm), true) if awaits_mac_addresses(&vm.data["spec"]["template"]) => vm,
+            answer => return Ok(answer),
         };
         let version = vm.metadata.resource_version.clone();
         patch[0]["value"] = json!(version);
-        let remove = json!({"op": "remove", "path": pointer(&["spec", "template", "metadata", "annotations", ASSIGNED_ANNOTATION])});
+        let annotation = ["spec", "template", "metadata", "annotations", ASSIGNED_ANNOTATION];
+        let remove = json!({"op": "remove", "path": pointer(&annotation)});
         patch.as_array_mut().into_iter().for_each(|operations| operations.push(remove.clone()));
-        let Ok(patch) = serde_json::from_value(patch) else { return Ok(Outcome::Vm(vm)) };
+        let Ok(patch) = serde_json::from_value(patch) else { return Ok((Outcome::Vm(vm), false)) };
         self.patch_vm(key, &Patch::<Value>::Json(patch), version).await
     }
 
-    /// Patches a VirtualMachine. The patch must fail if the VirtualMachine has another version than `tested`.
-    async fn patch_vm(&self, key: &Key, patch: &Patch<Value>, tested: Option<String>) -> Result<Outcome, Error> {
+    /// Patches a VirtualMachine, and returns whether the patch is stored. The patch must fail if the VirtualMachine has another
+    /// version than `tested`.
+    async fn patch_vm(
+        &self,
+        key: &Key,
+        patch: &Patch<Value>,
+        tested: Option<String>,
+    ) -> Result<(Outcome, bool), Error> {
         let vms: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &virtual_machines());
         match ask(vms.patch(&key.name, &PatchParams::default(), patch)).await {
-            Ok(object) => Ok(Outcome::Vm(object)),
+            Ok(object) => Ok((Outcome::Vm(object), true)),
             Err(error) => match error.refusal() {
-                Some(Refusal::Absent) => Ok(Outcome::Nothing),
+                Some(Refusal::Absent) => Ok((Outcome::Nothing, false)),
                 Some(Refusal::Other | Refusal::ForGood(_)) => match ask(vms.get_opt(&key.name)).await? {
                     Some(object) if object.metadata.resource_version == tested => Err(error),
-                    object => Ok(object.map_or(Outcome::Nothing, Outcome::Vm)),
+                    object => Ok((object.map_or(Outcome::Nothing, Outcome::Vm), false)),
                 },
                 None => Err(error),
             },

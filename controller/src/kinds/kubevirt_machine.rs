@@ -231,7 +231,8 @@ impl Instance {
         let volume = CloudInit::of(&object.data["spec"]);
         let name = metadata.name.as_deref().unwrap_or_default();
         let secret = volume.and_then(|volume| volume.network_data.secret_of(name).map(str::to_owned));
-        let has_left = has_left(&metadata, &object.data["status"]["migrationState"]);
+        // Users can invent the status of an instance that has not started.
+        let has_left = has_started && has_left(&metadata, &object.data["status"]["migrationState"]);
         Self { metadata, owner, reports, has_started, secret, has_left }
     }
 }

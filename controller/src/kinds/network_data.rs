@@ -13,6 +13,9 @@ pub const ISSUED: &str = "issued";
 /// Begin of a value of [`NETWORK_DATA_LABEL`] with which the leader, or a user, asks the webhook for a Secret of a new name. What
 /// follows makes the value differ from an earlier one: the webhook is asked only about a change.
 pub const REQUESTED: &str = "requested";
+/// Begin of the value of [`NETWORK_DATA_LABEL`] after such a request, until the leader has seen the new reference. A webhook that is
+/// called again for the same change sees by it that the name is new.
+const RENEWED: &str = "renewed";
 /// Annotation of the template with `namespace/name` of the VirtualMachine that the network data belongs to.
 pub const VM_ANNOTATION: &str = "ipam.glowplug.dev/virtual-machine";
 /// Annotation of a VirtualMachine with the name of the Secret that its template named when it was created.
@@ -36,6 +39,18 @@ pub fn new_name(vm: &str) -> Result<String, &'static str> {
     rustls::crypto::ring::default_provider().secure_random.fill(&mut bytes).map_err(|_| "no random numbers")?;
     let random: String = bytes.iter().map(|byte| char::from(ALPHABET[usize::from(byte % 32)])).collect();
     Ok(format!("{}{INFIX}{random}", named_part(vm)))
+}
+
+/// The value of [`NETWORK_DATA_LABEL`] for a name that replaces an earlier one.
+#[must_use]
+pub fn renewed(name: &str) -> String {
+    format!("{RENEWED}-{}", name.rsplit_once('-').map_or("", |(_, random)| random))
+}
+
+/// Whether a value of [`NETWORK_DATA_LABEL`] asks for a new name, or says that a name has just become a new one.
+#[must_use]
+pub fn is_change_of_name(label: &str) -> bool {
+    label.starts_with(REQUESTED) || label.starts_with(RENEWED)
 }
 
 /// Whether a name has the form of [`new_name`]. A user may write any text as the name of a Secret, and the name becomes a part

@@ -31,14 +31,15 @@ use crate::passes::{ADDRESS_PAUSE, Ended};
 
 /// Decides the next request.
 pub(super) fn decide(view: &View) -> Step {
-    if let Some(step) = view.look_for_the_gone().or_else(|| view.end_claims()) {
+    // What a guest uses is recorded before the objects of its machine are looked for.
+    let recorded = view.record_migration().or_else(|| view.adopt_guest());
+    if let Some(step) = recorded.or_else(|| view.look_for_the_gone()).or_else(|| view.end_claims()) {
         return step;
     }
     match &view.vm {
-        // A guest runs until its VirtualMachine is gone, and longer if its VirtualMachine is deleted without it.
-        Some(vm) if is_deleted(&vm.metadata) => view.adopt_guest().unwrap_or_else(|| view.end(vm)),
+        Some(vm) if is_deleted(&vm.metadata) => view.end(vm),
         Some(vm) => view.serve(vm),
-        None => view.adopt_guest().unwrap_or_else(|| view.wake()),
+        None => view.wake(),
     }
 }
 

@@ -231,7 +231,9 @@ impl Work<'_> {
                 for name in &earlier {
                     self.delete_secret(view, name).await?;
                 }
-                registry.set_secrets(*machine, kept).await?;
+                if !self.is_read(key, &earlier).await? {
+                    registry.set_secrets(*machine, kept).await?;
+                }
             }
             Step::RecordMigration(machine, notice) => {
                 registry.note_migrated(*machine).await?;
@@ -241,9 +243,7 @@ impl Work<'_> {
                 for name in &secrets {
                     self.delete_secret(view, name).await?;
                 }
-                self.read(Kind::Instance, key).await?;
-                let reads = self.index().instance(key).and_then(|instance| instance.secret.clone());
-                if reads.is_none_or(|secret| !secrets.contains(&secret)) {
+                if !self.is_read(key, &secrets).await? {
                     let (uid, addresses) = (machine.uid.clone(), list(registry.release(*machine).await?));
                     tracing::info!(machine = %key, uid, addresses, "released the addresses of another network");
                 }
@@ -297,6 +297,14 @@ impl Work<'_> {
             }
         }
         Ok(Response::Done)
+    }
+
+    /// Whether an instance reads one of these Secrets, according to a consistent read.
+    async fn is_read(&self, vm: &Key, secrets: &BTreeSet<String>) -> Result<bool, Error> {
+        self.read(Kind::Instance, vm).await?;
+        let index = self.index();
+        let read = index.instance(vm).and_then(|instance| instance.secret.as_ref());
+        Ok(read.is_some_and(|secret| secrets.contains(secret)))
     }
 
     /// Creates the Secret of a VirtualMachine, and publishes that the machine has its addresses.

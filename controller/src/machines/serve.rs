@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
 use crate::kinds::kubevirt_machine::{
-    Handed, Instance, KubevirtMachine, NetworkSecret, created, is_deleted, secret, uid,
+    HandOut, Handed, Instance, KubevirtMachine, NetworkSecret, created, is_deleted, secret, uid,
 };
-use crate::kinds::network_data::{NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION, is_issued};
+use crate::kinds::network_data::{NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION, is_issued, is_issued_for, renewed};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, CloudInitKind, VirtualMachine};
 use crate::machines::recorded::Held;
@@ -52,9 +52,6 @@ impl View {
     }
 
     pub(super) fn serve(&self, vm: &VirtualMachine) -> Step {
-        if let Some(step) = self.adopt_guest() {
-            return step;
-        }
         let is_selected = self.selected.as_ref().map_or(true, |selected| !selected.is_empty());
         let Some(name) = vm.secret() else {
             return if is_selected { self.hand_out(vm, None) } else { self.leave(vm) };
@@ -71,8 +68,17 @@ impl View {
                 Some(_) => return self.hold_back(Step::Wait),
             }
         }
-        if is_selected && vm.mark.is_request() {
+        let has_pools = self.selected.as_ref().is_ok_and(|selected| !selected.is_empty());
+        let is_copied = is_issued(name) && !is_issued_for(name, &self.key.name);
+        if has_pools && (vm.mark.is_request() || is_copied) {
             return self.request_reference(vm);
+        }
+        // The Secret is that of another machine, and only a pool can give this machine a Secret of its own.
+        if is_copied {
+            let note = format!(
+                "The template refers to Secret {name:?} of another machine, and no pool gives the machine another"
+            );
+            return self.refuse(note);
         }
         match self.secrets.get(name) {
             None => Step::ReadSecret(name.to_owned()),
@@ -82,6 +88,10 @@ impl View {
                 self.reserve(vm, &source, addresses).unwrap_or_else(|| self.request_reference(vm))
             }
             Some(NetworkSecret::Foreign(problem, addresses)) => self.refuse_foreign(vm, name, problem, addresses),
+            // An interface has moved to another network. Another guest may have the address there.
+            Some(NetworkSecret::Ours(hand_out)) if has_pools && self.is_on_other_network(hand_out) => {
+                self.request_reference(vm)
+            }
             Some(NetworkSecret::Ours(hand_out)) if hand_out.vm == uid(&vm.metadata) => self.settle(vm, hand_out),
             // The Secret of another machine. No guest of this machine may read it.
             Some(NetworkSecret::Ours(_)) if is_selected => self.request_reference(vm),
@@ -125,11 +135,22 @@ impl View {
         }
         match &self.selected {
             Ok(selected) if !self.has_done(Once::PatchVm) => {
-                let members = reference::reference(vm, selected, &self.new_name);
+                let members = reference::reference(vm, selected, &self.new_name, &renewed(&self.new_name));
                 Step::PatchVm(patch(vm, &reference::operations(members)), notice)
             }
-            _ => Step::Wait,
+            // A webhook may use older pools.
+            _ => self.report("NetworkDataMissing", "The template refers to no Secret of the machine".to_owned()),
         }
+    }
+
+    /// Whether an interface with an address of a Secret is on another network now.
+    fn is_on_other_network(&self, hand_out: &HandOut) -> bool {
+        let moved = |handed: &Handed| {
+            let is_it =
+                |selected: &Selected| selected.interface == handed.interface && selected.network != handed.network;
+            self.selected.iter().flatten().any(is_it)
+        };
+        hand_out.interfaces.iter().any(moved)
     }
 
     /// Handles a machine without network data that no pool selects: its template loses the marks, so that it starts.
@@ -346,7 +367,7 @@ impl View {
         });
         let holder = &claimant.machine;
         let warnings = document.warnings().iter().map(ToString::to_string).collect();
-        let is_early = |instance: &&Instance| instance.has_started && instance.secret.as_deref() != Some(name);
+        let is_early = |instance: &&Instance| instance.has_started && instance.secret.is_none();
         let started = self.instance.as_ref().filter(is_early);
         let notice = started.map(|_| Notice::of_early_guest());
         Step::CreateSecret(Box::new(secret(vm, name, holder, interfaces.collect(), document.text())), warnings, notice)

@@ -24,6 +24,7 @@ use crate::machines::recorded::Held;
 use crate::machines::step::{Notice, Once, Step};
 use crate::machines::view::{KEPT, OUTDATED, View};
 use crate::passes::Problem;
+use crate::pools::reference;
 use crate::pools::selection::Selected;
 
 impl View {
@@ -31,7 +32,6 @@ impl View {
     /// Secret.
     pub(super) fn settle(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Step {
         let known = self.adopt(hand_out).or_else(|| self.record_secret(hand_out)).or_else(|| self.keep(hand_out));
-        let known = known.or_else(|| self.record_migration(hand_out));
         let updated = known.or_else(|| self.update(vm, hand_out)).or_else(|| self.project(vm, hand_out));
         let step = updated.or_else(|| self.reserve_reported(hand_out)).or_else(|| self.compare_sources(vm, hand_out));
         step.or_else(|| self.drop_secrets(hand_out)).unwrap_or_else(|| self.report_outdated(vm, hand_out))
@@ -39,19 +39,19 @@ impl View {
 
     /// Records that the guest has migrated to another cluster, where it keeps its addresses. `None`: it runs here, or the leases say
     /// that it has migrated.
-    fn record_migration(&self, hand_out: &HandOut) -> Option<Step> {
-        let machine = &hand_out.machine;
-        self.instance.as_ref().filter(|instance| instance.has_left && !self.has_done(Once::RecordMigration))?;
-        let mut held = self.ledger.held.iter().filter(|held| held.claimant.machine == *machine && !held.has_left);
-        held.next()?;
-        let addresses = hand_out.interfaces.iter().flat_map(|handed| &handed.addresses);
+    pub(super) fn record_migration(&self) -> Option<Step> {
+        let instance = self.instance.as_ref().filter(|instance| instance.has_left)?;
+        let secret = instance.secret.as_ref().filter(|_| !self.has_done(Once::RecordMigration))?;
+        let is_of_guest = |held: &&Held| held.secrets.contains(secret) && !held.has_left;
+        let machine = self.ledger.held.iter().find(is_of_guest).map(|held| held.claimant.machine.clone())?;
+        let held = self.ledger.held.iter().filter(|held| held.claimant.machine == machine);
         let note = format!(
             "The guest migrated to another cluster with {}: no machine gets these addresses until 30 days after the deletion of the \
              VirtualMachine, or until their StaticIPLeases are deleted after that",
-            list(addresses.map(IpNetwork::ip))
+            list(held.map(|held| held.address))
         );
         let notice = Notice { is_warning: false, reason: "IPAddressHeld", note };
-        Some(Step::RecordMigration(Box::new(machine.clone()), notice))
+        Some(Step::RecordMigration(Box::new(machine), notice))
     }
 
     /// Records the Secret in the leases of its machine. `None`: they have its name.
@@ -61,7 +61,8 @@ impl View {
             is_missing |= !held.secrets.contains(hand_out.name());
             secrets.extend(held.secrets.iter().cloned());
         }
-        is_missing.then(|| Step::RecordSecrets(Box::new(hand_out.machine.clone()), secrets))
+        (is_missing && !self.has_done(Once::RecordSecrets))
+            .then(|| Step::RecordSecrets(Box::new(hand_out.machine.clone()), secrets))
     }
 
     /// Removes the earlier Secrets of a machine, which its guest does not read any more. `None`: the guest may read an earlier
@@ -345,5 +346,6 @@ pub(super) fn has_annotations(metadata: &ObjectMeta, patch: &Value) -> bool {
 
 /// The metadata of a template with the marks of a machine that has network data.
 fn marks(vm: &Key) -> Value {
-    json!({"labels": {(NETWORK_DATA_LABEL): ISSUED}, "annotations": {(VM_ANNOTATION): vm.to_string()}})
+    let [(_, label), (_, owner)] = reference::marks(vm, ISSUED);
+    json!({"labels": {(NETWORK_DATA_LABEL): label}, "annotations": {(VM_ANNOTATION): owner}})
 }

@@ -404,7 +404,7 @@ impl Index {
         let patch = [test].into_iter().chain(operations).collect();
         let annotations = json!({(ASSIGNED_ANNOTATION): json!(assigned).to_string()});
         let request = json!({
-            "metadata": {"resourceVersion": version},
+            "metadata": {"uid": vm.metadata.uid, "resourceVersion": version},
             "spec": {"template": {"metadata": {"annotations": annotations}}},
         });
         Ok(vec![Action::Assign { key: key.clone(), request, patch, addresses }])

@@ -32,7 +32,8 @@ use crate::cluster::edit::{Edit, pointer};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::kinds::network_data::{
-    ISSUED, NETWORK_DATA_LABEL, REPLACED_ANNOTATION, VM_ANNOTATION, is_issued, is_issued_for,
+    ISSUED, NETWORK_DATA_LABEL, REPLACED_ANNOTATION, VM_ANNOTATION, is_change_of_name, is_issued, is_issued_for,
+    renewed,
 };
 use crate::kinds::virtual_machine::{
     ASSIGNED_ANNOTATION, CloudInit, CloudInitKind, Mark, NetworkData, VirtualMachine, by_name, items,
@@ -148,7 +149,7 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
     if let Some(copied) = copied.filter(|_| !machine.mark.is_of(&machine.key())) {
         edit.set(&["metadata", "annotations", REPLACED_ANNOTATION], json!(copied));
     }
-    apply(&mut edit, reference(&machine, &selected, name));
+    apply(&mut edit, reference(&machine, &selected, name, ISSUED));
     Ok(Decision::Allow(Allowed::of(edit, None)))
 }
 
@@ -172,7 +173,8 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
         // Several pools select the machine, or a pool with errors does.
         Err(_) => (true, Vec::new()),
     };
-    let is_requested = !selected.is_empty() && machine.mark.is_request();
+    let asks = |label: &&String| is_change_of_name(label) && before.mark.label.as_ref() != Some(*label);
+    let is_requested = !selected.is_empty() && machine.mark.label.as_ref().filter(asks).is_some();
     let own = before.secret().map(|own| match is_requested || has_changed(&before, &machine, selection) {
         true => name,
         false => own,
@@ -195,7 +197,8 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
     };
     match secret {
         Some(secret) => {
-            apply(&mut edit, reference(&machine, &selected, secret));
+            let label = if is_requested { renewed(secret) } else { ISSUED.to_owned() };
+            apply(&mut edit, reference(&machine, &selected, secret, &label));
             put_back_mac_addresses(&mut edit, old_template, template);
         }
         None => {
@@ -247,12 +250,18 @@ pub fn check_instance(instance: &Object, namespace: &str) -> Vec<String> {
     }
 }
 
-/// The members of a VirtualMachine with a reference to a Secret of the controller, with their paths.
+/// The members of a VirtualMachine with a reference to a Secret of the controller, with their paths. `label` is the value of
+/// [`NETWORK_DATA_LABEL`].
 #[must_use]
-pub fn reference(machine: &VirtualMachine, selected: &[Selected], secret: &str) -> Vec<(Vec<String>, Value)> {
+pub fn reference(
+    machine: &VirtualMachine,
+    selected: &[Selected],
+    secret: &str,
+    label: &str,
+) -> Vec<(Vec<String>, Value)> {
     let mut members: Vec<_> = selected.iter().filter_map(|selected| name_interface(machine, selected)).collect();
     members.push((machine.path_of_reference(), json!({"name": secret})));
-    members.extend(marks(&machine.key(), ISSUED));
+    members.extend(marks(&machine.key(), label));
     members
 }
 

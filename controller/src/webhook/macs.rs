@@ -44,14 +44,14 @@ pub fn validate_mac_pool(name: &str, spec: &MacPoolSpec, others: &[MacPool]) -> 
 pub fn require_addresses(machine: &Object, pools: &[MacPool]) -> Vec<Value> {
     let template = &machine.data["spec"]["template"];
     let is_served = pools.iter().any(|pool| pool.serves(&machine.metadata));
-    if !is_served || requires_mac_addresses(template) || interfaces(&template["spec"]).next().is_none() {
-        return Vec::new();
-    }
-    let path = ["spec", "template", "metadata", "labels", MAC_ADDRESSES_LABEL];
     let Ok(mut edit) = Edit::of(machine) else { return Vec::new() };
-    edit.set(&path, json!("required"));
     // The manifest may be that of another machine.
     edit.remove(&["spec", "template", "metadata", "annotations", ASSIGNED_ANNOTATION]);
+    if !is_served || requires_mac_addresses(template) || interfaces(&template["spec"]).next().is_none() {
+        return edit.operations();
+    }
+    let path = ["spec", "template", "metadata", "labels", MAC_ADDRESSES_LABEL];
+    edit.set(&path, json!("required"));
     edit.operations()
 }
 

@@ -17,6 +17,9 @@ use crate::network::Family;
 /// Time after the release during which no machine gets an address with which a guest migrated to another cluster.
 const MIGRATED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
+/// Largest number of names of Secrets in a lease. A user could add more and more.
+pub(crate) const MOST_SECRETS: usize = 64;
+
 // === impl Allocator ===
 
 impl Allocator {
@@ -150,7 +153,10 @@ impl Allocator {
 
     /// Records the names of the Secrets from which guests of a machine may read its addresses, in each lease of the machine.
     pub(crate) fn set_secrets(&mut self, machine: &Machine, secrets: &BTreeSet<String>, journal: &mut Journal) {
-        let held = self.held_by(machine).into_iter().filter(|(_, _, lease)| lease.secrets != *secrets);
+        let held = self.held_by(machine).into_iter();
+        let held =
+            held.filter(|(network, address, lease)| lease.secrets != *secrets && !self.is_refused(network, *address));
+        let secrets: BTreeSet<String> = secrets.iter().take(MOST_SECRETS).cloned().collect();
         let with_secrets = |lease: &Lease| Lease { secrets: secrets.clone(), ..lease.clone() };
         let changes = held.map(|(network, address, lease)| (Arc::clone(network), address, with_secrets(lease)));
         for (network, address, lease) in changes.collect::<Vec<_>>() {
@@ -162,7 +168,9 @@ impl Allocator {
     pub(crate) fn note_migrated(&mut self, machine: &Machine, now: Timestamp, journal: &mut Journal) {
         self.advance(now);
         let migrated = Some(self.now);
-        let held = self.held_by(machine).into_iter().filter(|(_, _, lease)| lease.migrated.is_none());
+        let held = self.held_by(machine).into_iter();
+        let held =
+            held.filter(|(network, address, lease)| lease.migrated.is_none() && !self.is_refused(network, *address));
         let changes =
             held.map(|(network, address, lease)| (Arc::clone(network), address, Lease { migrated, ..lease.clone() }));
         for (network, address, lease) in changes.collect::<Vec<_>>() {
@@ -179,6 +187,9 @@ impl Allocator {
         for (network, address, mut lease) in lacks {
             if self.is_refused(&network, address) {
                 return Err(refused(address));
+            }
+            if lease.secrets.len() >= MOST_SECRETS {
+                lease.secrets.clear();
             }
             lease.secrets.insert(secret.clone());
             self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
