@@ -27,6 +27,7 @@ use crate::support::Cluster;
 use crate::support::apply::{apply, apply_server_side};
 use crate::support::controller::{merge, until};
 use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE};
+use crate::support::hosted::kubevirt::FINALIZER;
 use crate::support::hosted::provider::{next_mac, object};
 use crate::support::hosted::{Hosted, is_running, poll};
 use crate::support::installed::Installed;
@@ -35,6 +36,7 @@ use crate::support::leader;
 use crate::support::replica::{configurations, write_certificate};
 
 const MUTATING: &str = "MutatingWebhookConfiguration";
+const VALIDATING: &str = "ValidatingWebhookConfiguration";
 /// Label of the machines that the pool selects.
 const POOL_LABEL: &str = "pool";
 
@@ -147,19 +149,26 @@ impl<'c> Place<'c> {
     }
 
     async fn until_asked(&self) {
-        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-        let vm = serde_json::from_value(manifest(self, "probe", "Halted")).unwrap();
-        poll("a question to the webhook for machines", async || {
-            Hosted::reference(&self.vms.create(&dry_run, &vm).await.ok()?).map(drop)
-        })
-        .await;
-        let metadata = json!({"name": "probe", "labels": {(NETWORK_DATA_LABEL): ISSUED}});
-        let instance = object(INSTANCE, json!({"metadata": metadata, "spec": {"volumes": []}}));
+        poll("a question to the webhook for machines", async || self.try_machine().await?.then_some(())).await;
         poll("a question to the webhook for instances", async || {
-            let error = self.instances.create(&dry_run, &instance).await.err()?;
+            let error = self.try_instance().await.err()?;
             error.to_string().contains("denied the request").then_some(())
         })
         .await;
+    }
+
+    /// Whether a webhook changes a new machine. `None`: the API server refuses the machine.
+    async fn try_machine(&self) -> Option<bool> {
+        let vm = serde_json::from_value(manifest(self, "probe", "Halted")).unwrap();
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        Some(Hosted::reference(&self.vms.create(&dry_run, &vm).await.ok()?).is_some())
+    }
+
+    /// Creates an instance without network data, which is not stored.
+    async fn try_instance(&self) -> kube::Result<DynamicObject> {
+        let metadata = json!({"name": "probe", "labels": {(NETWORK_DATA_LABEL): ISSUED}});
+        let instance = object(INSTANCE, json!({"metadata": metadata, "spec": {"volumes": []}}));
+        self.instances.create(&PostParams { dry_run: true, ..PostParams::default() }, &instance).await
     }
 
     /// Whether the API server calls a webhook only under its conditions: Kubernetes 1.28 or newer.
@@ -228,6 +237,11 @@ impl<'c> Place<'c> {
     /// Stops the controller, and checks what the running guests have read.
     async fn end<const N: usize>(self, expected: [(String, Option<String>, Vec<String>); N]) {
         assert_eq!(guests(&[&self.hosted]).await, expected);
+        for kind in [MUTATING, VALIDATING] {
+            configurations(self.cluster, kind).delete("glowplug-controller", &DeleteParams::default()).await.unwrap();
+        }
+        poll("a machine that no webhook changes", async || (!self.try_machine().await?).then_some(())).await;
+        poll("an instance that no webhook refuses", async || self.try_instance().await.ok().map(drop)).await;
         self.installed.stop().await;
     }
 }
@@ -350,6 +364,8 @@ async fn live_without_updates(place: &Place<'_>, starts: bool) {
     }
     merge(&place.vms, "w", &json!({"metadata": {"finalizers": null}})).await;
     merge(&place.vms, "w", &json!({"spec": {"template": {"metadata": {"labels": {"a": "b"}}}}})).await;
+    // KubeVirt adds its finalizer again. Without it, only a garbage collector would end the guest.
+    until(&place.vms, "w", |vm| vm.finalizers() == [FINALIZER]).await;
     place.vms.delete("w", &DeleteParams::default()).await.unwrap();
     place.until_gone(&place.vms, "w").await;
     place.until_gone(&place.instances, "w").await;
@@ -850,7 +866,7 @@ pub async fn a_machine_with_sr_iov_starts_after_it_has_a_mac_address(cluster: &C
     let text =
         "interface \"net1\" is of SR-IOV and has no macAddress, expected one: the guest has no other name for it";
     assert_eq!(note, text);
-    assert!(!is_running(&place.instances.get("w").await.unwrap()));
+    until(&place.instances, "w", |instance| instance.data["status"]["phase"] == "Scheduling").await;
     let mac = next_mac();
     interface(&mut manifest)["macAddress"] = mac.clone().into();
     let changed = place.apply(&manifest).await;
