@@ -473,7 +473,7 @@ mod tests {
         index.apply(Kind::VirtualMachine, vm);
         let names: BTreeSet<Key> = [key("n", "w")].into();
         assert_eq!(index.set_pools(pools(&json!({}))), names);
-        for other in [json!({}), json!({"addresses": ["10.0.0.0/25"]})] {
+        for other in [json!({}), json!({"excludedAddresses": ["10.0.0.9"]})] {
             assert_eq!(index.set_pools(pools(&other)), [].into(), "{other}");
         }
         for setting in [
