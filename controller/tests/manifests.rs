@@ -7,16 +7,19 @@ use std::path::Path;
 use std::process::Command;
 
 use clap::Parser;
+use glowplug_controller::kinds::network_data::{NETWORK_DATA_LABEL, VM_ANNOTATION};
 use glowplug_controller::kinds::pool::definitions;
 use glowplug_controller::kinds::virtual_machine::{
     MAC_ADDRESSES_LABEL, MAC_POOLS_LABEL, MACHINES_LABEL, instances, virtual_machines,
 };
-use glowplug_controller::pools::reference::MACHINES_PATH;
+use glowplug_controller::pools::reference::{MACHINES_PATH, UPDATES_PATH};
 use glowplug_controller::program::run::Options;
 use glowplug_controller::webhook::{INSTANCES_PATH, MACS_PATH, POOLS_PATH};
+use kube::api::ApiResource;
 use serde_json::{Value, json};
 
 use crate::support::manifests::{config, documents, object, render};
+use crate::support::server::conditions::{self, Decision};
 use crate::support::{CONTROLLER, SYSTEM};
 
 /// The folders from which a cluster is installed.
@@ -273,75 +276,158 @@ fn the_api_server_asks_the_webhook_for_every_change_of_a_pool() {
     assert_eq!((&webhook["failurePolicy"], &webhook["sideEffects"]), (&json!("Fail"), &json!("None")));
 }
 
+/// The webhook of this name in a configuration.
+fn webhook(kind: &str, name: &str) -> Value {
+    let objects = render("default");
+    let webhooks = object(&objects, kind, SERVICE)["webhooks"].as_array().unwrap();
+    let named = format!("{name}.ipam.glowplug.dev");
+    webhooks.iter().find(|webhook| webhook["name"] == named).unwrap_or_else(|| panic!("no webhook {name}")).clone()
+}
+
+/// The client configuration of a webhook with this path.
+fn client_config(path: &str) -> Value {
+    let objects = render("default");
+    let port = &port(&object(&objects, "Service", SERVICE)["spec"]["ports"], "webhook")["port"];
+    json!({"service": {"name": SERVICE, "namespace": SYSTEM, "path": path, "port": port}})
+}
+
+/// The rules of a webhook for one operation on a kind.
+fn rules(kind: &ApiResource, operation: &str) -> Value {
+    json!([{
+        "apiGroups": [kind.group], "apiVersions": [kind.version], "resources": [kind.plural], "operations": [operation],
+    }])
+}
+
+#[test]
+fn every_webhook_of_a_configuration_has_a_test() {
+    let objects = render("default");
+    let names = |kind: &str| {
+        let webhooks = object(&objects, kind, SERVICE)["webhooks"].as_array().unwrap();
+        webhooks.iter().map(|webhook| text(&webhook["name"]).to_owned()).collect::<Vec<_>>()
+    };
+    let expected = |names: &[&str]| names.iter().map(|name| format!("{name}.ipam.glowplug.dev")).collect::<Vec<_>>();
+    assert_eq!(names(WEBHOOKS[0]), expected(&["pools", "instances", "network-data"]));
+    assert_eq!(names(WEBHOOKS[1]), expected(&["machines", "machine-updates", "mac-addresses", "mac-address-updates"]));
+}
+
 #[test]
 fn the_api_server_asks_the_webhook_for_new_machines_in_namespaces_of_pools() {
-    let objects = render("default");
-    let configuration = object(&objects, "MutatingWebhookConfiguration", SERVICE);
-    let service = object(&objects, "Service", SERVICE);
-    let machines = virtual_machines();
-    let expected = json!({
-        "name": "machines.ipam.glowplug.dev",
-        "rules": [{
-            "apiGroups": [machines.group], "apiVersions": [machines.version], "resources": [machines.plural],
-            "operations": ["CREATE"],
-        }],
-        "namespaceSelector": {"matchLabels": {MACHINES_LABEL: "true"}},
-        "clientConfig": {"service": {
-            "name": SERVICE, "namespace": SYSTEM, "path": MACHINES_PATH,
-            "port": port(&service["spec"]["ports"], "webhook")["port"],
-        }},
-        "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
-        "matchPolicy": "Equivalent", "reinvocationPolicy": "IfNeeded", "timeoutSeconds": 5,
-    });
-    assert_eq!(configuration["webhooks"][0], expected);
-    assert_eq!(configuration["webhooks"].as_array().unwrap().len(), 2);
+    for (name, path, label) in
+        [("machines", MACHINES_PATH, MACHINES_LABEL), ("mac-addresses", MACS_PATH, MAC_POOLS_LABEL)]
+    {
+        let expected = json!({
+            "name": format!("{name}.ipam.glowplug.dev"),
+            "rules": rules(&virtual_machines(), "CREATE"),
+            "namespaceSelector": {"matchLabels": {label: "true"}},
+            "clientConfig": client_config(path),
+            "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
+            "matchPolicy": "Equivalent", "reinvocationPolicy": "IfNeeded", "timeoutSeconds": 5,
+        });
+        assert_eq!(webhook(WEBHOOKS[1], name), expected);
+    }
 }
 
 #[test]
-fn the_api_server_asks_the_webhook_for_new_machines_in_namespaces_of_mac_pools() {
-    let objects = render("default");
-    let configuration = object(&objects, "MutatingWebhookConfiguration", SERVICE);
-    let service = object(&objects, "Service", SERVICE);
-    let machines = virtual_machines();
-    let expected = json!({
-        "name": "mac-addresses.ipam.glowplug.dev",
-        "rules": [{
-            "apiGroups": [machines.group], "apiVersions": [machines.version], "resources": [machines.plural],
-            "operations": ["CREATE"],
-        }],
-        "namespaceSelector": {"matchLabels": {MAC_POOLS_LABEL: "true"}},
-        "clientConfig": {"service": {
-            "name": SERVICE, "namespace": SYSTEM, "path": MACS_PATH,
-            "port": port(&service["spec"]["ports"], "webhook")["port"],
-        }},
-        "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
-        "matchPolicy": "Equivalent", "reinvocationPolicy": "IfNeeded", "timeoutSeconds": 5,
-    });
-    assert_eq!(configuration["webhooks"][1], expected);
+fn the_api_server_asks_the_webhook_for_changes_of_machines_and_does_not_need_its_response() {
+    for (name, label) in [("machine-updates", MACHINES_LABEL), ("mac-address-updates", MAC_POOLS_LABEL)] {
+        let mut webhook = webhook(WEBHOOKS[1], name);
+        webhook.as_object_mut().unwrap().remove("matchConditions").unwrap();
+        let expected = json!({
+            "name": format!("{name}.ipam.glowplug.dev"),
+            "rules": rules(&virtual_machines(), "UPDATE"),
+            "namespaceSelector": {"matchLabels": {label: "true"}},
+            "clientConfig": client_config(UPDATES_PATH),
+            "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Ignore",
+            "matchPolicy": "Equivalent", "reinvocationPolicy": "IfNeeded", "timeoutSeconds": 5,
+        });
+        assert_eq!(webhook, expected);
+    }
 }
 
 #[test]
-fn the_api_server_asks_the_webhook_only_for_instances_that_need_mac_addresses() {
-    let objects = render("default");
-    let configuration = object(&objects, "ValidatingWebhookConfiguration", SERVICE);
-    let service = object(&objects, "Service", SERVICE);
-    let instances = instances();
-    let expected = json!({
-        "name": "instances.ipam.glowplug.dev",
-        "rules": [{
-            "apiGroups": [instances.group], "apiVersions": [instances.version], "resources": [instances.plural],
-            "operations": ["CREATE"],
-        }],
-        "objectSelector": {"matchExpressions": [{"key": MAC_ADDRESSES_LABEL, "operator": "Exists"}]},
-        "clientConfig": {"service": {
-            "name": SERVICE, "namespace": SYSTEM, "path": INSTANCES_PATH,
-            "port": port(&service["spec"]["ports"], "webhook")["port"],
-        }},
-        "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
-        "matchPolicy": "Equivalent", "timeoutSeconds": 5,
-    });
-    assert_eq!(configuration["webhooks"][1], expected);
-    assert_eq!(configuration["webhooks"].as_array().unwrap().len(), 2);
+fn the_api_server_asks_the_webhook_only_for_changes_of_templates_of_machines_that_are_not_deleted() {
+    let old = json!({"metadata": {"name": "w"}, "spec": {"running": false, "template": {"spec": {"volumes": []}}}});
+    let changed = |change: Value| {
+        let mut new = old.clone();
+        json_patch::merge(&mut new, &change);
+        json!({"object": new, "oldObject": old, "namespace": "n"})
+    };
+    let template = json!({"spec": {"template": {"metadata": {"labels": {"a": "b"}}}}});
+    let mut deleted = template.clone();
+    deleted["metadata"] = json!({"deletionTimestamp": "2026-08-14T10:00:00Z"});
+    for name in ["machine-updates", "mac-address-updates"] {
+        let webhook = webhook(WEBHOOKS[1], name);
+        let decide = |change: &Value| conditions::decide(&webhook, &changed(change.clone()));
+        assert_eq!(decide(&template), Decision::Call);
+        assert_eq!(decide(&deleted), Decision::Skip);
+        assert_eq!(decide(&json!({"spec": {"running": true}, "status": {"ready": true}})), Decision::Skip);
+    }
+}
+
+#[test]
+fn the_api_server_asks_the_webhook_only_for_instances_with_a_label_of_the_controller() {
+    for (name, label) in [("instances", MAC_ADDRESSES_LABEL), ("network-data", NETWORK_DATA_LABEL)] {
+        let mut webhook = webhook(WEBHOOKS[0], name);
+        webhook.as_object_mut().unwrap().remove("matchConditions");
+        let expected = json!({
+            "name": format!("{name}.ipam.glowplug.dev"),
+            "rules": rules(&instances(), "CREATE"),
+            "objectSelector": {"matchExpressions": [{"key": label, "operator": "Exists"}]},
+            "clientConfig": client_config(INSTANCES_PATH),
+            "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
+            "matchPolicy": "Equivalent", "timeoutSeconds": 5,
+        });
+        assert_eq!(webhook, expected);
+    }
+}
+
+#[test]
+fn the_api_server_asks_the_webhook_for_no_instance_with_network_data_of_its_own() {
+    let webhook = webhook(WEBHOOKS[0], "network-data");
+    let instance = |source: Value, vm: &str| {
+        json!({
+            "metadata": {"name": "w-0", "namespace": "n", "annotations": {(VM_ANNOTATION): vm}},
+            "spec": {"volumes": [{"name": "root", "dataVolume": {"name": "root"}}, source]},
+        })
+    };
+    let drive = |source: Value| json!({"name": "c", "cloudInitConfigDrive": source});
+    let secret = |name: &str| drive(json!({"networkDataSecretRef": {"name": name}}));
+    let own = secret("w-0-networkdata-abcdefghijklmnop");
+    let no_cloud = json!({"name": "c", "cloudInitNoCloud": {"networkDataSecretRef": {"name": "w-0-networkdata-abcdefghijklmnop"}}});
+    let skipped = [
+        instance(own.clone(), "n/w-0"),
+        instance(no_cloud, "n/w-0"),
+        instance(secret("w-0-networkdata"), "n/w-0"),
+        instance(drive(json!({"networkData": "x"})), "n/w-0"),
+        instance(drive(json!({"networkDataBase64": "eA=="})), "n/w-0"),
+    ];
+    let mut without_annotations = instance(own.clone(), "n/w-0");
+    without_annotations["metadata"].as_object_mut().unwrap().remove("annotations");
+    let mut without_volumes = instance(own.clone(), "n/w-0");
+    without_volumes["spec"].as_object_mut().unwrap().remove("volumes");
+    let mut with_other_annotation = instance(own.clone(), "n/w-0");
+    with_other_annotation["metadata"]["annotations"] = json!({"a": "b"});
+    let mut second = instance(drive(json!({"secretRef": {"name": "u"}})), "n/w-0");
+    second["spec"]["volumes"].as_array_mut().unwrap().push(own.clone());
+    let asked = [
+        instance(own.clone(), "n/w-1"),
+        instance(own, "m/w-0"),
+        instance(secret("w-1-networkdata-abcdefghijklmnop"), "n/w-0"),
+        instance(drive(json!({"secretRef": {"name": "u"}})), "n/w-0"),
+        instance(drive(json!({"networkData": "", "networkDataBase64": ""})), "n/w-0"),
+        instance(json!({"name": "c", "emptyDisk": {}}), "n/w-0"),
+        without_annotations,
+        without_volumes,
+        with_other_annotation,
+        second,
+    ];
+    let decide = |object: &Value| conditions::decide(&webhook, &json!({"object": object, "namespace": "n"}));
+    for object in skipped {
+        assert_eq!(decide(&object), Decision::Skip, "{object}");
+    }
+    for object in asked {
+        assert_eq!(decide(&object), Decision::Call, "{object}");
+    }
 }
 
 #[test]

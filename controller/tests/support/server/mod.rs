@@ -6,7 +6,7 @@
 //! webhooks are not evaluated; there is no garbage collection by owner references.
 
 mod admission;
-mod conditions;
+pub mod conditions;
 mod managers;
 mod patch;
 mod rbac;
