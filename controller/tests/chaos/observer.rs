@@ -37,6 +37,9 @@ const CLAIMS: usize = 4;
 const ADDRESSES: usize = 5;
 const KINDS: usize = 6;
 
+/// Annotation of each Secret of the controller, with the machine and its addresses.
+const ALLOCATION: &str = "ipam.glowplug.dev/allocation";
+
 /// First characters of the MAC addresses of pools.
 pub const POOL_MACS: &str = "0a:";
 
@@ -65,6 +68,15 @@ pub struct Observer {
     state: State,
 }
 
+/// What a Secret hands out.
+struct Handed {
+    /// UID of the machine.
+    holder: String,
+    addresses: BTreeSet<Address>,
+    /// Whether the Secret arrived after its VirtualMachine was deleted.
+    is_late: bool,
+}
+
 /// What the replay knows.
 #[derive(Default)]
 struct State {
@@ -72,8 +84,10 @@ struct State {
     held: BTreeMap<Address, (String, String)>,
     /// Machines that held an address at some time.
     ever: BTreeSet<(Address, (String, String))>,
-    /// Addresses that each Secret hands out, by namespace and name of its machine.
-    handed: BTreeMap<(String, String), BTreeSet<Address>>,
+    /// What each Secret hands out, by namespace and name.
+    handed: BTreeMap<(String, String), Handed>,
+    /// Addresses that each running guest has read from the Secret of its instance.
+    read: BTreeMap<Id, BTreeSet<Address>>,
     /// UID of the holder of each held lease.
     holders: BTreeMap<Address, String>,
     /// UIDs of the claims that are not being deleted, by namespace and name.
@@ -129,6 +143,7 @@ impl Observer {
         let state = &mut self.state;
         state.held.clear();
         state.handed.clear();
+        state.read.clear();
         state.holders.clear();
         state.claims.clear();
         state.vms.clear();
@@ -147,9 +162,11 @@ impl Observer {
             self.tasks.push(tokio::spawn(follow(api, kind, version, Arc::clone(&self.log))));
         }
         let state = &mut self.state;
+        // The guests have read their Secrets.
+        let (secrets, rest): (Vec<Seen>, Vec<Seen>) = first.into_iter().partition(|seen| seen.kind == SECRETS);
         let (leases_and_guests, others): (Vec<Seen>, Vec<Seen>) =
-            first.into_iter().partition(|seen| [LEASES, INSTANCES].contains(&seen.kind));
-        for seen in leases_and_guests {
+            rest.into_iter().partition(|seen| [LEASES, INSTANCES].contains(&seen.kind));
+        for seen in secrets.into_iter().chain(leases_and_guests) {
             state.apply(&seen, &self.networks, true);
         }
         // A restored IPAddress may have the address of such a guest.
@@ -296,11 +313,15 @@ impl State {
                 let used = if seen.is_gone || self.is_late(seen, networks) {
                     BTreeSet::new()
                 } else if seen.kind == INSTANCES {
-                    addresses_of_guest(&seen.object.data, networks.get(&namespace))
+                    let reported = addresses_of_guest(&seen.object.data, networks.get(&namespace));
+                    reported.into_iter().chain(self.read_by(&id, &seen.object.data)).collect()
                 } else {
                     let address = text(&seen.object.data["spec"]["address"]);
                     networks.get(&namespace).map(|network| (network.clone(), address)).into_iter().collect()
                 };
+                if used.is_empty() {
+                    self.read.remove(&id);
+                }
                 self.uses(seen, id, used, is_first);
             }
             CLAIMS if seen.is_gone || seen.object.metadata.deletion_timestamp.is_some() => {
@@ -317,10 +338,9 @@ impl State {
                 }
             }
             SECRETS if seen.is_gone => {
-                let machine = name.strip_suffix("-networkdata").unwrap_or(&name).to_owned();
-                self.handed.remove(&(namespace, machine));
+                self.handed.remove(&(namespace, name));
             }
-            SECRETS if let Some(machine) = name.strip_suffix("-networkdata") => {
+            SECRETS if seen.object.annotations().contains_key(ALLOCATION) => {
                 let addresses = addresses_of_secret(&seen.object);
                 for is_v4 in [true, false] {
                     let of_family = addresses.iter().filter(|address| address.is_ipv4() == is_v4);
@@ -332,18 +352,27 @@ impl State {
                     }
                 }
                 let Some(network) = networks.get(&namespace) else { return };
-                // A Secret never changes, so its first version decides.
-                let id = (namespace.clone(), machine.to_owned());
-                let is_new = !self.handed.contains_key(&id) && !is_first && !self.is_late_secret(seen);
-                for address in addresses {
-                    let address = (network.clone(), address.to_string());
-                    self.handed.entry(id.clone()).or_default().insert(address.clone());
-                    if is_new && self.holders.get(&address) != Some(&holder_in_secret(&seen.object)) {
-                        self.note(&address, format!("{} Secret {namespace}/{name}", seen.version));
+                let id = (namespace.clone(), name.clone());
+                let holder = holder_in_secret(&seen.object);
+                let addresses: BTreeSet<Address> =
+                    addresses.into_iter().map(|address| (network.clone(), address.to_string())).collect();
+                if let Some(before) = self.handed.get(&id) {
+                    // The gateway in a Secret may change, and its machine and addresses never do.
+                    if (&before.holder, &before.addresses) != (&holder, &addresses) {
+                        let what = format!("Secret {namespace}/{name} hands out {addresses:?} instead of earlier ones");
+                        self.violation(what, before.addresses.iter().next().cloned().as_ref());
+                    }
+                    return;
+                }
+                let is_late = !is_first && self.is_late_secret(seen);
+                for address in addresses.iter().filter(|_| !is_first && !is_late) {
+                    if self.holders.get(address) != Some(&holder) {
+                        self.note(address, format!("{} Secret {namespace}/{name}", seen.version));
                         let what = format!("Secret {namespace}/{name} hands out the address of another holder");
-                        self.violation(what, Some(&address));
+                        self.violation(what, Some(address));
                     }
                 }
+                self.handed.insert(id, Handed { holder, addresses, is_late });
             }
             _ => {}
         }
@@ -372,10 +401,12 @@ impl State {
         if self.restored.get(&address).is_some_and(|restored| !is_held || *restored != holder) {
             self.restored.remove(&address);
         }
-        let is_handed_out = self.handed.get(&holder).is_some_and(|handed| handed.contains(&address));
-        if !is_held && is_handed_out && self.held.get(&address) == Some(&holder) {
-            let (namespace, name) = &holder;
-            let what = format!("the lease is {state} while the Secret of {namespace}/{name} hands out the address");
+        // No later machine refers to a Secret that arrived late.
+        let hands_out =
+            |handed: &Handed| !handed.is_late && handed.holder == uid && handed.addresses.contains(&address);
+        let secret = self.handed.iter().find(|(_, handed)| hands_out(handed)).map(|(secret, _)| secret.clone());
+        if let Some((namespace, name)) = secret.filter(|_| !is_held && self.holders.get(&address) == Some(&uid)) {
+            let what = format!("the lease is {state} while Secret {namespace}/{name} hands out the address");
             self.violation(what, Some(&address));
         }
         if is_held {
@@ -419,6 +450,21 @@ impl State {
             self.note(&address, format!("{} late IPAddress of claim {}", seen.version, owner.uid));
         }
         is_late
+    }
+
+    /// The addresses that a running guest has read from its drive. KubeVirt builds the drive from the Secret to which the
+    /// instance refers, and the guest keeps what it has read.
+    fn read_by(&mut self, id: &Id, instance: &Value) -> BTreeSet<Address> {
+        if instance["status"]["phase"] != "Running" {
+            return BTreeSet::new();
+        }
+        if let Some(read) = self.read.get(id) {
+            return read.clone();
+        }
+        let secret = secret_of(&instance["spec"]).and_then(|secret| self.handed.get(&(id.1.clone(), secret)));
+        let read = secret.map(|handed| handed.addresses.clone()).unwrap_or_default();
+        self.read.insert(id.clone(), read.clone());
+        read
     }
 
     /// Whether a Secret arrived after its VirtualMachine was deleted. No guest of a later VirtualMachine of the name may
@@ -547,9 +593,16 @@ fn addresses_of_guest(instance: &Value, network: Option<&String>) -> BTreeSet<Ad
     ips.chain(macs.filter(|(_, mac)| !mac.is_empty())).collect()
 }
 
+/// Name of the Secret with network data to which the specification of a machine refers.
+fn secret_of(spec: &Value) -> Option<String> {
+    let volumes = spec["volumes"].as_array()?;
+    let sources = volumes.iter().flat_map(|volume| [&volume["cloudInitConfigDrive"], &volume["cloudInitNoCloud"]]);
+    sources.filter_map(|source| source["networkDataSecretRef"]["name"].as_str()).map(str::to_owned).next()
+}
+
 /// UID of the machine whose addresses a Secret hands out.
 fn holder_in_secret(secret: &DynamicObject) -> String {
-    let note = secret.annotations().get("ipam.glowplug.dev/allocation").cloned().unwrap_or_default();
+    let note = secret.annotations().get(ALLOCATION).cloned().unwrap_or_default();
     text(&serde_json::from_str::<Value>(&note).unwrap_or_default()["machine"]["uid"])
 }
 

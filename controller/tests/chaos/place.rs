@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use glowplug_controller::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, VM_ANNOTATION, new_name};
 use glowplug_controller::kinds::pool::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -20,9 +21,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::random::Random;
 use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, VIRTUAL_MACHINE, resource};
-use crate::support::hosted::is_running;
 use crate::support::hosted::kubevirt::KubeVirt;
 use crate::support::hosted::provider::{next_mac, object};
+use crate::support::hosted::{Hosted, is_running};
 use crate::tenant::Victim;
 use crate::{count, settle};
 
@@ -401,8 +402,9 @@ impl Place {
                 problems.push(format!("{} is left", object.name_any()));
             }
         }
+        let read: BTreeSet<String> = vms.iter().chain(&instances).filter_map(Hosted::reference).collect();
         for secret in all(&self.secrets).await {
-            if secret.name_any().strip_suffix("-networkdata").is_some_and(|name| !wanted.contains_key(name)) {
+            if secret.annotations().contains_key("ipam.glowplug.dev/allocation") && !read.contains(&secret.name_any()) {
                 problems.push(format!("Secret {} is left", secret.name_any()));
             }
         }
@@ -511,10 +513,12 @@ impl Place {
         } else {
             interface["macAddress"] = next_mac().into();
         }
-        let source = json!({"networkDataSecretRef": {"name": format!("{name}-networkdata")}});
+        of_template[NETWORK_DATA_LABEL] = ISSUED.into();
+        let annotations = json!({(VM_ANNOTATION): format!("{}/{name}", self.namespace)});
+        let source = json!({"networkDataSecretRef": {"name": new_name(name).unwrap()}});
         let vm = json!({
             "metadata": {"name": name, "labels": labels},
-            "spec": {"template": {"metadata": {"labels": of_template}, "spec": {
+            "spec": {"template": {"metadata": {"labels": of_template, "annotations": annotations}, "spec": {
                 "domain": {"devices": {"interfaces": [interface]}},
                 "networks": [{"name": "iface1", "multus": {"networkName": self.network}}],
                 "volumes": [{"name": "cloudinitvolume", "cloudInitConfigDrive": source}],
@@ -542,7 +546,9 @@ impl Place {
         let orphaned = Patch::Merge(json!({"metadata": {"ownerReferences": null}}));
         let params = PatchParams::default();
         settle(async || self.instances.patch(&name, &params, &orphaned).await).await;
-        settle(async || self.secrets.patch(&format!("{name}-networkdata"), &params, &orphaned).await).await;
+        if let Some(secret) = Hosted::reference(vm) {
+            settle(async || self.secrets.patch(&secret, &params, &orphaned).await).await;
+        }
         let kept: Vec<&String> = vm.finalizers().iter().filter(|finalizer| *finalizer != ORPHAN).collect();
         let released = Patch::Merge(json!({"metadata": {
             "resourceVersion": vm.resource_version(), "finalizers": kept,

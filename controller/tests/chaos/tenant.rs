@@ -8,11 +8,13 @@ use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
+use glowplug_controller::kinds::network_data::name_of_0_2_0;
 use glowplug_controller::kinds::pool::{MachineNetwork, PoolSpec, StaticIPPool};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use crate::count;
 use crate::random::Random;
+use crate::support::hosted::Hosted;
 use crate::support::hosted::definitions::{INSTANCE, IPAM_CLAIM, KUBEVIRT_MACHINE, Names, VIRTUAL_MACHINE, resource};
 use crate::support::hosted::provider::object;
 
@@ -98,7 +100,7 @@ impl Tenant {
     async fn write_secret(&self, victim: &Victim, kind: &str, is_deleted: bool, finalizers: &Value) {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), TENANT);
         let (name, uid) = (victim.object.name_any(), victim.object.uid());
-        let secret = format!("{name}-networkdata");
+        let secret = secret_name(victim);
         if is_deleted {
             let _ = api.delete(&secret, &DeleteParams::default()).await;
             return;
@@ -120,6 +122,11 @@ impl Tenant {
     }
 }
 
+/// The Secret to which a victim refers, or the one that version 0.2.0 gave to a machine of this name.
+fn secret_name(victim: &Victim) -> String {
+    Hosted::reference(&victim.object).unwrap_or_else(|| name_of_0_2_0(&victim.object.name_any()))
+}
+
 /// Objects with the name of a victim. `network` is the network of their interfaces, and `kind` the kind of their holder.
 fn objects_of(victim: &Victim, kind: &str, network: &str) -> Vec<(Names, Value)> {
     let Victim { object, namespace, address, .. } = victim;
@@ -136,7 +143,7 @@ fn objects_of(victim: &Victim, kind: &str, network: &str) -> Vec<(Names, Value)>
     let owner = |api_version: &str, kind: &str| json!([{"apiVersion": api_version, "kind": kind, "name": name, "uid": uid, "controller": true}]);
     let metadata = json!({"name": name, "labels": labels, "annotations": recorded});
     let requested = json!({"network.kubevirt.io/addresses": json!({"iface1": [with_length]}).to_string()});
-    let source = json!({"networkDataSecretRef": {"name": format!("{name}-networkdata")}});
+    let source = json!({"networkDataSecretRef": {"name": secret_name(victim)}});
     let spec = json!({
         "domain": {"devices": {"interfaces": [{"name": "iface1", "bridge": {}, "acpiIndex": 101}]}},
         "networks": [{"name": "iface1", "multus": {"networkName": network}}],

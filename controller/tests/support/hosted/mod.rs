@@ -192,9 +192,10 @@ impl Hosted {
         self.secrets.get(&self.secret_name(name).await).await.unwrap()
     }
 
-    /// Returns the name of the Secret with network data to which a VirtualMachine refers.
+    /// Returns the name of the Secret with network data to which a VirtualMachine or an instance refers.
     pub fn reference(vm: &DynamicObject) -> Option<String> {
-        let volumes = vm.data["spec"]["template"]["spec"]["volumes"].as_array()?;
+        let spec = vm.data["spec"].get("template").map_or(&vm.data["spec"], |template| &template["spec"]);
+        let volumes = spec["volumes"].as_array()?;
         let kinds = ["cloudInitConfigDrive", "cloudInitNoCloud"];
         let mut sources =
             volumes.iter().flat_map(|volume| kinds.map(|kind| &volume[kind]["networkDataSecretRef"]["name"]));
