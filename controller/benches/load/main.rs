@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use futures::{StreamExt, TryStreamExt, future, stream};
 use glowplug::host::claim::{Claim, Request};
 use glowplug::host::pool::Pool;
+use glowplug_controller::kinds::network_data::{is_issued, new_name};
 use glowplug_controller::kinds::pool::{
     Holder, HolderKind, LeaseSpec, MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool,
 };
@@ -149,7 +150,7 @@ async fn scale(assets: &Path, machines: usize) {
     let (mut program, [_, health]) = run(&server, &[]);
     let secrets: Api<Secret> = Api::all(cluster.client());
     let written = watcher(secrets, watcher::Config::default()).applied_objects();
-    let written = written.try_filter(|secret| future::ready(secret.name_any().ends_with("-networkdata")));
+    let written = written.try_filter(|secret| future::ready(is_issued(&secret.name_any())));
     let mut written = pin!(written);
     let mut names = BTreeSet::new();
     while names.len() < count {
@@ -268,7 +269,7 @@ impl Fleet {
         let name = format!("worker-{n}");
         let source = json!({
             "secretRef": {"name": format!("{name}-userdata")},
-            "networkDataSecretRef": {"name": format!("{name}-networkdata")},
+            "networkDataSecretRef": {"name": new_name(&name).unwrap()},
         });
         let interface = json!({"name": "iface1", "bridge": {}, "acpiIndex": 101, "macAddress": next_mac()});
         let vm = json!({
@@ -425,6 +426,8 @@ fn lease(network: &str, n: usize) -> StaticIPLease {
         since: MicroTime(Timestamp::now()),
         released: None,
         reuse_after: None,
+        secrets: None,
+        migrated: None,
         unknown: Default::default(),
     };
     StaticIPLease::new(&name(network, &address), spec)
