@@ -141,7 +141,8 @@ async fn machines(cluster: &Cluster, first: Option<Machine>) {
     run("kubectl get virtualmachine workers-0 -o json | jq '.spec.template.spec.volumes[1]'");
     let vm = hosted.vms.get("workers-0").await.unwrap();
     println!("{:#}", vm.data["spec"]["template"]["spec"]["volumes"][1]);
-    run("kubectl get secret workers-0-networkdata -o json | jq '.data.networkdata | @base64d | fromjson'");
+    let secret = hosted.secret_name("workers-0").await;
+    run(&format!("kubectl get secret {secret} -o json | jq '.data.networkdata | @base64d | fromjson'"));
     println!("{:#}", drive.document());
 
     say("The pool is exhausted by two machines. The third machine is refused, and its object says why.");

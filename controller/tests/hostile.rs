@@ -8,7 +8,7 @@ use glowplug_controller::cluster;
 use glowplug_controller::kinds::pool::{PoolSpec, StaticIPPool};
 use glowplug_controller::metrics::Metrics;
 use glowplug_controller::pools::facts::Scope;
-use glowplug_controller::pools::reference::MACHINES_PATH;
+use glowplug_controller::pools::reference::{MACHINES_PATH, UPDATES_PATH};
 use glowplug_controller::pools::selection_cache::SelectionCache;
 use glowplug_controller::webhook::{INSTANCES_PATH, MACS_PATH, POOLS_PATH, Webhooks};
 use http::Request;
@@ -22,7 +22,7 @@ use variants::{Random, Seed, variant, variants};
 
 use crate::support::controller::{Controller, Site};
 use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, Names, VIRTUAL_MACHINE, resource};
-use crate::support::hosted::poll;
+use crate::support::hosted::{Hosted, poll};
 use crate::support::start_server;
 
 /// Number of objects of each kind.
@@ -141,7 +141,11 @@ async fn objects_of_any_content_keep_nobody_from_an_address() {
         );
         vms.create(&PostParams::default(), &vm).await.unwrap();
         let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(cluster.client(), &site.namespace);
-        poll("the Secret of a machine", async || secrets.get_opt(&format!("{name}-networkdata")).await.unwrap()).await;
+        poll("the Secret of a machine", async || {
+            let secret = Hosted::reference(&vms.get(&name).await.unwrap())?;
+            secrets.get_opt(&secret).await.unwrap()
+        })
+        .await;
     }
     assert!(stored > 80, "{stored} objects are stored");
 }
@@ -183,6 +187,9 @@ async fn a_review_of_any_content_gets_a_response() {
     let of_kubevirt = |name: &str, resource: &str, object: &Value| {
         review(kind("kubevirt.io", "v1", name), plural("kubevirt.io", "v1", resource), object)
     };
+    let mut replaced = of_kubevirt("VirtualMachine", "virtualmachines", &vm);
+    replaced["request"]["operation"] = "UPDATE".into();
+    replaced["request"]["oldObject"] = vm.clone();
     let reviews = [
         (POOLS_PATH, ours("StaticIPPool", "staticippools", &pool)),
         (POOLS_PATH, ours("GlobalStaticIPPool", "globalstaticippools", &pool)),
@@ -190,6 +197,7 @@ async fn a_review_of_any_content_gets_a_response() {
         (POOLS_PATH, changed("DELETE", &Value::Null, &pool)),
         (POOLS_PATH, ours("MACPool", "macpools", &macs)),
         (MACHINES_PATH, of_kubevirt("VirtualMachine", "virtualmachines", &vm)),
+        (UPDATES_PATH, replaced),
         (MACS_PATH, of_kubevirt("VirtualMachine", "virtualmachines", &vm)),
         (INSTANCES_PATH, of_kubevirt("VirtualMachineInstance", "virtualmachineinstances", &instance)),
     ];

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use glowplug_controller::cluster::events::Events;
+use glowplug_controller::kinds::network_data::is_issued_for;
 use glowplug_controller::kinds::pool::{StaticIPLease, StaticIPPool};
 use glowplug_controller::pools::facts::Scope;
 use glowplug_controller::pools::node_pools::NodePools;
@@ -104,7 +105,8 @@ async fn without_kubevirt_machines_a_virtual_machine_holds_its_address_until_its
     installed.until_asked(&hosted, "").await;
     let a = create_vm(&hosted, "a", &json!({})).await;
     let source = &a.data["spec"]["template"]["spec"]["volumes"][0]["cloudInitConfigDrive"];
-    assert_eq!(source["networkDataSecretRef"]["name"], "a-networkdata");
+    let name = source["networkDataSecretRef"]["name"].as_str().unwrap();
+    assert!(is_issued_for(name, "a"), "{name}");
     assert_eq!(hosted.address_of("a").await, "10.0.0.8");
     assert_eq!(holder(&hosted, "10.0.0.8").await, json!(["VirtualMachine", a.uid()]));
     let written = until(&hosted.vms, "a", |vm| vm.annotations().contains_key(ANNOTATION)).await;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use glowplug_controller::kinds::lease_name::lease_name;
+use glowplug_controller::kinds::network_data::{name_of_0_2_0, new_name};
 use glowplug_controller::kinds::pool::{PoolSpec, StaticIPLease, StaticIPPool};
 use glowplug_controller::pools::facts::Scope;
 use k8s_openapi::ByteString;
@@ -109,12 +110,13 @@ async fn check_history(server: &Server, cluster: &Cluster, hosted: &Hosted) {
     let mut seen = BTreeSet::new();
     for (version, _, secret) in history(server, cluster.client(), &path).await {
         let name = text(&secret["metadata"]["name"]);
-        let Some(machine) = name.strip_suffix("-networkdata") else { continue };
+        let Some(note) = secret["metadata"]["annotations"]["ipam.glowplug.dev/allocation"].as_str() else { continue };
         if !seen.insert(text(&secret["metadata"]["uid"])) {
             continue;
         }
+        let uid = serde_json::from_str::<Value>(note).unwrap()["machine"]["uid"].clone();
         let is_of_machine =
-            |lease: &Value| lease["spec"]["holder"]["name"] == machine && lease["spec"].get("released").is_none();
+            |lease: &Value| lease["spec"]["holder"]["uid"] == uid && lease["spec"].get("released").is_none();
         let mut before = leases.iter().filter(|(at, _, lease)| *at < version && is_of_machine(lease));
         assert!(before.next().is_some(), "no lease before Secret {name}");
     }
@@ -248,25 +250,30 @@ async fn lead_paused(cluster: &Cluster) -> Controller {
     leader
 }
 
-/// The config drive of a VirtualMachine whose network data the controller writes.
+/// The config drive of a VirtualMachine whose network data the controller writes, as the webhook creates it.
 fn drive_of(name: &str) -> Value {
-    json!({"networkDataSecretRef": {"name": format!("{name}-networkdata")}})
+    json!({"networkDataSecretRef": {"name": new_name(name).unwrap()}})
 }
 
-/// Creates a VirtualMachine that no KubevirtMachine has.
-async fn create_vm(hosted: &Hosted, name: &str) {
+/// The same as the webhook of version 0.2.0 created it.
+fn drive_of_0_2_0(name: &str) -> Value {
+    json!({"networkDataSecretRef": {"name": name_of_0_2_0(name)}})
+}
+
+/// Creates a VirtualMachine that no KubevirtMachine has. Returns the name of its Secret.
+async fn create_vm(hosted: &Hosted, name: &str) -> String {
     let vm = hosted.vm(name, &labels(hosted, name, "workers"), &drive_of(name));
-    hosted.vms.create(&PostParams::default(), &vm).await.unwrap();
+    Hosted::reference(&hosted.vms.create(&PostParams::default(), &vm).await.unwrap()).unwrap()
 }
 
 /// Runs a leader until it holds a lease for VirtualMachine `w` and sends the first request for which `is_last` is true.
 /// This request has a fault that waits for the returned semaphore. Meanwhile the VirtualMachine is deleted, and another leader releases
-/// its address and gives it to VirtualMachine `x`. Returns both leaders.
+/// its address and gives it to VirtualMachine `x`. Returns both leaders, and the name of the Secret of `w`.
 async fn pause_at(
     (server, cluster, hosted): (&Server, &Cluster, &Hosted),
     is_last: fn(&Call) -> bool,
     fault: fn(Arc<Semaphore>) -> Fault,
-) -> (Controller, Controller, Arc<Semaphore>) {
+) -> (Controller, Controller, Arc<Semaphore>, String) {
     let paused = lead_paused(cluster).await;
     let (gate, came) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
     let (held, count) = (Arc::clone(&gate), Arc::clone(&came));
@@ -277,7 +284,7 @@ async fn pause_at(
         count.fetch_add(1, Ordering::SeqCst);
         fault(Arc::clone(&held))
     });
-    create_vm(hosted, "w").await;
+    let secret = create_vm(hosted, "w").await;
     poll("the last request of the leader", async || (came.load(Ordering::SeqCst) > 0).then_some(())).await;
     assert_eq!(hosted.held().await, [("10.0.0.8".to_owned(), "w".to_owned())]);
     hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
@@ -286,36 +293,7 @@ async fn pause_at(
     hosted.until_held(0).await;
     create_vm(hosted, "x").await;
     assert_eq!(hosted.address_of("x").await, "10.0.0.8");
-    (paused, other, gate)
-}
-
-/// Waits until the paused leader has sent a request for the Secret of VirtualMachine `w`.
-async fn until_asked_for_secret(server: &Server, verb: &str) {
-    poll(&format!("{verb} of the Secret"), async || {
-        let calls = server.take_calls();
-        let is_meant =
-            |call: &Call| call.user == PAUSED && call.verb == verb && call.name.as_deref() == Some("w-networkdata");
-        calls.iter().any(is_meant).then_some(())
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_leader_that_was_paused_before_the_hand_out_reads_the_virtual_machine_again() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
-    let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
-    let is_last = |call: &Call| call.verb == "get" && call.plural == "virtualmachines";
-    let (_paused, _other, gate) = pause_at((&server, &cluster, &hosted), is_last, Fault::Hold).await;
-    // The guest of this VirtualMachine would start with a Secret of the earlier one.
-    create_vm(&hosted, "w").await;
-    server.take_calls();
-    gate.add_permits(Semaphore::MAX_PERMITS / 2);
-    until_asked_for_secret(&server, "get").await;
-    assert!(hosted.secrets.get_opt("w-networkdata").await.unwrap().is_none());
-    hosted.vms.delete("x", &DeleteParams::default()).await.unwrap();
-    assert_eq!(hosted.address_of("w").await, "10.0.0.8");
-    check_history(&server, &cluster, &hosted).await;
+    (paused, other, gate, secret)
 }
 
 #[tokio::test]
@@ -327,7 +305,7 @@ async fn a_machine_that_a_read_finds_before_the_watch_gets_its_secret() {
     let [never, recorded] = [0; 2].map(|permits| Arc::new(Semaphore::new(permits)));
     let (gate, instance_gate) = (Arc::clone(&never), Arc::clone(&recorded));
     server.set_faults(move |call| match (call.verb, call.plural.as_str()) {
-        ("get", "virtualmachines") if call.user == PAUSED => Fault::Hold(Arc::clone(&gate)),
+        ("create", "secrets") if call.user == PAUSED => Fault::Hold(Arc::clone(&gate)),
         ("watch", "virtualmachines") if call.user.starts_with("system:") => Fault::Hold(Arc::clone(&gate)),
         ("create", "virtualmachineinstances") => Fault::Hold(Arc::clone(&instance_gate)),
         _ => Fault::None,
@@ -388,12 +366,12 @@ async fn machines_of_another_namespace_keep_no_machine_from_its_network() {
         json!({"network.kubevirt.io/addresses": r#"{"iface1": ["a text of the user"]}"#});
     other.vms.create(&PostParams::default(), &vm).await.unwrap();
     // A VirtualMachine of no network of its pool, whose network data names the addresses of the hosted cluster.
-    let mut vm = other.vm("u", &json!({}), &drive_of("u"));
+    let mut vm = other.vm("u", &json!({}), &drive_of_0_2_0("u"));
     vm.data["spec"]["template"]["spec"]["networks"] =
         json!([{"name": "iface1", "multus": {"networkName": hosted.network}}]);
     let networks = ["10.0.0.8", "10.0.0.9"].map(|address| json!({"ip_address": address}));
     let document = json!({"networks": networks}).to_string();
-    let metadata = ObjectMeta { name: Some("u-networkdata".to_owned()), ..ObjectMeta::default() };
+    let metadata = ObjectMeta { name: Some(name_of_0_2_0("u")), ..ObjectMeta::default() };
     let data = Some([("networkdata".to_owned(), ByteString(document.into_bytes()))].into());
     let secret = Secret { metadata, data, ..Secret::default() };
     other.secrets.create(&PostParams::default(), &secret).await.unwrap();
@@ -421,7 +399,7 @@ pub(crate) async fn create_machine_elsewhere(cluster: &Cluster, hosted: &Hosted,
     machines.create(&PostParams::default(), &object(KUBEVIRT_MACHINE, machine)).await.unwrap();
     let mut labels = labels(hosted, name, "workers");
     labels["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = hosted.clusters.clone().into();
-    let mut vm = hosted.vm(name, &labels, &drive_of(name));
+    let mut vm = hosted.vm(name, &labels, &drive_of_0_2_0(name));
     vm.data["spec"]["template"]["metadata"] = json!({"labels": labels});
     hosted.vms.create(&PostParams::default(), &vm).await.unwrap();
     machines
@@ -683,7 +661,7 @@ async fn a_guest_whose_virtual_machine_is_deleted_with_orphans_keeps_its_secret_
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
-    create_vm(&hosted, "w").await;
+    let secret_of_w = create_vm(&hosted, "w").await;
     let _leader = lead(&cluster);
     assert_eq!(hosted.address_of("w").await, "10.0.0.8");
     create_vm(&hosted, "x").await;
@@ -693,7 +671,7 @@ async fn a_guest_whose_virtual_machine_is_deleted_with_orphans_keeps_its_secret_
     hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
     let orphaned = json!({"metadata": {"ownerReferences": null}});
     merge(&hosted.instances, "w", &orphaned).await;
-    hosted.secrets.patch("w-networkdata", &PatchParams::default(), &Patch::Merge(&orphaned)).await.unwrap();
+    hosted.secrets.patch(&secret_of_w, &PatchParams::default(), &Patch::Merge(&orphaned)).await.unwrap();
     server.take_calls();
     merge(&hosted.vms, "w", &json!({"metadata": {"finalizers": null}})).await;
     hosted.until_gone(&hosted.vms, "w").await;
@@ -710,60 +688,49 @@ async fn a_guest_whose_virtual_machine_is_deleted_with_orphans_keeps_its_secret_
     let of = |group: &str, plural: &str| format!("{group}/namespaces/{}/{plural}", hosted.namespace);
     let path = of("/apis/kubevirt.io/v1", "virtualmachineinstances");
     let end = deleted_at(&server, cluster.client(), &path, "w").await;
-    let secret = deleted_at(&server, cluster.client(), &of("/api/v1", "secrets"), "w-networkdata").await;
+    let secret = deleted_at(&server, cluster.client(), &of("/api/v1", "secrets"), &secret_of_w).await;
     assert!(end < secret, "the Secret was deleted at {secret}, before the guest ended at {end}");
     check_history(&server, &cluster, &hosted).await;
 }
 
 #[tokio::test]
-async fn an_address_that_only_a_secret_of_another_author_keeps_is_released_when_the_secret_is_deleted() {
+async fn a_secret_of_another_author_keeps_no_address_of_a_machine_that_is_gone() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
-    create_vm(&hosted, "w").await;
+    let name = create_vm(&hosted, "w").await;
     let _leader = lead(&cluster);
     assert_eq!(hosted.address_of("w").await, "10.0.0.8");
     create_vm(&hosted, "x").await;
     hosted.until_event("x", "IPPoolExhausted").await;
-    let mut secret = hosted.secrets.get("w-networkdata").await.unwrap();
-    secret.metadata = serde_json::from_value(json!({"name": "w-networkdata"})).unwrap();
-    hosted.secrets.delete("w-networkdata", &DeleteParams::default()).await.unwrap();
-    hosted.secrets.create(&PostParams::default(), &secret).await.unwrap();
+    let mut secret = hosted.secrets.get(&name).await.unwrap();
+    secret.metadata = serde_json::from_value(json!({"name": name})).unwrap();
+    hosted.secrets.delete(&name, &DeleteParams::default()).await.unwrap();
+    let theirs = hosted.secrets.create(&PostParams::default(), &secret).await.unwrap();
     hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
-    hosted.until_gone(&hosted.vms, "w").await;
-    server.take_calls();
-    poll("another proof", async || {
-        let is_last = |call: &Call| {
-            (call.user.as_str(), call.verb, call.plural.as_str()) == (CONTROLLER, "get", "virtualmachineinstances")
-        };
-        server.take_calls().iter().any(is_last).then_some(())
-    })
-    .await;
-    assert_eq!(hosted.held().await, [("10.0.0.8".to_owned(), "w".to_owned())]);
-    hosted.secrets.delete("w-networkdata", &DeleteParams::default()).await.unwrap();
+    // No later machine refers to this Secret.
     assert_eq!(hosted.address_of("x").await, "10.0.0.8");
+    assert_eq!(hosted.secrets.get(&name).await.unwrap(), theirs);
 }
 
 #[tokio::test]
-async fn a_late_secret_is_deleted_also_by_a_leader_that_has_lost_the_election_and_without_an_answer() {
+async fn a_late_secret_is_never_read_by_a_later_machine_of_the_same_name() {
     for fault in [Fault::Hold, Fault::HoldAndLose] {
         let server = Server::start().await;
         let cluster = Cluster::of(&server).await;
         let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
         let is_last = |call: &Call| call.verb == "create" && call.plural == "secrets";
-        let (paused, _other, gate) = pause_at((&server, &cluster, &hosted), is_last, fault).await;
+        let (paused, _other, gate, late) = pause_at((&server, &cluster, &hosted), is_last, fault).await;
         paused.lose_election();
         gate.add_permits(Semaphore::MAX_PERMITS / 2);
-        until_asked_for_secret(&server, "delete").await;
-        let is_gone = async || hosted.secrets.get_opt("w-networkdata").await.unwrap().is_none().then_some(());
-        poll("no late Secret", is_gone).await;
-        // The Secret was stored, and no guest has read it.
-        let path = format!("/api/v1/namespaces/{}/secrets", hosted.namespace);
-        let secrets = history(&server, cluster.client(), &path).await;
-        let late = secrets.iter().filter(|(_, _, secret)| secret["metadata"]["name"] == "w-networkdata");
-        assert_eq!(late.map(|(_, is_gone, _)| *is_gone).collect::<Vec<_>>(), [false, true]);
-        create_vm(&hosted, "w").await;
+        poll("the late Secret", async || hosted.secrets.get_opt(&late).await.unwrap()).await;
+        // The late Secret has the address of machine `x`.
+        let name = create_vm(&hosted, "w").await;
+        hosted.until_event("w", "IPPoolExhausted").await;
+        assert!(hosted.secrets.get_opt(&name).await.unwrap().is_none());
         hosted.vms.delete("x", &DeleteParams::default()).await.unwrap();
         assert_eq!(hosted.address_of("w").await, "10.0.0.8");
+        assert_eq!(hosted.secret_name("w").await, name);
+        check_history(&server, &cluster, &hosted).await;
     }
 }

@@ -174,6 +174,7 @@ async fn the_log_has_every_step_of_a_machine_once_and_with_its_name() {
     assert_eq!(lines_of(&mut program, &machine, "refused").await, story);
     hosted.resize("workers", &["10.0.0.8/31"]).await;
     assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
+    let secret = hosted.secret_name("workers-1").await;
     hosted.scale("workers", 1).await;
     story.extend(lines_of(&mut program, &machine, "Released").await);
 
@@ -191,7 +192,7 @@ async fn the_log_has_every_step_of_a_machine_once_and_with_its_name() {
         line("INFO", "requesting that capk create the VirtualMachine again", json!({})),
         line("INFO", "allowed a machine with a reference to its Secret", json!({})),
         line("INFO", "Allocated 10.0.0.9/16 to eno101", allocated),
-        line("INFO", "deleted the Secret of a machine", json!({"secret": "workers-1-networkdata"})),
+        line("INFO", "deleted a Secret of a machine", json!({"secret": secret})),
         line("INFO", "Released 10.0.0.9 of eno101", json!({"uid": "UID", "reason": "IPAddressReleased"})),
     ];
     assert_eq!(story, expected);

@@ -10,7 +10,7 @@
 //! | the leader crashes after any write | `after_a_crash_*` in `tests/machines.rs` |
 //! | a leader resumes after another took over | `two_leaders_at_once_*` in `tests/machines.rs`, and of the ledger |
 //! | a Secret is deleted by hand | `a_secret_that_is_deleted_by_hand_is_written_again` |
-//! | a Secret of another author has the name | `a_secret_of_somebody_else_stays_and_its_machine_gets_no_address` |
+//! | a Secret of another author has the name | `a_secret_of_another_author_stays_and_its_machine_gets_another_one` |
 //! | restart, migration, VirtualMachine created again | `a_machine_keeps_its_address_while_guests_come_and_go` |
 //! | a machine is deleted while no leader runs | `a_machine_that_is_deleted_while_nobody_leads_is_released` |
 //! | the namespace of a hosted cluster is deleted | `leases_outlive_a_deleted_namespace_until_its_guests_have_ended` |
@@ -27,6 +27,7 @@ use std::collections::BTreeSet;
 
 use glowplug::diagnostic::Diagnostics;
 use glowplug::render::dracut;
+use glowplug_controller::kinds::network_data::{is_issued_for, new_name};
 use glowplug_controller::kinds::pool::{StaticIPLease, StaticIPPool};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -73,7 +74,8 @@ pub async fn a_machine_of_a_node_pool_starts_with_its_address(cluster: &Cluster)
     let vm = hosted.vms.get("workers-0").await.unwrap();
     let spec = &vm.data["spec"]["template"]["spec"];
     let source = json!({
-        "secretRef": {"name": "user-data-workers-userdata"}, "networkDataSecretRef": {"name": "workers-0-networkdata"},
+        "secretRef": {"name": "user-data-workers-userdata"},
+        "networkDataSecretRef": {"name": hosted.secret_name("workers-0").await},
     });
     assert_eq!(spec["volumes"][1], json!({"name": "cloudinitvolume", "cloudInitConfigDrive": source}));
     let interface = &spec["domain"]["devices"]["interfaces"][0];
@@ -97,9 +99,10 @@ pub async fn a_machine_of_a_node_pool_starts_with_its_address(cluster: &Cluster)
         "services": [],
     });
     assert_eq!(drive.document(), expected);
+    let expected_document = expected;
 
-    let secret = hosted.secrets.get("workers-0-networkdata").await.unwrap();
-    assert_eq!(secret.immutable, Some(true));
+    let secret = hosted.secret("workers-0").await;
+    assert_eq!(secret.immutable, None);
     let owners = json!([{
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "workers-0", "uid": vm.uid(),
     }]);
@@ -118,6 +121,18 @@ pub async fn a_machine_of_a_node_pool_starts_with_its_address(cluster: &Cluster)
     });
     assert_eq!(serde_json::to_value(holder).unwrap(), expected);
     hosted.until_event("workers-0", "IPAddressAllocated").await;
+
+    // The guest reads a change of the pool at its next start.
+    let gateway = Patch::Merge(json!({"spec": {"gateway": ["10.0.0.2"]}}));
+    hosted.pools.patch("workers", &PatchParams::default(), &gateway).await.unwrap();
+    poll("the Secret with the new gateway", async || {
+        let document = hosted.secret("workers-0").await.data?.remove("networkdata")?.0;
+        String::from_utf8(document).unwrap().contains("10.0.0.2").then_some(())
+    })
+    .await;
+    let mut expected = expected_document;
+    expected["networks"][0]["routes"][0]["gateway"] = "10.0.0.2".into();
+    assert_eq!(hosted.restart("workers-0").await.document(), expected);
     installed.stop().await;
 }
 
@@ -129,7 +144,8 @@ pub async fn a_machine_with_a_no_cloud_volume_reads_its_address_from_network_con
     let vm = hosted.vms.get("workers-0").await.unwrap();
     let spec = &vm.data["spec"]["template"]["spec"];
     let source = json!({
-        "secretRef": {"name": "user-data-workers-userdata"}, "networkDataSecretRef": {"name": "workers-0-networkdata"},
+        "secretRef": {"name": "user-data-workers-userdata"},
+        "networkDataSecretRef": {"name": hosted.secret_name("workers-0").await},
     });
     assert_eq!(spec["volumes"][1], json!({"name": "cloudinitvolume", "cloudInitNoCloud": source}));
     let mac = spec["domain"]["devices"]["interfaces"][0]["macAddress"].as_str().unwrap();
@@ -272,7 +288,7 @@ pub async fn machines_that_wait_get_addresses_in_the_order_of_their_creation(clu
     pools.create(&PostParams::default(), &pool).await.unwrap();
     let installed = Installed::start(cluster).await;
     for name in ["a", "b", "c", "d"] {
-        let drive = json!({"networkDataSecretRef": {"name": format!("{name}-networkdata")}});
+        let drive = json!({"networkDataSecretRef": {"name": new_name(name).unwrap()}});
         let vm = hosted.vm(name, &json!({"app": "x"}), &drive);
         hosted.vms.create(&PostParams::default(), &vm).await.unwrap();
         if name == "a" {
@@ -303,7 +319,8 @@ pub async fn a_virtual_machine_that_is_not_stored_leaves_nothing(cluster: &Clust
     let vm = |name: &str| hosted.vm(name, &labels(&hosted, name, "workers"), &json!({}));
     let answer = hosted.vms.create(&dry_run, &vm("dry")).await.unwrap();
     let source = &answer.data["spec"]["template"]["spec"]["volumes"][0]["cloudInitConfigDrive"];
-    assert_eq!(source["networkDataSecretRef"]["name"], "dry-networkdata");
+    let name = source["networkDataSecretRef"]["name"].as_str().unwrap();
+    assert!(is_issued_for(name, "dry"), "{name}");
     // The API server checks the schema of the kind after it has called the webhook.
     let mut invalid = vm("invalid");
     invalid.data["spec"]["runStrategy"] = 1.into();
@@ -314,7 +331,8 @@ pub async fn a_virtual_machine_that_is_not_stored_leaves_nothing(cluster: &Clust
     let addresses = [hosted.address_of("workers-0").await, hosted.address_of("workers-1").await];
     assert_eq!(BTreeSet::from(addresses), ["10.0.0.8".to_owned(), "10.0.0.9".to_owned()].into());
     let secrets = hosted.secrets.list(&ListParams::default()).await.unwrap();
-    let names = ["user-data-workers-userdata", "workers-0-networkdata", "workers-1-networkdata"];
+    let names = [hosted.secret_name("workers-0").await, hosted.secret_name("workers-1").await];
+    let names: Vec<String> = ["user-data-workers-userdata".to_owned()].into_iter().chain(names).collect();
     assert_eq!(secrets.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), names);
     installed.stop().await;
 }
@@ -339,26 +357,31 @@ pub async fn without_a_replica_machines_of_served_namespaces_are_refused_and_no_
 pub async fn a_secret_that_is_deleted_by_hand_is_written_again(cluster: &Cluster) {
     let (hosted, installed) = running(cluster, &["10.0.0.8/30"], 2).await;
     let address = hosted.address_of("workers-1").await;
-    let before = hosted.secrets.get("workers-1-networkdata").await.unwrap();
-    hosted.secrets.delete("workers-1-networkdata", &DeleteParams::default()).await.unwrap();
+    let before = hosted.secret("workers-1").await;
+    hosted.secrets.delete(&before.name_any(), &DeleteParams::default()).await.unwrap();
     // The guest continues to run. Its next start waits for the Secret.
     assert_eq!(hosted.restart("workers-1").await.addresses()[0].1, address);
-    let after = hosted.secrets.get("workers-1-networkdata").await.unwrap();
+    let after = hosted.secret("workers-1").await;
     assert_ne!(before.uid(), after.uid());
+    assert_eq!(before.name_any(), after.name_any());
     assert_eq!((before.data, before.metadata.owner_references), (after.data, after.metadata.owner_references));
     installed.stop().await;
 }
 
-pub async fn a_secret_of_somebody_else_stays_and_its_machine_gets_no_address(cluster: &Cluster) {
-    let (hosted, installed) = served(cluster, &["10.0.0.8/30"]).await;
-    let theirs = json!({"metadata": {"name": "workers-0-networkdata"}, "data": {"networkdata": "e30="}});
+pub async fn a_secret_of_another_author_stays_and_its_machine_gets_another_one(cluster: &Cluster) {
+    let (hosted, mut installed) = served(cluster, &["10.0.0.8/30"]).await;
+    installed.stop_leading();
+    hosted.scale("workers", 1).await;
+    until(&hosted.vms, "workers-0", |_| true).await;
+    let name = hosted.secret_name("workers-0").await;
+    let theirs = json!({"metadata": {"name": name}, "data": {"networkdata": "e30="}});
     let theirs = serde_json::from_value(theirs).unwrap();
     let theirs = hosted.secrets.create(&PostParams::default(), &theirs).await.unwrap();
-    hosted.scale("workers", 2).await;
-    hosted.address_of("workers-1").await;
-    hosted.until_event("workers-0", "IPAddressConflict").await;
-    assert_eq!(hosted.secrets.get("workers-0-networkdata").await.unwrap(), theirs);
-    assert_eq!(hosted.held().await.iter().map(|(_, name)| name).collect::<Vec<_>>(), ["workers-1"]);
+    installed.lead().await;
+    until(&hosted.vms, "workers-0", |vm| Hosted::reference(vm).is_some_and(|other| other != name)).await;
+    hosted.until_held(1).await;
+    assert_eq!(hosted.restart("workers-0").await.addresses()[0].1, "10.0.0.8");
+    assert_eq!(hosted.secrets.get(&name).await.unwrap(), theirs);
     installed.stop().await;
 }
 
@@ -397,18 +420,18 @@ pub async fn an_address_is_allocated_again_only_after_its_guest_has_ended(cluste
     installed.stop().await;
 }
 
-pub async fn the_secret_goes_with_each_virtual_machine_of_a_machine(cluster: &Cluster) {
+pub async fn each_virtual_machine_of_a_machine_has_a_secret_of_its_own(cluster: &Cluster) {
     let (hosted, installed) = running(cluster, &["10.0.0.8/30"], 1).await;
     for _ in 0..2 {
-        let vm = hosted.vms.get("workers-0").await.unwrap().uid();
-        hosted.kubevirt.hold("workers-0");
+        let (vm, before) = (hosted.vms.get("workers-0").await.unwrap().uid(), hosted.secret_name("workers-0").await);
+        let instance = hosted.instances.get("workers-0").await.unwrap().uid();
         hosted.vms.delete("workers-0", &DeleteParams::default()).await.unwrap();
-        // The KubevirtMachine still exists and the guest still runs. Even so, the controller deletes the Secret.
-        let secret = async || hosted.secrets.get_opt("workers-0-networkdata").await.unwrap();
-        poll("the end of the Secret", async || secret().await.is_none().then_some(())).await;
-        hosted.kubevirt.end("workers-0").await;
         until(&hosted.vms, "workers-0", |new| new.uid() != vm).await;
+        until(&hosted.instances, "workers-0", |new| new.uid() != instance && is_running(new)).await;
         assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
+        assert_ne!(hosted.secret_name("workers-0").await, before);
+        let earlier = async || hosted.secrets.get_opt(&before).await.unwrap();
+        poll("the end of the earlier Secret", async || earlier().await.is_none().then_some(())).await;
     }
     installed.stop().await;
 }
@@ -645,7 +668,7 @@ pub async fn after_the_loss_of_all_leases_machines_keep_what_their_records_say(c
     hosted.forget_leases().await;
     // Some records are also gone. Each machine has one record left.
     merge(&hosted.machines, "workers-1", &json!({"metadata": {"annotations": {ANNOTATION: null}}})).await;
-    hosted.secrets.delete("workers-2-networkdata", &DeleteParams::default()).await.unwrap();
+    hosted.secrets.delete(&hosted.secret_name("workers-2").await, &DeleteParams::default()).await.unwrap();
     merge(&hosted.instances, "workers-2", &json!({"status": {"interfaces": null}})).await;
     hosted.scale("workers", 5).await;
     installed.lead().await;

@@ -1,6 +1,7 @@
 //! Tests how the leader reconciles single objects of KubeVirt. The programs of KubeVirt do not run.
 
 use glowplug_controller::cluster::object::Object;
+use glowplug_controller::kinds::network_data::{is_issued_for, new_name};
 use glowplug_controller::kinds::pool::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -9,6 +10,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::controller::{Controller, make_fields_unreadable, merge, until, wait};
+use crate::support::hosted::Hosted;
 use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, Names, VIRTUAL_MACHINE, resource};
 use crate::support::hosted::provider::object;
 use crate::support::{Cluster, until_event};
@@ -67,7 +69,7 @@ impl Place {
     /// Creates the VirtualMachine that capk creates for a KubevirtMachine, with the changes of the webhook, and with
     /// `changes` merged into it.
     async fn vm(&self, name: &str, changes: &Value) -> DynamicObject {
-        let source = json!({"networkDataSecretRef": {"name": format!("{name}-networkdata")}});
+        let source = json!({"networkDataSecretRef": {"name": new_name(name).unwrap()}});
         let interface = json!({"name": "iface1", "bridge": {}, "acpiIndex": 101, "macAddress": "02:00:00:00:00:01"});
         let mut vm = json!({
             "metadata": {"name": name, "finalizers": [FINALIZER], "labels": {
@@ -95,19 +97,16 @@ impl Place {
     /// Waits until the Secret of a VirtualMachine exists, and returns the Secret with its document.
     async fn until_secret(&self, name: &str, vm: &DynamicObject) -> (Secret, Value) {
         loop {
-            let secret = self.secrets.get_opt(&format!("{name}-networkdata")).await.unwrap();
+            let secret = match Hosted::reference(&self.vms.get(name).await.unwrap()) {
+                Some(secret) => self.secrets.get_opt(&secret).await.unwrap(),
+                None => None,
+            };
             if let Some(secret) =
                 secret.filter(|secret| secret.owner_references().iter().any(|it| Some(&it.uid) == vm.uid().as_ref()))
             {
                 let document = serde_json::from_slice(&secret.data.as_ref().unwrap()["networkdata"].0).unwrap();
                 return (secret, document);
             }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
-    }
-
-    async fn until_no_secret(&self, name: &str) {
-        while self.secrets.get_opt(&format!("{name}-networkdata")).await.unwrap().is_some() {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     }
@@ -161,7 +160,7 @@ pub async fn a_virtual_machine_gets_a_secret_with_the_address_of_its_kubevirt_ma
     assert_eq!(document, expected);
     let owners = json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": vm.uid()}]);
     assert_eq!(serde_json::to_value(secret.owner_references()).unwrap(), owners);
-    assert_eq!((secret.immutable, secret.type_.as_deref()), (Some(true), Some("Opaque")));
+    assert_eq!((secret.immutable, secret.type_.as_deref()), (None, Some("Opaque")));
     place.until_held(&[("10.0.0.8", &machine)]).await;
     let written = until(&place.machines, "w", |machine| machine.annotations().contains_key(ANNOTATION)).await;
     let annotations = json!({
@@ -204,7 +203,8 @@ pub async fn a_virtual_machine_that_the_webhook_did_not_see_is_patched(cluster: 
     assert_eq!(place.address_of("w", &vm).await, "10.0.0.8");
     let spec = place.vms.get("w").await.unwrap().data["spec"]["template"]["spec"].clone();
     let source = &spec["volumes"][0]["cloudInitConfigDrive"];
-    assert_eq!(source["networkDataSecretRef"], json!({"name": "w-networkdata"}));
+    let name = source["networkDataSecretRef"]["name"].as_str().unwrap();
+    assert!(is_issued_for(name, "w"), "{name}");
 }
 
 pub async fn a_secret_of_another_author_stays_and_nobody_gets_its_address(cluster: &Cluster) {
@@ -219,7 +219,10 @@ pub async fn a_secret_of_another_author_stays_and_nobody_gets_its_address(cluste
     foreign.data = Some([("networkdata".to_owned(), data)].into());
     let before = place.secrets.create(&PostParams::default(), &foreign).await.unwrap();
     place.machine("w").await;
-    place.vm("w", &json!({})).await;
+    // Users know the names of version 0.2.0 before a machine is created.
+    let source = json!({"networkDataSecretRef": {"name": "w-networkdata"}});
+    let volumes = json!([{"name": "cloudinitvolume", "cloudInitConfigDrive": source}]);
+    place.vm("w", &json!({"spec": {"template": {"spec": {"volumes": volumes}}}})).await;
     let note = "Secret \"w-networkdata\" is not of this controller (no annotation ipam.glowplug.dev/allocation), \
                 expected none of this name";
     assert_eq!(place.until_event("VirtualMachine", "w", "IPAddressConflict").await, note);
@@ -229,16 +232,15 @@ pub async fn a_secret_of_another_author_stays_and_nobody_gets_its_address(cluste
     assert_eq!(place.address_of("x", &vm).await, "10.0.0.9");
 }
 
-pub async fn an_address_is_released_after_the_guest_and_its_secret_goes_before(cluster: &Cluster) {
+pub async fn an_address_is_released_after_the_guest_and_its_secret(cluster: &Cluster) {
     let place = Place::new(cluster, &["10.0.0.8/30"]).await;
     let machine = place.machine("w").await;
     let vm = place.vm("w", &json!({})).await;
-    place.address_of("w", &vm).await;
+    let secret = place.until_secret("w", &vm).await.0.name_any();
     place.instance(&vm).await;
     // capk requests the deletion of the VirtualMachine, and removes its finalizer from the KubevirtMachine at once.
     place.vms.delete("w", &DeleteParams::default()).await.unwrap();
     place.machines.delete("w", &DeleteParams::default()).await.unwrap();
-    place.until_no_secret("w").await;
     place.let_go("w").await;
     wait(&place.vms, "w", |vm: Option<&DynamicObject>| vm.is_none()).await;
     // A later machine does not get the address, because the guest still runs.
@@ -250,6 +252,7 @@ pub async fn an_address_is_released_after_the_guest_and_its_secret_goes_before(c
     place.instances.delete("w", &DeleteParams::default()).await.unwrap();
     let note = place.until_event("KubevirtMachine", "w", "IPAddressReleased").await;
     assert_eq!(note, "Released 10.0.0.8 of eno101");
+    assert!(place.secrets.get_opt(&secret).await.unwrap().is_none());
     assert_eq!(place.held().await.len(), 1);
 }
 

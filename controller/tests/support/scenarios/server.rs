@@ -316,7 +316,7 @@ pub async fn a_later_apply_conflicts_with_a_manager_that_patched_a_list(cluster:
         kube::Error::Api(status) => status.message.clone(),
         other => panic!("{other}"),
     };
-    let start = "Apply failed with 1 conflict: conflict with \"unknown\" using kubevirt.io/v1";
+    let start = "Apply failed with 1 conflict: conflict with \"glowplug-controller\" using kubevirt.io/v1";
     assert!(message.starts_with(start) && message.ends_with(": .spec.template.spec.volumes"), "{message}");
     // A manager that removes its change again returns the list.
     let own = PatchParams { field_manager: Some("own".to_owned()), ..PatchParams::default() };

@@ -119,7 +119,8 @@ pub async fn a_machine_gets_its_address_back_when_only_its_ipam_claim_is_left(cl
     network.stock.set(&[]);
     hosted.forget_leases().await;
     merge(&hosted.machines, "workers-0", &json!({"metadata": {"annotations": {ANNOTATION: null}}})).await;
-    hosted.secrets.delete("workers-0-networkdata", &DeleteParams::default()).await.unwrap();
+    let secret = hosted.secret_name("workers-0").await;
+    hosted.secrets.delete(&secret, &DeleteParams::default()).await.unwrap();
     merge(&hosted.instances, "workers-0", &json!({"status": {"interfaces": null}})).await;
     installed.lead().await;
     assert_eq!(hosted.restart("workers-0").await.addresses()[0].1, "10.0.0.40");
@@ -245,7 +246,7 @@ pub async fn an_address_that_two_sources_give_is_handed_out_once(cluster: &Clust
     let note = format!("IPAddress {0}/{CLAIM}: 10.0.0.60: taken by eno101 of {0}/own-0 ({own})", hosted.namespace);
     assert_eq!(hosted.until_event("workers-0", "IPAddressConflict").await, note);
     hosted.until_condition("workers", "DuplicateRecords").await;
-    assert!(hosted.secrets.get_opt("workers-0-networkdata").await.unwrap().is_none());
+    assert!(hosted.secrets.get_opt(&hosted.secret_name("workers-0").await).await.unwrap().is_none());
     assert_eq!(hosted.held().await, rows([("10.0.0.60", "own-0")]));
     hosted.scale("own", 0).await;
     assert_eq!(hosted.address_of("workers-0").await, "10.0.0.60");

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use glowplug_controller::kinds::network_data::is_issued_for;
 use glowplug_controller::kinds::pool::{PoolSpec, StaticIPPool};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
@@ -173,8 +174,9 @@ pub async fn no_machine_is_refused_during_an_upgrade_and_a_downgrade(cluster: &C
             let name = format!("w-{}", names.len());
             let vm = hosted.vms.create(&PostParams::default(), &hosted.vm(&name, &json!({}), &drive)).await;
             let vm = vm.unwrap_or_else(|error| panic!("{name}: {error}"));
-            assert_eq!(secret(&vm), json!({"name": format!("{name}-networkdata")}));
-            names.push(name);
+            let secret = secret(&vm)["name"].as_str().unwrap().to_owned();
+            assert!(is_issued_for(&secret, &name), "{secret}");
+            names.push((name, secret));
             sleep(Duration::from_millis(50)).await;
         }
         names
@@ -198,13 +200,12 @@ pub async fn no_machine_is_refused_during_an_upgrade_and_a_downgrade(cluster: &C
         before
     };
     let (names, before) = tokio::join!(create, change_versions);
-    for name in &names {
-        let secret = format!("{name}-networkdata");
-        poll(&secret, async || hosted.secrets.get_opt(&secret).await.unwrap()).await;
+    for (_, secret) in &names {
+        poll(secret, async || hosted.secrets.get_opt(secret).await.unwrap()).await;
     }
     let held = hosted.held().await;
     let holders: BTreeSet<&String> = held.iter().map(|(_, name)| name).collect();
-    assert_eq!((held.len(), holders), (names.len(), names.iter().collect()));
+    assert_eq!((held.len(), holders), (names.len(), names.iter().map(|(name, _)| name).collect()));
     let after = later::leases(cluster, &hosted.network).await;
     for (name, spec) in before {
         assert_eq!(after[&name], later::noted(spec), "{name}");

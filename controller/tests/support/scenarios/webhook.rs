@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use glowplug_controller::kinds::network_data::is_issued_for;
 use glowplug_controller::kinds::pool::{
     GlobalPoolSpec, GlobalStaticIPPool, MachineNetwork, NodePoolRef, PoolSpec, StaticIPLease, StaticIPPool,
 };
@@ -17,7 +18,7 @@ use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Resource};
+use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::Cluster;
@@ -351,11 +352,12 @@ impl<'c> Hosted<'c> {
         self.machines(&self.machines).create(&PostParams::default(), &machine).await
     }
 
-    /// The Secret that a machine waits for, and the index of its interface.
+    /// Whether a machine waits for a Secret of a new name, and the index of its interface. Null: it has none.
     fn added(machine: &DynamicObject) -> Value {
         let spec = &machine.data["spec"]["template"]["spec"];
         let secret = &spec["volumes"][0]["cloudInitConfigDrive"]["networkDataSecretRef"];
-        json!([secret, spec["domain"]["devices"]["interfaces"][0]["acpiIndex"]])
+        let is_new = secret["name"].as_str().map(|name| is_issued_for(name, &machine.name_any()));
+        json!([is_new, spec["domain"]["devices"]["interfaces"][0]["acpiIndex"]])
     }
 }
 
@@ -364,7 +366,7 @@ pub async fn a_machine_of_a_pool_is_created_with_a_reference_to_its_secret(clust
     hosted.pool().await;
     let replica = Replica::start(cluster, &["MutatingWebhookConfiguration"]).await;
     hosted.until(true).await;
-    let expected = json!([{"name": "w-0-networkdata"}, 101]);
+    let expected = json!([true, 101]);
     let (machines, machine) = (hosted.machines(&hosted.machines), hosted.machine("w-0", &json!({})));
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     assert_eq!(Hosted::added(&machines.create(&dry_run, &machine).await.unwrap()), expected);
@@ -374,7 +376,7 @@ pub async fn a_machine_of_a_pool_is_created_with_a_reference_to_its_secret(clust
 
     let other = hosted.machine("w-1", &json!({"metadata": {"labels": {(MACHINE_NAME_LABEL): null}}}));
     let other = machines.create(&PostParams::default(), &other).await.unwrap();
-    assert_eq!(Hosted::added(&other), json!([{"name": "w-1-networkdata"}, 101]), "not of capk");
+    assert_eq!(Hosted::added(&other), json!([true, 101]), "not of capk");
     let untouched = json!([null, null]);
     let elsewhere = hosted.machines(&hosted.clusters).create(&PostParams::default(), &machine).await.unwrap();
     assert_eq!(Hosted::added(&elsewhere), untouched, "in a namespace without the label");
@@ -399,7 +401,7 @@ pub async fn machines_are_served_before_and_after_a_renewal_of_the_certificate(c
         tokio::task::yield_now().await;
     }
     let machine = hosted.machines(&hosted.machines).get("w-1").await.unwrap();
-    assert_eq!(Hosted::added(&machine), json!([{"name": "w-1-networkdata"}, 101]));
+    assert_eq!(Hosted::added(&machine), json!([true, 101]));
     replica.stop(async || hosted.until(false).await).await;
 }
 
