@@ -229,7 +229,7 @@ impl Work<'_> {
             Step::RecordSecrets(machine, secrets) => registry.set_secrets(*machine, secrets).await?,
             Step::DropSecrets(machine, earlier, kept) => {
                 for name in &earlier {
-                    self.delete_secret(view, name).await?;
+                    self.delete_secret(view, &machine, name).await?;
                 }
                 if !self.is_read(key, &earlier).await? {
                     registry.set_secrets(*machine, kept).await?;
@@ -241,7 +241,7 @@ impl Work<'_> {
             }
             Step::Release(machine, secrets) => {
                 for name in &secrets {
-                    self.delete_secret(view, name).await?;
+                    self.delete_secret(view, &machine, name).await?;
                 }
                 if !self.is_read(key, &secrets).await? {
                     let (uid, addresses) = (machine.uid.clone(), list(registry.release(*machine).await?));

@@ -81,7 +81,7 @@ impl Work<'_> {
         }
         // The owner of a Secret is the VirtualMachine, unless the VirtualMachine was deleted without its instance.
         for secret in &proof.secrets {
-            self.delete_secret(view, secret).await?;
+            self.delete_secret(view, &holder, secret).await?;
         }
         // An instance may have begun to read a Secret after the first reads. Now no instance can begin any more.
         if !proof.secrets.is_empty() {

@@ -1,5 +1,6 @@
 //! The requests about the Secrets of machines.
 
+use glowplug::host::claim::Machine;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 
@@ -33,11 +34,13 @@ impl Work<'_> {
         stored(answer)?.map(secret_in).transpose()
     }
 
-    /// Deletes a Secret that this program has written for a machine of this name. A Secret of another author or of another
-    /// machine stays.
-    pub(super) async fn delete_secret(&self, view: &View, secret: &str) -> Result<(), Error> {
+    /// Deletes a Secret that this program has written for a holder. A Secret of another author or of another holder stays.
+    pub(super) async fn delete_secret(&self, view: &View, holder: &Machine, secret: &str) -> Result<(), Error> {
         let vm = &view.key;
-        let NetworkSecret::Ours(hand_out) = view.check(self.secret(vm, secret).await?) else { return Ok(()) };
+        let hand_out = match view.check(self.secret(vm, secret).await?) {
+            NetworkSecret::Ours(hand_out) if hand_out.machine == *holder => hand_out,
+            _ => return Ok(()),
+        };
         let same = Preconditions { uid: hand_out.metadata.uid, resource_version: None };
         let params = DeleteParams::default().preconditions(same);
         if stored(ask(self.secrets(vm).delete(secret, &params)).await)?.is_some() {

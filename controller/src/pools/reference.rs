@@ -864,9 +864,21 @@ mod tests {
         let mut new = old.clone();
         let marks = json!({"labels": {(NETWORK_DATA_LABEL): "requested-5"}, "annotations": {(VM_ANNOTATION): "n/w-0"}});
         new["spec"]["template"]["metadata"] = marks;
-        let expected = (Some(NAME.to_owned()), Some(101), mark("issued"));
-        assert_eq!(facts_of(&changed(&old, &new, &pools).0), expected);
+        let expected = (Some(NAME.to_owned()), Some(101), mark("renewed-aaaaaaaaaaaaaaaa"));
+        let (once, _) = changed(&old, &new, &pools);
+        assert_eq!(facts_of(&once), expected);
+        assert_eq!(facts_of(&changed(&old, &once, &pools).0), expected, "a second call for the same change");
         assert_eq!(facts_of(&changed(&old, &new, &[]).0), (None, None, Mark::default()));
+        // The same for a machine that has a reference.
+        let (served, mut asks) = (served(EARLIER, "n/w-0"), served(EARLIER, "n/w-0"));
+        asks["spec"]["template"]["metadata"]["labels"][NETWORK_DATA_LABEL] = json!("requested-5");
+        let (once, _) = changed(&served, &asks, &pools);
+        assert_eq!(facts_of(&once), expected);
+        assert_eq!(facts_of(&changed(&served, &once, &pools).0), expected, "a second call for the same change");
+        // Then the leader writes the usual value.
+        let mut settled = once.clone();
+        settled["spec"]["template"]["metadata"]["labels"][NETWORK_DATA_LABEL] = json!(ISSUED);
+        assert_eq!(changed(&once, &settled, &pools), (settled.clone(), vec![]));
         // Without the label, the leader decides later whether the machine gets network data.
         let mut other = old.clone();
         other["spec"]["template"]["spec"]["domain"]["cpu"] = json!({"cores": 4});

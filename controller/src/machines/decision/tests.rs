@@ -428,10 +428,10 @@ fn a_guest_that_started_before_its_secret_existed_must_be_restarted() {
     };
     let note = "The guest started without its network data: restart the machine".to_owned();
     let early = Some(Notice { is_warning: true, reason: "NetworkDataMissing", note });
-    for secret in [None, Some(EARLIER)] {
-        assert_eq!(notice(secret, "Scheduling"), None);
-        assert_eq!(notice(secret, "Running"), early);
-    }
+    assert_eq!(notice(None, "Scheduling"), None);
+    assert_eq!(notice(None, "Running"), early);
+    // A guest with an earlier Secret is reported as outdated.
+    assert_eq!(notice(Some(EARLIER), "Running"), None);
     // Somebody has deleted the Secret that the guest has read.
     assert_eq!(notice(Some(NAME), "Running"), None);
 }
@@ -546,7 +546,7 @@ fn refer(notice: Option<Notice>) -> Step {
     let patch = json!([
         {"op": "test", "path": "/metadata/resourceVersion", "value": "5"},
         add("spec/volumes/0/cloudInitConfigDrive/networkDataSecretRef", json!({"name": NEW})),
-        add("metadata/labels/ipam.glowplug.dev~1network-data", json!("issued")),
+        add("metadata/labels/ipam.glowplug.dev~1network-data", json!("renewed-dddddddddddddddd")),
         add("metadata/annotations/ipam.glowplug.dev~1virtual-machine", json!("n/w")),
     ]);
     Step::PatchVm(patch, notice)
@@ -564,7 +564,8 @@ fn a_virtual_machine_without_network_data_asks_the_webhook_for_a_reference_and_g
     view.done.insert(Once::RequestReference);
     assert_eq!(decide(&view), refer(None));
     view.done.insert(Once::PatchVm);
-    assert_eq!(decide(&view), Step::Wait);
+    let note = "The template refers to no Secret of the machine";
+    assert_eq!(decide(&view), report("NetworkDataMissing", note), "a webhook with older pools has removed it");
 }
 
 #[test]
@@ -917,9 +918,11 @@ fn a_secret_that_cannot_be_updated_or_whose_addresses_would_change_stays() {
     let interface = Selected { interface: "eno102".parse().unwrap(), ..selected() };
     let network = Selected { network: "infra/vlan20".to_owned(), ..selected() };
     let more = vec![selected(), interface.clone()];
-    for selected in [vec![], vec![interface], vec![network], more] {
+    for selected in [vec![], vec![interface], more] {
         assert_eq!(decide(&View { selected: Ok(selected), ..view.clone() }), Step::Wait);
     }
+    // Another guest may have the address on the other network.
+    assert_eq!(decide(&View { selected: Ok(vec![network]), ..view.clone() }), request(None));
     let ambiguous = View { selected: Err("two pools".to_owned()), ..view };
     assert_eq!(decide(&ambiguous), Step::Wait);
 }
@@ -1225,15 +1228,20 @@ fn a_kubevirt_machine_holds_its_addresses_while_it_or_a_reader_of_its_secrets_ex
         ("a later machine", Proof { machine: next_machine(), ..proof() }, Gone),
         ("a reference", Proof { vm: referrer(Some(NAME)), ..proof() }, Kept),
         ("a reference of a VirtualMachine that ends", Proof { vm: Some(vm(&ends)), ..proof() }, Kept),
-        ("a reference of a later VirtualMachine", Proof { vm: next_vm(Some(NAME)), ..next() }, Kept),
-        ("another reference", Proof { vm: referrer(Some(NEW)), ..proof() }, Gone),
+        ("a reference of a later VirtualMachine", Proof { vm: next_vm(Some(NAME)), ..next() }, Gone),
+        ("another reference", Proof { vm: referrer(Some(NEW)), ..proof() }, Kept),
+        (
+            "a reference to the Secret of another holder",
+            Proof { vm: referrer(Some(NEW)), of_others: names([NEW]), ..proof() },
+            Gone,
+        ),
         ("another reference of a later VirtualMachine", next(), Gone),
         ("no reference", Proof { vm: referrer(None), ..proof() }, Gone),
         ("a reader", Proof { instance: own_instance(Some(NAME)), vm: referrer(Some(NEW)), ..proof() }, Kept),
         ("an orphan that reads it", Proof { instance: orphan(Some(NAME)), ..next() }, Kept),
         ("an adopted orphan that reads it", Proof { instance: adopted(Some(NAME)), ..next() }, Kept),
         ("a reader of another Secret", Proof { instance: next_instance(Some(NEW)), ..next() }, Gone),
-        ("an orphan that reads another Secret", Proof { instance: orphan(Some(NEW)), ..proof() }, Gone),
+        ("an orphan that reads another Secret", Proof { instance: orphan(Some(NEW)), ..proof() }, Kept),
         ("a guest that reports its address", Proof { instance: reporter(), ..next() }, Kept),
         ("an orphan without network data", Proof { instance: orphan(None), ..next() }, Kept),
         ("a guest of its own without network data", Proof { instance: own_instance(None), ..proof() }, Kept),
@@ -1260,7 +1268,12 @@ fn a_virtual_machine_holds_its_addresses_while_it_or_a_reader_of_its_secrets_exi
         ("the holder with another reference", Proof { vm: referrer(Some(NEW)), ..proof() }, Kept),
         ("the holder without a reference", Proof { vm: referrer(None), ..proof() }, Kept),
         ("a later VirtualMachine", Proof { vm: next_vm(Some(NEW)), ..proof() }, Gone),
-        ("a later VirtualMachine with its reference", Proof { vm: next_vm(Some(NAME)), ..proof() }, Kept),
+        ("a later VirtualMachine with its reference", Proof { vm: next_vm(Some(NAME)), ..proof() }, Gone),
+        (
+            "a guest of a later VirtualMachine with its reference",
+            Proof { vm: next_vm(Some(NAME)), instance: next_instance(Some(NAME)), ..proof() },
+            Kept,
+        ),
         (
             "an orphan that reads its Secret",
             Proof { instance: orphan(Some(NAME)), vm: next_vm(Some(NEW)), ..proof() },
@@ -1325,7 +1338,8 @@ fn a_lease_of_version_0_2_0_is_kept_while_an_object_refers_to_the_secret_of_this
         ("a reference", Proof { vm: referrer(Some(OF_0_2_0)), ..proof() }, Kept),
         ("a reference of a later VirtualMachine", Proof { vm: next_vm(Some(OF_0_2_0)), ..proof() }, Kept),
         ("a guest", Proof { instance: own_instance(Some(OF_0_2_0)), vm: next_vm(Some(NEW)), ..proof() }, Kept),
-        ("a later VirtualMachine", Proof { vm: next_vm(Some(NEW)), ..proof() }, Gone),
+        ("a VirtualMachine that may be its own", Proof { vm: next_vm(Some(NEW)), ..proof() }, Kept),
+        ("a later VirtualMachine", Proof { machine: next_machine(), vm: next_vm(Some(NEW)), ..proof() }, Gone),
     ]);
 }
 
@@ -1340,7 +1354,11 @@ fn the_addresses_of_a_kubevirt_machine_of_another_namespace_stay_until_the_virtu
         ("the VirtualMachine", Proof { machine: of_name, vm: Some(vm(&of_earlier())), ..proof() }, Kept),
         ("a VirtualMachine with another reference", Proof { vm: next_vm(Some(NEW)), ..proof() }, Kept),
         ("an orphan", Proof { instance: orphan(Some(OF_0_2_0)), ..proof() }, Kept),
-        ("an orphan with another Secret", Proof { instance: orphan(Some(NEW)), ..proof() }, Gone),
+        (
+            "an orphan with the Secret of another holder",
+            Proof { instance: orphan(Some(NEW)), of_others: names([NEW]), ..proof() },
+            Gone,
+        ),
     ]);
 }
 

@@ -101,7 +101,7 @@ fn an_interface_without_an_address_gets_a_lease_and_then_its_address() {
     let assigned = r#"{"a":"0a:00:00:00:00:00","c":"0a:00:00:00:00:01"}"#;
     let annotations = json!({"ipam.glowplug.dev/assigned-mac-addresses": assigned});
     let template = json!({"metadata": {"annotations": annotations}});
-    assert_eq!(*request, json!({"metadata": {"resourceVersion": "5"}, "spec": {"template": template}}));
+    assert_eq!(*request, json!({"metadata": {"uid": "uid-w", "resourceVersion": "5"}, "spec": {"template": template}}));
     let path = |index: usize| format!("/spec/template/spec/domain/devices/interfaces/{index}/macAddress");
     let expected = json!([
         {"op": "test", "path": "/metadata/resourceVersion", "value": "5"},
