@@ -310,7 +310,7 @@ fn log(webhook: &str, request: &AdmissionRequest<Object>, response: &AdmissionRe
             tracing::info!(%machine, "allowed a machine with a reference to its Secret");
         }
         ("machine-updates", true) if response.patch.is_some() => {
-            tracing::info!(%machine, "allowed a change of a machine, with its reference to its Secret");
+            tracing::info!(%machine, "changed an update of a machine");
         }
         ("macs", true) if response.patch.is_some() => {
             tracing::info!(%machine, "allowed a machine that waits for MAC addresses");

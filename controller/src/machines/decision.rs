@@ -16,8 +16,8 @@
 //! - The addresses in a Secret never change. When the Secret of a machine and the leases differ, the Secret is right, and the
 //!   controller changes the leases.
 //! - A lease has the names of all Secrets with its address that a guest may read. It has the name before the Secret exists.
-//! - An address is released only when its machine is gone and neither a VirtualMachine nor an instance refers to one of these
-//!   Secrets.
+//! - An address is released only when its machine is gone, or has moved to another network, and no guest can read one of these
+//!   Secrets any more. A Secret that no lease names counts as one of the machine.
 //! - A VirtualMachine gets the addresses of a KubevirtMachine only if both have the same namespace and name. Labels alone
 //!   are no proof: any user who may create a VirtualMachine can choose its labels. A KubevirtMachine in another namespace
 //!   counts as one in another cluster, and the VirtualMachine itself holds the addresses.
