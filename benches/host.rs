@@ -318,7 +318,7 @@ fn documents() -> Result<()> {
     let mut document = None;
     for _ in 0..rounds {
         let (gateways, nameservers) = (pool.gateways(), pool.nameservers());
-        let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: None };
+        let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: None, is_named: true };
         document = Some(black_box(Template::parse(black_box(template))?.expand(&[grant])?));
     }
     let time = start.elapsed()? / rounds;
@@ -443,6 +443,7 @@ fn claim(number: usize) -> Claim {
         created: NOW,
         requests: vec![Request::of("clusters/workers")],
         sticky: false,
+        secret: None,
     }
 }
 

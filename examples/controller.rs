@@ -36,7 +36,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         match registry.claim(&claim, now) {
             Ok(allocations) => {
                 let (gateways, nameservers) = (pools[0].gateways(), pools[0].nameservers());
-                let grant = Grant { allocation: &allocations[0], gateways, nameservers, mac_address: None };
+                let grant =
+                    Grant { allocation: &allocations[0], gateways, nameservers, mac_address: None, is_named: true };
                 println!("{name}: patch its status with {}", status_patch(&claim.machine, &allocations, None)?);
                 println!("{name}: give it the document {}", template.expand(&[grant])?.text());
             }

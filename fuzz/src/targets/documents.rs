@@ -109,8 +109,13 @@ pub(super) fn template(document: &[u8]) {
         let allocation = super::pools::allocation(addresses);
         let gateways = ["10.20.0.1".parse().unwrap(), "fd00:20::1".parse().unwrap()];
         let nameservers = ["10.20.0.2".parse().unwrap()];
-        let grant =
-            Grant { allocation: &allocation, gateways: &gateways, nameservers: &nameservers, mac_address: None };
+        let grant = Grant {
+            allocation: &allocation,
+            gateways: &gateways,
+            nameservers: &nameservers,
+            mac_address: None,
+            is_named: true,
+        };
         match template.expand(&[grant]) {
             Ok(document) => {
                 assert_eq!(template.expand(&[grant]).unwrap().text(), document.text());

@@ -82,7 +82,7 @@ fn check_pool(spec: &PoolSpec, pool: &Pool) {
     let mut allocation = allocation(&addresses);
     allocation.claimant.interface = pool.interface();
     let (gateways, nameservers) = (pool.gateways(), pool.nameservers());
-    let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: None };
+    let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: None, is_named: true };
     if addresses.len() == pool.spaces().count() {
         template.expand(&[grant]).unwrap();
     }
