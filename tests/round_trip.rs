@@ -141,6 +141,7 @@ proptest! {
             gateways: &interface.gateways,
             nameservers: &interface.nameservers,
             mac_address: interface.mac_address.and_then(|(last, _)| parse_mac_address(&mac_address(last))),
+            is_named: true,
         }).collect();
         let template = if bare {
             Template::minimal(allocations.iter().map(|allocation| &allocation.claimant.interface))

@@ -468,7 +468,7 @@ impl World {
         }
         // A machine that claims again keeps its position, even with another creation time.
         let created = if rng.chance(20) { created + rng.number(100_000) } else { *created };
-        Claim { machine: machine.clone(), created: time(created), requests, sticky: *is_sticky }
+        Claim { machine: machine.clone(), created: time(created), requests, sticky: *is_sticky, secret: None }
     }
 
     fn claim(&mut self, node: usize, rng: &mut Rng, is_named: bool) -> Outcome {
