@@ -51,7 +51,11 @@ pub async fn an_api_server_takes_over_every_member_of_the_manifests(cluster: &Cl
         kinds.push(kind.kind);
     }
     assert_eq!(kinds, [KINDS, KINDS].concat());
-    assert_eq!(paths, [] as [String; 0]);
+    // An API server before Kubernetes 1.28 has no conditions of webhooks. The programs repeat every condition themselves.
+    let is_condition = |path: &String| path.ends_with(".matchConditions");
+    let (conditions, others): (Vec<String>, Vec<String>) = paths.into_iter().partition(is_condition);
+    assert_eq!(others, [] as [String; 0]);
+    assert!([0, 6].contains(&conditions.len()), "{conditions:?}");
 }
 
 pub async fn the_definitions_that_a_cluster_has_installed_are_current(cluster: &Cluster) {
