@@ -136,7 +136,17 @@ impl<'c> Deployment<'c> {
             let mut configuration = webhooks_at(kind, &url, &self.roots);
             configuration["metadata"]["labels"]["app.kubernetes.io/version"] = version.into();
             let api = configurations(self.cluster, kind);
-            api.patch("glowplug-controller", &params, &Patch::Apply(configuration)).await.unwrap();
+            let applied = api.patch("glowplug-controller", &params, &Patch::Apply(&configuration)).await;
+            // An API server before Kubernetes 1.28 refuses conditions, and the guide says to remove them.
+            let refuses = |error: &kube::Error| error.to_string().contains("matchConditions: field not declared");
+            if applied.as_ref().is_err_and(refuses) {
+                for webhook in configuration["webhooks"].as_array_mut().unwrap() {
+                    webhook.as_object_mut().unwrap().remove("matchConditions");
+                }
+                api.patch("glowplug-controller", &params, &Patch::Apply(&configuration)).await.unwrap();
+            } else {
+                applied.unwrap();
+            }
         }
     }
 }
