@@ -27,6 +27,9 @@ use crate::support::hosted::{Hosted, is_running};
 use crate::tenant::Victim;
 use crate::{count, settle};
 
+/// The gateways of the pools. No pool has one of them as an address of machines.
+const GATEWAYS: [&str; 2] = ["10.0.0.1", "10.0.255.1"];
+
 /// Time after which the stand-in of KubeVirt lists all objects again.
 const RESYNC: Duration = Duration::from_secs(30);
 const POOLS: [&str; 2] = ["a", "b"];
@@ -188,6 +191,8 @@ impl Place {
             (20, "claim created"),
             (14, "claim deleted"),
             (4, "pool resized"),
+            (2, "gateway changed"),
+            (4, "MAC address changed"),
             (1, "pool renamed"),
             (1, "overlapping pool created"),
             (1, "overlapping pool deleted"),
@@ -258,6 +263,18 @@ impl Place {
             ("pool resized", _) => {
                 let (pool, size) = (random.below(2), SIZES[random.below(3)]);
                 self.resize(pool, size).await;
+            }
+            ("gateway changed", _) => {
+                let name = self.desired.lock().unwrap().pools[random.below(2)].clone();
+                let gateway = GATEWAYS[random.below(2)];
+                let patch = Patch::Merge(json!({"spec": {"gateway": [gateway]}}));
+                settle(async || self.pools.patch(&name, &PatchParams::default(), &patch).await).await;
+            }
+            ("MAC address changed", Some(name)) if !self.has_mac_pool => {
+                let interface = json!({"name": "iface1", "bridge": {}, "acpiIndex": 101, "macAddress": next_mac()});
+                let spec = json!({"domain": {"devices": {"interfaces": [interface]}}});
+                let patch = Patch::Merge(json!({"spec": {"template": {"spec": spec}}}));
+                settle(async || self.vms.patch(&name, &PatchParams::default(), &patch).await).await;
             }
             ("pool renamed", _) => {
                 let pool = random.below(2);
@@ -616,7 +633,7 @@ impl Place {
         let spec = PoolSpec {
             network: self.network.clone(),
             addresses: ranges.to_vec(),
-            gateway: vec!["10.0.0.1".to_owned()],
+            gateway: vec![GATEWAYS[0].to_owned()],
             machine_network: networks.into(),
             machine_selector: Some(LabelSelector { match_labels: Some(labels), match_expressions: None }),
             ..PoolSpec::default()
