@@ -147,8 +147,8 @@ impl Proof {
         })
     }
 
-    /// Returns the VirtualMachine of another object than the holder. `None`: there is none, or it may be that of the holder. capk
-    /// removes a KubevirtMachine before its VirtualMachine is gone.
+    /// Returns the VirtualMachine if it certainly belongs to a later machine than the holder. capk removes a KubevirtMachine before
+    /// its VirtualMachine is gone, so a VirtualMachine alone does not show this.
     fn successor(&self) -> Option<&VirtualMachine> {
         let machine = self.machine.as_ref();
         self.vm.as_ref().filter(|vm| match self.holder.kind {

@@ -65,9 +65,9 @@ impl View {
             .then(|| Step::RecordSecrets(Box::new(hand_out.machine.clone()), secrets))
     }
 
-    /// Removes the earlier Secrets of a machine, which its guest does not read any more. `None`: the guest may read an earlier
-    /// Secret, or there is none. A machine without a guest keeps them: KubeVirt may start a guest from an older version of the
-    /// VirtualMachine.
+    /// Removes the earlier Secrets of a machine when its guest reads the current one. `None`: the machine has no earlier Secret, or
+    /// still needs it. KubeVirt may start a guest from an older version of the VirtualMachine, so a machine without a guest
+    /// keeps its earlier Secrets.
     fn drop_secrets(&self, hand_out: &HandOut) -> Option<Step> {
         let held = self.ledger.held.iter().filter(|held| held.claimant.machine == hand_out.machine);
         let all: BTreeSet<String> = held.flat_map(|held| held.secrets.iter().cloned()).collect();

@@ -4,8 +4,8 @@
 //! The first cloud-init volume of a machine refers to the Secret, and the template has two marks: a label, and an annotation
 //! with the name of the VirtualMachine. No machine reads the Secret of another machine, or of an earlier machine of its name:
 //!
-//! - A new VirtualMachine gets a Secret of a name that no machine had before, whatever its manifest says: the manifest may be
-//!   that of another machine.
+//! - A new VirtualMachine gets a Secret with a new random name. Its manifest may be a copy, so a name in the manifest does not
+//!   count.
 //! - A later change keeps the reference of the machine. If the network data itself has to change with the machine, the
 //!   reference becomes a new one.
 //! - An instance with the label starts only with network data, and only as the machine that the annotation names.

@@ -432,7 +432,7 @@ fn a_guest_that_started_before_its_secret_existed_must_be_restarted() {
     assert_eq!(notice(None, "Running"), early);
     // A guest with an earlier Secret is reported as outdated.
     assert_eq!(notice(Some(EARLIER), "Running"), None);
-    // Somebody has deleted the Secret that the guest has read.
+    // A user has deleted the Secret after the guest has read it.
     assert_eq!(notice(Some(NAME), "Running"), None);
 }
 
