@@ -1,4 +1,10 @@
 //! HTTP servers for probes, metrics and webhooks, with and without TLS.
+//!
+//! Every pod of the cluster can connect. So a server bounds what clients can hold: connections, bytes of bodies, and time.
+//! A connection without a running request gives way to a new one when there are too many, and the client with most of them
+//! loses the oldest one first.
+
+mod connections;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -8,8 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderValue, Request, Response, StatusCode, Version, header};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -19,9 +25,11 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
+
+use crate::serve::connections::{Connections, Slot};
 
 /// Progress of the stop of the program.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -36,10 +44,25 @@ pub enum Phase {
     Closing,
 }
 
-/// Longest body of a request, in bytes. API servers store objects of up to 1.5 MiB, and a review contains an old and a
-/// new object.
-const MAX_BODY: usize = 8 << 20;
-/// Timeout of a TLS handshake.
+/// What the clients of a server can hold at most.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Limits {
+    /// Number of connections.
+    pub connections: usize,
+    /// Length of the body of a request, in bytes.
+    pub body: usize,
+}
+
+/// Length of the part of a body that needs no room in [`BODIES`], in bytes. Most reviews are shorter.
+const SHORT: usize = 64 << 10;
+/// Length of all longer bodies of a server together, in bytes.
+const BODIES: usize = 32 << 20;
+/// Unit in which the room for bodies is counted, in bytes.
+const UNIT: usize = 1 << 10;
+/// Number of concurrent requests of a connection over HTTP/2.
+const STREAMS: u32 = 4;
+/// Timeout of a TLS handshake, of the first request of a connection, and of a body. API servers wait for a webhook for at most
+/// 10 seconds here.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Timeout of the head of the next request on a connection. API servers close a connection that they have not used for 90
 /// seconds. A server that closes a connection earlier may lose a request.
@@ -63,6 +86,31 @@ struct Loaded {
     config: Arc<ServerConfig>,
 }
 
+/// Why a body cannot be read.
+enum BodyError {
+    TooLong,
+    TooLate,
+    Broken(hyper::Error),
+}
+
+/// The part of a server that its connections share.
+struct Shared<H> {
+    handler: H,
+    limits: Limits,
+    /// Room for bodies, in [`UNIT`]s.
+    room: Arc<Semaphore>,
+    phase: watch::Receiver<Phase>,
+}
+
+// === impl Limits ===
+
+impl Limits {
+    /// Limits of the webhooks. API servers accept requests of up to 3 MiB, and a review contains an old and a new object.
+    pub const WEBHOOKS: Self = Self { connections: 256, body: 6 << 20 };
+    /// Limits of probes and metrics, whose requests have no body.
+    pub const DIAGNOSTICS: Self = Self { connections: 64, body: 4 << 10 };
+}
+
 /// Serves `handler` on `listener`. When `phase` becomes [`Phase::Closing`], waits at most ten seconds for the running
 /// requests, and returns. Supports HTTP/1.1 and HTTP/2.
 ///
@@ -75,6 +123,7 @@ struct Loaded {
 pub async fn serve<H, F>(
     listener: TcpListener,
     certificate: Option<Arc<Certificate>>,
+    limits: Limits,
     handler: H,
     mut phase: watch::Receiver<Phase>,
 ) where
@@ -82,13 +131,20 @@ pub async fn serve<H, F>(
     F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
 {
     let graceful = GracefulShutdown::new();
+    let connections = Connections::new(limits.connections);
+    let room = Arc::new(Semaphore::new(BODIES / UNIT));
+    let shared = Arc::new(Shared { handler, limits, room, phase: phase.clone() });
     loop {
+        let next = async {
+            let (stream, peer) = listener.accept().await?;
+            Ok::<_, io::Error>((stream, connections.enter(peer.ip()).await))
+        };
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = next => accepted,
             _ = phase.wait_for(|phase| *phase == Phase::Closing) => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, slot) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Without free file descriptors, every accept fails at once.
                 tracing::warn!(%error, "could not accept a connection");
@@ -96,22 +152,23 @@ pub async fn serve<H, F>(
                 continue;
             }
         };
-        let (watcher, handler, certificate) = (graceful.watcher(), handler.clone(), certificate.clone());
-        let phase = phase.clone();
-        tokio::spawn(async move {
+        let (watcher, shared, certificate) = (graceful.watcher(), Arc::clone(&shared), certificate.clone());
+        let of_slot = slot.clone();
+        let task = tokio::spawn(async move {
             let Some(certificate) = certificate else {
-                return connection(stream, handler, phase, watcher).await;
+                return connection(stream, shared, slot, watcher).await;
             };
             let acceptor = match certificate.acceptor() {
                 Ok(acceptor) => acceptor,
                 Err(error) => return tracing::error!(%error, "could not read the certificate"),
             };
             match timeout(PATIENCE, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => connection(stream, handler, phase, watcher).await,
+                Ok(Ok(stream)) => connection(stream, shared, slot, watcher).await,
                 Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
                 Err(_) => tracing::debug!("TLS handshake took too long"),
             }
         });
+        of_slot.end_with(task.abort_handle());
     }
     drop(listener);
     if timeout(DRAIN, graceful.shutdown()).await.is_err() {
@@ -121,24 +178,29 @@ pub async fn serve<H, F>(
 
 async fn connection<S, H, F>(
     stream: S,
-    handler: H,
-    phase: watch::Receiver<Phase>,
+    shared: Arc<Shared<H>>,
+    slot: Slot,
     watcher: hyper_util::server::graceful::Watcher,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Fn(Request<Bytes>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
 {
+    let first = slot.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let (handler, phase) = (handler.clone(), phase.clone());
+        let (shared, slot) = (Arc::clone(&shared), slot.clone());
+        slot.note_request();
         async move {
             let (parts, body) = request.into_parts();
             let can_close = parts.version < Version::HTTP_2;
-            let mut response = match Limited::new(body, MAX_BODY).collect().await {
-                Ok(body) => handler(Request::from_parts(parts, body.to_bytes())).await,
-                Err(error) => answer(StatusCode::PAYLOAD_TOO_LARGE, "text/plain", error.to_string()),
+            let mut response = match shared.read(body).await {
+                Ok((body, _room)) => {
+                    let _serving = slot.serving();
+                    (shared.handler)(Request::from_parts(parts, body)).await
+                }
+                Err(error) => error.response(shared.limits.body),
             };
-            if can_close && *phase.borrow() != Phase::Serving {
+            if can_close && *shared.phase.borrow() != Phase::Serving {
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(response)
@@ -146,10 +208,77 @@ async fn connection<S, H, F>(
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(PATIENCE * 3));
-    let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-    if let Err(error) = watcher.watch(connection).await {
-        tracing::debug!(%error, "connection ended");
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(PATIENCE * 3)).max_concurrent_streams(STREAMS);
+    let connection = watcher.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned());
+    let idle = async {
+        sleep(PATIENCE).await;
+        if first.was_used() {
+            std::future::pending().await
+        }
+    };
+    tokio::select! {
+        ended = connection => if let Err(error) = ended {
+            tracing::debug!(%error, "connection ended");
+        },
+        () = idle => tracing::debug!("closed a connection without a request"),
+    }
+}
+
+// === impl Shared ===
+
+impl<H> Shared<H> {
+    /// Reads the body of a request, together with the room that it takes.
+    async fn read<B>(&self, body: B) -> Result<(Bytes, Option<OwnedSemaphorePermit>), BodyError>
+    where
+        B: Body<Data = Bytes, Error = hyper::Error> + Unpin,
+    {
+        if body.size_hint().lower() > u64::try_from(self.limits.body).unwrap_or(u64::MAX) {
+            return Err(BodyError::TooLong);
+        }
+        timeout(PATIENCE, self.collect(body)).await.unwrap_or(Err(BodyError::TooLate))
+    }
+
+    async fn collect<B>(&self, mut body: B) -> Result<(Bytes, Option<OwnedSemaphorePermit>), BodyError>
+    where
+        B: Body<Data = Bytes, Error = hyper::Error> + Unpin,
+    {
+        let (mut all, mut room): (Vec<u8>, Option<OwnedSemaphorePermit>) = (Vec::new(), None);
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame.map_err(BodyError::Broken)?.into_data() else { continue };
+            let length = all.len() + data.len();
+            if length > self.limits.body {
+                return Err(BodyError::TooLong);
+            }
+            let taken = room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+            let missing = length.saturating_sub(SHORT).div_ceil(UNIT).saturating_sub(taken);
+            if missing > 0 {
+                let missing = u32::try_from(missing).unwrap_or(u32::MAX);
+                let more = Arc::clone(&self.room).acquire_many_owned(missing).await;
+                // The semaphore is never closed.
+                let more = more.map_err(|_| BodyError::TooLate)?;
+                match &mut room {
+                    Some(room) => room.merge(more),
+                    None => room = Some(more),
+                }
+            }
+            all.extend_from_slice(&data);
+        }
+        Ok((all.into(), room))
+    }
+}
+
+// === impl BodyError ===
+
+impl BodyError {
+    fn response(self, limit: usize) -> Response<Full<Bytes>> {
+        let (status, message) = match self {
+            Self::TooLong => (StatusCode::PAYLOAD_TOO_LARGE, format!("the body is longer than {limit} bytes\n")),
+            Self::TooLate => {
+                (StatusCode::REQUEST_TIMEOUT, format!("no complete body after {} s\n", PATIENCE.as_secs()))
+            }
+            Self::Broken(error) => (StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}\n")),
+        };
+        answer(status, "text/plain; charset=utf-8", message)
     }
 }
 
@@ -209,4 +338,40 @@ impl Certificate {
 
 fn of_file(path: &Path, error: impl std::fmt::Display) -> io::Error {
     io::Error::other(format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+
+    use super::*;
+
+    /// A body in parts of these sizes, in bytes.
+    fn body(parts: &[usize]) -> impl Body<Data = Bytes, Error = hyper::Error> + Unpin + use<> {
+        let frames: Vec<_> = parts.iter().map(|size| Ok(Frame::data(vec![b' '; *size].into()))).collect();
+        StreamBody::new(stream::iter(frames))
+    }
+
+    #[tokio::test]
+    async fn the_part_of_a_body_over_64_kib_waits_for_room() {
+        let shared = Shared {
+            handler: (),
+            limits: Limits { connections: 1, body: 8 << 20 },
+            room: Arc::new(Semaphore::new(1024)),
+            phase: watch::channel(Phase::Serving).1,
+        };
+        let read = async |parts: &[usize]| shared.read(body(parts)).await.map_err(|_| "not read").unwrap();
+        let (all, room) = read(&[1 << 20, 64 << 10]).await;
+        assert_eq!(
+            (all.len(), room.as_ref().map(OwnedSemaphorePermit::num_permits)),
+            ((1 << 20) + (64 << 10), Some(1024))
+        );
+        assert!(read(&[60 << 10, 4 << 10]).await.1.is_none());
+        let mut long = Box::pin(read(&[60 << 10, 4 << 10, 1]));
+        assert!(futures::poll!(&mut long).is_pending());
+        drop(room);
+        assert_eq!(long.await.1.map(|room| room.num_permits()), Some(1));
+    }
 }

@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use glowplug_controller::program::probes::Diagnostics;
-use glowplug_controller::serve::{Certificate, Phase, answer, serve};
+use glowplug_controller::serve::{Certificate, Limits, Phase, answer, serve};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::HeaderValue;
 use hyper::{Request, Response, StatusCode};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
@@ -49,7 +50,7 @@ fn refusal(result: Result<Answer, Box<dyn std::error::Error>>) -> String {
 async fn over_tls(folder: &Path) -> (SocketAddr, watch::Sender<Phase>) {
     let (listener, address) = listener().await;
     let (phase, phases) = watch::channel(Phase::Serving);
-    tokio::spawn(serve(listener, Some(Arc::new(Certificate::of(folder))), hello, phases));
+    tokio::spawn(serve(listener, Some(Arc::new(Certificate::of(folder))), Limits::WEBHOOKS, hello, phases));
     (address, phase)
 }
 
@@ -97,10 +98,53 @@ async fn a_late_certificate_is_used_when_it_exists() {
 async fn a_body_over_the_limit_is_refused() {
     let (listener, address) = listener().await;
     let (_phase, phases) = watch::channel(Phase::Serving);
-    tokio::spawn(serve(listener, None, hello, phases));
+    tokio::spawn(serve(listener, None, Limits::WEBHOOKS, hello, phases));
     let post = |size: usize| Request::post("/").header("host", "test").body(Full::from(vec![0; size])).unwrap();
-    assert_eq!(send(address, post(8 << 20)).await.0, 200);
-    assert_eq!(send(address, post((8 << 20) + 1)).await.0, 413);
+    assert_eq!(send(address, post(6 << 20)).await, (StatusCode::OK, "hello".to_owned()));
+    let refusal = "the body is longer than 6291456 bytes\n".to_owned();
+    assert_eq!(send(address, post((6 << 20) + 1)).await, (StatusCode::PAYLOAD_TOO_LARGE, refusal));
+}
+
+/// A server with plain HTTP and these limits.
+async fn limited(limits: Limits) -> (SocketAddr, watch::Sender<Phase>) {
+    let (listener, address) = listener().await;
+    let (phase, phases) = watch::channel(Phase::Serving);
+    tokio::spawn(serve(listener, None, limits, hello, phases));
+    (address, phase)
+}
+
+#[tokio::test]
+async fn stalled_connections_give_way_to_a_new_one() {
+    let (address, _phase) = limited(Limits { connections: 8, body: 1 << 20 }).await;
+    let mut stalled = Vec::new();
+    for at in 0..40 {
+        let mut connection = TcpStream::connect(address).await.unwrap();
+        let begun: [&[u8]; 2] = [b"", b"POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 9\r\n\r\nhalf"];
+        connection.write_all(begun[at % 2]).await.unwrap();
+        stalled.push(connection);
+    }
+    assert_eq!(get(address, "/", None).await, (StatusCode::OK, "hello".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_without_a_request_is_closed_after_ten_seconds() {
+    let (address, _phase) = limited(Limits::WEBHOOKS).await;
+    let began = tokio::time::Instant::now();
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    assert_eq!(connection.read(&mut [0; 1]).await.unwrap(), 0);
+    assert_eq!(began.elapsed().as_secs(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_not_complete_after_ten_seconds_is_refused() {
+    let (address, _phase) = limited(Limits::WEBHOOKS).await;
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    let head = b"POST / HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: 9\r\n\r\nhalf";
+    connection.write_all(head).await.unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.unwrap();
+    assert_eq!(answer.lines().next(), Some("HTTP/1.1 408 Request Timeout"));
+    assert_eq!(answer.lines().last(), Some("no complete body after 10 s"));
 }
 
 /// A server whose requests wait for a permit, and the number of waiting requests.
@@ -121,7 +165,7 @@ async fn slow(
         }
     };
     let certificate = certificate.map(|folder| Arc::new(Certificate::of(folder)));
-    (address, phase, tokio::spawn(serve(listener, certificate, handler, phases)), coming)
+    (address, phase, tokio::spawn(serve(listener, certificate, Limits::WEBHOOKS, handler, phases)), coming)
 }
 
 #[tokio::test]
@@ -146,7 +190,7 @@ async fn a_request_that_is_being_served_is_answered_before_the_end() {
 async fn an_unready_program_ends_each_connection_with_a_response() {
     let (listener, address) = listener().await;
     let (phase, phases) = watch::channel(Phase::Serving);
-    let server = tokio::spawn(serve(listener, None, hello, phases));
+    let server = tokio::spawn(serve(listener, None, Limits::WEBHOOKS, hello, phases));
     let (mut connection, ended) = connect(address).await;
     let mut end_of_connection = async || {
         connection.ready().await.unwrap();
@@ -198,7 +242,8 @@ async fn an_unready_program_still_serves() {
     let (phase, phases) = watch::channel(Phase::Serving);
     let (ready, is_ready) = watch::channel(false);
     let probes = Diagnostics::probes(phases.clone(), is_ready);
-    let server = tokio::spawn(serve(listener, None, move |request| probes.clone().answer(request), phases));
+    let server =
+        tokio::spawn(serve(listener, None, Limits::DIAGNOSTICS, move |request| probes.clone().answer(request), phases));
     let ask = async |path: &str| {
         let (code, text) = get(address, path, None).await;
         (code.as_u16(), text)

@@ -36,7 +36,7 @@ use crate::program::definitions;
 use crate::program::election::Candidate;
 use crate::program::probes::Diagnostics;
 use crate::program::watchdog::Watchdog;
-use crate::serve::{Certificate, Phase, serve};
+use crate::serve::{Certificate, Limits, Phase, serve};
 use crate::webhook::Webhooks;
 
 /// Name of the Lease that the leader holds, in the namespace of the program.
@@ -130,21 +130,22 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     let probes = Diagnostics::probes(phase.clone(), is_ready);
     if let Some(address) = options.health_addr {
         let (listener, probes) = (listen(address).await?, probes.clone());
-        tasks.spawn(serve(listener, None, move |request| probes.clone().answer(request), phase.clone()));
+        let handler = move |request| probes.clone().answer(request);
+        tasks.spawn(serve(listener, None, Limits::DIAGNOSTICS, handler, phase.clone()));
     }
     if let Some(address) = options.diagnostics_address {
         let is_open = options.insecure_diagnostics;
         let diagnostics = probes.with_metrics(Arc::clone(&metrics), (!is_open).then(|| client.clone()));
         let certificate = (!is_open).then(|| Arc::clone(&certificate));
         let handler = move |request| diagnostics.clone().answer(request);
-        tasks.spawn(serve(listen(address).await?, certificate, handler, phase.clone()));
+        tasks.spawn(serve(listen(address).await?, certificate, Limits::DIAGNOSTICS, handler, phase.clone()));
     }
     let address = SocketAddr::from(([0_u16; 8], options.webhook_port));
     let scope = Scope { namespace: options.namespace.clone(), watch_filter: options.watch_filter.clone() };
     let selection = Arc::new(SelectionCache::new(client.clone(), scope.clone()));
     let webhooks = Webhooks::new(client.clone(), Arc::clone(&metrics), Arc::clone(&selection));
     let handler = move |request| webhooks.clone().answer(request);
-    tasks.spawn(serve(listen(address).await?, Some(certificate), handler, phase.clone()));
+    tasks.spawn(serve(listen(address).await?, Some(certificate), Limits::WEBHOOKS, handler, phase.clone()));
 
     let election = options.leader_elect.then(|| {
         let (stop, stopped) = watch::channel(false);

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use glowplug_controller::serve::{Certificate, Phase, serve};
+use glowplug_controller::serve::{Certificate, Limits, Phase, serve};
 use http_body_util::Full;
 use hyper::Request;
 use hyper::body::Bytes;
@@ -51,7 +51,7 @@ impl Hook {
         };
         let (phase, phases) = watch::channel(Phase::Serving);
         let identity = Some(Arc::new(Certificate::of(certificate.path())));
-        let task = tokio::spawn(serve(listener, identity, handler, phases));
+        let task = tokio::spawn(serve(listener, identity, Limits::WEBHOOKS, handler, phases));
         Self { url, roots, requests, _certificate: certificate, _phase: phase, task }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use glowplug_controller::serve::{Certificate, Phase, answer, serve};
+use glowplug_controller::serve::{Certificate, Limits, Phase, answer, serve};
 use http::{Request, StatusCode};
 use hyper::body::Bytes;
 use k8s_openapi::ByteString;
@@ -50,7 +50,13 @@ impl<'c> Policy<'c> {
             let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
             async move { answer(StatusCode::OK, "application/json", review.to_string()) }
         };
-        tokio::spawn(serve(listener, Some(Arc::new(Certificate::of(certificate.path()))), handler, phases));
+        tokio::spawn(serve(
+            listener,
+            Some(Arc::new(Certificate::of(certificate.path()))),
+            Limits::WEBHOOKS,
+            handler,
+            phases,
+        ));
         let policy = Self { cluster, name: name.to_owned(), _phase: phase, _certificate: certificate };
         let rule = json!({
             "operations": [operation], "apiGroups": ["ipam.glowplug.dev"], "apiVersions": ["*"],

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use glowplug_controller::metrics::Metrics;
 use glowplug_controller::pools::facts::Scope;
 use glowplug_controller::pools::selection_cache::SelectionCache;
-use glowplug_controller::serve::{Certificate, Phase, serve};
+use glowplug_controller::serve::{Certificate, Limits, Phase, serve};
 use glowplug_controller::webhook::Webhooks;
 use kube::Api;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
@@ -44,8 +44,13 @@ impl<'c> Replica<'c> {
         let selection = Arc::new(SelectionCache::new(cluster.controller(), Scope::default()));
         let webhooks = webhooks(cluster, &selection);
         let handler = move |request| webhooks.clone().answer(request);
-        let server =
-            tokio::spawn(serve(listener, Some(Arc::new(Certificate::of(certificate.path()))), handler, phases));
+        let server = tokio::spawn(serve(
+            listener,
+            Some(Arc::new(Certificate::of(certificate.path()))),
+            Limits::WEBHOOKS,
+            handler,
+            phases,
+        ));
         let mut selections = selection.subscribe();
         let cache = tokio::spawn(async move {
             let never = selection.run().await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use glowplug_controller::metrics::Metrics;
 use glowplug_controller::program::probes::Diagnostics;
-use glowplug_controller::serve::{Phase, serve};
+use glowplug_controller::serve::{Limits, Phase, serve};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -19,10 +19,18 @@ pub async fn metrics_need_a_token_of_a_user_who_may_read_them(cluster: &Cluster)
     let diagnostics = Diagnostics::probes(phases.clone(), is_ready).with_metrics(metrics, Some(cluster.controller()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let server = tokio::spawn(serve(listener, None, move |request| diagnostics.clone().answer(request), phases));
+    let server = tokio::spawn(serve(
+        listener,
+        None,
+        Limits::DIAGNOSTICS,
+        move |request| diagnostics.clone().answer(request),
+        phases,
+    ));
 
     assert_eq!(get(address, "/metrics", None).await.0, 401);
-    assert_eq!(get(address, "/metrics", Some("another-token")).await.0, 401);
+    for _ in 0..2 {
+        assert_eq!(get(address, "/metrics", Some("another-token")).await.0, 401);
+    }
     let (code, text) = get(address, "/metrics", Some(TOKEN)).await;
     assert_eq!((code.as_u16(), text.contains("glowplug_leading 0")), (200, true), "{text}");
     assert_eq!(get(address, "/healthz", None).await.0, 200);

@@ -8,7 +8,7 @@ use glowplug::host::records::ANNOTATION_PREFIX;
 use glowplug_controller::kinds::mac_pool::{MACPool, MacPoolSpec};
 use glowplug_controller::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, REPLACED_ANNOTATION, VM_ANNOTATION};
 use glowplug_controller::kinds::pool::{PoolSpec, StaticIPLease, StaticIPPool};
-use glowplug_controller::serve::{Certificate, Phase, serve};
+use glowplug_controller::serve::{Certificate, Limits, Phase, serve};
 use http_body_util::Full;
 use hyper::Request;
 use hyper::body::Bytes;
@@ -407,7 +407,7 @@ impl WithoutPath {
         let absent = |_: Request<Bytes>| async {
             hyper::Response::builder().status(404).body(Full::from(Bytes::from("not found"))).unwrap()
         };
-        let task = tokio::spawn(serve(listener, identity, absent, phases));
+        let task = tokio::spawn(serve(listener, identity, Limits::WEBHOOKS, absent, phases));
         let configurations = configurations(place.cluster, MUTATING);
         let mut webhooks = configurations.get("glowplug-controller").await.unwrap().data["webhooks"].take();
         for webhook in webhooks.as_array_mut().unwrap() {

@@ -1,0 +1,223 @@
+//! The connections of a server: how many there are, and which one gives way to a new one.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
+
+/// The connections of a server.
+pub(super) struct Connections {
+    free: Arc<Semaphore>,
+    open: Arc<Mutex<Open>>,
+}
+
+/// The open connections, oldest first.
+#[derive(Default)]
+struct Open {
+    next: u64,
+    /// Number of connections that wait for a place.
+    waiting: usize,
+    connections: BTreeMap<u64, Connection>,
+}
+
+struct Connection {
+    /// The client: its IPv4 address, or the network of its IPv6 address.
+    client: IpAddr,
+    /// Number of requests that are being served now.
+    serving: usize,
+    /// Whether a request has begun.
+    was_used: bool,
+    /// The task of the connection. `None`: it has not started yet, or it has been told to end.
+    task: Option<AbortHandle>,
+}
+
+/// The place of one connection. The place is free again when each clone is dropped.
+#[derive(Clone)]
+pub(super) struct Slot(Arc<Place>);
+
+struct Place {
+    number: u64,
+    open: Arc<Mutex<Open>>,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// A connection that waits for a place.
+struct Waiting(Arc<Mutex<Open>>);
+
+/// A request that is being served. Its connection does not give way.
+pub(super) struct Serving(Slot);
+
+// === impl Connections ===
+
+impl Connections {
+    pub(super) fn new(most: usize) -> Self {
+        Self { free: Arc::new(Semaphore::new(most)), open: Arc::default() }
+    }
+
+    /// Waits for a free place. If there is none, a connection without a running request is closed.
+    pub(super) async fn enter(&self, client: IpAddr) -> Slot {
+        let permit = match Arc::clone(&self.free).try_acquire_owned() {
+            Ok(permit) => Some(permit),
+            Err(_) => {
+                let _waiting = Waiting::begin(&self.open);
+                // The semaphore is never closed.
+                Arc::clone(&self.free).acquire_owned().await.ok()
+            }
+        };
+        let mut open = lock(&self.open);
+        let number = open.next;
+        open.next += 1;
+        let connection = Connection { client: network(client), serving: 0, was_used: false, task: None };
+        open.connections.insert(number, connection);
+        Slot(Arc::new(Place { number, open: Arc::clone(&self.open), _permit: permit }))
+    }
+}
+
+/// The client of an address. A client has all addresses of a /64 network of IPv6.
+fn network(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+        ipv4 @ IpAddr::V4(_) => ipv4,
+    }
+}
+
+// === impl Open ===
+
+impl Open {
+    /// Closes the oldest connection of the client that has most connections without a running request.
+    fn close_one(&mut self) {
+        let mut idle: BTreeMap<IpAddr, (usize, u64)> = BTreeMap::new();
+        for (number, connection) in &self.connections {
+            if connection.serving == 0 && connection.task.is_some() {
+                idle.entry(connection.client).or_insert((0, *number)).0 += 1;
+            }
+        }
+        let most = idle.into_values().max_by_key(|(count, oldest)| (*count, std::cmp::Reverse(*oldest)));
+        let connection = most.and_then(|(_, oldest)| self.connections.get_mut(&oldest));
+        if let Some(task) = connection.and_then(|connection| connection.task.take()) {
+            tracing::debug!("closed a connection, because there are too many");
+            task.abort();
+        }
+    }
+}
+
+// === impl Slot ===
+
+impl Slot {
+    /// Sets the task that ends when the connection has to give way.
+    pub(super) fn end_with(&self, task: AbortHandle) {
+        self.change(|connection| connection.task = Some(task));
+    }
+
+    /// Notes that a request is being served until the returned value is dropped.
+    pub(super) fn serving(&self) -> Serving {
+        self.change(|connection| connection.serving += 1);
+        Serving(self.clone())
+    }
+
+    /// Notes that a request has begun.
+    pub(super) fn note_request(&self) {
+        self.change(|connection| connection.was_used = true);
+    }
+
+    /// Whether a request of the connection has begun.
+    pub(super) fn was_used(&self) -> bool {
+        lock(&self.0.open).connections.get(&self.0.number).is_some_and(|connection| connection.was_used)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Connection)) {
+        if let Some(connection) = lock(&self.0.open).connections.get_mut(&self.0.number) {
+            change(connection);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.open).connections.remove(&self.number);
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.change(|connection| connection.serving -= 1);
+        let mut open = lock(&self.0.0.open);
+        if open.waiting > 0 {
+            open.close_one();
+        }
+    }
+}
+
+impl Waiting {
+    fn begin(all: &Arc<Mutex<Open>>) -> Self {
+        let mut open = lock(all);
+        open.waiting += 1;
+        open.close_one();
+        Self(Arc::clone(all))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        lock(&self.0).waiting -= 1;
+    }
+}
+
+fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
+    open.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection with a task that never ends by itself.
+    async fn enter(connections: &Connections, client: &str) -> (Slot, tokio::task::JoinHandle<()>) {
+        let slot = connections.enter(client.parse().unwrap()).await;
+        let held = slot.clone();
+        let task = tokio::spawn(async move {
+            let _held = held;
+            std::future::pending().await
+        });
+        slot.end_with(task.abort_handle());
+        (slot, task)
+    }
+
+    #[tokio::test]
+    async fn the_client_with_most_idle_connections_loses_its_oldest_one() {
+        let connections = Connections::new(4);
+        let (_, own) = enter(&connections, "192.0.2.1").await;
+        let mut others = Vec::new();
+        for host in ["2001:db8::1", "2001:db8::2", "2001:db8::3"] {
+            others.push(enter(&connections, host).await);
+        }
+        let _serving = others[0].0.serving();
+        let (slots, tasks): (Vec<_>, Vec<_>) = others.into_iter().unzip();
+        drop(slots);
+        let (_new, _) = enter(&connections, "::ffff:192.0.2.2").await;
+        let mut ended = Vec::new();
+        for task in [own].into_iter().chain(tasks) {
+            tokio::task::yield_now().await;
+            ended.push(task.is_finished());
+        }
+        assert_eq!(ended, [false, false, true, false]);
+    }
+
+    #[tokio::test]
+    async fn a_connection_gives_way_only_after_its_request() {
+        let connections = Connections::new(1);
+        let (slot, task) = enter(&connections, "192.0.2.1").await;
+        let serving = slot.serving();
+        drop(slot);
+        let mut next = Box::pin(connections.enter("192.0.2.2".parse().unwrap()));
+        assert!(futures::poll!(&mut next).is_pending());
+        tokio::task::yield_now().await;
+        assert!(!task.is_finished());
+        // It gives way as soon as its request is served.
+        drop(serving);
+        next.await;
+        assert!(task.await.unwrap_err().is_cancelled());
+    }
+}
