@@ -9,6 +9,7 @@
 
 mod macs;
 mod pools;
+mod review;
 mod verdict;
 
 use std::collections::BTreeSet;
@@ -22,7 +23,7 @@ use hyper::body::Bytes;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::ApiResource;
 use kube::core::Status;
-use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
+use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
 use kube::{Api, Client, Resource};
 use serde_json::Value;
 
@@ -41,6 +42,7 @@ use crate::pools::reference::{
 use crate::pools::selection::Selection;
 use crate::pools::selection_cache::SelectionCache;
 use crate::serve::answer;
+use crate::webhook::review::Reader;
 use crate::webhook::verdict::failure;
 
 pub use macs::{INSTANCES_PATH, MACS_PATH, require_addresses, validate_mac_pool};
@@ -59,6 +61,7 @@ pub struct Webhooks {
     client: Client,
     metrics: Arc<Metrics>,
     selection: Arc<SelectionCache>,
+    reader: Reader,
 }
 
 // === impl Webhooks ===
@@ -67,7 +70,7 @@ impl Webhooks {
     /// Creates webhooks that read pools and leases through `client`, and the pools of machines from `selection`.
     #[must_use]
     pub fn new(client: Client, metrics: Arc<Metrics>, selection: Arc<SelectionCache>) -> Self {
-        Self { client, metrics, selection }
+        Self { client, metrics, selection, reader: Reader::default() }
     }
 
     /// Responds to a request of an API server.
@@ -83,12 +86,9 @@ impl Webhooks {
         if request.method() != Method::POST {
             return text(StatusCode::METHOD_NOT_ALLOWED, "only POST is answered\n");
         }
-        let review = serde_json::from_slice::<AdmissionReview<Object>>(request.body()).ok();
-        let Some(request): Option<AdmissionRequest<_>> = review.and_then(|review| review.try_into().ok()) else {
-            return text(
-                StatusCode::BAD_REQUEST,
-                "expected an AdmissionReview of admission.k8s.io/v1 with a request\n",
-            );
+        let (request, _room) = match self.reader.read(request.body()).await {
+            Ok(review) => review,
+            Err((status, message)) => return text(status, message),
         };
         let started = Instant::now();
         let response = match webhook {

@@ -1,0 +1,103 @@
+//! Reads reviews from bodies. Every pod of the cluster can send a body, so the memory of all reviews together is bounded.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use kube::core::admission::{AdmissionRequest, AdmissionReview};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::cluster::object::Object;
+
+/// Largest number of JSON values in a review. A review contains at most two objects of 1.5 MiB, which have far fewer values.
+const MOST_VALUES: u32 = 250_000;
+/// Largest number of JSON values in all reviews together. A value takes about 100 bytes of memory.
+const VALUES: usize = 500_000;
+
+/// Reads reviews.
+#[derive(Clone)]
+pub(super) struct Reader(Arc<Semaphore>);
+
+// === impl Reader ===
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(VALUES)))
+    }
+}
+
+impl Reader {
+    /// Reads a review. The second value is the room that the review takes. Waits while other reviews take all of it.
+    ///
+    /// # Errors
+    ///
+    /// Status and text of the response.
+    pub(super) async fn read(
+        &self,
+        body: &[u8],
+    ) -> Result<(AdmissionRequest<Object>, OwnedSemaphorePermit), (StatusCode, &'static str)> {
+        let values = values_at_most(body);
+        if values > MOST_VALUES {
+            return Err((StatusCode::PAYLOAD_TOO_LARGE, "the review has too many values\n"));
+        }
+        let closed = (StatusCode::SERVICE_UNAVAILABLE, "the program is ending\n");
+        let room = Arc::clone(&self.0).acquire_many_owned(values).await.map_err(|_| closed)?;
+        let review = serde_json::from_slice::<AdmissionReview<Object>>(body).ok();
+        let expected = "expected an AdmissionReview of admission.k8s.io/v1 with a request\n";
+        let request = review.and_then(|review| review.try_into().ok()).ok_or((StatusCode::BAD_REQUEST, expected))?;
+        Ok((request, room))
+    }
+}
+
+/// The largest number of values that a JSON text can have: one before each comma, and one in each list and object.
+fn values_at_most(text: &[u8]) -> u32 {
+    let (mut values, mut is_string, mut is_escaped) = (1_u32, false, false);
+    for byte in text {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_string => is_escaped = true,
+            b'"' => is_string = !is_string,
+            b',' | b'[' | b'{' if !is_string => values = values.saturating_add(1),
+            _ => {}
+        }
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_counted_outside_of_strings() {
+        let cases = [
+            ("", 1),
+            ("[]", 2),
+            ("[0,0,0]", 4),
+            (r#"{"a":{"b":1},"c":[1,2]}"#, 6),
+            (r#"{"a,[{":"b,\\\",[","c":1}"#, 3),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(values_at_most(text.as_bytes()), expected, "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_review_with_too_many_values_is_not_read() {
+        let text = |values: usize| format!("[{}]", vec!["0"; values].join(","));
+        let read = async |text: String| Reader::default().read(text.as_bytes()).await.map(drop).unwrap_err();
+        let expected = "expected an AdmissionReview of admission.k8s.io/v1 with a request\n";
+        assert_eq!(read(text(249_998)).await, (StatusCode::BAD_REQUEST, expected));
+        let too_many = (StatusCode::PAYLOAD_TOO_LARGE, "the review has too many values\n");
+        assert_eq!(read(text(250_000)).await, too_many);
+    }
+
+    #[tokio::test]
+    async fn reviews_wait_for_room() {
+        let reader = Reader::default();
+        let held = Arc::clone(&reader.0).acquire_many_owned(499_999).await.unwrap();
+        let mut next = Box::pin(reader.read(b"[0]"));
+        assert!(futures::poll!(&mut next).is_pending());
+        drop(held);
+        assert_eq!(next.await.map(drop).unwrap_err().0, StatusCode::BAD_REQUEST);
+    }
+}
