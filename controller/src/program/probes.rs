@@ -1,6 +1,8 @@
 //! The endpoints `/healthz`, `/readyz` and `/metrics`.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
@@ -10,6 +12,7 @@ use k8s_openapi::api::authorization::v1::{NonResourceAttributes, SubjectAccessRe
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 use crate::serve::{Phase, answer};
@@ -20,10 +23,30 @@ pub struct Diagnostics {
     phase: watch::Receiver<Phase>,
     is_ready: watch::Receiver<bool>,
     metrics: Option<Arc<Metrics>>,
-    /// API server that authorizes readers of the metrics. `None`: no authorization.
-    authority: Option<Client>,
+    /// Who may read the metrics. `None`: everyone.
+    authority: Option<Arc<Authority>>,
 }
 
+/// Asks the API server which tokens may read the metrics, and keeps the answers for a while: each scrape has a token, and
+/// everyone can send one.
+struct Authority {
+    client: Client,
+    /// The last answers, oldest first.
+    answers: Mutex<VecDeque<Answered>>,
+    /// Held while the API server is asked.
+    asking: tokio::sync::Mutex<()>,
+}
+
+struct Answered {
+    token: String,
+    at: Instant,
+    result: Result<(), StatusCode>,
+}
+
+/// Time for which an answer of the API server about a token counts.
+const KEPT: Duration = Duration::from_secs(60);
+/// Largest number of tokens with a kept answer.
+const MOST_KEPT: usize = 64;
 /// Content type of the metrics.
 const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -40,6 +63,9 @@ impl Diagnostics {
     /// `/metrics`.
     #[must_use]
     pub fn with_metrics(self, metrics: Arc<Metrics>, authority: Option<Client>) -> Self {
+        let authority = authority.map(|client| {
+            Arc::new(Authority { client, answers: Mutex::default(), asking: tokio::sync::Mutex::default() })
+        });
         Self { metrics: Some(metrics), authority, ..self }
     }
 
@@ -66,16 +92,52 @@ impl Diagnostics {
     }
 
     async fn authorize(&self, request: &Request<Bytes>) -> Result<(), StatusCode> {
-        let Some(client) = &self.authority else { return Ok(()) };
+        let Some(authority) = &self.authority else { return Ok(()) };
         let token = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = token.and_then(|value| value.strip_prefix("Bearer ")).ok_or(StatusCode::UNAUTHORIZED)?;
+        authority.check(token).await
+    }
+}
+
+// === impl Authority ===
+
+impl Authority {
+    /// Checks whether the user of a token may read the metrics.
+    async fn check(&self, token: &str) -> Result<(), StatusCode> {
+        if let Some(result) = self.kept(token) {
+            return result;
+        }
+        // One question at a time: tokens without an answer cost the API server no more than a slow scrape.
+        let _asking = self.asking.lock().await;
+        if let Some(result) = self.kept(token) {
+            return result;
+        }
+        let result = self.ask(token).await;
+        if result != Err(StatusCode::SERVICE_UNAVAILABLE) {
+            let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+            if answers.len() == MOST_KEPT {
+                answers.pop_front();
+            }
+            answers.push_back(Answered { token: token.to_owned(), at: Instant::now(), result });
+        }
+        result
+    }
+
+    fn kept(&self, token: &str) -> Option<Result<(), StatusCode>> {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.retain(|answered| answered.at.elapsed() < KEPT);
+        answers.iter().find(|answered| answered.token == token).map(|answered| answered.result)
+    }
+
+    async fn ask(&self, token: &str) -> Result<(), StatusCode> {
         let unavailable = |error: kube::Error| {
             tracing::warn!(%error, "could not authorize a reader of the metrics");
             StatusCode::SERVICE_UNAVAILABLE
         };
         let spec = TokenReviewSpec { token: Some(token.to_owned()), ..TokenReviewSpec::default() };
         let review = TokenReview { spec, ..TokenReview::default() };
-        let review = Api::all(client.clone()).create(&PostParams::default(), &review).await.map_err(unavailable)?;
+        let reviews = Api::all(self.client.clone());
+        let review = reviews.create(&PostParams::default(), &review).await.map_err(unavailable)?;
         let status = review.status.unwrap_or_default();
         let user = status.user.filter(|_| status.authenticated == Some(true)).ok_or(StatusCode::UNAUTHORIZED)?;
         let path = NonResourceAttributes { path: Some("/metrics".to_owned()), verb: Some("get".to_owned()) };
@@ -88,7 +150,8 @@ impl Diagnostics {
             ..SubjectAccessReviewSpec::default()
         };
         let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-        let review = Api::all(client.clone()).create(&PostParams::default(), &review).await.map_err(unavailable)?;
+        let reviews = Api::all(self.client.clone());
+        let review = reviews.create(&PostParams::default(), &review).await.map_err(unavailable)?;
         review.status.filter(|status| status.allowed).map(drop).ok_or(StatusCode::FORBIDDEN)
     }
 }
