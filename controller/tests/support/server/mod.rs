@@ -32,7 +32,7 @@ use tokio::task::JoinHandle;
 
 pub use rbac::{ADMIN, TOKEN};
 pub use store::Call;
-use store::{Kind, Refusal, Store};
+use store::{Backup, Kind, Refusal, Store};
 
 /// Handling of a request.
 #[derive(Clone)]
@@ -148,6 +148,21 @@ impl Server {
     /// Sends a bookmark to every watch that asked for bookmarks.
     pub fn send_bookmarks(&self) {
         self.shared.bookmarks.send_modify(|bookmarks| *bookmarks += 1);
+    }
+
+    /// A backup of all objects.
+    pub fn backup(&self) -> Backup {
+        lock(&self.shared.store).backup()
+    }
+
+    /// Restores a backup and ends every open watch, as an API server does that starts again. A watch of a version that the
+    /// server no longer has reports nothing until there is a newer version.
+    pub fn restore(&self, backup: Backup) {
+        let mut store = lock(&self.shared.store);
+        store.restore(backup);
+        self.shared.changed.send_replace(store.version());
+        drop(store);
+        self.cut_watches();
     }
 
     /// Forgets every version before the current one: watches and pages of older versions get 410.

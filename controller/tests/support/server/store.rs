@@ -87,6 +87,13 @@ pub struct Store {
     pub compacted: u64,
 }
 
+/// The objects of a store at one time.
+pub struct Backup {
+    objects: BTreeMap<Key, Value>,
+    managers: BTreeMap<Key, Managers>,
+    version: u64,
+}
+
 // === impl Call ===
 
 impl Call {
@@ -219,6 +226,18 @@ impl Store {
 
     pub fn version(&self) -> u64 {
         self.version
+    }
+
+    /// A backup of the objects.
+    pub fn backup(&self) -> Backup {
+        Backup { objects: self.objects.clone(), managers: self.managers.clone(), version: self.version }
+    }
+
+    /// Replaces all objects by those of a backup, as if nothing had happened since.
+    pub fn restore(&mut self, backup: Backup) {
+        let Backup { objects, managers, version } = backup;
+        (self.objects, self.managers, self.version) = (objects, managers, version);
+        self.log.retain(|event| event.version <= version);
     }
 
     pub fn kinds(&self) -> impl Iterator<Item = &Kind> {
