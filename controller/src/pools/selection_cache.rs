@@ -43,6 +43,8 @@ pub struct SelectionCache {
     snapshots: watch::Sender<Option<Snapshot>>,
     /// Number of the round of lists that the cache must have. A new leader asks for a new round.
     rounds: watch::Sender<u64>,
+    /// Number of times that all lists must have begun again.
+    ages: watch::Sender<u64>,
 }
 
 /// The pools at one point in time.
@@ -94,9 +96,9 @@ impl SelectionCache {
         };
         let (pools, node_pools) = (api(ApiResource::erase::<StaticIPPool>(&())), api(node_pools()));
         let global_pools = Api::all_with(client.clone(), &ApiResource::erase::<GlobalStaticIPPool>(&()));
-        let (current, snapshots, rounds) =
-            (watch::Sender::default(), watch::Sender::default(), watch::Sender::default());
-        Self { client, scope, pools, global_pools, node_pools, objects: Mutex::default(), current, snapshots, rounds }
+        let (current, snapshots) = (watch::Sender::default(), watch::Sender::default());
+        let (objects, rounds, ages) = (Mutex::default(), watch::Sender::default(), watch::Sender::default());
+        Self { client, scope, pools, global_pools, node_pools, objects, current, snapshots, rounds, ages }
     }
 
     /// Returns the current selection. `None`: the objects are not listed yet.
@@ -120,6 +122,11 @@ impl SelectionCache {
     pub fn begin_round(&self) -> u64 {
         self.rounds.send_modify(|round| *round += 1);
         *self.rounds.borrow()
+    }
+
+    /// Lists everything again: the API server may have older objects than before.
+    pub fn begin_age(&self) {
+        self.ages.send_modify(|age| *age += 1);
     }
 
     /// Applies the response to a write of a pool, so that the next write does not wait for the watch. A pool that is not
@@ -154,8 +161,9 @@ impl SelectionCache {
 
     /// Watches the objects and updates the cache. Never returns.
     pub async fn run(&self) -> Infallible {
-        let mut rounds = self.rounds.subscribe();
+        let (mut rounds, mut ages) = (self.rounds.subscribe(), self.ages.subscribe());
         loop {
+            ages.mark_unchanged();
             let has_node_pools = self.has_node_pools().await;
             self.objects().begin_node_pools(has_node_pools);
             let node_pools = has_node_pools.then_some(Kind::NodePool);
@@ -163,6 +171,7 @@ impl SelectionCache {
                 never = self.follow(node_pools) => match never {},
                 never = self.follow_rounds(&mut rounds) => match never {},
                 () = self.until_node_pools(!has_node_pools) => {}
+                Ok(()) = ages.changed() => {}
             }
         }
     }
