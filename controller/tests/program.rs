@@ -13,13 +13,14 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Command;
 
+use crate::support::controller::Site;
 use crate::support::hosted::{Hosted, poll};
 use crate::support::http::get;
 use crate::support::manifests::webhooks_at;
 use crate::support::program::Program;
 use crate::support::replica::{configurations, write_certificate};
 use crate::support::server::Server;
-use crate::support::{Cluster, SYSTEM};
+use crate::support::{Cluster, SYSTEM, start_server};
 
 /// Starts the program for a server, with the rights of its service account.
 async fn start(server: &Server, folder: &TempDir) -> Program {
@@ -88,6 +89,31 @@ async fn a_program_without_its_definitions_ends_after_a_signal() {
     program.until("waiting for the definitions of this version: apply the output of `crd`").await;
     program.send("-TERM");
     program.until_ended().await;
+}
+
+#[tokio::test]
+async fn claims_are_served_after_etcd_is_restored_from_a_backup_under_the_program() {
+    let (server, cluster) = start_server().await;
+    let folder = tempfile::tempdir().unwrap();
+    let site = Site::new(&cluster).await;
+    site.pool("p", &["10.0.0.8/30"]).await;
+    let mut program = Program::start(cluster.config(), folder.path(), "");
+    site.claim("a", &json!({})).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+    let backup = server.backup();
+    site.claim("lost", &json!({})).await;
+    assert_eq!(site.address_of("lost").await, "10.0.0.9");
+    let elections: Api<Lease> = Api::namespaced(cluster.client(), SYSTEM);
+    let version = async || elections.get("glowplug-controller").await.unwrap().resource_version();
+    let earlier = version().await;
+    poll("a renewal of the Lease", async || (version().await != earlier).then_some(())).await;
+    server.restore(backup);
+    // Its version is lower than the versions that the watches of the program know.
+    site.claim("b", &json!({})).await;
+    assert_eq!(site.address_of("b").await, "10.0.0.9");
+    program.until_ready().await;
+    let lease = "the Lease is not as this replica wrote it: the objects of the cluster may be older than before";
+    program.until(lease).await;
 }
 
 #[tokio::test]

@@ -5,6 +5,10 @@
 //! changed. After the lease duration of the holder, the candidate takes the Lease with a `PUT` of the `resourceVersion`
 //! that it read. So clocks of nodes are not compared, two candidates never both win, and a leader whose renewals fail
 //! stops before another candidate starts.
+//!
+//! The Lease also shows that etcd has been restored from a backup: then it is not as its holder wrote it, or its version is
+//! lower than before. Objects of any kind may be gone, and watches may report nothing for a long time. So the leader begins
+//! another term, and every replica lists the pools again.
 
 use std::time::Duration;
 
@@ -16,7 +20,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::cluster::object::Object;
+use crate::cluster::object::{Object, version_of};
 use crate::cluster::term::{Term, Writes};
 use crate::program::watchdog::Watchdog;
 
@@ -30,6 +34,8 @@ pub struct Candidate {
     name: String,
     view: View,
     watchdog: Watchdog,
+    /// Changes when lists and watches must begin again.
+    ages: watch::Sender<u64>,
 }
 
 /// State of a candidate, without the API server.
@@ -37,8 +43,14 @@ pub struct Candidate {
 struct View {
     identity: String,
     duration: Duration,
-    /// The last version of the Lease that was seen, and the time when it was first seen.
+    /// The last version of the Lease of another candidate that was seen, and the time when it was first seen.
     seen: Option<(String, Instant)>,
+    /// The Lease as this candidate stored it last, and as it tried to write it last.
+    written: [Option<MicroTime>; 2],
+    /// Version and number of transitions of the last Lease that was seen.
+    last: Option<(u64, i32)>,
+    /// Number of times that another leader, or a restored Lease, was seen.
+    ages: u64,
     /// The term of this candidate. Another holder of the Lease has not been seen since its start.
     term: Option<Term>,
     /// Number of terms so far.
@@ -60,9 +72,15 @@ impl Candidate {
     /// for at most `duration`.
     #[must_use]
     pub fn new(client: Client, namespace: &str, name: &str, identity: &str, duration: Duration) -> Self {
-        let view = View { identity: identity.to_owned(), duration, seen: None, term: None, terms: 0 };
+        let view = View::new(identity, duration);
         let api = Api::namespaced_with(client, namespace, &ApiResource::erase::<Lease>(&()));
-        Self { api, name: name.to_owned(), view, watchdog: Watchdog::none() }
+        Self { api, name: name.to_owned(), view, watchdog: Watchdog::none(), ages: watch::Sender::default() }
+    }
+
+    /// Changes when another replica leads, or when the API server has older objects than before: what the replica has
+    /// read earlier may not exist.
+    pub fn ages(&self) -> watch::Receiver<u64> {
+        self.ages.subscribe()
     }
 
     /// The same candidate, which gives up the Lease when the watchdog says so. It then waits before it takes part again.
@@ -151,7 +169,10 @@ impl Candidate {
         let lease = self.api.get_opt(&self.name).await?.map(read).transpose()?;
         // Other candidates measure from the time at which they see the write, which is later.
         let now = Instant::now();
-        let written = match self.view.decide(lease, now, Timestamp::now()) {
+        let step = self.view.decide(lease, now, Timestamp::now());
+        let ages = self.view.ages;
+        self.ages.send_if_modified(|known| std::mem::replace(known, ages) != ages);
+        let written = match step {
             Step::Wait => return Ok(()),
             Step::Create(spec) => {
                 let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
@@ -201,6 +222,11 @@ fn object(lease: &Lease) -> kube::Result<Object> {
 // === impl View ===
 
 impl View {
+    fn new(identity: &str, duration: Duration) -> Self {
+        let identity = identity.to_owned();
+        Self { identity, duration, seen: None, written: [None, None], last: None, ages: 0, term: None, terms: 0 }
+    }
+
     /// Returns the term if it includes this time.
     fn term_at(&self, now: Instant) -> Option<Term> {
         self.term.filter(|term| term.includes(now))
@@ -208,14 +234,24 @@ impl View {
 
     /// Extends the term, or begins a new one.
     fn lead_until(&mut self, end: Instant) {
+        self.written[0] = self.written[1].clone();
         self.terms += u64::from(self.term.is_none());
         self.term = Some(Term { number: self.terms, end: Some(end) });
     }
 
+    /// Whether another candidate leads since the last call, or the API server has older objects than before.
+    fn is_another_age(&mut self, lease: &Lease) -> bool {
+        let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or_default();
+        let now = (version_of(&lease.metadata), transitions);
+        self.last.replace(now).is_some_and(|(version, transitions)| now.0 < version || now.1 != transitions)
+    }
+
     fn decide(&mut self, lease: Option<Lease>, now: Instant, time: Timestamp) -> Step {
+        let time = Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time);
         let seconds = i32::try_from(self.duration.as_secs().max(1)).unwrap_or(i32::MAX);
+        let identity = self.identity.clone();
         let mine = |transitions: i32, since: Option<MicroTime>| LeaseSpec {
-            holder_identity: Some(self.identity.clone()),
+            holder_identity: Some(identity.clone()),
             acquire_time: since.or(Some(MicroTime(time))),
             renew_time: Some(MicroTime(time)),
             lease_duration_seconds: Some(seconds),
@@ -223,14 +259,29 @@ impl View {
             ..LeaseSpec::default()
         };
         let Some(mut lease) = lease else {
+            self.ages += u64::from(self.last.take().is_some());
             self.term = None;
+            self.written[1] = Some(MicroTime(time));
             return Step::Create(mine(0, None));
         };
+        self.ages += u64::from(self.is_another_age(&lease));
         let spec = lease.spec.take().unwrap_or_default();
         let transitions = spec.lease_transitions.unwrap_or_default();
         let holder = spec.holder_identity.filter(|holder| !holder.is_empty());
         if holder.as_ref() == Some(&self.identity) {
-            lease.spec = Some(mine(transitions, spec.acquire_time));
+            let is_as_written = self.term.is_none() || self.written.contains(&spec.renew_time);
+            let (transitions, since) = match is_as_written {
+                true => (transitions, spec.acquire_time),
+                false => {
+                    tracing::warn!(
+                        "the Lease is not as this replica wrote it: the objects of the cluster may be older than before"
+                    );
+                    self.term = None;
+                    (transitions.saturating_add(1), None)
+                }
+            };
+            self.written[1] = Some(MicroTime(time));
+            lease.spec = Some(mine(transitions, since));
             return Step::Replace(Box::new(lease));
         }
         self.term = None;
@@ -246,6 +297,7 @@ impl View {
         if holder.is_some() && now.saturating_duration_since(since) < Duration::from_secs(promised) {
             return Step::Wait;
         }
+        self.written[1] = Some(MicroTime(time));
         lease.spec = Some(mine(transitions.saturating_add(1), None));
         Step::Replace(Box::new(lease))
     }
@@ -263,7 +315,7 @@ pub(crate) mod tests {
     const DURATION: Duration = Duration::from_secs(15);
 
     fn view(identity: &str) -> View {
-        View { identity: identity.to_owned(), duration: DURATION, seen: None, term: None, terms: 0 }
+        View::new(identity, DURATION)
     }
 
     pub(crate) fn term(number: u64, end: Instant) -> Term {
@@ -344,10 +396,53 @@ pub(crate) mod tests {
     #[test]
     fn a_renewal_extends_the_term() {
         let (mut view, now) = (view("a"), Instant::now());
+        let taken = stored(view.decide(Some(lease(None, "7", 3)), now, Timestamp::UNIX_EPOCH), "8");
         view.lead_until(now + DURATION);
-        view.decide(Some(lease(Some("a"), "7", 3)), now, Timestamp::UNIX_EPOCH);
+        view.decide(Some(taken), now, Timestamp::UNIX_EPOCH);
         view.lead_until(now + DURATION * 2);
         assert_eq!(view.term, Some(term(1, now + DURATION * 2)));
+    }
+
+    /// The Lease as the candidate has written it.
+    fn stored(step: Step, version: &str) -> Lease {
+        let Step::Replace(mut lease) = step else { panic!("{step:?}") };
+        lease.metadata.resource_version = Some(version.to_owned());
+        *lease
+    }
+
+    #[test]
+    fn a_leader_whose_lease_is_not_as_it_wrote_it_begins_another_term() {
+        let (mut view, now) = (view("a"), Instant::now());
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let first = stored(view.decide(Some(lease(None, "7", 3)), now, at(1)), "8");
+        view.lead_until(now + DURATION);
+        let second = stored(view.decide(Some(first.clone()), now, at(2)), "9");
+        view.lead_until(now + DURATION);
+        assert_eq!((view.term, view.ages), (Some(term(1, now + DURATION)), 1));
+        // The answer to the next write is lost, whether or not the API server has stored the Lease.
+        let lost = stored(view.decide(Some(second.clone()), now, at(3)), "10");
+        for read in [&second, &lost] {
+            view.decide(Some(read.clone()), now, at(3));
+            assert_eq!((view.term, view.ages), (Some(term(1, now + DURATION)), 1));
+        }
+        // A backup has an earlier Lease.
+        let again = stored(view.decide(Some(first), now, at(4)), "9");
+        assert_eq!(again.spec.unwrap().lease_transitions, Some(5));
+        view.lead_until(now + DURATION);
+        assert_eq!((view.term, view.ages), (Some(term(2, now + DURATION)), 2));
+    }
+
+    #[test]
+    fn a_replica_sees_another_leader_and_a_lease_of_an_earlier_version() {
+        let (mut view, now) = (view("a"), Instant::now());
+        let mut ages = |version, transitions| {
+            view.decide(Some(lease(Some("b"), version, transitions)), now, Timestamp::UNIX_EPOCH);
+            view.ages
+        };
+        let seen = [ages("7", 3), ages("8", 3), ages("9", 4), ages("10", 4), ages("8", 4), ages("9", 4)];
+        assert_eq!(seen, [0, 0, 1, 1, 2, 2]);
+        view.decide(None, now, Timestamp::UNIX_EPOCH);
+        assert_eq!(view.ages, 3);
     }
 
     #[test]

@@ -151,6 +151,12 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
         let (stop, stopped) = watch::channel(false);
         let candidate = Candidate::new(client.clone(), client.default_namespace(), LEASE, &identity(), LEASE_DURATION);
         let candidate = candidate.with_watchdog(watchdog);
+        let (mut ages, cache) = (candidate.ages(), Arc::clone(&selection));
+        tokio::spawn(async move {
+            while ages.changed().await.is_ok() {
+                cache.begin_age();
+            }
+        });
         let (client, term, writes) = (client.clone(), term.clone(), writes.clone());
         let task = async move {
             let mut stop = stopped.clone();
