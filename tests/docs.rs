@@ -15,6 +15,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
+mod versions;
+
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::{env, fs};
@@ -27,67 +29,43 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "README.md",
         &[
-            "kubectl apply --server-side -k install",
-            "kubectl get ipaddresses.ipam.cluster.x-k8s.io,staticippools -n clusters",
+            "sha256sum --check --quiet SHA256SUMS",
+            "kubectl apply --server-side -f install.yaml",
+            "kubectl rollout status deployment/glowplug-controller-manager -n ipam-glowplug-system",
             "make demo    # from a pool of addresses to kernel arguments, each step shown",
             "make demo-controller    # the controller without a cluster: pools, claims, machines, exhaustion, growth",
-            "make test    # tests, and five boots of whole machines, in minutes; `make test-all` runs everything",
-            "cargo build --release && PATH=\"$PWD/target/release:$PATH\"    # both programs, for what follows here",
-            "kubectl get kubevirtmachines -A -o json | \
-             glowplugctl claim --pool pools.yaml --ledger ledger --machines - --format apply | \
-             kubectl apply --server-side -f -",
-            "make boot BOOT=ignition_fetches_over_the_network_that_the_controller_gives_the_machine",
+            "cargo build --release && PATH=\"$PWD/target/release:$PATH\"    # both programs, for the commands on this page",
+            "kubectl get ipaddresses.ipam.cluster.x-k8s.io,staticippools -n clusters",
+            "kubectl get kubevirtmachines -A -o json | glowplugctl claim --pool pools.yaml --ledger ledger --machines - --format apply | kubectl apply --server-side -f -",
         ],
     ),
     (
-        "docs/controller.md",
+        "docs/backup.md",
         &[
-            "make image",
-            "skopeo copy oci-archive:target/image/glowplug-controller-v0.2.0.tar \
-                docker://registry.example.org/glowplug-controller:v0.2.0",
-            "kubectl apply --server-side -k install",
-            "kubectl rollout status deployment/glowplug-controller-manager -n ipam-glowplug-system",
-            "oc apply --server-side -k install",
-            "export GLOWPLUG_CONTROLLER_IMAGE=registry.example.org/glowplug-controller:v0.2.0",
-            "clusterctl init --ipam glowplug",
-            "kubectl delete staticippools --all -A",
-            "kubectl delete globalstaticippools,macpools --all",
-            "kubectl get ipaddressclaims.ipam.cluster.x-k8s.io,ipaddresses.ipam.cluster.x-k8s.io -A -o yaml | grep ipam.glowplug.dev/",
-            "kubectl get namespaces -l ipam.glowplug.dev/machines",
-            "kubectl get namespaces -l ipam.glowplug.dev/mac-pools",
-            "kubectl delete -k controller/config/prometheus",
-            "kubectl delete clusterrolebinding prometheus-reads-glowplug",
-            "kubectl delete rolebinding prometheus-finds-glowplug -n ipam-glowplug-system",
-            "kubectl delete -k install",
-            "kubectl scale deployment glowplug-controller-manager -n ipam-glowplug-system --replicas=0",
-            "kubectl wait --for=delete pods -l control-plane=glowplug-controller-manager -n ipam-glowplug-system",
-            "kubectl delete staticipleases --all",
-            "clusterctl delete --ipam glowplug --include-crd --include-namespace",
-            "kubectl apply -f workers.yaml",
-            "kubectl get staticippools -n clusters",
-            "kubectl apply -f worker-0.yaml",
-            "kubectl get ipaddresses.ipam.cluster.x-k8s.io worker-0 -n clusters",
-            "kubectl get staticipleases",
-            "kubectl get vm workers-8fm2k -n clusters-c1 -o yaml | grep -A1 networkDataSecretRef",
-            "kubectl get vmi workers-8fm2k -n clusters-c1 -o yaml | grep -A1 networkDataSecretRef",
-            "kubectl get secret workers-8fm2k-networkdata-4hs7c2mzq6ty3kwa -n clusters-c1 -o jsonpath='{.data.networkdata}' | base64 -d",
-            "kubectl patch vm workers-8fm2k -n clusters-c1 --type merge \\",
-            "virtctl restart workers-8fm2k -n clusters-c1",
-            "kubectl edit vm w-0 -n restored",
-            "kubectl apply -k controller/config/prometheus",
-            "kubectl create clusterrolebinding prometheus-reads-glowplug --clusterrole=glowplug-controller-metrics-reader \\",
-            "kubectl create rolebinding prometheus-finds-glowplug -n ipam-glowplug-system --clusterrole=view \\",
-            "oc apply -k monitoring",
-            "oc label namespace ipam-glowplug-system openshift.io/cluster-monitoring=true",
             "kubectl scale deployment virt-operator -n kubevirt --replicas=0",
             "kubectl scale deployment virt-controller -n kubevirt --replicas=0",
             "kubectl wait --for=delete pods -n kubevirt -l 'kubevirt.io in (virt-operator,virt-controller)' --timeout=5m",
             "kubectl delete pods -n ipam-glowplug-system --all --force",
             "kubectl delete pods -n kubevirt -l 'kubevirt.io in (virt-operator,virt-controller)' --force",
-            "kubectl logs -n ipam-glowplug-system -l control-plane=glowplug-controller-manager --prefix --tail=-1",
-            "kubectl get staticipleases -o wide | grep clusters/workers",
-            "kubectl get staticipleases | grep 192.168.1.10",
-            "kubectl exec -n ipam-glowplug-system deploy/glowplug-controller-manager -- /glowplug-controller run --help",
+        ],
+    ),
+    (
+        "docs/changes.md",
+        &[
+            "kubectl get staticipleases | grep -w 192.168.1.2",
+            "kubectl patch staticippool workers -n clusters --type merge -p '{\"spec\":{\"gateway\":[\"192.168.1.2\"]}}'",
+            "kubectl get staticippools -n clusters -o wide",
+            "virtctl restart workers-8fm2k -n clusters-c1",
+            "kubectl patch staticippool workers -n clusters --type merge -p '{\"spec\":{\"machineNetwork\":[{\"cidr\":\"192.168.0.0/23\"}],\"addresses\":[\"192.168.1.10-192.168.1.50\",\"192.168.0.10-192.168.0.250\"]}}'",
+            "kubectl get staticippools -n clusters -o wide",
+            "kubectl get staticippool workers -n clusters -o yaml > earlier.yaml",
+            "kubectl delete staticippool workers -n clusters --wait=false",
+            "kubectl apply -f nodes.yaml",
+            "velero restore create --from-backup nightly --include-namespaces clusters-c1 --exclude-resources staticipleases.ipam.glowplug.dev",
+            "kubectl get staticippools,globalstaticippools -A -o yaml > pools.yaml",
+            "kubectl get macpools -o yaml > mac-pools.yaml",
+            "kubectl patch staticippool workers -n clusters --type merge -p '{\"metadata\":{\"finalizers\":null}}'",
+            "kubectl wait --for=delete crd/staticippools.ipam.glowplug.dev --timeout=2m",
         ],
     ),
     (
@@ -130,14 +108,79 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "podman build --authfile pull-secret.json --build-arg BASE=\"$base\" -t registry.example.org/rhcos-glowplug:4.20 -f packaging/Containerfile packaging",
             "skopeo copy containers-storage:registry.example.org/rhcos-glowplug:4.20 oci-archive:rhcos-glowplug.ociarchive",
             "sudo ./custom-coreos-disk-images.sh --ociarchive rhcos-glowplug.ociarchive --platforms kubevirt --osname rhcos",
-            "skopeo copy oci-archive:rhcos-glowplug-kubevirt.x86_64.ociarchive \
-                docker://registry.example.org/rhcos-glowplug-disk:4.20",
+            "skopeo copy oci-archive:rhcos-glowplug-kubevirt.x86_64.ociarchive docker://registry.example.org/rhcos-glowplug-disk:4.20",
             "kubectl patch nodepool workers -n clusters --type merge \\",
+        ],
+    ),
+    (
+        "docs/install.md",
+        &[
+            "make release REGISTRY=registry.example.org/glowplug",
+            "make publish REGISTRY=registry.example.org/glowplug",
+            "kubectl apply --server-side -f install.yaml",
+            "kubectl rollout status deployment/glowplug-controller-manager -n ipam-glowplug-system",
+            "oc apply --server-side -f install-openshift.yaml",
+            "kubectl apply --server-side -k install",
+            "kubectl rollout status deployment/glowplug-controller-manager -n ipam-glowplug-system",
+            "export GLOWPLUG_CONTROLLER_IMAGE=registry.example.org/glowplug/glowplug-controller:v0.2.0",
+            "clusterctl init --ipam glowplug",
+            "kubectl create clusterrolebinding network-administrators --clusterrole=glowplug-pools-edit --group=network-administrators",
+            "kubectl label clusterrole glowplug-pools-edit rbac.authorization.k8s.io/aggregate-to-edit=true",
+            "kubectl exec -n ipam-glowplug-system deploy/glowplug-controller-manager -- /glowplug-controller run --help",
+            "kubectl delete staticippools --all -A",
+            "kubectl delete globalstaticippools,macpools --all",
+            "kubectl get ipaddressclaims.ipam.cluster.x-k8s.io,ipaddresses.ipam.cluster.x-k8s.io -A -o yaml | grep ipam.glowplug.dev/",
+            "kubectl get namespaces -l ipam.glowplug.dev/machines",
+            "kubectl get namespaces -l ipam.glowplug.dev/mac-pools",
+            "kubectl delete -k controller/config/prometheus",
+            "kubectl delete rolebinding prometheus-finds-glowplug -n ipam-glowplug-system",
+            "kubectl delete -k install",
+            "kubectl scale deployment glowplug-controller-manager -n ipam-glowplug-system --replicas=0",
+            "kubectl wait --for=delete pods -l control-plane=glowplug-controller-manager -n ipam-glowplug-system",
+            "kubectl delete staticipleases --all",
+            "clusterctl delete --ipam glowplug --include-crd --include-namespace",
         ],
     ),
     (
         "docs/mac-pools.md",
         &["kubectl apply -f mac-pool.yaml", "kubectl get macpools", "kubectl get namespace clusters-c1 --show-labels"],
+    ),
+    (
+        "docs/migration.md",
+        &[
+            "kubectl get ipaddresses.ipam.cluster.x-k8s.io -A -o jsonpath='{range .items[?(@.spec.poolRef.name==\"workers\")]}{.spec.address}{\"\\n\"}{end}' > used",
+            "kubectl get ippools.ipam.metal3.io workers -n clusters -o jsonpath='{range .status.indexes.*}{@}{\"\\n\"}{end}' > used",
+            "kubectl get ippools.whereabouts.cni.cncf.io 192.168.1.0-24 -n kube-system -o json > range.json",
+        ],
+    ),
+    (
+        "docs/monitoring.md",
+        &[
+            "kubectl apply --server-side -k controller/config/prometheus",
+            "kubectl create rolebinding prometheus-finds-glowplug -n ipam-glowplug-system --clusterrole=view \\",
+            "oc apply --server-side -k controller/config/openshift-monitoring",
+        ],
+    ),
+    (
+        "docs/network-data.md",
+        &[
+            "kubectl get vm workers-8fm2k -n clusters-c1 -o yaml | grep -A1 networkDataSecretRef",
+            "kubectl get vmi workers-8fm2k -n clusters-c1 -o yaml | grep -A1 networkDataSecretRef",
+            "kubectl get secret workers-8fm2k-networkdata-4hs7c2mzq6ty3kwa -n clusters-c1 -o jsonpath='{.data.networkdata}' | base64 -d",
+            "kubectl patch vm workers-8fm2k -n clusters-c1 --type merge \\",
+            "virtctl restart workers-8fm2k -n clusters-c1",
+            "kubectl edit vm w-0 -n restored",
+        ],
+    ),
+    (
+        "docs/pools.md",
+        &[
+            "kubectl apply -f workers.yaml",
+            "kubectl get staticippools -n clusters",
+            "kubectl apply -f worker-0.yaml",
+            "kubectl get ipaddresses.ipam.cluster.x-k8s.io worker-0 -n clusters",
+            "kubectl get staticipleases",
+        ],
     ),
     (
         "docs/recovery.md",
@@ -156,8 +199,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl annotate kubevirtmachine worker-2 -n clusters-c1 kubevirt.cluster.x-k8s.io/allocated-ip-eno101-",
             "kubectl patch kubevirtmachine worker-2 -n clusters-c1 --subresource=status --type merge \\",
             "kubectl delete staticiplease 192-168-1-100.infra.vlan10",
-            "kubectl get kubevirtmachine worker-2 -n clusters-c1 \
-             -o jsonpath='{.metadata.ownerReferences[?(@.kind==\"Machine\")].name}{\"\\n\"}'",
+            "kubectl get kubevirtmachine worker-2 -n clusters-c1 -o jsonpath='{.metadata.ownerReferences[?(@.kind==\"Machine\")].name}{\"\\n\"}'",
             "kubectl delete machines.cluster.x-k8s.io worker-2 -n clusters-c1",
             "kubectl scale deployment glowplug-controller-manager -n ipam-glowplug-system --replicas=2",
             "kubectl rollout status deployment/glowplug-controller-manager -n ipam-glowplug-system",
@@ -169,6 +211,9 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         "docs/troubleshooting.md",
         &[
             "virtctl console worker-0 -n clusters",
+            "kubectl logs -n ipam-glowplug-system -l control-plane=glowplug-controller-manager --prefix --tail=-1",
+            "kubectl get staticipleases -o wide | grep clusters/workers",
+            "kubectl get staticipleases | grep 192.168.1.10",
             "kubectl get kubevirtmachines,vm,vmi -A -o json > machines.json",
             "glowplugctl audit --pool pools.yaml --ledger ledger --machines machines.json --release-missing --dry-run",
             "glowplugctl audit --pool pools.yaml --ledger ledger --machines machines.json --release-missing",
@@ -179,9 +224,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         &[
             "oc scale machinesets.machine.openshift.io static-workers -n openshift-machine-api --replicas=2",
             "oc get ipaddressclaims.ipam.cluster.x-k8s.io,ipaddresses.ipam.cluster.x-k8s.io -n openshift-machine-api",
-            "oc get machines.machine.openshift.io,ipaddressclaims.ipam.cluster.x-k8s.io,ipaddresses.ipam.cluster.x-k8s.io \
-             -n openshift-machine-api -o yaml | \
-             glowplugctl vsphere-kargs - --machine c1-static-0",
+            "oc get machines.machine.openshift.io,ipaddressclaims.ipam.cluster.x-k8s.io,ipaddresses.ipam.cluster.x-k8s.io -n openshift-machine-api -o yaml | glowplugctl vsphere-kargs - --machine c1-static-0",
             "glowplugctl install-hosts manifests install-config.yaml --infra-id c1-x7k2p | oc apply -f -",
         ],
     ),
@@ -202,23 +245,32 @@ macro_rules! documents {
 
 documents! {
     readme_md "README.md"
+    pages_md "docs/README.md"
     address_sources_md "docs/address-sources.md"
     architecture_md "docs/architecture.md"
+    backup_md "docs/backup.md"
+    changes_md "docs/changes.md"
     cloud_init_md "docs/cloud-init.md"
-    controller_md "docs/controller.md"
     enhancement_tests_md "docs/enhancement-tests.md"
+    faq_md "docs/faq.md"
     formats_and_renderers_md "docs/formats-and-renderers.md"
     from_afterburn_md "docs/from-afterburn.md"
     gitops_md "docs/gitops.md"
     guest_md "docs/guest.md"
     hypershift_md "docs/hypershift.md"
     image_builders_md "docs/image-builders.md"
+    install_md "docs/install.md"
     ipam_claims_md "docs/ipam-claims.md"
     mac_pools_md "docs/mac-pools.md"
     measurements_md "docs/measurements.md"
+    migration_md "docs/migration.md"
+    monitoring_md "docs/monitoring.md"
+    network_data_md "docs/network-data.md"
+    pools_md "docs/pools.md"
     recovery_md "docs/recovery.md"
     stability_md "docs/stability.md"
     troubleshooting_md "docs/troubleshooting.md"
+    upgrade_md "docs/upgrade.md"
     vmware_md "docs/vmware.md"
     vsphere_md "docs/vsphere.md"
 }
@@ -230,6 +282,41 @@ fn every_document_is_run() {
     let mut paths: Vec<_> = files.filter(|path| path.ends_with(".md")).collect();
     paths.sort_unstable();
     assert_eq!(PATHS[1..], paths);
+}
+
+/// Pages for people who change glowplug, and a page whose last table names the tests of its steps.
+const WITH_TESTS: [&str; 3] = ["docs/architecture.md", "docs/enhancement-tests.md", "docs/recovery.md"];
+/// The longest cell of a table: more words are sentences below the table.
+const WORDS_OF_A_CELL: usize = 40;
+
+#[test]
+fn a_table_has_no_long_cell() {
+    let mut long = Vec::new();
+    for path in PATHS {
+        let text = fs::read_to_string(repository().join(path)).unwrap();
+        for (number, row) in text.lines().enumerate().filter(|(_, line)| line.starts_with('|')) {
+            let words = row.split('|').map(|cell| cell.split_whitespace().count()).max().unwrap_or_default();
+            if words > WORDS_OF_A_CELL {
+                long.push((*path, number + 1, words));
+            }
+        }
+    }
+    assert_eq!(long, []);
+}
+
+/// A name such as `a_machine_gets_an_address` means something only to a reader of the sources.
+#[test]
+fn the_pages_for_users_name_no_tests() {
+    let is_letter = |char: char| char.is_ascii_alphanumeric() || char == '_';
+    let mut named = Vec::new();
+    for path in PATHS.iter().filter(|path| !WITH_TESTS.contains(path)) {
+        let text = fs::read_to_string(repository().join(path)).unwrap();
+        let words = text.split(|char| !is_letter(char)).filter(|word| word.matches('_').count() > 3);
+        // Metrics.
+        let names = words.filter(|word| !word.starts_with("glowplug_") && !word.starts_with("kubevirt_"));
+        named.extend(names.map(|name| (*path, name.to_owned())));
+    }
+    assert_eq!(named, []);
 }
 
 /// Every link leads to an existing file and, if it has a fragment, to an existing heading.

@@ -41,7 +41,7 @@
 //!
 //! If a machine was deleted after the backup, and another machine got its address, the restore brings the deleted machine
 //! back, with its lease and its Secret. KubeVirt starts it again, and no controller can prevent that. In the same way, a
-//! deleted claim comes back with its IPAddress. The observer counts these cases, and `docs/controller.md` says what an
+//! deleted claim comes back with its IPAddress. The observer counts these cases, and `docs/backup.md` says what an
 //! administrator does.
 //!
 //! # Late requests

@@ -1,4 +1,4 @@
-//! Checks that the guide `docs/controller.md` agrees with the program.
+//! Checks that the pages of `docs` for users of the controller agree with the program.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,8 +27,14 @@ fn read(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// The page about pools and claims.
 fn guide() -> String {
-    read("../docs/controller.md")
+    read("../docs/pools.md")
+}
+
+/// The page about conditions, events and metrics.
+fn monitoring() -> String {
+    read("../docs/monitoring.md")
 }
 
 /// The content of all files in these folders of the package, and in their folders.
@@ -211,14 +217,14 @@ fn every_metric_of_the_alerts_and_of_the_dashboard_is_one_of_the_program() {
 fn every_alert_is_in_the_guide() {
     let alerts = documents(&config("prometheus/alerts.yaml")).remove(0);
     let mut missing = strings(&alerts, "alert");
-    let guide = guide();
+    let guide = monitoring();
     missing.retain(|alert| !guide.contains(&format!("| `{alert}` |")));
     assert_eq!(missing, [] as [&str; 0]);
 }
 
 #[test]
 fn every_reason_and_metric_is_one_of_the_program() {
-    let guide = guide();
+    let guide = monitoring();
     // The library has the strings of the enhancement.
     let sources = sources(&["src", "../src/host"]);
     let standard = ["True", "False", "Unknown"];
@@ -296,7 +302,7 @@ fn the_pool_and_the_refusals_of_the_page_for_hypershift_are_those_of_the_program
 fn every_option_is_one_of_the_program() {
     let help = Command::new(env!("CARGO_BIN_EXE_glowplug-controller")).args(["run", "--help"]).output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
-    let guide = guide();
+    let guide = read("../docs/install.md");
     let options = named(&guide, "Options").into_iter().filter_map(|option| option.split(' ').next());
     let options: Vec<&str> = options.filter(|option| option.starts_with("--")).collect();
     assert_eq!(options.len(), 9);

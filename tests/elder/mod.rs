@@ -21,6 +21,7 @@ use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
 use glowplug::formats::{Format, Meaning, read_network, value, write_network_config};
 use serde_json::Value;
 
+pub(crate) use self::cloud_init::VERSION as CLOUD_INIT_VERSION;
 use self::cloud_init::{CloudInit, Question};
 use self::meaning::is_refused;
 use self::rows::{Row, Undo};
