@@ -29,7 +29,7 @@ test slow boot bench: COMMIT :=
 # Each target uses all processors by itself.
 .NOTPARALLEL:
 
-.PHONY: all help guest ctl demo check test slow test-all boot packages afterburn format clippy features architectures pages deny test-controller test-cluster chaos demo-controller bench-controller bench-scale fuzz fuzz-controller bench dist rpm deb image sbom release reproducible install install-guest install-ctl setup target clean
+.PHONY: all help guest ctl demo check test slow test-all boot packages afterburn format clippy features architectures pages deny test-controller test-cluster chaos demo-controller bench-controller bench-scale fuzz fuzz-controller bench dist rpm deb static-ctl static-controller image sbom release publish reproducible install install-guest install-ctl setup target clean
 
 ##@ Build
 
@@ -50,8 +50,23 @@ guest:
 	GLOWPLUG_VERSION='$(VERSION)' $(CARGO) build --locked --profile guest --no-default-features --features guest --bin glowplug
 endif
 
+# A static program for another architecture needs a compiler for the C code of its crates. The linker of the toolchain is enough.
+# The C code of ring needs no C library; that of SQLite needs the headers of musl.
+ARCHITECTURE := $(firstword $(subst -, ,$(TARGET)))
+MUSL_CC := $(if $(filter $(shell uname -m),$(ARCHITECTURE)),musl-gcc,$(ARCHITECTURE)-linux-musl-gcc)
+PLAIN_CC := $(if $(filter $(shell uname -m),$(ARCHITECTURE)),cc,$(ARCHITECTURE)-linux-gnu-gcc)
+ifneq ($(ARCHITECTURE),$(shell uname -m))
+export CARGO_TARGET_$(shell echo '$(subst -,_,$(TARGET))' | tr a-z A-Z)_LINKER := rust-lld
+endif
+
 ctl: ## build glowplugctl
 	GLOWPLUG_VERSION='$(VERSION)' $(CARGO) build --locked --release --no-default-features --features host --bin glowplugctl
+
+# Programs that a release publishes have no debug information.
+STATIC_CTL := $(TARGET_DIR)/$(TARGET)/release/glowplugctl
+static-ctl: target
+	CC_$(subst -,_,$(TARGET))=$(MUSL_CC) CARGO_PROFILE_RELEASE_STRIP=true GLOWPLUG_VERSION='$(VERSION)' $(CARGO) build --locked --release \
+	    --no-default-features --features host --bin glowplugctl --target $(TARGET)
 
 ##@ Try
 
@@ -168,8 +183,8 @@ pages: ## the documentation, the manual pages and the shell scripts
 	@install -D -m 0644 -t $(TARGET_DIR)/man/man1 man/*.1 && install -D -m 0644 -t $(TARGET_DIR)/man/man8 man/*.8
 	! for page in man/*; do page=$${page##*/}; MANPATH='$(abspath $(TARGET_DIR))/man' man --warnings -E UTF-8 -Tutf8 -Z \
 	    "$${page##*.}" "$${page%.*}" 2>&1 >/dev/null; done | grep .
-	shellcheck .ci/run dracut/50glowplug/module-setup.sh fixtures/demo fixtures/images/make fuzz/run tests/setup \
-	    packaging/image tests/boot/image tests/boot/roots/init tests/boot/roots/report tests/boot/dracut/*/*.sh tests/readers/*.sh \
+	shellcheck .ci/run .ci/release dracut/50glowplug/module-setup.sh fixtures/demo fixtures/images/make fuzz/run tests/setup \
+	    packaging/image packaging/release tests/boot/image tests/boot/roots/init tests/boot/roots/report tests/boot/dracut/*/*.sh tests/readers/*.sh \
 	    tests/networkd/batch tests/networkd/machine tests/afterburn/batch controller/tests/kube-apiserver
 
 # Checks licences, sources and duplicates of all linked crates: deny.toml. cargo-deny runs offline, so the crates are
@@ -276,15 +291,19 @@ deb: dist ## build the Debian packages
 	cd $(DIST)/deb && mv .cargo vendor glowplug-$(RELEASE) && cd glowplug-$(RELEASE) && cp -r packaging/debian debian && \
 	    $(DPKG_BUILDPACKAGE) --build=binary --no-sign
 
-# The image of the controller, as an OCI archive for podman and skopeo. The archive has the time
-# of the commit. The C code of ring needs no C library, so the compiler of the machine is enough.
+# The programs of the controller's package, static.
 IMAGES := $(TARGET_DIR)/image
-IMAGE := $(IMAGES)/glowplug-controller-v$(RELEASE).tar
 PATHS := --remap-path-prefix=$(CURDIR)=/src --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo
-image: target ## build the image of the controller
-	CC_$(subst -,_,$(TARGET))=cc RUSTFLAGS='$(PATHS)' \
+static-controller: export RUSTFLAGS := $(PATHS)
+static-controller: target
+	CC_$(subst -,_,$(TARGET))=$(PLAIN_CC) CARGO_PROFILE_RELEASE_STRIP=true \
 	    $(CARGO) build --locked --release $(CONTROLLER) --target $(TARGET) --target-dir $(IMAGES)
-	packaging/image $(IMAGES)/$(TARGET)/release/glowplug-controller $(IMAGE) $(RELEASE)
+
+# The image of the controller, as an OCI archive for podman and skopeo. The archive has the time of the commit. It has an image for
+# each of these architectures that the toolchain and a C compiler are there for.
+IMAGE := $(IMAGES)/glowplug-controller-v$(RELEASE).tar
+image: ## build the image of the controller
+	packaging/release image $(IMAGES) $(IMAGE) $(RELEASE)
 	@sha256sum $(IMAGE)
 
 # The crates of each program in CycloneDX's format, one file for each program.
@@ -300,17 +319,23 @@ sbom: $(CYCLONEDX)/bin/cargo-cyclonedx ## list the crates of each program
 	rm -f glowplug_bin.cdx.json glowplugctl_bin.cdx.json
 	sed -i 's#file://$(CURDIR)#file:///src#g' $(SBOM)/*
 
-# Everything that a release publishes, in one folder.
+# Everything that a release publishes, in one folder. REGISTRY is the place of the image: $(REGISTRY)/glowplug-controller.
 RELEASED := $(TARGET_DIR)/glowplug-$(RELEASE)
+REGISTRY := registry.example.org/glowplug
 release: export RUSTFLAGS := $(PATHS)
-release: dist guest image sbom ## everything that a release publishes
+release: dist image sbom ## everything that a release publishes: REGISTRY=name
 	rm -rf $(RELEASED) && mkdir -p $(RELEASED)
-	cp $(DIST)/*.tar.gz $(IMAGE) $(SBOM)/* controller/config/clusterctl/*-components.yaml $(RELEASED)
-	cp controller/config/clusterctl/metadata.yaml $(RELEASED)
+	cp $(DIST)/*.tar.gz $(IMAGE) $(SBOM)/* controller/config/clusterctl/metadata.yaml $(RELEASED)
 	git ls-files -z controller/config | tar --null -T - --mtime=@$$(git log -1 --format=%ct) --owner=0 --group=0 --numeric-owner \
 	    --mode=u=rwX,go=rX -c | gzip -n >$(RELEASED)/glowplug-controller-$(RELEASE)-manifests.tar.gz
-	install -m 0755 $(GUEST) $(RELEASED)/glowplug-$(RELEASE)-$(TARGET)
+	packaging/release programs $(TARGET_DIR) $(RELEASED) $(RELEASE)
+	packaging/release manifests $(RELEASED) $(RELEASE) $(REGISTRY)
 	cd $(RELEASED) && sha256sum -- * >SHA256SUMS && cat SHA256SUMS
+
+# Copies the image of `make release` to REGISTRY. SKOPEO_OPTIONS are further options of `skopeo copy`.
+SKOPEO_OPTIONS :=
+publish: ## copy the image of a release to REGISTRY=name and print its digest
+	@packaging/release publish $(RELEASED) $(RELEASE) $(REGISTRY) $(SKOPEO_OPTIONS)
 
 # Builds a release twice, each time in a new clone in the same folder: the compiler's names of symbols depend on the folder.
 # Both must have the same bytes.
@@ -318,7 +343,7 @@ TWICE := $(abspath $(TARGET_DIR))/reproducible
 reproducible: ## build a release twice and compare the bytes
 	rm -rf $(TWICE)
 	for build in one other; do rm -rf $(TWICE)/clone && git clone --quiet . $(TWICE)/clone && \
-	    env -u CARGO_TARGET_DIR $(MAKE) -C $(TWICE)/clone TARGET_DIR=target release && \
+	    env -u CARGO_TARGET_DIR $(MAKE) -C $(TWICE)/clone TARGET_DIR=target REGISTRY=$(REGISTRY) release && \
 	    mv $(TWICE)/clone/target/glowplug-$(RELEASE) $(TWICE)/$$build || exit 1; done
 	diff -r $(TWICE)/one $(TWICE)/other
 

@@ -15,6 +15,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
+mod home;
 mod versions;
 
 use std::os::unix::fs::symlink;
@@ -102,10 +103,8 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         "docs/image-builders.md",
         &[
             "make install-guest DESTDIR=$image PREFIX=/usr",
-            "make rpm",
-            "cp $(find target/dist/rpm/RPMS -name 'glowplug-[0-9]*.rpm' -o -name 'glowplug-dracut-*.rpm') packaging/",
             "base=$(oc adm release info --image-for rhel-coreos)",
-            "podman build --authfile pull-secret.json --build-arg BASE=\"$base\" -t registry.example.org/rhcos-glowplug:4.20 -f packaging/Containerfile packaging",
+            "podman build --authfile pull-secret.json --build-arg BASE=\"$base\" -t registry.example.org/rhcos-glowplug:4.20 -f packaging/Containerfile .",
             "skopeo copy containers-storage:registry.example.org/rhcos-glowplug:4.20 oci-archive:rhcos-glowplug.ociarchive",
             "sudo ./custom-coreos-disk-images.sh --ociarchive rhcos-glowplug.ociarchive --platforms kubevirt --osname rhcos",
             "skopeo copy oci-archive:rhcos-glowplug-kubevirt.x86_64.ociarchive docker://registry.example.org/rhcos-glowplug-disk:4.20",

@@ -199,12 +199,24 @@ fn the_commands_of_the_containerfile_are_sound_shell() {
     }
 }
 
+/// The image of the last stage has neither a compiler nor the sources.
+#[test]
+fn the_containerfile_compiles_with_the_oldest_compiler_in_a_stage_of_its_own() {
+    let stages: Vec<&str> = CONTAINERFILE.lines().filter(|line| line.starts_with("FROM ")).collect();
+    let oldest = env!("CARGO_PKG_RUST_VERSION");
+    assert_eq!(stages, [&format!("FROM docker.io/library/rust:{oldest}-alpine AS build"), "FROM ${BASE}"]);
+    let copied: Vec<&str> = CONTAINERFILE.lines().filter(|line| line.starts_with("COPY ")).collect();
+    assert_eq!(copied, ["COPY . .", "COPY --from=build /files /"]);
+}
+
 /// The Containerfile writes the same files as the page for image builders shows.
 #[test]
 fn the_containerfile_writes_the_files_that_image_builders_read() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().to_str().unwrap();
-    let script = commands()[1].replace("/usr/lib/", &format!("{root}/usr/lib/"));
+    let commands = commands();
+    let script = commands.iter().find(|command| command.starts_with("mkdir ")).unwrap();
+    let script = script.replace("/usr/lib/", &format!("{root}/usr/lib/"));
     assert_eq!(ask("sh", "dash", &["-c", &script]), "");
     let page = include_str!("../docs/image-builders.md");
     for path in [

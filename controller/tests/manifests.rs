@@ -18,7 +18,7 @@ use glowplug_controller::webhook::{INSTANCES_PATH, MACS_PATH, POOLS_PATH};
 use kube::api::ApiResource;
 use serde_json::{Value, json};
 
-use crate::support::manifests::{config, documents, object, render};
+use crate::support::manifests::{config, documents, object, render, render_in};
 use crate::support::server::conditions::{self, Decision};
 use crate::support::{CONTROLLER, SYSTEM};
 
@@ -28,6 +28,8 @@ const INSTALLED: [&str; 3] = ["default", "openshift", "clusterctl"];
 const MANAGER: &str = "glowplug-controller-manager";
 /// The Service, the webhook configurations and the certificate.
 const SERVICE: &str = "glowplug-controller";
+/// The account whose token Prometheus uses, its Secret, its role and the binding.
+const METRICS_READER: &str = "glowplug-controller-metrics-reader";
 /// The kinds of webhook configurations.
 const WEBHOOKS: [&str; 2] = ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"];
 
@@ -118,12 +120,18 @@ fn every_member_has_a_description_and_what_can_be_written_an_example() {
 
 #[test]
 fn ipam_components_are_what_kustomize_makes_of_the_folder() {
-    let (file, rendered) = (config("clusterctl/ipam-components.yaml"), render("clusterctl"));
-    if std::env::var_os("UPDATE").is_some_and(|value| value == "1") {
-        let pages = rendered.iter().map(|object| format!("---\n{}", serde_saphyr::to_string(object).unwrap()));
-        fs::write(&file, pages.collect::<String>()).unwrap();
+    for (file, folder) in [
+        ("clusterctl/ipam-components.yaml", "clusterctl"),
+        ("install/install.yaml", "default"),
+        ("install/install-openshift.yaml", "openshift"),
+    ] {
+        let (file, rendered) = (config(file), render(folder));
+        if std::env::var_os("UPDATE").is_some_and(|value| value == "1") {
+            let pages = rendered.iter().map(|object| format!("---\n{}", serde_saphyr::to_string(object).unwrap()));
+            fs::write(&file, pages.collect::<String>()).unwrap();
+        }
+        assert!(documents(&file) == rendered, "{} differs: write it with UPDATE=1", file.display());
     }
-    assert!(documents(&file) == rendered, "{} differs: write it with UPDATE=1", file.display());
 }
 
 #[test]
@@ -235,7 +243,8 @@ fn a_network_policy_and_a_disruption_budget_select_the_pods_of_the_manager() {
         port(&pod(&objects).1["ports"], text(&allowed["port"]));
     }
     let budget = &object(&objects, "PodDisruptionBudget", MANAGER)["spec"];
-    assert_eq!(*budget, json!({"maxUnavailable": 1, "selector": labels}));
+    let expected = json!({"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": labels});
+    assert_eq!(*budget, expected);
 }
 
 #[test]
@@ -252,8 +261,135 @@ fn prometheus_reads_the_metrics_of_the_service_with_the_certificate_of_the_manag
     let secret = &pod(&installed).0["volumes"][0]["secret"]["secretName"];
     assert_eq!(tls["ca"]["secret"], json!({"name": secret, "key": "ca.crt"}));
     assert_eq!(tls["serverName"], format!("{SERVICE}.{SYSTEM}.svc"));
-    let reader = object(&monitoring, "ClusterRole", "glowplug-controller-metrics-reader");
+    let files: Vec<&String> = endpoint.as_object().unwrap().keys().filter(|member| member.ends_with("File")).collect();
+    assert_eq!(files, [] as [&String; 0], "OpenShift allows no files of the pod of Prometheus");
+    let secret = object(&monitoring, "Secret", METRICS_READER);
+    let credentials = json!({"type": "Bearer", "credentials": {"name": secret["metadata"]["name"], "key": "token"}});
+    assert_eq!(endpoint["authorization"], credentials);
+    assert_eq!(secret["type"], "kubernetes.io/service-account-token");
+    let account = object(&monitoring, "ServiceAccount", METRICS_READER);
+    assert_eq!(account["automountServiceAccountToken"], false);
+    assert_eq!(secret["metadata"]["annotations"]["kubernetes.io/service-account.name"], account["metadata"]["name"]);
+    let binding = object(&monitoring, "ClusterRoleBinding", METRICS_READER);
+    assert_eq!(binding["subjects"], json!([{"kind": "ServiceAccount", "name": METRICS_READER, "namespace": SYSTEM}]));
+    let reader = object(&monitoring, "ClusterRole", text(&binding["roleRef"]["name"]));
     assert_eq!(reader["rules"], json!([{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]));
+}
+
+#[test]
+fn the_prometheus_of_openshift_takes_the_service_ca_and_finds_the_pods() {
+    let monitoring = render("openshift-monitoring");
+    let ca = &object(&monitoring, "ServiceMonitor", SERVICE)["spec"]["endpoints"][0]["tlsConfig"]["ca"];
+    assert_eq!(*ca, json!({"configMap": {"name": "openshift-service-ca.crt", "key": "service-ca.crt"}}));
+    let binding = object(&monitoring, "RoleBinding", "prometheus-k8s");
+    let platform = json!([{"kind": "ServiceAccount", "name": "prometheus-k8s", "namespace": "openshift-monitoring"}]);
+    assert_eq!(binding["subjects"], platform);
+    object(&monitoring, "Role", text(&binding["roleRef"]["name"]));
+    let installed = render("openshift");
+    let namespace = object(&installed, "Namespace", SYSTEM);
+    assert_eq!(namespace["metadata"]["labels"]["openshift.io/cluster-monitoring"], "true");
+}
+
+#[test]
+fn on_openshift_the_pods_are_pods_of_the_platform() {
+    let objects = render("openshift");
+    let template = &object(&objects, "Deployment", MANAGER)["spec"]["template"];
+    let annotations = json!({
+        "kubectl.kubernetes.io/default-container": "manager",
+        "openshift.io/required-scc": "restricted-v2",
+        "target.workload.openshift.io/management": "{\"effect\": \"PreferredDuringScheduling\"}",
+    });
+    assert_eq!(template["metadata"]["annotations"], annotations);
+    assert_eq!(template["spec"]["priorityClassName"], "system-cluster-critical");
+    let tolerations = ["control-plane", "master"]
+        .map(|role| json!({"key": format!("node-role.kubernetes.io/{role}"), "effect": "NoSchedule"}));
+    assert_eq!(template["spec"]["tolerations"], json!(tolerations));
+    assert_eq!(template["spec"]["containers"][0]["terminationMessagePolicy"], "FallbackToLogsOnError");
+    let namespace = object(&objects, "Namespace", SYSTEM);
+    assert_eq!(namespace["metadata"]["annotations"], json!({"workload.openshift.io/allowed": "management"}));
+}
+
+#[test]
+fn roles_for_people_allow_pools_and_no_leases() {
+    let objects = render("rbac");
+    let pools: Vec<String> = definitions().into_iter().map(|definition| definition.spec.names.plural).collect();
+    let pools: BTreeSet<String> = pools.into_iter().filter(|plural| plural.ends_with("pools")).collect();
+    let read = ["get", "list", "watch"];
+    let write = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
+    for (role, verbs, aggregated) in
+        [("view", &read[..], vec!["rbac.authorization.k8s.io/aggregate-to-view"]), ("edit", &write[..], vec![])]
+    {
+        let role = object(&objects, "ClusterRole", &format!("glowplug-pools-{role}"));
+        let rules = role["rules"].as_array().unwrap();
+        assert_eq!(rules.len(), 1);
+        let resources: BTreeSet<String> = serde_json::from_value(rules[0]["resources"].clone()).unwrap();
+        assert_eq!((&resources, &rules[0]["verbs"]), (&pools, &json!(verbs)));
+        let labels = role["metadata"]["labels"].as_object().unwrap().keys();
+        let labels: Vec<&String> = labels.filter(|label| label.contains("aggregate")).collect();
+        assert_eq!(labels, aggregated);
+    }
+}
+
+/// Every string in a value.
+fn strings(value: &Value) -> Vec<&str> {
+    match value {
+        Value::String(string) => vec![string],
+        Value::Array(items) => items.iter().flat_map(strings).collect(),
+        Value::Object(members) => members.values().flat_map(strings).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn the_manifests_can_be_installed_in_another_namespace() {
+    for (folder, transformers) in [("default", &["namespace"][..]), ("openshift", &[])] {
+        let objects = render_in(folder, "network-addresses", transformers);
+        let left: Vec<&str> = objects.iter().flat_map(strings).filter(|string| string.contains(SYSTEM)).collect();
+        assert_eq!(left, [] as [&str; 0], "{folder}");
+        object(&objects, "Namespace", "network-addresses");
+        let subjects = &object(&objects, "ClusterRoleBinding", MANAGER)["subjects"];
+        assert_eq!(*subjects, json!([{"kind": "ServiceAccount", "name": MANAGER, "namespace": "network-addresses"}]));
+    }
+    let objects = render_in("default", "network-addresses", &["namespace"]);
+    let names = ["svc", "svc.cluster.local"].map(|end| format!("{SERVICE}.network-addresses.{end}"));
+    assert_eq!(object(&objects, "Certificate", SERVICE)["spec"]["dnsNames"], json!(names));
+    for kind in WEBHOOKS {
+        let annotations = &object(&objects, kind, SERVICE)["metadata"]["annotations"];
+        assert_eq!(*annotations, json!({"cert-manager.io/inject-ca-from": format!("network-addresses/{SERVICE}")}));
+    }
+}
+
+/// The renderer of these tests is not kustomize. Without kubectl there is nothing to compare with.
+#[test]
+fn kubectl_renders_what_the_tests_render() {
+    if Command::new("kubectl").args(["version", "--client"]).output().is_err() {
+        eprintln!("kubectl: not found, so the rendered manifests are not compared");
+        return;
+    }
+    let work = tempfile::tempdir().unwrap();
+    let kustomize = |folder: &Path| {
+        let output = Command::new("kubectl").arg("kustomize").arg(folder).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        sorted(serde_saphyr::from_multiple(&text).unwrap())
+    };
+    for folder in ["default", "openshift", "clusterctl", "prometheus", "openshift-monitoring"] {
+        assert!(kustomize(&config(folder)) == sorted(render(folder)), "{folder}");
+    }
+    let copy = work.path().join("config");
+    assert!(Command::new("cp").arg("-r").args([&config(""), &copy]).status().unwrap().success());
+    let install = work.path().join("install");
+    fs::create_dir(&install).unwrap();
+    let page = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../config/default]\n\
+                namespace: network-addresses\ntransformers: [../config/namespace]\n";
+    fs::write(install.join("kustomization.yaml"), page).unwrap();
+    assert!(kustomize(&install) == sorted(render_in("default", "network-addresses", &["namespace"])), "namespace");
+}
+
+/// Objects in the order of their kinds and names, for a comparison.
+fn sorted(mut objects: Vec<Value>) -> Vec<Value> {
+    objects.sort_by_key(|object| (object["kind"].to_string(), object["metadata"]["name"].to_string()));
+    objects
 }
 
 #[test]
@@ -508,10 +644,12 @@ fn the_archive_of_the_image_has_the_program_a_user_without_rights_and_the_same_b
     };
     fs::write(path("glowplug-controller"), "a program").unwrap();
     let packed = |name: &str| {
-        run(&root.join("packaging/image"), &[&path("glowplug-controller"), &path(name), Path::new("1.2.3")]);
-        fs::read(path(name)).unwrap()
+        let program = format!("arm64={}", path("glowplug-controller").display());
+        let digest = run(&root.join("packaging/image"), &[&path(name), Path::new("1.2.3"), Path::new(&program)]);
+        (fs::read(path(name)).unwrap(), digest)
     };
-    assert!(packed("image.tar") == packed("again.tar"), "the archives differ");
+    let (archive, digest) = packed("image.tar");
+    assert!((archive, digest.clone()) == packed("again.tar"), "the archives differ");
 
     fs::create_dir(path("layout")).unwrap();
     run(Path::new("tar"), &[Path::new("-xf"), &path("image.tar"), Path::new("-C"), &path("layout")]);
@@ -524,9 +662,13 @@ fn the_archive_of_the_image_has_the_program_a_user_without_rights_and_the_same_b
     };
     let read = |file: &Path| -> Value { serde_json::from_slice(&fs::read(file).unwrap()).unwrap() };
     let index = read(&path("layout/index.json"));
+    assert_eq!(text(&index["manifests"][0]["digest"]), digest.trim());
+    assert_eq!(index["manifests"][0]["platform"], json!({"architecture": "arm64", "os": "linux"}));
     let manifest = read(&blob(&index["manifests"][0]));
     let config = read(&blob(&manifest["config"]));
-    let labels = json!({"org.opencontainers.image.version": "1.2.3"});
+    let home = fs::read_to_string(root.join("Cargo.toml")).unwrap();
+    let home = home.lines().find_map(|line| line.strip_prefix("repository = ")).unwrap().trim_matches('"');
+    let labels = json!({"org.opencontainers.image.source": home, "org.opencontainers.image.version": "1.2.3"});
     let of_program = json!({"User": "65532:65532", "Entrypoint": ["/glowplug-controller"], "Labels": labels});
     assert_eq!(config["config"], of_program);
     assert_eq!(config["rootfs"]["diff_ids"], json!([manifest["layers"][0]["digest"]]));
@@ -536,4 +678,34 @@ fn the_archive_of_the_image_has_the_program_a_user_without_rights_and_the_same_b
     let [file] = files.as_slice() else { panic!("{files:?}: expected one file") };
     assert_eq!((file[0], file[1], file[2], file[5]), ("-rwxr-xr-x", "0/0", "9", "glowplug-controller"));
     assert_eq!(fs::read_dir(path("layout/blobs/sha256")).unwrap().count(), 3);
+}
+
+#[test]
+fn an_archive_of_several_architectures_is_one_image_with_one_digest() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let program = folder.path().join("program");
+    fs::write(&program, "a program").unwrap();
+    let archive = folder.path().join("image.tar");
+    let output = Command::new(root.join("packaging/image"))
+        .current_dir(root)
+        .args([&archive, Path::new("1.2.3")])
+        .args(["amd64", "arm64"].map(|name| format!("{name}={}", program.display())))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(Command::new("tar").current_dir(&folder).arg("-xf").arg(&archive).status().unwrap().success());
+    let read = |name: &str| -> Value { serde_json::from_slice(&fs::read(folder.path().join(name)).unwrap()).unwrap() };
+    let top = &read("index.json")["manifests"];
+    assert_eq!(top.as_array().unwrap().len(), 1);
+    let digest = text(&top[0]["digest"]);
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), digest);
+    let blob = |digest: &str| read(&format!("blobs/sha256/{}", digest.strip_prefix("sha256:").unwrap()));
+    let index = blob(digest);
+    let architectures = index["manifests"].as_array().unwrap().iter().map(|manifest| {
+        let config = blob(text(&blob(text(&manifest["digest"]))["config"]["digest"]));
+        assert_eq!(config["architecture"], manifest["platform"]["architecture"]);
+        text(&config["architecture"]).to_owned()
+    });
+    assert_eq!(architectures.collect::<Vec<_>>(), ["amd64", "arm64"]);
 }

@@ -35,6 +35,38 @@ struct Target {
     name: String,
 }
 
+/// Copies a string of one object into others: kustomize's `ReplacementTransformer`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Replacement {
+    source: Source,
+    targets: Vec<Destination>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Source {
+    kind: String,
+    name: String,
+    field_path: String,
+}
+
+/// The places that change: one part of a string, between two delimiters.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Destination {
+    select: Target,
+    field_paths: Vec<String>,
+    options: Part,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Part {
+    delimiter: String,
+    index: usize,
+}
+
 /// The path of a file or folder below `config`.
 pub fn config(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(path)
@@ -49,6 +81,61 @@ pub fn documents(file: &Path) -> Vec<Value> {
 /// The objects of a folder of `config`, in the order in which its `kustomization.yaml` names them.
 pub fn render(folder: &str) -> Vec<Value> {
     render_folder(&config(folder))
+}
+
+/// The objects of a folder as in a `kustomization.yaml` with the members `namespace` and `transformers`.
+pub fn render_in(folder: &str, namespace: &str, transformers: &[&str]) -> Vec<Value> {
+    let mut objects = render(folder);
+    let accounts: Vec<Value> = objects.iter().filter(|object| object["kind"] == "ServiceAccount").cloned().collect();
+    for object in &mut objects {
+        if object["kind"] == "Namespace" {
+            object["metadata"]["name"] = namespace.into();
+        } else if object["metadata"].get("namespace").is_some() {
+            object["metadata"]["namespace"] = namespace.into();
+        }
+        let is_of_account = |subject: &&mut Value| {
+            accounts.iter().any(|account| {
+                account["metadata"]["name"] == subject["name"]
+                    && account["metadata"]["namespace"] == subject["namespace"]
+            })
+        };
+        for subject in object["subjects"].as_array_mut().into_iter().flatten().filter(is_of_account) {
+            subject["namespace"] = namespace.into();
+        }
+        for webhook in object["webhooks"].as_array_mut().into_iter().flatten() {
+            webhook["clientConfig"]["service"]["namespace"] = namespace.into();
+        }
+    }
+    for transformer in transformers.iter().flat_map(|folder| render(folder)) {
+        assert_eq!(transformer["kind"], "ReplacementTransformer");
+        let replacements: Vec<Replacement> = serde_json::from_value(transformer["replacements"].clone()).unwrap();
+        replacements.iter().for_each(|replacement| replace(&mut objects, replacement));
+    }
+    objects
+}
+
+fn replace(objects: &mut [Value], Replacement { source, targets }: &Replacement) {
+    let value = object(objects, &source.kind, &source.name).pointer(&pointer(&source.field_path)).unwrap().clone();
+    for Destination { select, field_paths, options } in targets {
+        let is_selected =
+            |object: &&mut Value| object["kind"] == select.kind && object["metadata"]["name"] == select.name;
+        for selected in objects.iter_mut().filter(is_selected) {
+            for path in field_paths {
+                let place = selected.pointer_mut(&pointer(path)).unwrap_or_else(|| panic!("{path}: missing"));
+                let text = place.as_str().unwrap().to_owned();
+                let mut parts: Vec<&str> = text.split(options.delimiter.as_str()).collect();
+                parts[options.index] = value.as_str().unwrap();
+                *place = parts.join(&options.delimiter).into();
+            }
+        }
+    }
+}
+
+/// The JSON pointer of a path of kustomize, such as `metadata.annotations.[example.org/name]`.
+fn pointer(path: &str) -> String {
+    let (plain, in_brackets) = path.split_once(".[").unwrap_or((path, ""));
+    let names = plain.split('.').chain(in_brackets.strip_suffix(']'));
+    names.map(|name| format!("/{}", name.replace('~', "~0").replace('/', "~1"))).collect()
 }
 
 fn render_folder(folder: &Path) -> Vec<Value> {

@@ -13,16 +13,16 @@ const KINDS: [&str; 5] =
     ["Deployment", "ServiceAccount", "Service", "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"];
 
 /// Adds the path of each value of `sent` that `stored` does not have: a server drops unknown members.
-fn lost(sent: &Value, stored: &Value, at: &str, paths: &mut Vec<String>) {
+pub fn find_lost(sent: &Value, stored: &Value, at: &str, paths: &mut Vec<String>) {
     match (sent, stored) {
         (Value::Object(sent), Value::Object(stored)) => {
             for (name, sent) in sent {
-                lost(sent, stored.get(name).unwrap_or(&Value::Null), &format!("{at}.{name}"), paths);
+                find_lost(sent, stored.get(name).unwrap_or(&Value::Null), &format!("{at}.{name}"), paths);
             }
         }
         (Value::Array(sent), Value::Array(stored)) if sent.len() == stored.len() => {
             for (index, (sent, stored)) in sent.iter().zip(stored).enumerate() {
-                lost(sent, stored, &format!("{at}[{index}]"), paths);
+                find_lost(sent, stored, &format!("{at}[{index}]"), paths);
             }
         }
         _ if sent == stored => {}
@@ -47,7 +47,7 @@ pub async fn an_api_server_takes_over_every_member_of_the_manifests(cluster: &Cl
             None => Api::all_with(cluster.client(), &kind),
         };
         let stored = serde_json::to_value(api.create(&dry_run, &object).await.unwrap()).unwrap();
-        lost(&sent, &stored, &kind.kind, &mut paths);
+        find_lost(&sent, &stored, &kind.kind, &mut paths);
         kinds.push(kind.kind);
     }
     assert_eq!(kinds, [KINDS, KINDS].concat());

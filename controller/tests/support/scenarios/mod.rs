@@ -173,6 +173,7 @@ scenarios! {
     node_pools::managed_fields_that_nobody_can_read_stop_no_node_pool,
     node_pools::a_pool_that_a_user_has_created_keeps_its_specification,
     node_pools::machines_of_a_node_pool_with_a_configuration_boot_with_its_addresses,
+    webhook::every_example_is_accepted_with_all_its_members,
     webhook::an_invalid_pool_is_refused_with_every_error,
     webhook::an_overlap_of_pools_of_either_kind_is_refused,
     webhook::a_pool_that_is_invalid_already_can_be_released_and_deleted,

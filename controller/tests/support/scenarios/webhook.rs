@@ -1,5 +1,8 @@
 //! Pools that the webhook checks, with the shipped configuration of the webhook.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use glowplug_controller::kinds::network_data::is_issued_for;
@@ -17,13 +20,17 @@ use glowplug_controller::webhook::POOLS_PATH;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+};
 use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::Cluster;
 use crate::support::leader::name;
+use crate::support::manifests::documents;
 use crate::support::replica::{Replica, webhooks};
+use crate::support::scenarios::manifests::find_lost;
 
 /// A replica that answers webhooks for pools, and the cluster that asks it.
 struct Asked<'c> {
@@ -108,6 +115,57 @@ async fn until(pools: &Api<StaticIPPool>, network: &str, is_asked: bool) {
     while pools.create(&dry_run, &invalid).await.is_err() != is_asked {
         tokio::task::yield_now().await;
     }
+}
+
+/// The objects of all files in `examples/manifests`, in one namespace, with cluster-wide names that no other scenario uses.
+fn examples(namespace: &str) -> Vec<Value> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/manifests");
+    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    files.sort_unstable();
+    let mut objects: Vec<Value> = files.iter().flat_map(|file| documents(file)).collect();
+    for object in &mut objects {
+        if object["metadata"].get("namespace").is_some() {
+            object["metadata"]["namespace"] = namespace.into();
+        }
+        let network =
+            object["spec"]["network"].as_str().map(|network| network.replace("infra/", &format!("{namespace}/")));
+        if let Some(network) = network {
+            object["spec"]["network"] = network.into();
+        }
+        if object["kind"] == "MACPool" {
+            object["spec"]["namespaces"] = json!([namespace]);
+        }
+    }
+    objects
+}
+
+pub async fn every_example_is_accepted_with_all_its_members(cluster: &Cluster) {
+    let asked = Asked::start(cluster).await;
+    let objects = examples(&asked.namespace);
+    let kinds: BTreeSet<&str> = objects.iter().map(|object| object["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["GlobalStaticIPPool", "IPAddressClaim", "MACPool", "StaticIPPool"].into());
+    let mut lost = Vec::new();
+    let mut of_cluster = Vec::new();
+    for sent in &objects {
+        let object: DynamicObject = serde_json::from_value(sent.clone()).unwrap();
+        let kind = ApiResource::from_gvk(&GroupVersionKind::try_from(object.types.clone().unwrap()).unwrap());
+        let api: Api<DynamicObject> = match &object.metadata.namespace {
+            Some(namespace) => Api::namespaced_with(cluster.client(), namespace, &kind),
+            None => Api::all_with(cluster.client(), &kind),
+        };
+        let name = object.name_any();
+        let stored = api.create(&PostParams::default(), &object).await;
+        let stored = serde_json::to_value(stored.unwrap_or_else(|error| panic!("{name}: {error}"))).unwrap();
+        find_lost(sent, &stored, &format!("{} {name}", kind.kind), &mut lost);
+        if object.metadata.namespace.is_none() {
+            of_cluster.push((api, name));
+        }
+    }
+    assert_eq!(lost, [] as [String; 0]);
+    for (api, name) in of_cluster {
+        api.delete(&name, &DeleteParams::default()).await.unwrap();
+    }
+    asked.stop().await;
 }
 
 pub async fn an_invalid_pool_is_refused_with_every_error(cluster: &Cluster) {
