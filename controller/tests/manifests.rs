@@ -709,3 +709,30 @@ fn an_archive_of_several_architectures_is_one_image_with_one_digest() {
     });
     assert_eq!(architectures.collect::<Vec<_>>(), ["amd64", "arm64"]);
 }
+
+#[test]
+fn the_manifests_of_a_release_name_the_image_by_its_digest() {
+    let folder = tempfile::tempdir().unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    let program = folder.path().join("glowplug-controller");
+    fs::write(&program, "a program").unwrap();
+    let archive = folder.path().join(format!("glowplug-controller-v{version}.tar"));
+    let run = |script: &str, arguments: &[&Path]| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let output = Command::new(root.join(script)).current_dir(root).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let program = format!("amd64={}", program.display());
+    let digest = run("packaging/image", &[&archive, Path::new(version), Path::new(&program)]);
+    let image = format!("registry.example.org/team/glowplug-controller@{}", digest.trim());
+    let registry = Path::new("registry.example.org/team");
+    run("packaging/release", &[Path::new("manifests"), folder.path(), Path::new(version), registry]);
+    for (file, rendered) in
+        [("install.yaml", "default"), ("install-openshift.yaml", "openshift"), ("ipam-components.yaml", "clusterctl")]
+    {
+        let objects = documents(&folder.path().join(file));
+        assert_eq!(substituted(text(&pod(&objects).1["image"])), image);
+        assert_eq!(objects.len(), render(rendered).len());
+    }
+}
