@@ -386,8 +386,19 @@ fn kubectl_renders_what_the_tests_render() {
     assert!(kustomize(&install) == sorted(render_in("default", "network-addresses", &["namespace"])), "namespace");
 }
 
-/// Objects in the order of their kinds and names, for a comparison.
-fn sorted(mut objects: Vec<Value>) -> Vec<Value> {
+/// Objects in the order of their kinds and names, for a comparison. kubectl writes `0.0` as `0`, and some line breaks of
+/// expressions twice.
+fn sorted(objects: Vec<Value>) -> Vec<Value> {
+    fn plain(value: Value) -> Value {
+        match value {
+            Value::Number(number) => json!(number.as_f64()),
+            Value::String(string) => string.split_whitespace().collect::<Vec<_>>().join(" ").into(),
+            Value::Array(items) => items.into_iter().map(plain).collect(),
+            Value::Object(members) => members.into_iter().map(|(name, member)| (name, plain(member))).collect(),
+            other => other,
+        }
+    }
+    let mut objects: Vec<Value> = objects.into_iter().map(plain).collect();
     objects.sort_by_key(|object| (object["kind"].to_string(), object["metadata"]["name"].to_string()));
     objects
 }

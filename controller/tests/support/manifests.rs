@@ -99,10 +99,10 @@ pub fn render_in(folder: &str, namespace: &str, transformers: &[&str]) -> Vec<Va
                     && account["metadata"]["namespace"] == subject["namespace"]
             })
         };
-        for subject in object["subjects"].as_array_mut().into_iter().flatten().filter(is_of_account) {
+        for subject in list(object, "subjects").filter(is_of_account) {
             subject["namespace"] = namespace.into();
         }
-        for webhook in object["webhooks"].as_array_mut().into_iter().flatten() {
+        for webhook in list(object, "webhooks") {
             webhook["clientConfig"]["service"]["namespace"] = namespace.into();
         }
     }
@@ -112,6 +112,11 @@ pub fn render_in(folder: &str, namespace: &str, transformers: &[&str]) -> Vec<Va
         replacements.iter().for_each(|replacement| replace(&mut objects, replacement));
     }
     objects
+}
+
+/// The items of a member, if the object has it.
+fn list<'v>(object: &'v mut Value, member: &str) -> impl Iterator<Item = &'v mut Value> {
+    object.get_mut(member).and_then(Value::as_array_mut).into_iter().flatten()
 }
 
 fn replace(objects: &mut [Value], Replacement { source, targets }: &Replacement) {

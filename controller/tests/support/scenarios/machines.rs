@@ -597,6 +597,41 @@ pub async fn a_machine_keeps_its_address_when_its_pool_shrinks_or_is_deleted(clu
     installed.stop().await;
 }
 
+/// Tests the steps of `docs/changes.md` for a pool of another name.
+pub async fn machines_keep_their_addresses_when_their_pool_gets_another_name(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.pool("workers", &["10.0.0.8/30"]).await;
+    let installed = Installed::start_with_all_webhooks(cluster).await;
+    installed.until_asked(&hosted, "workers").await;
+    hosted.scale("workers", 2).await;
+    let first = [hosted.address_of("workers-0").await, hosted.address_of("workers-1").await];
+    let held = hosted.held().await;
+
+    // The earlier pool keeps one address, which the new pool leaves out. A pool of these tests names the NodePool of its own name.
+    let earlier = json!({"spec": {"nodePoolRef": null, "addresses": ["10.0.0.11"]}});
+    hosted.pools.patch("workers", &PatchParams::default(), &Patch::Merge(earlier)).await.unwrap();
+    let mut renamed = StaticIPPool::new("nodes", hosted.spec("workers", &["10.0.0.8-10.0.0.10"]));
+    renamed.spec.gateway = vec!["10.0.0.2".to_owned()];
+    hosted.pools.create(&PostParams::default(), &renamed).await.unwrap();
+    installed.until_asked(&hosted, "workers").await;
+    hosted.pools.delete("workers", &DeleteParams::default()).await.unwrap();
+
+    hosted.scale("workers", 3).await;
+    let third = hosted.address_of("workers-2").await;
+    assert!(!first.contains(&third), "{third} has two machines");
+    for (name, address) in ["workers-0", "workers-1"].into_iter().zip(&first) {
+        assert_eq!(hosted.restart(name).await.addresses()[0].1, *address);
+    }
+    let now = hosted.held().await;
+    assert_eq!(now.len(), 3);
+    assert!(held.iter().all(|row| now.contains(row)), "{held:?}, then {now:?}");
+    hosted.scale("workers", 0).await;
+    poll("the end of the pool", async || hosted.pools.get_opt("workers").await.unwrap().is_none().then_some(())).await;
+    hosted.until_held(0).await;
+    installed.stop().await;
+}
+
 pub async fn nobody_gets_an_address_that_two_machines_record(cluster: &Cluster) {
     let (hosted, mut installed) = running(cluster, &["10.0.0.8/30"], 2).await;
     installed.stop_leading();

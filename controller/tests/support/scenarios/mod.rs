@@ -110,6 +110,7 @@ scenarios! {
     machines::a_machine_that_is_deleted_while_nobody_leads_is_released,
     machines::leases_outlive_a_deleted_namespace_until_its_guests_have_ended,
     machines::a_machine_keeps_its_address_when_its_pool_shrinks_or_is_deleted,
+    machines::machines_keep_their_addresses_when_their_pool_gets_another_name,
     machines::nobody_gets_an_address_that_two_machines_record,
     machines::an_address_that_only_a_guest_reports_is_not_allocated,
     machines::an_address_that_a_guest_reports_is_free_on_other_networks,
