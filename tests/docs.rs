@@ -53,7 +53,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "docs/changes.md",
         &[
-            "kubectl patch staticippool workers -n clusters --type merge -p '{\"spec\":{\"excludedAddresses\":[\"192.168.1.2\"]}}'",
+            "kubectl patch staticippool workers -n clusters --type merge -p '{\"spec\":{\"excludedAddresses\":[\"192.168.1.1\",\"192.168.1.2\"]}}'",
             "kubectl get staticipleases | grep -w 192.168.1.2",
             "kubectl patch staticippool workers -n clusters --type merge -p '{\"spec\":{\"gateway\":[\"192.168.1.2\"]}}'",
             "kubectl get staticippools -n clusters -o wide",
