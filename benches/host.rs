@@ -15,6 +15,7 @@ use glowplug::host::expand::{Grant, Template};
 use glowplug::host::free_ranges::FreeRanges;
 use glowplug::host::image::ConfigDrive;
 use glowplug::host::ledger::{MemoryLedger, SqliteLedger};
+use glowplug::host::may_record::Source;
 use glowplug::host::pool::{Pool, TemplateFacts, overlaps};
 use glowplug::host::pools_file::read_pools;
 use glowplug::host::records::Objects;
@@ -178,7 +179,8 @@ fn rebuild() -> Result<()> {
     for allocation in registry.claim_all(&claims, NOW)?.answers {
         let Allocation { claimant, addresses } = allocation?.remove(0);
         let source = format!("KubevirtMachine {}/{}", claimant.machine.namespace, claimant.machine.name);
-        records.push(Record { claimant, node_pool: None, attachments: Vec::new(), network: None, addresses, source });
+        let (attachments, kind) = (Vec::new(), Source::Annotation);
+        records.push(Record { claimant, node_pool: None, attachments, network: None, addresses, source, kind });
     }
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     for at in (1..records.len()).rev() {

@@ -71,8 +71,11 @@ pub mod claim;
 pub mod expand;
 #[doc(hidden)]
 pub mod free_ranges;
+mod growth;
 pub mod image;
 pub mod ledger;
+#[doc(hidden)]
+pub mod may_record;
 mod members;
 pub mod metrics;
 #[doc(hidden)]

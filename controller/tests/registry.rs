@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use glowplug::host::claim::{Claimant, Conflict, Machine, Record};
+use glowplug::host::claim::{Claimant, Machine, Record, Reservation};
+use glowplug::host::may_record::Source;
+use glowplug::host::pool::Namespaces;
 use glowplug::host::records::Inventory;
 use glowplug_controller::cluster::key::Key;
 use glowplug_controller::cluster::term::Writes;
@@ -296,6 +298,7 @@ async fn an_object_with_the_uid_of_another_kind_gets_and_releases_nothing_of_tha
         network: Some(NETWORK.to_owned()),
         addresses: vec![address.parse().unwrap()],
         source: "Secret of a user".to_owned(),
+        kind: Source::Secret,
     };
     // A claim that holds an address.
     registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
@@ -406,6 +409,7 @@ async fn records_of_an_object_of_another_kind_reserve_their_addresses() {
         network: None,
         addresses: vec![address.parse().unwrap()],
         source: "an object".to_owned(),
+        kind: Source::Annotation,
     };
     // A user has written the UID of a machine into the owner of an IPAddress, and the leases are lost.
     registry.adopt(vec![record("10.0.0.8/16", KIND)]).await.unwrap();
@@ -424,7 +428,10 @@ async fn records_of_an_object_of_another_kind_reserve_their_addresses() {
 async fn a_claim_takes_no_address_that_only_pools_of_another_namespace_have() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
-    let of = |namespace: &str, addresses: &str| pool_spec(NETWORK, &[addresses]).check(Some(namespace), "p").0.unwrap();
+    let of = |namespace: &str, addresses: &str| {
+        let pool = pool_spec(NETWORK, &[addresses]).check(Some(namespace), "p").0.unwrap();
+        pool.with_namespaces(Namespaces::only([namespace]), Namespaces::only([namespace]))
+    };
     let from: AddressesFrom = serde_json::from_value(json!({"ipamClaim": {}})).unwrap();
     let spec = PoolSpec {
         addresses_from: Some(from),
@@ -443,6 +450,7 @@ async fn a_claim_takes_no_address_that_only_pools_of_another_namespace_have() {
         network: None,
         addresses: addresses.into(),
         source: "IPAddress a/c".to_owned(),
+        kind: Source::IpAddress,
     };
     let adoption = registry.adopt(vec![record.clone()]).await.unwrap();
     assert_eq!((adoption.adopted, adoption.mismatches), (1, vec![]));
@@ -516,9 +524,14 @@ async fn a_withdrawn_machine_with_a_conflicting_record_is_still_a_holder() {
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
     let [machine, other] = [0, 1].map(|n| machine(NETWORK, n));
     let claimant = Claimant { machine: machine.clone(), interface: "eno101".parse().unwrap() };
-    let conflict = Conflict { claimant, source: "VirtualMachine worker-0".to_owned() };
-    let conflicts = vec![("10.0.0.9".parse().unwrap(), Some(NETWORK.to_owned()), conflict)];
-    registry.add_conflicts(conflicts).await.unwrap();
+    let reservation = Reservation {
+        address: "10.0.0.9".parse().unwrap(),
+        network: Some(NETWORK.to_owned()),
+        claimant,
+        source: "VirtualMachine worker-0".to_owned(),
+        kind: Source::NetworkData,
+    };
+    registry.add_conflicts(vec![reservation]).await.unwrap();
     for machine in [&machine, &other] {
         registry.withdraw(machine.clone()).await.unwrap();
     }

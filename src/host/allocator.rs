@@ -19,7 +19,9 @@ mod pool_state;
 mod pools;
 mod queue;
 mod refusals;
+mod reports;
 mod serve;
+mod standing;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -27,5 +29,6 @@ mod types;
 mod want;
 
 pub use adopt::{Adoption, Mismatch, Problem};
+pub use reports::{ReportChanges, Reported};
 pub use state::Allocator;
 pub use types::{ClaimError, EXHAUSTED_MESSAGE, PoolError, PoolUsage, Rename, Resized, Usage};

@@ -10,8 +10,9 @@ use ipnetwork::IpNetwork;
 use jiff::Timestamp;
 
 use super::allocator::{Adoption, Allocator};
-use super::claim::{Allocation, Claimant, Conflict, Machine};
+use super::claim::{Allocation, Claimant, Machine, Reservation};
 use super::ledger::{Ledger, LedgerError};
+use super::may_record::Source;
 use super::pool::Pool;
 use super::records::{Inventory, Report, Unrecorded};
 use super::registry::{Registry, Released};
@@ -163,8 +164,7 @@ pub fn audit<L: Ledger>(
         .chain(conflicts)
         .chain(allocator.missing().map(|(machine, _)| machine.clone()))
         .collect();
-    let mut unread: BTreeSet<Machine> =
-        unreadable(inventory).map(|(_, _, conflict)| conflict.claimant.machine).collect();
+    let mut unread: BTreeSet<Machine> = unreadable(inventory).map(|reservation| reservation.claimant.machine).collect();
     // An object of an unknown machine may belong to the holder of an address in the object.
     let nobodys = inventory.diagnostics.iter().filter(|diagnostic| diagnostic.claimant.is_none());
     let named: BTreeSet<IpAddr> = nobodys.flat_map(|diagnostic| diagnostic.addresses.iter().copied()).collect();
@@ -333,9 +333,10 @@ pub fn rebuild<L: Ledger>(
     let reports = unknown_reports(allocator, inventory).into_iter().filter_map(|report| {
         let interface = Pool::DEFAULT_INTERFACE.parse().ok()?;
         let claimant = Claimant { machine: report.machine.clone(), interface };
-        Some((report.address, report.network.clone(), Conflict { claimant, source: report.source.clone() }))
+        let (address, network, source) = (report.address, report.network.clone(), report.source.clone());
+        Some(Reservation { address, network, claimant, source, kind: Source::Report })
     });
-    let reports: Vec<(IpAddr, Option<String>, Conflict)> = reports.collect();
+    let reports: Vec<Reservation> = reports.collect();
     let leased: BTreeSet<&Machine> = allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).collect();
     let may_be_ours = |machine: &&Unrecorded| match &machine.node_pool {
         Some(node_pool) => allocator.pools().any(|pool| pool.name == *node_pool),
@@ -350,7 +351,7 @@ pub fn rebuild<L: Ledger>(
     Ok(Rebuilt { adoption, without_record })
 }
 
-fn unreadable(inventory: &Inventory) -> impl Iterator<Item = (IpAddr, Option<String>, Conflict)> {
+fn unreadable(inventory: &Inventory) -> impl Iterator<Item = Reservation> {
     inventory.diagnostics.iter().flat_map(|diagnostic| {
         diagnostic.addresses.iter().filter_map(|address| {
             let nobodys = || {
@@ -358,7 +359,8 @@ fn unreadable(inventory: &Inventory) -> impl Iterator<Item = (IpAddr, Option<Str
                 Some(Claimant { machine, interface: Pool::DEFAULT_INTERFACE.parse().ok()? })
             };
             let claimant = diagnostic.claimant.clone().or_else(nobodys)?;
-            Some((*address, None, Conflict { claimant, source: diagnostic.to_string() }))
+            let (source, kind) = (diagnostic.to_string(), Source::Unreadable);
+            Some(Reservation { address: *address, network: None, claimant, source, kind })
         })
     })
 }

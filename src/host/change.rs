@@ -6,6 +6,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::claim::{Claim, Claimant, Lease, Machine};
+use super::growth::Growth;
+use super::may_record::State;
 use super::pool::Pool;
 
 /// One state change. Ledgers store and replay changes; applying a change twice has no further effect.
@@ -35,8 +37,8 @@ pub enum Change {
         address: IpAddr,
         /// The claimant that the record names.
         claimant: Arc<Claimant>,
-        /// Kind and name of the object with the record. `None` removes the conflict.
-        source: Option<Arc<str>>,
+        /// State of the address, and kind and name of the object with the record. `None` removes the conflict.
+        record: Option<(State, Arc<str>)>,
     },
     /// The claim for which a machine waits.
     Waiter {
@@ -68,6 +70,8 @@ pub enum Update {
 pub(crate) struct Journal {
     before: Vec<Change>,
     after: Vec<Change>,
+    // The closed addresses before the first change of a pool. No ledger stores them.
+    growth: Option<Growth>,
 }
 
 /// The time that ledgers store for a time: the whole milliseconds, and 1970 for any earlier time.
@@ -90,6 +94,16 @@ impl Journal {
     pub(crate) fn push(&mut self, before: Change, after: Change) {
         self.before.push(before);
         self.after.push(after);
+    }
+
+    /// Keeps the closed addresses before a change of pools, for [`Self::take_growth`].
+    pub(crate) fn keep_growth(&mut self, growth: &Growth) {
+        self.growth.get_or_insert_with(|| growth.clone());
+    }
+
+    /// The closed addresses before the first change of a pool. `None`: no pool has changed.
+    pub(crate) fn take_growth(&mut self) -> Option<Growth> {
+        self.growth.take()
     }
 
     /// Removes the last change and returns the state before it.

@@ -11,6 +11,7 @@ use ipnetwork::IpNetwork;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::host::may_record::{Source, State};
 use crate::network::{Family, InterfaceName, is_label};
 
 /// A machine, identified by its Kubernetes object: its kind, its namespace, its name and its UID.
@@ -129,13 +130,31 @@ pub struct Lease {
 
 /// A claimant with a record of an address that the claimant does not hold in the ledger.
 ///
-/// The claimant may use the address nevertheless. So nobody else gets the address before the machine is gone.
+/// The claimant may use the address nevertheless. So no other machine gets the address before the machine is gone.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Conflict {
     /// The claimant that the record names.
     pub claimant: Claimant,
     /// Kind and name of the object with the record.
     pub source: String,
+    /// Whether the record contradicts something, or else why the address is reserved.
+    pub state: State,
+}
+
+/// A record of one address that asks for no lease: the address is reserved for its claimant.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[doc(hidden)]
+pub struct Reservation {
+    /// The recorded address.
+    pub address: IpAddr,
+    /// Network of the address. `None`: every network with a pool that has the address.
+    pub network: Option<String>,
+    /// The claimant that has the address, according to the record.
+    pub claimant: Claimant,
+    /// Where the record was read, for messages: the kind and the name of an object.
+    pub source: String,
+    /// What kind of record it is.
+    pub kind: Source,
 }
 
 /// The addresses of a machine, as one of its Kubernetes objects records them.
@@ -154,6 +173,8 @@ pub struct Record {
     pub addresses: Vec<IpNetwork>,
     /// Where the record was read, for messages: the kind and the name of an object.
     pub source: String,
+    /// What kind of record it is.
+    pub kind: Source,
 }
 
 /// Serializes a value as a string, by its `Display`.
@@ -176,6 +197,11 @@ fn as_strings<S: Serializer>(addresses: &[IpNetwork], serializer: S) -> Result<S
 #[doc(hidden)]
 pub fn is_object_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label) && !text.bytes().any(|b| b.is_ascii_uppercase())
+}
+
+/// Whether two objects belong to one VirtualMachine, which has one guest.
+pub(crate) fn is_guest_of(one: &Machine, other: &Machine) -> bool {
+    one.name == other.name && one.served_in() == other.served_in()
 }
 
 // === impl Claim ===
@@ -238,6 +264,13 @@ impl Machine {
     #[must_use]
     pub fn title(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// Namespace whose pools may serve the machine: the namespace of its VirtualMachine.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn served_in(&self) -> &str {
+        self.vm_namespace.as_deref().unwrap_or(&self.namespace)
     }
 
     fn identity(&self) -> (&str, &str, &str, HolderKind) {

@@ -25,7 +25,8 @@ pub fn is_exhausted(usage: &[Usage]) -> bool {
 ///   `cluster` is empty for pools without a known cluster. `namespace` is the namespace of the cluster and its
 ///   NodePools.
 /// - `glowplug_ippool_addresses{cluster,pool,network,family,state}`: number of addresses in each state. The states
-///   `reserved`, `used`, `conflicting`, `reuse_delay` and `free` add up to all addresses of the pool.
+///   `reserved`, `used`, `conflicting`, `by_record`, `by_report`, `reuse_delay` and `free` add up to all addresses of the
+///   pool.
 /// - `glowplug_ippool_outside_addresses{cluster,pool,network,family}`: number of addresses held from the pool that the
 ///   pool
 ///   does not offer, or no longer offers.
@@ -48,6 +49,8 @@ pub fn text(allocator: &Allocator, usage: &BTreeMap<&str, PoolUsage>) -> String 
                 ("reserved", usage.reserved),
                 ("used", usage.used),
                 ("conflicting", usage.conflicting),
+                ("by_record", usage.by_record),
+                ("by_report", usage.by_report),
                 ("reuse_delay", usage.reuse_delay),
                 ("free", usage.free),
             ];

@@ -11,6 +11,7 @@
 //! A subnet has the prefix length of the pool. The rule applies to each subnet that contains addresses of the pool.
 //! There may be too many subnets to list, so their first and last addresses are computed on demand.
 
+mod namespaces;
 mod overlap;
 mod reserved;
 mod spec;
@@ -25,8 +26,10 @@ use std::time::Duration;
 use ipnetwork::IpNetwork;
 
 use super::address::{AddressRange, AddressSet};
+use super::claim::Machine;
 use crate::network::{Family, InterfaceName};
 
+pub use namespaces::Namespaces;
 pub use overlap::{Overlap, Overlaps, overlaps};
 pub use reserved::{ReservedAddress, ReservedAddresses, ReservedRange};
 pub use spec::PoolSpec;
@@ -49,6 +52,9 @@ pub struct Pool {
     pre_allocations: BTreeMap<String, Vec<IpAddr>>,
     spaces: BTreeMap<Family, Space>,
     is_external: bool,
+    // Namespaces of the machines, and of the claims, that the pool serves.
+    machines: Namespaces,
+    claims: Namespaces,
 }
 
 /// The addresses of one family of a pool.
@@ -132,6 +138,8 @@ impl Pool {
             pre_allocations: BTreeMap::new(),
             spaces,
             is_external: false,
+            machines: Namespaces::default(),
+            claims: Namespaces::default(),
         }
     }
 
@@ -203,6 +211,33 @@ impl Pool {
         Self { reuse_delay, ..self }
     }
 
+    /// The same pool, which serves the machines and the claims of these namespaces. A pool of a file serves every namespace.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn with_namespaces(self, machines: Namespaces, claims: Namespaces) -> Self {
+        Self { machines, claims, ..self }
+    }
+
+    /// Whether the pool may serve the machines of a namespace.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn serves(&self, namespace: &str) -> bool {
+        self.machines.has(namespace)
+    }
+
+    /// Whether the pool may serve an object: a claim by the namespace of the claim, a machine by the namespace of its
+    /// VirtualMachine.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn serves_holder(&self, holder: &Machine) -> bool {
+        if holder.kind.is_claim() { self.claims.has(&holder.namespace) } else { self.serves(holder.served_in()) }
+    }
+
+    /// Whether the pool serves no namespace that `before` did not serve.
+    pub(crate) fn serves_only_what(&self, before: &Self) -> bool {
+        before.machines.covers(&self.machines) && before.claims.covers(&self.claims)
+    }
+
     /// Name of the pool in messages: `cluster/namespace/name`, or `namespace/name` when the cluster is unknown.
     #[must_use]
     pub fn title(&self) -> String {
@@ -213,6 +248,12 @@ impl Pool {
     #[must_use]
     pub fn space(&self, family: Family) -> Option<&Space> {
         self.spaces.get(&family)
+    }
+
+    /// The ranges of addresses that the pool may allocate to any machine, with the ends of their subnets.
+    pub(crate) fn offered_ranges(&self) -> Vec<AddressRange> {
+        let offered = self.spaces().map(|space| space.ranges.difference(&space.reserved));
+        offered.flat_map(|ranges| ranges.ranges().to_vec()).collect()
     }
 
     /// The addresses by family, IPv4 first.
@@ -356,6 +397,11 @@ impl Space {
     #[must_use]
     pub fn is_end_of_subnet(&self, number: u128) -> bool {
         self.end(number).is_some()
+    }
+
+    /// The addresses of a set that are in the space.
+    pub(crate) fn common(&self, set: &AddressSet) -> AddressSet {
+        set.intersection(&self.ranges)
     }
 
     /// Whether an address is in the space, allocatable or reserved.

@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use jiff::Timestamp;
 
-use super::allocator::{Adoption, Allocator, ClaimError, PoolError, Rename, Resized};
+use super::allocator::{Adoption, Allocator, ClaimError, PoolError, Rename, ReportChanges, Resized};
 use super::change::{Change, Journal};
-use super::claim::{Allocation, Claim, Claimant, Conflict, Lease, Machine, Record};
+use super::claim::{Allocation, Claim, Claimant, Lease, Machine, Record, Reservation};
 use super::ledger::{Ledger, LedgerError};
 use super::pool::Pool;
 
@@ -110,6 +110,60 @@ impl<L: Ledger> Registry<L> {
         let mut allocator = Allocator::default();
         allocator.learn(ledger.catch_up()?);
         Ok(Self { ledger, allocator })
+    }
+
+    /// Opens a registry that allocates a new address only after [`Registry::open_up_to`].
+    ///
+    /// A new address is one that becomes allocatable: by a new pool, a larger pool, a pool that is no longer suspended, the
+    /// end of an exclusion or reservation, or a pool that serves further namespaces. Pools have new addresses, and records
+    /// of them are adopted, before they are open. Addresses that are open stay open, also when a machine releases them.
+    ///
+    /// # Errors
+    ///
+    /// The ledger cannot be read.
+    #[doc(hidden)]
+    pub fn open_closed(mut ledger: L) -> Result<Self, LedgerError> {
+        let mut allocator = Allocator::closing();
+        allocator.learn(ledger.catch_up()?);
+        Ok(Self { ledger, allocator })
+    }
+
+    /// Number of the last growth: the last call that closed new addresses. It is at least 1, the number of the start. 0 for a
+    /// registry that has no closed addresses, see [`Registry::open_closed`].
+    #[must_use]
+    #[doc(hidden)]
+    pub fn growth(&self) -> u64 {
+        self.allocator.growth()
+    }
+
+    /// Opens the addresses of every growth up to this number, and serves waiting machines. The caller has adopted the
+    /// records of these addresses.
+    ///
+    /// # Errors
+    ///
+    /// The ledger failed. The addresses are open, and no machine was served.
+    #[doc(hidden)]
+    pub fn open_up_to(&mut self, growth: u64, now: Timestamp) -> Result<Vec<Allocation>, LedgerError> {
+        self.write(|allocator, journal| allocator.open_up_to(growth, now, journal))
+    }
+
+    /// Replaces the addresses that running guests report, and serves waiting machines. No other machine gets a reported
+    /// address. A report never becomes a lease, and takes no address from its holder. A repeated call changes nothing.
+    ///
+    /// The ledger does not record reports: the caller sets them after each start.
+    ///
+    /// # Errors
+    ///
+    /// The ledger failed. The reports are set, and no machine was served.
+    #[doc(hidden)]
+    pub fn set_reports(
+        &mut self,
+        reports: impl IntoIterator<Item = Reservation>,
+        now: Timestamp,
+    ) -> Result<ReportChanges, LedgerError> {
+        self.state()?;
+        let changes = self.allocator.set_reports(reports.into_iter().collect(), now);
+        Ok(ReportChanges { served: self.serve(now)?, ..changes })
     }
 
     /// Allocates every address the claim requests, or none. The machine keeps the addresses that it already holds.
@@ -330,13 +384,13 @@ impl<L: Ledger> Registry<L> {
     /// The ledger failed, and no conflict was added.
     pub fn set_aside(
         &mut self,
-        addresses: impl IntoIterator<Item = (IpAddr, Option<String>, Conflict)>,
+        reservations: impl IntoIterator<Item = Reservation>,
         now: Timestamp,
     ) -> Result<(), LedgerError> {
-        let addresses: Vec<_> = addresses.into_iter().collect();
+        let reservations: Vec<Reservation> = reservations.into_iter().collect();
         self.write(|allocator, journal| {
-            for (address, network, conflict) in &addresses {
-                allocator.set_aside(*address, network.as_deref(), conflict.clone(), now, journal);
+            for reservation in &reservations {
+                allocator.set_aside(reservation.clone(), now, journal);
             }
         })
     }

@@ -4,6 +4,7 @@ use std::fs;
 
 use glowplug::host::claim::{Claimant, Record};
 use glowplug::host::ledger::SqliteLedger;
+use glowplug::host::may_record::Source;
 use glowplug::host::registry::Registry;
 
 use super::{machine, pool, registry, time};
@@ -20,6 +21,7 @@ fn one_address_in_the_records_of_20000_machines_is_one_row_for_each() {
         network: None,
         addresses: vec!["10.0.0.7/16".parse().unwrap()],
         source: format!("KubevirtMachine clusters/worker-{at}"),
+        kind: Source::Annotation,
     });
     let adoption = registry.adopt(records, time(1)).unwrap();
     assert_eq!((adoption.adopted, adoption.mismatches.len()), (1, 19_999));

@@ -16,6 +16,7 @@ use std::net::IpAddr;
 use glowplug::host::address::parse_address;
 use glowplug::host::allocator::{Allocator, ClaimError};
 use glowplug::host::claim::{Claim, Claimant, Machine, Record, Request};
+use glowplug::host::may_record::Source;
 use glowplug::host::pool::Pool;
 use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
@@ -544,6 +545,7 @@ pub(crate) fn record(address: &IpAddress, ip: IpAddr, uid: &str, interface: Inte
         network: None,
         addresses: vec![with_prefix(ip, prefix)],
         source: format!("IPAddress {key}"),
+        kind: Source::IpAddress,
     }
 }
 

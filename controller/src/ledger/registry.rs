@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use glowplug::host::Timestamp;
-use glowplug::host::allocator::{Adoption, Allocator, ClaimError, PoolError};
+use glowplug::host::allocator::{Adoption, Allocator, ClaimError, PoolError, ReportChanges};
 use glowplug::host::audit::{self, Rebuilt};
 use glowplug::host::claim::{Allocation, Claim, Claimant, HolderKind, Machine, Record};
 use glowplug::host::ledger::LedgerError;
@@ -26,7 +26,7 @@ use kube::Client;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::cluster::key::{Key, PoolId};
+use crate::cluster::key::Key;
 use crate::ledger::leases::{ApiLedger, Learned};
 use crate::ledger::types::{Answer, MacLeases, Progress, RefusedClaimants, Reservation, Served, Stopped};
 use crate::metrics::Metrics;
@@ -51,6 +51,9 @@ pub struct RegistryHandle {
     progress: Progress,
     refused: RefusedClaimants,
 }
+
+/// Opens a registry.
+type Open = fn(ApiLedger) -> Result<Registry<ApiLedger>, LedgerError>;
 
 /// A job for the registry. It is repeated until it succeeds.
 type Job = Box<dyn FnMut(&mut Owner) -> Result<(), LedgerError> + Send>;
@@ -102,7 +105,7 @@ struct Announcer {
 
 impl RegistryHandle {
     /// Starts the owner of the leases of a cluster. The owner lists the leases before it responds to commands.
-    /// `mac_leases` receives the leases of MAC addresses.
+    /// `mac_leases` receives the leases of MAC addresses. New addresses of pools are open at once.
     ///
     /// # Errors
     ///
@@ -112,6 +115,28 @@ impl RegistryHandle {
     ///
     /// Outside a tokio runtime.
     pub fn start(client: Client, metrics: Arc<Metrics>, mac_leases: MacLeases) -> io::Result<(Self, Served)> {
+        Self::start_with(client, metrics, mac_leases, Registry::open)
+    }
+
+    /// As [`RegistryHandle::start`]. New addresses of pools are closed until [`RegistryHandle::open`].
+    ///
+    /// # Errors
+    ///
+    /// The thread cannot be started.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn start_closed(client: Client, metrics: Arc<Metrics>, mac_leases: MacLeases) -> io::Result<(Self, Served)> {
+        Self::start_with(client, metrics, mac_leases, Registry::open_closed)
+    }
+
+    fn start_with(
+        client: Client,
+        metrics: Arc<Metrics>,
+        mac_leases: MacLeases,
+        open: Open,
+    ) -> io::Result<(Self, Served)> {
         let (sender, commands) = channel();
         let (claims, of_claims) = mpsc::unbounded_channel();
         let (ipam_claims, of_ipam_claims) = mpsc::unbounded_channel();
@@ -125,7 +150,7 @@ impl RegistryHandle {
         let link = Link { commands, queued, served, changes, works, progress: of_owner, refused: of_claimants };
         let runtime = Handle::current();
         thread::Builder::new().name("registry".to_owned()).spawn(move || {
-            if let Some(mut owner) = Owner::open(&client, &runtime, metrics, &mac_leases, link) {
+            if let Some(mut owner) = Owner::open(&client, &runtime, metrics, &mac_leases, link, open) {
                 owner.run();
             }
         })?;
@@ -237,31 +262,55 @@ impl RegistryHandle {
         .await
     }
 
-    /// Adopts the records in objects. An address that does not fit is reported and is not allocated to any
-    /// machine.
-    ///
-    /// The record of a claim counts only for addresses of its pool, and for addresses that no pool of another namespace has.
+    /// Adopts the records in objects, see [`Registry::adopt`]. What a record may do is decided by
+    /// [`may_record`](glowplug::host::may_record::may_record).
     ///
     /// # Errors
     ///
     /// [`Stopped`].
     pub async fn adopt(&self, records: Vec<Record>) -> Result<Adoption, Stopped> {
         self.write(move |owner| {
-            let state = owner.registry.state()?;
-            let mut limited = records.clone();
-            for record in &mut limited {
-                let Claimant { machine, interface } = &record.claimant;
-                let Some(name) = record.node_pool.as_ref().filter(|_| machine.kind.is_claim()) else { continue };
-                let pool = state.pool(name).filter(|pool| pool.interface() == *interface);
-                let counts = |ip| pool.is_some_and(|pool| !is_foreign(state, pool, &machine.namespace, ip));
-                record.addresses.retain(|address| counts(address.ip()));
-                record.network = record.network.take().or_else(|| Some(pool?.network().to_owned()));
-            }
-            limited.retain(|record| !record.addresses.is_empty());
-            for record in &limited {
+            for record in &records {
                 owner.unreleased.remove(&record.claimant.machine);
             }
-            owner.registry.adopt(limited, Timestamp::now())
+            owner.registry.adopt(records.iter().cloned(), Timestamp::now())
+        })
+        .await
+    }
+
+    /// Replaces the addresses that running guests report, see [`Registry::set_reports`].
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn set_reports(&self, reports: Vec<Reservation>) -> Result<ReportChanges, Stopped> {
+        self.write(move |owner| {
+            let mut changes = owner.registry.set_reports(reports.iter().cloned(), Timestamp::now())?;
+            owner.announce(std::mem::take(&mut changes.served));
+            Ok(changes)
+        })
+        .await
+    }
+
+    /// Number of the last growth of the allocatable addresses, see [`Registry::growth`].
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn growth(&self) -> Result<u64, Stopped> {
+        self.read_owner(|owner| Ok(owner.registry.growth())).await
+    }
+
+    /// Opens the addresses of every growth up to this number, and serves waiting machines: see [`Registry::open_up_to`].
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn open(&self, growth: u64) -> Result<(), Stopped> {
+        self.write(move |owner| {
+            let served = owner.registry.open_up_to(growth, Timestamp::now())?;
+            owner.announce(served);
+            Ok(())
         })
         .await
     }
@@ -281,15 +330,6 @@ impl RegistryHandle {
     ) -> Result<Result<(), ClaimError>, Stopped> {
         self.write(move |owner| {
             owner.unreleased.remove(&claimant.machine);
-            let state = owner.registry.state()?;
-            let is_held = |ip: IpAddr| state.leases_of(&claimant.machine).any(|(_, held, _)| held == ip);
-            let mut new = addresses.iter().map(IpNetwork::ip).filter(|ip| !is_held(*ip));
-            let of_pool = state.pool(&pool);
-            let is_foreign =
-                |ip: &IpAddr| of_pool.is_some_and(|of| is_foreign(state, of, &claimant.machine.namespace, *ip));
-            if let Some(named) = new.find(is_foreign) {
-                return Ok(Err(ClaimError::NotInPool { named, pool: pool.clone() }));
-            }
             match owner.registry.hold(&pool, &claimant, &addresses, &source, Timestamp::now()) {
                 Ok(()) => Ok(Ok(())),
                 Err(RegistryError::Refused(error)) => Ok(Err(error)),
@@ -372,12 +412,20 @@ impl RegistryHandle {
         read: impl FnOnce(&Allocator) -> T + Send + 'static,
     ) -> Result<T, Stopped> {
         let mut read = Some(read);
-        let (job, answer) = job(move |owner| {
+        let read = self.read_owner(move |owner| {
             let allocator = owner.registry.state()?;
             Ok(read.take().map(|read| read(allocator)))
         });
+        read.await?.ok_or(Stopped)
+    }
+
+    async fn read_owner<T: Send + 'static>(
+        &self,
+        read: impl FnMut(&mut Owner) -> Result<T, LedgerError> + Send + 'static,
+    ) -> Result<T, Stopped> {
+        let (job, answer) = job(read);
         self.send(Command::Read(job))?;
-        answer.await.ok().flatten().ok_or(Stopped)
+        answer.await.map_err(|_| Stopped)
     }
 
     /// Changes its value after each command that may have changed the state, and once a second.
@@ -418,19 +466,6 @@ impl RegistryHandle {
     }
 }
 
-/// Whether an address is one of other namespaces: pools of other namespaces on the network of this pool have it, and no pool
-/// of `namespace`, of the namespace of this pool, or of the whole cluster.
-///
-/// Everyone who may write the objects of one namespace can record any address in them. An address that no pool has still
-/// counts: a pool may have had it earlier.
-fn is_foreign(allocator: &Allocator, pool: &Pool, namespace: &str, address: IpAddr) -> bool {
-    let of_network = allocator.pools().filter(|other| other.network() == pool.network() && other.contains(address));
-    let ids: Vec<PoolId> = of_network.map(|pool| PoolId::parse(pool.name())).collect();
-    let own = PoolId::parse(pool.name()).namespace;
-    let is_own = |of: &str| of == namespace || own.as_deref() == Some(of);
-    !ids.is_empty() && !ids.iter().any(|id| id.namespace.as_deref().is_none_or(is_own))
-}
-
 /// A job, and the channel for its result.
 fn job<T: Send + 'static>(
     mut work: impl FnMut(&mut Owner) -> Result<T, LedgerError> + Send + 'static,
@@ -458,12 +493,13 @@ impl Owner {
         metrics: Arc<Metrics>,
         mac_leases: &MacLeases,
         mut link: Link,
+        open: Open,
     ) -> Option<Self> {
         let open = |link: &mut Link| {
             let ledger = ApiLedger::new(client.clone(), runtime.clone(), Arc::clone(&metrics), mac_leases.clone());
             let ledger = ledger.with_progress(link.progress.clone());
             let learned = ledger.learned();
-            Ok((Registry::open(ledger)?, learned))
+            Ok((open(ledger)?, learned))
         };
         let (registry, learned) = repeat(&mut link, |link| link, open)?;
         Some(Self { registry, unreleased: BTreeSet::new(), learned, metrics, link })

@@ -3,21 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use glowplug::host::allocator::ClaimError;
-use glowplug::host::claim::{Allocation, Conflict, Machine};
+pub use glowplug::host::claim::Reservation;
+use glowplug::host::claim::{Allocation, Machine};
 use kube::runtime::watcher::Event;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
-
-/// An address that is not allocated while the object of the conflict exists. The text is the network. `None`: every network
-/// with a pool that has the address.
-pub type Reservation = (IpAddr, Option<String>, Conflict);
 
 /// Result of a claim: the allocations, or the reason for none.
 pub type Answer = Result<Vec<Allocation>, ClaimError>;

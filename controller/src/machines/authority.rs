@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use glowplug::host::claim::{Conflict, Record};
+use glowplug::host::claim::Record;
+use glowplug::host::may_record::Source;
 use glowplug::host::pool::Pool;
 use glowplug::host::records::ObjectDiagnostic;
 use glowplug::network::InterfaceName;
@@ -70,9 +71,14 @@ impl<'s> Authority<'s> {
         diagnostic: &ObjectDiagnostic,
     ) -> Vec<Reservation> {
         let Some(claimant) = &diagnostic.claimant else { return Vec::new() };
-        let conflict = Conflict { claimant: claimant.clone(), source: diagnostic.to_string() };
-        let conflicts = diagnostic.addresses.iter().map(|address| (*address, None, conflict.clone())).collect();
-        self.reservations(namespaces, conflicts)
+        let reservation = |address: &IpAddr| Reservation {
+            address: *address,
+            network: None,
+            claimant: claimant.clone(),
+            source: diagnostic.to_string(),
+            kind: Source::Unreadable,
+        };
+        self.reservations(namespaces, diagnostic.addresses.iter().map(reservation).collect())
     }
 
     /// Reduces the conflicts of a machine whose objects are in `namespaces` to addresses of its pools, on the network of the
@@ -83,11 +89,13 @@ impl<'s> Authority<'s> {
         conflicts: Vec<Reservation>,
     ) -> Vec<Reservation> {
         let pools = self.pools(namespaces);
-        let reservations = conflicts.into_iter().flat_map(|(address, network, conflict)| {
-            let is_meant = |pool: &&&Pool| network.as_deref().is_none_or(|network| network == pool.network());
-            let own = pools.own.iter().filter(is_meant).filter(|pool| pool.contains(address));
+        let reservations = conflicts.into_iter().flat_map(|reservation| {
+            let named = reservation.network.as_deref();
+            let is_meant = |pool: &&&Pool| named.is_none_or(|network| network == pool.network());
+            let own = pools.own.iter().filter(is_meant).filter(|pool| pool.contains(reservation.address));
             let networks: BTreeSet<&str> = own.map(|pool| pool.network()).collect();
-            let of = move |network: &str| (address, Some(network.to_owned()), conflict.clone());
+            let reservation = reservation.clone();
+            let of = move |network: &str| Reservation { network: Some(network.to_owned()), ..reservation.clone() };
             networks.into_iter().map(of).collect::<Vec<_>>()
         });
         reservations.collect()
@@ -163,6 +171,7 @@ mod tests {
             network: network.map(str::to_owned),
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
             source: "VirtualMachine a/w".to_owned(),
+            kind: Source::Annotation,
         }
     }
 
@@ -258,12 +267,17 @@ mod tests {
     fn network_data_of_a_user_reserves_addresses_of_the_pools_of_its_namespace() {
         let machine = Machine::new("a", "w", "u");
         let claimant = Claimant { machine, interface: "eno101".parse().unwrap() };
-        let conflict = Conflict { claimant, source: "Secret a/w-networkdata".to_owned() };
         let selection = Selection::new(both(), []);
         let reserved = |address: &str, network: Option<&str>| {
-            let conflicts = vec![(address.parse().unwrap(), network.map(str::to_owned), conflict.clone())];
-            let own = Authority::new(&selection).reservations(&["a".to_owned()].into(), conflicts);
-            own.into_iter().map(|(address, network, _)| (address.to_string(), network)).collect::<Vec<_>>()
+            let reservation = Reservation {
+                address: address.parse().unwrap(),
+                network: network.map(str::to_owned),
+                claimant: claimant.clone(),
+                source: "Secret a/w-networkdata".to_owned(),
+                kind: Source::NetworkData,
+            };
+            let own = Authority::new(&selection).reservations(&["a".to_owned()].into(), vec![reservation]);
+            own.into_iter().map(|it| (it.address.to_string(), it.network)).collect::<Vec<_>>()
         };
         let own = [("10.0.0.1".to_owned(), Some("n/own".to_owned()))];
         assert_eq!(reserved("10.0.0.1", None), own);
@@ -291,8 +305,7 @@ mod tests {
         assert_eq!(texts(&diagnostic.addresses), ["10.0.0.1", "10.0.0.9"]);
         let selection = Selection::new(both(), []);
         let conflicts = Authority::new(&selection).conflicts(&["a".to_owned()].into(), diagnostic);
-        let rows: Vec<_> =
-            conflicts.iter().map(|(address, network, _)| (address.to_string(), network.clone())).collect();
+        let rows: Vec<_> = conflicts.iter().map(|it| (it.address.to_string(), it.network.clone())).collect();
         assert_eq!(rows, [("10.0.0.1".to_owned(), Some("n/own".to_owned()))]);
     }
 }

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use glowplug::formats::have_same_network;
-use glowplug::host::claim::{Allocation, Claimant, Conflict, Record};
+use glowplug::host::claim::{Allocation, Claimant, Record};
+use glowplug::host::may_record::Source;
 use glowplug::host::pool::Pool;
 use glowplug::host::records::{Report, annotation_patch, status_patch};
 use glowplug::network::{Family, InterfaceName};
@@ -20,6 +21,7 @@ use crate::kinds::kubevirt_machine::{HandOut, Handed, NetworkSecret, STATUS_MAP,
 use crate::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{NetworkData, VirtualMachine};
+use crate::ledger::types::Reservation;
 use crate::machines::recorded::Held;
 use crate::machines::step::{Notice, Once, Step};
 use crate::machines::view::{KEPT, OUTDATED, View};
@@ -191,6 +193,7 @@ impl View {
                 network: Some(handed.network.clone()),
                 addresses,
                 source: format!("Secret {}/{}", self.key.namespace, hand_out.name()),
+                kind: Source::Secret,
             })
         });
         let records: Vec<Record> = records.collect();
@@ -256,7 +259,8 @@ impl View {
         let interface = hand_out.interfaces.first()?.interface;
         let conflict = |report: &Report| {
             let claimant = Claimant { machine: hand_out.machine.clone(), interface };
-            (report.address, report.network.clone(), Conflict { claimant, source: report.source.clone() })
+            let (address, network, source) = (report.address, report.network.clone(), report.source.clone());
+            Reservation { address, network, claimant, source, kind: Source::Report }
         };
         let conflicts: Vec<_> = self.ledger.reported.iter().map(conflict).collect();
         let Report { address: first, source, .. } =
@@ -319,17 +323,29 @@ impl View {
             Ok(selected) => selected.iter().map(|selected| Some(selected.network.clone())).collect(),
             Err(_) => vec![None],
         };
-        let conflict = |source: &str| Conflict { claimant: claimant.clone(), source: source.to_owned() };
         let of_network = |network: &Option<String>| {
             let unheld = addresses.iter().filter(|address| !is_held(**address, network));
-            unheld.map(|address| (*address, network.clone(), conflict(source))).collect::<Vec<_>>()
+            let reservation = |address: &IpAddr| Reservation {
+                address: *address,
+                network: network.clone(),
+                claimant: claimant.clone(),
+                source: source.to_owned(),
+                kind: Source::NetworkData,
+            };
+            unheld.map(reservation).collect::<Vec<_>>()
         };
         let named: Vec<_> = networks.iter().flat_map(of_network).collect();
         if !named.is_empty() && !self.has_done(Once::Reserve) {
             return Some(Step::Reserve(named));
         }
         let reported = self.ledger.reported.iter();
-        let reported = reported.map(|report| (report.address, report.network.clone(), conflict(&report.source)));
+        let reported = reported.map(|report| Reservation {
+            address: report.address,
+            network: report.network.clone(),
+            claimant: claimant.clone(),
+            source: report.source.clone(),
+            kind: Source::Report,
+        });
         let reported: Vec<_> = reported.collect();
         let is_left = !reported.is_empty() && !self.has_done(Once::AddConflicts);
         is_left.then_some(Step::AddConflicts(reported, None))

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use glowplug::host::claim::is_object_name;
 use glowplug::host::nodepool::{acpi_index, machines_namespace};
-use glowplug::host::pool::Pool;
+use glowplug::host::pool::{Namespaces, Pool};
 use glowplug::network::InterfaceName;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::{Selector, SelectorExt as _};
@@ -271,6 +271,23 @@ impl MachinePool {
     pub fn node_pool(&self) -> Option<Key> {
         let NodePoolRef { name } = self.spec.node_pool_ref.as_ref()?;
         Some(Key { namespace: self.id.namespace.clone()?, name: name.clone() })
+    }
+
+    /// Returns the namespaces of the machines that the pool may serve, and those of the claims. `cluster` is the cluster of
+    /// the NodePool of the pool, if the NodePool exists.
+    #[must_use]
+    pub fn namespaces(&self, cluster: Option<&str>) -> [Namespaces; 2] {
+        let claims =
+            self.id.namespace.as_ref().map_or_else(Namespaces::every, |namespace| Namespaces::only([namespace]));
+        let machines = match (self.node_pool(), cluster, &self.spec.machine_selector) {
+            (Some(Key { namespace, .. }), Some(cluster), _) => {
+                Namespaces::only([machines_namespace(&namespace, cluster)])
+            }
+            (Some(Key { namespace, .. }), None, _) => Namespaces::of_clusters_in(namespace),
+            (None, _, Some(_)) => Namespaces::only(self.id.namespace.clone()),
+            (None, _, None) => Namespaces::only(None::<String>),
+        };
+        [machines, claims]
     }
 
     /// Returns the namespace of the machines that the pool selects, and the selector for their labels.

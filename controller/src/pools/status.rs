@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use glowplug::host::allocator::{Allocator, EXHAUSTED_MESSAGE, PoolError, PoolUsage};
+use glowplug::host::may_record::State;
 use glowplug::host::metrics::is_exhausted;
 use glowplug::host::pool::{Pool, overlaps};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -83,7 +84,8 @@ pub fn observe(allocator: &Allocator, usage: BTreeMap<&str, PoolUsage>) -> Obser
     let observations =
         usage.into_iter().map(|(pool, usage)| (pool.to_owned(), Observation { usage, ..Observation::default() }));
     let mut observations: Observations = observations.collect();
-    for (network, address, conflict) in allocator.conflicts() {
+    let conflicts = allocator.conflicts().filter(|(_, _, conflict)| conflict.state == State::Conflict);
+    for (network, address, conflict) in conflicts {
         let holder = match allocator.holder(network, address) {
             Some(holder) => format!("held by {holder}"),
             None => "without a holder".to_owned(),
@@ -122,9 +124,10 @@ impl Index {
         let with_cluster = |(id, entry): (&PoolId, &Arc<KnownPool>)| {
             let pool = entry.checked.pool.as_ref().ok()?.clone();
             let labels = entry.metadata.labels.as_ref();
-            let cluster =
-                labels.and_then(|labels| labels.get(CLUSTER_LABEL)).or_else(|| self.clusters.get(id)).cloned();
-            Some(pool.with_cluster(cluster))
+            let of_node_pool = self.clusters.get(id);
+            let [machines, claims] = entry.checked.namespaces(of_node_pool.map(String::as_str));
+            let cluster = labels.and_then(|labels| labels.get(CLUSTER_LABEL)).or(of_node_pool).cloned();
+            Some(pool.with_cluster(cluster).with_namespaces(machines, claims))
         };
         let pools = self.pools.iter().filter_map(with_cluster).collect();
         // The registry is asked again whether it rejects a change.
@@ -409,6 +412,8 @@ mod tests {
             reserved: 2,
             used,
             conflicting: 0,
+            by_record: 0,
+            by_report: 0,
             reuse_delay: 0,
             free,
             outside: 0,

@@ -258,10 +258,12 @@ pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
     let mut registry = args.ledger.open_for_more(&args.added, pools.clone())?;
     let now = Timestamp::now();
     let row = |pool: &Pool, usage: &Usage| {
-        let Usage { family, total, reserved, used, conflicting, reuse_delay, free, outside } = *usage;
-        let [total, reserved, used, conflicting, reuse_delay, free, outside] =
-            [total, reserved, used, conflicting, reuse_delay, free, outside].map(|count| count.to_string());
-        [pool.title(), family.to_string(), total, reserved, used, conflicting, reuse_delay, free, outside]
+        let Usage { family, total, reserved, used, conflicting, reuse_delay, free, outside, .. } = *usage;
+        let [total, reserved, used, conflicting, by_record, by_report, reuse_delay, free, outside] =
+            [total, reserved, used, conflicting, usage.by_record, usage.by_report, reuse_delay, free, outside]
+                .map(|count| count.to_string());
+        let pool = pool.title();
+        [pool, family.to_string(), total, reserved, used, conflicting, by_record, by_report, reuse_delay, free, outside]
     };
     let Resized { renamed, prefix_changed, outside, served, .. } =
         registry.resize(pools.clone(), &args.renames, now)?;
@@ -285,7 +287,19 @@ pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
         return Ok(exit_code(is_whole));
     }
     let renamed: Vec<_> = renamed.into_iter().map(|Rename { old, new }| [old, new]).collect();
-    let head = ["POOL", "FAMILY", "TOTAL", "RESERVED", "USED", "CONFLICT", "REUSE DELAY", "FREE", "OUTSIDE"];
+    let head = [
+        "POOL",
+        "FAMILY",
+        "TOTAL",
+        "RESERVED",
+        "USED",
+        "CONFLICT",
+        "BY RECORD",
+        "BY REPORT",
+        "REUSE DELAY",
+        "FREE",
+        "OUTSIDE",
+    ];
     print(&sections([
         table(head, &rows),
         table(["RENAMED", "NEW NAME"], &renamed),

@@ -10,10 +10,12 @@ use ipnetwork::IpNetwork;
 use jiff::Timestamp;
 
 use super::decide::refused;
+use super::network::Network;
 use super::state::{Allocator, is_namesake};
 use super::types::ClaimError;
 use crate::host::change::{Change, Journal};
-use crate::host::claim::{Claimant, Conflict, Lease, Machine, Record};
+use crate::host::claim::{Claimant, Lease, Machine, Record, Reservation};
+use crate::host::may_record::{Source, State};
 use crate::host::pool::{Pool, Reserved, ReservedAddress};
 use crate::network::{Family, InterfaceName};
 
@@ -90,6 +92,7 @@ struct Origin {
     attachments: Vec<String>,
     network: Option<String>,
     source: Arc<str>,
+    kind: Source,
 }
 
 /// Result for one address of a record.
@@ -115,9 +118,9 @@ impl Allocator {
         self.advance(now);
         let pools = self.pools_by_interface();
         let mut adoption = Adoption::default();
-        for Record { claimant, node_pool, attachments, network, addresses, source } in records {
+        for Record { claimant, node_pool, attachments, network, addresses, source, kind } in records {
             let (claimant, source) = (Arc::new(claimant), Arc::from(source));
-            let origin = Origin { claimant, node_pool, attachments, network, source };
+            let origin = Origin { claimant, node_pool, attachments, network, source, kind };
             for network in addresses {
                 let (address, prefix) = (network.ip(), network.prefix());
                 let prefix = Some(prefix).filter(|prefix| *prefix < Family::of(address).bits());
@@ -230,7 +233,7 @@ impl Allocator {
         };
         if has_own {
             let (network, claimant) = (Arc::clone(&network), Arc::clone(&origin.claimant));
-            self.decide(Change::Conflict { network, address, claimant, source: None }, journal);
+            self.decide(Change::Conflict { network, address, claimant, record: None }, journal);
         }
         self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
         Outcome::Added
@@ -238,18 +241,12 @@ impl Allocator {
 
     /// Adds a conflict, so that nobody gets the address before the machine of the conflict is released. The conflict is
     /// added on every network that has a pool with the address; on `network` only, if the network is known.
-    pub(crate) fn set_aside(
-        &mut self,
-        address: IpAddr,
-        network: Option<&str>,
-        conflict: Conflict,
-        now: Timestamp,
-        journal: &mut Journal,
-    ) {
+    pub(crate) fn set_aside(&mut self, reservation: Reservation, now: Timestamp, journal: &mut Journal) {
         self.advance(now);
-        let (claimant, source) = (Arc::new(conflict.claimant), Arc::from(conflict.source));
-        let origin = Origin { claimant, node_pool: None, attachments: Vec::new(), network: None, source };
-        let is_meant = |name: &Arc<str>| network.is_none_or(|network| *network == **name);
+        let Reservation { address, network, claimant, source, kind } = reservation;
+        let (claimant, source) = (Arc::new(claimant), Arc::from(source));
+        let origin = Origin { claimant, node_pool: None, attachments: Vec::new(), network: None, source, kind };
+        let is_meant = |name: &Arc<str>| network.as_ref().is_none_or(|network| **network == **name);
         for network in self.networks_with(address).into_iter().filter(is_meant) {
             self.add_conflict(&network, address, &origin, journal);
         }
@@ -294,7 +291,9 @@ impl Allocator {
                     || matches!(&error, ClaimError::Reserved { why: Some(why), .. } if is_kept(why))
                 {
                     let (source, claimant) = (Arc::from(source), Arc::clone(&claimant));
-                    let origin = Origin { claimant, node_pool: None, attachments: Vec::new(), network: None, source };
+                    let kind = Source::IpAddress;
+                    let origin =
+                        Origin { claimant, node_pool: None, attachments: Vec::new(), network: None, source, kind };
                     self.add_conflict(&network, named, &origin, journal);
                 }
                 return Err(error);
@@ -317,7 +316,7 @@ impl Allocator {
                 };
                 if state.is_some_and(|state| state.has_conflict(named)) {
                     let (network, claimant) = (Arc::clone(&network), Arc::clone(&claimant));
-                    changes.push(Change::Conflict { network, address: named, claimant, source: None });
+                    changes.push(Change::Conflict { network, address: named, claimant, record: None });
                 }
                 changes.push(Change::Lease { network: Arc::clone(&network), address: named, lease: Some(lease) });
             }
@@ -346,7 +345,7 @@ impl Allocator {
         });
         let removal = |(address, _)| {
             let (network, claimant) = (Arc::clone(network), Arc::clone(claimant));
-            Change::Conflict { network, address, claimant, source: None }
+            Change::Conflict { network, address, claimant, record: None }
         };
         outdated.map(removal).collect()
     }
@@ -370,7 +369,11 @@ impl Allocator {
         }
         let Some(state) = self.networks.get(network) else { return Ok(()) };
         let holder = state.held_at(named).map(|lease| Claimant::clone(&lease.claimant));
-        if let Some(by) = holder.filter(|by| by != claimant).or_else(|| state.conflict_at(named, |by| by != claimant)) {
+        let contested = |state: &Network| {
+            let reported = || state.reported_by_other(named, &claimant.machine).cloned();
+            state.conflict_at(named, |by| by != claimant).or_else(reported)
+        };
+        if let Some(by) = holder.filter(|by| by != claimant).or_else(|| contested(state)) {
             return Err(ClaimError::Taken { named, by: Box::new(by) });
         }
         let is_own = |last: &Lease| is_namesake(&last.claimant.machine, &claimant.machine);
@@ -383,7 +386,7 @@ impl Allocator {
 
     /// Why a pool or template of a network reserves exactly this address: as a gateway, as a name server, in a template
     /// or for another machine. An exclusion does not count: it may mean that another program allocates the address.
-    fn named_on(&self, network: &str, address: IpAddr, machine: &Machine) -> Option<ReservedAddress> {
+    pub(super) fn named_on(&self, network: &str, address: IpAddr, machine: &Machine) -> Option<ReservedAddress> {
         let is_kept = |pool: &Pool| pool.pre_allocated(&machine.namespace, &machine.name).contains(&address);
         let pools = self.pools().filter(|pool| *pool.network == *network);
         let mut reasons = pools.filter_map(|pool| {
@@ -469,21 +472,22 @@ impl Allocator {
     }
 
     /// The networks that have a pool with the address.
-    fn networks_with(&self, address: IpAddr) -> Vec<Arc<str>> {
+    pub(super) fn networks_with(&self, address: IpAddr) -> Vec<Arc<str>> {
         let has = |name: &&Arc<str>| self.pools().any(|pool| *pool.network == ***name && pool.contains(address));
         self.networks.keys().filter(has).cloned().collect()
     }
 
     /// Adds a conflict for a record of an address that its claimant does not hold.
     fn add_conflict(&mut self, network: &Arc<str>, address: IpAddr, origin: &Origin, journal: &mut Journal) {
+        let state = State::Conflict;
         let Claimant { machine, interface } = &*origin.claimant;
         let is_noted = self.networks.get(network).is_some_and(|state| {
             state.held_at(address).is_some_and(|lease| lease.claimant == origin.claimant)
                 || state.conflicts_of(address, machine).contains(interface)
         });
         if !is_noted {
-            let (claimant, source) = (Arc::clone(&origin.claimant), Some(Arc::clone(&origin.source)));
-            self.decide(Change::Conflict { network: Arc::clone(network), address, claimant, source }, journal);
+            let (claimant, record) = (Arc::clone(&origin.claimant), Some((state, Arc::clone(&origin.source))));
+            self.decide(Change::Conflict { network: Arc::clone(network), address, claimant, record }, journal);
         }
     }
 }

@@ -12,7 +12,8 @@ use super::types::ClaimError;
 use super::want::{Move, Refusal, Want, Wants};
 use crate::host::change::{Change, Journal, storable};
 use crate::host::claim::{Allocation, Claim, Claimant, Lease, Machine};
-use crate::network::Family;
+use crate::host::may_record::State;
+use crate::network::{Family, InterfaceName};
 
 /// Time after the release during which no machine gets an address with which a guest migrated to another cluster.
 const MIGRATED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -47,6 +48,9 @@ impl Allocator {
                     self.wait(claim, journal);
                 }
                 let Some(state) = self.pools.get(&pool) else { return Err(ClaimError::UnknownPool(pool.to_string())) };
+                if self.has_closed(&pool, family) {
+                    return Err(ClaimError::Closed(pool.to_string()));
+                }
                 Err(ClaimError::Exhausted { interface: state.pool().interface, pool: pool.to_string(), family })
             }
             Err(Refusal::Other(error)) => {
@@ -80,7 +84,7 @@ impl Allocator {
             for interface in state.conflicts_of(address, machine) {
                 let claimant = Arc::new(Claimant { machine: machine.clone(), interface });
                 let network = Arc::clone(&network);
-                self.decide(Change::Conflict { network, address, claimant, source: None }, journal);
+                self.decide(Change::Conflict { network, address, claimant, record: None }, journal);
             }
             if let Some(lease) = lease {
                 held.push((Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
@@ -261,6 +265,9 @@ impl Allocator {
                 });
                 let Some(&(network, held, lease)) = its.min_by_key(|(_, address, lease)| (lease.since, *address))
                 else {
+                    if self.keeps(&claim.machine, interface, &pool.network, family) {
+                        continue;
+                    }
                     if self.suspended.contains(&request.pool) {
                         return Err(ClaimError::Suspended(request.pool.clone()));
                     }
@@ -281,6 +288,15 @@ impl Allocator {
             }
         }
         Ok(wants)
+    }
+
+    /// Whether an interface keeps an address of a network that no pool offers any more. It needs no other address.
+    pub(super) fn keeps(&self, machine: &Machine, interface: InterfaceName, network: &str, family: Family) -> bool {
+        let claimant = Claimant { machine: machine.clone(), interface };
+        let own = self.paths.get(machine).into_iter().flatten();
+        let mut own = own.filter(|(of, address)| **of == *network && Family::of(*address) == family);
+        let Some(state) = self.networks.get(network) else { return false };
+        own.any(|(_, address)| state.state_of(*address, &claimant) == Some(State::Excluded))
     }
 
     /// Whether the lease of a held address may move to another pool without a release. The other pool must be on the
@@ -337,8 +353,12 @@ impl Allocator {
             });
         }
         let holder = network.held_at(named).map(|lease| Claimant::clone(&lease.claimant));
-        if let Some(by) = holder.or_else(|| network.conflict_at(named, |_| true)) {
+        let by = holder.or_else(|| network.conflict_at(named, |_| true));
+        if let Some(by) = by.or_else(|| network.reported_by_other(named, machine).cloned()) {
             return Err(ClaimError::Taken { named, by: Box::new(by) });
+        }
+        if self.growth.is_closed(&state.pool().network, named) {
+            return Err(ClaimError::Closed(pool()));
         }
         if network.is_refused(named) {
             return Err(refused(named));
@@ -367,6 +387,8 @@ impl Allocator {
             let is_free = is_own
                 && state.offered().offers(*address)
                 && !network.has_conflict(*address)
+                && network.reported_by_other(*address, machine).is_none()
+                && !self.growth.is_closed(&state.pool().network, *address)
                 && !network.is_refused(*address);
             Some((lease.released?, *address)).filter(|_| is_free)
         });

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::host::address::AddressRange;
-use crate::host::claim::{Claimant, Conflict, Lease, Machine};
+use crate::host::address::{AddressRange, AddressSet};
+use crate::host::claim::{Claimant, Conflict, Lease, Machine, is_guest_of};
 use crate::host::free_ranges::FreeRanges;
+use crate::host::may_record::State;
 use crate::host::pool::Pool;
 use crate::network::{Family, InterfaceName};
 
@@ -17,12 +18,18 @@ use crate::network::{Family, InterfaceName};
 pub(super) struct Network {
     // Leases of held addresses, and of released addresses until another claimant gets the address.
     leases: BTreeMap<IpAddr, Lease>,
-    conflicts: BTreeMap<IpAddr, BTreeMap<Machine, BTreeMap<InterfaceName, Arc<str>>>>,
+    conflicts: BTreeMap<IpAddr, BTreeMap<Machine, BTreeMap<InterfaceName, (State, Arc<str>)>>>,
+    // Addresses that running guests report, with the reporting claimants and the sources of the reports. The caller sets
+    // them, so no ledger has them.
+    reports: BTreeMap<IpAddr, BTreeMap<Claimant, Arc<str>>>,
     // Reuse delays that are not over: the end, and the address.
     delays: BTreeSet<(Timestamp, IpAddr)>,
     // Addresses whose lease the ledger refuses to change, and until when.
     refused: BTreeMap<IpAddr, Timestamp>,
 }
+
+/// The claimants that report each address, with the sources of the reports.
+pub(super) type Reports = BTreeMap<IpAddr, BTreeMap<Claimant, Arc<str>>>;
 
 // === impl Network ===
 
@@ -55,17 +62,25 @@ impl Network {
     pub(super) fn conflicts(&self) -> impl Iterator<Item = (IpAddr, Conflict)> {
         self.conflicts.iter().flat_map(|(address, machines)| {
             machines.iter().flat_map(move |(machine, interfaces)| {
-                interfaces.iter().map(move |(interface, source)| {
+                interfaces.iter().map(move |(interface, (state, source))| {
                     let claimant = Claimant { machine: machine.clone(), interface: *interface };
-                    (*address, Conflict { claimant, source: source.to_string() })
+                    (*address, Conflict { claimant, source: source.to_string(), state: *state })
                 })
             })
         })
     }
 
-    /// The addresses with a conflict.
-    pub(super) fn conflicting(&self) -> impl Iterator<Item = IpAddr> {
-        self.conflicts.keys().copied()
+    /// The addresses of a range that have a conflicting record or a report, each once.
+    pub(super) fn recorded_in(&self, range: &AddressRange) -> BTreeSet<IpAddr> {
+        let recorded = self.conflicts.range(addresses(range)).map(|(address, _)| *address);
+        recorded.chain(self.reports.range(addresses(range)).map(|(address, _)| *address)).collect()
+    }
+
+    /// Why an address is not allocated, if a record or a report is the reason. A conflict comes first.
+    pub(super) fn reserved_as(&self, address: IpAddr) -> Option<State> {
+        let records = self.conflicts.get(&address).into_iter().flat_map(BTreeMap::values).flat_map(BTreeMap::values);
+        let reported = self.reports.contains_key(&address).then_some(State::ByReport);
+        records.map(|(state, _)| *state).chain(reported).min()
     }
 
     pub(super) fn has_conflict(&self, address: IpAddr) -> bool {
@@ -94,11 +109,38 @@ impl Network {
         self.delays.contains(&(until, address)).then_some(until)
     }
 
-    /// Whether an address is held, has a conflict, is in its reuse delay or has a lease that cannot change, so that it
-    /// cannot be allocated.
+    /// The first claimant that reports an address from another guest than that of a machine.
+    pub(super) fn reported_by_other(&self, address: IpAddr, machine: &Machine) -> Option<&Claimant> {
+        self.reports.get(&address)?.keys().find(|claimant| !is_guest_of(&claimant.machine, machine))
+    }
+
+    /// The state of an address because of a record of a claimant. `None`: the claimant has no conflicting record.
+    pub(super) fn state_of(&self, address: IpAddr, claimant: &Claimant) -> Option<State> {
+        let interfaces = self.conflicts.get(&address)?.get(&claimant.machine)?;
+        interfaces.get(&claimant.interface).map(|(state, _)| *state)
+    }
+
+    /// The reports of guests, sorted by address and claimant.
+    pub(super) fn reports(&self) -> &Reports {
+        &self.reports
+    }
+
+    /// Replaces the reports of guests, and returns the previous reports.
+    pub(super) fn set_reports(&mut self, reports: Reports) -> Reports {
+        std::mem::replace(&mut self.reports, reports)
+    }
+
+    /// The reports of guests.
+    pub(super) fn into_reports(self) -> Reports {
+        self.reports
+    }
+
+    /// Whether an address is held, has a conflict, is reported by a guest, is in its reuse delay or has a lease that cannot
+    /// change, so that it cannot be allocated.
     pub(super) fn is_occupied(&self, address: IpAddr) -> bool {
         self.held_at(address).is_some()
             || self.has_conflict(address)
+            || self.reports.contains_key(&address)
             || self.delayed_until(address).is_some()
             || self.is_refused(address)
     }
@@ -128,8 +170,8 @@ impl Network {
     }
 
     /// The free addresses of a pool, including the reserved first and last addresses of subnets. There may be more such
-    /// addresses than fit into memory, so the allocator removes each one when it reaches it.
-    pub(super) fn free_of(&self, pool: &Pool) -> BTreeMap<Family, FreeRanges> {
+    /// addresses than fit into memory, so the allocator removes each one when it reaches it. Closed addresses are not free.
+    pub(super) fn free_of(&self, pool: &Pool, closed: &AddressSet) -> BTreeMap<Family, FreeRanges> {
         let mut free_by_family = BTreeMap::new();
         for space in pool.spaces() {
             let (family, mut free) = (space.family(), FreeRanges::default());
@@ -138,14 +180,15 @@ impl Network {
                 let done = free.give_back_range(range.first(), range.last());
                 debug_assert_eq!(done, Ok(()), "{range}");
             }
-            for range in space.reserved() {
+            for range in space.reserved().iter().chain(space.common(closed).ranges()) {
                 free.take_range(range.first(), range.last());
             }
             for range in space.ranges() {
                 let leases = self.leases_in(range).map(|(address, _)| address);
                 let conflicts = self.conflicts.range(addresses(range)).map(|(address, _)| *address);
                 let refused = self.refused.range(addresses(range)).map(|(address, _)| *address);
-                for address in leases.chain(conflicts).chain(refused) {
+                let reported = self.reports.range(addresses(range)).map(|(address, _)| *address);
+                for address in leases.chain(conflicts).chain(refused).chain(reported) {
                     if self.is_occupied(address) {
                         let number = Family::number(address);
                         free.take_range(number, number);
@@ -171,18 +214,18 @@ impl Network {
         before
     }
 
-    /// Adds, replaces or removes a conflicting record of an address, and returns the previous source.
+    /// Adds, replaces or removes a conflicting record of an address, and returns the previous record.
     pub(super) fn set_conflict(
         &mut self,
         address: IpAddr,
         claimant: &Claimant,
-        source: Option<Arc<str>>,
-    ) -> Option<Arc<str>> {
+        record: Option<(State, Arc<str>)>,
+    ) -> Option<(State, Arc<str>)> {
         let Claimant { machine, interface } = claimant;
         let machines = self.conflicts.entry(address).or_default();
         let interfaces = machines.entry(machine.clone()).or_default();
-        let before = match source {
-            Some(source) => interfaces.insert(*interface, source),
+        let before = match record {
+            Some(record) => interfaces.insert(*interface, record),
             None => interfaces.remove(interface),
         };
         if interfaces.is_empty() {

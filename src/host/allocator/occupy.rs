@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::state::Allocator;
 use crate::host::claim::{Claimant, Lease, Machine};
+use crate::host::may_record::State;
 
 impl Allocator {
     /// Replaces the lease of an address and returns the previous lease.
@@ -35,17 +36,17 @@ impl Allocator {
         before
     }
 
-    /// Adds, replaces or removes a conflicting record of an address, and returns the previous source.
+    /// Adds, replaces or removes a conflicting record of an address, and returns the previous record.
     pub(super) fn set_conflict(
         &mut self,
         name: &Arc<str>,
         address: IpAddr,
         claimant: &Claimant,
-        source: Option<Arc<str>>,
-    ) -> Option<Arc<str>> {
+        record: Option<(State, Arc<str>)>,
+    ) -> Option<(State, Arc<str>)> {
         let network = self.networks.entry(Arc::clone(name)).or_default();
         let was_occupied = network.is_occupied(address);
-        let before = network.set_conflict(address, claimant, source);
+        let before = network.set_conflict(address, claimant, record);
         let is_occupied = network.is_occupied(address);
         let last = network.lease(address).map(|lease| Arc::clone(&lease.claimant));
         if was_occupied != is_occupied {
@@ -55,11 +56,17 @@ impl Allocator {
         if let Some(last) = last {
             self.stir_namesakes(&last.machine);
         }
+        // An address that a machine keeps by a record is one that its claim no longer needs.
+        self.enqueue_again(&claimant.machine);
         before
     }
 
-    /// Removes an address from the free addresses of all pools of its network, or adds it to them.
+    /// Removes an address from the free addresses of all pools of its network, or adds it to them. A closed address is not
+    /// free before it is opened.
     pub(super) fn occupy(&mut self, network: &str, address: IpAddr, is_occupied: bool) {
+        if self.growth.is_closed(network, address) {
+            return;
+        }
         for state in self.pools.values_mut() {
             state.occupy(network, address, is_occupied);
         }

@@ -10,8 +10,10 @@ use super::network::Network;
 use super::pool_state::PoolState;
 use super::state::{Allocator, allocations, with_prefix};
 use super::types::{PoolError, PoolUsage, Rename, Resized, Usage};
+use crate::host::address::AddressRange;
 use crate::host::change::{Change, Journal};
 use crate::host::claim::{Allocation, Claim, Lease, Machine};
+use crate::host::may_record::State;
 use crate::host::pool::{Pool, ReservedAddress, ReservedAddresses, Space};
 use crate::network::Family;
 
@@ -21,10 +23,15 @@ impl Allocator {
     /// Replaces the specification of a pool and returns the previous specification. The caller has to call `refresh`
     /// for the network of the pool.
     pub(super) fn set_pool(&mut self, name: &Arc<str>, pool: Option<Arc<Pool>>) -> Option<Arc<Pool>> {
+        let known = self.pools.get(name);
+        let is_widened = known.is_some_and(|known| {
+            known.is_widened || pool.as_ref().is_some_and(|pool| !pool.serves_only_what(&known.pool))
+        });
         let state = |pool: Arc<Pool>| PoolState {
             offered: Pool::clone(&pool),
             pool,
             pre_allocated: BTreeSet::new(),
+            is_widened,
             free: BTreeMap::new(),
         };
         let before = match pool {
@@ -34,16 +41,61 @@ impl Allocator {
         before.map(|before| before.pool)
     }
 
-    /// Computes which addresses the pools of a network offer, and which of them are free.
-    pub(super) fn refresh(&mut self, network: &Arc<str>) {
-        let reserved = self.reserved_on(network);
+    /// Computes which addresses the pools of these networks offer, which of them are closed, and which are free.
+    pub(super) fn refresh(&mut self, networks: &BTreeSet<Arc<str>>) {
+        for network in networks {
+            let reserved = self.reserved_on(network);
+            let (mut allocatable, mut again) = (Vec::new(), Vec::new());
+            for pool in self.pools.values_mut().filter(|state| *state.pool.network == **network) {
+                pool.offered = reserved.reserve_in(&pool.pool);
+                pool.pre_allocated = reserved.pre_allocated_in(&pool.pool);
+                let mut own = pool.offered.offered_ranges();
+                own.extend(pool.pre_allocated.iter().map(|address| AddressRange::subnet(*address, u8::MAX)));
+                if std::mem::take(&mut pool.is_widened) {
+                    again.extend(own.iter().copied());
+                }
+                if !self.suspended.contains(&pool.pool.name) {
+                    allocatable.extend(own);
+                }
+            }
+            self.growth.set(network, &allocatable.into_iter().collect(), &again.into_iter().collect());
+            self.find_free(network);
+        }
+        if !networks.is_empty() {
+            self.enqueue_all_again();
+        }
+    }
+
+    /// Computes which addresses that the pools of a network offer are free.
+    fn find_free(&mut self, network: &Arc<str>) {
+        let closed = self.growth.closed(network);
         let state = self.networks.entry(Arc::clone(network)).or_default();
         for pool in self.pools.values_mut().filter(|state| *state.pool.network == **network) {
-            pool.offered = reserved.reserve_in(&pool.pool);
-            pool.pre_allocated = reserved.pre_allocated_in(&pool.pool);
-            pool.free = state.free_of(&pool.offered);
+            pool.free = state.free_of(&pool.offered, &closed);
+        }
+    }
+
+    /// Opens the addresses of all growths up to this number, and serves waiting machines.
+    pub(crate) fn open_up_to(&mut self, growth: u64, now: Timestamp, journal: &mut Journal) -> Vec<Allocation> {
+        for network in self.growth.open(growth) {
+            self.find_free(&network);
         }
         self.enqueue_all_again();
+        self.serve(now, journal)
+    }
+
+    /// Number of the last growth of the allocatable addresses. 0 if new addresses are open at once.
+    pub(crate) fn growth(&self) -> u64 {
+        self.growth.last()
+    }
+
+    /// Whether a pool has closed addresses of a family: see [`Registry::open_closed`](crate::host::registry::Registry).
+    pub(super) fn has_closed(&self, pool: &str, family: Family) -> bool {
+        let Some(space) = self.pools.get(pool).and_then(|state| Some((state, state.offered.space(family)?))) else {
+            return false;
+        };
+        let (state, space) = space;
+        !space.common(&self.growth.closed(&state.pool.network)).is_empty()
     }
 
     /// The addresses that the pools of a network reserve.
@@ -126,8 +178,11 @@ impl Allocator {
 
     /// Sets the pools that allocate nothing. Waiting machines keep their place in the wait queue.
     pub(crate) fn suspend(&mut self, pools: BTreeSet<String>) {
+        let changed: BTreeSet<&String> = self.suspended.symmetric_difference(&pools).collect();
+        let changed = changed.into_iter().filter_map(|name| self.pool(name));
+        let networks = changed.map(|pool| Arc::from(pool.network.as_str())).collect();
         self.suspended = pools;
-        self.enqueue_all_again();
+        self.refresh(&networks);
     }
 
     /// Removes a pool without held addresses. The pool's reservations on its network end.
@@ -284,19 +339,30 @@ impl Allocator {
 
 /// Counts the addresses of one family of a pool. The caller counts the addresses outside the pool.
 fn count(state: &PoolState, space: &Space, network: &Network, now: Timestamp) -> Usage {
-    let (mut used, mut conflicting, mut reuse_delay) = (0, 0, 0);
-    let leases = space.ranges().iter().flat_map(|range| network.leases_in(range));
-    for (address, lease) in leases.filter(|(address, _)| space.offers(*address)) {
-        if lease.released.is_none() {
+    let (mut used, mut conflicting, mut by_record, mut by_report, mut reuse_delay) = (0, 0, 0, 0, 0);
+    let ranges = || space.ranges().iter();
+    for (address, lease) in ranges().flat_map(|range| network.leases_in(range)) {
+        if !space.offers(address) {
+            continue;
+        } else if lease.released.is_none() {
             used += 1;
-        } else if network.has_conflict(address) {
-            conflicting += 1;
-        } else if network.delayed_until(address).is_some_and(|until| until > now) {
+        } else if network.reserved_as(address).is_none()
+            && network.delayed_until(address).is_some_and(|until| until > now)
+        {
             reuse_delay += 1;
         }
     }
-    let only_conflicting = |address: &IpAddr| space.offers(*address) && network.lease(*address).is_none();
-    conflicting += network.conflicting().filter(only_conflicting).count() as u128;
+    for address in ranges().flat_map(|range| network.recorded_in(range)) {
+        if !space.offers(address) || network.held_at(address).is_some() {
+            continue;
+        }
+        match network.reserved_as(address) {
+            Some(State::Conflict) => conflicting += 1,
+            Some(State::Excluded | State::ByRecord) => by_record += 1,
+            Some(State::ByReport) => by_report += 1,
+            None => {}
+        }
+    }
     let is_used = |address: &&IpAddr| {
         let lease = network.held_at(**address).filter(|_| !space.offers(**address));
         lease.is_some_and(|lease| state.offers_to(&lease.claimant.machine, **address))
@@ -310,8 +376,10 @@ fn count(state: &PoolState, space: &Space, network: &Network, now: Timestamp) ->
         reserved: total - offered - used_pre_allocated,
         used: used + used_pre_allocated,
         conflicting,
+        by_record,
+        by_report,
         reuse_delay,
-        free: offered - used - conflicting - reuse_delay,
+        free: offered - used - conflicting - by_record - by_report - reuse_delay,
         outside: 0,
     }
 }

@@ -8,11 +8,12 @@ use std::time::Duration;
 use ipnetwork::IpNetwork;
 use jiff::{SignedDuration, Timestamp};
 
-use super::network::Network;
+use super::network::{Network, Reports};
 use super::pool_state::PoolState;
 use super::queue::Queues;
 use crate::host::change::{Change, Journal, Update, storable};
 use crate::host::claim::{Allocation, Claim, Claimant, Conflict, Lease, Machine};
+use crate::host::growth::Growth;
 use crate::host::pool::Pool;
 use crate::network::Family;
 
@@ -28,6 +29,8 @@ pub struct Allocator {
     pub(super) queues: Queues,
     // Names of pools that allocate nothing. The caller sets them, so no ledger reports them.
     pub(super) suspended: BTreeSet<String>,
+    // The addresses that wait for an adoption. The caller opens them, so no ledger reports them.
+    pub(super) growth: Growth,
     pub(super) missing: BTreeMap<Machine, Timestamp>,
     // Machines whose lease the ledger refuses to record. No ledger reports them.
     pub(super) denied: BTreeMap<Machine, Denied>,
@@ -56,12 +59,27 @@ type FieldPath = (Arc<str>, IpAddr);
 // === impl Allocator: changes ===
 
 impl Allocator {
+    /// An allocator whose new addresses are closed until the caller opens them.
+    pub(crate) fn closing() -> Self {
+        Self { growth: Growth::closing(), ..Self::default() }
+    }
+
     /// Applies an update from a ledger.
     pub(crate) fn learn(&mut self, update: Update) {
         match update {
             Update::Snapshot(known) => {
-                *self = Self { now: self.now, suspended: std::mem::take(&mut self.suspended), ..Self::default() };
+                let (suspended, growth) = (std::mem::take(&mut self.suspended), std::mem::take(&mut self.growth));
+                let networks = std::mem::take(&mut self.networks).into_iter();
+                let reports = networks.map(|(name, network)| (name, network.into_reports()));
+                let reports: Vec<(Arc<str>, Reports)> = reports.collect();
+                let known_networks = growth.networks();
+                *self = Self { now: self.now, suspended, growth, ..Self::default() };
+                for (name, reports) in reports.into_iter().filter(|(_, reports)| !reports.is_empty()) {
+                    self.networks.entry(name).or_default().set_reports(reports);
+                }
                 self.apply_all(known);
+                // A network whose pools are gone has no open addresses any more.
+                self.refresh(&known_networks);
             }
             Update::Delta(changes) => {
                 for change in &changes {
@@ -77,7 +95,13 @@ impl Allocator {
 
     /// Undoes every decision of a journal that could not be committed.
     pub(crate) fn undo(&mut self, mut journal: Journal) {
+        let growth = journal.take_growth();
         self.undo_to(0, &mut journal);
+        if let Some(growth) = growth {
+            let networks = &self.growth.networks() | &growth.networks();
+            self.growth = growth;
+            self.refresh(&networks);
+        }
     }
 
     /// Undoes all decisions of a journal except the first `first` ones.
@@ -103,11 +127,12 @@ impl Allocator {
     /// Applies changes of several pools, and computes the reserved addresses of each network only once.
     pub(super) fn decide_pools(&mut self, changes: Vec<Change>, journal: &mut Journal) {
         let mut networks = BTreeSet::new();
+        journal.keep_growth(&self.growth);
         for change in changes {
             let after = change.clone();
             journal.push(self.apply_only(change, &mut networks), after);
         }
-        networks.iter().for_each(|network| self.refresh(network));
+        self.refresh(&networks);
     }
 
     /// Applies changes, the pools first: the addresses that a pool offers depend on all pools of its network.
@@ -118,7 +143,7 @@ impl Allocator {
         for change in pools {
             self.apply_only(change, &mut networks);
         }
-        networks.iter().for_each(|network| self.refresh(network));
+        self.refresh(&networks);
         for change in others {
             self.apply(change);
         }
@@ -128,7 +153,7 @@ impl Allocator {
     fn apply(&mut self, change: Change) -> Change {
         let mut networks = BTreeSet::new();
         let before = self.apply_only(change, &mut networks);
-        networks.iter().for_each(|network| self.refresh(network));
+        self.refresh(&networks);
         before
     }
 
@@ -145,9 +170,9 @@ impl Allocator {
                 let lease = self.set_lease(&network, address, lease);
                 Change::Lease { network, address, lease }
             }
-            Change::Conflict { network, address, claimant, source } => {
-                let source = self.set_conflict(&network, address, &claimant, source);
-                Change::Conflict { network, address, claimant, source }
+            Change::Conflict { network, address, claimant, record } => {
+                let record = self.set_conflict(&network, address, &claimant, record);
+                Change::Conflict { network, address, claimant, record }
             }
             Change::Waiter { machine, claim } => {
                 let claim = self.set_waiter(&machine, claim);

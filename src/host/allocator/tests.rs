@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use super::*;
 use crate::host::address::AddressRange;
 use crate::host::change::{Change, Journal, Update, storable};
-use crate::host::claim::{Claim, Claimant, Conflict, Lease, Machine, Record, Request};
+use crate::host::claim::{Claim, Claimant, Lease, Machine, Record, Request, Reservation};
+use crate::host::may_record::Source;
 use crate::host::pool::{Pool, Space, TemplateFacts};
 use crate::host::pools_file::read_pools;
 use crate::host::registry::tests::at;
@@ -81,6 +82,8 @@ fn leases_and_waiting_machines_count_for_their_pool_also_after_the_ledger_lost_t
         reserved: 0,
         used: 2,
         conflicting: 0,
+        by_record: 0,
+        by_report: 0,
         reuse_delay: 0,
         free: 0,
         outside: 0,
@@ -265,6 +268,7 @@ fn a_rebuild_adds_and_reports_and_no_reported_address_is_allocated() {
         network: None,
         addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
         source: format!("KubevirtMachine n/{name}"),
+        kind: Source::Annotation,
     };
     let records = [
         record("a", "eth0", &["10.0.0.1"]),
@@ -307,8 +311,9 @@ fn an_address_reserved_for_a_machine_is_adopted_when_its_record_is_fixed() {
     let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
     let claimant = Claimant { machine: machine("a", "1"), interface: "eth0".parse().unwrap() };
     let (address, mut journal) = ("10.0.0.1".parse().unwrap(), Journal::default());
-    let conflict = Conflict { claimant: claimant.clone(), source: "unreadable".into() };
-    allocator.set_aside(address, None, conflict.clone(), at(1), &mut journal);
+    let (source, kind) = ("unreadable".to_owned(), Source::Unreadable);
+    let reservation = Reservation { address, network: None, claimant: claimant.clone(), source, kind };
+    allocator.set_aside(reservation.clone(), at(1), &mut journal);
     assert_eq!(given(&mut allocator, &claim("b", "1", &["n/one"]), 2), "10.0.0.2/24");
     let addresses = vec!["10.0.0.1/24".parse().unwrap()];
     let record = Record {
@@ -318,11 +323,12 @@ fn an_address_reserved_for_a_machine_is_adopted_when_its_record_is_fixed() {
         network: None,
         addresses,
         source: "mended".into(),
+        kind: Source::Annotation,
     };
     let adoption = allocator.adopt([record], at(3), &mut journal);
     assert_eq!((adoption.adopted, adoption.mismatches), (1, vec![]));
     // The holder of an address has no conflict with itself.
-    allocator.set_aside(address, None, conflict, at(4), &mut journal);
+    allocator.set_aside(reservation, at(4), &mut journal);
     assert_eq!(allocator.conflicts().count(), 0);
 }
 
@@ -359,6 +365,7 @@ fn record(name: &str, address: &str) -> Record {
         network: None,
         addresses: vec![address.parse().unwrap()],
         source: format!("KubevirtMachine n/{name}"),
+        kind: Source::Annotation,
     }
 }
 
@@ -734,8 +741,10 @@ fn an_address_of_another_machine_is_refused_and_kept_from_everybody_until_both_a
 #[test]
 fn an_address_that_another_machine_records_is_refused() {
     let mut allocator = allocator([external("ext", ""), on("vlan10", "own", "addresses: [10.0.0.0/24]")], []);
-    let conflict = Conflict { claimant: record("x", "10.0.0.8").claimant, source: "guest".to_owned() };
-    allocator.set_aside("10.0.0.8".parse().unwrap(), None, conflict, at(1), &mut Journal::default());
+    let Record { claimant, addresses, .. } = record("x", "10.0.0.8");
+    let (address, source, kind) = (addresses[0].ip(), "guest".to_owned(), Source::Report);
+    let reservation = Reservation { address, network: None, claimant, source, kind };
+    allocator.set_aside(reservation, at(1), &mut Journal::default());
     let taken = format!("10.0.0.8: taken by eth0 of {}", record("x", "10.0.0.8").claimant.machine);
     assert_eq!(hold(&mut allocator, "a", &["10.0.0.8/24"], 2), taken);
     assert_eq!(allocator.leases().count(), 0);

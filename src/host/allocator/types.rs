@@ -41,6 +41,8 @@ pub enum ClaimError {
     /// The pool with this name allocates nothing for now, see
     /// [`Registry::suspend`](crate::host::registry::Registry::suspend).
     Suspended(String),
+    /// The free addresses of the pool with this name are closed until the records of them are adopted. The machine waits.
+    Closed(String),
     /// The pool has no addresses of the requested family.
     NoFamily {
         /// Name of the pool.
@@ -107,7 +109,7 @@ pub enum ClaimError {
 
 /// Counts of the addresses of one family of a pool, by state.
 ///
-/// `total` is always the sum of `reserved`, `used`, `conflicting`, `reuse_delay` and `free`.
+/// `total` is always the sum of `reserved`, `used`, `conflicting`, `by_record`, `by_report`, `reuse_delay` and `free`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
@@ -123,9 +125,13 @@ pub struct Usage {
     pub used: u128,
     /// Addresses without a holder that have a conflicting record.
     pub conflicting: u128,
+    /// Addresses without a holder and without a conflict that a machine keeps by its record.
+    pub by_record: u128,
+    /// Addresses without a holder and without a record that a running guest reports.
+    pub by_report: u128,
     /// Addresses in their reuse delay.
     pub reuse_delay: u128,
-    /// Addresses that the next claim may get.
+    /// Addresses that the next claim may get, at once or when they are open.
     pub free: u128,
     /// Held leases of this pool whose address the pool does not offer, or no longer offers. The other counts do not
     /// include these addresses, except that `reserved` may.
@@ -207,6 +213,7 @@ impl ClaimError {
                 | Self::Taken { .. }
                 | Self::ReuseDelay { .. }
                 | Self::NotRecorded { .. }
+                | Self::Closed(_)
         )
     }
 }
@@ -219,6 +226,12 @@ impl fmt::Display for ClaimError {
             Self::Nothing => f.write_str("no request in the claim, expected one for each pool"),
             Self::UnknownPool(pool) => write!(f, "unknown pool {pool:?}"),
             Self::Suspended(pool) => write!(f, "pool {pool:?} allocates nothing for now"),
+            Self::Closed(pool) => {
+                write!(
+                    f,
+                    "pool {pool:?}: its new addresses are not open yet, the records of machines are adopted first"
+                )
+            }
             Self::NoFamily { pool, family } => write!(f, "pool {pool:?} has no {family} addresses"),
             Self::Twice { interface, family } => {
                 write!(f, "{interface}: more than one {family} address, expected at most one")

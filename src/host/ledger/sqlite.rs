@@ -23,7 +23,7 @@ use crate::host::change::{Change, Update, milliseconds};
 use crate::host::claim::{Claimant, HolderKind, Lease, Machine};
 use rows::{
     CONFLICTS, LEASES, MISSING, Octets, POOLS, Table, Time, WAITERS, checksum, claimant, machine, reading, requests,
-    sqlite_error,
+    source_text, sqlite_error,
 };
 
 /// A ledger in an SQLite database.
@@ -570,7 +570,7 @@ fn changes_since(transaction: &Transaction<'_>, networks: &Networks, since: i64)
             let network = networks.name(row.get(1).map_err(reading)?)?;
             changes.push(if interface.is_some() {
                 let claimant = Arc::new(claimant(row, 3).map_err(reading)?);
-                Change::Conflict { network, address, claimant, source: None }
+                Change::Conflict { network, address, claimant, record: None }
             } else {
                 Change::Lease { network, address, lease: None }
             });
@@ -678,7 +678,7 @@ fn record(
             }
             totals.add(&LEASES, checksum);
         }
-        Change::Conflict { network, address, claimant, source } => {
+        Change::Conflict { network, address, claimant, record } => {
             let id = networks.id(network)?;
             let Claimant { machine: Machine { namespace, name, uid, .. }, interface } = &**claimant;
             let interface = interface.as_str();
@@ -687,7 +687,8 @@ fn record(
                        RETURNING checksum";
             let before = old(sql, params![id, Octets(*address), namespace, name, uid, interface])?;
             totals.remove(&CONFLICTS, before);
-            if let Some(source) = source {
+            if let Some(record) = record {
+                let source = source_text(record);
                 let sql = "INSERT INTO conflicts VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
                 run(sql, params![id, Octets(*address), namespace, name, uid, interface, source, checksum])?;
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Pool, Space, TemplateFacts};
+use super::{Namespaces, Pool, Space, TemplateFacts};
 use crate::host::address::{AddressRange, AddressSet};
 use crate::network::Family;
 
@@ -30,6 +30,10 @@ struct StoredPool {
     // Older ledgers do not have this member.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_external: bool,
+    #[serde(default, skip_serializing_if = "Namespaces::is_every")]
+    machines: Namespaces,
+    #[serde(default, skip_serializing_if = "Namespaces::is_every")]
+    claims: Namespaces,
 }
 
 /// Settings of a template for the pool's interface.
@@ -92,6 +96,8 @@ impl Pool {
             families: families.collect(),
             reuse_delay_milliseconds: u64::try_from(self.reuse_delay.as_millis()).unwrap_or(u64::MAX),
             is_external: self.is_external,
+            machines: self.machines.clone(),
+            claims: self.claims.clone(),
         };
         serde_json::to_string(&stored).unwrap_or_default()
     }
@@ -123,6 +129,8 @@ impl Pool {
         let reuse_delay = Duration::from_millis(stored.reuse_delay_milliseconds);
         let (cluster, pre_allocations) = (stored.cluster, stored.pre_allocations);
         let (excluded, is_external) = (excluded.into_iter().collect(), stored.is_external);
+        let (machines, claims) = (stored.machines, stored.claims);
+        let pool = pool.with_namespaces(machines, claims);
         Some(Self { cluster, excluded, pre_allocations, template, reuse_delay, is_external, ..pool })
     }
 

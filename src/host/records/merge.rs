@@ -309,6 +309,7 @@ impl<'o> Merge<'o> {
                 network: network.map(str::to_owned),
                 addresses: addresses.into_owned(),
                 source,
+                kind: hold.kind(),
             });
         }
     }

@@ -15,6 +15,7 @@ use super::names::{ANNOTATION_PREFIX, NETWORK_PREFIX, NODE_POOL_ANNOTATION, STAT
 use crate::diagnostic::{Diagnostic, FieldPath, Severity};
 use crate::host::address::parse_interface_address;
 use crate::host::claim::{Claimant, is_object_name};
+use crate::host::may_record::Source;
 use crate::host::pool::Pool;
 use crate::network::{Family, InterfaceName};
 
@@ -229,6 +230,13 @@ pub(super) const MAX_ADDRESSES: usize = 256;
 impl Hold {
     pub(super) fn path(&self) -> String {
         self.spot.path(Some(self.interface.as_str()))
+    }
+
+    pub(super) fn kind(&self) -> Source {
+        match self.spot.member {
+            Member::Annotation | Member::TemplateAnnotation => Source::Annotation,
+            Member::Status => Source::StatusMap,
+        }
     }
 
     pub(super) fn push_path_onto(&self, text: &mut String) {

@@ -375,6 +375,7 @@ fn an_ipaddress_that_the_ledger_does_not_have_is_adopted_before_anything_is_allo
         network: None,
         addresses: vec!["10.0.0.8/24".parse().unwrap()],
         source: "IPAddress n/c".to_owned(),
+        kind: Source::IpAddress,
     };
     assert_eq!(next(&view), Step::Adopt(expected, "n/vlan10".to_owned()));
     let unknown = View { ledger: Recorded::default(), ..view };

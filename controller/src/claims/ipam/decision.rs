@@ -24,6 +24,7 @@ use std::net::IpAddr;
 use glowplug::host::address::parse_address;
 use glowplug::host::allocator::{Allocator, ClaimError};
 use glowplug::host::claim::{Claim, Claimant, Machine, Record, Request};
+use glowplug::host::may_record::Source;
 use glowplug::host::pool::Pool;
 use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
@@ -364,6 +365,7 @@ pub(crate) fn record(claim: &IpamClaim, addresses: Vec<IpNetwork>, pool: &PoolId
         network: None,
         addresses,
         source: format!("IPAMClaim {key}"),
+        kind: Source::IpamClaim,
     }
 }
 

@@ -1,9 +1,11 @@
 mod hostile;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use glowplug::host::allocator::ClaimError;
-use glowplug::host::claim::{Allocation, Claim, Claimant, Conflict, Machine, Record, Request};
+use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Record, Request, Reservation};
+use glowplug::host::may_record;
 use glowplug::host::pool::Pool;
 use glowplug::network::Family;
 use ipnetwork::IpNetwork;
@@ -269,7 +271,14 @@ fn record(secret: &str) -> Record {
         network: Some("infra/vlan10".to_owned()),
         addresses: vec!["10.0.0.8/16".parse().unwrap()],
         source: format!("Secret n/{secret}"),
+        kind: may_record::Source::Secret,
     }
+}
+
+/// The reservation of an address in network data of another author.
+fn reservation(claimant: Claimant, address: IpAddr, source: &str) -> Reservation {
+    let (network, kind) = (Some("infra/vlan10".to_owned()), may_record::Source::NetworkData);
+    Reservation { address, network, claimant, source: source.to_owned(), kind }
 }
 
 fn claim(uid: &str, second: i64) -> Step {
@@ -614,8 +623,7 @@ fn a_reference_that_is_copied_from_another_machine_is_replaced_after_the_address
     let foreign = NetworkSecret::Foreign("it names n/other (v-9)".to_owned(), vec![address]);
     let mut view = View { secrets: [(NAME.to_owned(), foreign)].into(), ..view() };
     let claimant = Claimant { machine: holder("v-1"), interface: "eno101".parse().unwrap() };
-    let conflict = Conflict { claimant, source: format!("Secret n/{NAME}") };
-    assert_eq!(decide(&view), Step::Reserve(vec![(address, Some("infra/vlan10".to_owned()), conflict)]));
+    assert_eq!(decide(&view), Step::Reserve(vec![reservation(claimant, address, &format!("Secret n/{NAME}"))]));
     view.done.insert(Once::Reserve);
     assert_eq!(decide(&view), request(None));
     view.instance = Some(reading(None, &running()));
@@ -999,9 +1007,7 @@ fn a_secret_of_another_author_is_never_replaced_and_its_addresses_are_reserved()
     let refers = Some(vm(&referring(Some(OF_0_2_0))));
     let mut view = View { vm: refers, secrets: [(OF_0_2_0.to_owned(), foreign)].into(), ..view() };
     let claimant = Claimant { machine: holder("v-1"), interface: "eno101".parse().unwrap() };
-    let conflict = Conflict { claimant, source: "Secret n/w-networkdata".to_owned() };
-    let conflicts = vec![("10.0.0.9".parse().unwrap(), Some("infra/vlan10".to_owned()), conflict)];
-    let reserve = Step::Reserve(conflicts);
+    let reserve = Step::Reserve(vec![reservation(claimant, "10.0.0.9".parse().unwrap(), "Secret n/w-networkdata")]);
     assert_eq!(decide(&view), reserve);
     let mut foreign = held("m-1", "10.0.0.9");
     foreign.claimant.machine.namespace = "evil".to_owned();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use glowplug::host::Timestamp;
 use glowplug::host::allocator::{ClaimError, PoolError};
 use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Record, Request};
+use glowplug::host::may_record::Source;
 use glowplug::host::pool::Pool;
 use glowplug_controller::kinds::pool::{HolderKind, PoolSpec, StaticIPLease};
 use glowplug_controller::ledger::types::Answer;
@@ -170,6 +171,7 @@ pub async fn an_adopted_record_is_a_lease_of_its_claimant(cluster: &Cluster) {
         network: None,
         addresses: vec!["10.0.0.9/16".parse().unwrap()],
         source: "IPAddress clusters/worker-0".to_owned(),
+        kind: Source::IpAddress,
     };
     let adoption = registry.adopt(vec![record]).await.unwrap();
     assert_eq!((adoption.adopted, adoption.known, adoption.mismatches), (1, 0, Vec::new()));

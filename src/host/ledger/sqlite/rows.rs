@@ -1,5 +1,6 @@
 //! Rows of the ledger's tables: reading and writing them, each with its checksum.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::host::change::{Change, milliseconds};
 use crate::host::claim::{Claim, Claimant, Lease, Machine, Request};
 use crate::host::ledger::LedgerError;
+use crate::host::may_record::State;
 use crate::host::pool::Pool;
 use crate::network::{Family, InterfaceName};
 
@@ -138,9 +140,9 @@ pub(super) fn checksum(change: &Change) -> Option<i64> {
                 .number(reuse_after.map(milliseconds))
                 .end()
         }
-        Change::Conflict { network, address, claimant, source } => {
+        Change::Conflict { network, address, claimant, record } => {
             let row = Checksum::of(&CONFLICTS).text(network).address(*address).machine(&claimant.machine);
-            row.text(claimant.interface.as_str()).text(source.as_ref()?).end()
+            row.text(claimant.interface.as_str()).text(&source_text(record.as_ref()?)).end()
         }
         Change::Waiter { machine, claim } => {
             let claim = claim.as_ref()?;
@@ -151,6 +153,21 @@ pub(super) fn checksum(change: &Change) -> Option<i64> {
             Checksum::of(&MISSING).machine(machine).number(Some(milliseconds((*since)?))).end()
         }
     })
+}
+
+/// The source of a conflicting record, after the state of its address if this is not a conflict. Ledgers of earlier versions
+/// have the source alone.
+pub(super) fn source_text((state, source): &(State, Arc<str>)) -> Cow<'_, str> {
+    match state {
+        State::Conflict => Cow::Borrowed(source),
+        state => Cow::Owned(format!("{state}: {source}")),
+    }
+}
+
+fn source(text: &str) -> (State, Arc<str>) {
+    let parts = text.split_once(": ").and_then(|(word, source)| Some((State::of_word(word)?, source)));
+    let (state, source) = parts.filter(|(state, _)| *state != State::Conflict).unwrap_or((State::Conflict, text));
+    (state, source.into())
 }
 
 /// The requests of a claim as JSON.
@@ -180,7 +197,8 @@ fn lease(row: &Row<'_>, network: Arc<str>) -> rusqlite::Result<Change> {
 
 fn conflict(row: &Row<'_>, network: Arc<str>) -> rusqlite::Result<Change> {
     let Octets(address) = row.get(2)?;
-    Ok(Change::Conflict { network, address, claimant: Arc::new(claimant(row, 3)?), source: Some(row.get(7)?) })
+    let (claimant, text): (_, String) = (Arc::new(claimant(row, 3)?), row.get(7)?);
+    Ok(Change::Conflict { network, address, claimant, record: Some(source(&text)) })
 }
 
 fn waiter(row: &Row<'_>) -> rusqlite::Result<Change> {

@@ -163,6 +163,7 @@ fn addresses_of_the_status_are_adopted_and_never_replaced() {
         network: None,
         addresses: ips.iter().map(|ip| ip.parse().unwrap()).collect(),
         source: "IPAMClaim n/a.net1".to_owned(),
+        kind: Source::IpamClaim,
     };
     let adopt = Step::Adopt(record, "n/vlan10".to_owned());
     // Without a lease, with the lease of one family, and with leases of other addresses.

@@ -1,0 +1,125 @@
+//! Reservations of the addresses that running guests report.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::network::Reports;
+use super::state::Allocator;
+use crate::host::claim::{Allocation, Claimant, Reservation};
+use crate::host::may_record::{Source, State, Verdict};
+
+/// What a new set of reports changed.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[doc(hidden)]
+pub struct ReportChanges {
+    /// Reports that no earlier set had, sorted by network, address and claimant.
+    pub begun: Vec<Reported>,
+    /// Reports of the earlier set that have ended.
+    pub ended: Vec<Reported>,
+    /// Allocations to waiting machines, from the addresses of the ended reports.
+    pub served: Vec<Allocation>,
+}
+
+/// An address that a running guest reports.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[doc(hidden)]
+pub struct Reported {
+    /// Name of the network.
+    pub network: String,
+    /// The reported address.
+    pub address: IpAddr,
+    /// The claimant that reports the address.
+    pub claimant: Claimant,
+    /// Where the report was read.
+    pub source: String,
+    /// [`State::ByReport`], or [`State::Conflict`] if another claimant holds the address. `None`: the claimant itself holds
+    /// the address, so that nothing is reserved.
+    pub state: Option<State>,
+    /// The claimant that holds the address. `None` if nobody holds it.
+    pub holder: Option<Claimant>,
+}
+
+// === impl Allocator ===
+
+impl Allocator {
+    /// Replaces the addresses that running guests report. The caller serves waiting machines. The addresses are not allocated to
+    /// other machines until a later set lacks them. A report never becomes a lease, and takes no address from its holder.
+    pub(crate) fn set_reports(&mut self, reports: Vec<Reservation>, now: Timestamp) -> ReportChanges {
+        self.advance(now);
+        let mut by_network: BTreeMap<Arc<str>, Reports> = BTreeMap::new();
+        for Reservation { address, network, claimant, source, .. } in reports {
+            let networks = network.map_or_else(|| self.networks_with(address), |network| vec![network.into()]);
+            for network in networks {
+                let of_network = by_network.entry(network).or_default();
+                of_network.entry(address).or_default().insert(claimant.clone(), source.as_str().into());
+            }
+        }
+        let networks: BTreeSet<Arc<str>> = self.networks.keys().chain(by_network.keys()).cloned().collect();
+        let mut changes = ReportChanges::default();
+        for network in networks {
+            let after = by_network.remove(&network).unwrap_or_default();
+            self.set_reports_of(&network, after, &mut changes);
+        }
+        changes
+    }
+
+    fn set_reports_of(&mut self, network: &Arc<str>, after: Reports, changes: &mut ReportChanges) {
+        let state = self.networks.entry(Arc::clone(network)).or_default();
+        if *state.reports() == after {
+            return;
+        }
+        let addresses: BTreeSet<IpAddr> = state.reports().keys().chain(after.keys()).copied().collect();
+        let occupied = |allocator: &Self| -> BTreeSet<IpAddr> {
+            let state = allocator.networks.get(network);
+            let is_occupied = |address: &IpAddr| state.is_some_and(|state| state.is_occupied(*address));
+            addresses.iter().copied().filter(is_occupied).collect()
+        };
+        let was_occupied = occupied(self);
+        let before = self.networks.entry(Arc::clone(network)).or_default().set_reports(after.clone());
+        let is_occupied = occupied(self);
+        for address in was_occupied.symmetric_difference(&is_occupied) {
+            self.occupy(network, *address, is_occupied.contains(address));
+        }
+        changes.begun.extend(self.only_in(network, &after, &before));
+        changes.ended.extend(self.only_in(network, &before, &after));
+        for claimant in before.values().chain(after.values()).flat_map(BTreeMap::keys) {
+            self.enqueue_again(&claimant.machine);
+        }
+    }
+
+    /// The reports of a set that the other set does not have.
+    fn only_in(&self, network: &str, these: &Reports, others: &Reports) -> Vec<Reported> {
+        let is_new = |address: &IpAddr, claimant: &Claimant| {
+            others.get(address).is_none_or(|others| !others.contains_key(claimant))
+        };
+        let all =
+            these.iter().flat_map(|(address, of)| of.iter().map(move |(claimant, source)| (address, claimant, source)));
+        let new = all.filter(|(address, claimant, _)| is_new(address, claimant));
+        let reported = new.map(|(address, claimant, source)| Reported {
+            network: network.to_owned(),
+            address: *address,
+            claimant: claimant.clone(),
+            source: source.to_string(),
+            state: self.state_of_report(network, *address, claimant),
+            holder: self.holder(network, *address).cloned(),
+        });
+        reported.collect()
+    }
+
+    fn state_of_report(&self, network: &str, address: IpAddr, claimant: &Claimant) -> Option<State> {
+        match self.may_record(Source::Report, claimant, network, address) {
+            Verdict::Reserve(state) => Some(state),
+            Verdict::Lease | Verdict::Ignore(_) => None,
+        }
+    }
+
+    /// The addresses that running guests report, sorted by network, address and claimant.
+    #[doc(hidden)]
+    pub fn reports(&self) -> Vec<Reported> {
+        let none = Reports::new();
+        self.networks.iter().flat_map(|(name, network)| self.only_in(name, network.reports(), &none)).collect()
+    }
+}

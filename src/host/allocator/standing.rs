@@ -1,0 +1,70 @@
+//! What the pools and leases of a network say about a recorded address, and what the record may do.
+
+use std::net::IpAddr;
+
+use super::network::Network;
+use super::pool_state::PoolState;
+use super::state::Allocator;
+use crate::host::claim::{Claimant, is_guest_of};
+use crate::host::may_record::{Source, Standing, Verdict, may_record};
+use crate::network::Family;
+
+// === impl Allocator ===
+
+impl Allocator {
+    /// What a record of an address of a network may do: see [`may_record`].
+    #[must_use]
+    #[doc(hidden)]
+    pub fn may_record(&self, source: Source, claimant: &Claimant, network: &str, address: IpAddr) -> Verdict {
+        may_record(source, self.standing(source, claimant, network, address))
+    }
+
+    /// What the pools and leases of a network say about an address, for the claimant of a record.
+    fn standing(&self, source: Source, claimant: &Claimant, network: &str, address: IpAddr) -> Standing {
+        let machine = &claimant.machine;
+        let Some(state) = self.networks.get(network) else { return Standing::NoPool };
+        let holder = state.held_at(address).map(|lease| &*lease.claimant);
+        // A guest reports the addresses of its machine, whatever object holds them.
+        let is_of_guest = |holder: &Claimant| source == Source::Report && is_guest_of(machine, &holder.machine);
+        if holder.is_some_and(|holder| holder == claimant || is_of_guest(holder)) {
+            return Standing::Held;
+        }
+        // A guest is on its network, whether or not a pool serves its namespace. The machine of a record that cannot be
+        // read may be in any namespace.
+        let is_everywhere = source == Source::Report || !machine.may_exist();
+        let serves = |state: &&PoolState| is_everywhere || state.pool().serves_holder(machine);
+        let (own, others): (Vec<&PoolState>, Vec<&PoolState>) =
+            self.pools.values().filter(|state| *state.pool().network == *network).partition(serves);
+        let has = |pools: &[&PoolState]| pools.iter().any(|state| state.pool().contains(address));
+        if own.is_empty() || !has(&own) && has(&others) {
+            return Standing::Foreign;
+        }
+        if holder.is_some() || source != Source::Report && is_contested(state, claimant, address) {
+            return Standing::HeldByOther;
+        }
+        if own.iter().any(|state| state.offers_to(machine, address)) {
+            return Standing::Offered;
+        }
+        if self.named_on(network, address, machine).is_some() || own.iter().any(|state| is_end(state, address)) {
+            return Standing::Reserved;
+        }
+        // Another program may allocate an address that no pool offers.
+        let is_external = own.iter().any(|state| state.pool().is_external());
+        if is_external { Standing::Offered } else { Standing::Excluded }
+    }
+}
+
+/// Whether another machine has a record of an address, or its guest runs with the address. The machine of a record that cannot
+/// be read may be the machine of the claimant, and the guest that reports the address of a claim may be its user.
+fn is_contested(state: &Network, claimant: &Claimant, address: IpAddr) -> bool {
+    let machine = &claimant.machine;
+    let is_other = |other: &Claimant| other.machine != *machine && other.machine.may_exist();
+    state.conflict_at(address, is_other).is_some()
+        || !machine.kind.is_claim() && state.reported_by_other(address, machine).is_some()
+}
+
+/// Whether an address is a reserved end of a subnet of a pool.
+fn is_end(state: &PoolState, address: IpAddr) -> bool {
+    let space = state.pool().space(Family::of(address)).filter(|space| space.contains(address));
+    space.is_some_and(|space| space.is_end_of_subnet(Family::number(address)))
+}

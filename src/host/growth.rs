@@ -1,0 +1,152 @@
+//! New addresses of a network, which are closed until the records of them are adopted.
+//!
+//! A machine may already use an address that becomes allocatable: its pool was deleted and made again, or the address was
+//! excluded for a while. So a new address is allocated only after the caller has adopted what objects record and guests
+//! report about it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::address::AddressSet;
+
+/// The closed addresses of all networks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Growth {
+    // `None`: new addresses are open at once.
+    last: Option<u64>,
+    networks: BTreeMap<Arc<str>, Grown>,
+}
+
+/// The addresses of one network that its pools may allocate.
+#[derive(Clone, Debug, Default)]
+struct Grown {
+    open: AddressSet,
+    // By the number of their growth.
+    closed: BTreeMap<u64, AddressSet>,
+}
+
+// === impl Growth ===
+
+impl Growth {
+    /// A growth that closes new addresses. Its number is 1, so that a start without pools has a number, too.
+    pub(crate) fn closing() -> Self {
+        Self { last: Some(1), networks: BTreeMap::new() }
+    }
+
+    /// Number of the last growth. 0 if new addresses are open at once.
+    pub(crate) fn last(&self) -> u64 {
+        self.last.unwrap_or_default()
+    }
+
+    /// The networks with addresses.
+    pub(crate) fn networks(&self) -> BTreeSet<Arc<str>> {
+        self.networks.keys().cloned().collect()
+    }
+
+    /// Sets the addresses that the pools of a network may allocate. Those that were not among them are closed. The
+    /// addresses of `again` are closed again, because records of further namespaces count for them.
+    pub(crate) fn set(&mut self, network: &Arc<str>, allocatable: &AddressSet, again: &AddressSet) {
+        let Some(last) = self.last else { return };
+        let Grown { open, closed } = self.networks.entry(Arc::clone(network)).or_default();
+        let kept = allocatable.difference(again);
+        *open = open.intersection(&kept);
+        for addresses in closed.values_mut() {
+            *addresses = addresses.intersection(&kept);
+        }
+        closed.retain(|_, addresses| !addresses.is_empty());
+        let new = closed.values().fold(allocatable.difference(open), |new, known| new.difference(known));
+        if !new.is_empty() {
+            closed.insert(last + 1, new);
+            self.last = Some(last + 1);
+        }
+        if self.networks.get(network).is_some_and(|grown| grown.open.is_empty() && grown.closed.is_empty()) {
+            self.networks.remove(network);
+        }
+    }
+
+    /// Opens the addresses of all growths up to this number. Returns the networks of these addresses.
+    pub(crate) fn open(&mut self, growth: u64) -> BTreeSet<Arc<str>> {
+        let mut opened = BTreeSet::new();
+        for (network, Grown { open, closed }) in &mut self.networks {
+            let later = closed.split_off(&growth.saturating_add(1));
+            for addresses in std::mem::replace(closed, later).into_values() {
+                *open = open.ranges().iter().chain(addresses.ranges()).copied().collect();
+                opened.insert(Arc::clone(network));
+            }
+        }
+        opened
+    }
+
+    /// The closed addresses of a network.
+    pub(crate) fn closed(&self, network: &str) -> AddressSet {
+        let closed = self.networks.get(network).into_iter().flat_map(|grown| grown.closed.values());
+        closed.flat_map(AddressSet::ranges).copied().collect()
+    }
+
+    /// Whether an address is closed.
+    pub(crate) fn is_closed(&self, network: &str, address: IpAddr) -> bool {
+        let grown = self.networks.get(network);
+        grown.is_some_and(|grown| grown.closed.values().any(|addresses| addresses.contains(address)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::address::Entry;
+
+    fn set(texts: &[&str]) -> AddressSet {
+        texts.iter().map(|text| text.parse::<Entry>().unwrap().range()).collect()
+    }
+
+    fn closed(growth: &Growth) -> String {
+        let closed = growth.closed("n");
+        let texts: Vec<String> = closed.ranges().iter().map(ToString::to_string).collect();
+        format!("{}: {}", growth.last(), texts.join(", "))
+    }
+
+    #[test]
+    fn what_grows_is_closed_until_its_growth_is_opened() {
+        let (network, none) = (Arc::from("n"), AddressSet::default());
+        let mut growth = Growth::closing();
+        assert_eq!(closed(&growth), "1: ");
+        growth.set(&network, &set(&["10.0.0.0/30"]), &none);
+        assert_eq!(closed(&growth), "2: 10.0.0.0-10.0.0.3");
+        assert_eq!(growth.open(1), BTreeSet::new());
+        assert_eq!(growth.open(2), [Arc::clone(&network)].into());
+        assert_eq!(closed(&growth), "2: ");
+        // The pool grows twice. Each growth is opened on its own.
+        growth.set(&network, &set(&["10.0.0.0/29"]), &none);
+        growth.set(&network, &set(&["10.0.0.0/28"]), &none);
+        assert_eq!(closed(&growth), "4: 10.0.0.4-10.0.0.15");
+        growth.open(3);
+        assert_eq!(closed(&growth), "4: 10.0.0.8-10.0.0.15");
+        growth.open(4);
+        // Addresses that were away are closed when they come back.
+        growth.set(&network, &set(&["10.0.0.0/29"]), &none);
+        assert_eq!(closed(&growth), "4: ");
+        growth.set(&network, &set(&["10.0.0.0/28"]), &none);
+        assert_eq!(closed(&growth), "5: 10.0.0.8-10.0.0.15");
+    }
+
+    #[test]
+    fn addresses_that_serve_further_namespaces_are_closed_again_under_a_new_number() {
+        let (network, none) = (Arc::from("n"), AddressSet::default());
+        let mut growth = Growth::closing();
+        growth.set(&network, &set(&["10.0.0.0/30"]), &none);
+        growth.open(2);
+        growth.set(&network, &set(&["10.0.0.0/29"]), &none);
+        growth.set(&network, &set(&["10.0.0.0/29"]), &set(&["10.0.0.2-10.0.0.5"]));
+        assert_eq!(closed(&growth), "4: 10.0.0.2-10.0.0.7");
+        growth.open(3);
+        assert_eq!(closed(&growth), "4: 10.0.0.2-10.0.0.5");
+    }
+
+    #[test]
+    fn without_a_caller_that_adopts_nothing_is_closed() {
+        let mut growth = Growth::default();
+        growth.set(&Arc::from("n"), &set(&["10.0.0.0/30"]), &AddressSet::default());
+        assert_eq!((closed(&growth), growth.networks()), ("0: ".to_owned(), BTreeSet::new()));
+    }
+}

@@ -1,0 +1,300 @@
+//! The rule of records: what a record of an address may do, for every source of records and every kind of address.
+//!
+//! A record is any text that says that an object has an address: an annotation, a status map, a Secret, an IPAddress, an
+//! IPAMClaim, the report of a guest. Everyone who may write objects of a namespace can write such a text. So one table
+//! decides what each of them may do. The allocator finds the [`Standing`] of the address, over all pools of the network, and
+//! asks [`may_record`]. No other place decides about a record.
+//!
+//! | source | held | offered | excluded | reserved | no pool | foreign | held by another |
+//! |---|---|---|---|---|---|---|---|
+//! | annotation | lease | lease | excluded | conflict | conflict | ignored | conflict |
+//! | status map | lease | lease | excluded | conflict | conflict | ignored | conflict |
+//! | Secret | lease | lease | excluded | conflict | conflict | ignored | conflict |
+//! | IPAddress of a claim | lease | lease | excluded | conflict | conflict | ignored | conflict |
+//! | IPAddress without its claim | lease | by record | by record | conflict | ignored | ignored | conflict |
+//! | IPAMClaim | lease | lease | excluded | conflict | conflict | ignored | conflict |
+//! | report of a guest | lease | by report | by report | by report | by report | by report | conflict |
+//! | network data of a user | lease | by record | by record | conflict | ignored | ignored | conflict |
+//! | MAC address of a template | lease | lease | ignored | ignored | ignored | ignored | conflict |
+//! | unreadable record | lease | conflict | conflict | conflict | ignored | ignored | conflict |
+//!
+//! - *lease*: the claimant of the record gets, or keeps, the lease of the address.
+//! - *excluded*, *by record*, *by report* and *conflict* are the [`State`] of an address that no other machine gets before the
+//!   machine of the record is gone. A conflict needs a person; the others do not.
+//! - *ignored*: the record does nothing.
+//!
+//! A report is never ignored, because a running guest uses the address whatever a pool says about it. The collector of the
+//! reports bounds their number for each instance and namespace.
+
+use std::fmt;
+
+/// Where a record of an address stands.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Source {
+    /// An annotation of a machine.
+    Annotation,
+    /// The status of a KubevirtMachine.
+    StatusMap,
+    /// The Secret with the network data of a machine.
+    Secret,
+    /// The IPAddress of a claim.
+    IpAddress,
+    /// An IPAddress whose claim does not exist.
+    LoneIpAddress,
+    /// The status of an IPAMClaim.
+    IpamClaim,
+    /// The report of a running guest.
+    Report,
+    /// Network data that a user wrote for a machine.
+    NetworkData,
+    /// The MAC address in the template of a VirtualMachine.
+    MacAddress,
+    /// A record that cannot be read. It may have the address.
+    Unreadable,
+}
+
+/// What the pools and leases of a network say about an address, for the claimant of a record.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Standing {
+    /// The claimant holds the address.
+    Held,
+    /// A pool that serves the namespace of the claimant offers the address, to every machine or to this one.
+    Offered,
+    /// The network has a pool that serves the namespace of the claimant, and no pool offers the address, or no longer
+    /// offers it: a pool excludes the address, or no pool has it.
+    Excluded,
+    /// The network reserves the address: it is a gateway, a name server, an end of a subnet, or it is in a template or kept
+    /// for another machine.
+    Reserved,
+    /// No network is known for the address.
+    NoPool,
+    /// No pool of the network serves the namespace of the claimant, or only other pools have the address.
+    Foreign,
+    /// Another claimant holds the address, or has a record of it.
+    HeldByOther,
+}
+
+/// What a record does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Verdict {
+    /// The claimant of the record gets or keeps the lease.
+    Lease,
+    /// No other machine gets the address before the machine of the record is gone.
+    Reserve(State),
+    /// The record does nothing.
+    Ignore(Ignored),
+}
+
+/// State of an address that is not allocated because of a record of a machine that does not hold the address.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum State {
+    /// `conflict`: the record contradicts a lease, a pool or another record.
+    #[default]
+    Conflict,
+    /// `excluded`: the pools no longer offer the address, and the machine of the record keeps it.
+    Excluded,
+    /// `byRecord`: an object has the address, and needs no lease.
+    ByRecord,
+    /// `byReport`: a running guest has the address.
+    ByReport,
+}
+
+/// Why a record does nothing.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Ignored {
+    /// No pool that serves the namespace of the object has the address.
+    OtherNamespace,
+    /// No pool has the address.
+    NoPool,
+    /// The network reserves the address for another use.
+    Reserved,
+}
+
+/// Decides what a record may do. The documentation of the module has the whole table.
+#[must_use]
+pub fn may_record(source: Source, standing: Standing) -> Verdict {
+    use Verdict::{Ignore, Lease, Reserve};
+    match (source, standing) {
+        // A lease that exists stays, whatever the pools say today.
+        (_, Standing::Held) => Lease,
+        (_, Standing::HeldByOther) => Reserve(State::Conflict),
+        // The address is in use, also where no pool offers it to this guest.
+        (Source::Report, _) => Reserve(State::ByReport),
+        // Users of one namespace could otherwise reserve the addresses of all others.
+        (_, Standing::Foreign) => Ignore(Ignored::OtherNamespace),
+        (Source::MacAddress, Standing::Offered) => Lease,
+        (Source::MacAddress, Standing::Reserved) => Ignore(Ignored::Reserved),
+        (Source::MacAddress, Standing::Excluded | Standing::NoPool) => Ignore(Ignored::NoPool),
+        (_, Standing::Reserved) => Reserve(State::Conflict),
+        (Source::LoneIpAddress | Source::NetworkData | Source::Unreadable, Standing::NoPool) => Ignore(Ignored::NoPool),
+        (_, Standing::NoPool) => Reserve(State::Conflict),
+        // The record may be of another machine, or have another address.
+        (Source::Unreadable, Standing::Offered | Standing::Excluded) => Reserve(State::Conflict),
+        (Source::LoneIpAddress | Source::NetworkData, Standing::Offered | Standing::Excluded) => {
+            Reserve(State::ByRecord)
+        }
+        (_, Standing::Offered) => Lease,
+        (_, Standing::Excluded) => Reserve(State::Excluded),
+    }
+}
+
+// === impl Source ===
+
+impl Source {
+    /// Every source.
+    pub const ALL: [Self; 10] = [
+        Self::Annotation,
+        Self::StatusMap,
+        Self::Secret,
+        Self::IpAddress,
+        Self::LoneIpAddress,
+        Self::IpamClaim,
+        Self::Report,
+        Self::NetworkData,
+        Self::MacAddress,
+        Self::Unreadable,
+    ];
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Annotation => "annotation",
+            Self::StatusMap => "status map",
+            Self::Secret => "Secret",
+            Self::IpAddress => "IPAddress of a claim",
+            Self::LoneIpAddress => "IPAddress without its claim",
+            Self::IpamClaim => "IPAMClaim",
+            Self::Report => "report of a guest",
+            Self::NetworkData => "network data of a user",
+            Self::MacAddress => "MAC address of a template",
+            Self::Unreadable => "unreadable record",
+        })
+    }
+}
+
+// === impl Standing ===
+
+impl Standing {
+    /// Every standing, in the order of the table.
+    pub const ALL: [Self; 7] =
+        [Self::Held, Self::Offered, Self::Excluded, Self::Reserved, Self::NoPool, Self::Foreign, Self::HeldByOther];
+}
+
+// === impl State ===
+
+impl State {
+    /// The states, each with its word in status, metrics, events and programs.
+    const WORDS: [(Self, &'static str); 4] = [
+        (Self::Conflict, "conflict"),
+        (Self::Excluded, "excluded"),
+        (Self::ByRecord, "byRecord"),
+        (Self::ByReport, "byReport"),
+    ];
+
+    /// The state with this word.
+    #[must_use]
+    pub fn of_word(word: &str) -> Option<Self> {
+        Self::WORDS.iter().find(|(_, other)| *other == word).map(|(state, _)| *state)
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = Self::WORDS.iter().find(|(state, _)| state == self).map_or("", |(_, word)| word);
+        f.write_str(word)
+    }
+}
+
+// === impl Ignored ===
+
+impl fmt::Display for Ignored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OtherNamespace => "no pool that serves the namespace has the address",
+            Self::NoPool => "no pool has the address",
+            Self::Reserved => "the network reserves the address",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The verdict that the table in the documentation of this module has for a cell.
+    fn word(verdict: Verdict) -> String {
+        match verdict {
+            Verdict::Lease => "lease".to_owned(),
+            Verdict::Reserve(State::ByRecord) => "by record".to_owned(),
+            Verdict::Reserve(State::ByReport) => "by report".to_owned(),
+            Verdict::Reserve(state) => state.to_string(),
+            Verdict::Ignore(_) => "ignored".to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_documentation_has_the_verdict_of_every_source_and_standing() {
+        let rows = include_str!("may_record.rs").lines().map_while(|line| line.strip_prefix("//!"));
+        let rows = rows.filter_map(|row| row.trim().strip_prefix("| ")?.strip_suffix(" |"));
+        let cells: Vec<Vec<&str>> = rows.map(|row| row.split(" | ").collect()).collect();
+        let mut expected = vec![vec![
+            "source".to_owned(),
+            "held".to_owned(),
+            "offered".to_owned(),
+            "excluded".to_owned(),
+            "reserved".to_owned(),
+            "no pool".to_owned(),
+            "foreign".to_owned(),
+            "held by another".to_owned(),
+        ]];
+        for source in Source::ALL {
+            let verdicts = Standing::ALL.map(|standing| word(may_record(source, standing)));
+            expected.push([source.to_string()].into_iter().chain(verdicts).collect());
+        }
+        assert_eq!(cells, expected);
+    }
+
+    #[test]
+    fn a_record_of_an_address_that_no_pool_offers_never_becomes_a_lease() {
+        use Standing::{Excluded, Foreign, HeldByOther, NoPool, Reserved};
+        for source in Source::ALL {
+            for standing in [Excluded, Reserved, NoPool, Foreign, HeldByOther] {
+                assert_ne!(may_record(source, standing), Verdict::Lease, "{source}, {standing:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_records_that_the_controller_writes_become_leases() {
+        let leased: Vec<Source> =
+            Source::ALL.into_iter().filter(|it| may_record(*it, Standing::Offered) == Verdict::Lease).collect();
+        let written = [
+            Source::Annotation,
+            Source::StatusMap,
+            Source::Secret,
+            Source::IpAddress,
+            Source::IpamClaim,
+            Source::MacAddress,
+        ];
+        assert_eq!(leased, written);
+    }
+
+    #[test]
+    fn a_record_of_an_address_of_other_namespaces_is_ignored_unless_a_guest_reports_it() {
+        for source in Source::ALL {
+            let expected = match source {
+                Source::Report => Verdict::Reserve(State::ByReport),
+                _ => Verdict::Ignore(Ignored::OtherNamespace),
+            };
+            assert_eq!(may_record(source, Standing::Foreign), expected, "{source}");
+        }
+    }
+
+    #[test]
+    fn each_state_has_one_word() {
+        let words = State::WORDS.map(|(state, word)| (state.to_string() == word, State::of_word(word) == Some(state)));
+        assert_eq!(words, [(true, true); 4]);
+        assert_eq!(State::of_word("reserved"), None);
+    }
+}
