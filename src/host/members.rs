@@ -26,6 +26,11 @@ impl<'a> Members<'a> {
         self.object.get(name).filter(|value| **value != Value::Null)
     }
 
+    /// Allows members that are not read.
+    pub(crate) fn allow(&mut self, names: &[&'static str]) {
+        self.known.extend(names);
+    }
+
     pub(crate) fn has(&self, name: &str) -> bool {
         !matches!(self.object.get(name), None | Some(Value::Null))
     }

@@ -14,9 +14,9 @@ use crate::formats::value::{self, Object, Value};
 /// `bootstrapNetworkConfig`, or a StaticIPPool of the controller, alone or in a list such as `kubectl get -o yaml`
 /// prints. A HostedCluster of that list sets the `machineNetwork` of its NodePools.
 ///
-/// An unknown key is an error, because the setting of a misspelt key would be lost. A repeated key is an error, too.
-/// Kubernetes objects normally have other keys, so only unknown keys within `bootstrapNetworkConfig` are reported, as
-/// warnings.
+/// An unknown key is an error, because the setting of a misspelt key would be lost. A repeated key is an error, too. This
+/// holds for the members of a StaticIPPool as well. A NodePool normally has other keys, so only unknown keys within
+/// `bootstrapNetworkConfig` are reported, as warnings.
 ///
 /// The pools are not checked yet; pass them to [`Pool::new`]. An error in one pool does not affect
 /// the other pools.
@@ -82,6 +82,13 @@ struct MachineNetwork {
 
 /// Description of a valid document, for messages.
 const EXPECTED: &str = "a pool, a list of pools, NodePools with a bootstrapNetworkConfig, or StaticIPPools";
+
+/// The members of a Kubernetes object.
+const OBJECT_MEMBERS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
+
+/// The members of a StaticIPPool that only the controller uses.
+const CONTROLLER_MEMBERS: [&str; 6] =
+    ["sticky", "serveIPAMClaims", "template", "nodePoolRef", "machineSelector", "addressesFrom"];
 
 // === impl PoolReader ===
 
@@ -157,7 +164,7 @@ impl PoolReader {
         PoolSpec { name, namespace, cluster_name, ..spec }
     }
 
-    /// Reads a pool of the controller. Other keys say which machines the controller serves.
+    /// Reads a pool of the controller. Some of its members say which machines the controller serves, and how.
     fn static_ip_pool(&mut self, object: &Object, path: FieldPath<'_>) -> PoolSpec {
         let empty = Object::default();
         let member = |name: &str| match object.get(name) {
@@ -168,12 +175,18 @@ impl PoolReader {
             Some(Value::String(text)) => Some(text.clone()),
             _ => None,
         };
+        let mut object_members = Members::new(object, path);
+        object_members.allow(&OBJECT_MEMBERS);
+        object_members.finish(Severity::Error, &mut self.diagnostics);
         let mut members = Members::new(member("spec"), path.field("spec"));
         let spec = PoolSpec::read(&mut members, &mut self.diagnostics);
+        members.allow(&CONTROLLER_MEMBERS);
+        members.finish(Severity::Error, &mut self.diagnostics);
         PoolSpec {
             name: text("name").unwrap_or_default(),
             namespace: text("namespace"),
             created: text("creationTimestamp").and_then(|text| text.parse().ok()),
+            is_deleted: member("metadata").get("deletionTimestamp").is_some_and(|time| *time != Value::Null),
             ..spec
         }
     }
@@ -274,6 +287,7 @@ mod tests {
                 on_link_gateway: true,
                 address_reuse_grace_period_seconds: 300,
                 is_external: false,
+                is_deleted: false,
                 created: None,
                 has_errors: false,
             }]

@@ -12,7 +12,7 @@ use glowplug::host::claim::{Allocation, Machine};
 use glowplug::host::records::ObjectDiagnostic;
 use serde::Serialize;
 
-use crate::input::{LedgerFile, Lists, Pools, fetched, read_objects};
+use crate::input::{LedgerFile, Lists, Pools, ServedPools, fetched, read_objects};
 use crate::output::{VERSION, allocations_table, exit_code, print, print_json, say, sections, table, whole_seconds};
 
 /// The ledger, and everything that it is compared with.
@@ -77,10 +77,10 @@ struct Rebuilt {
 
 pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
     let Sources { pools, ledger, lists: Lists { lists } } = args.sources;
-    let pools = pools.read_whole()?;
+    let ServedPools { pools, deleted, .. } = pools.read_whole()?;
     let (objects, count) = read_objects(&lists)?;
     let inventory = objects.inventory();
-    let mut registry = ledger.open(pools)?;
+    let mut registry = ledger.open(&pools, deleted)?;
     let now = Timestamp::now();
     let audit::Rebuilt { adoption, without_record } = audit::rebuild(&mut registry, &inventory, now)?;
     let diagnostics = diagnostics(&inventory.diagnostics, &adoption.mismatches);
@@ -151,7 +151,7 @@ fn releasable_from(missing: &Missing) -> String {
 
 pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
     let Sources { pools, ledger, lists: Lists { lists } } = args.sources;
-    let pools = pools.read_whole()?;
+    let ServedPools { pools, deleted, .. } = pools.read_whole()?;
     let (objects, count) = read_objects(&lists)?;
     if count == 0 {
         // If the list is empty, all machines would be missing. A connection to the wrong cluster also gives an empty
@@ -159,7 +159,7 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
         bail!("no object in the lists, expected those of all machines");
     }
     let inventory = objects.inventory();
-    let mut registry = ledger.open(pools)?;
+    let mut registry = ledger.open(&pools, deleted)?;
     let now = Timestamp::now();
     let fetched = fetched(&lists);
     let options = Options {

@@ -15,6 +15,7 @@ use glowplug::host::allocator::{Adoption, Allocator, ClaimError, Problem};
 use glowplug::host::audit;
 use glowplug::host::claim::{self, Allocation, Claimant, Machine, Request};
 use glowplug::host::expand::{Document, Grant, Template};
+use glowplug::host::may_record::State;
 use glowplug::host::pool::{Pool, Space};
 use glowplug::host::records::{
     Inventory, KubevirtMachine, NODE_POOL_ANNOTATION, annotation_key, annotation_patch, status_patch,
@@ -216,7 +217,7 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
     if machines.len() != 1 && (!args.ips.is_empty() || !args.macs.is_empty()) {
         usage_error("--ip and --mac are for one machine");
     }
-    let ServedPools { pools, is_whole } = args.pools.read()?;
+    let ServedPools { pools, deleted, is_whole } = args.pools.read()?;
     let by_name: BTreeMap<String, Pool> = pools.iter().map(|pool| (pool.name().to_owned(), pool.clone())).collect();
     let (claims, mut left_out) = claims(&args, &pools, is_whole, machines)?;
     let mac_addresses = match claims.as_slice() {
@@ -241,7 +242,7 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
         mac_addresses,
     };
     in_template(printer.check_template(&claims), args.pools.template.as_deref())?;
-    let mut registry = args.ledger.open(pools)?;
+    let mut registry = args.ledger.open(&pools, deleted)?;
     let leaving: Vec<&Machine> = left_out
         .iter()
         .filter(|(_, why)| matches!(why, Refusal::BeingDeleted))
@@ -260,6 +261,15 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
             if let Some(problem) = claimants.filter_map(|claimant| problems.get(&claimant)).next() {
                 left_out.entry(at).or_insert_with(|| Refusal::Record(problem.clone()));
             }
+        }
+    }
+    let by_machine: BTreeMap<&Machine, usize> =
+        claims.iter().enumerate().map(|(at, claim)| (&claim.machine, at)).collect();
+    for (claimant, address) in kept_addresses(registry.state()?) {
+        let Some(&at) = by_machine.get(&claimant.machine) else { continue };
+        if pools_of(&claims[at], &printer.pools).iter().any(|pool| pool.interface() == claimant.interface) {
+            let text = format!("{address} of {claimant} is excluded, the machine keeps it and gets no other address");
+            left_out.entry(at).or_insert(Refusal::Record(text));
         }
     }
     // Within a list, the creation time decides the order, not the position in the list.
@@ -316,12 +326,18 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
 fn record_problems(inventory: &Inventory, adoption: &Adoption) -> BTreeMap<Claimant, String> {
     // With one of these problems, the machine still has its address.
     let is_kept =
-        |problem: &Problem| matches!(problem, Problem::OutOfPool(_) | Problem::Reserved(..) | Problem::Prefix(_));
+        |problem: &Problem| matches!(problem, Problem::OutOfPool(_) | Problem::Prefix(_) | Problem::Ignored(_));
     let mismatches = adoption.mismatches.iter().filter(|mismatch| !is_kept(&mismatch.problem));
     let mismatches = mismatches.map(|mismatch| (mismatch.claimant.clone(), mismatch.to_string()));
     let diagnostics = inventory.diagnostics.iter();
     let diagnostics = diagnostics.filter_map(|diagnostic| Some((diagnostic.claimant.clone()?, diagnostic.to_string())));
     mismatches.chain(diagnostics).collect()
+}
+
+/// The addresses that machines keep although no pool offers them any more.
+fn kept_addresses(allocator: &Allocator) -> Vec<(Claimant, IpAddr)> {
+    let kept = allocator.conflicts().filter(|(_, _, conflict)| conflict.state == State::Excluded);
+    kept.map(|(_, address, conflict)| (conflict.claimant, address)).collect()
 }
 
 /// Makes one claim for each machine. Refused machines have an empty claim, and their refusals are listed by index.
@@ -617,11 +633,11 @@ pub(crate) fn release(args: Release) -> Result<ExitCode> {
     let read = args.machines.read()?;
     let is_odd = read.has_diagnostics();
     let ReadMachines { machines, inventory } = read;
-    let ServedPools { pools, is_whole } = match args.pools.as_slice() {
-        [] => ServedPools { pools: Vec::new(), is_whole: true },
+    let ServedPools { pools, deleted, is_whole } = match args.pools.as_slice() {
+        [] => ServedPools { pools: Vec::new(), deleted: BTreeSet::new(), is_whole: true },
         files => PoolFiles::served(files, args.template.as_deref())?,
     };
-    let mut registry = args.ledger.open(pools)?;
+    let mut registry = args.ledger.open(&pools, deleted)?;
     let (mut released, mut served) = (Vec::new(), Vec::new());
     let (machines, kept) = releasable(machines, inventory.as_ref(), args.force);
     for batch in machines.chunks(BATCH) {

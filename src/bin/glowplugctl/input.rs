@@ -110,6 +110,8 @@ pub(crate) struct PoolFiles {
 /// Pools from files that allocate addresses.
 pub(crate) struct ServedPools {
     pub(crate) pools: Vec<Pool>,
+    /// Names of the pools of the files that are being deleted.
+    pub(crate) deleted: BTreeSet<String>,
     /// Whether every pool of the files is among the pools.
     pub(crate) is_whole: bool,
 }
@@ -242,6 +244,12 @@ impl PoolFiles {
         let created: BTreeMap<String, Timestamp> =
             read.specs.iter().filter_map(|spec| Some((spec.full_name(), spec.created?))).collect();
         let mut pools = read.pools;
+        let deleted: BTreeSet<String> =
+            read.specs.iter().filter(|spec| spec.is_deleted).map(PoolSpec::full_name).collect();
+        for pool in pools.iter().filter(|pool| deleted.contains(pool.name())) {
+            say(format_args!("note: pool {} is not served, since it is being deleted", pool.title()));
+        }
+        pools.retain(|pool| !deleted.contains(pool.name()));
         let count = pools.len();
         // Older pools come first. A pool without a NodePool has no creation time and counts as the oldest.
         pools.sort_by_key(|pool| created.get(pool.name()).copied().unwrap_or_default());
@@ -269,15 +277,15 @@ impl PoolFiles {
         let order: BTreeMap<String, usize> =
             read.specs.iter().enumerate().map(|(at, spec)| (spec.full_name(), at)).collect();
         pools.sort_by_key(|pool| order.get(pool.name()).copied());
-        Ok(ServedPools { pools, is_whole })
+        Ok(ServedPools { pools, deleted, is_whole })
     }
 }
 
 impl Pools {
     /// Reads the pools for commands that are unsafe without some of the pools. Fails unless all pools are usable.
-    pub(crate) fn read_whole(&self) -> Result<Vec<Pool>> {
-        let ServedPools { pools, is_whole } = self.read()?;
-        if is_whole { Ok(pools) } else { Err(Reported.into()) }
+    pub(crate) fn read_whole(&self) -> Result<ServedPools> {
+        let served = self.read()?;
+        if served.is_whole { Ok(served) } else { Err(Reported.into()) }
     }
 
     pub(crate) fn read(&self) -> Result<ServedPools> {
@@ -390,9 +398,11 @@ impl Machines {
 type Open = fn(&Path) -> Result<SqliteLedger, OpenError>;
 
 impl LedgerFile {
-    /// Opens the ledger. The given pools must match the pools of the ledger.
-    pub(crate) fn open(&self, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
-        self.registry(SqliteLedger::open, &pools)
+    /// Opens the ledger. The given pools must match the pools of the ledger. Pools that are being deleted allocate nothing.
+    pub(crate) fn open(&self, pools: &[Pool], deleted: BTreeSet<String>) -> Result<Registry<SqliteLedger>> {
+        let mut registry = self.registry(SqliteLedger::open, pools)?;
+        registry.suspend(deleted);
+        Ok(registry)
     }
 
     /// Creates the ledger with the pools.

@@ -248,14 +248,14 @@ fn rename(text: &str) -> Result<Rename, &'static str> {
 }
 
 pub(crate) fn init(args: Init) -> Result<ExitCode> {
-    let pools = args.pools.read_whole()?;
-    args.ledger.create(pools)?;
+    args.ledger.create(args.pools.read_whole()?.pools)?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
-    let ServedPools { pools, is_whole } = args.pools.read()?;
+    let ServedPools { pools, deleted, is_whole } = args.pools.read()?;
     let mut registry = args.ledger.open_for_more(&args.added, pools.clone())?;
+    registry.suspend(deleted);
     let now = Timestamp::now();
     let row = |pool: &Pool, usage: &Usage| {
         let Usage { family, total, reserved, used, conflicting, reuse_delay, free, outside, .. } = *usage;
@@ -341,7 +341,7 @@ pub(crate) fn nodepool(args: Nodepool) -> Result<ExitCode> {
 }
 
 pub(crate) fn metrics(args: Metrics) -> Result<ExitCode> {
-    let ServedPools { pools, is_whole } = args.pools.read()?;
+    let ServedPools { pools, is_whole, .. } = args.pools.read()?;
     let mut registry = args.ledger.open_read_only(pools)?;
     let allocator = registry.state()?;
     let text = metrics::text(allocator, &allocator.usage(Timestamp::now()));

@@ -11,11 +11,13 @@ use jiff::Timestamp;
 
 use super::decide::refused;
 use super::network::Network;
+use super::pool_state::PoolState;
+use super::standing::is_everywhere;
 use super::state::{Allocator, is_namesake};
 use super::types::ClaimError;
 use crate::host::change::{Change, Journal};
 use crate::host::claim::{Claimant, Lease, Machine, Record, Reservation};
-use crate::host::may_record::{Source, State};
+use crate::host::may_record::{Ignored, Source, Standing, State, Verdict, may_record};
 use crate::host::pool::{Pool, Reserved, ReservedAddress};
 use crate::network::{Family, InterfaceName};
 
@@ -27,6 +29,9 @@ pub struct Adoption {
     pub adopted: usize,
     /// Number of addresses that the claimant of their record already held.
     pub known: usize,
+    /// Number of addresses that are reserved for the machine of their record, and that need no lease: for example, a pool
+    /// excludes them.
+    pub reserved: usize,
     /// The addresses that do not fit the ledger or the pools, in the order of the records.
     pub mismatches: Vec<Mismatch>,
 }
@@ -49,8 +54,8 @@ pub struct Mismatch {
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Problem {
-    /// Another claimant holds the address or has a record of it. The holder keeps the address. The address is not
-    /// allocated again before both machines are gone.
+    /// Another claimant holds the address, has a record of it, or runs with it. The holder keeps the address. The address
+    /// is not allocated again before both machines are gone.
     Duplicate(Claimant),
     /// No pool has the interface and the address of the record. The address is not allocated before the machine is
     /// gone.
@@ -66,24 +71,24 @@ pub enum Problem {
     OtherNetwork(String),
     /// The pool with this name, which the record belongs to, does not have the address. The machine keeps the address.
     OutOfPool(String),
-    /// The pool with this name, which the record belongs to, reserves the address. The machine keeps the address.
+    /// The network of the pool with this name, which the record belongs to, reserves the address. The address is not
+    /// allocated before the machine is gone. If the machine already held the address, it keeps the address.
     Reserved(String, Option<ReservedAddress>),
     /// The pool of the record has this other prefix length. The machine keeps the prefix length of the record.
     Prefix(u8),
+    /// The record does nothing, for this reason.
+    Ignored(Ignored),
 }
 
 /// The pool or the networks to which an address of a record belongs.
 enum Attribution {
-    /// The address belongs to this pool.
-    Pool(Arc<str>),
+    /// The address belongs to this pool and network.
+    Pool(Arc<str>, Arc<str>),
     /// The address belongs to one of these networks.
     Ambiguous(Vec<Arc<str>>),
     /// The address belongs to no pool. A conflict is recorded on each of these networks.
     NoPool(Vec<Arc<str>>),
 }
-
-/// Pools by interface and network.
-type PoolsOf = BTreeMap<InterfaceName, BTreeMap<Arc<str>, Vec<Arc<str>>>>;
 
 /// A record without its addresses.
 struct Origin {
@@ -95,20 +100,66 @@ struct Origin {
     kind: Source,
 }
 
+/// An address of a record, and where it belongs.
+struct Found {
+    origin: Arc<Origin>,
+    address: IpAddr,
+    prefix: Option<u8>,
+    attribution: Attribution,
+}
+
+/// Two claimants for each address of a network that several records have and no claimant holds.
+type Rivals = BTreeMap<(Arc<str>, IpAddr), Vec<Arc<Claimant>>>;
+
+/// The pools that serve a claimant, by interface and network.
+#[derive(Default)]
+struct Audience {
+    by_interface: BTreeMap<InterfaceName, BTreeMap<Arc<str>, Vec<Arc<str>>>>,
+}
+
+/// The pools for the claimants of many records, by what decides whether a pool serves a claimant.
+#[derive(Default)]
+struct Audiences(BTreeMap<Option<(bool, String)>, Arc<Audience>>);
+
 /// Result for one address of a record.
 enum Outcome {
     Added,
     Known,
+    Reserved,
     Refused,
+}
+
+// === impl Audiences ===
+
+impl Audiences {
+    /// The pools that serve a machine.
+    fn of(&mut self, allocator: &Allocator, kind: Source, machine: &Machine) -> Arc<Audience> {
+        let is_everywhere = is_everywhere(kind, machine);
+        let namespace = if machine.kind.is_claim() { &machine.namespace } else { machine.served_in() };
+        let key = (!is_everywhere).then(|| (machine.kind.is_claim(), namespace.to_owned()));
+        let audience = self.0.entry(key).or_insert_with(|| {
+            let mut audience = Audience::default();
+            for (name, state) in &allocator.pools {
+                if is_everywhere || state.pool.serves_holder(machine) {
+                    let networks = audience.by_interface.entry(state.pool.interface).or_default();
+                    networks.entry(Arc::from(state.pool.network.as_str())).or_default().push(Arc::clone(name));
+                }
+            }
+            Arc::new(audience)
+        });
+        Arc::clone(audience)
+    }
 }
 
 // === impl Allocator ===
 
 impl Allocator {
-    /// Adopts records: adds a lease for each recorded address that the ledger does not have.
+    /// Adopts records: each recorded address becomes a lease or a reservation, or is ignored, as
+    /// [`may_record`](crate::host::may_record::may_record) says.
     ///
     /// Adoption never frees an address and never changes its holder. An address that does not fit is reported at each
-    /// adoption, and is not allocated to anybody. If two records have one address, the first record counts.
+    /// adoption, and is not allocated to any machine. If two records have one address that no machine holds, none of their
+    /// machines gets the address.
     pub(crate) fn adopt(
         &mut self,
         records: impl IntoIterator<Item = Record>,
@@ -116,114 +167,162 @@ impl Allocator {
         journal: &mut Journal,
     ) -> Adoption {
         self.advance(now);
-        let pools = self.pools_by_interface();
+        let (found, rivals) = self.attribute_all(records);
         let mut adoption = Adoption::default();
-        for Record { claimant, node_pool, attachments, network, addresses, source, kind } in records {
-            let (claimant, source) = (Arc::new(claimant), Arc::from(source));
-            let origin = Origin { claimant, node_pool, attachments, network, source, kind };
-            for network in addresses {
-                let (address, prefix) = (network.ip(), network.prefix());
-                let prefix = Some(prefix).filter(|prefix| *prefix < Family::of(address).bits());
-                let mut problems = Vec::new();
-                match self.adopt_address(&origin, address, prefix, &pools, &mut problems, journal) {
-                    Outcome::Added => adoption.adopted += 1,
-                    Outcome::Known => adoption.known += 1,
-                    Outcome::Refused => {}
-                }
-                adoption.mismatches.extend(problems.into_iter().map(|problem| Mismatch {
-                    source: origin.source.to_string(),
-                    claimant: Claimant::clone(&origin.claimant),
-                    address,
-                    problem,
-                }));
+        for found in &found {
+            let mut problems = Vec::new();
+            match self.adopt_address(found, &rivals, &mut problems, journal) {
+                Outcome::Added => adoption.adopted += 1,
+                Outcome::Known => adoption.known += 1,
+                Outcome::Reserved => adoption.reserved += 1,
+                Outcome::Refused => {}
             }
+            let Found { origin, address, .. } = found;
+            adoption.mismatches.extend(problems.into_iter().map(|problem| Mismatch {
+                source: origin.source.to_string(),
+                claimant: Claimant::clone(&origin.claimant),
+                address: *address,
+                problem,
+            }));
         }
         self.leave_settled(journal);
         adoption
     }
 
+    /// Finds the pool or the networks of each recorded address, and the addresses that several claimants would get.
+    fn attribute_all(&self, records: impl IntoIterator<Item = Record>) -> (Vec<Found>, Rivals) {
+        let mut audiences = Audiences::default();
+        let (mut found, mut rivals) = (Vec::new(), Rivals::new());
+        for Record { claimant, node_pool, attachments, network, addresses, source, kind } in records {
+            let (claimant, source) = (Arc::new(claimant), Arc::from(source));
+            let audience = audiences.of(self, kind, &claimant.machine);
+            let origin = Arc::new(Origin { claimant, node_pool, attachments, network, source, kind });
+            for recorded in addresses {
+                let (address, prefix) = (recorded.ip(), recorded.prefix());
+                let prefix = Some(prefix).filter(|prefix| *prefix < Family::of(address).bits());
+                let attribution = self.attribute(&origin, address, &audience);
+                if let Attribution::Pool(_, network) = &attribution
+                    && self.standing(kind, &origin.claimant, network, address) == Standing::Offered
+                {
+                    let of_address = rivals.entry((Arc::clone(network), address)).or_default();
+                    if of_address.len() < 2 && !of_address.contains(&origin.claimant) {
+                        of_address.push(Arc::clone(&origin.claimant));
+                    }
+                }
+                found.push(Found { origin: Arc::clone(&origin), address, prefix, attribution });
+            }
+        }
+        rivals.retain(|_, claimants| claimants.len() > 1);
+        (found, rivals)
+    }
+
     /// Adopts one address of a record.
     fn adopt_address(
         &mut self,
-        origin: &Origin,
-        address: IpAddr,
-        prefix: Option<u8>,
-        pools: &PoolsOf,
+        Found { origin, address, prefix, attribution }: &Found,
+        rivals: &Rivals,
         problems: &mut Vec<Problem>,
         journal: &mut Journal,
     ) -> Outcome {
-        let family = Family::of(address);
+        let (address, family) = (*address, Family::of(*address));
+        let claimant = &origin.claimant;
         let held: Vec<(Arc<str>, IpAddr)> = self
-            .held_by(&origin.claimant.machine)
+            .held_by(&claimant.machine)
             .into_iter()
-            .filter(|(_, held, lease)| lease.claimant == origin.claimant && Family::of(*held) == family)
+            .filter(|(_, held, lease)| lease.claimant == *claimant && Family::of(*held) == family)
             .map(|(network, held, _)| (Arc::clone(network), held))
             .collect();
         let known = held.iter().find(|(_, held)| *held == address).map(|(network, _)| network);
-        let name = match self.attribute(origin, address, pools) {
-            Attribution::Pool(name) => name,
-            Attribution::Ambiguous(networks) if !known.is_some_and(|known| networks.contains(known)) => {
-                networks.iter().for_each(|network| self.add_conflict(network, address, origin, journal));
-                problems.push(Problem::Ambiguous(networks.iter().map(ToString::to_string).collect()));
-                return Outcome::Refused;
-            }
-            Attribution::NoPool(networks) if !known.is_some_and(|known| networks.contains(known)) => {
-                networks.iter().for_each(|network| self.add_conflict(network, address, origin, journal));
-                problems.push(Problem::NoPool);
-                return Outcome::Refused;
-            }
+        let (name, network) = match attribution {
+            Attribution::Pool(name, network) => (name, network),
             // The record does not contain the network, but the ledger has a lease of the address for this claimant.
-            Attribution::Ambiguous(_) | Attribution::NoPool(_) => return Outcome::Known,
-        };
-        let machine = &origin.claimant.machine;
-        let Some((pool, offers)) =
-            self.pools.get(&name).map(|state| (state.pool().clone(), state.offers_to(machine, address)))
-        else {
-            return Outcome::Refused;
-        };
-        let network: Arc<str> = Arc::from(pool.network.as_str());
-        let state = self.networks.entry(Arc::clone(&network)).or_default();
-        match state.held_at(address).map(|lease| Arc::clone(&lease.claimant)) {
-            Some(holder) if holder == origin.claimant => return Outcome::Known,
-            Some(holder) => {
-                problems.push(Problem::Duplicate(Claimant::clone(&holder)));
-                self.add_conflict(&network, address, origin, journal);
+            Attribution::Ambiguous(networks) | Attribution::NoPool(networks)
+                if known.is_some_and(|known| networks.contains(known)) =>
+            {
+                return Outcome::Known;
+            }
+            Attribution::Ambiguous(networks) | Attribution::NoPool(networks) => {
+                let mut counts = networks.is_empty();
+                for network in networks {
+                    let verdict = self.may_record(origin.kind, claimant, network, address);
+                    if !matches!(verdict, Verdict::Ignore(_)) {
+                        self.add_conflict(network, address, origin, State::Conflict, journal);
+                        counts = true;
+                    }
+                }
+                problems.push(match attribution {
+                    _ if !counts => Problem::Ignored(Ignored::OtherNamespace),
+                    Attribution::Ambiguous(_) => Problem::Ambiguous(networks.iter().map(ToString::to_string).collect()),
+                    _ => Problem::NoPool,
+                });
                 return Outcome::Refused;
             }
-            None => {}
-        }
-        // The address is not allocated before the machine is gone. The next adoption of the record may succeed.
-        if state.is_refused(address) || self.check_denied(machine).is_err() {
-            self.add_conflict(&network, address, origin, journal);
-            return Outcome::Refused;
-        }
-        let state = self.networks.entry(Arc::clone(&network)).or_default();
-        if let Some((_, held)) = held.first() {
+        };
+        let standing = self.standing(origin.kind, claimant, network, address);
+        let verdict = match may_record(origin.kind, standing) {
+            Verdict::Lease if standing == Standing::Held => return Outcome::Known,
+            Verdict::Ignore(why) => {
+                problems.push(Problem::Ignored(why));
+                return Outcome::Refused;
+            }
+            verdict => verdict,
+        };
+        if let Some((_, held)) = held.first().filter(|_| standing != Standing::HeldByOther) {
             let other_network = known.map(|known| Problem::OtherNetwork(known.to_string()));
             problems.push(other_network.unwrap_or(Problem::OtherAddress(*held)));
-            self.add_conflict(&network, address, origin, journal);
+            self.add_conflict(network, address, origin, State::Conflict, journal);
             return Outcome::Refused;
         }
-        if let Some(other) = state.conflict_at(address, |other| *other != *origin.claimant) {
+        if let Verdict::Reserve(state) = verdict {
+            self.add_conflict(network, address, origin, state, journal);
+            if state != State::Conflict {
+                return Outcome::Reserved;
+            }
+            problems.push(match self.rival(network, address, claimant) {
+                Some(other) if standing == Standing::HeldByOther => Problem::Duplicate(other),
+                _ => {
+                    let named = self.named_on(network, address, &claimant.machine);
+                    let end = || self.why_reserved(name, address, &claimant.machine);
+                    Problem::Reserved(name.to_string(), named.or_else(end))
+                }
+            });
+            return Outcome::Refused;
+        }
+        let rivals = rivals.get(&(Arc::clone(network), address)).into_iter().flatten();
+        if let Some(other) = rivals.into_iter().find(|other| *other != claimant) {
+            problems.push(Problem::Duplicate(Claimant::clone(other)));
+            self.add_conflict(network, address, origin, State::Conflict, journal);
+            return Outcome::Refused;
+        }
+        let Some(state) = self.pools.get(name) else { return Outcome::Refused };
+        let (pool, offers) = (Arc::clone(&state.pool), state.offers_to(&claimant.machine, address));
+        let Some(of_network) = self.networks.get(network) else { return Outcome::Refused };
+        // The address is not allocated before the machine is gone. The next adoption of the record may succeed.
+        if of_network.is_refused(address) || self.check_denied(&claimant.machine).is_err() {
+            self.add_conflict(network, address, origin, State::Conflict, journal);
+            return Outcome::Refused;
+        }
+        // The record of an unknown machine may be the record of this machine.
+        if let Some(other) = of_network.conflict_at(address, |other| *other != **claimant) {
             problems.push(Problem::Duplicate(other));
         }
-        let has_own = state.conflicts_of(address, &origin.claimant.machine).contains(&origin.claimant.interface);
+        let has_own = of_network.conflicts_of(address, &claimant.machine).contains(&claimant.interface);
         if !offers && !pool.is_external() {
             problems.push(if pool.contains(address) {
-                Problem::Reserved(pool.name.clone(), self.why_reserved(&name, address, machine))
+                Problem::Reserved(pool.name.clone(), self.why_reserved(name, address, &claimant.machine))
             } else {
                 Problem::OutOfPool(pool.name.clone())
             });
         }
         let length = pool.space(family).map(|space| space.prefix());
         if let (Some(prefix), Some(length)) = (prefix, length)
-            && prefix != length
+            && *prefix != length
         {
             problems.push(Problem::Prefix(length));
         }
         let lease = Lease {
-            claimant: Arc::clone(&origin.claimant),
-            pool: name,
+            claimant: Arc::clone(claimant),
+            pool: Arc::clone(name),
             prefix: prefix.or(length).unwrap_or(family.bits()),
             since: self.now,
             released: None,
@@ -232,23 +331,42 @@ impl Allocator {
             migrated: None,
         };
         if has_own {
-            let (network, claimant) = (Arc::clone(&network), Arc::clone(&origin.claimant));
+            let (network, claimant) = (Arc::clone(network), Arc::clone(claimant));
             self.decide(Change::Conflict { network, address, claimant, record: None }, journal);
         }
-        self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
+        self.decide(Change::Lease { network: Arc::clone(network), address, lease: Some(lease) }, journal);
         Outcome::Added
     }
 
-    /// Adds a conflict, so that nobody gets the address before the machine of the conflict is released. The conflict is
-    /// added on every network that has a pool with the address; on `network` only, if the network is known.
+    /// The claimant that holds an address or has a record or a report of it, other than this claimant.
+    fn rival(&self, network: &str, address: IpAddr, claimant: &Claimant) -> Option<Claimant> {
+        let state = self.networks.get(network)?;
+        let holder = state.held_at(address).map(|lease| Claimant::clone(&lease.claimant));
+        let recorded = || state.conflict_at(address, |other| other != claimant);
+        holder.or_else(recorded).or_else(|| state.reported_by_other(address, &claimant.machine).cloned())
+    }
+
+    /// Reserves an address for the machine of a record that asks for no lease, as
+    /// [`may_record`](crate::host::may_record::may_record) says: on its network, or on every network that has a pool with the
+    /// address. The reservation ends with the machine.
     pub(crate) fn set_aside(&mut self, reservation: Reservation, now: Timestamp, journal: &mut Journal) {
         self.advance(now);
         let Reservation { address, network, claimant, source, kind } = reservation;
         let (claimant, source) = (Arc::new(claimant), Arc::from(source));
-        let origin = Origin { claimant, node_pool: None, attachments: Vec::new(), network: None, source, kind };
-        let is_meant = |name: &Arc<str>| network.as_ref().is_none_or(|network| **network == **name);
-        for network in self.networks_with(address).into_iter().filter(is_meant) {
-            self.add_conflict(&network, address, &origin, journal);
+        let networks = match &network {
+            Some(network) => {
+                self.networks.get_key_value(&**network).map(|(name, _)| Arc::clone(name)).into_iter().collect()
+            }
+            None => self.networks_with(address),
+        };
+        let origin = Origin { claimant, node_pool: None, attachments: Vec::new(), network, source, kind };
+        for network in networks {
+            match self.may_record(kind, &origin.claimant, &network, address) {
+                Verdict::Reserve(state) => self.add_conflict(&network, address, &origin, state, journal),
+                // The caller asks for no lease.
+                Verdict::Lease => self.add_conflict(&network, address, &origin, State::ByRecord, journal),
+                Verdict::Ignore(_) => {}
+            }
         }
     }
 
@@ -284,20 +402,21 @@ impl Allocator {
             if addresses[..at].iter().any(|other| Family::of(other.ip()) == family) {
                 return Err(ClaimError::Twice { interface: claimant.interface, family });
             }
-            if let Err(error) = self.check_exact(&name, &network, &claimant, named) {
-                // The other program uses the address already, so nobody else may get it later.
-                let is_kept = |why: &ReservedAddress| why.why == Reserved::PreAllocated;
-                if matches!(&error, ClaimError::Taken { .. })
-                    || matches!(&error, ClaimError::Reserved { why: Some(why), .. } if is_kept(why))
-                {
-                    let (source, claimant) = (Arc::from(source), Arc::clone(&claimant));
-                    let kind = Source::IpAddress;
-                    let origin =
-                        Origin { claimant, node_pool: None, attachments: Vec::new(), network: None, source, kind };
-                    self.add_conflict(&network, named, &origin, journal);
-                }
-                return Err(error);
+            let kind = Source::IpAddress;
+            let verdict = self.may_record(kind, &claimant, &network, named);
+            if let Verdict::Ignore(_) = verdict {
+                return Err(ClaimError::NotInPool { named, pool: pool.to_owned() });
             }
+            let checked = self.check_exact(&name, &network, &claimant, named);
+            if let Verdict::Reserve(state) = verdict {
+                // The other program uses the address already, so no other machine may get it later.
+                let (source, claimant) = (Arc::from(source), Arc::clone(&claimant));
+                let origin = Origin { claimant, node_pool: None, attachments: Vec::new(), network: None, source, kind };
+                self.add_conflict(&network, named, &origin, state, journal);
+                checked?;
+                return Err(ClaimError::Reserved { named, pool: pool.to_owned(), why: None });
+            }
+            checked?;
             let state = self.networks.get(&network);
             if state.and_then(|state| state.held_at(named)).is_none() {
                 self.check_denied(&claimant.machine)?;
@@ -387,33 +506,39 @@ impl Allocator {
     /// Why a pool or template of a network reserves exactly this address: as a gateway, as a name server, in a template
     /// or for another machine. An exclusion does not count: it may mean that another program allocates the address.
     pub(super) fn named_on(&self, network: &str, address: IpAddr, machine: &Machine) -> Option<ReservedAddress> {
-        let is_kept = |pool: &Pool| pool.pre_allocated(&machine.namespace, &machine.name).contains(&address);
-        let pools = self.pools().filter(|pool| *pool.network == *network);
-        let mut reasons = pools.filter_map(|pool| {
-            let why = pool.named().remove(&address)?;
-            if why == Reserved::PreAllocated && is_kept(pool) {
-                return None;
-            }
-            Some(ReservedAddress { why, pool: pool.name.clone() })
-        });
-        reasons.next()
+        let is_kept = |reserved: &&ReservedAddress| {
+            let pool = self.pool(&reserved.pool).filter(|_| reserved.why == Reserved::PreAllocated);
+            pool.is_some_and(|pool| pool.pre_allocated(&machine.namespace, &machine.name).contains(&address))
+        };
+        let reasons = self.networks.get(network)?.named(address);
+        reasons.iter().find(|reserved| !is_kept(reserved)).cloned()
     }
 
-    /// Finds the pool or the networks of a recorded address. In this order, these decide: the NodePool of the object,
-    /// the networks of the object, the network that the record names, and the address itself.
-    fn attribute(&self, origin: &Origin, address: IpAddr, pools: &PoolsOf) -> Attribution {
+    /// Finds the pool or the networks of a recorded address, among the pools that serve the claimant. In this order, these
+    /// decide: the NodePool of the object, the networks of the object, the network that the record names, and the address
+    /// itself. The record of a claim belongs to the pool of the claim.
+    fn attribute(&self, origin: &Origin, address: IpAddr, audience: &Audience) -> Attribution {
+        let Claimant { machine, interface } = &*origin.claimant;
         let none = BTreeMap::new();
-        let of_interface = pools.get(&origin.claimant.interface).unwrap_or(&none);
+        let of_interface = audience.by_interface.get(interface).unwrap_or(&none);
         let named = origin.node_pool.as_deref();
         let on = |network: &Arc<str>| {
             let names = of_interface.get(network).map_or(&[][..], Vec::as_slice);
-            self.pool_among(names, named, address, &origin.claimant.machine)
-                .map_or_else(|| Attribution::NoPool(vec![Arc::clone(network)]), Attribution::Pool)
+            self.pool_among(names, named, network, address, machine).map_or_else(
+                || Attribution::NoPool(vec![Arc::clone(network)]),
+                |name| Attribution::Pool(name, Arc::clone(network)),
+            )
         };
         let node_pool = named.and_then(|name| self.pools.get(name)).map(|state| state.pool());
-        let node_pool = node_pool.filter(|pool| pool.interface == origin.claimant.interface);
-        if let Some((network, _)) = node_pool.and_then(|pool| of_interface.get_key_value(pool.network.as_str())) {
+        let node_pool = node_pool.filter(|pool| pool.interface == *interface);
+        if let Some(pool) = node_pool
+            && let Some((network, names)) = of_interface.get_key_value(pool.network.as_str())
+            && (!machine.kind.is_claim() || names.iter().any(|name| **name == *pool.name))
+        {
             return on(network);
+        }
+        if machine.kind.is_claim() {
+            return Attribution::NoPool(self.networks_with(address));
         }
         let is_attached = |network: &&Arc<str>| origin.attachments.iter().any(|attached| **attached == ***network);
         let attached: Vec<&Arc<str>> = of_interface.keys().filter(is_attached).collect();
@@ -432,8 +557,8 @@ impl Allocator {
         }
         let candidates = if origin.attachments.is_empty() { of_interface.keys().collect() } else { attached };
         let has = |network: &&&Arc<str>| {
-            let names = of_interface.get(**network).into_iter().flatten();
-            names.into_iter().any(|name| self.pools.get(name).is_some_and(|state| state.pool().contains(address)))
+            let names = of_interface.get(**network).map_or(&[][..], Vec::as_slice);
+            self.pools_with(network, address).any(|state| names.iter().any(|name| **name == *state.pool.name))
         };
         let having: Vec<&Arc<str>> = candidates.iter().filter(has).copied().collect();
         match if having.is_empty() { &candidates[..] } else { &having[..] } {
@@ -445,48 +570,63 @@ impl Allocator {
 
     /// Chooses one of the pools of one interface and network: the named pool, else a pool that offers the address, else
     /// a pool that has the address, else an external pool, else the first pool, since an address may move to another
-    /// pool of its network.
+    /// pool of its network. A pool that allocates is chosen before one that is suspended, for example because it is being
+    /// deleted.
     fn pool_among(
         &self,
         names: &[Arc<str>],
         named: Option<&str>,
+        network: &str,
         address: IpAddr,
         machine: &Machine,
     ) -> Option<Arc<str>> {
+        let name_of = |state: &PoolState| names.iter().find(|name| ***name == *state.pool.name).cloned();
         let is_named = |name: &&Arc<str>| Some(&***name) == named;
-        let offers = |name: &&Arc<str>| self.pools.get(*name).is_some_and(|state| state.offers_to(machine, address));
-        let has = |name: &&Arc<str>| self.pools.get(*name).is_some_and(|state| state.pool().contains(address));
-        let is_external = |name: &&Arc<str>| self.pools.get(*name).is_some_and(|state| state.pool().is_external());
-        let found = names.iter().find(is_named).or_else(|| names.iter().find(offers));
-        let found = found.or_else(|| names.iter().find(has)).or_else(|| names.iter().find(is_external));
-        found.or(names.first()).cloned()
+        let is_external = |name: &&Arc<str>| self.pool(name).is_some_and(Pool::is_external);
+        let offers = |state: &&PoolState| state.offers_to(machine, address);
+        let allocates = |state: &PoolState| !self.suspended.contains(&state.pool.name);
+        let having = |is_wanted: &dyn Fn(&PoolState) -> bool| {
+            self.pools_with(network, address).filter(|state| is_wanted(state)).find_map(name_of)
+        };
+        let of_name = names.iter().find(is_named).cloned();
+        let is_right = |name: &Arc<str>| machine.kind.is_claim() || self.pools.get(name).is_some_and(allocates);
+        let found = of_name.clone().filter(is_right);
+        let found = found.or_else(|| having(&|state| offers(&state) && allocates(state))).or(of_name);
+        let found = found.or_else(|| having(&|state| offers(&state))).or_else(|| having(&allocates));
+        let found = found.or_else(|| having(&|_| true));
+        found.or_else(|| names.iter().find(is_external).or(names.first()).cloned())
     }
 
-    fn pools_by_interface(&self) -> PoolsOf {
-        let mut pools = PoolsOf::new();
-        for (name, state) in &self.pools {
-            let networks = pools.entry(state.pool().interface).or_default();
-            networks.entry(Arc::from(state.pool().network.as_str())).or_default().push(Arc::clone(name));
-        }
-        pools
+    /// The pools of a network that have an address.
+    pub(super) fn pools_with(&self, network: &str, address: IpAddr) -> impl Iterator<Item = &PoolState> {
+        let names = self.networks.get(network).into_iter().flat_map(move |state| state.pools_with(address));
+        names.filter_map(|name| self.pools.get(name))
     }
 
     /// The networks that have a pool with the address.
     pub(super) fn networks_with(&self, address: IpAddr) -> Vec<Arc<str>> {
-        let has = |name: &&Arc<str>| self.pools().any(|pool| *pool.network == ***name && pool.contains(address));
-        self.networks.keys().filter(has).cloned().collect()
+        let having = self.networks.iter().filter(|(_, network)| network.pools_with(address).next().is_some());
+        having.map(|(name, _)| Arc::clone(name)).collect()
     }
 
-    /// Adds a conflict for a record of an address that its claimant does not hold.
-    fn add_conflict(&mut self, network: &Arc<str>, address: IpAddr, origin: &Origin, journal: &mut Journal) {
-        let state = State::Conflict;
-        let Claimant { machine, interface } = &*origin.claimant;
-        let is_noted = self.networks.get(network).is_some_and(|state| {
-            state.held_at(address).is_some_and(|lease| lease.claimant == origin.claimant)
-                || state.conflicts_of(address, machine).contains(interface)
+    /// Adds a record of an address that its claimant does not hold. A record that becomes a reservation only because a guest
+    /// reports the address, or because it needs no lease, does not change an earlier record of the same claimant.
+    fn add_conflict(
+        &mut self,
+        network: &Arc<str>,
+        address: IpAddr,
+        origin: &Origin,
+        state: State,
+        journal: &mut Journal,
+    ) {
+        let claimant = &origin.claimant;
+        let is_noted = self.networks.get(network).is_some_and(|of_network| {
+            let is_weak = matches!(state, State::ByRecord | State::ByReport);
+            of_network.held_at(address).is_some_and(|lease| lease.claimant == *claimant)
+                || of_network.state_of(address, claimant).is_some_and(|known| known == state || is_weak)
         });
         if !is_noted {
-            let (claimant, record) = (Arc::clone(&origin.claimant), Some((state, Arc::clone(&origin.source))));
+            let (claimant, record) = (Arc::clone(claimant), Some((state, Arc::clone(&origin.source))));
             self.decide(Change::Conflict { network: Arc::clone(network), address, claimant, record }, journal);
         }
     }
@@ -511,6 +651,7 @@ impl fmt::Display for Mismatch {
                 write!(f, "is reserved in pool {pool:?}")?;
                 why.as_ref().map_or(Ok(()), |why| write!(f, " ({})", why.of(pool)))
             }
+            Problem::Ignored(why) => write!(f, "is ignored: {why}"),
             Problem::Prefix(length) => write!(f, "has another prefix length than its pool, which has {length}"),
         }
     }

@@ -11,7 +11,7 @@ use crate::host::address::{AddressRange, AddressSet};
 use crate::host::claim::{Claimant, Conflict, Lease, Machine, is_guest_of};
 use crate::host::free_ranges::FreeRanges;
 use crate::host::may_record::State;
-use crate::host::pool::Pool;
+use crate::host::pool::{Pool, ReservedAddress};
 use crate::network::{Family, InterfaceName};
 
 #[derive(Clone, Debug, Default)]
@@ -24,8 +24,22 @@ pub(super) struct Network {
     reports: BTreeMap<IpAddr, BTreeMap<Claimant, Arc<str>>>,
     // Reuse delays that are not over: the end, and the address.
     delays: BTreeSet<(Timestamp, IpAddr)>,
+    pools: Vec<Arc<Pool>>,
+    // The ranges of all pools, sorted.
+    ranges: Vec<PoolRange>,
+    // Why pools and templates reserve single addresses of the network.
+    named: BTreeMap<IpAddr, Vec<ReservedAddress>>,
     // Addresses whose lease the ledger refuses to change, and until when.
     refused: BTreeMap<IpAddr, Timestamp>,
+}
+
+/// A range of addresses of a pool.
+#[derive(Clone, Debug)]
+struct PoolRange {
+    range: AddressRange,
+    // The last number of this and all earlier ranges of the family.
+    reach: u128,
+    pool: Arc<str>,
 }
 
 /// The claimants that report each address, with the sources of the reports.
@@ -107,6 +121,52 @@ impl Network {
     pub(super) fn delayed_until(&self, address: IpAddr) -> Option<Timestamp> {
         let until = self.lease(address)?.reuse_after?;
         self.delays.contains(&(until, address)).then_some(until)
+    }
+
+    /// Sets the pools of the network.
+    pub(super) fn set_pools<'p>(&mut self, pools: impl IntoIterator<Item = (&'p Arc<str>, &'p Arc<Pool>)>) {
+        let (mut ranges, mut named) = (Vec::new(), BTreeMap::<IpAddr, Vec<ReservedAddress>>::new());
+        self.pools.clear();
+        for (name, pool) in pools {
+            self.pools.push(Arc::clone(pool));
+            for range in pool.spaces().flat_map(|space| space.ranges()) {
+                ranges.push(PoolRange { range: *range, reach: range.last(), pool: Arc::clone(name) });
+            }
+            for (address, why) in pool.named() {
+                named.entry(address).or_default().push(ReservedAddress { why, pool: pool.name.clone() });
+            }
+        }
+        ranges.sort_by_key(|range| range.range);
+        let mut before: Option<(Family, u128)> = None;
+        for PoolRange { range, reach, .. } in &mut ranges {
+            if let Some((family, last)) = before
+                && family == range.family()
+            {
+                *reach = last.max(*reach);
+            }
+            before = Some((range.family(), *reach));
+        }
+        named.values_mut().for_each(|reasons| reasons.sort_by(|a, b| (a.why, &a.pool).cmp(&(b.why, &b.pool))));
+        (self.ranges, self.named) = (ranges, named);
+    }
+
+    /// The pools of the network.
+    pub(super) fn pools(&self) -> impl Iterator<Item = &Pool> {
+        self.pools.iter().map(|pool| &**pool)
+    }
+
+    /// The names of the pools that have an address.
+    pub(super) fn pools_with(&self, address: IpAddr) -> impl Iterator<Item = &Arc<str>> {
+        let at = Family::split(address);
+        let after = self.ranges.partition_point(|it| (it.range.family(), it.range.first()) <= at);
+        let before = self.ranges.get(..after).unwrap_or_default().iter().rev();
+        let near = before.take_while(move |it| it.range.family() == at.0 && it.reach >= at.1);
+        near.filter(move |it| it.range.contains(address)).map(|it| &it.pool)
+    }
+
+    /// Why pools and templates reserve exactly this address, the most important reason first.
+    pub(super) fn named(&self, address: IpAddr) -> &[ReservedAddress] {
+        self.named.get(&address).map_or(&[], Vec::as_slice)
     }
 
     /// The first claimant that reports an address from another guest than that of a machine.

@@ -58,6 +58,9 @@ impl Allocator {
                     allocatable.extend(own);
                 }
             }
+            let pools = self.pools.iter().filter(|(_, state)| *state.pool.network == **network);
+            let pools = pools.map(|(name, state)| (name, &state.pool));
+            self.networks.entry(Arc::clone(network)).or_default().set_pools(pools);
             self.growth.set(network, &allocatable.into_iter().collect(), &again.into_iter().collect());
             self.find_free(network);
         }

@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use super::network::Network;
 use super::pool_state::PoolState;
 use super::state::Allocator;
-use crate::host::claim::{Claimant, is_guest_of};
+use crate::host::claim::{Claimant, Machine, is_guest_of};
 use crate::host::may_record::{Source, Standing, Verdict, may_record};
+use crate::host::pool::Pool;
 use crate::network::Family;
 
 // === impl Allocator ===
@@ -20,7 +21,7 @@ impl Allocator {
     }
 
     /// What the pools and leases of a network say about an address, for the claimant of a record.
-    fn standing(&self, source: Source, claimant: &Claimant, network: &str, address: IpAddr) -> Standing {
+    pub(super) fn standing(&self, source: Source, claimant: &Claimant, network: &str, address: IpAddr) -> Standing {
         let machine = &claimant.machine;
         let Some(state) = self.networks.get(network) else { return Standing::NoPool };
         let holder = state.held_at(address).map(|lease| &*lease.claimant);
@@ -29,14 +30,10 @@ impl Allocator {
         if holder.is_some_and(|holder| holder == claimant || is_of_guest(holder)) {
             return Standing::Held;
         }
-        // A guest is on its network, whether or not a pool serves its namespace. The machine of a record that cannot be
-        // read may be in any namespace.
-        let is_everywhere = source == Source::Report || !machine.may_exist();
-        let serves = |state: &&PoolState| is_everywhere || state.pool().serves_holder(machine);
-        let (own, others): (Vec<&PoolState>, Vec<&PoolState>) =
-            self.pools.values().filter(|state| *state.pool().network == *network).partition(serves);
-        let has = |pools: &[&PoolState]| pools.iter().any(|state| state.pool().contains(address));
-        if own.is_empty() || !has(&own) && has(&others) {
+        let serves = |pool: &Pool| is_everywhere(source, machine) || pool.serves_holder(machine);
+        let having: Vec<&PoolState> = self.pools_with(network, address).collect();
+        let own: Vec<&PoolState> = having.iter().copied().filter(|state| serves(state.pool())).collect();
+        if own.is_empty() && (!having.is_empty() || !state.pools().any(serves)) {
             return Standing::Foreign;
         }
         if holder.is_some() || source != Source::Report && is_contested(state, claimant, address) {
@@ -49,9 +46,18 @@ impl Allocator {
             return Standing::Reserved;
         }
         // Another program may allocate an address that no pool offers.
-        let is_external = own.iter().any(|state| state.pool().is_external());
-        if is_external { Standing::Offered } else { Standing::Excluded }
+        if state.pools().any(|pool| pool.is_external() && serves(pool)) {
+            Standing::Offered
+        } else {
+            Standing::Excluded
+        }
     }
+}
+
+/// Whether a record counts for the pools of every namespace. A guest is on its network, whether or not a pool serves its
+/// namespace. The machine of a record that cannot be read may be in any namespace.
+pub(super) fn is_everywhere(source: Source, machine: &Machine) -> bool {
+    source == Source::Report || !machine.may_exist()
 }
 
 /// Whether another machine has a record of an address, or its guest runs with the address. The machine of a record that cannot

@@ -5,12 +5,17 @@ mod rows;
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
+use std::io;
 use std::net::IpAddr;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::fcntl::{self, OFlag};
+use nix::sys::stat::Mode;
 use nix::sys::statfs::statfs;
 use rusqlite::config::DbConfig;
 use rusqlite::{
@@ -56,6 +61,9 @@ pub enum OpenError {
     NetworkFileSystem(PathBuf, &'static str),
     /// The file is empty, or not a file or a database of this program.
     NotALedger(PathBuf),
+    /// The file has, or may have, a second path, for this reason. Each path has a log of its own, so that two processes would
+    /// not see each other's changes.
+    SecondPath(PathBuf, String),
     /// The write-ahead log does not exist or cannot be read, and cannot be created.
     NoLog(PathBuf),
     /// Another version of this program created the ledger.
@@ -274,6 +282,7 @@ impl SqliteLedger {
         if let Some(kind) = network_file_system(path)? {
             return Err(OpenError::NetworkFileSystem(path.to_owned(), kind));
         }
+        check_path(path)?;
         let store = |source| OpenError::Store { path: path.to_owned(), source: sqlite_error(source) };
         let flags = match access {
             Access::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
@@ -455,6 +464,31 @@ fn network_file_system(path: &Path) -> Result<Option<&'static str>, OpenError> {
         Err(error) => return Err(OpenError::Store { path: path.to_owned(), source: Box::new(error) }),
     };
     Ok(kind_of(magic))
+}
+
+/// Refuses a ledger that can be reached under a second path. SQLite names the log and the shared memory after the path. It
+/// follows symbolic links, so these are no second path, and a folder can have several paths.
+fn check_path(path: &Path) -> Result<(), OpenError> {
+    let Ok(real) = path.canonicalize() else { return Ok(()) };
+    let failed = |source: io::Error| OpenError::Store { path: path.to_owned(), source: source.into() };
+    let links = real.metadata().map_err(failed)?.nlink();
+    if links > 1 {
+        return Err(OpenError::SecondPath(path.to_owned(), format!("the file has {links} hard links")));
+    }
+    if mount_of(&real).map_err(failed)? != mount_of(directory_of(&real)).map_err(failed)? {
+        let why = "the file is mounted here from another path".to_owned();
+        return Err(OpenError::SecondPath(path.to_owned(), why));
+    }
+    Ok(())
+}
+
+/// The ID of the mount that has a file or folder.
+fn mount_of(path: &Path) -> io::Result<String> {
+    // Closing any other descriptor of the ledger would release the locks of SQLite in this process.
+    let file = fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
+    let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+    id.map(|id| id.trim().to_owned()).ok_or_else(|| io::Error::other("the system does not tell the mount of a file"))
 }
 
 fn kind_of(magic: u32) -> Option<&'static str> {
@@ -799,6 +833,9 @@ impl fmt::Display for OpenError {
                 path.display()
             ),
             Self::NotALedger(path) => write!(f, "{}: not a ledger", path.display()),
+            Self::SecondPath(path, why) => {
+                write!(f, "{}: {why}, expected one path: each path would have a log of its own", path.display())
+            }
             Self::NoLog(path) => {
                 let path = path.display();
                 write!(

@@ -63,6 +63,8 @@ pub struct PoolSpec {
     /// Creation time of the NodePool. `None` when unknown. If two pools overlap, the younger
     /// pool allocates no address.
     pub created: Option<Timestamp>,
+    /// Whether the object of the pool is being deleted. Such a pool allocates no address.
+    pub is_deleted: bool,
     /// Whether the document has an error in this pool. Such a pool is not usable.
     pub has_errors: bool,
 }

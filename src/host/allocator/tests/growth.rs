@@ -1,0 +1,166 @@
+//! New addresses, which are closed until the records of them are adopted.
+
+use super::*;
+use crate::host::ledger::MemoryLedger;
+use crate::host::pool::Namespaces;
+use crate::host::registry::{Registry, RegistryError};
+
+const SUBNET: &str = "machineNetwork: [{cidr: 10.0.0.0/24}]";
+
+fn closed() -> Registry<MemoryLedger> {
+    Registry::open_closed(MemoryLedger::default()).unwrap()
+}
+
+fn grown(registry: &mut Registry<MemoryLedger>, pools: impl IntoIterator<Item = Pool>) -> u64 {
+    registry.resize(pools, &[], at(0)).unwrap();
+    registry.growth()
+}
+
+fn got(registry: &mut Registry<MemoryLedger>, name: &str) -> String {
+    match registry.claim(&claim(name, "1", &["n/one"]), at(1)) {
+        Ok(allocations) => allocations[0].addresses[0].to_string(),
+        Err(RegistryError::Refused(error)) => error.to_string(),
+        Err(RegistryError::Ledger(error)) => panic!("{error}"),
+    }
+}
+
+fn open(registry: &mut Registry<MemoryLedger>, growth: u64) -> Vec<String> {
+    let served = registry.open_up_to(growth, at(2)).unwrap();
+    served.iter().map(|it| format!("{} {}", it.claimant.machine.name, it.addresses[0])).collect()
+}
+
+fn one(rest: &str) -> Pool {
+    on("vlan10", "one", &format!("{rest}, {SUBNET}"))
+}
+
+const CLOSED: &str = r#"pool "n/one": its new addresses are not open yet, the records of machines are adopted first"#;
+
+#[test]
+fn a_new_pool_allocates_after_its_records_are_adopted_and_serves_the_waiting_machines() {
+    let mut registry = closed();
+    assert_eq!(registry.growth(), 1);
+    let growth = grown(&mut registry, [one("addresses: [10.0.0.8-10.0.0.9]")]);
+    assert_eq!(growth, 2);
+    assert_eq!([got(&mut registry, "a"), got(&mut registry, "b")], [CLOSED, CLOSED]);
+    assert_eq!(open(&mut registry, 1), [""; 0], "of an earlier growth");
+    let usage = registry.state().unwrap().usage(at(1))["n/one"].clone();
+    assert_eq!((usage.families[0].free, usage.waiting), (2, 2));
+    // A record gets its address while the pool is closed.
+    assert_eq!(registry.adopt([record("c", "10.0.0.8/24")], at(1)).unwrap().adopted, 1);
+    assert_eq!(open(&mut registry, growth), ["a 10.0.0.9/24"]);
+    assert_eq!(got(&mut registry, "b"), "No available IPs in pool for interface eth0");
+}
+
+#[test]
+fn only_new_addresses_are_closed_while_a_pool_grows() {
+    let mut registry = closed();
+    let growth = grown(&mut registry, [one("addresses: [10.0.0.8-10.0.0.9]")]);
+    open(&mut registry, growth);
+    assert_eq!(got(&mut registry, "a"), "10.0.0.8/24");
+    let growth = grown(&mut registry, [one("addresses: [10.0.0.4-10.0.0.15]")]);
+    assert_eq!(got(&mut registry, "b"), "10.0.0.9/24");
+    assert_eq!(got(&mut registry, "c"), CLOSED);
+    // An address that a machine releases stays open.
+    let released = registry.release(&machine("a", "1"), at(1)).unwrap();
+    assert_eq!(released.served[0].addresses[0].to_string(), "10.0.0.8/24");
+    assert_eq!(got(&mut registry, "d"), CLOSED);
+    // Adopted and released while it is closed: also this address waits for the opening.
+    registry.adopt([record("x", "10.0.0.4/24")], at(1)).unwrap();
+    registry.release(&machine("x", "1"), at(1)).unwrap();
+    assert_eq!(got(&mut registry, "d"), CLOSED);
+    assert_eq!(open(&mut registry, growth), ["d 10.0.0.4/24"]);
+    registry.release(&machine("d", "1"), at(3)).unwrap();
+    assert_eq!(got(&mut registry, "e"), "10.0.0.4/24");
+}
+
+#[test]
+fn each_way_to_become_allocatable_closes_the_address() {
+    let wide = "addresses: [10.0.0.8-10.0.0.9]";
+    let other = |rest: &str| on("vlan10", "two", &format!("addresses: [10.0.0.30], {rest}, {SUBNET}"));
+    let serving = |pool: Pool, namespace: &str| {
+        let only = || Namespaces::only([namespace]);
+        pool.with_namespaces(only(), only())
+    };
+    let cases: [(&str, Vec<Pool>, Vec<Pool>); 6] = [
+        ("a larger pool", vec![one("addresses: [10.0.0.8]")], vec![one(wide)]),
+        ("an exclusion", vec![one(&format!("{wide}, excludedAddresses: [10.0.0.9]"))], vec![one(wide)]),
+        ("a gateway", vec![one(&format!("{wide}, gateway: [10.0.0.9]"))], vec![one(wide)]),
+        (
+            "a reservation of another pool",
+            vec![one(wide), other("nameservers: [10.0.0.9]")],
+            vec![one(wide), other("nameservers: [10.0.0.31]")],
+        ),
+        ("a kept address", vec![one(&format!("{wide}, excludedAddresses: [10.0.0.9]"))], vec![one(wide)]),
+        ("a namespace", vec![serving(one(wide), "m")], vec![serving(one(wide), "n")]),
+    ];
+    for (what, before, after) in cases {
+        let mut registry = closed();
+        let growth = grown(&mut registry, before);
+        open(&mut registry, growth);
+        let was = registry.growth();
+        let is = grown(&mut registry, after);
+        assert_eq!(is, was + 1, "{what}");
+        let first = got(&mut registry, "a");
+        assert_eq!(first, if what == "a namespace" { CLOSED } else { "10.0.0.8/24" }, "{what}");
+        assert_eq!(got(&mut registry, "b"), CLOSED, "{what}");
+        assert_eq!(open(&mut registry, is).last().map(String::as_str), Some("b 10.0.0.9/24"), "{what}");
+    }
+}
+
+#[test]
+fn a_pool_that_is_removed_or_suspended_is_closed_when_it_comes_back() {
+    let pool = || one("addresses: [10.0.0.8-10.0.0.9]");
+    let mut registry = closed();
+    let growth = grown(&mut registry, [pool()]);
+    open(&mut registry, growth);
+    registry.suspend(["n/one".to_owned()].into());
+    registry.suspend(BTreeSet::new());
+    assert_eq!((registry.growth(), got(&mut registry, "a")), (growth + 1, CLOSED.to_owned()));
+    open(&mut registry, growth + 1);
+    registry.withdraw([&machine("a", "1")]).unwrap();
+    registry.release(&machine("a", "1"), at(3)).unwrap();
+    registry.remove_pool("n/one", at(4)).unwrap();
+    assert_eq!(grown(&mut registry, [pool()]), growth + 2);
+    assert_eq!(got(&mut registry, "b"), CLOSED);
+}
+
+#[test]
+fn a_growth_during_an_adoption_needs_another_opening() {
+    let mut registry = closed();
+    let first = grown(&mut registry, [one("addresses: [10.0.0.8]")]);
+    let second = grown(&mut registry, [one("addresses: [10.0.0.8-10.0.0.9]")]);
+    assert_eq!([got(&mut registry, "a"), got(&mut registry, "b")], [CLOSED, CLOSED]);
+    assert_eq!(open(&mut registry, first), ["a 10.0.0.8/24"]);
+    assert_eq!(got(&mut registry, "b"), CLOSED);
+    assert_eq!(open(&mut registry, second), ["b 10.0.0.9/24"]);
+}
+
+#[test]
+fn an_address_in_conflict_after_the_adoption_is_not_allocated() {
+    let mut registry = closed();
+    let growth = grown(&mut registry, [one("addresses: [10.0.0.8-10.0.0.11], gateway: [10.0.0.11]")]);
+    let records = [record("x", "10.0.0.8/24"), record("y", "10.0.0.8/24"), record("z", "10.0.0.11/24")];
+    let adoption = registry.adopt(records, at(1)).unwrap();
+    assert_eq!((adoption.adopted, adoption.mismatches.len()), (0, 3));
+    let Record { claimant, addresses, .. } = record("guest", "10.0.0.9");
+    let (network, source) = (Some("n/vlan10".to_owned()), "guest".to_owned());
+    let report = Reservation { address: addresses[0].ip(), network, claimant, source, kind: Source::Report };
+    registry.set_reports([report], at(1)).unwrap();
+    open(&mut registry, growth);
+    assert_eq!(got(&mut registry, "a"), "10.0.0.10/24");
+    assert_eq!(got(&mut registry, "b"), "No available IPs in pool for interface eth0");
+    // The address of a report that ends is allocated at once.
+    let changes = registry.set_reports([], at(2)).unwrap();
+    let served: Vec<String> = changes.served.iter().map(|it| it.addresses[0].to_string()).collect();
+    assert_eq!((changes.ended.len(), served), (1, vec!["10.0.0.9/24".to_owned()]));
+}
+
+#[test]
+fn a_kept_address_waits_for_its_opening_too() {
+    let mut registry = closed();
+    let growth = grown(&mut registry, [one("addresses: [10.0.0.8-10.0.0.9], preAllocations: {db: 10.0.0.9}")]);
+    assert_eq!([got(&mut registry, "db"), got(&mut registry, "a")], [CLOSED, CLOSED]);
+    let mut served = open(&mut registry, growth);
+    served.sort();
+    assert_eq!(served, ["a 10.0.0.8/24", "db 10.0.0.9/24"]);
+}

@@ -1,0 +1,267 @@
+//! What records of each kind do, and what guests report.
+
+use std::net::IpAddr;
+
+use super::*;
+use crate::host::claim::Conflict;
+use crate::host::may_record::State;
+use crate::host::pool::Namespaces;
+
+/// A pool of network `infra/vlan10` for the machines and claims of one namespace.
+fn of_namespace(name: &str, namespace: &str, rest: &str) -> Pool {
+    let only = || Namespaces::only([namespace]);
+    let rest = format!("{rest}, machineNetwork: [{{cidr: 10.0.0.0/24}}]");
+    on("vlan10", name, &rest).with_namespaces(only(), only())
+}
+
+fn adopt(allocator: &mut Allocator, records: &[Record]) -> (usize, usize, Vec<String>) {
+    let adoption = allocator.adopt(records.iter().cloned(), at(1), &mut Journal::default());
+    (adoption.adopted, adoption.reserved, adoption.mismatches.iter().map(ToString::to_string).collect())
+}
+
+/// Each conflicting record: address, name of the machine, state.
+fn conflicts(allocator: &Allocator) -> Vec<(String, String, String)> {
+    let row = |(_, address, conflict): (&str, IpAddr, Conflict)| {
+        (address.to_string(), conflict.claimant.machine.name, conflict.state.to_string())
+    };
+    allocator.conflicts().map(row).collect()
+}
+
+fn row(address: &str, name: &str, state: &str) -> (String, String, String) {
+    (address.to_owned(), name.to_owned(), state.to_owned())
+}
+
+fn report(name: &str, address: &str) -> Reservation {
+    let Record { claimant, addresses, .. } = record(name, address);
+    let network = Some("n/vlan10".to_owned());
+    Reservation { address: addresses[0].ip(), network, claimant, source: format!("guest {name}"), kind: Source::Report }
+}
+
+/// The begun and ended reports, each as address, name, state and name of the holder, and the names of served machines.
+fn set_reports(allocator: &mut Allocator, reports: &[Reservation], now: u64) -> (Vec<String>, Vec<String>) {
+    let changes = allocator.set_reports(reports.to_vec(), at(now));
+    let text = |reported: &Reported| {
+        let state = reported.state.map_or_else(|| "own".to_owned(), |state| state.to_string());
+        let holder = reported.holder.as_ref().map_or("-", |holder| &holder.machine.name);
+        format!("{} {} {state} {holder}", reported.address, reported.claimant.machine.name)
+    };
+    (changes.begun.iter().map(text).collect(), changes.ended.iter().map(text).collect())
+}
+
+#[test]
+fn a_record_does_what_the_table_says_for_its_address() {
+    let one = of_namespace(
+        "one",
+        "n",
+        "addresses: [10.0.0.0/27], gateway: [10.0.0.1], nameservers: [10.0.0.2], excludedAddresses: [10.0.0.3], \
+         preAllocations: {db: 10.0.0.4, web: 10.0.0.7}",
+    );
+    let other = of_namespace("two", "m", "addresses: [10.0.0.64/27], nameservers: [10.0.0.200]");
+    let mut allocator = allocator([one, other], []);
+    given(&mut allocator, &claim("a", "1", &["n/one"]), 0);
+    let records = [
+        record("a", "10.0.0.5"),
+        record("b", "10.0.0.5"),
+        record("c", "10.0.0.1"),
+        record("d", "10.0.0.2"),
+        record("e", "10.0.0.3"),
+        record("db", "10.0.0.4"),
+        record("f", "10.0.0.7"),
+        record("g", "10.0.0.0"),
+        record("h", "10.0.0.40"),
+        record("i", "10.0.0.65"),
+        record("j", "10.0.0.200"),
+        record("k", "10.0.0.6"),
+        Record { network: Some("n/unknown".to_owned()), ..record("l", "10.0.0.8") },
+    ];
+    let (adopted, reserved, mismatches) = adopt(&mut allocator, &records);
+    assert_eq!((adopted, reserved), (2, 2));
+    assert_eq!(
+        mismatches,
+        [
+            "KubevirtMachine n/b: 10.0.0.5 of eth0 of n/b (1) is also of eth0 of n/a (1)",
+            r#"KubevirtMachine n/c: 10.0.0.1 of eth0 of n/c (1) is reserved in pool "n/one" (gateway)"#,
+            r#"KubevirtMachine n/d: 10.0.0.2 of eth0 of n/d (1) is reserved in pool "n/one" (name server)"#,
+            r#"KubevirtMachine n/f: 10.0.0.7 of eth0 of n/f (1) is reserved in pool "n/one" (pre-allocated)"#,
+            r#"KubevirtMachine n/g: 10.0.0.0 of eth0 of n/g (1) is reserved in pool "n/one" (network address)"#,
+            "KubevirtMachine n/i: 10.0.0.65 of eth0 of n/i (1) is ignored: no pool that serves the namespace has the address",
+            r#"KubevirtMachine n/j: 10.0.0.200 of eth0 of n/j (1) is reserved in pool "n/one" (name server of pool "n/two")"#,
+            "KubevirtMachine n/l: 10.0.0.8 of eth0 of n/l (1) belongs to no pool",
+        ]
+    );
+    assert_eq!(
+        held(&allocator),
+        ["n/vlan10 10.0.0.4/24 n/one db", "n/vlan10 10.0.0.5/24 n/one a", "n/vlan10 10.0.0.6/24 n/one k"]
+    );
+    let expected = [
+        row("10.0.0.0", "g", "conflict"),
+        row("10.0.0.1", "c", "conflict"),
+        row("10.0.0.2", "d", "conflict"),
+        row("10.0.0.3", "e", "excluded"),
+        row("10.0.0.5", "b", "conflict"),
+        row("10.0.0.7", "f", "conflict"),
+        row("10.0.0.40", "h", "excluded"),
+        row("10.0.0.200", "j", "conflict"),
+    ];
+    assert_eq!(conflicts(&allocator), expected);
+    // A record of a lease that exists is no conflict, whatever the pools say today.
+    resize(&mut allocator, of_namespace("one", "n", "addresses: [10.0.0.0/27], gateway: [10.0.0.5]"));
+    assert_eq!(adopt(&mut allocator, &records[..1]), (0, 0, vec![]));
+}
+
+#[test]
+fn a_machine_keeps_an_address_that_a_pool_excludes_and_its_claim_needs_no_other_one() {
+    let both = |excluded: &str| {
+        let rest = format!(
+            "addresses: [10.0.0.8-10.0.0.15, 'fd00::8-fd00::f'], excludedAddresses: [{excluded}], \
+                            machineNetwork: [{{cidr: 10.0.0.0/24}}, {{cidr: 'fd00::/64'}}]"
+        );
+        on("vlan10", "one", &rest)
+    };
+    let mut allocator = allocator([both("10.0.0.8")], []);
+    assert_eq!(adopt(&mut allocator, &[record("a", "10.0.0.8")]), (0, 1, vec![]));
+    // The machine gets only an address of the other family.
+    assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 2), "fd00::8/64");
+    assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 2), "fd00::8/64");
+    assert_eq!(given(&mut allocator, &claim("b", "1", &["n/one"]), 2), "10.0.0.9/24 fd00::9/64");
+    // The address is not allocated when the exclusion ends. The next adoption leases it to its machine.
+    resize(&mut allocator, both("10.0.0.20"));
+    let usage = allocator.usage(at(3))["n/one"].families[0];
+    assert_eq!((usage.used, usage.conflicting, usage.by_record, usage.free), (1, 0, 1, 6));
+    assert_eq!(given(&mut allocator, &claim("c", "1", &["n/one"]), 3), "10.0.0.10/24 fd00::a/64");
+    let mut again = allocator.clone();
+    assert_eq!(adopt(&mut again, &[record("a", "10.0.0.8")]), (1, 0, vec![]));
+    assert_eq!(conflicts(&again), []);
+    // The reservation ends with its machine.
+    allocator.release(&machine("a", "1"), at(4), &mut Journal::default());
+    assert_eq!(conflicts(&allocator), []);
+    assert_eq!(given(&mut allocator, &claim("d", "1", &["n/one"]), 5), "10.0.0.8/24 fd00::8/64");
+}
+
+#[test]
+fn no_machine_of_two_records_of_one_free_address_gets_it_in_any_order() {
+    for order in [["a", "b"], ["b", "a"]] {
+        let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
+        let records = order.map(|name| record(name, "10.0.0.1/29"));
+        let (adopted, reserved, mismatches) = adopt(&mut allocator, &records);
+        let expected = [(0, 1), (1, 0)].map(|(of, other)| {
+            let (of, other) = (order[of], order[other]);
+            format!("KubevirtMachine n/{of}: 10.0.0.1 of eth0 of n/{of} (1) is also of eth0 of n/{other} (1)")
+        });
+        assert_eq!((adopted, reserved, mismatches), (0, 0, expected.to_vec()));
+        assert_eq!(conflicts(&allocator), [row("10.0.0.1", "a", "conflict"), row("10.0.0.1", "b", "conflict")]);
+        // Also one after the other: the records are known.
+        for one in &records {
+            assert_eq!(adopt(&mut allocator, std::slice::from_ref(one)).0, 0);
+        }
+        assert_eq!(given(&mut allocator, &claim("c", "1", &["n/one"]), 2), "10.0.0.2/29");
+        allocator.release(&machine("b", "1"), at(3), &mut Journal::default());
+        assert_eq!(adopt(&mut allocator, &[record("a", "10.0.0.1/29")]), (1, 0, vec![]));
+    }
+}
+
+#[test]
+fn the_record_of_a_claim_counts_only_for_the_pool_of_the_claim() {
+    let pools =
+        [of_namespace("one", "n", "addresses: [10.0.0.0/30]"), of_namespace("two", "m", "addresses: [10.0.0.8/30]")];
+    let mut allocator = allocator(pools, []);
+    let of_claim = |name: &str, pool: &str, address: &str| {
+        let mut record = record(name, address);
+        record.claimant.machine = record.claimant.machine.of_kind(crate::host::claim::HolderKind::IpAddressClaim);
+        Record { node_pool: Some(pool.to_owned()), kind: Source::IpAddress, ..record }
+    };
+    let records = [
+        of_claim("a", "n/one", "10.0.0.1"),
+        of_claim("b", "n/one", "10.0.0.9"),
+        of_claim("c", "n/two", "10.0.0.9"),
+        of_claim("d", "n/none", "10.0.0.9"),
+        of_claim("e", "n/one", "10.0.0.20"),
+    ];
+    let ignored = |name: &str| {
+        let why = "no pool that serves the namespace has the address";
+        format!("KubevirtMachine n/{name}: 10.0.0.9 of eth0 of n/{name} (1) is ignored: {why}")
+    };
+    assert_eq!(adopt(&mut allocator, &records), (1, 1, ["b", "c", "d"].map(ignored).to_vec()));
+    assert_eq!(conflicts(&allocator), [row("10.0.0.20", "e", "excluded")]);
+}
+
+#[test]
+fn an_address_that_a_running_guest_reports_is_allocated_to_no_other_machine() {
+    let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29], gateway: [10.0.0.6]")], []);
+    let reports = [report("x", "10.0.0.1"), report("x", "10.0.0.6"), report("x", "10.9.9.9"), report("y", "10.0.0.1")];
+    let begun = ["10.0.0.1 x byReport -", "10.0.0.1 y byReport -", "10.0.0.6 x byReport -", "10.9.9.9 x byReport -"];
+    let begun = begun.map(str::to_owned).to_vec();
+    assert_eq!(set_reports(&mut allocator, &reports, 1), (begun, vec![]));
+    assert_eq!(set_reports(&mut allocator, &reports, 1), (vec![], vec![]), "a repeated call changes nothing");
+    let usage = allocator.usage(at(1))["n/one"].families[0];
+    assert_eq!((usage.used, usage.by_report, usage.conflicting, usage.free), (0, 1, 0, 4));
+    assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 2), "10.0.0.2/29");
+    // Also when the pools change: a report does not depend on them.
+    resize(&mut allocator, on("vlan10", "one", "addresses: [10.0.0.0/28], gateway: [10.0.0.8]"));
+    for address in ["10.0.0.3/28", "10.0.0.4/28", "10.0.0.5/28", "10.0.0.7/28"] {
+        assert_eq!(given(&mut allocator, &claim(address, "1", &["n/one"]), 3), address);
+    }
+    let ended = ["10.0.0.1 y byReport -", "10.0.0.6 x byReport -", "10.9.9.9 x byReport -"].map(str::to_owned);
+    assert_eq!(set_reports(&mut allocator, &reports[..1], 4), (vec![], ended.to_vec()));
+    assert_eq!(given(&mut allocator, &claim("b", "1", &["n/one"]), 5), "10.0.0.6/28");
+    set_reports(&mut allocator, &[], 6);
+    assert_eq!(given(&mut allocator, &claim("c", "1", &["n/one"]), 7), "10.0.0.1/28");
+}
+
+#[test]
+fn a_report_of_a_held_address_is_a_conflict_unless_its_own_machine_holds_it() {
+    let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
+    given(&mut allocator, &claim("a", "1", &["n/one"]), 0);
+    // The guest of a machine is known under the UID of its VirtualMachine.
+    let mut own = report("a", "10.0.0.1");
+    own.claimant.machine = Machine::new("n", "a", "2").of_kind(crate::host::claim::HolderKind::VirtualMachine);
+    let reports = [own, report("x", "10.0.0.1")];
+    let (begun, _) = set_reports(&mut allocator, &reports, 1);
+    assert_eq!(begun, ["10.0.0.1 a own a", "10.0.0.1 x conflict a"]);
+    assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 2), "10.0.0.1/29", "the holder keeps its address");
+    // No machine gets the address when its holder is gone, because a guest still runs with it.
+    allocator.release(&machine("a", "1"), at(3), &mut Journal::default());
+    let sticky = Claim { sticky: true, ..claim("a", "3", &["n/one"]) };
+    assert_eq!(given(&mut allocator, &sticky, 4), "10.0.0.2/29");
+    set_reports(&mut allocator, &reports[..1], 5);
+    let kept = on("vlan10", "one", "addresses: [10.0.0.0/29], preAllocations: {a: 10.0.0.1}");
+    resize(&mut allocator, kept);
+    allocator.release(&machine("a", "3"), at(6), &mut Journal::default());
+    assert_eq!(given(&mut allocator, &claim("a", "4", &["n/one"]), 7), "10.0.0.1/29", "its own report is no obstacle");
+}
+
+#[test]
+fn a_record_of_an_address_with_which_another_guest_runs_is_a_conflict() {
+    let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
+    set_reports(&mut allocator, &[report("x", "10.0.0.1"), report("b", "10.0.0.2")], 1);
+    let records = [record("a", "10.0.0.1/29"), record("b", "10.0.0.2/29")];
+    let mismatch = "KubevirtMachine n/a: 10.0.0.1 of eth0 of n/a (1) is also of eth0 of n/x (1)".to_owned();
+    assert_eq!(adopt(&mut allocator, &records), (1, 0, vec![mismatch]));
+    assert_eq!(conflicts(&allocator), [row("10.0.0.1", "a", "conflict")]);
+    assert_eq!(held(&allocator), ["n/vlan10 10.0.0.2/29 n/one b"]);
+}
+
+#[test]
+fn an_address_of_an_object_that_needs_no_lease_is_reserved_while_the_object_exists() {
+    let pools =
+        [of_namespace("one", "n", "addresses: [10.0.0.0/29]"), of_namespace("two", "m", "addresses: [10.0.0.8/29]")];
+    let mut allocator = allocator(pools, []);
+    let set_aside = |allocator: &mut Allocator, name: &str, address: &str, kind: Source| {
+        let reservation = Reservation { kind, ..report(name, address) };
+        allocator.set_aside(reservation, at(1), &mut Journal::default());
+    };
+    set_aside(&mut allocator, "a", "10.0.0.1", Source::LoneIpAddress);
+    set_aside(&mut allocator, "b", "10.0.0.2", Source::NetworkData);
+    set_aside(&mut allocator, "c", "10.0.0.9", Source::NetworkData);
+    set_aside(&mut allocator, "d", "10.0.0.10", Source::LoneIpAddress);
+    set_aside(&mut allocator, "e", "10.0.0.3", Source::Unreadable);
+    let expected =
+        [row("10.0.0.1", "a", "byRecord"), row("10.0.0.2", "b", "byRecord"), row("10.0.0.3", "e", "conflict")];
+    assert_eq!(conflicts(&allocator), expected);
+    let usage = allocator.usage(at(1))["n/one"].families[0];
+    assert_eq!((usage.by_record, usage.conflicting, usage.free), (2, 1, 4));
+    assert_eq!(given(&mut allocator, &claim("x", "1", &["n/one"]), 2), "10.0.0.4/24");
+    allocator.release(&machine("a", "1"), at(3), &mut Journal::default());
+    assert_eq!(given(&mut allocator, &claim("y", "1", &["n/one"]), 4), "10.0.0.1/24");
+    assert_eq!(State::of_word("byRecord"), Some(State::ByRecord));
+}
