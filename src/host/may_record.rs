@@ -28,6 +28,8 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 /// Where a record of an address stands.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Source {
@@ -86,7 +88,8 @@ pub enum Verdict {
 }
 
 /// State of an address that is not allocated because of a record of a machine that does not hold the address.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum State {
     /// `conflict`: the record contradicts a lease, a pool or another record.
     #[default]
@@ -293,8 +296,10 @@ mod tests {
 
     #[test]
     fn each_state_has_one_word() {
-        let words = State::WORDS.map(|(state, word)| (state.to_string() == word, State::of_word(word) == Some(state)));
-        assert_eq!(words, [(true, true); 4]);
+        for (state, word) in State::WORDS {
+            let json = serde_json::to_value(state).unwrap();
+            assert_eq!((state.to_string().as_str(), State::of_word(word), json.as_str()), (word, Some(state), Some(word)));
+        }
         assert_eq!(State::of_word("reserved"), None);
     }
 }

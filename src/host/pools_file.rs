@@ -310,6 +310,42 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_member_of_a_pool_of_the_controller_is_an_error() {
+        let pool = |rest: &str| {
+            let spec = format!("network: n, addresses: [10.0.0.0/24]{rest}");
+            format!("{{apiVersion: v1, kind: StaticIPPool, metadata: {{name: a}}, spec: {{{spec}}}, status: {{}}}}")
+        };
+        let allowed = ", sticky: true, serveIPAMClaims: true, template: '', nodePoolRef: {name: w}, \
+                       machineSelector: {}, addressesFrom: {ipamClaim: {}}";
+        assert_eq!(refusal(&pool(allowed)), Vec::<String>::new());
+        let expected = "expected one of network, interface, addresses, excludedAddresses, preAllocations, gateway, \
+                        nameservers, machineNetwork, allocateReservedIPAddresses, onLinkGateway, \
+                        addressReuseGracePeriodSeconds, sticky, serveIPAMClaims, template, nodePoolRef, \
+                        machineSelector, addressesFrom";
+        assert_eq!(
+            refusal(&pool(", exclude: [10.0.0.1], prefix: 24")),
+            [format!("spec.exclude: unknown key, {expected}"), format!("spec.prefix: unknown key, {expected}")]
+        );
+        assert_eq!(
+            refusal("{kind: StaticIPPool, metadata: {name: a}, addresses: [10.0.0.0/24], spec: {network: n}}"),
+            ["addresses: unknown key, expected one of apiVersion, kind, metadata, spec, status"]
+        );
+    }
+
+    #[test]
+    fn a_pool_of_the_controller_that_is_being_deleted_is_known_as_such() {
+        let deleted = |metadata: &str| {
+            let spec = "spec: {network: n, addresses: [10.0.0.0/24]}";
+            let text = format!("{{kind: StaticIPPool, metadata: {{name: a{metadata}}}, {spec}}}");
+            let (specs, diagnostics) = read_pools(text.as_bytes());
+            assert_eq!(diagnostics.kept(), []);
+            specs[0].is_deleted
+        };
+        assert_eq!([deleted(""), deleted(", deletionTimestamp: null")], [false; 2]);
+        assert!(deleted(", deletionTimestamp: '2026-08-01T10:00:00Z'"));
+    }
+
+    #[test]
     fn a_repeated_key_is_refused_in_json_as_in_yaml() {
         let refused = |path: &str| [format!(r#"{path}: repeated key "name", expected each key of a mapping once"#)];
         let json = r#"{"name": "a", "network": "n", "addresses": ["10.0.0.5/32"], "name": "a"}"#;

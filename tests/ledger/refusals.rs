@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fs;
+use std::process::Command;
 
 use glowplug::host::ledger::SqliteLedger;
 use glowplug::host::registry::Registry;
@@ -57,6 +58,57 @@ fn a_pipe_or_a_directory_is_not_a_ledger() {
     for path in [path.as_path(), directory.path()] {
         assert_eq!(refusal(path), format!("{}: not a ledger", path.display()));
     }
+}
+
+#[test]
+fn a_ledger_with_a_second_hard_link_is_refused_until_the_link_is_gone() {
+    let directory = tempfile::tempdir().unwrap();
+    let [path, link] = ["ledger", "other"].map(|name| directory.path().join(name));
+    let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
+    registry(&path, [workers()]).claim(&claim("a", 0, &["clusters/workers"]), time(1)).unwrap();
+    fs::hard_link(&path, &link).unwrap();
+    let why = "the file has 2 hard links, expected one path: each path would have a log of its own";
+    for path in [&path, &link] {
+        for open in [SqliteLedger::open, SqliteLedger::open_read_only, SqliteLedger::create] {
+            assert_eq!(open(path).unwrap_err().to_string(), format!("{}: {why}", path.display()));
+        }
+    }
+    fs::remove_file(&link).unwrap();
+    assert_eq!(registry(&path, [workers()]).state().unwrap().leases().count(), 1);
+}
+
+#[test]
+fn a_symbolic_link_to_a_ledger_is_the_same_ledger() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger");
+    let (file, folder) = (directory.path().join("file"), directory.path().join("folder"));
+    std::os::unix::fs::symlink("ledger", &file).unwrap();
+    std::os::unix::fs::symlink(".", &folder).unwrap();
+    let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
+    let mut registries = [path.clone(), file, folder.join("ledger")].map(|path| registry(&path, [workers()]));
+    let mut given = Vec::new();
+    for at in 0..30 {
+        let claim = claim(&format!("w{at}"), 0, &["clusters/workers"]);
+        given.extend(shown(&registries[at % 3].claim(&claim, time(1)).unwrap()));
+    }
+    let expected: Vec<String> = (0..30).map(|at| format!("w{at}: 10.0.0.{}/24", at + 1)).collect();
+    assert_eq!(given, expected);
+}
+
+#[test]
+fn a_ledger_that_is_mounted_at_a_second_path_is_refused_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger");
+    registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/24]")]);
+    // Only the mount of a file is refused. In the mount of a folder, the log is the same file.
+    let script = "set -e; cd \"$1\"; mkdir file folder; : >file/ledger; mount --bind ledger file/ledger; \
+                  mount --bind . folder; shift; \"$@\" folder/ledger; \"$@\" file/ledger";
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--mount", "sh", "-c", script, "sh"]).arg(directory.path());
+    let output = command.arg(env!("CARGO_BIN_EXE_glowplugctl")).args(["verify", "--ledger"]).output().unwrap();
+    let why = "the file is mounted here from another path, expected one path: each path would have a log of its own";
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), format!("error: file/ledger: {why}\n"));
+    assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use clap::Args;
 use glowplug::host::address::parse_address;
 use glowplug::host::allocator::Allocator;
 use glowplug::host::claim::Machine;
+use glowplug::host::may_record::State;
 use serde::Serialize;
 
 use crate::input::{LedgerFile, Named, named};
@@ -79,6 +80,8 @@ struct ListedConflict {
     machine: Machine,
     interface: String,
     source: String,
+    /// `conflict`, or why the address is reserved: `excluded`, `byRecord`, `byReport`.
+    state: State,
 }
 
 #[derive(Serialize)]
@@ -134,6 +137,7 @@ impl Listed {
             machine: conflict.claimant.machine,
             interface: conflict.claimant.interface.to_string(),
             source: conflict.source,
+            state: conflict.state,
         });
         let waiting = allocator.waiters().into_iter().map(|claim| ListedWaiter {
             machine: claim.machine.clone(),
@@ -205,13 +209,18 @@ pub(crate) fn list(args: List) -> Result<ExitCode> {
             [held.network, held.address, held.machine.title(), held.machine.uid, held.interface, held.pool, held.since]
         })
         .collect();
-    let conflicting: Vec<_> = conflicting
-        .into_iter()
-        .map(|other| {
-            let (address, machine) = (other.address.to_string(), other.machine.title());
-            [address, machine, other.machine.uid, other.interface, other.source]
-        })
-        .collect();
+    let (conflicting, reserved): (Vec<_>, Vec<_>) =
+        conflicting.into_iter().partition(|other| other.state == State::Conflict);
+    let row = |other: ListedConflict| {
+        let (address, machine) = (other.address.to_string(), other.machine.title());
+        (other.state.to_string(), [address, machine, other.machine.uid, other.interface, other.source])
+    };
+    let conflicting: Vec<_> = conflicting.into_iter().map(|other| row(other).1).collect();
+    let reserved = reserved.into_iter().map(row);
+    let reserved = reserved.map(|(state, [address, machine, uid, interface, source])| {
+        [address, state, machine, uid, interface, source]
+    });
+    let reserved: Vec<_> = reserved.collect();
     let missing: Vec<_> =
         missing.into_iter().map(|missing| [missing.machine.title(), missing.machine.uid, missing.since]).collect();
     let waiting = waiting_table(waiting);
@@ -221,6 +230,7 @@ pub(crate) fn list(args: List) -> Result<ExitCode> {
         sections([
             table(["NETWORK", "ADDRESS", "MACHINE", "UID", "INTERFACE", "POOL", "SINCE"], &addresses),
             table(["CONFLICT", "MACHINE", "UID", "INTERFACE", "RECORD"], &conflicting),
+            table(["RESERVED", "STATE", "MACHINE", "UID", "INTERFACE", "RECORD"], &reserved),
             waiting,
             table(["MISSING", "UID", "SINCE"], &missing),
         ])
