@@ -59,6 +59,8 @@
 //! | [`image`] | the config drive |
 //! | [`metrics`] | the state of pools for Prometheus |
 //!
+//! What a recorded address may do, for each kind of record, is decided by one table in the hidden module `may_record`.
+//!
 //! No module connects to a cluster. The caller passes objects (as JSON) and times with each call, and receives patches
 //! (as JSON).
 

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use super::allocator::{Adoption, Allocator};
 use super::claim::{Allocation, Claimant, Machine, Reservation};
 use super::ledger::{Ledger, LedgerError};
-use super::may_record::Source;
+use super::may_record::{Source, State};
 use super::pool::Pool;
 use super::records::{Inventory, Report, Unrecorded};
 use super::registry::{Registry, Released};
@@ -237,6 +237,13 @@ fn disagreements(allocator: &Allocator, inventory: &Inventory, adoption: &Adopti
         .collect();
     let leased: BTreeSet<(&Claimant, IpAddr)> =
         allocator.leases().map(|(_, address, lease)| (&*lease.claimant, address)).collect();
+    let reserved: Vec<(Claimant, IpAddr)> = allocator
+        .conflicts()
+        .filter(|(_, _, conflict)| conflict.state != State::Conflict)
+        .map(|(_, address, conflict)| (conflict.claimant, address))
+        .collect();
+    let reserved: BTreeSet<(&Claimant, IpAddr)> =
+        reserved.iter().map(|(claimant, address)| (claimant, *address)).collect();
     let reported: BTreeSet<(&Claimant, IpAddr)> =
         adoption.mismatches.iter().map(|mismatch| (&mismatch.claimant, mismatch.address)).collect();
     // Claimants with a record that cannot be read. This record may have the address that the ledger has.
@@ -252,7 +259,7 @@ fn disagreements(allocator: &Allocator, inventory: &Inventory, adoption: &Adopti
     for record in &inventory.records {
         for address in record.addresses.iter().map(IpNetwork::ip) {
             let at = (&record.claimant, address);
-            if !leased.contains(&at) && !reported.contains(&at) {
+            if !leased.contains(&at) && !reserved.contains(&at) && !reported.contains(&at) {
                 let (source, claimant) = (record.source.clone(), record.claimant.clone());
                 disagreements.push(Disagreement::NotLeased { source, claimant, address });
             }

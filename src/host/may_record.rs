@@ -269,6 +269,29 @@ mod tests {
     }
 
     #[test]
+    fn an_address_with_which_a_guest_runs_is_reserved_whatever_the_pools_say() {
+        for standing in Standing::ALL.into_iter().filter(|standing| *standing != Standing::Held) {
+            assert!(matches!(may_record(Source::Report, standing), Verdict::Reserve(_)), "{standing:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_contradicts_a_holder_or_a_reservation_is_a_conflict() {
+        let leased = Source::ALL.into_iter().filter(|it| may_record(*it, Standing::Offered) == Verdict::Lease);
+        for source in leased.filter(|source| *source != Source::MacAddress) {
+            for standing in [Standing::Reserved, Standing::HeldByOther] {
+                assert_eq!(may_record(source, standing), Verdict::Reserve(State::Conflict), "{source}, {standing:?}");
+            }
+            assert_eq!(may_record(source, Standing::Excluded), Verdict::Reserve(State::Excluded), "{source}");
+        }
+    }
+
+    #[test]
+    fn a_lease_that_exists_stays_for_every_source() {
+        assert_eq!(Source::ALL.map(|source| may_record(source, Standing::Held)), [Verdict::Lease; 10]);
+    }
+
+    #[test]
     fn only_records_that_the_controller_writes_become_leases() {
         let leased: Vec<Source> =
             Source::ALL.into_iter().filter(|it| may_record(*it, Standing::Offered) == Verdict::Lease).collect();
@@ -298,7 +321,10 @@ mod tests {
     fn each_state_has_one_word() {
         for (state, word) in State::WORDS {
             let json = serde_json::to_value(state).unwrap();
-            assert_eq!((state.to_string().as_str(), State::of_word(word), json.as_str()), (word, Some(state), Some(word)));
+            assert_eq!(
+                (state.to_string().as_str(), State::of_word(word), json.as_str()),
+                (word, Some(state), Some(word))
+            );
         }
         assert_eq!(State::of_word("reserved"), None);
     }

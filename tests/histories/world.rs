@@ -12,6 +12,7 @@ use glowplug::host::allocator::{Adoption, Allocator, ClaimError, Rename};
 use glowplug::host::audit::{Disagreement, Options, audit, rebuild};
 use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Request};
 use glowplug::host::ledger::LedgerError;
+use glowplug::host::may_record::State;
 use glowplug::host::pool::Pool;
 use glowplug::host::records::{Inventory, Objects};
 use glowplug::host::registry::{Registry, RegistryError, ResizeError};
@@ -115,6 +116,8 @@ struct Freed {
 struct Seen {
     leases: BTreeMap<Place, Held>,
     conflicts: BTreeMap<Place, BTreeSet<Machine>>,
+    /// Addresses that no pool offers any more, and that a claimant keeps.
+    kept: BTreeSet<(Place, Claimant)>,
     waiting: Vec<Claim>,
     known: BTreeSet<Machine>,
 }
@@ -944,6 +947,17 @@ impl World {
         }
     }
 
+    /// Whether an interface keeps an address of a family that no pool offers any more.
+    fn keeps(&self, machine: &Machine, interface: &str, network: &str, its: usize) -> bool {
+        let mut kept = self.seen.kept.iter();
+        kept.any(|((of, address), claimant)| {
+            of == network
+                && family(*address) == its
+                && claimant.machine == *machine
+                && claimant.interface.as_str() == interface
+        })
+    }
+
     /// Returns the addresses that a claim may get now, lowest first.
     fn free<'s>(&'s self, spec: &'s Spec, family: usize) -> impl Iterator<Item = IpAddr> + 's {
         spec.addresses(family).filter(|address| {
@@ -981,6 +995,7 @@ impl World {
             let Some(spec) = self.pools.get(&request.pool) else { continue };
             let lacks: Vec<usize> = (0..2)
                 .filter(|its| spec.has(*its))
+                .filter(|its| !self.keeps(&claim.machine, spec.interface.as_str(), &spec.network, *its))
                 .filter(|its| {
                     !self.owned(node).iter().any(|((_, address), held)| {
                         family(*address) == *its && held.claimant.interface.as_str() == spec.interface
@@ -995,7 +1010,10 @@ impl World {
             }
         }
         // A machine that already holds some of its addresses needs fewer than another machine.
-        let holds = |machine: &Machine| before.leases.values().any(|held| held.claimant.machine == *machine);
+        let holds = |machine: &Machine| {
+            before.leases.values().any(|held| held.claimant.machine == *machine)
+                || before.kept.iter().any(|(_, claimant)| claimant.machine == *machine)
+        };
         let simple = |claim: &&Claim| claim.requests.len() == 1 && !claim.sticky && !holds(&claim.machine);
         for left in before
             .waiting
@@ -1042,7 +1060,9 @@ impl World {
                     if own != answered {
                         return Err(format!("{} got the answer {answered:?} and has {own:?}", claim.machine));
                     }
-                    for its in (0..2).filter(|its| spec.has(*its)) {
+                    let interface = spec.interface.as_str();
+                    let keeps = |its: usize| self.keeps(&claim.machine, interface, &spec.network, its);
+                    for its in (0..2).filter(|its| spec.has(*its) && !keeps(*its)) {
                         if !allocations.iter().filter(of).flat_map(|it| &it.addresses).any(|it| family(it.ip()) == its)
                         {
                             return Err(format!("{} has not all of {request:?}: {answered:?}", claim.machine));
@@ -1111,7 +1131,9 @@ impl World {
         let is_own =
             |claimant: &Claimant| claimant.interface.as_str() == printed.interface && node.is_called(&claimant.machine);
         let is_lease = self.seen.leases.get(&place).is_some_and(|held| is_own(&held.claimant));
-        let is_reported = adoption.mismatches.iter().any(|it| it.address == printed.address && is_own(&it.claimant));
+        let is_reserved = self.seen.conflicts.get(&place).is_some_and(|of| of.iter().any(|it| node.is_called(it)));
+        let is_reported =
+            is_reserved || adoption.mismatches.iter().any(|it| it.address == printed.address && is_own(&it.claimant));
         let is_found = inventory.diagnostics.iter().any(|diagnostic| diagnostic.addresses.contains(&printed.address));
         let is_unleased = disagreements.iter().any(|it| {
             matches!(it, Disagreement::NotLeased { claimant, address, .. } if *address == printed.address && is_own(claimant))
@@ -1155,6 +1177,9 @@ impl Seen {
         }
         for (network, address, conflict) in state.conflicts() {
             seen.known.insert(conflict.claimant.machine.clone());
+            if conflict.state == State::Excluded {
+                seen.kept.insert(((network.to_owned(), address), conflict.claimant.clone()));
+            }
             seen.conflicts.entry((network.to_owned(), address)).or_default().insert(conflict.claimant.machine);
         }
         seen.waiting = state.waiters().into_iter().cloned().collect();

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use glowplug::host::allocator::ClaimError;
 use glowplug::host::change::{Change, Update};
-use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Request};
+use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Record, Request, Reservation};
 use glowplug::host::ledger::{Ledger, LedgerError, MemoryLedger, SqliteLedger, Transaction};
-use glowplug::host::pool::{Pool, Reserved, ReservedAddress};
+use glowplug::host::may_record::{Source, State};
+use glowplug::host::pool::{Namespaces, Pool, Reserved, ReservedAddress};
 use glowplug::host::registry::{Registry, RegistryError};
 use glowplug::network::Family;
 use ipnetwork::IpNetwork;
@@ -23,10 +24,35 @@ use super::{pool, time};
 /// An operation of a history.
 #[derive(Clone, Debug)]
 enum Step {
-    Claim { machine: Machine, pools: Vec<usize>, named: Option<u8>, sticky: bool },
+    Claim {
+        machine: Machine,
+        pools: Vec<usize>,
+        named: Option<u8>,
+        sticky: bool,
+    },
     Release(Machine),
-    Resize { pool: usize, size: usize },
+    Resize {
+        pool: usize,
+        size: usize,
+    },
     Wait(u64),
+    /// Objects record addresses.
+    Adopt(Vec<Recorded>),
+    /// An object has an address, and asks for no lease.
+    SetAside(Recorded),
+    /// Running guests report addresses.
+    Report(Vec<Recorded>),
+    /// The records of all new addresses are adopted.
+    Open,
+}
+
+/// A record of an address.
+#[derive(Clone, Debug)]
+struct Recorded {
+    machine: Machine,
+    interface: &'static str,
+    address: IpAddr,
+    kind: Source,
 }
 
 /// A fault of an operation.
@@ -85,7 +111,13 @@ static SIZES: LazyLock<Vec<Vec<Pool>>> =
     LazyLock::new(|| (0..3).map(|at| (0..3).map(|size| of_size(at, size)).collect()).collect());
 
 fn sized(at: usize, size: usize, delay: u64) -> Pool {
-    SIZES[at][size].clone().with_reuse_delay(Duration::from_millis(delay))
+    let namespaces = || if serves(at, "other") { Namespaces::every() } else { Namespaces::only(["clusters"]) };
+    SIZES[at][size].clone().with_reuse_delay(Duration::from_millis(delay)).with_namespaces(namespaces(), namespaces())
+}
+
+/// Whether a pool serves a namespace: the second pool serves `clusters` alone.
+fn serves(at: usize, namespace: &str) -> bool {
+    at != 1 || namespace == "clusters"
 }
 
 fn of_size(at: usize, size: usize) -> Pool {
@@ -100,7 +132,7 @@ fn of_size(at: usize, size: usize) -> Pool {
         (_, 1) => "10.0.1.2-10.0.1.7, 'fd00::-fd00::5'",
         (_, _) => "10.0.1.4, 'fd00::2-fd00::9'",
     };
-    let interface = ["eth0", "eth1", "eth1"][at];
+    let interface = INTERFACES[at];
     let name = POOLS[at].trim_start_matches("clusters/");
     let subnets = if at == 2 { "{cidr: 10.0.1.0/29}, {cidr: 'fd00::/124'}" } else { "{cidr: 10.0.0.0/28}" };
     let mut kept: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -154,11 +186,224 @@ struct Model {
     /// Last holder, time of the release, and end of the reuse delay.
     left: BTreeMap<IpAddr, (Claimant, u64, u64)>,
     waiters: Vec<Claim>,
+    conflicts: BTreeMap<IpAddr, BTreeMap<Claimant, State>>,
+    reports: BTreeMap<IpAddr, BTreeSet<Claimant>>,
+    /// The open addresses. `None`: new addresses are open at once.
+    open: Option<BTreeSet<IpAddr>>,
     now: u64,
     delay: u64,
 }
 
 impl Model {
+    /// The addresses that the pools may allocate, to any machine or to one. The ends of subnets count, too.
+    fn allocatable(&self) -> BTreeSet<IpAddr> {
+        let is_kept = |pool: usize, address: IpAddr| {
+            let kept = kept_for(pool, self.sizes[pool]);
+            let mut names = kept.iter().filter(|(_, kept)| kept.parse() == Ok(address)).map(|(name, _)| *name);
+            names.any(|name| {
+                let (namespace, name) = name.split_once('/').unwrap_or(("clusters", name));
+                self.why_reserved(pool, address, Some(&Machine::new(namespace, name, ""))).is_none()
+            })
+        };
+        let mut all = BTreeSet::new();
+        for pool in 0..3 {
+            for family in [Family::Ipv4, Family::Ipv6] {
+                for address in self.of(pool, family).unwrap_or_default() {
+                    let is_end =
+                        |why: &ReservedAddress| !matches!(why.why, Reserved::PreAllocated | Reserved::Excluded);
+                    let others = (0..3).filter(|at| *at != pool).any(|at| self.names(at, address).is_some());
+                    let own = self.why_reserved(pool, address, None);
+                    if own.is_none() || own.is_some_and(|own| is_end(&own)) && !others || is_kept(pool, address) {
+                        all.insert(address);
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// Why a pool reserves exactly this address on its network.
+    fn names(&self, at: usize, address: IpAddr) -> Option<Reserved> {
+        let has = |text: &str| text.parse() == Ok(address);
+        let kept = kept_for(at, self.sizes[at]).iter().any(|(_, kept)| has(kept));
+        let excluded = has(excluded(at, self.sizes[at]));
+        kept.then_some(Reserved::PreAllocated).or(excluded.then_some(Reserved::Excluded))
+    }
+
+    fn is_open(&self, address: IpAddr) -> bool {
+        self.open.as_ref().is_none_or(|open| open.contains(&address))
+    }
+
+    /// Whether a pool has an address of a family that is closed.
+    fn has_closed(&self, pool: usize, family: Family) -> bool {
+        let allocatable = self.allocatable();
+        let of_pool = self.of(pool, family).unwrap_or_default();
+        of_pool.into_iter().any(|address| allocatable.contains(&address) && !self.is_open(address))
+    }
+
+    /// The other claimant that has a record of an address, or whose guest runs with it.
+    fn contender(&self, address: IpAddr, machine: &Machine, is_other: impl Fn(&Claimant) -> bool) -> Option<Claimant> {
+        let mut records = self.conflicts.get(&address).into_iter().flat_map(BTreeMap::keys);
+        records.find(|claimant| is_other(claimant)).or_else(|| self.other_guest(address, machine)).cloned()
+    }
+
+    fn other_guest(&self, address: IpAddr, machine: &Machine) -> Option<&Claimant> {
+        let mut reports = self.reports.get(&address)?.iter();
+        reports.find(|claimant| !is_namesake(&claimant.machine, machine))
+    }
+
+    fn is_reserved(&self, address: IpAddr) -> bool {
+        self.conflicts.contains_key(&address) || self.reports.contains_key(&address)
+    }
+
+    /// Whether an interface keeps an address that no pool offers.
+    fn keeps(&self, claimant: &Claimant, family: Family) -> bool {
+        let mut own = self.conflicts.iter().filter(|(address, _)| Family::of(**address) == family);
+        own.any(|(_, records)| records.get(claimant) == Some(&State::Excluded))
+    }
+
+    /// What a record may do, in the words of the documentation and not in those of the library. `None`: nothing.
+    fn may_record(&self, Recorded { machine, interface, address, kind }: &Recorded) -> Option<May> {
+        let claimant = Claimant { machine: machine.clone(), interface: interface.parse().unwrap() };
+        let family = Family::of(*address);
+        let has = |at: &usize| self.of(*at, family).is_some_and(|all| all.contains(address));
+        let own = |at: &usize| *kind == Source::Report || serves(*at, &machine.namespace);
+        let holder = self.held.get(address).map(|(holder, ..)| holder);
+        let is_guests = |holder: &Claimant| *kind == Source::Report && is_namesake(&holder.machine, machine);
+        if holder.is_some_and(|holder| *holder == claimant || is_guests(holder)) {
+            return Some(May::Keep);
+        }
+        // Users of one namespace cannot take or block what only pools of other namespaces have.
+        if (0..3).any(|at| has(&at)) && !(0..3).any(|at| has(&at) && own(&at)) {
+            return None;
+        }
+        let is_other = |other: &Claimant| other.machine != *machine;
+        let is_contested = || *kind != Source::Report && self.contender(*address, machine, is_other).is_some();
+        if holder.is_some() || is_contested() {
+            return Some(May::Reserve(State::Conflict));
+        }
+        if *kind == Source::Report {
+            return Some(May::Reserve(State::ByReport));
+        }
+        let is_offered = (0..3).any(|at| own(&at) && self.offers_to(at, *address, machine));
+        let is_kept_for_others = || {
+            let is_own = |at: usize| self.kept(at, machine, family) == Some(*address);
+            (0..3).any(|at| self.names(at, *address) == Some(Reserved::PreAllocated) && !is_own(at))
+        };
+        let is_end = || {
+            let end = |at: usize| {
+                let prefix = self.pools[at].space(family).unwrap().prefix();
+                Reserved::end_of_subnet(IpNetwork::new(*address, prefix).unwrap()).is_some()
+            };
+            (0..3).any(|at| own(&at) && has(&at) && end(at))
+        };
+        let is_withheld = !is_offered && (is_kept_for_others() || is_end());
+        Some(match kind {
+            Source::Unreadable => May::Reserve(State::Conflict),
+            _ if is_withheld => May::Reserve(State::Conflict),
+            Source::NetworkData | Source::LoneIpAddress => May::Reserve(State::ByRecord),
+            _ if is_offered => May::Lease,
+            _ => May::Reserve(State::Excluded),
+        })
+    }
+
+    fn note(&mut self, recorded: &Recorded, state: State) {
+        let claimant = recorded.claimant();
+        if self.held.get(&recorded.address).is_some_and(|(holder, ..)| *holder == claimant) {
+            return;
+        }
+        let of_address = self.conflicts.entry(recorded.address).or_default();
+        let is_weak = matches!(state, State::ByRecord | State::ByReport);
+        if !(is_weak && of_address.contains_key(&claimant)) {
+            of_address.insert(claimant, state);
+        }
+    }
+
+    /// Adopts records. Returns the number of new leases, and of reservations.
+    fn adopt(&mut self, records: &[Recorded]) -> (usize, usize) {
+        // In the order of their names.
+        let pools_of = |recorded: &Recorded| -> Vec<usize> {
+            let is_its = |at: &usize| serves(*at, &recorded.machine.namespace) && INTERFACES[*at] == recorded.interface;
+            [2, 0, 1].into_iter().filter(is_its).collect()
+        };
+        let would = |model: &Self, recorded: &Recorded| {
+            !pools_of(recorded).is_empty() && model.may_record(recorded) == Some(May::Lease)
+        };
+        let mut rivals: BTreeMap<IpAddr, BTreeSet<Claimant>> = BTreeMap::new();
+        for recorded in records.iter().filter(|recorded| would(self, recorded)) {
+            rivals.entry(recorded.address).or_default().insert(recorded.claimant());
+        }
+        let (mut adopted, mut reserved) = (0, 0);
+        for recorded in records {
+            let (claimant, family) = (recorded.claimant(), Family::of(recorded.address));
+            let pools = pools_of(recorded);
+            let has = |at: &usize| self.of(*at, family).is_some_and(|all| all.contains(&recorded.address));
+            let held = self.holds(&claimant, family).map(|(held, _)| held);
+            if held == Some(recorded.address) {
+                continue;
+            }
+            let verdict = self.may_record(recorded);
+            if pools.is_empty() {
+                if verdict.is_some() && (0..3).any(|at| has(&at)) {
+                    self.note(recorded, State::Conflict);
+                }
+                continue;
+            }
+            let is_held = self.held.contains_key(&recorded.address);
+            let is_other = |other: &Claimant| other.machine != recorded.machine;
+            let is_rival = is_held || self.contender(recorded.address, &recorded.machine, is_other).is_some();
+            match verdict {
+                None | Some(May::Keep) => {}
+                Some(_) if held.is_some() && !is_rival => self.note(recorded, State::Conflict),
+                Some(May::Reserve(state)) => {
+                    self.note(recorded, state);
+                    reserved += usize::from(state != State::Conflict);
+                }
+                Some(May::Lease) if rivals.get(&recorded.address).is_some_and(|rivals| rivals.len() > 1) => {
+                    self.note(recorded, State::Conflict);
+                }
+                Some(May::Lease) => {
+                    let offers = |at: &&usize| self.offers_to(**at, recorded.address, &recorded.machine);
+                    let at = *pools.iter().find(offers).or(pools.iter().find(|at| has(at))).unwrap_or(&pools[0]);
+                    let prefix = self.pools[at].space(family).map_or(family.bits(), |space| space.prefix());
+                    if let Some(records) = self.conflicts.get_mut(&recorded.address) {
+                        records.remove(&claimant);
+                        if records.is_empty() {
+                            self.conflicts.remove(&recorded.address);
+                        }
+                    }
+                    self.held.insert(recorded.address, (claimant, POOLS[at].to_owned(), prefix));
+                    self.left.remove(&recorded.address);
+                    adopted += 1;
+                }
+            }
+        }
+        // A machine that has all addresses, or whose claim contradicts its lease, does not wait.
+        let all = self.clone();
+        let waits = |waiter: &Claim| {
+            let contradicts = |error| matches!(error, ClaimError::OtherPool { .. } | ClaimError::OtherAddress { .. });
+            !all.is_settled(waiter) && !all.clone().allocate(waiter).is_err_and(contradicts)
+        };
+        self.waiters.retain(waits);
+        (adopted, reserved)
+    }
+
+    fn set_aside(&mut self, recorded: &Recorded) {
+        match self.may_record(recorded) {
+            Some(May::Reserve(state)) => self.note(recorded, state),
+            Some(May::Lease) => self.note(recorded, State::ByRecord),
+            // The guest of another machine of the name reports the address.
+            Some(May::Keep) => self.note(recorded, State::ByReport),
+            None => {}
+        }
+    }
+
+    fn report(&mut self, reports: &[Recorded]) {
+        self.reports.clear();
+        for recorded in reports {
+            self.reports.entry(recorded.address).or_default().insert(recorded.claimant());
+        }
+    }
     fn of(&self, pool: usize, family: Family) -> Option<Vec<IpAddr>> {
         let space = self.pools[pool].space(family)?;
         let all = space.ranges().iter().flat_map(|range| range.first()..=range.last());
@@ -190,7 +435,7 @@ impl Model {
 
     /// The address of a family that a pool keeps for a machine.
     fn kept(&self, pool: usize, machine: &Machine, family: Family) -> Option<IpAddr> {
-        let names = [machine.name.clone(), format!("clusters/{}", machine.name)];
+        let names = [machine.name.clone(), format!("{}/{}", machine.namespace, machine.name)];
         let kept = kept_for(pool, self.sizes[pool]).iter().filter(|(name, _)| names.iter().any(|own| own == name));
         kept.map(|(_, address)| address.parse().unwrap()).find(|address| Family::of(*address) == family)
     }
@@ -256,6 +501,8 @@ impl Model {
                                 wanted.insert((interface, family));
                             }
                         }
+                    } else if holds.is_none() && self.keeps(&claimant, family) {
+                        continue;
                     } else if let Some((held, _)) = holds {
                         let prefix = pool.space(family).unwrap().prefix();
                         let lease = next.held.get_mut(&held).unwrap();
@@ -305,7 +552,10 @@ impl Model {
             }
         }
         let claimant = |interface| Claimant { machine: claim.machine.clone(), interface };
-        families.into_iter().all(|(interface, family)| self.holds(&claimant(interface), family).is_some())
+        families.into_iter().all(|(interface, family)| {
+            let claimant = claimant(interface);
+            self.holds(&claimant, family).is_some() || self.keeps(&claimant, family)
+        })
     }
 
     fn allocation(&self, claimant: Claimant) -> Allocation {
@@ -319,14 +569,18 @@ impl Model {
         let kept = self.kept(at, &claim.machine, family);
         if let Some(named) = named.or(kept) {
             let name = pool.name().to_owned();
-            let is_namesake = |left: &(Claimant, u64, u64)| left.0.machine.name == claim.machine.name;
-            let was_own = kept == Some(named) && self.left.get(&named).is_some_and(is_namesake);
+            let is_its = |left: &(Claimant, u64, u64)| is_namesake(&left.0.machine, &claim.machine);
+            let was_own = kept == Some(named) && self.left.get(&named).is_some_and(is_its);
             return if !self.of(at, family).unwrap().contains(&named) {
                 Err(ClaimError::NotInPool { named, pool: name })
             } else if let why @ Some(_) = self.why_reserved(at, named, Some(&claim.machine)) {
                 Err(ClaimError::Reserved { named, pool: name, why })
             } else if let Some((by, _, _)) = self.held.get(&named) {
                 Err(ClaimError::Taken { named, by: Box::new(by.clone()) })
+            } else if let Some(by) = self.contender(named, &claim.machine, |_| true) {
+                Err(ClaimError::Taken { named, by: Box::new(by) })
+            } else if !self.is_open(named) {
+                Err(ClaimError::Closed(name))
             } else if let Some(until) = self.rests(named).filter(|_| !was_own) {
                 Err(ClaimError::ReuseDelay { named, until: time(until) })
             } else {
@@ -334,16 +588,31 @@ impl Model {
             };
         }
         if claim.sticky {
-            let own = |by: &Claimant| by.machine.name == claim.machine.name && by.interface == pool.interface();
-            let left = self.left.iter().filter(|(address, (by, _, _))| own(by) && offered.contains(address));
+            let own = |by: &Claimant| is_namesake(&by.machine, &claim.machine) && by.interface == pool.interface();
+            let is_free = |address: &IpAddr| {
+                let is_other = self.other_guest(*address, &claim.machine).is_some();
+                offered.contains(address)
+                    && !self.conflicts.contains_key(address)
+                    && !is_other
+                    && self.is_open(*address)
+            };
+            let left = self.left.iter().filter(|(address, (by, _, _))| own(by) && is_free(address));
             let last = left.max_by_key(|(address, (_, at, _))| (*at, std::cmp::Reverse(**address)));
             if let Some((address, _)) = last {
                 return Ok(*address);
             }
         }
-        let free = |address: &IpAddr| !self.held.contains_key(address) && self.rests(*address).is_none();
-        let exhausted = ClaimError::Exhausted { interface: pool.interface(), pool: pool.name().to_owned(), family };
-        offered.into_iter().find(free).ok_or(exhausted)
+        let free = |address: &IpAddr| {
+            !self.held.contains_key(address)
+                && self.rests(*address).is_none()
+                && !self.is_reserved(*address)
+                && self.is_open(*address)
+        };
+        let none = || match self.has_closed(at, family) {
+            true => ClaimError::Closed(pool.name().to_owned()),
+            false => ClaimError::Exhausted { interface: pool.interface(), pool: pool.name().to_owned(), family },
+        };
+        offered.into_iter().find(free).ok_or_else(none)
     }
 
     fn serve(&mut self) -> Vec<Allocation> {
@@ -371,6 +640,10 @@ impl Model {
             let (by, _, _) = self.held.remove(&address).unwrap();
             self.left.insert(address, (by, self.now, if self.delay > 0 { self.now + self.delay } else { 0 }));
         }
+        for records in self.conflicts.values_mut() {
+            records.retain(|claimant, _| claimant.machine != *machine);
+        }
+        self.conflicts.retain(|_, records| !records.is_empty());
         self.waiters.retain(|waiter| waiter.machine != *machine);
         (held, self.serve())
     }
@@ -387,10 +660,54 @@ impl Model {
     }
 }
 
+/// What a record may do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum May {
+    /// The claimant holds the address.
+    Keep,
+    Lease,
+    Reserve(State),
+}
+
+/// Names of the interfaces of the pools.
+const INTERFACES: [&str; 3] = ["eth0", "eth1", "eth1"];
+
+impl Recorded {
+    fn claimant(&self) -> Claimant {
+        Claimant { machine: self.machine.clone(), interface: self.interface.parse().unwrap() }
+    }
+
+    fn record(&self) -> Record {
+        Record {
+            claimant: self.claimant(),
+            node_pool: None,
+            attachments: Vec::new(),
+            network: None,
+            addresses: vec![IpNetwork::from(self.address)],
+            source: self.kind.to_string(),
+            kind: self.kind,
+        }
+    }
+
+    fn reservation(&self) -> Reservation {
+        Reservation {
+            address: self.address,
+            network: Some("clusters/vlan10".to_owned()),
+            claimant: self.claimant(),
+            source: self.kind.to_string(),
+            kind: self.kind,
+        }
+    }
+}
+
+fn is_namesake(one: &Machine, other: &Machine) -> bool {
+    one.name == other.name && one.namespace == other.namespace
+}
+
 /// Whether a claim that names no address waits after this refusal.
 fn may_pass(error: &ClaimError) -> bool {
-    use ClaimError::{Exhausted, Reserved, ReuseDelay, Taken};
-    matches!(error, Exhausted { .. } | Reserved { .. } | ReuseDelay { .. } | Taken { .. })
+    use ClaimError::{Closed, Exhausted, Reserved, ReuseDelay, Taken};
+    matches!(error, Exhausted { .. } | Reserved { .. } | ReuseDelay { .. } | Taken { .. } | Closed(_))
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -407,12 +724,34 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Vec::new()),
     ];
     let named = prop_oneof![4 => Just(None), 1 => (0..20_u8).prop_map(Some)];
+    let address = prop_oneof![
+        4 => (0..18_u8).prop_map(|last| IpAddr::from([10, 0, 0, last])),
+        1 => (0..9_u8).prop_map(|last| IpAddr::from([10, 0, 1, last])),
+        1 => (0..10_u16).prop_map(|last| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last])),
+    ];
+    let any_machine = || {
+        (prop_oneof![3 => Just("clusters"), 1 => Just("other")], machine())
+            .prop_map(|(namespace, machine)| Machine { namespace: namespace.to_owned(), ..machine })
+    };
+    let interface = || prop_oneof![Just("eth0"), Just("eth1")];
+    let recorded =
+        |kind: Vec<Source>| {
+            let kind = prop::sample::select(kind);
+            (any_machine(), interface(), address.clone(), kind)
+                .prop_map(|(machine, interface, address, kind)| Recorded { machine, interface, address, kind })
+        };
+    let records = || recorded(vec![Source::Annotation, Source::StatusMap, Source::Secret]);
+    let others = recorded(vec![Source::LoneIpAddress, Source::NetworkData, Source::Unreadable, Source::Report]);
     prop_oneof![
         8 => (machine(), pools, named, any::<bool>())
             .prop_map(|(machine, pools, named, sticky)| Step::Claim { machine, pools, named, sticky }),
         4 => machine().prop_map(Step::Release),
         1 => (0..3_usize, 0..3_usize).prop_map(|(pool, size)| Step::Resize { pool, size }),
         1 => (0..30_u64).prop_map(Step::Wait),
+        3 => prop::collection::vec(records(), 1..4).prop_map(Step::Adopt),
+        1 => others.prop_map(Step::SetAside),
+        1 => prop::collection::vec(recorded(vec![Source::Report]), 0..4).prop_map(Step::Report),
+        1 => Just(Step::Open),
     ]
 }
 
@@ -441,6 +780,7 @@ fn claim_of(machine: &Machine, pools: &[usize], named: Option<u8>, sticky: bool)
 fn live<L: Ledger + std::fmt::Debug>(
     (delays, steps): (bool, Vec<(Step, Fault, usize)>),
     registries: usize,
+    is_closing: bool,
     mut open: impl FnMut(Option<L>) -> L,
 ) {
     let delay = if delays { 20 } else { 0 };
@@ -451,12 +791,17 @@ fn live<L: Ledger + std::fmt::Debug>(
         held: BTreeMap::new(),
         left: BTreeMap::new(),
         waiters: Vec::new(),
+        conflicts: BTreeMap::new(),
+        reports: BTreeMap::new(),
+        open: is_closing.then(BTreeSet::new),
         now: 1_000,
         delay,
     };
     let next_fault = Rc::new(Cell::new(Fault::None));
-    let mut start =
-        |ledger: Option<L>| Registry::open(Faulty { ledger: open(ledger), fault: Rc::clone(&next_fault) }).unwrap();
+    let mut start = |ledger: Option<L>| {
+        let ledger = Faulty { ledger: open(ledger), fault: Rc::clone(&next_fault) };
+        if is_closing { Registry::open_closed(ledger).unwrap() } else { Registry::open(ledger).unwrap() }
+    };
     let mut ours: Vec<Registry<Faulty<L>>> = (0..registries).map(|_| start(None)).collect();
     ours[0].resize(pools, &[], time(0)).unwrap();
     for (step, fault, at) in steps {
@@ -499,9 +844,47 @@ fn live<L: Ledger + std::fmt::Debug>(
                 let new = sized(*pool, *size, delay);
                 after.pools[*pool] = new.clone();
                 after.sizes[*pool] = *size;
+                let allocatable = after.allocatable();
+                if let Some(open) = &mut after.open {
+                    open.retain(|address| allocatable.contains(address));
+                }
                 let served = after.serve();
                 ours[at].resize([new], &[], time(now)).is_ok_and(|resized| {
                     assert_eq!((resized.outside, resized.served), (after.outside(*pool), served));
+                    true
+                })
+            }
+            Step::Adopt(records) => {
+                let expected = after.adopt(records);
+                let adoption = ours[at].adopt(records.iter().map(Recorded::record), time(now));
+                adoption.is_ok_and(|adoption| {
+                    assert_eq!((adoption.adopted, adoption.reserved), expected);
+                    true
+                })
+            }
+            Step::SetAside(recorded) => {
+                after.set_aside(recorded);
+                ours[at].set_aside([recorded.reservation()], time(now)).is_ok()
+            }
+            // Only one process at a time has reports and closed addresses: no ledger keeps them.
+            Step::Report(reports) => {
+                let reports = if registries == 1 { reports.as_slice() } else { &[] };
+                after.report(reports);
+                // The reports are set also if no machine can be served.
+                model = after.clone();
+                let served = after.serve();
+                ours[at].set_reports(reports.iter().map(Recorded::reservation), time(now)).is_ok_and(|changes| {
+                    assert_eq!(changes.served, served);
+                    true
+                })
+            }
+            Step::Open => {
+                let allocatable = after.allocatable();
+                after.open.iter_mut().for_each(|open| open.extend(&allocatable));
+                model = after.clone();
+                let (served, growth) = (after.serve(), ours[at].growth());
+                ours[at].open_up_to(growth, time(now)).is_ok_and(|is| {
+                    assert_eq!(is, served);
                     true
                 })
             }
@@ -520,6 +903,8 @@ fn live<L: Ledger + std::fmt::Debug>(
         }
         next_fault.set(Fault::None);
         if matches!(fault, Fault::DiesBefore | Fault::DiesAfter) {
+            model.reports.clear();
+            model.open = model.open.map(|_| BTreeSet::new());
             let dead = ours.remove(at).into_ledger().ledger;
             ours.insert(at, start(Some(dead)));
         }
@@ -541,6 +926,10 @@ fn compare<L: Ledger>(ours: &mut [Registry<Faulty<L>>], model: &Model) {
             })
             .collect();
         assert_eq!(held, expected);
+        let conflicts = allocator.conflicts().map(|(_, address, it)| (address, it.claimant, it.state));
+        let all = model.conflicts.iter();
+        let all = all.flat_map(|(address, of)| of.iter().map(|(claimant, state)| (*address, claimant.clone(), *state)));
+        assert_eq!(conflicts.collect::<Vec<_>>(), all.collect::<Vec<_>>());
         assert_eq!(allocator.waiters(), waiters.iter().collect::<Vec<_>>());
         let mut all = allocator.usage(time(model.now));
         for (at, pool) in POOLS.iter().enumerate() {
@@ -554,12 +943,24 @@ fn compare<L: Ledger>(ours: &mut [Registry<Faulty<L>>], model: &Model) {
                         && by.is_some_and(|(by, ..)| model.offers_to(at, **address, &by.machine))
                 };
                 let kept = all.iter().filter(is_kept).count() as u128;
-                let reuse_delay = count(&|address| model.rests(*address).is_some());
+                let reuse_delay = count(&|address| model.rests(*address).is_some() && !model.is_reserved(*address));
+                let state = |address: &IpAddr| {
+                    let records = model.conflicts.get(address).into_iter().flat_map(BTreeMap::values).copied();
+                    let reported = model.reports.contains_key(address).then_some(State::ByReport);
+                    let states: BTreeSet<State> = records.chain(reported).collect();
+                    states.into_iter().next().filter(|_| !model.held.contains_key(address))
+                };
+                let in_state = |is: &[State]| count(&|address| state(address).is_some_and(|state| is.contains(&state)));
+                let conflicting = in_state(&[State::Conflict]);
+                let by_record = in_state(&[State::Excluded, State::ByRecord]);
+                let by_report = in_state(&[State::ByReport]);
                 assert_eq!(
-                    (usage.total, usage.reserved, usage.used, usage.reuse_delay, usage.conflicting),
-                    (all.len() as u128, (all.len() - offered.len()) as u128 - kept, used + kept, reuse_delay, 0)
+                    (usage.total, usage.reserved, usage.used, usage.reuse_delay),
+                    (all.len() as u128, (all.len() - offered.len()) as u128 - kept, used + kept, reuse_delay)
                 );
-                assert_eq!(usage.free, offered.len() as u128 - used - reuse_delay);
+                assert_eq!((usage.conflicting, usage.by_record, usage.by_report), (conflicting, by_record, by_report));
+                let free = offered.len() as u128 - used - reuse_delay;
+                assert_eq!(usage.free, free - conflicting - by_record - by_report);
                 let outside = model.outside(at).into_iter().flat_map(|allocation| allocation.addresses);
                 let outside = outside.filter(|address| Family::of(address.ip()) == usage.family);
                 assert_eq!(usage.outside, outside.count() as u128);
@@ -572,8 +973,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, max_shrink_iters: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_history_in_memory_agrees_with_the_model(history in history(40)) {
-        live(history, 1, |ledger: Option<MemoryLedger>| {
+    fn any_history_in_memory_agrees_with_the_model(history in history(40), is_closing in any::<bool>()) {
+        live(history, 1, is_closing, |ledger: Option<MemoryLedger>| {
             // The next process must read the complete state from the ledger.
             ledger.map_or_else(MemoryLedger::default, MemoryLedger::reopened)
         });
@@ -588,6 +989,6 @@ proptest! {
         let directory = tempfile::tempdir().unwrap();
         let path: PathBuf = directory.path().join("ledger");
         let open = |path: &PathBuf| if path.exists() { SqliteLedger::open(path) } else { SqliteLedger::create(path) };
-        live(history, 2, |_: Option<SqliteLedger>| open(&path).unwrap());
+        live(history, 2, false, |_: Option<SqliteLedger>| open(&path).unwrap());
     }
 }

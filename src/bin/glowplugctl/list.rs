@@ -217,9 +217,8 @@ pub(crate) fn list(args: List) -> Result<ExitCode> {
     };
     let conflicting: Vec<_> = conflicting.into_iter().map(|other| row(other).1).collect();
     let reserved = reserved.into_iter().map(row);
-    let reserved = reserved.map(|(state, [address, machine, uid, interface, source])| {
-        [address, state, machine, uid, interface, source]
-    });
+    let reserved = reserved
+        .map(|(state, [address, machine, uid, interface, source])| [address, state, machine, uid, interface, source]);
     let reserved: Vec<_> = reserved.collect();
     let missing: Vec<_> =
         missing.into_iter().map(|missing| [missing.machine.title(), missing.machine.uid, missing.since]).collect();

@@ -363,6 +363,10 @@ impl Allocator {
         for network in networks {
             match self.may_record(kind, &origin.claimant, &network, address) {
                 Verdict::Reserve(state) => self.add_conflict(&network, address, &origin, state, journal),
+                // The machine that holds the address has another UID than the machine whose guest reports it.
+                Verdict::Lease if kind == Source::Report => {
+                    self.add_conflict(&network, address, &origin, State::ByReport, journal);
+                }
                 // The caller asks for no lease.
                 Verdict::Lease => self.add_conflict(&network, address, &origin, State::ByRecord, journal),
                 Verdict::Ignore(_) => {}
@@ -586,7 +590,7 @@ impl Allocator {
         let offers = |state: &&PoolState| state.offers_to(machine, address);
         let allocates = |state: &PoolState| !self.suspended.contains(&state.pool.name);
         let having = |is_wanted: &dyn Fn(&PoolState) -> bool| {
-            self.pools_with(network, address).filter(|state| is_wanted(state)).find_map(name_of)
+            self.pools_with(network, address).filter(|state| is_wanted(state)).filter_map(name_of).min()
         };
         let of_name = names.iter().find(is_named).cloned();
         let is_right = |name: &Arc<str>| machine.kind.is_claim() || self.pools.get(name).is_some_and(allocates);
