@@ -5,15 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use glowplug::host::allocator::{ClaimError, ReportChanges};
 use glowplug::host::claim::{Claimant, Machine, Record, Reservation};
-use glowplug::host::may_record::Source;
+use glowplug::host::may_record::{Source, State};
 use glowplug::host::pool::Namespaces;
 use glowplug::host::records::Inventory;
 use glowplug_controller::cluster::key::Key;
 use glowplug_controller::cluster::term::Writes;
 use glowplug_controller::kinds::lease_name::lease_name;
 use glowplug_controller::kinds::pool::{AddressesFrom, HolderKind, PoolSpec, StaticIPLease};
+use glowplug_controller::ledger::registry::RegistryHandle;
 use glowplug_controller::ledger::types::{Answer, Progress, Stopped};
+use glowplug_controller::metrics::Metrics;
 use glowplug_controller::program::election::Candidate;
 use glowplug_controller::program::watchdog::Watchdog;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -453,9 +456,11 @@ async fn a_claim_takes_no_address_that_only_pools_of_another_namespace_have() {
         kind: Source::IpAddress,
     };
     let adoption = registry.adopt(vec![record.clone()]).await.unwrap();
-    assert_eq!((adoption.adopted, adoption.mismatches), (1, vec![]));
+    let ignored: Vec<String> = adoption.mismatches.iter().map(ToString::to_string).collect();
+    let why = "is ignored: no pool that serves the namespace has the address";
+    assert_eq!((adoption.adopted, ignored), (1, vec![format!("IPAddress a/c: 10.0.0.9 of eno101 of a/c (1) {why}")]));
     assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.1", "c", false)]);
-    // An address that no pool has may have been in a pool earlier.
+    // The program of the external pool may have chosen an address that no pool has.
     let interface = record.claimant.interface;
     let other = Claimant { machine: Machine { uid: "2".to_owned(), ..machine.clone() }, interface };
     let former = Record { claimant: other, addresses: vec!["10.0.0.20/16".parse().unwrap()], ..record };
@@ -515,6 +520,37 @@ async fn a_machine_is_announced_also_when_the_answer_to_its_lease_was_lost() {
     registry.release(machine(NETWORK, 0)).await.unwrap();
     assert_eq!(served.claims.recv().await.unwrap(), machine(NETWORK, 1));
     assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.8", "worker-1", false)]);
+}
+
+#[tokio::test]
+async fn a_new_pool_allocates_when_its_growth_is_opened_and_no_address_that_a_guest_reports() {
+    let (_server, cluster) = start_server().await;
+    let metrics = Arc::new(Metrics::default());
+    let (registry, mut served) = RegistryHandle::start_closed(cluster.client(), metrics, Arc::new(|_| {})).unwrap();
+    assert_eq!(registry.growth().await.unwrap(), 1);
+    registry.resize(vec![pool(NETWORK, &["10.0.0.8/31"])], BTreeSet::new()).await.unwrap();
+    let growth = registry.growth().await.unwrap();
+    assert_eq!(growth, 2);
+    let refused = registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap_err();
+    assert_eq!(refused, ClaimError::Closed("clusters/workers".to_owned()));
+    let report = Reservation {
+        address: "10.0.0.8".parse().unwrap(),
+        network: Some(NETWORK.to_owned()),
+        claimant: Claimant { machine: Machine::new("n", "guest", "1"), interface: "eno101".parse().unwrap() },
+        source: "VirtualMachineInstance n/guest".to_owned(),
+        kind: Source::Report,
+    };
+    let changes = registry.set_reports(vec![report.clone()]).await.unwrap();
+    assert_eq!((changes.begun.len(), changes.begun[0].state), (1, Some(State::ByReport)));
+    registry.open(growth).await.unwrap();
+    assert_eq!(served.claims.recv().await, Some(machine(NETWORK, 0)));
+    assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.9", "worker-0", false)]);
+    let refused = registry.claim(claim(&machine(NETWORK, 1))).await.unwrap().unwrap_err();
+    assert_eq!(refused.to_string(), "No available IPs in pool for interface eno101");
+    // A repeated set changes nothing. The end of the report serves the waiting claim.
+    assert_eq!(registry.set_reports(vec![report]).await.unwrap(), ReportChanges::default());
+    assert_eq!(registry.set_reports(Vec::new()).await.unwrap().ended.len(), 1);
+    assert_eq!(served.claims.recv().await, Some(machine(NETWORK, 1)));
 }
 
 #[tokio::test]

@@ -7,8 +7,10 @@
 //! Addresses are unique on a network, whichever pool they come from. An address is allocated only if
 //!
 //! - a pool has the address, and no pool or template of the network reserves it for another use or another machine,
-//! - nobody holds the address,
-//! - the address has no conflicting record, and
+//! - no machine holds the address,
+//! - no other machine has a record of the address, and no guest reports it,
+//! - the address is open: the records of new addresses are adopted first, see
+//!   [`Registry::open_closed`](super::registry::Registry::open_closed), and
 //! - the reuse delay of the address is over.
 
 mod adopt;

@@ -321,7 +321,7 @@ fn brakes(
 
 /// Rebuilds the ledger from the records on the objects of machines; see [`Registry::adopt`].
 ///
-/// Two kinds of addresses become conflicts of their machine, so that nobody gets them: the addresses of records that
+/// Two kinds of addresses are reserved for their machine, so that no other machine gets them: the addresses of records that
 /// cannot be read, and addresses that a guest reports and that neither the ledger nor a record has for its machine. If
 /// the machine of a record is unknown, the conflict is of a machine `-/unreadable-record` whose UID is the address. An
 /// audit misses this machine as soon as no such record exists.

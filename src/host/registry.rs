@@ -322,11 +322,12 @@ impl<L: Ledger> Registry<L> {
         removed.map_err(ResizeError::Ledger)?.map_err(ResizeError::Refused)
     }
 
-    /// Adopts the records of Kubernetes objects in one transaction: adds a lease for each recorded address that the
-    /// ledger does not have.
+    /// Adopts the records of Kubernetes objects in one transaction: each recorded address that the ledger does not have
+    /// becomes a lease or a reservation, or is ignored. The table in [`may_record`](super::may_record) decides.
     ///
     /// Adoption never frees an address and never changes its holder. An address that does not fit is reported at each
-    /// adoption, and is not allocated to anybody. If two records have one address, the first record counts.
+    /// adoption, and is not allocated to any machine. If two records have one address that no machine holds, none of their
+    /// machines gets the address.
     ///
     /// # Errors
     ///
@@ -375,13 +376,14 @@ impl<L: Ledger> Registry<L> {
         Ok(self.state()?.clone().adopt(records, now, &mut Journal::default()))
     }
 
-    /// Adds conflicts, so that nobody gets these addresses before the machines of the conflicts are released. A
-    /// conflict is added on the network of the address; without a network, on every network that has a pool with the
-    /// address.
+    /// Reserves addresses for the machines of records that ask for no lease, until these machines are released. An address is
+    /// reserved on its network; without a network, on every network that has a pool with the address. The table in
+    /// [`may_record`](super::may_record) decides whether a record counts.
     ///
     /// # Errors
     ///
-    /// The ledger failed, and no conflict was added.
+    /// The ledger failed, and nothing was reserved.
+    #[doc(hidden)]
     pub fn set_aside(
         &mut self,
         reservations: impl IntoIterator<Item = Reservation>,

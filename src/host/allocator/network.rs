@@ -150,6 +150,15 @@ impl Network {
         (self.ranges, self.named) = (ranges, named);
     }
 
+    /// Whether nothing is known about the network.
+    pub(super) fn is_unused(&self) -> bool {
+        self.pools.is_empty()
+            && self.leases.is_empty()
+            && self.conflicts.is_empty()
+            && self.reports.is_empty()
+            && self.refused.is_empty()
+    }
+
     /// The pools of the network.
     pub(super) fn pools(&self) -> impl Iterator<Item = &Pool> {
         self.pools.iter().map(|pool| &**pool)

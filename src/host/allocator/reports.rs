@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::network::Reports;
+use super::network::{Network, Reports};
 use super::state::Allocator;
 use crate::host::claim::{Allocation, Claimant, Reservation};
 use crate::host::may_record::{Source, State, Verdict};
@@ -38,7 +38,7 @@ pub struct Reported {
     /// [`State::ByReport`], or [`State::Conflict`] if another claimant holds the address. `None`: the claimant itself holds
     /// the address, so that nothing is reserved.
     pub state: Option<State>,
-    /// The claimant that holds the address. `None` if nobody holds it.
+    /// The claimant that holds the address. `None` if no claimant holds it.
     pub holder: Option<Claimant>,
 }
 
@@ -87,6 +87,10 @@ impl Allocator {
         changes.ended.extend(self.only_in(network, &before, &after));
         for claimant in before.values().chain(after.values()).flat_map(BTreeMap::keys) {
             self.enqueue_again(&claimant.machine);
+        }
+        // A guest can be on any number of networks without a pool.
+        if self.networks.get(network).is_some_and(Network::is_unused) {
+            self.networks.remove(network);
         }
     }
 
