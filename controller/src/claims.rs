@@ -85,7 +85,6 @@ impl Provider {
 
 impl provider::Work for Work<'_> {
     type Kind = Kind;
-    type Pools = OpenPools;
 
     fn watches(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
         let Kinds { claims, addresses, clusters, .. } = &self.kinds;
@@ -116,7 +115,12 @@ impl provider::Work for Work<'_> {
         [key].into()
     }
 
-    async fn adopt(&self) -> Result<(), Error> {
+    async fn adopt(&self, _: &OpenPools) -> Result<(), Error> {
+        self.index().forget_recorded();
+        self.adopt_of(None).await
+    }
+
+    async fn adopt_found(&self) -> Result<(), Error> {
         self.adopt_of(None).await
     }
 

@@ -14,9 +14,11 @@ mod decision;
 mod hostile;
 mod index;
 mod kind;
+mod left_alone;
 mod pass;
 mod proof;
 mod recorded;
+mod restored;
 mod secret;
 mod serve;
 mod settle;
@@ -30,17 +32,15 @@ mod work;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use futures::stream::BoxStream;
 use glowplug::host::claim::Machine;
-use glowplug::host::records::Objects;
 use tokio::sync::watch;
 
 use crate::cluster::key::Key;
 use crate::cluster::watch::Change;
-use crate::kinds::kubevirt_machine::read_records;
 use crate::ledger::types::{Holders, Stopped};
 use crate::machines::kind::{Kind, Kinds};
 pub use crate::machines::work::Machines;
@@ -70,8 +70,7 @@ impl Machines {
         let work = |kinds: Kinds, others| {
             tracing::info!(has_kubevirt_machines = kinds.has_kubevirt_machines, "serving the machines of KubeVirt");
             let (index, has_status_map) = (Mutex::default(), AtomicBool::new(true));
-            let records = Mutex::new(Some(Objects::default()));
-            Work { machines: self, kinds, index, has_status_map, others, records }
+            Work { machines: self, kinds, index, has_status_map, others }
         };
         let (registry, opening) = (&self.registry, &self.opening);
         let part = Part { name: "machines", kinds: "kinds of KubeVirt", noun: "machine", registry, opening };
@@ -83,7 +82,6 @@ impl Machines {
 
 impl provider::Work for Work<'_> {
     type Kind = Kind;
-    type Pools = OpenPools;
 
     fn watches(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
         self.machines.macs.restart();
@@ -91,12 +89,6 @@ impl provider::Work for Work<'_> {
     }
 
     fn note_change(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
-        if let Change::Apply(object) = &change
-            && kind.has_records()
-            && let Some(records) = &mut *self.records.lock().unwrap_or_else(PoisonError::into_inner)
-        {
-            read_records(records, &kind.resource().kind, object);
-        }
         self.note_object(kind, change)
     }
 
@@ -109,12 +101,14 @@ impl provider::Work for Work<'_> {
         [Key::of_vm(holder)].into()
     }
 
-    async fn adopt(&self) -> Result<(), Error> {
-        // The records of the listed objects. Later, a pass adopts the records of its machine.
-        let records = self.records.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(records) = records else { return Ok(()) };
+    async fn adopt(&self, _: &OpenPools) -> Result<(), Error> {
         self.machines.macs.listed();
-        Ok(self.rebuild(records).await?)
+        Ok(self.rebuild(self.records().await).await?)
+    }
+
+    async fn adopt_found(&self) -> Result<(), Error> {
+        // A pass adopts the records that it finds.
+        Ok(())
     }
 
     fn claimants(&self, holders: &BTreeSet<Machine>) -> Vec<Key> {

@@ -30,7 +30,7 @@ use futures::stream::{self, FuturesUnordered};
 use futures::{Stream, StreamExt as _, future};
 use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::Claim;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::cluster::key::Key;
@@ -109,7 +109,7 @@ where
         match start().await {
             Ok(()) => return Ok(()),
             Err(Error::Stopped) => return Err(Stopped),
-            Err(error) => tracing::warn!(%error, "could not start to serve every {what}"),
+            Err(error) => tracing::warn!(%error, "could not adopt the records of every {what}"),
         }
         sleep(PAUSE).await;
     }
@@ -202,19 +202,6 @@ where
             () = wait => {}
         }
     }
-}
-
-/// Turns each new value of a channel into the names that need a pass.
-pub(crate) fn each_value<'a, T: Clone + 'a>(
-    values: &'a mut watch::Receiver<T>,
-    names: impl Fn(T) -> BTreeSet<Key> + 'a,
-) -> impl Stream<Item = Names> + 'a {
-    let values = stream::unfold((values, names), |(values, names)| async move {
-        values.changed().await.ok()?;
-        let value = values.borrow_and_update().clone();
-        Some((Some(names(value)), (values, names)))
-    });
-    values.chain(stream::iter([None]))
 }
 
 /// Turns each message into the names that need a pass.

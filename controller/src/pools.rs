@@ -3,9 +3,9 @@
 //! Only the leader does this. The [`index`](crate::pools::status) decides what to write; this module makes the requests.
 
 pub mod facts;
+pub mod machine_states;
 pub mod namespaces;
 pub mod node_pools;
-pub mod outdated;
 pub mod reference;
 pub mod selection;
 pub mod selection_cache;
@@ -39,7 +39,7 @@ use crate::ledger::registry::RegistryHandle;
 use crate::ledger::types::Stopped;
 use crate::metrics::Metrics;
 use crate::pools::facts::Scope;
-use crate::pools::outdated::Outdated;
+use crate::pools::machine_states::MachineStates;
 use crate::pools::selection::OpenPools;
 use crate::pools::selection_cache::{SelectionCache, Snapshot};
 use crate::pools::status::{Index, Part, Update, observe};
@@ -60,7 +60,7 @@ pub struct Pools {
     round: u64,
     /// The pools that were last passed to the registry.
     given: Option<(Vec<Pool>, BTreeSet<String>)>,
-    outdated: Arc<Outdated>,
+    states: Arc<MachineStates>,
     /// `None`: the registry does not have the pools yet.
     open: watch::Sender<Option<OpenPools>>,
 }
@@ -86,13 +86,13 @@ impl Pools {
     pub fn new(client: Client, cache: Arc<SelectionCache>, registry: RegistryHandle, metrics: Arc<Metrics>) -> Self {
         let (writer, round) = (Writer { events: Events::start(client.clone()), client }, cache.begin_round());
         let (index, open) = (Index::default(), watch::Sender::default());
-        Self { registry, metrics, writer, index, cache, round, given: None, outdated: Arc::default(), open }
+        Self { registry, metrics, writer, index, cache, round, given: None, states: Arc::default(), open }
     }
 
-    /// The same task, which counts the machines of `outdated` in the status of each pool.
+    /// The same task, which counts the machines of `states` in the status of each pool.
     #[must_use]
-    pub fn with_outdated(self, outdated: Arc<Outdated>) -> Self {
-        Self { outdated, ..self }
+    pub fn with_states(self, states: Arc<MachineStates>) -> Self {
+        Self { states, ..self }
     }
 
     /// The pools that the registry has. `None`: the registry does not have the pools yet. A pool that is ready here
@@ -109,7 +109,7 @@ impl Pools {
     /// The registry has stopped.
     pub async fn run(mut self) -> Result<Infallible, Stopped> {
         let (mut snapshots, mut changes) = (self.cache.snapshots(), self.registry.changes());
-        let mut outdated = self.outdated.changes();
+        let mut states = self.states.changes();
         let round = self.round;
         loop {
             let is_current = |snapshot: &Option<Snapshot>| snapshot.as_ref().is_some_and(|it| it.round >= round);
@@ -122,7 +122,7 @@ impl Pools {
             tokio::select! {
                 changed = snapshots.changed() => changed.map_err(|_| Stopped)?,
                 changed = changes.changed() => changed.map_err(|_| Stopped)?,
-                changed = outdated.changed() => changed.map_err(|_| Stopped)?,
+                changed = states.changed() => changed.map_err(|_| Stopped)?,
             }
         }
     }
@@ -142,8 +142,8 @@ impl Pools {
             (observe(allocator, usage), text)
         };
         let (mut observations, text) = self.registry.read(read).await?;
-        for (pool, count) in self.outdated.counts() {
-            observations.entry(pool).or_default().outdated = count;
+        for (pool, counts) in self.states.counts() {
+            observations.entry(pool).or_default().machines = counts;
         }
         let conflicts: BTreeSet<&String> = observations.values().flat_map(|known| &known.conflicts).collect();
         self.metrics.set_pools(text, conflicts.len());
@@ -171,13 +171,15 @@ impl Pools {
             self.index.refuse(self.registry.resize(all, suspended).await?);
             self.given = Some(pools);
         }
-        Ok(OpenPools { facts: self.index.facts(), suspended, selection })
+        let growth = self.registry.growth().await?;
+        Ok(OpenPools { facts: self.index.facts(), suspended, selection, growth })
     }
 
     fn publish(&self, now: OpenPools) {
         self.open.send_if_modified(|open| {
             let is_same = open.as_ref().is_some_and(|open| {
-                open.facts == now.facts
+                open.growth == now.growth
+                    && open.facts == now.facts
                     && open.suspended == now.suspended
                     && Arc::ptr_eq(&open.selection, &now.selection)
             });

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 
 use glowplug::host::address::parse_address;
 use glowplug::host::allocator::{Allocator, ClaimError};
-use glowplug::host::claim::{Claim, Claimant, Machine, Record, Request};
+use glowplug::host::claim::{Claim, Claimant, Machine, Record, Request, Reservation};
 use glowplug::host::may_record::Source;
 use glowplug::host::pool::Pool;
 use glowplug::network::{Family, InterfaceName};
@@ -44,8 +44,8 @@ pub(crate) struct View {
     pub(crate) claim: Option<IpAddressClaim>,
     /// The IPAddress. From a consistent read if the claim is deleted or gone.
     pub(crate) address: Option<IpAddress>,
-    /// UIDs of earlier claims of this name that may hold an address. A consistent read has proved that these claims are
-    /// gone.
+    /// UIDs of earlier claims of this name that may hold an address, and of IPAddresses whose addresses were reserved without a
+    /// claim. A consistent read has proved that these objects are gone, or that the IPAddress has its claim.
     pub(crate) former: BTreeSet<String>,
     pub(crate) cluster: Cluster,
     /// Whether the watch filter of this controller selects the claim.
@@ -180,10 +180,9 @@ impl View {
     /// Removes the objects of earlier claims of this name. The IPAddress is removed first, so that two objects never
     /// have the same address.
     fn clean_up(&self) -> Option<Step> {
-        let is_left = |address: &&IpAddress| {
-            let is_orphan = address.owner().is_none() && has_finalizer(&address.metadata, ADDRESS_FINALIZER);
-            address.is_ours() && (self.is_of_former(address) || is_orphan)
-        };
+        // An IPAddress whose claim was never seen stays until another program deletes it: its claim may come.
+        let is_left =
+            |address: &&IpAddress| address.is_ours() && (self.is_of_former(address) || address.is_deleted());
         if let Some(address) = self.address.as_ref().filter(is_left) {
             return Some(remove(address));
         }
@@ -476,29 +475,51 @@ impl Recorded {
     }
 }
 
-/// An IPAddress, and the record that the registry must adopt.
+/// An IPAddress that may be missing from the registry.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Unrecorded {
+    pub(crate) address: IpAddress,
+    /// UID of the claim that has the IPAddress: the claim of the name, or an earlier one, which is gone. `None`: no claim of the
+    /// name was ever seen.
+    pub(crate) claim: Option<String>,
+}
+
+/// An IPAddress, and what the registry must learn about it.
 pub(crate) struct Adoptee {
     pub(crate) address: IpAddress,
-    /// The record, and the network of the pool. `None` when the registry already has a lease of the address.
-    pub(crate) record: Option<(Record, String)>,
+    pub(crate) lesson: Lesson,
+}
+
+/// What the registry must learn about an IPAddress.
+pub(crate) enum Lesson {
+    /// Nothing: the registry already has a lease of the address, or the IPAddress is left over.
+    None,
+    /// The record, and the network of the pool.
+    Record(Record, String),
+    /// The address is reserved, because the IPAddress has no claim.
+    Reservation(Reservation),
 }
 
 // === impl Adoptee ===
 
 impl Adoptee {
-    /// Compares the IPAddress of claim `uid` with the registry. `None` when the registry does not have the pool yet.
-    pub(crate) fn read(allocator: &Allocator, address: IpAddress, uid: &str) -> Option<Self> {
+    /// Compares an IPAddress with the registry. `None` when the registry does not have the pool yet.
+    pub(crate) fn read(allocator: &Allocator, unrecorded: Unrecorded) -> Option<Self> {
+        let Unrecorded { address, claim } = unrecorded;
         let (key, ip) = (address.key(), address.ip()?);
         let is_known = |uid: &str| holds(allocator, &key.holder(HolderKind::IpAddressClaim, uid), ip);
-        if is_known(uid) || address.owner().is_some_and(is_known) {
-            return Some(Self { address, record: None });
-        }
-        let pool = allocator.pool(&address.pool.resolve(&key.namespace)?.to_string())?;
-        if is_left_over(allocator, &address, uid) {
-            return Some(Self { address, record: None });
-        }
-        let record = record(&address, ip, uid, pool.interface());
-        Some(Self { address, record: Some((record, pool.network().to_owned())) })
+        let is_known = claim.as_deref().is_some_and(is_known) || address.owner().is_some_and(is_known);
+        let pool = allocator.pool(&address.pool.resolve(&key.namespace)?.to_string());
+        let lesson = match (claim, pool) {
+            _ if is_known => Lesson::None,
+            (_, None) => return None,
+            (Some(uid), _) if is_left_over(allocator, &address, &uid) => Lesson::None,
+            (Some(uid), Some(pool)) => {
+                Lesson::Record(record(&address, ip, &uid, pool.interface()), pool.network().to_owned())
+            }
+            (None, Some(pool)) => Lesson::Reservation(reservation(&address, ip, pool)),
+        };
+        Some(Self { address, lesson })
     }
 }
 
@@ -546,6 +567,18 @@ pub(crate) fn record(address: &IpAddress, ip: IpAddr, uid: &str, interface: Inte
         addresses: vec![with_prefix(ip, prefix)],
         source: format!("IPAddress {key}"),
         kind: Source::IpAddress,
+    }
+}
+
+/// The reservation of an IPAddress without a claim. The IPAddress itself has the address.
+fn reservation(address: &IpAddress, ip: IpAddr, pool: &Pool) -> Reservation {
+    let (key, uid) = (address.key(), address.metadata.uid.as_deref().unwrap_or_default());
+    Reservation {
+        address: ip,
+        network: Some(pool.network().to_owned()),
+        claimant: Claimant { machine: key.holder(HolderKind::IpAddressClaim, uid), interface: pool.interface() },
+        source: format!("IPAddress {key}"),
+        kind: Source::LoneIpAddress,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::claims::decision::{Cluster, Recorded, View};
+use crate::claims::decision::{Cluster, Recorded, Unrecorded, View};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
@@ -27,6 +27,9 @@ pub(crate) struct Index {
     pools: Facts,
     /// IPAddresses that may be missing from the registry, by pool.
     unrecorded: BTreeSet<(PoolId, Key)>,
+    /// UIDs of IPAddresses without a claim whose addresses are reserved, by name. Such an IPAddress may be gone, or its claim may
+    /// have come.
+    reserved: BTreeMap<Key, BTreeSet<String>>,
 }
 
 /// The watched kinds.
@@ -50,6 +53,7 @@ impl Index {
             clusters: BTreeMap::new(),
             pools: Facts::new(),
             unrecorded: BTreeSet::new(),
+            reserved: BTreeMap::new(),
         }
     }
 
@@ -168,12 +172,21 @@ impl Index {
 
     /// Forgets an earlier claim of a name after all its objects and leases are removed.
     pub(crate) fn forget(&mut self, key: &Key, uid: &str) {
-        if let Some(former) = self.former.get_mut(key) {
-            former.remove(uid);
-            if former.is_empty() {
-                self.former.remove(key);
+        for of_names in [&mut self.former, &mut self.reserved] {
+            if let Some(former) = of_names.get_mut(key) {
+                former.remove(uid);
+                if former.is_empty() {
+                    of_names.remove(key);
+                }
             }
         }
+    }
+
+    /// Notes that the registry reserves the address of an IPAddress that has no claim.
+    pub(crate) fn note_reserved(&mut self, address: &IpAddress) {
+        let uid = address.metadata.uid.clone().unwrap_or_default();
+        self.reserved.entry(address.key()).or_default().insert(uid);
+        self.note_recorded(address);
     }
 
     /// All names. Names of older claims come first.
@@ -184,6 +197,7 @@ impl Index {
             .map(|(key, _)| key)
             .chain(self.addresses.iter().map(|(key, _)| key))
             .chain(self.former.keys())
+            .chain(self.reserved.keys())
             .collect();
         let created = |key: &Key| self.claims.get(key).map(IpAddressClaim::created).unwrap_or_default();
         let mut all: Vec<&Key> = names.into_iter().collect();
@@ -200,8 +214,12 @@ impl Index {
     pub(crate) fn view(&self, key: &Key) -> View {
         let (claim, address) = (self.claims.get(key), self.addresses.get(key));
         let uid = claim.map(IpAddressClaim::uid);
-        let owner = address.filter(|address| address.is_ours()).and_then(IpAddress::owner);
-        let former = self.former.get(key).into_iter().flatten().map(String::as_str).chain(owner);
+        // A claim that was never seen may come: an IPAddress may be restored before its claim.
+        let owner = address.filter(|address| claim.is_some() && address.is_ours()).and_then(IpAddress::owner);
+        let own = address.and_then(|address| address.metadata.uid.as_deref()).filter(|_| claim.is_none());
+        let reserved = self.reserved.get(key).into_iter().flatten().map(String::as_str);
+        let reserved = reserved.filter(|reserved| Some(*reserved) != own);
+        let former = self.former.get(key).into_iter().flatten().map(String::as_str).chain(owner).chain(reserved);
         let former = former.filter(|former| Some(*former) != uid);
         let pool = claim.and_then(|claim| claim.pool.resolve(&key.namespace));
         View {
@@ -220,9 +238,15 @@ impl Index {
         }
     }
 
-    /// The IPAddresses of one pool, or of all pools, that may be missing from the registry, each with the UID of its
-    /// claim.
-    pub(crate) fn unrecorded(&self, pool: Option<&PoolId>) -> Vec<(IpAddress, String)> {
+    /// Notes that the registry may lack the addresses of every IPAddress, because pools have new addresses.
+    pub(crate) fn forget_recorded(&mut self) {
+        let ours = self.addresses.iter().filter(|(_, address)| address.is_ours() && address.ip().is_some());
+        let of_pools = ours.filter_map(|(key, address)| Some((address.pool.resolve(&key.namespace)?, key.clone())));
+        self.unrecorded = of_pools.collect();
+    }
+
+    /// The IPAddresses of one pool, or of all pools, that may be missing from the registry.
+    pub(crate) fn unrecorded(&self, pool: Option<&PoolId>) -> Vec<Unrecorded> {
         let of_pool = |(id, _): &&(PoolId, Key)| pool.is_none_or(|pool| pool == id);
         let unrecorded = self.unrecorded.iter().filter(of_pool).filter_map(|(_, key)| {
             let address = self.addresses.get(key)?;
@@ -231,9 +255,10 @@ impl Index {
             if claim.is_some_and(|claim| claim.pool.resolve(&key.namespace) != address.pool.resolve(&key.namespace)) {
                 return None;
             }
-            // The claim of the name, else the claim for which the IPAddress was created.
-            let uid = claim.map(IpAddressClaim::uid).or(address.owner())?;
-            Some((address.clone(), uid.to_owned()))
+            let earlier = self.former.get(key);
+            let owner = address.owner().filter(|owner| earlier.is_some_and(|earlier| earlier.contains(*owner)));
+            let claim = claim.map(IpAddressClaim::uid).or(owner).map(str::to_owned);
+            Some(Unrecorded { address: address.clone(), claim })
         });
         unrecorded.collect()
     }
@@ -281,7 +306,7 @@ impl Index {
 
     fn is_known(&self, key: &Key) -> bool {
         let has_object = self.claims.version(key).is_some() || self.addresses.version(key).is_some();
-        has_object || self.former.contains_key(key)
+        has_object || self.former.contains_key(key) || self.reserved.contains_key(key)
     }
 
     fn note_former(&mut self, key: &Key, uid: String) {

@@ -105,7 +105,6 @@ impl Kinds {
 
 impl provider::Work for Work<'_> {
     type Kind = Kind;
-    type Pools = OpenPools;
 
     /// Network attachment definitions of every namespace are watched: a pool names the namespace of its network.
     fn watches(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
@@ -138,8 +137,13 @@ impl provider::Work for Work<'_> {
         [key].into()
     }
 
-    async fn adopt(&self) -> Result<(), Error> {
-        self.adopt_all().await
+    async fn adopt(&self, pools: &OpenPools) -> Result<(), Error> {
+        self.index().forget_recorded();
+        self.adopt_all(Some(&pools.facts)).await
+    }
+
+    async fn adopt_found(&self) -> Result<(), Error> {
+        self.adopt_all(None).await
     }
 
     fn claimants(&self, holders: &BTreeSet<Machine>) -> Vec<Key> {
@@ -246,7 +250,7 @@ impl Work<'_> {
                 self.read_registry(view).await?;
             }
             Step::Claim(claim) => {
-                self.adopt_all().await?;
+                self.adopt_all(None).await?;
                 let answer = registry.claim(claim).await?;
                 view.problem = answer.err().map(Problem::Refused);
                 self.read_registry(view).await?;
@@ -279,9 +283,10 @@ impl Work<'_> {
         Ok(true)
     }
 
-    /// Makes the registry adopt the addresses of claims that may be missing from the registry.
-    async fn adopt_all(&self) -> Result<(), Error> {
-        let unrecorded = self.index().unrecorded();
+    /// Makes the registry adopt the addresses of claims that may be missing from the registry, as claims of these pools. `None`:
+    /// of the known ones.
+    async fn adopt_all(&self, pools: Option<&Facts>) -> Result<(), Error> {
+        let unrecorded = self.index().unrecorded(pools);
         if unrecorded.is_empty() {
             return Ok(());
         }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use glowplug::host::allocator::EXHAUSTED_MESSAGE;
 use glowplug::host::claim::{Machine, is_object_name};
+use glowplug::host::pool::Pool;
 use glowplug::host::records::{Objects, Report};
 use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
@@ -19,8 +20,8 @@ use crate::cluster::key::Key;
 use crate::cluster::object::Object;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{
-    CloudInit, MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, NETWORK_DATA_KEY, VirtualMachine, addresses_in,
-    kubevirt_machines, virtual_machines,
+    CloudInit, MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, NETWORK_DATA_KEY, VirtualMachine, addresses_in, instances,
+    kubevirt_machines, networks, virtual_machines,
 };
 
 /// Annotation of a Secret. Its value is the allocation that the Secret hands out, as JSON.
@@ -39,6 +40,8 @@ pub(crate) struct KubevirtMachine {
     pub(crate) metadata: ObjectMeta,
     /// Whether capk creates the VirtualMachine of the machine in another namespace.
     pub(crate) has_vm_elsewhere: bool,
+    /// The networks of the VirtualMachine.
+    pub(crate) networks: BTreeSet<String>,
     /// The status map. Null if the status has no map.
     pub(crate) status_map: Value,
     /// The VirtualMachine that the webhook rejected because a pool is exhausted. `None`: no such rejection.
@@ -52,10 +55,14 @@ pub(crate) struct Instance {
     pub(crate) metadata: ObjectMeta,
     /// UID of the VirtualMachine that owns the instance. `None`: the instance is an orphan.
     pub(crate) owner: Option<String>,
+    /// The networks of the guest.
+    pub(crate) networks: BTreeSet<String>,
     /// The addresses that the guest reports.
     pub(crate) reports: Vec<Report>,
     /// Whether the guest may have read its drive. A pod that waits for a Secret has not started its guest.
     pub(crate) has_started: bool,
+    /// Whether the guest has ended for good.
+    pub(crate) has_ended: bool,
     /// Name of the Secret from which the guest reads its network data, if the controller has given it this name.
     pub(crate) secret: Option<String>,
     /// Whether the guest has migrated to another cluster or namespace, where it runs with the same addresses.
@@ -183,6 +190,7 @@ impl KubevirtMachine {
         let has_vm_elsewhere = has_vm_elsewhere(&metadata, &data);
         let mut template = take(&mut data, "/spec/virtualMachineTemplate");
         let Key { namespace, name } = Key::of(&metadata);
+        let networks = template.pointer("/spec/template/spec").map(|spec| networks(spec, &namespace));
         let conditions = data["status"]["conditions"].as_array().into_iter().flatten();
         let is_refused = conditions.into_iter().any(|condition| {
             condition["type"] == "VMProvisioned"
@@ -205,7 +213,14 @@ impl KubevirtMachine {
             Box::new(VirtualMachine::read(Object { types: None, metadata, data }))
         });
         let status_map = take(&mut data, &format!("/status/{STATUS_MAP}"));
-        Self { metadata, has_vm_elsewhere, status_map, refused }
+        Self { metadata, has_vm_elsewhere, networks: networks.unwrap_or_default(), status_map, refused }
+    }
+
+    /// Adds the records of the machine to `objects`, as [`read_records`] does.
+    pub(crate) fn read_records(&self, objects: &mut Objects) {
+        let status = json!({(STATUS_MAP): self.status_map});
+        let spec = json!({"networks": networks_of(&self.networks)});
+        read_members(objects, &kubevirt_machines().kind, &self.metadata, spec, status);
     }
 
     /// Returns the machine as the ledger identifies it: namespace, name and UID.
@@ -225,6 +240,7 @@ impl Instance {
         };
         let phase = object.data["status"]["phase"].as_str().unwrap_or_default();
         let has_started = !["", "Pending", "Scheduling"].contains(&phase);
+        let has_ended = ["Succeeded", "Failed"].contains(&phase);
         let metadata = ObjectMeta { managed_fields: None, ..object.metadata };
         let owners = metadata.owner_references.iter().flatten();
         let owner = owners.into_iter().find(|owner| owner.kind == "VirtualMachine").map(|owner| owner.uid.clone());
@@ -233,7 +249,14 @@ impl Instance {
         let secret = volume.and_then(|volume| volume.network_data.secret_of(name).map(str::to_owned));
         // Users can invent the status of an instance that has not started.
         let has_left = has_started && has_left(&metadata, &object.data["status"]["migrationState"]);
-        Self { metadata, owner, reports, has_started, secret, has_left }
+        let networks = networks(&object.data["spec"], metadata.namespace.as_deref().unwrap_or_default());
+        Self { metadata, owner, networks, reports, has_started, has_ended, secret, has_left }
+    }
+
+    /// Adds the records of the instance to `objects`, as [`read_records`] does, without what the guest reports.
+    pub(crate) fn read_records(&self, objects: &mut Objects) {
+        let spec = json!({"networks": networks_of(&self.networks)});
+        read_members(objects, &instances().kind, &self.metadata, spec, Value::Null);
     }
 }
 
@@ -274,6 +297,28 @@ pub(crate) fn read_records(objects: &mut Objects, kind: &str, object: &Object) {
     if kind == kubevirt_machines().kind && has_vm_elsewhere(metadata, data) {
         return;
     }
+    read_members(objects, kind, metadata, data["spec"].clone(), data["status"].clone());
+}
+
+/// Adds the records of a VirtualMachine to `objects`, as [`read_records`] does.
+pub(crate) fn read_records_of_vm(vm: &VirtualMachine, objects: &mut Objects) {
+    let networks = vm.networks.iter().map(|attachment| attachment.network.clone()).collect();
+    let template = json!({"metadata": {"annotations": vm.template_records}});
+    let spec = json!({"template": template, "networks": networks_of(&networks)});
+    read_members(objects, &virtual_machines().kind, &vm.metadata, spec, Value::Null);
+}
+
+/// Returns these networks as an instance lists them.
+fn networks_of(networks: &BTreeSet<String>) -> Value {
+    let item = |(at, network): (usize, &String)| match network.as_str() {
+        Pool::DEFAULT_NETWORK => json!({"name": at.to_string(), "pod": {}}),
+        network => json!({"name": at.to_string(), "multus": {"networkName": network}}),
+    };
+    networks.iter().enumerate().map(item).collect()
+}
+
+/// Adds the records in members of an object to `objects`.
+fn read_members(objects: &mut Objects, kind: &str, metadata: &ObjectMeta, spec: Value, status: Value) {
     let item = json!({
         "kind": kind,
         "metadata": {
@@ -286,8 +331,8 @@ pub(crate) fn read_records(objects: &mut Objects, kind: &str, object: &Object) {
             "annotations": metadata.annotations,
             "ownerReferences": metadata.owner_references,
         },
-        "spec": data["spec"],
-        "status": data["status"],
+        "spec": spec,
+        "status": status,
     });
     objects.read_value(&format!("{kind} {}", Key::of(metadata)), &item);
 }

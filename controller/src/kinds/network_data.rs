@@ -18,7 +18,8 @@ pub const REQUESTED: &str = "requested";
 const RENEWED: &str = "renewed";
 /// Annotation of the template with `namespace/name` of the VirtualMachine that the network data belongs to.
 pub const VM_ANNOTATION: &str = "ipam.glowplug.dev/virtual-machine";
-/// Annotation of a VirtualMachine with the name of the Secret that its template named when it was created.
+/// Annotation of a VirtualMachine with the names of the Secrets that its manifest named, separated by commas: the last one is that of
+/// the manifest with which it was created.
 pub const REPLACED_ANNOTATION: &str = "ipam.glowplug.dev/replaced-network-data";
 
 /// What comes before the random part of a name.

@@ -250,6 +250,10 @@ pub struct PoolStatus {
     /// started. Example: `0`.
     #[serde(default)]
     pub outdated: u32,
+    /// Number of machines that ran already, without network data of this controller, when the pool came, and that are left alone.
+    /// Example: `0`.
+    #[serde(default)]
+    pub left_alone: u32,
     /// `Ready`: the pool allocates addresses. `Exhausted`: the pool has no free address of a family. `DuplicateRecords`: two
     /// records name one address of the pool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

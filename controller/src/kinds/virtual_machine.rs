@@ -6,13 +6,15 @@
 //! Sources: `staging/src/kubevirt.io/api/core/v1/schema.go` of kubevirt/kubevirt; `pkg/kubevirt/machine.go` of
 //! kubernetes-sigs/cluster-api-provider-kubevirt; `hypershift-operator/controllers/nodepool/kubevirt` of openshift/hypershift.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use glowplug::diagnostic::Diagnostic;
 use glowplug::formats::{Meaning, read_network};
 use glowplug::host::address::parse_address;
+use glowplug::host::claim::is_object_name;
 use glowplug::host::pool::Pool;
+use glowplug::host::records::{ANNOTATION_PREFIX, NETWORK_PREFIX};
 use glowplug::network::{Family, parse_mac_address};
 use ipnetwork::IpNetwork;
 use k8s_openapi::ByteString;
@@ -23,7 +25,9 @@ use serde_json::Value;
 
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
-use crate::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION, is_of_controller};
+use crate::kinds::network_data::{
+    ISSUED, NETWORK_DATA_LABEL, REPLACED_ANNOTATION, REQUESTED, VM_ANNOTATION, is_of_controller,
+};
 
 /// Label of a VirtualMachine with the name of its KubevirtMachine. capk sets the label.
 pub const MACHINE_NAME_LABEL: &str = "capk.cluster.x-k8s.io/kubevirt-machine-name";
@@ -42,6 +46,8 @@ pub const MAC_ADDRESSES_LABEL: &str = "ipam.glowplug.dev/mac-addresses";
 /// Annotation of the template of a VirtualMachine with MAC addresses by KubeVirt's names of the interfaces, as JSON. The leader asks
 /// with it, and the webhook writes the addresses into the interfaces and removes the annotation.
 pub const ASSIGNED_ANNOTATION: &str = "ipam.glowplug.dev/assigned-mac-addresses";
+/// Annotation of a VirtualMachine that keeps its own network, although a pool selects it. The value is its UID.
+pub const LEFT_ALONE_ANNOTATION: &str = "ipam.glowplug.dev/left-alone";
 /// Label of a namespace with VirtualMachines that a MACPool serves. The controller sets the label to `"true"`.
 pub const MAC_POOLS_LABEL: &str = "ipam.glowplug.dev/mac-pools";
 /// Key of the document in the Secret of a machine. KubeVirt reads this key.
@@ -65,6 +71,8 @@ pub struct VirtualMachine {
     /// Whether the machine waits for a guest that migrates from another cluster. Such a guest runs already, with an address of
     /// its own.
     pub awaits_migration: bool,
+    /// The annotations of the template that record addresses.
+    pub template_records: BTreeMap<String, String>,
 }
 
 /// The marks of network data in the metadata of a template or of an instance.
@@ -185,6 +193,7 @@ impl VirtualMachine {
             awaits_mac_addresses: awaits_mac_addresses(template),
             mark: Mark::read(&template["metadata"]),
             awaits_migration: object.data["spec"]["runStrategy"] == "WaitAsReceiver",
+            template_records: records_of(&template["metadata"]["annotations"]),
         }
     }
 
@@ -194,10 +203,26 @@ impl VirtualMachine {
         Key::of(&self.metadata)
     }
 
+    /// Returns the names in [`REPLACED_ANNOTATION`] that a Secret of the controller may have, the newest name last. A user may write
+    /// any text, and the names become parts of paths.
+    pub(crate) fn replaced(&self) -> impl DoubleEndedIterator<Item = &str> {
+        let names = self.metadata.annotations.as_ref().and_then(|all| all.get(REPLACED_ANNOTATION));
+        let is_name = |name: &&str| is_object_name(name);
+        names.map(String::as_str).unwrap_or_default().split(',').filter(is_name)
+    }
+
     /// Returns the value of a label. `None`: the VirtualMachine does not have the label.
     #[must_use]
     pub fn label(&self, name: &str) -> Option<&str> {
         self.metadata.labels.as_ref()?.get(name).map(String::as_str)
+    }
+
+    /// Whether the leader has noted that the machine keeps its own network: its guest ran already when its pools came. The note
+    /// counts only for this VirtualMachine: a copy is another one.
+    #[must_use]
+    pub fn is_left_alone(&self) -> bool {
+        let noted = self.metadata.annotations.as_ref().and_then(|all| all.get(LEFT_ALONE_ANNOTATION));
+        noted.is_some() && noted == self.metadata.uid.as_ref()
     }
 
     /// Returns the namespace and name of the KubevirtMachine, see [`kubevirt_machine_of`].
@@ -215,6 +240,13 @@ impl VirtualMachine {
     }
 }
 
+/// Returns the annotations that record addresses.
+fn records_of(annotations: &Value) -> BTreeMap<String, String> {
+    let is_record = |name: &str| [ANNOTATION_PREFIX, NETWORK_PREFIX].iter().any(|prefix| name.starts_with(prefix));
+    let records = annotations.as_object().into_iter().flatten().filter(|(name, _)| is_record(name));
+    records.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
+}
+
 /// Returns the namespace and name of a KubevirtMachine, from the labels of its VirtualMachine or of its instance. capk
 /// writes the labels, and the KubevirtMachine may be in another cluster. `None`: the object does not have these labels.
 #[must_use]
@@ -226,14 +258,7 @@ pub fn kubevirt_machine_of(metadata: &ObjectMeta) -> Option<Key> {
 /// Returns the networks of a machine in `namespace` that have an interface.
 fn attachments(spec: &Value, namespace: &str) -> Vec<Attachment> {
     let networks = by_name(&spec["networks"]);
-    let network_of = |name: &str| {
-        let network = *networks.get(name)?;
-        match network["multus"]["networkName"].as_str().filter(|network| !network.is_empty()) {
-            Some(network) if network.contains('/') => Some(network.to_owned()),
-            Some(network) => Some(format!("{namespace}/{network}")),
-            None => network["pod"].is_object().then(|| Pool::DEFAULT_NETWORK.to_owned()),
-        }
-    };
+    let network_of = |name: &str| network_of(networks.get(name)?, namespace);
     let attachment = |(index, interface): (usize, &Value)| {
         let name = interface["name"].as_str()?;
         Some(Attachment {
@@ -251,6 +276,20 @@ fn attachments(spec: &Value, namespace: &str) -> Vec<Attachment> {
     // KubeVirt unplugs an interface whose state is `absent`.
     let present = |(_, interface): &(usize, &Value)| interface["state"] != "absent";
     items(&spec["domain"]["devices"]["interfaces"]).enumerate().filter(present).filter_map(attachment).collect()
+}
+
+/// Returns the network of an item of `networks` of a machine in `namespace`.
+fn network_of(network: &Value, namespace: &str) -> Option<String> {
+    match network["multus"]["networkName"].as_str().filter(|network| !network.is_empty()) {
+        Some(network) if network.contains('/') => Some(network.to_owned()),
+        Some(network) => Some(format!("{namespace}/{network}")),
+        None => network["pod"].is_object().then(|| Pool::DEFAULT_NETWORK.to_owned()),
+    }
+}
+
+/// Returns the networks of a machine in `namespace`, also those without an interface.
+pub(crate) fn networks(spec: &Value, namespace: &str) -> BTreeSet<String> {
+    items(&spec["networks"]).filter_map(|network| network_of(network, namespace)).collect()
 }
 
 /// Reads the annotation [`ADDRESSES_ANNOTATION`].

@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use glowplug::host::claim::Machine;
 use glowplug::host::pool::{Pool, Space};
-use glowplug::host::records::ANNOTATION_PREFIX;
+use glowplug::host::records::{ANNOTATION_PREFIX, Objects};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
 use crate::kinds::ipam_claim::IpamClaim;
-use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine};
+use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, read_records_of_vm};
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::kind::Kind;
 use crate::machines::source::MachineClaim;
@@ -60,9 +60,11 @@ impl Index {
             Kind::VirtualMachine => {
                 let vm = VirtualMachine::read(object);
                 let selected = self.choose(&vm);
+                let is_freed = self.is_freed(&key, &vm);
                 if !self.vms.apply(key.clone(), version, vm) {
                     return BTreeSet::new();
                 }
+                self.remember(&key, |memory| memory.is_freed = is_freed);
                 self.selected.insert(key.clone(), selected);
                 [key].into()
             }
@@ -114,7 +116,9 @@ impl Index {
             }
             Kind::VirtualMachine => {
                 self.selected.remove(key);
-                self.remember(key, |memory| (memory.notice, memory.is_retry_logged) = (None, false));
+                self.remember(key, |memory| {
+                    (memory.notice, memory.is_retry_logged, memory.is_freed) = (None, false, false);
+                });
                 [key.clone()].into()
             }
             Kind::Instance => [key.clone()].into(),
@@ -254,7 +258,7 @@ impl Index {
     pub(super) fn remember(&mut self, key: &Key, note: impl FnOnce(&mut Memory)) {
         let memory = self.memory.entry(key.clone()).or_default();
         note(memory);
-        let is_empty = memory.claimed.is_empty() && memory.notice.is_none();
+        let is_empty = memory.claimed.is_empty() && memory.notice.is_none() && !memory.is_freed;
         if is_empty && !memory.is_retry_logged {
             self.memory.remove(key);
         }
@@ -279,6 +283,13 @@ impl Index {
     pub(super) fn note_earlier(&mut self, holder: &Machine) -> bool {
         let vm = Key::of_vm(holder);
         vm != Key::of_machine(holder) && self.earlier.entry(vm).or_default().insert(holder.clone())
+    }
+
+    /// Whether a user has removed the annotation with which a VirtualMachine was left alone, in this version or in an earlier one.
+    fn is_freed(&self, key: &Key, vm: &VirtualMachine) -> bool {
+        let same = self.vm(key).filter(|before| before.metadata.uid == vm.metadata.uid);
+        let was_freed = self.memory.get(key).is_some_and(|memory| memory.is_freed);
+        same.is_some_and(|before| was_freed || before.is_left_alone()) && !vm.is_left_alone() && vm.secret().is_none()
     }
 
     /// Returns the KubevirtMachines of other namespaces that hold addresses for a VirtualMachine, according to their leases.
@@ -312,6 +323,19 @@ impl Index {
             let names = metadata.annotations.iter().flat_map(|all| all.keys());
             names.into_iter().any(|name| name.starts_with(ANNOTATION_PREFIX))
         })
+    }
+
+    /// Adds the records of the objects of a name to `records`.
+    pub(super) fn read_records(&self, key: &Key, records: &mut Objects) {
+        if let Some(machine) = self.machine(key) {
+            machine.read_records(records);
+        }
+        if let Some(vm) = self.vm(key) {
+            read_records_of_vm(vm, records);
+        }
+        if let Some(instance) = self.instance(key) {
+            instance.read_records(records);
+        }
     }
 
     /// Returns the UIDs of all KubevirtMachines.

@@ -33,11 +33,6 @@ pub(super) struct Kinds {
 // === impl Kind ===
 
 impl Kind {
-    /// Whether objects of this kind record the addresses of machines.
-    pub(super) fn has_records(self) -> bool {
-        matches!(self, Self::KubevirtMachine | Self::VirtualMachine | Self::Instance)
-    }
-
     pub(super) fn resource(self) -> ApiResource {
         match self {
             Self::KubevirtMachine => kubevirt_machines(),

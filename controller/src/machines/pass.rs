@@ -2,10 +2,12 @@
 //! response.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use glowplug::host::allocator::Allocator;
 use glowplug::host::claim::{Machine, Record, is_object_name};
 use glowplug::host::pool::Pool;
 use k8s_openapi::api::core::v1::Secret;
@@ -33,6 +35,7 @@ use crate::machines::step::{Hold, Notice, Step};
 use crate::machines::view::{Chosen, OUTDATED, PoolSettings, Response, View};
 use crate::machines::work::{Work, answered};
 use crate::passes::{Ended, Error, LONGEST_PASS, Problem, Until};
+use crate::pools::machine_states::State;
 use crate::pools::reference;
 use crate::pools::selection::{Selected, Selection};
 
@@ -51,7 +54,7 @@ impl Work<'_> {
             }
             let step = match decide(&view) {
                 Step::Wait => {
-                    self.note_outdated(&view);
+                    self.note_state(&view);
                     return Ok(view.ended());
                 }
                 Step::Claim(claim) if until == Until::Claim => {
@@ -71,13 +74,15 @@ impl Work<'_> {
         Err(Error::Endless)
     }
 
-    /// Notes whether the guest of a machine runs with earlier network data. An event about it may be repeated after it has ended.
-    fn note_outdated(&self, view: &View) {
-        let pools = view.outdated_pools();
-        if pools.is_empty() && view.memory.notice.as_ref().is_some_and(|notice| notice.reason == OUTDATED) {
+    /// Notes whether the guest of a machine runs with earlier network data, or is left alone. An event about earlier network
+    /// data may be repeated after it has ended.
+    fn note_state(&self, view: &View) {
+        let outdated = view.outdated_pools();
+        if outdated.is_empty() && view.memory.notice.as_ref().is_some_and(|notice| notice.reason == OUTDATED) {
             self.index().remember(&view.key, |memory| memory.notice = None);
         }
-        self.machines.outdated.note(&view.key, pools);
+        let states = [(State::Outdated, outdated), (State::LeftAlone, view.pools_that_leave_alone())];
+        self.machines.states.note(&view.key, states.into_iter().find(|(_, pools)| !pools.is_empty()));
     }
 
     /// Collects the known state of a name from the index and the registry.
@@ -249,6 +254,7 @@ impl Work<'_> {
                 }
             }
             Step::Adopt(records, secret) => return self.adopt(key, records, secret).await,
+            Step::Restore(records) => self.restore(records).await?,
             Step::Keep(claimant, addresses) => {
                 let uid = claimant.machine.uid.clone();
                 let addresses = list(registry.keep(*claimant, addresses).await?);
@@ -268,6 +274,14 @@ impl Work<'_> {
                 if kept.is_some_and(|kept| kept.data["status"][STATUS_MAP] != wanted) {
                     self.note_pruned();
                 }
+            }
+            Step::LeaveAlone(patch, notice) => {
+                let vms = self.api(Kind::VirtualMachine, key);
+                let answer = answered(vms.patch(&key.name, &merge, &Patch::Merge(patch))).await;
+                if !self.take(Kind::VirtualMachine, key, stored(answer)?).await? {
+                    return Ok(Response::NotStored);
+                }
+                self.publish(view, &notice);
             }
             Step::AnnotateVm(patch) | Step::RemoveRecords(patch) | Step::MarkVm(patch) => {
                 let vms = self.api(Kind::VirtualMachine, key);
@@ -426,6 +440,24 @@ impl Work<'_> {
         Ok(problem.map_or(Response::Done, |problem| Response::Refused(Problem::Mismatch(problem))))
     }
 
+    /// Lets the registry adopt those addresses of an earlier machine that are free.
+    async fn restore(&self, mut records: Vec<Record>) -> Result<(), Error> {
+        let of_free = move |allocator: &Allocator| {
+            for Record { network, addresses, .. } in &mut records {
+                let network = network.as_deref().unwrap_or_default();
+                addresses.retain(|address| is_free(allocator, network, address.ip()));
+            }
+            records.retain(|record| !record.addresses.is_empty());
+            records
+        };
+        let records = self.machines.registry.read(of_free).await?;
+        if !records.is_empty() {
+            let adoption = self.machines.registry.adopt(records.clone()).await?;
+            self.log_adoption(&records, &adoption);
+        }
+        Ok(())
+    }
+
     /// Merges a patch into the KubevirtMachine or, if `is_status`, into its status. Returns the stored object. `None`:
     /// the patch was not stored.
     async fn patch_machine(&self, view: &View, patch: Value, is_status: bool) -> Result<Option<Object>, Error> {
@@ -488,6 +520,13 @@ fn patched(answer: Result<Object, request::Error>) -> Result<Option<Object>, req
 
 fn provider_address(object: Object) -> ProviderAddress {
     IpAddress::read(object).map_err(|error| error.to_string())
+}
+
+/// Whether a pool of the network may allocate an address now.
+fn is_free(allocator: &Allocator, network: &str, address: IpAddr) -> bool {
+    let has = |pool: &Pool| pool.network() == network && pool.contains(address);
+    let is_named = allocator.conflicts().any(|(of, named, _)| (of, named) == (network, address));
+    allocator.pools().any(has) && allocator.holder(network, address).is_none() && !is_named
 }
 
 /// Whether the webhook would find a pool of a machine exhausted. `true` also when no pool selects the machine.

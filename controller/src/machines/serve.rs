@@ -94,7 +94,9 @@ impl View {
             }
             Some(NetworkSecret::Ours(hand_out)) if hand_out.vm == uid(&vm.metadata) => self.settle(vm, hand_out),
             // The Secret of another machine. No guest of this machine may read it.
-            Some(NetworkSecret::Ours(_)) if is_selected => self.request_reference(vm),
+            Some(NetworkSecret::Ours(_)) if is_selected => {
+                self.restore_first(vm).unwrap_or_else(|| self.request_reference(vm))
+            }
             Some(NetworkSecret::Ours(_)) => self.hold_back(Step::Wait),
             Some(NetworkSecret::Absent) => self.hand_out(vm, Some(name)),
         }
@@ -166,7 +168,7 @@ impl View {
 
     /// Returns the object that claims addresses for a VirtualMachine. `None`: no object may claim now. `Err`: the
     /// object is not known before this step is done.
-    fn claimant(&self, vm: &VirtualMachine) -> Result<Option<Claimed>, Step> {
+    pub(super) fn claimant(&self, vm: &VirtualMachine) -> Result<Option<Claimed>, Step> {
         let label = vm.kubevirt_machine().filter(|_| self.kinds.has_kubevirt_machines);
         let itself = || Claimed {
             machine: self.key.holder(HolderKind::VirtualMachine, uid(&vm.metadata)),
@@ -217,6 +219,9 @@ impl View {
             let name = name.unwrap_or_default();
             return self.refuse(format!("Secret {name:?} does not exist, and no pool selects the machine"));
         }
+        if let Some(step) = self.leave_alone(vm, selected) {
+            return step;
+        }
         let Some(cloud_init) = &vm.cloud_init else {
             return self.refuse(reference::without_volume(selected));
         };
@@ -247,6 +252,9 @@ impl View {
             return Step::ReadMachine(Key::of_machine(&claimant.machine));
         }
         let Some(name) = name else { return self.request_reference(vm) };
+        if let Some(step) = self.restore(vm, selected, &claimant) {
+            return step;
+        }
         let offers = match self.offers(vm, selected, &claimant) {
             Ok(offers) => offers,
             Err(step) => return step,

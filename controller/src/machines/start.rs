@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use glowplug::host::claim::{Claimant, Machine};
 use glowplug::host::records::{Inventory, Objects};
+use tokio::task::yield_now;
 use tracing::field::display;
 
 use crate::cluster::key::Key;
@@ -21,9 +22,26 @@ use crate::machines::work::Work;
 /// Pause between the first passes of two machines whose objects are only compared after the start.
 const COMPARISON: Duration = Duration::from_millis(2);
 
+/// Number of machines whose records are read at once.
+const RECORDS: usize = 256;
+
 // === impl Work ===
 
 impl Work<'_> {
+    /// Returns the records of all known machines.
+    pub(super) async fn records(&self) -> Objects {
+        let (names, mut records) = (self.index().by_age(), Objects::default());
+        for names in names.chunks(RECORDS) {
+            {
+                let index = self.index();
+                names.iter().for_each(|key| index.read_records(key, &mut records));
+            }
+            // Passes and webhooks go on meanwhile.
+            yield_now().await;
+        }
+        records
+    }
+
     /// Lets the registry adopt the addresses that machine objects record, and reserve the addresses that guests report.
     pub(super) async fn rebuild(&self, mut records: Objects) -> Result<(), Stopped> {
         let machines: BTreeSet<String> = self.index().machine_uids().collect();

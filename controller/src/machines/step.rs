@@ -67,12 +67,16 @@ pub(super) enum Step {
     Release(Box<Machine>, BTreeSet<String>),
     /// Records that a machine holds the addresses in its Secret of this name.
     Adopt(Vec<Record>, String),
+    /// Records that a machine holds the addresses that the Secret of an earlier machine of its name hands out, if they are free.
+    Restore(Vec<Record>),
     /// Keeps these addresses of the claimant and releases its other addresses, which the claimant never received.
     Keep(Box<Claimant>, Vec<IpAddr>),
     /// Applies this merge patch to the KubevirtMachine.
     PatchMachine(Value),
     /// Applies this merge patch to the VirtualMachine.
     AnnotateVm(Value),
+    /// Applies this merge patch to the VirtualMachine, which notes that it is left alone. Then publishes this event.
+    LeaveAlone(Value, Notice),
     /// Applies this merge patch to the VirtualMachine, which removes copied records.
     RemoveRecords(Value),
     /// Applies this merge patch to the template of the VirtualMachine.
@@ -107,7 +111,9 @@ pub(super) enum Once {
     Release,
     RecordMigration,
     Adopt,
+    Restore,
     Keep,
+    LeaveAlone,
     RemoveRecords,
     MarkVm,
     /// [`Step::PatchMachine`] or [`Step::AnnotateVm`].
@@ -155,7 +161,9 @@ impl Step {
             Self::Release(..) => Some(Once::Release),
             Self::RecordMigration(..) => Some(Once::RecordMigration),
             Self::Adopt(..) => Some(Once::Adopt),
+            Self::Restore(_) => Some(Once::Restore),
             Self::Keep(..) => Some(Once::Keep),
+            Self::LeaveAlone(..) => Some(Once::LeaveAlone),
             Self::RemoveRecords(_) => Some(Once::RemoveRecords),
             Self::MarkVm(_) => Some(Once::MarkVm),
             Self::PatchMachine(_) | Self::AnnotateVm(_) => Some(Once::Annotate),
@@ -171,9 +179,9 @@ impl Step {
     pub(super) fn changes_registry(&self) -> bool {
         use Step::{
             AddConflicts, Adopt, Claim, DropSecrets, Hold, Keep, Prove, RecordMigration, RecordSecrets, Release,
-            Reserve, Withdraw,
+            Reserve, Restore, Withdraw,
         };
-        let is_record = matches!(self, Adopt(..) | Hold(..) | Keep(..) | AddConflicts(..) | Reserve(_));
+        let is_record = matches!(self, Adopt(..) | Restore(_) | Hold(..) | Keep(..) | AddConflicts(..) | Reserve(_));
         is_record
             || matches!(
                 self,

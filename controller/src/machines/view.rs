@@ -122,6 +122,8 @@ pub(super) struct Memory {
     /// Whether the log says that capk must create the VirtualMachine again. The controller repeats this request every few
     /// seconds while capk does not react.
     pub(super) is_retry_logged: bool,
+    /// Whether a user has removed the annotation with which the VirtualMachine was left alone.
+    pub(super) is_freed: bool,
 }
 
 /// The object that claims addresses for a machine.

@@ -8,7 +8,6 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use glowplug::host::allocator::Adoption;
 use glowplug::host::claim::{Machine, Record};
-use glowplug::host::records::Objects;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ApiResource;
@@ -38,7 +37,7 @@ use crate::metrics::Metrics;
 use crate::passes::Error;
 use crate::passes::opening::Opening;
 use crate::pools::facts::Scope;
-use crate::pools::outdated::Outdated;
+use crate::pools::machine_states::MachineStates;
 use crate::pools::selection_cache::SelectionCache;
 
 /// The part of a leader that serves the machines of KubeVirt.
@@ -53,7 +52,7 @@ pub struct Machines {
     pub(super) macs: Observer,
     /// The pools as the webhooks see them, at once.
     pub(super) pools: Arc<SelectionCache>,
-    pub(super) outdated: Arc<Outdated>,
+    pub(super) states: Arc<MachineStates>,
 }
 
 /// Serves machines as long as the API server serves the same `kinds`.
@@ -65,8 +64,6 @@ pub(super) struct Work<'m> {
     pub(super) has_status_map: AtomicBool,
     /// VirtualMachines that need a pass because the pass of another name has found a lease for them.
     pub(super) others: mpsc::UnboundedSender<Key>,
-    /// The records of the listed objects. `None` after the registry has adopted them.
-    pub(super) records: Mutex<Option<Objects>>,
 }
 
 // === impl Machines ===
@@ -85,13 +82,13 @@ impl Machines {
         pools: Arc<SelectionCache>,
     ) -> Self {
         let events = Events::start(client.clone());
-        Self { client, registry, opening, events, metrics, scope, macs, pools, outdated: Arc::default() }
+        Self { client, registry, opening, events, metrics, scope, macs, pools, states: Arc::default() }
     }
 
-    /// The same part, which notes the machines with earlier network data in `outdated`.
+    /// The same part, which notes the machines with earlier network data, and those that are left alone, in `states`.
     #[must_use]
-    pub fn with_outdated(self, outdated: Arc<Outdated>) -> Self {
-        Self { outdated, ..self }
+    pub fn with_states(self, states: Arc<MachineStates>) -> Self {
+        Self { states, ..self }
     }
 }
 

@@ -1,8 +1,13 @@
-//! Coordinates the start of a leader: all parts adopt their records before any address is allocated. Then the
-//! outstanding claims of all kinds are processed together, in the order of their creation.
+//! Opens the new addresses of pools after every part of a leader has adopted the records of these addresses.
+//!
+//! The registry closes each address that becomes allocatable: it contains the address, and does not allocate it. The number
+//! of this growth comes with the pools. Each part adopts what its watches know, and says so. When all parts have
+//! said so, the address is open. The start is the first growth: the outstanding claims of all kinds are then processed together,
+//! in the order of their creation.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::convert::Infallible;
+use std::sync::Arc;
 
 use glowplug::host::claim::Claim;
 use tokio::sync::watch;
@@ -10,46 +15,122 @@ use tokio::sync::watch;
 use crate::ledger::registry::RegistryHandle;
 use crate::ledger::types::Stopped;
 
-/// Synchronizes the parts of a leader before the first claim.
+/// Synchronizes the parts of a leader before new addresses are allocated.
 #[derive(Clone)]
 pub struct Opening {
     registry: RegistryHandle,
     parts: usize,
-    claims: Arc<Mutex<BTreeMap<&'static str, Vec<Claim>>>>,
-    is_open: Arc<watch::Sender<bool>>,
+    state: Arc<watch::Sender<State>>,
+}
+
+/// What the parts have said.
+#[derive(Debug, Default)]
+struct State {
+    /// The last growth whose records each part has adopted.
+    adopted: BTreeMap<&'static str, u64>,
+    /// Claims of the start.
+    claims: Vec<Claim>,
+    /// The last growth that is open. `None`: the start is not over.
+    open: Option<u64>,
 }
 
 // === impl Opening ===
 
 impl Opening {
-    /// Creates an opening that waits for this number of parts.
+    /// Creates an opening that waits for this number of parts. [`Opening::run`] must be running.
     #[must_use]
     pub fn new(registry: RegistryHandle, parts: usize) -> Self {
-        Self { registry, parts, claims: Arc::default(), is_open: Arc::new(watch::Sender::new(false)) }
+        Self { registry, parts, state: Arc::default() }
     }
 
-    /// Processes the claims of a part that has adopted all its records. The claims of all parts are processed together
-    /// after the last part has called this. If a part calls this again, its claims are processed at once.
+    /// Opens addresses. Does not return while the registry runs.
     ///
     /// # Errors
     ///
     /// [`Stopped`]: the registry has ended.
-    pub async fn claim(&self, part: &'static str, claims: Vec<Claim>) -> Result<(), Stopped> {
-        if *self.is_open.borrow() {
-            return self.registry.claim_all(claims).await.map(drop);
+    pub async fn run(&self) -> Result<Infallible, Stopped> {
+        let mut states = self.state.subscribe();
+        loop {
+            let next = states.wait_for(|state| state.next(self.parts).is_some()).await.map_err(|_| Stopped)?;
+            let Some(growth) = next.next(self.parts) else { continue };
+            drop(next);
+            self.registry.open(growth).await?;
+            loop {
+                let mut claims = Vec::new();
+                self.state.send_modify(|state| {
+                    claims = std::mem::take(&mut state.claims);
+                    if claims.is_empty() {
+                        state.open = Some(growth);
+                    }
+                });
+                if claims.is_empty() {
+                    break;
+                }
+                claims.sort_by(|one, other| (one.created, &one.machine).cmp(&(other.created, &other.machine)));
+                self.registry.claim_all(claims).await?;
+            }
+            tracing::debug!(growth, "opened the new addresses of pools");
         }
-        let all = {
-            let mut parts = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-            parts.insert(part, claims);
-            (parts.len() == self.parts).then(|| std::mem::take(&mut *parts))
+    }
+
+    /// Processes the claims of a part that has adopted all its records, up to this growth. At the start, the claims of all
+    /// parts are processed together. If a part calls this again, its claims are processed at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`]: the registry has ended.
+    pub async fn claim(&self, part: &'static str, growth: u64, claims: Vec<Claim>) -> Result<(), Stopped> {
+        let mut claims = Some(claims);
+        self.state.send_modify(|state| {
+            if state.open.is_none() {
+                state.claims.extend(claims.take().into_iter().flatten());
+            }
+        });
+        if let Some(claims) = claims {
+            self.registry.claim_all(claims).await?;
+        }
+        self.adopted(part, growth).await
+    }
+
+    /// Notes that a part has adopted all its records, up to this growth, and waits until the addresses are open.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`]: the registry has ended.
+    pub async fn adopted(&self, part: &'static str, growth: u64) -> Result<(), Stopped> {
+        let mut states = self.state.subscribe();
+        self.state.send_modify(|state| drop(state.adopted.insert(part, growth)));
+        states.wait_for(|state| state.open.is_some_and(|open| open >= growth)).await.map(drop).map_err(|_| Stopped)
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// The growth that all of this number of parts have adopted, if it is not open yet.
+    fn next(&self, parts: usize) -> Option<u64> {
+        let adopted = self.adopted.values().min().copied().filter(|_| self.adopted.len() == parts);
+        adopted.filter(|adopted| self.open.is_none_or(|open| open < *adopted))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_growth_is_opened_when_the_last_part_has_adopted_it() {
+        let mut state = State::default();
+        let mut next = |part, growth, open| {
+            state.adopted.insert(part, growth);
+            state.open = open;
+            state.next(2)
         };
-        if let Some(all) = all {
-            let mut all: Vec<Claim> = all.into_values().flatten().collect();
-            all.sort_by(|one, other| (one.created, &one.machine).cmp(&(other.created, &other.machine)));
-            self.registry.claim_all(all).await?;
-            self.is_open.send_replace(true);
-            return Ok(());
-        }
-        self.is_open.subscribe().wait_for(|is_open| *is_open).await.map(drop).map_err(|_| Stopped)
+        assert_eq!(next("machines", 1, None), None);
+        assert_eq!(next("claims", 1, None), Some(1));
+        assert_eq!(next("claims", 3, Some(1)), None);
+        assert_eq!(next("machines", 2, Some(1)), Some(2));
+        assert_eq!(next("machines", 3, Some(2)), Some(3));
+        assert_eq!(next("machines", 3, Some(3)), None);
     }
 }

@@ -1,6 +1,9 @@
 //! The loop of each part of a leader that serves objects: discovers the kinds, lists and watches their objects, waits for
 //! the pools, adopts the records, processes the outstanding claims in the order of their creation, then runs passes until
 //! the API server serves other kinds or the registry ends.
+//!
+//! Whenever pools have new addresses, the part adopts the records that its watches know, before it uses these pools. Its passes
+//! go on with the earlier pools meanwhile.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -8,22 +11,27 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures::stream::BoxStream;
-use futures::{StreamExt as _, stream};
+use futures::{Stream, StreamExt as _, stream};
 use glowplug::host::claim::Machine;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
 use crate::cluster::key::Key;
-use crate::cluster::request::{self, DISCOVERY};
+use crate::cluster::request;
 use crate::cluster::watch::Change;
 use crate::ledger::registry::RegistryHandle;
 use crate::ledger::types::{Holders, Stopped};
 use crate::passes::opening::Opening;
-use crate::passes::{Ended, Error, Names, Until, claims, each_message, each_value, serve, start};
+use crate::passes::{Ended, Error, Names, Until, claims, each_message, serve, start};
+use crate::pools::selection::OpenPools;
+
+/// Pause before the records of new addresses are adopted. The watches of several kinds have no common order: an object that was
+/// written before its pool may arrive after the pool.
+const SETTLE: Duration = Duration::from_millis(250);
 
 /// A part of a leader.
 pub(crate) struct Part<'p> {
-    /// Name of the part in [`Opening::claim`].
+    /// Name of the part in [`Opening`].
     pub(crate) name: &'static str,
     /// Noun for the kinds in log messages. Example: `kinds of KubeVirt`.
     pub(crate) kinds: &'static str,
@@ -37,8 +45,6 @@ pub(crate) struct Part<'p> {
 /// that may need a pass.
 pub(crate) trait Work {
     type Kind: Copy + 'static;
-    /// The pools, or what the part must know of them.
-    type Pools: Clone;
 
     /// Watches each kind.
     fn watches(&self) -> Vec<BoxStream<'static, (Self::Kind, Change)>>;
@@ -47,13 +53,17 @@ pub(crate) trait Work {
     fn note_change(&self, kind: Self::Kind, change: Change) -> BTreeSet<Key>;
 
     /// Stores the pools. Returns the names that may need a pass.
-    fn set_pools(&self, pools: Self::Pools) -> BTreeSet<Key>;
+    fn set_pools(&self, pools: OpenPools) -> BTreeSet<Key>;
 
     /// Notes that an object holds addresses. Returns the names that may need a pass.
     fn note_holder(&self, holder: &Machine) -> BTreeSet<Key>;
 
-    /// Lets the registry adopt the addresses that objects record and no lease has.
-    async fn adopt(&self) -> Result<(), Error>;
+    /// Lets the registry adopt the addresses of these pools that any known object records and no lease has. The part may still
+    /// use earlier pools.
+    async fn adopt(&self, pools: &OpenPools) -> Result<(), Error>;
+
+    /// The same for the records that passes have found since.
+    async fn adopt_found(&self) -> Result<(), Error>;
 
     /// The names with an outstanding claim. Names of older objects come first.
     fn claimants(&self, holders: &BTreeSet<Machine>) -> Vec<Key>;
@@ -77,7 +87,7 @@ pub(crate) trait Work {
 /// [`Stopped`]: the registry has ended.
 pub(crate) async fn run<K, F, W>(
     part: Part<'_>,
-    mut pools: watch::Receiver<Option<W::Pools>>,
+    mut pools: watch::Receiver<Option<OpenPools>>,
     mut served: Holders,
     discover: impl Fn() -> F,
     work: impl Fn(K, mpsc::UnboundedSender<Key>) -> W,
@@ -90,26 +100,47 @@ where
 {
     loop {
         let found = request::discover(part.kinds, &discover).await;
+        let others = request::until_other(part.kinds, &discover, &found);
         let Some(kinds) = found.clone() else {
-            part.opening.claim(part.name, Vec::new()).await?;
-            is_ready();
-            sleep(DISCOVERY).await;
-            continue;
+            tokio::select! {
+                result = adopt_nothing(&part, &mut pools, &is_ready) => return result,
+                () = others => continue,
+            }
         };
-        let (others, mut of_others) = mpsc::unbounded_channel();
-        let work = work(kinds, others);
+        let (names, mut of_others) = mpsc::unbounded_channel();
+        let work = work(kinds, names);
         tokio::select! {
             result = run_kinds(&part, &work, &mut pools, (&mut served, &mut of_others), &is_ready) => return result,
-            () = request::until_other(part.kinds, &discover, &found) => {}
+            () = others => {}
         }
     }
+}
+
+/// Takes part in the opening of addresses, without any kind.
+async fn adopt_nothing(
+    part: &Part<'_>,
+    pools: &mut watch::Receiver<Option<OpenPools>>,
+    is_ready: impl Fn(),
+) -> Result<Infallible, Stopped> {
+    loop {
+        let growth = first(pools).await?.growth;
+        part.opening.claim(part.name, growth, Vec::new()).await?;
+        is_ready();
+        pools.changed().await.map_err(|_| Stopped)?;
+    }
+}
+
+/// The pools, as soon as the registry has them.
+async fn first(pools: &mut watch::Receiver<Option<OpenPools>>) -> Result<OpenPools, Stopped> {
+    let pools = pools.wait_for(Option::is_some).await.map_err(|_| Stopped)?;
+    pools.clone().ok_or(Stopped)
 }
 
 /// Serves the objects of the same kinds.
 async fn run_kinds<W: Work>(
     part: &Part<'_>,
     work: &W,
-    pools: &mut watch::Receiver<Option<W::Pools>>,
+    pools: &mut watch::Receiver<Option<OpenPools>>,
     (served, of_others): (&mut Holders, &mut mpsc::UnboundedReceiver<Key>),
     is_ready: impl Fn(),
 ) -> Result<Infallible, Stopped> {
@@ -122,9 +153,10 @@ async fn run_kinds<W: Work>(
         work.note_change(kind, change);
     }
     // The registry cannot attribute a record to a pool that it does not have yet.
-    let first = pools.wait_for(Option::is_some).await.map_err(|_| Stopped)?.clone();
-    first.map(|pools| work.set_pools(pools));
-    start(part.noun, || open(part, work)).await?;
+    let first = first(pools).await?;
+    let growth = first.growth;
+    work.set_pools(first.clone());
+    start(part.noun, || open(part, work, &first)).await?;
     is_ready();
     let names = work.names(&part.registry.holders().await?);
     let changes = changes.map(|(kind, change)| -> Names {
@@ -132,7 +164,7 @@ async fn run_kinds<W: Work>(
         part.registry.note_changes(&names);
         Some(names)
     });
-    let pools = each_value(pools, |pools| pools.map(|pools| work.set_pools(pools)).unwrap_or_default());
+    let pools = each_pools(part, work, pools, growth);
     let served = each_message(served, |holder| work.note_holder(&holder));
     let of_others = each_message(of_others, |key| [key].into());
     let messages = stream::select(served, of_others);
@@ -142,12 +174,33 @@ async fn run_kinds<W: Work>(
 
 /// Synchronizes the registry with the cluster: adopts every record, and processes the outstanding claims in the order of
 /// their creation. Addresses of deleted objects are released later, because each of them needs requests of its own.
-async fn open<W: Work>(part: &Part<'_>, work: &W) -> Result<(), Error> {
-    work.adopt().await?;
+async fn open<W: Work>(part: &Part<'_>, work: &W, pools: &OpenPools) -> Result<(), Error> {
+    work.adopt(pools).await?;
     let names = work.claimants(&part.registry.holders().await?);
     let claims = claims(part.noun, names, |key| work.pass(key, Until::Claim)).await?;
     // A pass may have found another record.
-    work.adopt().await?;
-    part.opening.claim(part.name, claims).await?;
+    work.adopt_found().await?;
+    part.opening.claim(part.name, pools.growth, claims).await?;
     Ok(())
+}
+
+/// Adopts the records of each growth after `growth`, then uses the pools. Yields the names that may need a pass.
+fn each_pools<'a, W: Work>(
+    part: &'a Part<'_>,
+    work: &'a W,
+    pools: &'a mut watch::Receiver<Option<OpenPools>>,
+    growth: u64,
+) -> impl Stream<Item = Names> + 'a {
+    let names = stream::unfold((pools, growth), move |(pools, before)| async move {
+        pools.changed().await.ok()?;
+        let now = pools.borrow_and_update().clone()?;
+        let growth = now.growth.max(before);
+        if growth > before {
+            sleep(SETTLE).await;
+            start(part.noun, || work.adopt(&now)).await.ok()?;
+            part.opening.adopted(part.name, growth).await.ok()?;
+        }
+        Some((Some(work.set_pools(now)), (pools, growth)))
+    });
+    names.chain(stream::iter([None]))
 }

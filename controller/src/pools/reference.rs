@@ -13,6 +13,8 @@
 //! Network data of the user is kept. The leader then reserves the addresses in it, and reports that the machine gets no
 //! address.
 //!
+//! A machine that the leader leaves alone counts as one that no pool selects.
+//!
 //! The Secret does not exist when a VirtualMachine is created, so the pod of the machine waits until the leader has recorded
 //! the addresses and created the Secret. The webhooks allocate and write nothing: a new machine has no UID, another webhook
 //! may reject it, and the request may be a dry run.
@@ -36,7 +38,7 @@ use crate::kinds::network_data::{
     renewed,
 };
 use crate::kinds::virtual_machine::{
-    ASSIGNED_ANNOTATION, CloudInit, CloudInitKind, Mark, NetworkData, VirtualMachine, by_name, items,
+    ASSIGNED_ANNOTATION, CloudInit, CloudInitKind, LEFT_ALONE_ANNOTATION, Mark, NetworkData, VirtualMachine, by_name, items,
     requires_mac_addresses,
 };
 use crate::pools::selection::{Selected, Selection};
@@ -45,6 +47,9 @@ use crate::pools::selection::{Selected, Selection};
 pub const MACHINES_PATH: &str = "/mutate-machines";
 /// Path of the webhook for changes of VirtualMachines.
 pub const UPDATES_PATH: &str = "/mutate-machine-updates";
+
+/// Largest number of names in [`REPLACED_ANNOTATION`].
+const MOST_REPLACED: usize = 4;
 
 /// The response to the creation of a VirtualMachine.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,6 +97,7 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
     let NewMachine { object, is_copy, held, name } = new;
     let (machine, mut edit) = (VirtualMachine::read(object.clone()), Edit::of(object)?);
     let selected = selection.of(&machine);
+    edit.remove(&["metadata", "annotations", LEFT_ALONE_ANNOTATION]);
     // A new machine holds nothing yet.
     for annotation in object.metadata.annotations.iter().flatten().map(|(name, _)| name) {
         if [ANNOTATION_PREFIX, NETWORK_PREFIX].iter().any(|prefix| annotation.starts_with(prefix)) {
@@ -110,6 +116,9 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
             (pools, _) => Some(format!("{member}: keeps its network data, and gets no address of {pools}")),
         };
         return Ok(Decision::Allow(Allowed::of(edit, warning)));
+    }
+    if let Some(copied) = copied {
+        edit.set(&["metadata", "annotations", REPLACED_ANNOTATION], json!(replaced(&machine, copied)));
     }
     let selected = match selected {
         // The guest runs already, in another cluster. It gets network data for its first start in this cluster.
@@ -145,10 +154,6 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
         let pools = exhausted.iter().map(|(_, pool)| (*pool).clone()).collect();
         return Ok(Decision::Exhausted(message.to_string(), pools));
     }
-    // A webhook that is called again finds its own name of a moment ago.
-    if let Some(copied) = copied.filter(|_| !machine.mark.is_of(&machine.key())) {
-        edit.set(&["metadata", "annotations", REPLACED_ANNOTATION], json!(copied));
-    }
     apply(&mut edit, reference(&machine, &selected, name, ISSUED));
     Ok(Decision::Allow(Allowed::of(edit, None)))
 }
@@ -168,7 +173,7 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
     assign_mac_addresses(&mut edit, template);
     let [before, machine] = [old, new].map(|object| VirtualMachine::read(object.clone()));
     let (is_selected, selected) = match selection.of(&machine) {
-        _ if machine.awaits_migration => (false, Vec::new()),
+        _ if machine.awaits_migration || (machine.is_left_alone() && before.secret().is_none()) => (false, Vec::new()),
         Ok(selected) => (!selected.is_empty(), selected),
         // Several pools select the machine, or a pool with errors does.
         Err(_) => (true, Vec::new()),
@@ -294,6 +299,14 @@ pub(crate) fn is_kept_for(machine: &VirtualMachine, selected: &Selected, selecti
     // Without its KubevirtMachine in this cluster, the VirtualMachine itself claims the address.
     let mut names = machine.kubevirt_machine().into_iter().chain([machine.key()]);
     names.any(|name| pool.pre_allocated(&name.namespace, &name.name).len() == pool.spaces().count())
+}
+
+/// The value of [`REPLACED_ANNOTATION`] of a new machine whose manifest refers to `copied`. A restored machine may have been
+/// restored before, and a webhook that is called again finds its own name of a moment ago, so the value keeps the last names.
+fn replaced(machine: &VirtualMachine, copied: &str) -> String {
+    let mut names: Vec<&str> = machine.replaced().filter(|name| *name != copied).collect();
+    names.push(copied);
+    names[names.len().saturating_sub(MOST_REPLACED)..].join(",")
 }
 
 /// Returns the member `acpiIndex` of the interface, so that the guest gives it the name in the pool. `None`: the interface

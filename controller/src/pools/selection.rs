@@ -78,6 +78,9 @@ pub struct OpenPools {
     pub suspended: BTreeSet<String>,
     /// The pools that select machines.
     pub selection: Arc<Selection>,
+    /// Number of the last growth of the allocatable addresses, see [`Registry::growth`](glowplug::host::registry::Registry::growth).
+    /// The records of these addresses must be adopted before the pools are used.
+    pub growth: u64,
 }
 
 /// One pool that serves a machine.

@@ -17,6 +17,7 @@ use crate::cluster::conditions::condition;
 use crate::cluster::key::{Key, PoolId};
 use crate::kinds::pool::{AddressCount, CLUSTER_LABEL, FamilyCount, POOL_FINALIZER, PoolStatus};
 use crate::pools::facts::PoolFacts;
+use crate::pools::machine_states::Counts;
 use crate::pools::selection::KnownPool;
 
 /// State of a pool in the registry.
@@ -26,8 +27,8 @@ pub struct Observation {
     pub usage: PoolUsage,
     /// One line for each conflicting record of an address of the pool.
     pub conflicts: Vec<String>,
-    /// Number of machines whose guests run with earlier network data.
-    pub outdated: u32,
+    /// Number of machines whose guests do not have what the pool would give them now.
+    pub machines: Counts,
 }
 
 /// States of the pools in the registry, by the name of the pool.
@@ -312,7 +313,8 @@ impl KnownPool {
             },
             families,
             waiting: u32::try_from(observation.usage.waiting).unwrap_or(u32::MAX),
-            outdated: observation.outdated,
+            outdated: observation.machines.outdated,
+            left_alone: observation.machines.left_alone,
             conditions,
         };
         if status == self.status {
@@ -326,6 +328,7 @@ impl KnownPool {
                 "families": status.families,
                 "waiting": status.waiting,
                 "outdated": status.outdated,
+                "leftAlone": status.left_alone,
                 "conditions": status.conditions,
             },
         });
@@ -482,6 +485,7 @@ mod tests {
                 }],
                 "waiting": 0,
                 "outdated": 0,
+                "leftAlone": 0,
                 "conditions": [
                     condition("DuplicateRecords", "False", "NoDuplicates", "Every address has at most one record"),
                     condition("Exhausted", "False", "FreeAddresses", "The pool has free addresses"),

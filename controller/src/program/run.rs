@@ -30,7 +30,7 @@ use crate::pools::Pools;
 use crate::pools::facts::Scope;
 use crate::pools::namespaces::Namespaces;
 use crate::pools::node_pools::NodePools;
-use crate::pools::outdated::Outdated;
+use crate::pools::machine_states::MachineStates;
 use crate::pools::selection_cache::SelectionCache;
 use crate::program::definitions;
 use crate::program::election::Candidate;
@@ -250,11 +250,11 @@ pub async fn reconcile(
     let of_macs = observer.clone();
     let mac_leases = Arc::new(move |event| of_macs.lease(event));
     let (registry, served) =
-        RegistryHandle::start(client.clone(), Arc::clone(metrics), mac_leases).context("starting a thread")?;
+        RegistryHandle::start_closed(client.clone(), Arc::clone(metrics), mac_leases).context("starting a thread")?;
     progress.send_replace(registry.progress());
-    let outdated = Arc::new(Outdated::default());
+    let states = Arc::new(MachineStates::default());
     let pools = Pools::new(client.clone(), Arc::clone(selection), registry.clone(), Arc::clone(metrics));
-    let pools = pools.with_outdated(Arc::clone(&outdated));
+    let pools = pools.with_states(Arc::clone(&states));
     let namespaces = Namespaces::new(client.clone(), selection);
     let namespaces_of_macs = Namespaces::of_macs(client.clone(), macs.namespaces());
     let node_pools = NodePools::new(client.clone(), Arc::clone(selection), Events::start(client.clone()));
@@ -263,12 +263,12 @@ pub async fn reconcile(
         Ok::<_, Stopped>(never)
     };
     let opening = Opening::new(registry.clone(), 3);
-    let (of_claims, of_machines) = (opening.clone(), opening);
+    let (of_claims, of_machines) = (opening.clone(), opening.clone());
     let provider = Provider::new(client.clone(), registry.clone(), of_claims, Arc::clone(metrics), scope.clone());
     let metrics_of_machines = Arc::clone(metrics);
     let (client, scope, seen) = (client.clone(), scope.clone(), Arc::clone(selection));
     let machines = Machines::new(client, registry.clone(), of_machines, metrics_of_machines, scope, observer, seen);
-    let machines = machines.with_outdated(outdated);
+    let machines = machines.with_states(states);
     let (started, mut is_started) = watch::channel([false; 3]);
     let start = |part: usize| started.send_modify(|started| started[part] = true);
     let claims = provider.run(pools.open(), served.claims, || start(0));
@@ -283,7 +283,7 @@ pub async fn reconcile(
         tracing::info!(seconds = began.elapsed().as_secs_f64(), "serving");
         report(registry.works(), metrics, ready).await
     };
-    let (never, ..) = tokio::try_join!(pools.run(), claims, ipam_claims, machines, around, report)?;
+    let (never, ..) = tokio::try_join!(pools.run(), opening.run(), claims, ipam_claims, machines, around, report)?;
     Ok(never)
 }
 

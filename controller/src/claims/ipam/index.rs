@@ -156,14 +156,22 @@ impl Index {
         }
     }
 
-    /// The claims whose addresses may be missing from the registry, each with its pool.
-    pub(crate) fn unrecorded(&self) -> Vec<(IpamClaim, PoolId)> {
+    /// The claims whose addresses may be missing from the registry, each with its pool among `pools`. `None`: among the known
+    /// pools.
+    pub(crate) fn unrecorded(&self, pools: Option<&Facts>) -> Vec<(IpamClaim, PoolId)> {
+        let pools = pools.unwrap_or(&self.pools);
         let unrecorded = self.unrecorded.iter().filter_map(|key| {
             let claim = self.claims.get(key)?;
             // Several pools of a network record their addresses under one network, so the first of them will do.
-            Some((claim.clone(), self.pools_of(claim).into_iter().next()?))
+            Some((claim.clone(), self.pools_among(pools, claim).into_iter().next()?))
         });
         unrecorded.collect()
+    }
+
+    /// Notes that the registry may lack the addresses of every claim, because pools have new addresses.
+    pub(crate) fn forget_recorded(&mut self) {
+        let with_addresses = self.claims.iter().filter(|(_, claim)| !claim.ips.is_empty());
+        self.unrecorded = with_addresses.map(|(key, _)| key.clone()).collect();
     }
 
     /// Records that the registry has the addresses of a claim.
@@ -223,9 +231,13 @@ impl Index {
 
     /// The pools that serve a claim: the pools of its namespace, else the pools of the cluster.
     fn pools_of(&self, claim: &IpamClaim) -> Vec<PoolId> {
+        self.pools_among(&self.pools, claim)
+    }
+
+    fn pools_among(&self, pools: &Facts, claim: &IpamClaim) -> Vec<PoolId> {
         let namespace = claim.metadata.namespace.as_deref();
         let serves = |attachment: &Key| self.networks.get(attachment).is_some_and(|name| *name == claim.network);
-        let pools = self.pools.iter().filter(|(_, facts)| facts.attachment.as_ref().is_some_and(serves));
+        let pools = pools.iter().filter(|(_, facts)| facts.attachment.as_ref().is_some_and(serves));
         let (of_namespace, of_cluster): (Vec<PoolId>, Vec<PoolId>) = pools
             .map(|(name, _)| PoolId::parse(name))
             .filter(|pool| pool.namespace.is_none() || pool.namespace.as_deref() == namespace)

@@ -2,6 +2,7 @@
 //!
 //! Each scenario creates its own namespace, so that scenarios can run concurrently.
 
+mod adoption;
 mod claims;
 mod diagnostics;
 mod election;
@@ -120,6 +121,10 @@ scenarios! {
     machines::the_status_map_is_written_where_the_definition_has_it,
     machines::a_machine_that_came_past_the_webhook_gets_its_network_before_it_has_an_instance,
     machines::a_machine_that_came_past_the_webhook_and_runs_is_reported,
+    adoption::a_machine_that_runs_when_its_pool_comes_is_left_alone_until_its_annotation_is_removed,
+    adoption::an_instance_that_has_not_started_when_its_pool_comes_is_served,
+    adoption::restored_machines_keep_their_addresses,
+    adoption::a_restored_machine_gets_another_address_when_its_own_is_in_use,
     sources::a_machine_starts_with_the_address_of_its_ipam_claim,
     sources::a_virtual_machine_that_is_created_again_gets_the_address_of_its_new_ipam_claim,
     sources::a_machine_gets_its_address_back_when_only_its_ipam_claim_is_left,

@@ -1,0 +1,62 @@
+//! Machines that ran already when their pools came. Such a machine keeps its own network: it gets no lease, no reference and no
+//! `acpiIndex`. Pure, as [`super::decision`].
+//!
+//! The leader notes this in an annotation of the VirtualMachine, so that a stop, a start or another leader changes nothing. The
+//! machine is served when its VirtualMachine is created again, because the note names the UID, or after a user has removed
+//! the annotation. The leader remembers this removal until the template refers to a Secret. A leader that was not there when
+//! the annotation was removed notes the machine again.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use crate::cluster::request::list;
+use crate::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, NetworkData, VirtualMachine};
+use crate::machines::step::{Notice, Once, Step};
+use crate::machines::view::View;
+use crate::pools::selection::Selected;
+
+impl View {
+    /// Decides about a machine without network data of the controller: `None` if it must be served.
+    pub(super) fn leave_alone(&self, vm: &VirtualMachine, selected: &[Selected]) -> Option<Step> {
+        let has_own_data = vm.cloud_init.as_ref().is_some_and(|volume| volume.network_data != NetworkData::None);
+        if has_own_data || vm.secret().is_some() {
+            return None;
+        }
+        if vm.is_left_alone() {
+            return Some(self.hold_back(Step::Wait));
+        }
+        if !self.ledger.held.is_empty() || self.memory.is_freed {
+            return None;
+        }
+        // The API server has dropped the annotation.
+        if self.has_done(Once::LeaveAlone) {
+            return Some(self.hold_back(Step::Wait));
+        }
+        // The watch may not have reported the start of the guest yet.
+        if !self.has_done(Once::ReadInstance) {
+            return Some(Step::ReadInstance);
+        }
+        let runs = self.instance.as_ref().is_some_and(|it| it.has_started && !it.has_ended && it.secret.is_none());
+        runs.then(|| {
+            let pools = list(selected.iter().map(|selected| &selected.pool));
+            let note = format!(
+                "The guest runs already, without network data of {pools}: the machine keeps its network. To give it an address, \
+                 remove the annotation {LEFT_ALONE_ANNOTATION}, then restart the machine, or create the machine again"
+            );
+            let patch = json!({"metadata": {
+                "uid": vm.metadata.uid,
+                "resourceVersion": vm.metadata.resource_version,
+                "annotations": {(LEFT_ALONE_ANNOTATION): vm.metadata.uid},
+            }});
+            Step::LeaveAlone(patch, Notice { is_warning: false, reason: "LeftAlone", note })
+        })
+    }
+
+    /// The pools that select the machine and leave it alone.
+    pub(super) fn pools_that_leave_alone(&self) -> BTreeSet<String> {
+        let is_left_alone = self.vm.as_ref().is_some_and(|vm| vm.is_left_alone() && vm.secret().is_none());
+        let selected = self.selected.iter().flatten().filter(|_| is_left_alone);
+        selected.map(|selected| selected.pool.to_string()).collect()
+    }
+}

@@ -1,0 +1,81 @@
+//! Restored VirtualMachines: the Secret that the manifest of a VirtualMachine named is a record of an earlier VirtualMachine of its
+//! name. Pure, as [`super::decision`].
+//!
+//! The webhook gives each new VirtualMachine a Secret of a new name, and notes the earlier name in an annotation. The
+//! VirtualMachine gets the earlier addresses if they are free and the earlier machine is gone.
+
+use glowplug::host::claim::{Claimant, Record};
+
+use crate::kinds::kubevirt_machine::{HandOut, NetworkSecret, uid};
+use crate::kinds::network_data::{is_issued_for, name_of_0_2_0};
+use crate::kinds::virtual_machine::VirtualMachine;
+use crate::machines::step::{Once, Step};
+use crate::machines::view::{Claimed, View};
+use crate::pools::selection::Selected;
+
+impl View {
+    /// Returns the next step with which a machine that holds nothing gets the addresses of an earlier machine of its name. `None`:
+    /// no record of an earlier machine is left.
+    pub(super) fn restore(&self, vm: &VirtualMachine, selected: &[Selected], claimed: &Claimed) -> Option<Step> {
+        let holds = self.ledger.held.iter().any(|held| held.claimant.machine == claimed.machine);
+        let is_told = vm.requested.as_ref().map_or(true, |requested| !requested.is_empty());
+        if holds || is_told || self.granted.is_some() || self.problem.is_some() || self.has_done(Once::Restore) {
+            return None;
+        }
+        let own = |name: &&str| is_issued_for(name, &self.key.name) || *name == name_of_0_2_0(&self.key.name);
+        // A VirtualMachine that came past the webhook still refers to the Secret of the earlier one.
+        let is_earlier = |name: &&str| match self.secrets.get(*name) {
+            Some(NetworkSecret::Ours(hand_out)) => hand_out.vm != uid(&vm.metadata),
+            _ => vm.secret() != Some(*name),
+        };
+        for name in vm.secret().into_iter().chain(vm.replaced().rev()).filter(own).filter(is_earlier) {
+            match self.secrets.get(name) {
+                None => return Some(Step::ReadSecret(name.to_owned())),
+                Some(NetworkSecret::Ours(hand_out)) if self.is_of_the_gone(hand_out, claimed) => {
+                    let records = self.records_of(hand_out, selected, claimed);
+                    if !records.is_empty() {
+                        return Some(Step::Restore(records));
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+        None
+    }
+
+    /// The same for a machine that must get another reference.
+    pub(super) fn restore_first(&self, vm: &VirtualMachine) -> Option<Step> {
+        let selected = self.selected.as_ref().ok()?;
+        match self.claimant(vm) {
+            Ok(claimed) => self.restore(vm, selected, &claimed?),
+            Err(step) => Some(step),
+        }
+    }
+
+    /// Whether neither the holder of a Secret exists, nor a guest that reads the Secret.
+    fn is_of_the_gone(&self, hand_out: &HandOut, claimed: &Claimed) -> bool {
+        let is_there = hand_out.machine != claimed.machine && self.ledger.known.contains(&hand_out.machine);
+        let is_read = self.instance.as_ref().is_some_and(|it| it.secret.as_deref() == Some(hand_out.name()));
+        !is_there && !is_read
+    }
+
+    /// Returns the addresses of a Secret that the pools of the machine may give it, as its own records.
+    fn records_of(&self, hand_out: &HandOut, selected: &[Selected], claimed: &Claimed) -> Vec<Record> {
+        let records = hand_out.interfaces.iter().filter_map(|handed| {
+            let is_it = |it: &&Selected| it.interface == handed.interface && it.network == handed.network;
+            let pool = selected.iter().find(is_it)?.pool.to_string();
+            let pool = self.ledger.pools.get(&pool)?;
+            let keeps = !pool.pre_allocated(&claimed.machine.namespace, &claimed.machine.name).is_empty();
+            let record = || Record {
+                claimant: Claimant { machine: claimed.machine.clone(), interface: handed.interface },
+                node_pool: Some(pool.name().to_owned()),
+                attachments: Vec::new(),
+                network: Some(handed.network.clone()),
+                addresses: handed.addresses.clone(),
+                source: format!("Secret {}/{}", self.key.namespace, hand_out.name()),
+            };
+            (!keeps && !pool.is_external()).then(record)
+        });
+        records.collect()
+    }
+}

@@ -1,0 +1,89 @@
+//! The machines whose guests do not have what their pools would give them now.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio::sync::watch;
+
+use crate::cluster::key::Key;
+
+/// How the guest of a machine differs from what its pools would give it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum State {
+    /// The guest runs with earlier network data.
+    Outdated,
+    /// The guest ran already when its pools came, and the machine is left alone.
+    LeftAlone,
+}
+
+/// Number of machines of a pool in each state.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Counts {
+    /// Machines in [`State::Outdated`].
+    pub outdated: u32,
+    /// Machines in [`State::LeftAlone`].
+    pub left_alone: u32,
+}
+
+/// A machine in one of these states, with the names of its pools.
+type Noted = (State, BTreeSet<String>);
+
+/// The machines in one of these states. The passes of machines note them, and the status of each pool counts them.
+#[derive(Debug, Default)]
+pub struct MachineStates(watch::Sender<BTreeMap<Key, Noted>>);
+
+// === impl MachineStates ===
+
+impl MachineStates {
+    /// Notes the state of a machine. `None`: the machine is in none of these states.
+    pub fn note(&self, vm: &Key, noted: Option<Noted>) {
+        self.0.send_if_modified(|machines| match noted {
+            None => machines.remove(vm).is_some(),
+            Some(noted) => machines.insert(vm.clone(), noted.clone()) != Some(noted),
+        });
+    }
+
+    /// Returns the number of machines of each pool.
+    #[must_use]
+    pub fn counts(&self) -> BTreeMap<String, Counts> {
+        let mut counts: BTreeMap<String, Counts> = BTreeMap::new();
+        for (state, pools) in self.0.borrow().values() {
+            for pool in pools {
+                let counts = counts.entry(pool.clone()).or_default();
+                match state {
+                    State::Outdated => counts.outdated += 1,
+                    State::LeftAlone => counts.left_alone += 1,
+                }
+            }
+        }
+        counts
+    }
+
+    /// Returns a receiver that is notified of every change.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<BTreeMap<Key, Noted>> {
+        self.0.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_pool_counts_its_machines() {
+        let machines = MachineStates::default();
+        let noted = |state, names: &[&str]| Some((state, names.iter().map(|it| (*it).to_owned()).collect()));
+        machines.note(&("n", "a").into(), noted(State::Outdated, &["n/p", "n/q"]));
+        machines.note(&("n", "b").into(), noted(State::Outdated, &["n/p"]));
+        machines.note(&("n", "c").into(), noted(State::LeftAlone, &["n/p"]));
+        let counts = |outdated, left_alone| Counts { outdated, left_alone };
+        assert_eq!(machines.counts(), [("n/p".to_owned(), counts(2, 1)), ("n/q".to_owned(), counts(1, 0))].into());
+        let changes = machines.changes();
+        machines.note(&("n", "b").into(), noted(State::Outdated, &["n/p"]));
+        assert!(!changes.has_changed().unwrap());
+        machines.note(&("n", "a").into(), None);
+        assert!(changes.has_changed().unwrap());
+        machines.note(&("n", "b").into(), noted(State::LeftAlone, &["n/p"]));
+        assert_eq!(machines.counts(), [("n/p".to_owned(), counts(0, 2))].into());
+    }
+}

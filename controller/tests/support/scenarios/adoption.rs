@@ -1,0 +1,220 @@
+//! Addresses that are in use before a pool knows of it: records that are older than their pool, machines that run already,
+//! and restored objects.
+
+use std::collections::BTreeSet;
+
+use glowplug_controller::kinds::pool::{PoolSpec, StaticIPPool};
+use glowplug_controller::kinds::virtual_machine::LEFT_ALONE_ANNOTATION;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::support::Cluster;
+use crate::support::controller::{merge, until};
+use crate::support::hosted::definitions::VIRTUAL_MACHINE;
+use crate::support::hosted::provider::{next_mac, object};
+use crate::support::hosted::{Hosted, poll};
+use crate::support::installed::Installed;
+
+const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
+
+fn rows<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
+    rows.map(|(address, name)| (address.to_owned(), name.to_owned())).into()
+}
+
+/// Writes the record of an address into the KubevirtMachine of a machine.
+async fn record(hosted: &Hosted, name: &str, address: &str) {
+    let annotations = json!({ANNOTATION: format!(r#"["{address}/16"]"#)});
+    merge(&hosted.machines, name, &json!({"metadata": {"annotations": annotations}})).await;
+}
+
+/// Waits until the status of a pool counts this number of machines that are left alone.
+async fn until_left_alone(hosted: &Hosted, pool: &str, count: u32) {
+    poll(&format!("{count} machines that are left alone"), async || {
+        let status = hosted.pools.get(pool).await.unwrap().status?;
+        (status.left_alone == count).then_some(())
+    })
+    .await;
+}
+
+/// What a template has of the controller. Null: nothing.
+fn template(vm: &DynamicObject) -> Value {
+    let interface = &vm.data["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0];
+    json!([Hosted::reference(vm), interface["acpiIndex"]])
+}
+
+// === machines that run already ===
+
+pub async fn a_machine_that_runs_when_its_pool_comes_is_left_alone_until_its_annotation_is_removed(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let mut installed = Installed::start(cluster).await;
+    hosted.node_pool("workers", 2, &json!({})).await;
+    for name in ["workers-0", "workers-1"] {
+        hosted.until_running(name).await;
+    }
+    let before = hosted.vms.get("workers-0").await.unwrap();
+    hosted.pool("workers", &["10.0.0.8/30"]).await;
+    until_left_alone(&hosted, "workers", 2).await;
+    let note = format!(
+        "The guest runs already, without network data of {}/workers: the machine keeps its network. To give it an address, \
+         remove the annotation {LEFT_ALONE_ANNOTATION}, then restart the machine, or create the machine again",
+        hosted.clusters
+    );
+    assert_eq!(hosted.until_event("workers-0", "LeftAlone").await, note);
+    let uid = before.uid().unwrap();
+    let unchanged = async || {
+        let vm = hosted.vms.get("workers-0").await.unwrap();
+        assert_eq!(vm.data["spec"], before.data["spec"]);
+        assert_eq!(vm.annotations().get(LEFT_ALONE_ANNOTATION), Some(&uid));
+        assert_eq!(hosted.held().await, []);
+    };
+    unchanged().await;
+    // Another leader, a new guest and a change of the template change nothing.
+    installed.stop_leading();
+    installed.lead().await;
+    until_left_alone(&hosted, "workers", 2).await;
+    assert_eq!(hosted.restart("workers-0").await.network_data, None);
+    unchanged().await;
+    let cpu = json!({"spec": {"template": {"spec": {"domain": {"cpu": {"cores": 2}}}}}});
+    let changed = merge(&hosted.vms, "workers-0", &cpu).await;
+    assert_eq!(template(&changed), json!([null, null]));
+    // A new machine is served.
+    installed.until_asked(&hosted, "workers").await;
+    hosted.scale("workers", 3).await;
+    assert_eq!(hosted.address_of("workers-2").await, "10.0.0.8");
+    // The machine is served after its annotation is removed, or when it is created again.
+    let freed = json!({"metadata": {"annotations": {(LEFT_ALONE_ANNOTATION): null}}});
+    merge(&hosted.vms, "workers-0", &freed).await;
+    hosted.until_event("workers-0", "NetworkDataMissing").await;
+    assert_eq!(hosted.restart("workers-0").await.addresses()[0].1, "10.0.0.9");
+    hosted.vms.delete("workers-1", &DeleteParams::default()).await.unwrap();
+    until(&hosted.vms, "workers-1", |vm| Hosted::reference(vm).is_some()).await;
+    hosted.until_held(3).await;
+    assert_eq!(hosted.address_of("workers-1").await, "10.0.0.10");
+    until_left_alone(&hosted, "workers", 0).await;
+    installed.stop().await;
+}
+
+pub async fn an_instance_that_has_not_started_when_its_pool_comes_is_served(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let installed = Installed::start(cluster).await;
+    // The guest waits for a Secret of the user.
+    let mut vm = hosted.vm("w", &json!({"pool": "p"}), &json!({"secretRef": {"name": "later"}}));
+    vm.metadata.namespace = Some(hosted.namespace.clone());
+    hosted.vms.create(&PostParams::default(), &vm).await.unwrap();
+    until(&hosted.instances, "w", |instance| instance.data["status"]["phase"] == "Scheduling").await;
+    let pools = kube::Api::<StaticIPPool>::namespaced(cluster.client(), &hosted.namespace);
+    let selector = serde_json::from_value(json!({"matchLabels": {"pool": "p"}})).unwrap();
+    let spec =
+        PoolSpec { node_pool_ref: None, machine_selector: Some(selector), ..hosted.spec("p", &["10.0.0.8/30"]) };
+    pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    until(&hosted.vms, "w", |vm| Hosted::reference(vm).is_some()).await;
+    hosted.until_held(1).await;
+    assert_eq!(hosted.held().await, rows([("10.0.0.8", "w")]));
+    assert!(!hosted.vms.get("w").await.unwrap().annotations().contains_key(LEFT_ALONE_ANNOTATION));
+    installed.stop().await;
+}
+
+// === restored machines ===
+
+/// Creates a VirtualMachine without a KubevirtMachine that pool `p` selects.
+async fn create_vm(hosted: &Hosted, name: &str) -> DynamicObject {
+    let vm = hosted.vm(name, &json!({"pool": "p"}), &json!({"userData": "#cloud-config"}));
+    hosted.vms.create(&PostParams::default(), &vm).await.unwrap()
+}
+
+/// What a backup keeps of an object.
+fn backup(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Value {
+    json!({"name": metadata.name, "labels": metadata.labels, "annotations": metadata.annotations})
+}
+
+pub async fn restored_machines_keep_their_addresses(cluster: &Cluster) {
+    let hosted = Hosted::plain(cluster).await;
+    let selector = serde_json::from_value(json!({"matchLabels": {"pool": "p"}})).unwrap();
+    let spec =
+        PoolSpec { node_pool_ref: None, machine_selector: Some(selector), ..hosted.spec("p", &["10.0.0.8/29"]) };
+    hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    let mut installed = Installed::start(cluster).await;
+    let (names, mut saved) = (["c", "b", "a"], Vec::new());
+    poll("a question to the webhook", async || {
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        let vm = hosted.vm("probe", &json!({"pool": "p"}), &json!({}));
+        Hosted::reference(&hosted.vms.create(&dry_run, &vm).await.ok()?).map(drop)
+    })
+    .await;
+    for name in names {
+        create_vm(&hosted, name).await;
+        hosted.until_running(name).await;
+        let is_recorded = |vm: &DynamicObject| vm.annotations().contains_key(ANNOTATION);
+        let vm = until(&hosted.vms, name, is_recorded).await;
+        let secret = hosted.secret(name).await;
+        let vm = json!({"metadata": backup(&vm.metadata), "spec": vm.data["spec"]});
+        let secret = json!({"metadata": backup(&secret.metadata), "data": secret.data});
+        saved.push((name, vm, secret));
+    }
+    assert_eq!(hosted.held().await, rows([("10.0.0.10", "a"), ("10.0.0.8", "c"), ("10.0.0.9", "b")]));
+    let held = hosted.held().await;
+    // Twice, the namespace and the leases are lost and restored in another order. First without a leader.
+    for has_leader in [false, true] {
+        installed.stop_leading();
+        for name in names {
+            hosted.vms.delete(name, &DeleteParams::default()).await.unwrap();
+            hosted.until_gone(&hosted.vms, name).await;
+            hosted.until_gone(&hosted.instances, name).await;
+        }
+        for secret in hosted.secrets.list(&ListParams::default()).await.unwrap() {
+            hosted.secrets.delete(&secret.name_any(), &DeleteParams::default()).await.unwrap();
+        }
+        hosted.forget_leases().await;
+        if has_leader {
+            installed.lead().await;
+        }
+        for (_, _, secret) in &saved {
+            let secret: Secret = serde_json::from_value(secret.clone()).unwrap();
+            hosted.secrets.create(&PostParams::default(), &secret).await.unwrap();
+        }
+        for (name, vm, _) in saved.iter().rev() {
+            let vm = object(VIRTUAL_MACHINE, vm.clone());
+            let vm = hosted.vms.create(&PostParams::default(), &vm).await.unwrap();
+            assert_eq!(vm.annotations().get(ANNOTATION), None, "{name}");
+        }
+        if !has_leader {
+            installed.lead().await;
+        }
+        hosted.until_held(3).await;
+        assert_eq!(hosted.held().await, held);
+        let mut addresses = BTreeSet::new();
+        for name in names {
+            addresses.insert((hosted.address_of(name).await, name.to_owned()));
+        }
+        assert_eq!(addresses, held.iter().cloned().collect());
+    }
+    installed.stop().await;
+}
+
+pub async fn a_restored_machine_gets_another_address_when_its_own_is_in_use(cluster: &Cluster) {
+    let hosted = Hosted::plain(cluster).await;
+    let selector = serde_json::from_value(json!({"matchLabels": {"pool": "p"}})).unwrap();
+    let spec =
+        PoolSpec { node_pool_ref: None, machine_selector: Some(selector), ..hosted.spec("p", &["10.0.0.8/29"]) };
+    hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    let installed = Installed::start(cluster).await;
+    create_vm(&hosted, "a").await;
+    assert_eq!(hosted.address_of("a").await, "10.0.0.8");
+    let vm = hosted.vms.get("a").await.unwrap();
+    let secret = hosted.secret("a").await;
+    hosted.vms.delete("a", &DeleteParams::default()).await.unwrap();
+    hosted.until_held(0).await;
+    create_vm(&hosted, "b").await;
+    assert_eq!(hosted.address_of("b").await, "10.0.0.8");
+    let secret = json!({"metadata": backup(&secret.metadata), "data": secret.data});
+    let secret: Secret = serde_json::from_value(secret).unwrap();
+    hosted.secrets.create(&PostParams::default(), &secret).await.unwrap();
+    let vm = object(VIRTUAL_MACHINE, json!({"metadata": backup(&vm.metadata), "spec": vm.data["spec"]}));
+    hosted.vms.create(&PostParams::default(), &vm).await.unwrap();
+    assert_eq!(hosted.address_of("a").await, "10.0.0.9");
+    let is_free = hosted.pools.get("p").await.unwrap().status.unwrap().families[0].conflicting == "0";
+    assert!(is_free, "a restored machine makes no conflict");
+    installed.stop().await;
+}
