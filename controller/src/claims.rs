@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, watch};
 
 pub use crate::claims::common::Provider;
 use crate::claims::common::{is_gone, json_patch};
-use crate::claims::decision::{Adoptee, Recorded, Step, View, decide};
+use crate::claims::decision::{Adoptee, Lesson, Recorded, Step, View, decide, limit_reservations};
 use crate::claims::index::{Index, Kind};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::{Object, version_of};
@@ -292,12 +292,34 @@ impl Work<'_> {
             return Ok(());
         }
         let adoptees = self.provider.registry.read(move |allocator| {
-            let adoptees = unrecorded.into_iter().filter_map(|(address, uid)| Adoptee::read(allocator, address, &uid));
-            adoptees.collect::<Vec<Adoptee>>()
+            let adoptees: Vec<Adoptee> =
+                unrecorded.into_iter().filter_map(|it| Adoptee::read(allocator, it)).collect();
+            limit_reservations(allocator, adoptees)
         });
-        let (recorded, records): (Vec<IpAddress>, Vec<_>) =
-            adoptees.await?.into_iter().map(|adoptee| (adoptee.address, adoptee.record)).unzip();
-        let holders = self.provider.adopt_all(records.into_iter().flatten()).await?;
+        let (mut recorded, mut reserved, mut records, mut reservations) = (vec![], vec![], vec![], vec![]);
+        for Adoptee { address, lesson } in adoptees.await? {
+            match lesson {
+                Lesson::None => recorded.push(address),
+                Lesson::Record(record, network) => {
+                    recorded.push(address);
+                    records.push((record, network));
+                }
+                Lesson::Reservation(reservation) => {
+                    reserved.push(address);
+                    reservations.push(reservation);
+                }
+                Lesson::TooMany(reservation) => {
+                    let source = reservation.source;
+                    tracing::warn!(source, "ignored an IPAddress without a claim: its namespace reserves a quarter of the pool");
+                    recorded.push(address);
+                }
+            }
+        }
+        if !reservations.is_empty() {
+            tracing::info!(addresses = reservations.len(), "reserved the addresses of IPAddresses without a claim");
+            self.provider.registry.add_conflicts(reservations).await?;
+        }
+        let holders = self.provider.adopt_all(records).await?;
         // Meanwhile, the pass of such a claim may have ended the claim. Then no watch would cause a pass that releases the
         // address again.
         for holder in &holders {
@@ -306,6 +328,7 @@ impl Work<'_> {
         }
         let mut index = self.index();
         recorded.iter().for_each(|address| index.note_recorded(address));
+        reserved.iter().for_each(|address| index.note_reserved(address));
         Ok(())
     }
 

@@ -8,7 +8,6 @@
 //! registry allocate addresses: it processes the outstanding claims together with those of Cluster API, in the order of
 //! their creation.
 
-mod authority;
 mod decision;
 #[cfg(test)]
 mod hostile;

@@ -10,13 +10,13 @@
 //! | is being deleted | remove the finalizer of the IPAddress, delete the IPAddress, release the lease, remove the finalizer of the claim |
 //! | does not exist, by a consistent read | delete the IPAddress, release the lease |
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use glowplug::host::address::parse_address;
 use glowplug::host::allocator::{Allocator, ClaimError};
 use glowplug::host::claim::{Claim, Claimant, Machine, Record, Request, Reservation};
-use glowplug::host::may_record::Source;
+use glowplug::host::may_record::{Source, State};
 use glowplug::host::pool::Pool;
 use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
@@ -498,6 +498,8 @@ pub(crate) enum Lesson {
     Record(Record, String),
     /// The address is reserved, because the IPAddress has no claim.
     Reservation(Reservation),
+    /// The address would be reserved, but the namespace of the IPAddress has enough reservations in the pool.
+    TooMany(Reservation),
 }
 
 // === impl Adoptee ===
@@ -568,6 +570,36 @@ pub(crate) fn record(address: &IpAddress, ip: IpAddr, uid: &str, interface: Inte
         source: format!("IPAddress {key}"),
         kind: Source::IpAddress,
     }
+}
+
+/// Limits the reservations of a namespace in a pool of all namespaces to a quarter of the pool: everyone who may create IPAddresses in
+/// any namespace could otherwise reserve the whole pool. The oldest IPAddresses count.
+pub(crate) fn limit_reservations(allocator: &Allocator, mut adoptees: Vec<Adoptee>) -> Vec<Adoptee> {
+    adoptees.sort_by_key(|adoptee| adoptee.address.metadata.creation_timestamp.as_ref().map(|time| time.0));
+    let mut counts: BTreeMap<(PoolId, Family, String), u128> = BTreeMap::new();
+    for Adoptee { address, lesson } in &mut adoptees {
+        let Lesson::Reservation(reservation) = lesson else { continue };
+        let (namespace, family) = (reservation.claimant.machine.namespace.clone(), Family::of(reservation.address));
+        let Some(id) = address.pool.resolve(&namespace).filter(|id| id.namespace.is_none()) else { continue };
+        let Some(pool) = allocator.pool(&id.to_string()) else { continue };
+        let most = pool.space(family).map_or(0, |space| space.size() / 4).max(1);
+        let count = counts.entry((id, family, namespace.clone())).or_insert_with(|| {
+            let is_of = |network: &str, at: IpAddr, of: &Machine| {
+                network == pool.network() && pool.contains(at) && Family::of(at) == family && of.namespace == namespace
+            };
+            let conflicts = allocator.conflicts().filter(|(_, _, conflict)| conflict.state == State::ByRecord);
+            conflicts.filter(|(network, at, conflict)| is_of(network, *at, &conflict.claimant.machine)).count() as u128
+        });
+        let is_known = allocator.conflicts_of(&reservation.claimant.machine).next().is_some();
+        if is_known {
+            continue;
+        }
+        *count += 1;
+        if *count > most {
+            *lesson = Lesson::TooMany(reservation.clone());
+        }
+    }
+    adoptees
 }
 
 /// The reservation of an IPAddress without a claim. The IPAddress itself has the address.

@@ -7,15 +7,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use glowplug::host::claim::Machine;
+use glowplug::host::claim::{Machine, Record};
 use glowplug::host::pool::{Pool, Space};
-use glowplug::host::records::{ANNOTATION_PREFIX, Objects};
+use glowplug::host::records::{ANNOTATION_PREFIX, Inventory, Objects};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
 use crate::kinds::ipam_claim::IpamClaim;
+use crate::kinds::pool::HolderKind;
 use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, read_records_of_vm};
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::kind::Kind;
@@ -319,10 +320,7 @@ impl Index {
     pub(super) fn is_annotated(&self, key: &Key) -> bool {
         let machine = self.machine(key).map(|machine| &machine.metadata);
         let mut all = machine.into_iter().chain(self.vm(key).map(|vm| &vm.metadata));
-        all.any(|metadata| {
-            let names = metadata.annotations.iter().flat_map(|all| all.keys());
-            names.into_iter().any(|name| name.starts_with(ANNOTATION_PREFIX))
-        })
+        all.any(has_record)
     }
 
     /// Adds the records of the objects of a name to `records`.
@@ -338,14 +336,41 @@ impl Index {
         }
     }
 
-    /// Returns the UIDs of all KubevirtMachines.
-    pub(super) fn machine_uids(&self) -> impl Iterator<Item = String> {
-        self.machines().filter_map(|(_, machine)| machine.metadata.uid.clone())
+    /// Returns the records of the objects of a name.
+    pub(super) fn records_of(&self, key: &Key) -> Vec<Record> {
+        let has_template_record = self.vm(key).is_some_and(|vm| !vm.template_records.is_empty());
+        let has_map = self.machine(key).is_some_and(|machine| !machine.status_map.is_null());
+        let is_instance_annotated = self.instance(key).is_some_and(|instance| has_record(&instance.metadata));
+        if !(self.is_annotated(key) || has_map || has_template_record || is_instance_annotated) {
+            return Vec::new();
+        }
+        let mut objects = Objects::default();
+        self.read_records(key, &mut objects);
+        self.inventory(objects).records
+    }
+
+    /// Returns what objects record, with the kinds of their machines.
+    pub(super) fn inventory(&self, mut objects: Objects) -> Inventory {
+        // Everyone who may write VirtualMachines of one namespace can name any machine of another namespace.
+        objects.confirm_machines(|vm, machine| vm == machine);
+        let mut inventory = objects.inventory();
+        inventory.each_machine(|machine| {
+            let known = self.machine(&Key::of_machine(machine));
+            if known.and_then(|known| known.metadata.uid.as_ref()) != Some(&machine.uid) {
+                machine.kind = HolderKind::VirtualMachine;
+            }
+        });
+        inventory
     }
 
     fn choose(&self, vm: &VirtualMachine) -> Chosen {
         self.selection.of(vm).map_err(|problem| problem.to_string())
     }
+}
+
+/// Whether an object has an annotation with addresses.
+fn has_record(metadata: &ObjectMeta) -> bool {
+    metadata.annotations.iter().flat_map(|all| all.keys()).any(|name| name.starts_with(ANNOTATION_PREFIX))
 }
 
 /// Whether the network data of the machines of a pool differs from that of the same pool before.

@@ -24,7 +24,7 @@ impl View {
             return None;
         }
         if vm.is_left_alone() {
-            return Some(self.hold_back(Step::Wait));
+            return Some(self.hold_back(self.reserve_recorded().unwrap_or(Step::Wait)));
         }
         if !self.ledger.held.is_empty() || self.memory.is_freed {
             return None;

@@ -2,12 +2,12 @@
 //! response.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use glowplug::host::allocator::Allocator;
+use glowplug::host::may_record::Verdict;
 use glowplug::host::claim::{Machine, Record, is_object_name};
 use glowplug::host::pool::Pool;
 use k8s_openapi::api::core::v1::Secret;
@@ -25,7 +25,6 @@ use crate::kinds::kubevirt_machine::{HandOut, Handed, NetworkSecret, STATUS_MAP,
 use crate::kinds::network_data::new_name;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::adoption;
-use crate::machines::authority::Authority;
 use crate::machines::decision::decide;
 use crate::machines::kind::Kind;
 use crate::machines::recorded::Recorded;
@@ -107,6 +106,7 @@ impl Work<'_> {
         view.vm = index.vm(key).cloned();
         view.instance = index.instance(key).cloned();
         view.memory = index.memory(key);
+        view.records = index.records_of(key);
         view.sources.claims = index.claims_of(key);
         // Everyone who may create claims can name any machine. When no guest exists, such a claim only ends.
         let has_guest = view.vm.is_some() || view.instance.is_some();
@@ -130,12 +130,13 @@ impl Work<'_> {
 
     async fn read_registry(&self, view: &mut View) -> Result<(), Error> {
         let (key, earlier) = (view.key.clone(), self.index().earlier_of(&view.key));
-        let (claimed, instance) = (view.memory.claimed.clone(), view.instance.clone());
+        let (claimed, instance, records) =
+            (view.memory.claimed.clone(), view.instance.clone(), view.records.clone());
         let selected = view.selected.iter().flatten();
         let pools: Vec<String> = selected.map(|selected| selected.pool.to_string()).collect();
         let scope = self.machines.scope.namespace.clone();
         let read = self.machines.registry.read(move |allocator| {
-            Recorded::read(allocator, (&key, &earlier), &claimed, &pools, instance.as_ref(), &scope)
+            Recorded::read(allocator, (&key, &earlier), &claimed, &records, &pools, instance.as_ref(), &scope)
         });
         view.ledger = read.await?;
         self.note_earlier(&view.ledger.elsewhere);
@@ -253,7 +254,7 @@ impl Work<'_> {
                     tracing::info!(machine = %key, uid, addresses, "released the addresses of another network");
                 }
             }
-            Step::Adopt(records, secret) => return self.adopt(key, records, secret).await,
+            Step::Adopt(records, secret) => return self.adopt(records, secret).await,
             Step::Restore(records) => self.restore(records).await?,
             Step::Keep(claimant, addresses) => {
                 let uid = claimant.machine.uid.clone();
@@ -294,11 +295,11 @@ impl Work<'_> {
                     self.publish(view, &notice);
                 }
             }
-            Step::Reserve(conflicts) => {
-                let selection = Arc::clone(self.index().selection());
-                let own = Authority::new(&selection).reservations(&[key.namespace.clone()].into(), conflicts);
-                registry.add_conflicts(own).await?;
+            Step::ReserveRecorded(late, notice) => {
+                registry.add_conflicts(late).await?;
+                self.publish(view, &notice);
             }
+            Step::Reserve(conflicts) => registry.add_conflicts(conflicts).await?,
             Step::Withdraw(machine) => {
                 registry.withdraw(machine.clone()).await?;
                 tracing::info!(machine = %key, uid = machine.uid, "removed the machine from the wait queue");
@@ -404,20 +405,7 @@ impl Work<'_> {
     }
 
     /// Lets the registry adopt the addresses that a Secret hands out.
-    async fn adopt(&self, key: &Key, mut records: Vec<Record>, secret: String) -> Result<Response, Error> {
-        let selection = Arc::clone(self.index().selection());
-        let (mut authority, namespaces) = (Authority::new(&selection), [key.namespace.clone()].into());
-        let mut problem = None;
-        for record in &mut records {
-            let (limited, ignored) = authority.limit(&namespaces, record.clone());
-            if let Some(address) = ignored.first() {
-                let text = format!("{address}: no pool of namespace {} has this address", key.namespace);
-                tracing::warn!(machine = %key, problem = text, "a Secret does not fit");
-                problem = Some(text);
-            }
-            *record = limited;
-        }
-        records.retain(|record| !record.addresses.is_empty());
+    async fn adopt(&self, records: Vec<Record>, secret: String) -> Result<Response, Error> {
         for record in &records {
             for address in &record.addresses {
                 let (network, uid) = (record.network.as_deref().unwrap_or_default(), &record.claimant.machine.uid);
@@ -436,16 +424,17 @@ impl Work<'_> {
         if adoption.adopted > 0 {
             self.log_adoption(&records, &adoption);
         }
-        let problem = adoption.mismatches.first().map(ToString::to_string).or(problem);
+        let problem = adoption.mismatches.first().map(ToString::to_string);
         Ok(problem.map_or(Response::Done, |problem| Response::Refused(Problem::Mismatch(problem))))
     }
 
     /// Lets the registry adopt those addresses of an earlier machine that are free.
     async fn restore(&self, mut records: Vec<Record>) -> Result<(), Error> {
         let of_free = move |allocator: &Allocator| {
-            for Record { network, addresses, .. } in &mut records {
+            for Record { claimant, network, addresses, kind, .. } in &mut records {
                 let network = network.as_deref().unwrap_or_default();
-                addresses.retain(|address| is_free(allocator, network, address.ip()));
+                let is_free = |ip| allocator.may_record(*kind, claimant, network, ip) == Verdict::Lease;
+                addresses.retain(|address| is_free(address.ip()));
             }
             records.retain(|record| !record.addresses.is_empty());
             records
@@ -520,13 +509,6 @@ fn patched(answer: Result<Object, request::Error>) -> Result<Option<Object>, req
 
 fn provider_address(object: Object) -> ProviderAddress {
     IpAddress::read(object).map_err(|error| error.to_string())
-}
-
-/// Whether a pool of the network may allocate an address now.
-fn is_free(allocator: &Allocator, network: &str, address: IpAddr) -> bool {
-    let has = |pool: &Pool| pool.network() == network && pool.contains(address);
-    let is_named = allocator.conflicts().any(|(of, named, _)| (of, named) == (network, address));
-    allocator.pools().any(has) && allocator.holder(network, address).is_none() && !is_named
 }
 
 /// Whether the webhook would find a pool of a machine exhausted. `true` also when no pool selects the machine.

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use glowplug::host::allocator::Allocator;
-use glowplug::host::claim::{Claimant, Lease, Machine};
+use glowplug::host::claim::{Claimant, Lease, Machine, Record, Reservation};
+use glowplug::host::may_record::{State, Verdict};
 use glowplug::host::pool::Pool;
 use glowplug::host::records::Report;
 use glowplug::network::InterfaceName;
+use ipnetwork::IpNetwork;
 
 use crate::cluster::key::Key;
 use crate::cluster::request::list;
@@ -32,6 +34,11 @@ pub(super) struct Recorded {
     pub(super) earlier: BTreeSet<Machine>,
     /// KubevirtMachines of this name that hold an address for a VirtualMachine in another namespace.
     pub(super) elsewhere: BTreeSet<Machine>,
+    /// Addresses that no pool offers any more, and that are reserved for machines of this name, by network.
+    pub(super) excluded: BTreeSet<(String, IpAddr)>,
+    /// Addresses that objects of the machine record, and that the machine neither holds nor has a reservation of: the record came
+    /// after the address was open.
+    pub(super) late: Vec<Reservation>,
     /// Machines of this name that wait for an address.
     pub(super) waiting: BTreeSet<Machine>,
     /// Pool addresses that the guest reports and that machines of this name neither hold nor have a conflicting record
@@ -63,6 +70,7 @@ impl Recorded {
         allocator: &Allocator,
         (key, earlier): (&Key, &BTreeSet<Machine>),
         claimed: &BTreeSet<Machine>,
+        records: &[Record],
         pools: &[String],
         instance: Option<&Instance>,
         scope: &str,
@@ -97,6 +105,13 @@ impl Recorded {
         recorded.held = since.into_iter().map(|(_, held)| held).collect();
         recorded.waiting = claimed.iter().filter(|machine| allocator.waits(machine)).cloned().collect();
         recorded.pools = pools.iter().filter_map(|name| Some((name.clone(), allocator.pool(name)?.clone()))).collect();
+        let conflicts = recorded.known.iter().flat_map(|machine| allocator.conflicts_of(machine).map(move |at| (machine, at)));
+        let is_excluded = |(machine, (network, address)): &(&Machine, (&str, IpAddr))| {
+            allocator.state_of(network, *address, machine) == Some(State::Excluded)
+        };
+        recorded.excluded =
+            conflicts.filter(is_excluded).map(|(_, (network, address))| (network.to_owned(), address)).collect();
+        recorded.late = records.iter().flat_map(|record| recorded.late(allocator, record)).collect();
         recorded.reported = recorded.reported(allocator, instance);
         if !recorded.reported.is_empty() {
             let known = addresses_of_ipam_claims(allocator);
@@ -106,6 +121,36 @@ impl Recorded {
             });
         }
         recorded
+    }
+
+    /// Returns the addresses of a record that may be in use, and that machines of this name neither hold nor have a reservation of.
+    fn late(&self, allocator: &Allocator, record: &Record) -> Vec<Reservation> {
+        let Record { claimant, network, attachments, source, kind, .. } = record;
+        let networks: BTreeSet<&String> = match network {
+            Some(network) => [network].into(),
+            None => attachments.iter().collect(),
+        };
+        let has_pool = |network: &&&String| {
+            let mut pools = allocator.pools().filter(|pool| *pool.network() == ***network);
+            pools.any(|pool| pool.interface() == claimant.interface)
+        };
+        let noted: BTreeSet<(&str, IpAddr)> =
+            self.known.iter().flat_map(|machine| allocator.conflicts_of(machine)).collect();
+        let mut late = Vec::new();
+        for network in networks.iter().filter(has_pool) {
+            for address in record.addresses.iter().map(IpNetwork::ip) {
+                let is_held = self.held.iter().any(|held| held.network == **network && held.address == address);
+                // A copy of a machine has the records of its source, until the controller removes them.
+                let is_copied = self.held.is_empty() && allocator.holder(network, address).is_some();
+                let counts =
+                    !matches!(allocator.may_record(*kind, claimant, network, address), Verdict::Ignore(_));
+                if !is_held && !is_copied && counts && !noted.contains(&(network.as_str(), address)) {
+                    let (claimant, source) = (claimant.clone(), source.clone());
+                    late.push(Reservation { address, network: Some((*network).clone()), claimant, source, kind: *kind });
+                }
+            }
+        }
+        late
     }
 
     /// Returns the pool addresses that a guest reports and that machines of its name neither hold nor have a

@@ -232,9 +232,6 @@ impl View {
         if vm.awaits_mac_addresses || vm.awaits_migration {
             return self.hold_back(Step::Wait);
         }
-        if let Some(patch) = self.remove_copied_records(vm) {
-            return Step::RemoveRecords(patch);
-        }
         let keys = selected.iter().map(|selected| annotation_key(&selected.interface));
         if let Err(error) = keys.collect::<Result<Vec<String>, _>>() {
             return self.refuse(error.to_string());
@@ -251,10 +248,13 @@ impl View {
             // yet.
             return Step::ReadMachine(Key::of_machine(&claimant.machine));
         }
-        let Some(name) = name else { return self.request_reference(vm) };
-        if let Some(step) = self.restore(vm, selected, &claimant) {
+        if let Some(step) = self.restore(vm, selected, &claimant).or_else(|| self.reserve_recorded()) {
             return step;
         }
+        if let Some(patch) = self.remove_copied_records(vm) {
+            return Step::RemoveRecords(patch);
+        }
+        let Some(name) = name else { return self.request_reference(vm) };
         let offers = match self.offers(vm, selected, &claimant) {
             Ok(offers) => offers,
             Err(step) => return step,
@@ -448,6 +448,9 @@ impl View {
     /// Makes capk retry the creation of a rejected VirtualMachine when the pools have free addresses again, or when the
     /// machine already holds an address and no annotation says so. The webhook reads this annotation.
     pub(super) fn wake(&self) -> Step {
+        if let Some(step) = self.reserve_recorded() {
+            return step;
+        }
         let refused =
             self.machine.as_ref().filter(|machine| machine.refused.is_some() && !is_deleted(&machine.metadata));
         if let Some(patch) = refused.and_then(|machine| self.annotate_held(machine)) {

@@ -34,6 +34,7 @@ impl View {
     /// Secret.
     pub(super) fn settle(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Step {
         let known = self.adopt(hand_out).or_else(|| self.record_secret(hand_out)).or_else(|| self.keep(hand_out));
+        let known = known.or_else(|| self.reserve_recorded());
         let updated = known.or_else(|| self.update(vm, hand_out)).or_else(|| self.project(vm, hand_out));
         let step = updated.or_else(|| self.reserve_reported(hand_out)).or_else(|| self.compare_sources(vm, hand_out));
         step.or_else(|| self.drop_secrets(hand_out)).unwrap_or_else(|| self.report_outdated(vm, hand_out))
@@ -252,6 +253,20 @@ impl View {
         let status = status_patch(&hand_out.machine, &allocations, None).ok()?;
         let is_right = machine.status_map == status["status"][STATUS_MAP];
         (!is_right && self.has_status_map && !self.has_done(Once::PatchStatus)).then_some(Step::PatchStatus(status))
+    }
+
+    /// Reserves the addresses that objects of the machine record, and that the machine does not hold: the records came after the
+    /// addresses were open, and the machine may use them. `None`: it holds or reserves all that its objects record.
+    pub(super) fn reserve_recorded(&self) -> Option<Step> {
+        let late = &self.ledger.late;
+        let first = late.first().filter(|_| !self.has_done(Once::ReserveRecorded))?;
+        let others = match late.len() - 1 {
+            0 => String::new(),
+            others => format!(" and {others} more"),
+        };
+        let (source, address) = (&first.source, first.address);
+        let note = format!("{source}: records {address}{others}, expected what the machine holds; no machine gets this address");
+        Some(Step::ReserveRecorded(late.clone(), Notice { is_warning: true, reason: "IPAddressConflict", note }))
     }
 
     /// Reserves addresses that the guest uses in addition to those in its Secret, so that no machine gets them.

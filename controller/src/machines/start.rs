@@ -11,12 +11,9 @@ use tokio::task::yield_now;
 use tracing::field::display;
 
 use crate::cluster::key::Key;
-use crate::cluster::request::list;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
-use crate::ledger::types::{Reservation, Stopped};
-use crate::machines::authority::Authority;
-use crate::machines::recorded::{addresses_of_earlier, addresses_of_ipam_claims};
+use crate::ledger::types::Stopped;
 use crate::machines::work::Work;
 
 /// Pause between the first passes of two machines whose objects are only compared after the start.
@@ -42,9 +39,8 @@ impl Work<'_> {
         records
     }
 
-    /// Lets the registry adopt the addresses that machine objects record, and reserve the addresses that guests report.
-    pub(super) async fn rebuild(&self, mut records: Objects) -> Result<(), Stopped> {
-        let machines: BTreeSet<String> = self.index().machine_uids().collect();
+    /// Lets the registry adopt the addresses that machine objects record.
+    pub(super) async fn rebuild(&self, records: Objects) -> Result<(), Stopped> {
         let registry = &self.machines.registry;
         self.note_earlier(&registry.holders_elsewhere().await?);
         let leased = registry.read(|allocator| {
@@ -52,77 +48,37 @@ impl Work<'_> {
             leases.collect::<BTreeSet<(Claimant, IpAddr)>>()
         });
         let leased = leased.await?;
-        // Everyone who may write VirtualMachines of one namespace can name any machine of another namespace.
-        records.confirm_machines(|vm, machine| vm == machine);
-        let mut inventory = records.inventory();
-        inventory.each_machine(|machine| {
-            if !machines.contains(&machine.uid) {
-                machine.kind = HolderKind::VirtualMachine;
-            }
-        });
-        let (conflicts, known_records) = self.limit(&mut inventory, &leased);
-        let known = registry.read(|allocator| {
-            let mut known = addresses_of_ipam_claims(allocator);
-            known.extend(addresses_of_earlier(allocator));
-            known
-        });
-        let known = known.await?;
-        // A guest may have any address on interfaces of its own. Only the networks of the machine count.
-        inventory.reports.retain(|report| {
-            let is_known =
-                |network: &String| known.contains(&(network.clone(), report.address, Key::of_machine(&report.machine)));
-            report.network.as_ref().is_some_and(|network| !is_known(network))
-        });
-        registry.add_conflicts(conflicts).await?;
+        let mut inventory = self.index().inventory(records);
+        let known = without(&mut inventory, &leased);
+        for diagnostic in &inventory.diagnostics {
+            let machine = diagnostic.claimant.as_ref().map(|claimant| display(Key::of_vm(&claimant.machine)));
+            tracing::warn!(machine, %diagnostic, "a record of a machine cannot be used; its addresses are not allocated");
+        }
+        // The controller never writes a record of an unknown interface.
+        inventory.diagnostics.retain(|diagnostic| diagnostic.claimant.is_some());
+        let contested = contested(&mut inventory);
+        for Reservation { address, claimant, source, .. } in &contested {
+            self.report_conflict(claimant, format!("{source}: another machine records {address}, too; no machine gets this address"));
+        }
+        registry.add_conflicts(contested).await?;
         // After the loss of leases, each machine has a line with its addresses.
         let unknown = inventory.records.clone();
         let rebuilt = registry.rebuild(inventory).await?;
-        let (adopted, known) = (rebuilt.adoption.adopted, rebuilt.adoption.known + known_records);
+        let (adopted, known) = (rebuilt.adoption.adopted, rebuilt.adoption.known + known);
         let without_record = rebuilt.without_record.len();
         tracing::info!(adopted, known, without_record, "adopted the addresses of machines");
         self.log_adoption(&unknown, &rebuilt.adoption);
+        for mismatch in rebuilt.adoption.mismatches.iter().filter(|mismatch| mismatch.state == State::Conflict) {
+            self.report_conflict(&mismatch.claimant, mismatch.to_string());
+        }
         Ok(())
     }
 
-    /// Reduces an inventory to the addresses that the registry must adopt. Removes
-    ///
-    /// - addresses that no pool of the machine's namespace has,
-    /// - addresses in `leased`, because the registry already has their leases, and
-    /// - records that cannot be read.
-    ///
-    /// Returns the addresses of the unreadable records, which must not be allocated, and the number of addresses that
-    /// already have a lease.
-    fn limit(&self, inventory: &mut Inventory, leased: &BTreeSet<(Claimant, IpAddr)>) -> (Vec<Reservation>, usize) {
-        let index = self.index();
-        let mut authority = Authority::new(index.selection());
-        let mut known = 0;
-        for mut record in std::mem::take(&mut inventory.records) {
-            let (claimant, all) = (record.claimant.clone(), record.addresses.len());
-            let machine = claimant.machine.clone();
-            record.addresses.retain(|address| !leased.contains(&(claimant.clone(), address.ip())));
-            known += all - record.addresses.len();
-            let (record, ignored) = authority.limit(&[machine.namespace.clone()].into(), record);
-            if !ignored.is_empty() {
-                let (machine, source) = (Key::of_vm(&machine), &record.source);
-                tracing::warn!(%machine, source, ignored = list(&ignored), "ignored addresses that no pool of the namespace has");
-            }
-            if !record.addresses.is_empty() {
-                inventory.records.push(record);
-            }
-        }
-        let mut conflicts = Vec::new();
-        for diagnostic in std::mem::take(&mut inventory.diagnostics) {
-            let machine = diagnostic.claimant.as_ref().map(|claimant| display(Key::of_vm(&claimant.machine)));
-            tracing::warn!(
-                machine,
-                %diagnostic,
-                "a record of a machine cannot be used; its addresses are not allocated"
-            );
-            // The controller never writes a record of an unknown interface.
-            let Some(claimant) = &diagnostic.claimant else { continue };
-            conflicts.extend(authority.conflicts(&[claimant.machine.namespace.clone()].into(), &diagnostic));
-        }
-        (conflicts, known)
+    /// Publishes an event about a record that cannot be adopted.
+    fn report_conflict(&self, claimant: &Claimant, note: String) {
+        tracing::warn!(machine = %Key::of_vm(&claimant.machine), note, "a record of a machine is a conflict");
+        let notice = Notice { is_warning: true, reason: "IPAddressConflict", note };
+        self.publish_about(reference(kind_of(claimant.machine.kind), &claimant.machine), &notice);
     }
 
     /// Returns the machines that may have a Secret without a lease, or need an address. Older machines come first.
@@ -160,4 +116,51 @@ impl Work<'_> {
         let later = done.into_iter().zip(1..).map(|(key, nth)| (key, COMPARISON.saturating_mul(nth)));
         now.chain(later).collect()
     }
+}
+
+/// Removes the addresses of which the registry already has the leases. Returns their number.
+fn without(inventory: &mut Inventory, leased: &BTreeSet<(Claimant, IpAddr)>) -> usize {
+    let mut known = 0;
+    for record in &mut inventory.records {
+        let all = record.addresses.len();
+        let claimant = record.claimant.clone();
+        record.addresses.retain(|address| !leased.contains(&(claimant.clone(), address.ip())));
+        known += all - record.addresses.len();
+    }
+    inventory.records.retain(|record| !record.addresses.is_empty());
+    known
+}
+
+/// Removes the addresses that records of several machines have. No record says which machine uses such an address, so none of
+/// them gets it.
+fn contested(inventory: &mut Inventory) -> Vec<Reservation> {
+    let networks_of = |record: &Record| -> BTreeSet<String> {
+        record.network.as_ref().map_or_else(|| record.attachments.iter().cloned().collect(), |it| [it.clone()].into())
+    };
+    let mut by_address: BTreeMap<IpAddr, Vec<(usize, BTreeSet<String>)>> = BTreeMap::new();
+    for (at, record) in inventory.records.iter().enumerate() {
+        for address in record.addresses.iter().map(IpNetwork::ip) {
+            by_address.entry(address).or_default().push((at, networks_of(record)));
+        }
+    }
+    by_address.retain(|_, records| records.len() > 1);
+    let mut contested = Vec::new();
+    for (address, records) in by_address {
+        for (at, networks) in &records {
+            let machine = &inventory.records[*at].claimant.machine;
+            let is_same = |(other, of): &(usize, BTreeSet<String>)| {
+                inventory.records[*other].claimant.machine != *machine && !networks.is_disjoint(of)
+            };
+            if records.iter().any(is_same) {
+                let Record { claimant, network, source, kind, .. } = &inventory.records[*at];
+                let (network, claimant, source) = (network.clone(), claimant.clone(), source.clone());
+                contested.push((*at, Reservation { address, network, claimant, source, kind: *kind }));
+            }
+        }
+    }
+    for (at, Reservation { address, .. }) in &contested {
+        inventory.records[*at].addresses.retain(|recorded| recorded.ip() != *address);
+    }
+    inventory.records.retain(|record| !record.addresses.is_empty());
+    contested.into_iter().map(|(_, reservation)| reservation).collect()
 }

@@ -87,6 +87,8 @@ pub(super) enum Step {
     Retry(Value),
     /// Reserves these addresses, so that no machine gets them, then publishes this event.
     AddConflicts(Vec<Reservation>, Option<Notice>),
+    /// Reserves these addresses, which records name that came too late. Then publishes this event.
+    ReserveRecorded(Vec<Reservation>, Notice),
     /// Reserves those of these addresses that are of pools which may serve the namespace of the VirtualMachine.
     Reserve(Vec<Reservation>),
     /// Removes a machine from the wait queue.
@@ -121,6 +123,7 @@ pub(super) enum Once {
     PatchStatus,
     Retry,
     AddConflicts,
+    ReserveRecorded,
     Reserve,
 }
 
@@ -170,6 +173,7 @@ impl Step {
             Self::PatchStatus(_) => Some(Once::PatchStatus),
             Self::Retry(_) => Some(Once::Retry),
             Self::AddConflicts(..) => Some(Once::AddConflicts),
+            Self::ReserveRecorded(..) => Some(Once::ReserveRecorded),
             Self::Reserve(_) => Some(Once::Reserve),
             _ => None,
         }
@@ -179,9 +183,9 @@ impl Step {
     pub(super) fn changes_registry(&self) -> bool {
         use Step::{
             AddConflicts, Adopt, Claim, DropSecrets, Hold, Keep, Prove, RecordMigration, RecordSecrets, Release,
-            Reserve, Restore, Withdraw,
+            Reserve, ReserveRecorded, Restore, Withdraw,
         };
-        let is_record = matches!(self, Adopt(..) | Restore(_) | Hold(..) | Keep(..) | AddConflicts(..) | Reserve(_));
+        let is_record = matches!(self, Adopt(..) | Restore(_) | Hold(..) | Keep(..) | AddConflicts(..) | Reserve(_) | ReserveRecorded(..));
         is_record
             || matches!(
                 self,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use glowplug::host::allocator::ClaimError;
-use glowplug::host::claim::{Allocation, Claimant, Machine};
+use glowplug::host::claim::{Allocation, Claimant, Machine, Record};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -39,6 +39,8 @@ pub(super) struct View {
     /// The KubevirtMachine of this name, for which capk creates the VirtualMachine.
     pub(super) machine: Option<KubevirtMachine>,
     pub(super) instance: Option<Instance>,
+    /// The addresses that the objects of the machine record.
+    pub(super) records: Vec<Record>,
     /// Objects of other programs that choose addresses of the machine.
     pub(super) sources: Sources,
     pub(super) memory: Memory,
@@ -144,6 +146,7 @@ impl View {
             vm: None,
             machine: None,
             instance: None,
+            records: Vec::new(),
             sources: Sources::default(),
             memory: Memory::default(),
             new_name: String::new(),

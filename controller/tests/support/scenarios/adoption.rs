@@ -11,8 +11,8 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Pos
 use serde_json::{Value, json};
 
 use crate::support::Cluster;
-use crate::support::controller::{merge, until};
-use crate::support::hosted::definitions::VIRTUAL_MACHINE;
+use crate::support::controller::{Controller, Site, create, merge, until};
+use crate::support::hosted::definitions::{KUBEVIRT_MACHINE, VIRTUAL_MACHINE};
 use crate::support::hosted::provider::{next_mac, object};
 use crate::support::hosted::{Hosted, poll};
 use crate::support::installed::Installed;
@@ -25,7 +25,7 @@ fn rows<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
 
 /// Writes the record of an address into the KubevirtMachine of a machine.
 async fn record(hosted: &Hosted, name: &str, address: &str) {
-    let annotations = json!({ANNOTATION: format!(r#"["{address}/16"]"#)});
+    let annotations = json!({(ANNOTATION): format!(r#"["{address}/16"]"#)});
     merge(&hosted.machines, name, &json!({"metadata": {"annotations": annotations}})).await;
 }
 
@@ -42,6 +42,168 @@ async fn until_left_alone(hosted: &Hosted, pool: &str, count: u32) {
 fn template(vm: &DynamicObject) -> Value {
     let interface = &vm.data["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0];
     json!([Hosted::reference(vm), interface["acpiIndex"]])
+}
+
+/// Creates a KubevirtMachine of this name, without a VirtualMachine, that records an address.
+async fn recorded_machine(hosted: &Hosted, name: &str, address: &str) {
+    let annotations = json!({(ANNOTATION): format!(r#"["{address}/16"]"#)});
+    let networks = json!([{"name": "net1", "multus": {"networkName": hosted.network}}]);
+    let template = json!({"spec": {"template": {"spec": {"networks": networks}}}});
+    let machine = json!({
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {"virtualMachineTemplate": template},
+    });
+    hosted.machines.create(&PostParams::default(), &object(KUBEVIRT_MACHINE, machine)).await.unwrap();
+}
+
+/// Asserts that the next machines of NodePool `workers` get all addresses from 10.0.0.8 to 10.0.0.11 but this one.
+async fn until_others_are_allocated(hosted: &Hosted, recorded: &str) {
+    hosted.scale("workers", 3).await;
+    let mut addresses = BTreeSet::from([recorded.to_owned()]);
+    for name in ["workers-0", "workers-1", "workers-2"] {
+        addresses.insert(hosted.address_of(name).await);
+    }
+    assert_eq!(addresses, (8..12).map(|n| format!("10.0.0.{n}")).collect());
+}
+
+// === records that are older than their pool ===
+
+pub async fn machines_with_records_keep_their_addresses_when_their_pool_comes(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let installed = Installed::start(cluster).await;
+    hosted.node_pool("workers", 3, &json!({})).await;
+    for (name, address) in [("workers-0", Some("10.0.0.10")), ("workers-1", Some("10.0.0.8")), ("workers-2", None)] {
+        hosted.until_running(name).await;
+        if let Some(address) = address {
+            record(&hosted, name, address).await;
+        }
+    }
+    hosted.pool("workers", &["10.0.0.8/30"]).await;
+    hosted.until_held(2).await;
+    assert_eq!(hosted.held().await, rows([("10.0.0.10", "workers-0"), ("10.0.0.8", "workers-1")]));
+    until_left_alone(&hosted, "workers", 1).await;
+    assert_eq!(hosted.restart("workers-0").await.addresses()[0].1, "10.0.0.10");
+    installed.until_asked(&hosted, "workers").await;
+    hosted.scale("workers", 5).await;
+    let addresses = [hosted.address_of("workers-3").await, hosted.address_of("workers-4").await];
+    assert_eq!(BTreeSet::from(addresses), ["10.0.0.11".to_owned(), "10.0.0.9".to_owned()].into());
+    for (name, address) in [("workers-0", "10.0.0.10"), ("workers-1", "10.0.0.8")] {
+        assert_eq!(hosted.until_annotated(name, ANNOTATION).await, format!(r#"["{address}/16"]"#));
+    }
+    installed.stop().await;
+}
+
+pub async fn two_machines_with_one_record_both_get_a_conflict_when_their_pool_comes(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let installed = Installed::start(cluster).await;
+    hosted.node_pool("workers", 2, &json!({})).await;
+    for name in ["workers-0", "workers-1"] {
+        hosted.until_running(name).await;
+        record(&hosted, name, "10.0.0.8").await;
+    }
+    hosted.pool("workers", &["10.0.0.8/30"]).await;
+    hosted.until_condition("workers", "DuplicateRecords").await;
+    until_left_alone(&hosted, "workers", 2).await;
+    assert_eq!(hosted.held().await, []);
+    for name in ["workers-0", "workers-1"] {
+        hosted.until_event(name, "IPAddressConflict").await;
+        assert_eq!(hosted.until_annotated(name, ANNOTATION).await, r#"["10.0.0.8/16"]"#);
+    }
+    installed.until_asked(&hosted, "workers").await;
+    hosted.scale("workers", 3).await;
+    assert_eq!(hosted.address_of("workers-2").await, "10.0.0.9");
+    installed.stop().await;
+}
+
+pub async fn a_pool_that_grows_allocates_no_recorded_address(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let installed = Installed::start(cluster).await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.pool("workers", &["10.0.0.8/32"]).await;
+    installed.until_asked(&hosted, "workers").await;
+    recorded_machine(&hosted, "other", "10.0.0.9").await;
+    hosted.resize("workers", &["10.0.0.8/30"]).await;
+    until_others_are_allocated(&hosted, "10.0.0.9").await;
+    installed.stop().await;
+}
+
+pub async fn a_pool_that_loses_an_exclusion_allocates_no_recorded_address(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let installed = Installed::start(cluster).await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    let spec =
+        PoolSpec { excluded_addresses: vec!["10.0.0.8/30".to_owned()], ..hosted.spec("workers", &["10.0.0.8/30"]) };
+    hosted.pools.create(&PostParams::default(), &StaticIPPool::new("workers", spec)).await.unwrap();
+    installed.until_asked(&hosted, "workers").await;
+    recorded_machine(&hosted, "other", "10.0.0.10").await;
+    let patch = Patch::Merge(json!({"spec": {"excludedAddresses": null}}));
+    hosted.pools.patch("workers", &PatchParams::default(), &patch).await.unwrap();
+    until_others_are_allocated(&hosted, "10.0.0.10").await;
+    installed.stop().await;
+}
+
+pub async fn a_pool_that_becomes_valid_allocates_no_recorded_address(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let installed = Installed::start(cluster).await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.pool("workers", &["10.0.0.8/30", "no address"]).await;
+    hosted.until_no_condition("workers", "Ready").await;
+    recorded_machine(&hosted, "other", "10.0.0.8").await;
+    hosted.resize("workers", &["10.0.0.8/30"]).await;
+    installed.until_asked(&hosted, "workers").await;
+    until_others_are_allocated(&hosted, "10.0.0.8").await;
+    installed.stop().await;
+}
+
+pub async fn a_pool_that_gets_its_node_pool_allocates_no_recorded_address(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let installed = Installed::start(cluster).await;
+    hosted.pool("workers", &["10.0.0.8/30"]).await;
+    hosted.until_condition("workers", "Ready").await;
+    recorded_machine(&hosted, "other", "10.0.0.11").await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    installed.until_asked(&hosted, "workers").await;
+    until_others_are_allocated(&hosted, "10.0.0.11").await;
+    installed.stop().await;
+}
+
+pub async fn a_pool_that_gets_its_selector_allocates_no_recorded_address(cluster: &Cluster) {
+    let hosted = Hosted::plain(cluster).await;
+    let installed = Installed::start(cluster).await;
+    let spec = PoolSpec { node_pool_ref: None, ..hosted.spec("p", &["10.0.0.8/31"]) };
+    hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    hosted.until_condition("p", "Ready").await;
+    recorded_machine(&hosted, "other", "10.0.0.8").await;
+    let patch = Patch::Merge(json!({"spec": {"machineSelector": {"matchLabels": {"pool": "p"}}}}));
+    hosted.pools.patch("p", &PatchParams::default(), &patch).await.unwrap();
+    until_selected(&hosted).await;
+    create_vm(&hosted, "w").await;
+    assert_eq!(hosted.address_of("w").await, "10.0.0.9");
+    hosted.until_held(2).await;
+    assert_eq!(hosted.held().await, rows([("10.0.0.8", "other"), ("10.0.0.9", "w")]));
+    installed.stop().await;
+}
+
+pub async fn a_record_that_comes_after_its_pool_is_a_conflict(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let mut installed = Installed::start(cluster).await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.pool("workers", &["10.0.0.8/29"]).await;
+    installed.until_asked(&hosted, "workers").await;
+    hosted.scale("workers", 1).await;
+    assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
+    hosted.until_annotated("workers-0", ANNOTATION).await;
+    record(&hosted, "workers-0", "10.0.0.9").await;
+    let note = hosted.until_event("workers-0", "IPAddressConflict").await;
+    assert!(note.contains("records 10.0.0.9,"), "{note}");
+    hosted.until_condition("workers", "DuplicateRecords").await;
+    // The annotation is written again after the conflict is recorded.
+    let is_right = |machine: &DynamicObject| machine.annotations()[ANNOTATION] == r#"["10.0.0.8/16"]"#;
+    until(&hosted.machines, "workers-0", is_right).await;
+    hosted.scale("workers", 2).await;
+    assert_eq!(hosted.address_of("workers-1").await, "10.0.0.10");
+    installed.stop_leading();
+    installed.stop().await;
 }
 
 // === machines that run already ===
@@ -118,6 +280,16 @@ pub async fn an_instance_that_has_not_started_when_its_pool_comes_is_served(clus
 
 // === restored machines ===
 
+/// Waits until the webhook gives a reference to the machines that pool `p` selects.
+async fn until_selected(hosted: &Hosted) {
+    poll("a question to the webhook", async || {
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        let vm = hosted.vm("probe", &json!({"pool": "p"}), &json!({}));
+        Hosted::reference(&hosted.vms.create(&dry_run, &vm).await.ok()?).map(drop)
+    })
+    .await;
+}
+
 /// Creates a VirtualMachine without a KubevirtMachine that pool `p` selects.
 async fn create_vm(hosted: &Hosted, name: &str) -> DynamicObject {
     let vm = hosted.vm(name, &json!({"pool": "p"}), &json!({"userData": "#cloud-config"}));
@@ -137,12 +309,7 @@ pub async fn restored_machines_keep_their_addresses(cluster: &Cluster) {
     hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
     let mut installed = Installed::start(cluster).await;
     let (names, mut saved) = (["c", "b", "a"], Vec::new());
-    poll("a question to the webhook", async || {
-        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-        let vm = hosted.vm("probe", &json!({"pool": "p"}), &json!({}));
-        Hosted::reference(&hosted.vms.create(&dry_run, &vm).await.ok()?).map(drop)
-    })
-    .await;
+    until_selected(&hosted).await;
     for name in names {
         create_vm(&hosted, name).await;
         hosted.until_running(name).await;
@@ -217,4 +384,41 @@ pub async fn a_restored_machine_gets_another_address_when_its_own_is_in_use(clus
     let is_free = hosted.pools.get("p").await.unwrap().status.unwrap().families[0].conflicting == "0";
     assert!(is_free, "a restored machine makes no conflict");
     installed.stop().await;
+}
+
+// === restored claims ===
+
+pub async fn an_ipaddress_without_its_claim_keeps_its_address_until_it_is_deleted_or_its_claim_comes(
+    cluster: &Cluster,
+) {
+    let site = Site::new(cluster).await;
+    let _leader = Controller::start(cluster, &site);
+    let restored = async |name: &str, address: &str| {
+        let object = json!({
+            "metadata": {"name": name, "finalizers": ["ipam.glowplug.dev/protect-address"]},
+            "spec": {
+                "poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"},
+                "claimRef": {"name": name}, "address": address, "prefix": 16,
+            },
+        });
+        create(&site.addresses, object).await;
+    };
+    restored("a", "10.0.0.8").await;
+    restored("b", "10.0.0.9").await;
+    site.pool("p", &["10.0.0.8/30"]).await;
+    restored("c", "10.0.0.10").await;
+    let reserved = async || site.pools.get("p").await.unwrap().status?.families.first().map(|it| it.by_record.clone());
+    poll("three reserved addresses", async || (reserved().await? == "3").then_some(())).await;
+    site.claim("new", &json!({})).await;
+    assert_eq!(site.address_of("new").await, "10.0.0.11");
+    // The claim of an IPAddress comes, and gets its address.
+    site.claim("b", &json!({})).await;
+    assert_eq!(site.address_of("b").await, "10.0.0.9");
+    poll("two reserved addresses", async || (reserved().await? == "2").then_some(())).await;
+    // An IPAddress is deleted.
+    site.addresses.delete("a", &DeleteParams::default()).await.unwrap();
+    site.claim("last", &json!({})).await;
+    assert_eq!(site.address_of("last").await, "10.0.0.8");
+    poll("one reserved address", async || (reserved().await? == "1").then_some(())).await;
+    assert_eq!(site.handed_out().await.len(), 4);
 }
