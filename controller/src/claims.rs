@@ -292,8 +292,7 @@ impl Work<'_> {
             return Ok(());
         }
         let adoptees = self.provider.registry.read(move |allocator| {
-            let adoptees: Vec<Adoptee> =
-                unrecorded.into_iter().filter_map(|it| Adoptee::read(allocator, it)).collect();
+            let adoptees: Vec<Adoptee> = unrecorded.into_iter().filter_map(|it| Adoptee::read(allocator, it)).collect();
             limit_reservations(allocator, adoptees)
         });
         let (mut recorded, mut reserved, mut records, mut reservations) = (vec![], vec![], vec![], vec![]);
@@ -310,7 +309,10 @@ impl Work<'_> {
                 }
                 Lesson::TooMany(reservation) => {
                     let source = reservation.source;
-                    tracing::warn!(source, "ignored an IPAddress without a claim: its namespace reserves a quarter of the pool");
+                    tracing::warn!(
+                        source,
+                        "ignored an IPAddress without a claim: its namespace reserves a quarter of the pool"
+                    );
                     recorded.push(address);
                 }
             }

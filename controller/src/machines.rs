@@ -30,8 +30,8 @@ mod work;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::sync::atomic::AtomicBool;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures::stream::BoxStream;

@@ -181,8 +181,7 @@ impl View {
     /// have the same address.
     fn clean_up(&self) -> Option<Step> {
         // An IPAddress whose claim was never seen stays until another program deletes it: its claim may come.
-        let is_left =
-            |address: &&IpAddress| address.is_ours() && (self.is_of_former(address) || address.is_deleted());
+        let is_left = |address: &&IpAddress| address.is_ours() && (self.is_of_former(address) || address.is_deleted());
         if let Some(address) = self.address.as_ref().filter(is_left) {
             return Some(remove(address));
         }
@@ -291,6 +290,7 @@ impl View {
             Some(Problem::Refused(error @ ClaimError::Exhausted { .. })) => {
                 return self.report(claim, &Readiness::NotReady(NotReady::PoolExhausted, error.to_string()), now);
             }
+            Some(Problem::Refused(ClaimError::Closed(_))) => return Step::Wait,
             Some(problem) if problem.is_of_pool() => {
                 return self.report(
                     claim,
@@ -582,7 +582,7 @@ pub(crate) fn limit_reservations(allocator: &Allocator, mut adoptees: Vec<Adopte
         let (namespace, family) = (reservation.claimant.machine.namespace.clone(), Family::of(reservation.address));
         let Some(id) = address.pool.resolve(&namespace).filter(|id| id.namespace.is_none()) else { continue };
         let Some(pool) = allocator.pool(&id.to_string()) else { continue };
-        let most = pool.space(family).map_or(0, |space| space.size() / 4).max(1);
+        let most = pool.space(family).map_or(0, |space| space.total() / 4).max(1);
         let count = counts.entry((id, family, namespace.clone())).or_insert_with(|| {
             let is_of = |network: &str, at: IpAddr, of: &Machine| {
                 network == pool.network() && pool.contains(at) && Family::of(at) == family && of.namespace == namespace

@@ -430,13 +430,17 @@ mod tests {
     fn an_ipaddress_is_unrecorded_until_the_registry_has_it() {
         let mut index = index();
         index.apply(Kind::Address, address("a", 1));
-        assert_eq!(index.unrecorded(None), [], "nobody owns it");
-        index.apply(Kind::Claim, claim("a", "u1", 2));
         let known = index.view(&key("a")).address.unwrap();
-        assert_eq!(index.unrecorded(None), [(known.clone(), "u1".to_owned())]);
+        let unrecorded =
+            |claim: Option<&str>| vec![Unrecorded { address: known.clone(), claim: claim.map(str::to_owned) }];
+        assert_eq!(index.unrecorded(None), unrecorded(None), "its claim may come");
+        index.apply(Kind::Claim, claim("a", "u1", 2));
+        assert_eq!(index.unrecorded(None), unrecorded(Some("u1")));
         index.note_recorded(&known);
         index.apply(Kind::Address, address("a", 3));
         assert_eq!(index.unrecorded(None), []);
+        index.forget_recorded();
+        assert_eq!(index.unrecorded(None).len(), 1, "a pool has new addresses");
     }
 
     #[test]

@@ -38,6 +38,7 @@ use crate::kinds::virtual_machine::instances;
 use crate::ledger::types::{Holders, Stopped};
 use crate::passes::provider;
 use crate::passes::{ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Problem, Until};
+use crate::pools::facts::Facts;
 use crate::pools::selection::OpenPools;
 
 /// Largest number of instances that are read one by one.

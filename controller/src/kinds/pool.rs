@@ -290,6 +290,13 @@ pub struct FamilyCount {
     pub used: String,
     /// Addresses that only a conflicting record names. Example: `"0"`.
     pub conflicting: String,
+    /// Addresses that an object has without a lease: an IPAddress whose claim does not exist, network data of the user's own, or
+    /// an address that the pool no longer offers to its machine. Example: `"0"`.
+    #[serde(default)]
+    pub by_record: String,
+    /// Addresses that only a running guest reports. Example: `"0"`.
+    #[serde(default)]
+    pub by_report: String,
     /// Released addresses in their reuse delay. Example: `"0"`.
     pub reuse_delayed: String,
     /// Addresses that the next claims may get. Example: `"39"`.
@@ -327,6 +334,8 @@ impl From<&Usage> for FamilyCount {
             reserved: usage.reserved.to_string(),
             used: usage.used.to_string(),
             conflicting: usage.conflicting.to_string(),
+            by_record: usage.by_record.to_string(),
+            by_report: usage.by_report.to_string(),
             reuse_delayed: usage.reuse_delay.to_string(),
             free: usage.free.to_string(),
             out_of_range: usage.outside.to_string(),

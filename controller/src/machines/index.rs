@@ -16,8 +16,8 @@ use crate::cluster::key::{Key, PoolId};
 use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
 use crate::kinds::ipam_claim::IpamClaim;
-use crate::kinds::pool::HolderKind;
 use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, read_records_of_vm};
+use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::kind::Kind;
 use crate::machines::source::MachineClaim;
@@ -40,6 +40,8 @@ pub(super) struct Index {
     facts: Facts,
     /// Names of the pools that allocate nothing.
     suspended: BTreeSet<String>,
+    /// Number of the last growth whose records are adopted, see [`OpenPools::growth`].
+    growth: u64,
     selection: Arc<Selection>,
     /// The pools that serve each existing VirtualMachine.
     selected: BTreeMap<Key, Chosen>,
@@ -186,7 +188,8 @@ impl Index {
 
     /// Replaces the pools. Returns the names whose decision may have changed.
     pub(super) fn set_pools(&mut self, pools: OpenPools) -> BTreeSet<Key> {
-        let OpenPools { facts, suspended, selection } = pools;
+        let OpenPools { facts, suspended, selection, growth } = pools;
+        self.growth = growth;
         let ready = |facts: &PoolFacts| facts.ready.clone();
         let names = facts.keys().chain(self.facts.keys());
         let has_changed = |name: &&String| {
@@ -221,6 +224,10 @@ impl Index {
         // The pools may have free addresses again.
         names.extend(self.machines().filter(|(_, machine)| machine.refused.is_some()).map(|(key, _)| key.clone()));
         names
+    }
+
+    pub(super) fn growth(&self) -> u64 {
+        self.growth
     }
 
     pub(super) fn selection(&self) -> &Arc<Selection> {
@@ -391,7 +398,7 @@ mod tests {
 
     use super::*;
     use crate::kinds::cluster_api::Version;
-    use crate::kinds::pool::HolderKind;
+    use crate::kinds::kubevirt_machine::read_records;
     use crate::pools::facts::PoolObject;
 
     fn key(namespace: &str, name: &str) -> Key {
@@ -448,7 +455,7 @@ mod tests {
     fn a_kubevirt_machine_whose_virtual_machine_is_in_another_namespace_counts_as_absent() {
         let mut index = Index::default();
         index.apply(Kind::KubevirtMachine, object("n", "w", 1, &template("infra")));
-        assert_eq!((index.machine(&key("n", "w")), index.by_age(), index.machine_uids().count()), (None, vec![], 0));
+        assert_eq!((index.machine(&key("n", "w")), index.by_age()), (None, vec![]));
         assert_eq!(index.apply(Kind::KubevirtMachine, object("n", "w", 2, &template("n"))), [key("n", "w")].into());
         assert_eq!(index.machine(&key("n", "w")).unwrap().metadata.uid.as_deref(), Some("n-w"));
     }
@@ -511,7 +518,7 @@ mod tests {
             json_patch::merge(&mut pool, &json!({"spec": changes}));
             let pool = MachinePool::read(PoolObject::read(serde_json::from_value(pool).unwrap()));
             let selection = Arc::new(Selection::new([Arc::new(pool)], []));
-            OpenPools { facts: Facts::new(), suspended: BTreeSet::new(), selection }
+            OpenPools { facts: Facts::new(), suspended: BTreeSet::new(), selection, growth: 1 }
         };
         let spec = json!({
             "domain": {"devices": {"interfaces": [{"name": "a", "bridge": {}}]}},
@@ -534,6 +541,73 @@ mod tests {
             index.set_pools(pools(&json!({})));
             assert_eq!(index.set_pools(pools(&setting)), names, "{setting}");
         }
+    }
+
+    #[test]
+    fn the_index_keeps_every_record_of_an_object() {
+        let record = |name: &str, value: &str| json!({(format!("{ANNOTATION_PREFIX}{name}")): value});
+        let networks = json!([{"name": "a", "multus": {"networkName": "vlan10"}}, {"name": "b", "pod": {}}]);
+        let interfaces = json!({"devices": {"interfaces": [{"name": "a"}, {"name": "b"}]}});
+        let template = json!({"spec": {"networks": networks, "domain": interfaces}});
+        let mut annotated = template.clone();
+        annotated["metadata"] = json!({"annotations": record("eno101", "10.0.0.8/16")});
+        let map = json!({"eno102": ["10.0.0.9/16"], "eno103": "x 10.0.0.10"});
+        let objects = [
+            (
+                Kind::KubevirtMachine,
+                "KubevirtMachine",
+                "w",
+                json!({
+                    "metadata": {"annotations": record("eno101", "10.0.0.8")},
+                    "spec": {"virtualMachineTemplate": {"spec": {"template": template}}},
+                    "status": {"allocatedBootstrapAddresses": map},
+                }),
+            ),
+            (Kind::VirtualMachine, "VirtualMachine", "w", json!({"spec": {"template": annotated}})),
+            (
+                Kind::Instance,
+                "VirtualMachineInstance",
+                "orphan",
+                json!({
+                    "metadata": {"annotations": record("eno101", "10.0.0.11/16")}, "spec": template["spec"],
+                }),
+            ),
+        ];
+        let (mut index, mut whole) = (Index::default(), Objects::default());
+        for (version, (kind, name, of, changes)) in (1..).zip(objects) {
+            let object = object("n", of, version, &changes);
+            read_records(&mut whole, name, &object);
+            index.apply(kind, object);
+        }
+        let mut kept = Objects::default();
+        ["orphan", "w"].iter().for_each(|name| index.read_records(&key("n", name), &mut kept));
+        let (kept, whole) = (index.inventory(kept), index.inventory(whole));
+        assert_eq!(kept.records, whole.records);
+        assert_eq!(kept.records.len(), 3);
+        assert_eq!((kept.diagnostics.len(), kept.diagnostics), (1, whole.diagnostics));
+        assert_eq!(index.records_of(&key("n", "orphan")), kept.records[..1]);
+    }
+
+    #[test]
+    fn the_annotation_that_a_user_removes_is_remembered_until_the_machine_has_a_reference() {
+        let mut index = Index::default();
+        let noted = |uid: Option<&str>| json!({"metadata": {"annotations": {"ipam.glowplug.dev/left-alone": uid}}});
+        let mut apply = |version, changes: &Value| {
+            index.apply(Kind::VirtualMachine, object("n", "w", version, changes));
+            index.memory(&key("n", "w")).is_freed
+        };
+        assert!(!apply(1, &json!({})));
+        assert!(!apply(2, &noted(Some("n-w"))));
+        assert!(apply(3, &noted(None)));
+        assert!(apply(4, &json!({"metadata": {"labels": {"a": "b"}}})));
+        assert!(!apply(5, &noted(Some("n-w"))));
+        assert!(apply(6, &noted(None)));
+        let source = json!({"networkDataSecretRef": {"name": "w-networkdata-cccccccccccccccc"}});
+        let volumes = json!([{"name": "c", "cloudInitConfigDrive": source}]);
+        assert!(!apply(7, &json!({"spec": {"template": {"spec": {"volumes": volumes}}}})));
+        // The annotation of another VirtualMachine is a copy.
+        assert!(!apply(8, &noted(Some("other"))));
+        assert!(!apply(9, &noted(None)));
     }
 
     #[test]

@@ -20,7 +20,7 @@ impl View {
     /// Decides about a machine without network data of the controller: `None` if it must be served.
     pub(super) fn leave_alone(&self, vm: &VirtualMachine, selected: &[Selected]) -> Option<Step> {
         let has_own_data = vm.cloud_init.as_ref().is_some_and(|volume| volume.network_data != NetworkData::None);
-        if has_own_data || vm.secret().is_some() {
+        if has_own_data || vm.secret().is_some() || vm.awaits_migration {
             return None;
         }
         if vm.is_left_alone() {

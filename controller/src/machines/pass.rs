@@ -2,13 +2,12 @@
 //! response.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use glowplug::host::allocator::Allocator;
-use glowplug::host::may_record::Verdict;
 use glowplug::host::claim::{Machine, Record, is_object_name};
+use glowplug::host::may_record::Verdict;
 use glowplug::host::pool::Pool;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
@@ -130,13 +129,12 @@ impl Work<'_> {
 
     async fn read_registry(&self, view: &mut View) -> Result<(), Error> {
         let (key, earlier) = (view.key.clone(), self.index().earlier_of(&view.key));
-        let (claimed, instance, records) =
-            (view.memory.claimed.clone(), view.instance.clone(), view.records.clone());
+        let (claimed, instance, records) = (view.memory.claimed.clone(), view.instance.clone(), view.records.clone());
         let selected = view.selected.iter().flatten();
         let pools: Vec<String> = selected.map(|selected| selected.pool.to_string()).collect();
-        let scope = self.machines.scope.namespace.clone();
+        let (scope, growth) = (self.machines.scope.namespace.clone(), self.index().growth());
         let read = self.machines.registry.read(move |allocator| {
-            Recorded::read(allocator, (&key, &earlier), &claimed, &records, &pools, instance.as_ref(), &scope)
+            Recorded::read(allocator, (&key, &earlier), &claimed, (&records, growth), &pools, instance.as_ref(), &scope)
         });
         view.ledger = read.await?;
         self.note_earlier(&view.ledger.elsewhere);

@@ -163,7 +163,7 @@ fn is_younger(object: &ObjectMeta, other: &ObjectMeta) -> bool {
     created(object).zip(created(other)).is_some_and(|(object, other)| object >= other)
 }
 
-fn kind_of(kind: HolderKind) -> Kind {
+pub(super) fn kind_of(kind: HolderKind) -> Kind {
     match kind {
         HolderKind::KubevirtMachine => Kind::KubevirtMachine,
         HolderKind::VirtualMachine | HolderKind::IpAddressClaim | HolderKind::IpamClaim => Kind::VirtualMachine,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use glowplug::host::allocator::Allocator;
 use glowplug::host::claim::{Claimant, Lease, Machine, Record, Reservation};
-use glowplug::host::may_record::{State, Verdict};
+use glowplug::host::may_record::Verdict;
 use glowplug::host::pool::Pool;
 use glowplug::host::records::Report;
 use glowplug::network::InterfaceName;
@@ -70,7 +70,7 @@ impl Recorded {
         allocator: &Allocator,
         (key, earlier): (&Key, &BTreeSet<Machine>),
         claimed: &BTreeSet<Machine>,
-        records: &[Record],
+        (records, growth): (&[Record], u64),
         pools: &[String],
         instance: Option<&Instance>,
         scope: &str,
@@ -105,12 +105,13 @@ impl Recorded {
         recorded.held = since.into_iter().map(|(_, held)| held).collect();
         recorded.waiting = claimed.iter().filter(|machine| allocator.waits(machine)).cloned().collect();
         recorded.pools = pools.iter().filter_map(|name| Some((name.clone(), allocator.pool(name)?.clone()))).collect();
-        let conflicts = recorded.known.iter().flat_map(|machine| allocator.conflicts_of(machine).map(move |at| (machine, at)));
-        let is_excluded = |(machine, (network, address)): &(&Machine, (&str, IpAddr))| {
-            allocator.state_of(network, *address, machine) == Some(State::Excluded)
-        };
-        recorded.excluded =
-            conflicts.filter(is_excluded).map(|(_, (network, address))| (network.to_owned(), address)).collect();
+        for machine in &recorded.known {
+            let of_machine = allocator.conflicts_of(machine);
+            let excluded = of_machine.filter(|(network, at)| allocator.is_excluded_for(network, *at, machine));
+            recorded.excluded.extend(excluded.map(|(network, address)| (network.to_owned(), address)));
+        }
+        // While addresses are closed, their records are not adopted yet.
+        let records = if allocator.growth() == growth { records } else { &[] };
         recorded.late = records.iter().flat_map(|record| recorded.late(allocator, record)).collect();
         recorded.reported = recorded.reported(allocator, instance);
         if !recorded.reported.is_empty() {
@@ -142,11 +143,16 @@ impl Recorded {
                 let is_held = self.held.iter().any(|held| held.network == **network && held.address == address);
                 // A copy of a machine has the records of its source, until the controller removes them.
                 let is_copied = self.held.is_empty() && allocator.holder(network, address).is_some();
-                let counts =
-                    !matches!(allocator.may_record(*kind, claimant, network, address), Verdict::Ignore(_));
+                let counts = !matches!(allocator.may_record(*kind, claimant, network, address), Verdict::Ignore(_));
                 if !is_held && !is_copied && counts && !noted.contains(&(network.as_str(), address)) {
                     let (claimant, source) = (claimant.clone(), source.clone());
-                    late.push(Reservation { address, network: Some((*network).clone()), claimant, source, kind: *kind });
+                    late.push(Reservation {
+                        address,
+                        network: Some((*network).clone()),
+                        claimant,
+                        source,
+                        kind: *kind,
+                    });
                 }
             }
         }
@@ -215,16 +221,6 @@ pub(super) fn addresses_of_ipam_claims(allocator: &Allocator) -> BTreeSet<(Strin
         let Machine { namespace, name, .. } = &lease.claimant.machine;
         let vm = Key { namespace: namespace.clone(), name: vm_of_name(name).to_owned() };
         (network.to_owned(), address, vm)
-    });
-    addresses.collect()
-}
-
-/// The addresses that KubevirtMachines hold for VirtualMachines of another namespace, each with its network and the
-/// VirtualMachine.
-pub(super) fn addresses_of_earlier(allocator: &Allocator) -> BTreeSet<(String, IpAddr, Key)> {
-    let addresses = allocator.leases().filter_map(|(network, address, lease)| {
-        let machine = &lease.claimant.machine;
-        machine.vm_namespace.is_some().then(|| (network.to_owned(), address, Key::of_vm(machine)))
     });
     addresses.collect()
 }

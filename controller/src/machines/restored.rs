@@ -5,6 +5,7 @@
 //! VirtualMachine gets the earlier addresses if they are free and the earlier machine is gone.
 
 use glowplug::host::claim::{Claimant, Record};
+use glowplug::host::may_record::Source;
 
 use crate::kinds::kubevirt_machine::{HandOut, NetworkSecret, uid};
 use crate::kinds::network_data::{is_issued_for, name_of_0_2_0};
@@ -73,6 +74,7 @@ impl View {
                 network: Some(handed.network.clone()),
                 addresses: handed.addresses.clone(),
                 source: format!("Secret {}/{}", self.key.namespace, hand_out.name()),
+                kind: Source::Secret,
             };
             (!keeps && !pool.is_external()).then(record)
         });

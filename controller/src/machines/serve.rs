@@ -270,6 +270,8 @@ impl View {
             (None, Some(Problem::Refused(error @ ClaimError::Exhausted { .. }))) => {
                 self.report("IPPoolExhausted", error.to_string())
             }
+            // The addresses are free in a moment, and the machine has its place in the queue.
+            (None, Some(Problem::Refused(ClaimError::Closed(_)))) => Step::Wait,
             // The machine keeps its place in the queue. A change of the pool causes another pass.
             (None, Some(problem)) if problem.is_of_pool() => self.report("NetworkDataMissing", problem.to_string()),
             (None, Some(Problem::Refused(error @ ClaimError::OtherPool { .. }))) => {

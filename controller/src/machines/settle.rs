@@ -186,7 +186,10 @@ impl View {
                     held.address == address.ip() && held.network == handed.network && held.claimant == claimant
                 })
             };
-            let addresses: Vec<IpNetwork> = handed.addresses.iter().filter(|it| !is_held(it)).copied().collect();
+            // An address that the pools no longer offer stays with its machine, without a lease.
+            let is_excluded = |it: &&IpNetwork| self.ledger.excluded.contains(&(handed.network.clone(), it.ip()));
+            let unheld = handed.addresses.iter().filter(|it| !is_held(it) && !is_excluded(it));
+            let addresses: Vec<IpNetwork> = unheld.copied().collect();
             (!addresses.is_empty()).then(|| Record {
                 claimant: claimant.clone(),
                 node_pool: Some(handed.pool.clone()),
@@ -265,7 +268,9 @@ impl View {
             others => format!(" and {others} more"),
         };
         let (source, address) = (&first.source, first.address);
-        let note = format!("{source}: records {address}{others}, expected what the machine holds; no machine gets this address");
+        let note = format!(
+            "{source}: records {address}{others}, expected what the machine holds; no machine gets this address"
+        );
         Some(Step::ReserveRecorded(late.clone(), Notice { is_warning: true, reason: "IPAddressConflict", note }))
     }
 

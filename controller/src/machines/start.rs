@@ -1,12 +1,14 @@
 //! The start of a leader: adopts the addresses that objects record and guests report, then submits the outstanding
 //! claims.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use glowplug::host::claim::{Claimant, Machine};
+use glowplug::host::allocator::Problem;
+use glowplug::host::claim::{Claimant, Machine, Record, Reservation};
 use glowplug::host::records::{Inventory, Objects};
+use ipnetwork::IpNetwork;
 use tokio::task::yield_now;
 use tracing::field::display;
 
@@ -14,7 +16,9 @@ use crate::cluster::key::Key;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::types::Stopped;
-use crate::machines::work::Work;
+use crate::machines::proof::kind_of;
+use crate::machines::step::Notice;
+use crate::machines::work::{Work, reference};
 
 /// Pause between the first passes of two machines whose objects are only compared after the start.
 const COMPARISON: Duration = Duration::from_millis(2);
@@ -58,7 +62,10 @@ impl Work<'_> {
         inventory.diagnostics.retain(|diagnostic| diagnostic.claimant.is_some());
         let contested = contested(&mut inventory);
         for Reservation { address, claimant, source, .. } in &contested {
-            self.report_conflict(claimant, format!("{source}: another machine records {address}, too; no machine gets this address"));
+            self.report_conflict(
+                claimant,
+                format!("{source}: another machine records {address}, too; no machine gets this address"),
+            );
         }
         registry.add_conflicts(contested).await?;
         // After the loss of leases, each machine has a line with its addresses.
@@ -68,7 +75,7 @@ impl Work<'_> {
         let without_record = rebuilt.without_record.len();
         tracing::info!(adopted, known, without_record, "adopted the addresses of machines");
         self.log_adoption(&unknown, &rebuilt.adoption);
-        for mismatch in rebuilt.adoption.mismatches.iter().filter(|mismatch| mismatch.state == State::Conflict) {
+        for mismatch in rebuilt.adoption.mismatches.iter().filter(|mismatch| is_conflict(&mismatch.problem)) {
             self.report_conflict(&mismatch.claimant, mismatch.to_string());
         }
         Ok(())
@@ -163,4 +170,10 @@ fn contested(inventory: &mut Inventory) -> Vec<Reservation> {
     }
     inventory.records.retain(|record| !record.addresses.is_empty());
     contested.into_iter().map(|(_, reservation)| reservation).collect()
+}
+
+/// Whether an address with this problem needs a person. The machine keeps an address with another problem.
+fn is_conflict(problem: &Problem) -> bool {
+    use Problem::{Ambiguous, Duplicate, NoPool, OtherAddress, OtherNetwork};
+    matches!(problem, Duplicate(_) | NoPool | Ambiguous(_) | OtherAddress(_) | OtherNetwork(_))
 }

@@ -185,7 +185,10 @@ impl Step {
             AddConflicts, Adopt, Claim, DropSecrets, Hold, Keep, Prove, RecordMigration, RecordSecrets, Release,
             Reserve, ReserveRecorded, Restore, Withdraw,
         };
-        let is_record = matches!(self, Adopt(..) | Restore(_) | Hold(..) | Keep(..) | AddConflicts(..) | Reserve(_) | ReserveRecorded(..));
+        let is_record = matches!(
+            self,
+            Adopt(..) | Restore(_) | Hold(..) | Keep(..) | AddConflicts(..) | Reserve(_) | ReserveRecorded(..)
+        );
         is_record
             || matches!(
                 self,

@@ -51,9 +51,8 @@ impl Opening {
     pub async fn run(&self) -> Result<Infallible, Stopped> {
         let mut states = self.state.subscribe();
         loop {
-            let next = states.wait_for(|state| state.next(self.parts).is_some()).await.map_err(|_| Stopped)?;
-            let Some(growth) = next.next(self.parts) else { continue };
-            drop(next);
+            let next = states.wait_for(|state| state.next(self.parts).is_some()).await;
+            let Some(growth) = next.map_err(|_| Stopped)?.next(self.parts) else { continue };
             self.registry.open(growth).await?;
             loop {
                 let mut claims = Vec::new();
@@ -99,7 +98,9 @@ impl Opening {
     /// [`Stopped`]: the registry has ended.
     pub async fn adopted(&self, part: &'static str, growth: u64) -> Result<(), Stopped> {
         let mut states = self.state.subscribe();
-        self.state.send_modify(|state| drop(state.adopted.insert(part, growth)));
+        self.state.send_modify(|state| {
+            state.adopted.insert(part, growth);
+        });
         states.wait_for(|state| state.open.is_some_and(|open| open >= growth)).await.map(drop).map_err(|_| Stopped)
     }
 }

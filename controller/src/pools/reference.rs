@@ -38,8 +38,8 @@ use crate::kinds::network_data::{
     renewed,
 };
 use crate::kinds::virtual_machine::{
-    ASSIGNED_ANNOTATION, CloudInit, CloudInitKind, LEFT_ALONE_ANNOTATION, Mark, NetworkData, VirtualMachine, by_name, items,
-    requires_mac_addresses,
+    ASSIGNED_ANNOTATION, CloudInit, CloudInitKind, LEFT_ALONE_ANNOTATION, Mark, NetworkData, VirtualMachine, by_name,
+    items, requires_mac_addresses,
 };
 use crate::pools::selection::{Selected, Selection};
 
@@ -117,7 +117,7 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
         };
         return Ok(Decision::Allow(Allowed::of(edit, warning)));
     }
-    if let Some(copied) = copied {
+    if let Some(copied) = copied.filter(|copied| *copied != name) {
         edit.set(&["metadata", "annotations", REPLACED_ANNOTATION], json!(replaced(&machine, copied)));
     }
     let selected = match selected {
@@ -562,10 +562,42 @@ mod tests {
     }
 
     #[test]
-    fn a_second_call_leaves_one_issued_name() {
-        let (first, _) = stored(&served(EARLIER, "n/w-0"), &[pool("p", &json!({}))], false);
-        assert_eq!(facts_of(&first), (Some(NAME.to_owned()), Some(101), mark("issued")));
-        assert_eq!(first["metadata"]["annotations"], Value::Null);
+    fn each_call_replaces_the_name_and_keeps_the_last_four() {
+        let mut object = served(EARLIER, "n/w-0");
+        let replaced = |object: &Value| object["metadata"]["annotations"][REPLACED_ANNOTATION].clone();
+        let names = ["b", "c", "d", "e", "f"].map(|it| format!("w-0-networkdata-{}", it.repeat(16)));
+        for (at, name) in names.iter().enumerate() {
+            let mut next = object.clone();
+            let source = &mut next["spec"]["template"]["spec"]["volumes"][1]["cloudInitConfigDrive"];
+            source["networkDataSecretRef"]["name"] = json!(name);
+            (object, _) = stored(&next, &[pool("p", &json!({}))], false);
+            assert_eq!(facts_of(&object), (Some(NAME.to_owned()), Some(101), mark("issued")));
+            assert_eq!(replaced(&object), names[at.saturating_sub(3)..=at].join(","));
+        }
+    }
+
+    #[test]
+    fn a_machine_that_is_left_alone_gets_no_reference_and_its_copy_is_no_such_machine() {
+        let (mut old, pools) = (object(&json!({})), [pool("p", &json!({}))]);
+        old["metadata"]["uid"] = json!("v-1");
+        old["metadata"]["annotations"] = json!({(LEFT_ALONE_ANNOTATION): "v-1"});
+        let mut new = old.clone();
+        let marks = json!({"labels": {(NETWORK_DATA_LABEL): "requested-5"}, "annotations": {(VM_ANNOTATION): "n/w-0"}});
+        new["spec"]["template"]["metadata"] = marks;
+        assert_eq!(facts_of(&changed(&old, &new, &pools).0), (None, None, Mark::default()));
+        new["metadata"]["annotations"] = json!({});
+        let renewed = mark("renewed-aaaaaaaaaaaaaaaa");
+        assert_eq!(facts_of(&changed(&old, &new, &pools).0), (Some(NAME.to_owned()), Some(101), renewed));
+        let (copy, _) = stored(&old, &pools, false);
+        assert_eq!(facts_of(&copy), (Some(NAME.to_owned()), Some(101), mark("issued")));
+        assert_eq!(copy["metadata"]["annotations"], json!({}));
+        // The annotation does not take the reference of a served machine away.
+        let mut before = served(EARLIER, "n/w-0");
+        before["metadata"]["uid"] = json!("v-1");
+        let mut after = applied(&before);
+        after["metadata"]["annotations"] = json!({(LEFT_ALONE_ANNOTATION): "v-1"});
+        let expected = (Some(EARLIER.to_owned()), Some(101), mark("issued"));
+        assert_eq!(facts_of(&changed(&before, &after, &pools).0), expected);
     }
 
     #[test]

@@ -481,7 +481,7 @@ mod tests {
                 "ipAddresses": {"total": 254, "free": 251, "used": 3, "outOfRange": 0},
                 "families": [{
                     "family": "IPv4", "total": "256", "reserved": "2", "used": "3", "conflicting": "0",
-                    "reuseDelayed": "0", "free": "251", "outOfRange": "0",
+                    "byRecord": "0", "byReport": "0", "reuseDelayed": "0", "free": "251", "outOfRange": "0",
                 }],
                 "waiting": 0,
                 "outdated": 0,

@@ -189,6 +189,12 @@ impl Network {
         interfaces.get(&claimant.interface).map(|(state, _)| *state)
     }
 
+    /// Whether an address is reserved for a machine because no pool offers it any more.
+    pub(super) fn is_excluded_for(&self, address: IpAddr, machine: &Machine) -> bool {
+        let interfaces = self.conflicts.get(&address).and_then(|machines| machines.get(machine));
+        interfaces.into_iter().flat_map(BTreeMap::values).any(|(state, _)| *state == State::Excluded)
+    }
+
     /// The reports of guests, sorted by address and claimant.
     pub(super) fn reports(&self) -> &Reports {
         &self.reports

@@ -88,7 +88,9 @@ impl Allocator {
     }
 
     /// Number of the last growth of the allocatable addresses. 0 if new addresses are open at once.
-    pub(crate) fn growth(&self) -> u64 {
+    #[must_use]
+    #[doc(hidden)]
+    pub fn growth(&self) -> u64 {
         self.growth.last()
     }
 

@@ -278,6 +278,13 @@ impl Allocator {
         conflicts.map(|(network, address)| (&**network, *address))
     }
 
+    /// Whether an address is reserved for a machine because no pool offers it any more.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn is_excluded_for(&self, network: &str, address: IpAddr, machine: &Machine) -> bool {
+        self.networks.get(network).is_some_and(|network| network.is_excluded_for(address, machine))
+    }
+
     /// The waiting claims, in the order in which they will be served.
     #[must_use]
     pub fn waiters(&self) -> Vec<&Claim> {

@@ -312,7 +312,7 @@ mod tests {
     fn state(index: &Index) -> impl PartialEq + use<> {
         let honest = key("n", "honest.net1");
         let unrecorded: Vec<(IpamClaim, PoolId)> =
-            index.unrecorded().into_iter().filter(|(claim, _)| claim.key() == honest).collect();
+            index.unrecorded(None).into_iter().filter(|(claim, _)| claim.key() == honest).collect();
         let view = index.view(&honest);
         let step = decide(&view, Timestamp::UNIX_EPOCH);
         (view.claim, view.former, view.pool, unrecorded, index.concerns(&honest), step)

@@ -539,7 +539,8 @@ fn of_two_leases_the_one_in_the_secret_counts() {
 
 /// Creates a view of a VirtualMachine without network data.
 fn without_reference() -> View {
-    View { vm: Some(vm(&referring(None))), secrets: BTreeMap::new(), ..view() }
+    let done = [Once::ReadMachine, Once::ReadInstance].into();
+    View { vm: Some(vm(&referring(None))), secrets: BTreeMap::new(), done, ..view() }
 }
 
 /// The step that asks the webhook for a reference.
@@ -580,16 +581,99 @@ fn a_virtual_machine_without_network_data_asks_the_webhook_for_a_reference_and_g
 #[test]
 fn a_guest_without_network_data_must_be_restarted_after_its_machine_has_a_reference() {
     let mut view = View { instance: Some(reading(None, &running())), ..without_reference() };
+    view.ledger.held = vec![held("m-1", "10.0.0.8")];
+    view.ledger.known = [holder("m-1")].into();
     assert_eq!(decide(&view), request(Some(early_guest())));
     view.done.insert(Once::RequestReference);
     assert_eq!(decide(&view), refer(Some(early_guest())));
+}
+
+/// The changes of a VirtualMachine that the leader has left alone.
+fn left_alone(uid: &str) -> Value {
+    let mut changes = referring(None);
+    changes["metadata"] = json!({"annotations": {"ipam.glowplug.dev/left-alone": uid}});
+    changes
+}
+
+#[test]
+fn a_machine_that_runs_without_network_data_and_holds_nothing_is_left_alone() {
+    let ran = View { instance: Some(reading(None, &running())), ..without_reference() };
+    assert_eq!(decide(&View { done: [Once::ReadMachine].into(), ..ran.clone() }), Step::ReadInstance);
+    let note = "The guest runs already, without network data of n/p: the machine keeps its network. To give it an address, \
+                remove the annotation ipam.glowplug.dev/left-alone, then restart the machine, or create the machine again";
+    let notice = Notice { is_warning: false, reason: "LeftAlone", note: note.to_owned() };
+    let annotations = json!({"ipam.glowplug.dev/left-alone": "v-1"});
+    let patch = json!({"metadata": {"uid": "v-1", "resourceVersion": "5", "annotations": annotations}});
+    assert_eq!(decide(&ran), Step::LeaveAlone(patch, notice));
+    let without_volume = json!({"spec": {"template": {"spec": {"volumes": []}}}});
+    let bare = View { vm: Some(vm(&without_volume)), ..ran.clone() };
+    assert!(matches!(decide(&bare), Step::LeaveAlone(..)));
+    // The annotation alone decides, also when the guest is gone.
+    for instance in [ran.instance.clone(), None] {
+        let noted = View { vm: Some(vm(&left_alone("v-1"))), instance, ..ran.clone() };
+        assert_eq!(decide(&noted), Step::Wait);
+        assert_eq!(noted.pools_that_leave_alone(), names(["n/p"]));
+        let mut waiting = noted;
+        waiting.ledger.waiting = [holder("m-1")].into();
+        assert_eq!(decide(&waiting), Step::Withdraw(holder("m-1")));
+    }
+    // The API server has dropped the annotation.
+    let dropped = View { done: [Once::ReadMachine, Once::ReadInstance, Once::LeaveAlone].into(), ..ran };
+    assert_eq!(decide(&dropped), Step::Wait);
+}
+
+#[test]
+fn a_machine_is_served_if_its_guest_has_not_started_or_has_ended_or_a_user_has_removed_the_annotation() {
+    for phase in ["", "Pending", "Scheduling", "Succeeded", "Failed"] {
+        let instance = Some(reading(None, &json!({"status": {"phase": phase}})));
+        let view = View { instance, ..without_reference() };
+        assert_eq!(decide(&view), request(Some(early_guest())), "{phase}");
+    }
+    let mut freed = View { instance: Some(reading(None, &running())), ..without_reference() };
+    freed.memory.is_freed = true;
+    assert_eq!(decide(&freed), request(Some(early_guest())));
+    // The annotation of a copy names another VirtualMachine.
+    let copy = View { vm: Some(vm(&left_alone("v-0"))), ..without_reference() };
+    assert_eq!((decide(&copy), copy.pools_that_leave_alone()), (request(None), names([])));
+}
+
+/// The changes of a VirtualMachine whose manifests named these Secrets.
+fn replacing(names: &str) -> Value {
+    json!({"metadata": {"annotations": {"ipam.glowplug.dev/replaced-network-data": names}}})
+}
+
+#[test]
+fn a_restored_machine_gets_the_free_addresses_of_the_secret_that_its_manifest_named() {
+    let restored = View { vm: Some(vm(&replacing(&format!("../x,{EARLIER},{NEW}")))), ..view() };
+    assert_eq!(decide(&restored), Step::ReadSecret(NEW.to_owned()));
+    let mut read = restored.clone();
+    read.secrets.insert(NEW.to_owned(), NetworkSecret::Absent);
+    assert_eq!(decide(&read), Step::ReadSecret(EARLIER.to_owned()));
+    let earlier = HandOut { machine: holder("m-0"), vm: "v-0".to_owned(), ..named(EARLIER) };
+    read.secrets.extend(secrets([earlier]));
+    let record = Record { source: format!("Secret n/{EARLIER}"), ..record(EARLIER) };
+    assert_eq!(decide(&read), Step::Restore(vec![record]));
+    let done = View { done: [Once::ReadMachine, Once::Restore].into(), ..read.clone() };
+    assert_eq!(decide(&done), claim("m-1", FIRST));
+    // The earlier machine, or its guest, may still exist.
+    let mut there = read.clone();
+    there.ledger.known = [holder("m-0")].into();
+    there.checked = checked(&[]);
+    there.checked.insert(holder("m-0"), Check::Kept);
+    assert_eq!(decide(&there), claim("m-1", FIRST));
+    // A request of the user counts more.
+    let mut changes = replacing(EARLIER);
+    let requested = json!({"network.kubevirt.io/addresses": r#"{"iface1": ["10.0.0.9/16"]}"#});
+    changes["spec"] = json!({"template": {"metadata": {"annotations": requested}}});
+    assert!(matches!(decide(&View { vm: Some(vm(&changes)), ..read }), Step::Claim(_)));
 }
 
 #[test]
 fn a_machine_that_must_not_get_an_address_now_gets_no_reference_either() {
     let deleted = machine(&json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}}));
     assert_eq!(decide(&View { machine: Some(deleted), ..without_reference() }), Step::Wait);
-    assert_eq!(decide(&View { done: BTreeSet::new(), ..without_reference() }), Step::ReadMachine(key()));
+    let done = [Once::ReadInstance].into();
+    assert_eq!(decide(&View { done, ..without_reference() }), Step::ReadMachine(key()));
     let ambiguous = View { selected: Err("two pools".to_owned()), ..without_reference() };
     assert_eq!(decide(&ambiguous), report("NetworkDataMissing", "two pools"));
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::support::Cluster;
 use crate::support::controller::{Controller, Site, create, merge, until};
 use crate::support::hosted::definitions::{KUBEVIRT_MACHINE, VIRTUAL_MACHINE};
-use crate::support::hosted::provider::{next_mac, object};
+use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, poll};
 use crate::support::installed::Installed;
 
@@ -268,8 +268,7 @@ pub async fn an_instance_that_has_not_started_when_its_pool_comes_is_served(clus
     until(&hosted.instances, "w", |instance| instance.data["status"]["phase"] == "Scheduling").await;
     let pools = kube::Api::<StaticIPPool>::namespaced(cluster.client(), &hosted.namespace);
     let selector = serde_json::from_value(json!({"matchLabels": {"pool": "p"}})).unwrap();
-    let spec =
-        PoolSpec { node_pool_ref: None, machine_selector: Some(selector), ..hosted.spec("p", &["10.0.0.8/30"]) };
+    let spec = PoolSpec { node_pool_ref: None, machine_selector: Some(selector), ..hosted.spec("p", &["10.0.0.8/30"]) };
     pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
     until(&hosted.vms, "w", |vm| Hosted::reference(vm).is_some()).await;
     hosted.until_held(1).await;
@@ -304,8 +303,7 @@ fn backup(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta)
 pub async fn restored_machines_keep_their_addresses(cluster: &Cluster) {
     let hosted = Hosted::plain(cluster).await;
     let selector = serde_json::from_value(json!({"matchLabels": {"pool": "p"}})).unwrap();
-    let spec =
-        PoolSpec { node_pool_ref: None, machine_selector: Some(selector), ..hosted.spec("p", &["10.0.0.8/29"]) };
+    let spec = PoolSpec { node_pool_ref: None, machine_selector: Some(selector), ..hosted.spec("p", &["10.0.0.8/29"]) };
     hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
     let mut installed = Installed::start(cluster).await;
     let (names, mut saved) = (["c", "b", "a"], Vec::new());
@@ -363,8 +361,7 @@ pub async fn restored_machines_keep_their_addresses(cluster: &Cluster) {
 pub async fn a_restored_machine_gets_another_address_when_its_own_is_in_use(cluster: &Cluster) {
     let hosted = Hosted::plain(cluster).await;
     let selector = serde_json::from_value(json!({"matchLabels": {"pool": "p"}})).unwrap();
-    let spec =
-        PoolSpec { node_pool_ref: None, machine_selector: Some(selector), ..hosted.spec("p", &["10.0.0.8/29"]) };
+    let spec = PoolSpec { node_pool_ref: None, machine_selector: Some(selector), ..hosted.spec("p", &["10.0.0.8/29"]) };
     hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
     let installed = Installed::start(cluster).await;
     create_vm(&hosted, "a").await;

@@ -420,6 +420,8 @@ pub async fn a_late_ipaddress_of_a_deleted_claim_is_removed(cluster: &Cluster) {
     assert_eq!(site.address_of("b").await, "10.0.0.8");
     for address in ["10.0.0.8", "10.0.0.9"] {
         create_address(&site, "a", uid.as_ref(), address).await;
+        // The garbage collector of Kubernetes deletes an IPAddress whose owner does not exist.
+        site.addresses.delete("a", &DeleteParams::default()).await.unwrap();
         wait(&site.addresses, "a", |address: Option<&DynamicObject>| address.is_none()).await;
     }
     until_only(&site, "b").await;

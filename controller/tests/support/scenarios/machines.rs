@@ -522,7 +522,8 @@ pub async fn an_ipaddress_whose_owner_has_the_uid_of_a_machine_releases_nothing(
     };
     for (address, finalizers) in [("10.0.9.9", &["ipam.glowplug.dev/protect-address"][..]), ("10.0.9.10", &[])] {
         forge(address, finalizers).await;
-        // The controller removes an IPAddress without a claim.
+        // The garbage collector of Kubernetes deletes an IPAddress whose owner does not exist.
+        site.addresses.delete("workers-0", &DeleteParams::default()).await.unwrap();
         wait(&site.addresses, "workers-0", |address: Option<&DynamicObject>| address.is_none()).await;
     }
     site.claim("workers-0", &json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}})).await;
@@ -792,13 +793,13 @@ pub async fn a_machine_that_came_past_the_webhook_gets_its_network_before_it_has
     installed.stop().await;
 }
 
-pub async fn a_machine_that_came_past_the_webhook_and_runs_is_reported(cluster: &Cluster) {
+pub async fn a_machine_that_came_past_the_webhook_and_runs_is_left_alone(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     hosted.node_pool("workers", 1, &json!({})).await;
     hosted.until_running("workers-0").await;
     hosted.pool("workers", &["10.0.0.8/30"]).await;
     let installed = Installed::start(cluster).await;
-    hosted.until_event("workers-0", "NetworkDataMissing").await;
-    assert_eq!(hosted.restart("workers-0").await.addresses()[0].1, "10.0.0.8");
+    hosted.until_event("workers-0", "LeftAlone").await;
+    assert_eq!(hosted.restart("workers-0").await.network_data, None);
     installed.stop().await;
 }

@@ -120,7 +120,7 @@ scenarios! {
     machines::damaged_records_are_repaired_by_the_procedure_of_the_guide,
     machines::the_status_map_is_written_where_the_definition_has_it,
     machines::a_machine_that_came_past_the_webhook_gets_its_network_before_it_has_an_instance,
-    machines::a_machine_that_came_past_the_webhook_and_runs_is_reported,
+    machines::a_machine_that_came_past_the_webhook_and_runs_is_left_alone,
     adoption::machines_with_records_keep_their_addresses_when_their_pool_comes,
     adoption::two_machines_with_one_record_both_get_a_conflict_when_their_pool_comes,
     adoption::a_pool_that_grows_allocates_no_recorded_address,

@@ -8,6 +8,7 @@ use glowplug::host::records::ANNOTATION_PREFIX;
 use glowplug_controller::kinds::mac_pool::{MACPool, MacPoolSpec};
 use glowplug_controller::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, REPLACED_ANNOTATION, VM_ANNOTATION};
 use glowplug_controller::kinds::pool::{PoolSpec, StaticIPLease, StaticIPPool};
+use glowplug_controller::kinds::virtual_machine::LEFT_ALONE_ANNOTATION;
 use glowplug_controller::serve::{Certificate, Limits, Phase, serve};
 use http_body_util::Full;
 use hyper::Request;
@@ -316,6 +317,9 @@ pub async fn five_applies_in_the_server_of_a_machine_whose_pool_came_later_cause
     hosted.until_running("w").await;
     create_pool(&hosted, &["10.0.0.8/30"]).await;
     let place = Place::install(cluster, hosted).await;
+    place.until_event("w", "LeftAlone").await;
+    let freed = json!({"metadata": {"annotations": {(LEFT_ALONE_ANNOTATION): null}}});
+    merge(&place.vms, "w", &freed).await;
     place.until_event("w", "NetworkDataMissing").await;
     place.until_recorded("w").await;
     apply_five_times(&place, &manifest).await;
