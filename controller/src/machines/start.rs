@@ -1,14 +1,13 @@
 //! The start of a leader: adopts the addresses that objects record and guests report, then submits the outstanding
 //! claims.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use glowplug::host::allocator::Problem;
-use glowplug::host::claim::{Claimant, Machine, Record, Reservation};
+use glowplug::host::claim::{Claimant, Machine};
 use glowplug::host::records::{Inventory, Objects};
-use ipnetwork::IpNetwork;
 use tokio::task::yield_now;
 use tracing::field::display;
 
@@ -60,14 +59,6 @@ impl Work<'_> {
         }
         // The controller never writes a record of an unknown interface.
         inventory.diagnostics.retain(|diagnostic| diagnostic.claimant.is_some());
-        let contested = contested(&mut inventory);
-        for Reservation { address, claimant, source, .. } in &contested {
-            self.report_conflict(
-                claimant,
-                format!("{source}: another machine records {address}, too; no machine gets this address"),
-            );
-        }
-        registry.add_conflicts(contested).await?;
         // After the loss of leases, each machine has a line with its addresses.
         let unknown = inventory.records.clone();
         let rebuilt = registry.rebuild(inventory).await?;
@@ -83,7 +74,6 @@ impl Work<'_> {
 
     /// Publishes an event about a record that cannot be adopted.
     fn report_conflict(&self, claimant: &Claimant, note: String) {
-        tracing::warn!(machine = %Key::of_vm(&claimant.machine), note, "a record of a machine is a conflict");
         let notice = Notice { is_warning: true, reason: "IPAddressConflict", note };
         self.publish_about(reference(kind_of(claimant.machine.kind), &claimant.machine), &notice);
     }
@@ -138,42 +128,8 @@ fn without(inventory: &mut Inventory, leased: &BTreeSet<(Claimant, IpAddr)>) -> 
     known
 }
 
-/// Removes the addresses that records of several machines have. No record says which machine uses such an address, so none of
-/// them gets it.
-fn contested(inventory: &mut Inventory) -> Vec<Reservation> {
-    let networks_of = |record: &Record| -> BTreeSet<String> {
-        record.network.as_ref().map_or_else(|| record.attachments.iter().cloned().collect(), |it| [it.clone()].into())
-    };
-    let mut by_address: BTreeMap<IpAddr, Vec<(usize, BTreeSet<String>)>> = BTreeMap::new();
-    for (at, record) in inventory.records.iter().enumerate() {
-        for address in record.addresses.iter().map(IpNetwork::ip) {
-            by_address.entry(address).or_default().push((at, networks_of(record)));
-        }
-    }
-    by_address.retain(|_, records| records.len() > 1);
-    let mut contested = Vec::new();
-    for (address, records) in by_address {
-        for (at, networks) in &records {
-            let machine = &inventory.records[*at].claimant.machine;
-            let is_same = |(other, of): &(usize, BTreeSet<String>)| {
-                inventory.records[*other].claimant.machine != *machine && !networks.is_disjoint(of)
-            };
-            if records.iter().any(is_same) {
-                let Record { claimant, network, source, kind, .. } = &inventory.records[*at];
-                let (network, claimant, source) = (network.clone(), claimant.clone(), source.clone());
-                contested.push((*at, Reservation { address, network, claimant, source, kind: *kind }));
-            }
-        }
-    }
-    for (at, Reservation { address, .. }) in &contested {
-        inventory.records[*at].addresses.retain(|recorded| recorded.ip() != *address);
-    }
-    inventory.records.retain(|record| !record.addresses.is_empty());
-    contested.into_iter().map(|(_, reservation)| reservation).collect()
-}
-
 /// Whether an address with this problem needs a person. The machine keeps an address with another problem.
 fn is_conflict(problem: &Problem) -> bool {
-    use Problem::{Ambiguous, Duplicate, NoPool, OtherAddress, OtherNetwork};
-    matches!(problem, Duplicate(_) | NoPool | Ambiguous(_) | OtherAddress(_) | OtherNetwork(_))
+    use Problem::{Ambiguous, Duplicate, NoPool, OtherAddress, OtherNetwork, Reserved};
+    matches!(problem, Duplicate(_) | NoPool | Ambiguous(_) | OtherAddress(_) | OtherNetwork(_) | Reserved(..))
 }
