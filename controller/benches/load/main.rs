@@ -122,6 +122,8 @@ async fn machines_of_hosted_clusters(assets: &Path) {
     let mut controller = Controller::of(&cluster, &fleet.namespace);
     controller.until_ready().await;
     fleet.serve(MACHINES - fleet.count, 16).await;
+    let time = open_a_pool(&cluster, &fleet.namespace).await;
+    row("new pool beside 10,000 machines to its first address", &milliseconds(time), "<= 5000 ms");
     drop(controller);
 
     let (time, memory) = start(&server).await;
@@ -129,6 +131,16 @@ async fn machines_of_hosted_clusters(assets: &Path) {
     row("memory of a leader with 10,000 machines", &megabytes(memory), "<= 200 MB");
     let time = fleet.lose_the_leader(&server).await;
     row("the leader of 10,000 machines killed", &milliseconds(time), "");
+}
+
+/// Creates a claim, then its pool, in a namespace. Returns the time from the pool to the address of the claim.
+async fn open_a_pool(cluster: &Cluster, namespace: &str) -> Duration {
+    let site = Site::of(cluster, namespace, "v1beta2");
+    site.claim("c", &json!({"spec": {"poolRef": {"name": "later"}}})).await;
+    let began = Instant::now();
+    site.pool("later", &["fd00::8/125"]).await;
+    site.address_of("c").await;
+    began.elapsed()
 }
 
 /// The rows of many machines in 200 pools, on a server of their own: `make bench-scale`. The machines exist before the

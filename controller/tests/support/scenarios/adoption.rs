@@ -186,7 +186,7 @@ pub async fn a_pool_that_gets_its_selector_allocates_no_recorded_address(cluster
 
 pub async fn a_record_that_comes_after_its_pool_is_a_conflict(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
-    let mut installed = Installed::start(cluster).await;
+    let installed = Installed::start(cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;
     hosted.pool("workers", &["10.0.0.8/29"]).await;
     installed.until_asked(&hosted, "workers").await;
@@ -202,7 +202,35 @@ pub async fn a_record_that_comes_after_its_pool_is_a_conflict(cluster: &Cluster)
     until(&hosted.machines, "workers-0", is_right).await;
     hosted.scale("workers", 2).await;
     assert_eq!(hosted.address_of("workers-1").await, "10.0.0.10");
+    installed.stop().await;
+}
+
+pub async fn a_machine_keeps_its_excluded_address_when_leases_are_lost(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let mut installed = Installed::start(cluster).await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.pool("workers", &["10.0.0.8/31"]).await;
+    installed.until_asked(&hosted, "workers").await;
+    for (replicas, name, address) in [(1, "workers-0", "10.0.0.8"), (2, "workers-1", "10.0.0.9")] {
+        hosted.scale("workers", replicas).await;
+        assert_eq!(hosted.address_of(name).await, address);
+        hosted.until_annotated(name, ANNOTATION).await;
+    }
     installed.stop_leading();
+    hosted.forget_leases().await;
+    hosted.resize("workers", &["10.0.0.8/32", "10.0.0.10/31"]).await;
+    installed.lead().await;
+    hosted.until_held(1).await;
+    assert_eq!(hosted.restart("workers-1").await.addresses()[0].1, "10.0.0.9");
+    hosted.scale("workers", 3).await;
+    assert_eq!(hosted.address_of("workers-2").await, "10.0.0.10");
+    hosted.until_no_condition("workers", "DuplicateRecords").await;
+    assert_eq!(hosted.held().await, rows([("10.0.0.10", "workers-2"), ("10.0.0.8", "workers-0")]));
+    // The pool has the address again.
+    hosted.resize("workers", &["10.0.0.8/31", "10.0.0.10/31"]).await;
+    hosted.until_held(3).await;
+    hosted.scale("workers", 4).await;
+    assert_eq!(hosted.address_of("workers-3").await, "10.0.0.11");
     installed.stop().await;
 }
 

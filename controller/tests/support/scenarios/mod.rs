@@ -129,6 +129,7 @@ scenarios! {
     adoption::a_pool_that_gets_its_node_pool_allocates_no_recorded_address,
     adoption::a_pool_that_gets_its_selector_allocates_no_recorded_address,
     adoption::a_record_that_comes_after_its_pool_is_a_conflict,
+    adoption::a_machine_keeps_its_excluded_address_when_leases_are_lost,
     adoption::an_ipaddress_without_its_claim_keeps_its_address_until_it_is_deleted_or_its_claim_comes,
     adoption::a_machine_that_runs_when_its_pool_comes_is_left_alone_until_its_annotation_is_removed,
     adoption::an_instance_that_has_not_started_when_its_pool_comes_is_served,
