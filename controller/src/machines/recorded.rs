@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use glowplug::host::allocator::Allocator;
 use glowplug::host::claim::{Claimant, Lease, Machine, Record, Reservation};
-use glowplug::host::may_record::Verdict;
+use glowplug::host::may_record::{Source, Verdict};
 use glowplug::host::pool::Pool;
 use glowplug::host::records::Report;
 use glowplug::network::InterfaceName;
@@ -126,7 +126,7 @@ impl Recorded {
 
     /// Returns the addresses of a record that may be in use, and that machines of this name neither hold nor have a reservation of.
     fn late(&self, allocator: &Allocator, record: &Record) -> Vec<Reservation> {
-        let Record { claimant, network, attachments, source, kind, .. } = record;
+        let Record { claimant, network, attachments, source, .. } = record;
         let networks: BTreeSet<&String> = match network {
             Some(network) => [network].into(),
             None => attachments.iter().collect(),
@@ -143,16 +143,12 @@ impl Recorded {
                 let is_held = self.held.iter().any(|held| held.network == **network && held.address == address);
                 // A copy of a machine has the records of its source, until the controller removes them.
                 let is_copied = self.held.is_empty() && allocator.holder(network, address).is_some();
-                let counts = !matches!(allocator.may_record(*kind, claimant, network, address), Verdict::Ignore(_));
+                // A late record becomes no lease. The machine may have the address, as with a record that cannot be read.
+                let kind = Source::Unreadable;
+                let counts = !matches!(allocator.may_record(kind, claimant, network, address), Verdict::Ignore(_));
                 if !is_held && !is_copied && counts && !noted.contains(&(network.as_str(), address)) {
                     let (claimant, source) = (claimant.clone(), source.clone());
-                    late.push(Reservation {
-                        address,
-                        network: Some((*network).clone()),
-                        claimant,
-                        source,
-                        kind: *kind,
-                    });
+                    late.push(Reservation { address, network: Some((*network).clone()), claimant, source, kind });
                 }
             }
         }
