@@ -421,7 +421,7 @@ async fn a_guest_that_outlives_its_machine_in_another_namespace_keeps_its_addres
     hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
     merge(&hosted.vms, "w", &json!({"metadata": {"finalizers": null}})).await;
     hosted.until_gone(&hosted.vms, "w").await;
-    merge(&hosted.instances, "w", &json!({"status": {"interfaces": null}})).await;
+    hosted.kubevirt.report("w", &json!({"interfaces": null})).await;
     drop(first);
     server.take_calls();
     let _next = lead(&cluster);
@@ -572,7 +572,7 @@ async fn after_the_loss_of_all_leases_the_address_of_a_machine_in_another_namesp
     poll("the guest", async || hosted.instances.get_opt("w").await.unwrap()).await;
     drop(first);
     hosted.forget_leases().await;
-    merge(&hosted.instances, "w", &json!({"status": {"interfaces": null}})).await;
+    hosted.kubevirt.report("w", &json!({"interfaces": null})).await;
     create_vm(&hosted, "x").await;
     create_vm(&hosted, "y").await;
     let mut next = lead(&cluster);

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::Cluster;
 use super::controller::{Site, merge, until, wait};
 use super::hosted::definitions::{INSTANCE, IPAM_CLAIM, NETWORK_ATTACHMENT, resource};
+use super::hosted::mutator;
 use super::hosted::provider::object;
 
 /// The name of the network in the configuration of the network attachment definition `vlan10`.
@@ -20,6 +21,7 @@ pub const PERSISTENT: &str = "kubevirt.io/persistent-ipam";
 pub struct Tenant {
     pub site: Site,
     pub claims: Api<DynamicObject>,
+    /// The instances, as KubeVirt writes them.
     pub instances: Api<DynamicObject>,
     pub attachments: Api<DynamicObject>,
 }
@@ -38,7 +40,9 @@ impl Tenant {
     pub async fn without_network(cluster: &Cluster) -> Self {
         let site = Site::new(cluster).await;
         let api = |names| Api::namespaced_with(cluster.client(), &site.namespace, &resource(names));
-        Self { claims: api(IPAM_CLAIM), instances: api(INSTANCE), attachments: api(NETWORK_ATTACHMENT), site }
+        let kubevirt = mutator::client(&cluster.client());
+        let instances = Api::namespaced_with(kubevirt, &site.namespace, &resource(INSTANCE));
+        Self { claims: api(IPAM_CLAIM), instances, attachments: api(NETWORK_ATTACHMENT), site }
     }
 
     /// Creates the network attachment definition `vlan10` of a network.

@@ -24,6 +24,7 @@ pub mod soak;
 pub mod sources;
 pub mod trouble;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use glowplug_controller::cluster::client::connect;
@@ -49,6 +50,8 @@ pub const CONTROLLER: &str = "system:serviceaccount:ipam-glowplug-system:glowplu
 #[derive(Clone)]
 pub struct Cluster {
     config: Config,
+    /// The webhook of KubeVirt. `None`: the cluster has no instances.
+    kubevirt: Option<Arc<hook::Hook>>,
 }
 
 /// Starts an API server in the test process.
@@ -89,11 +92,16 @@ impl Cluster {
 
     /// The cluster of `config`, with the CRDs of the controller, the `others` and the rights installed.
     pub async fn with(config: Config, others: impl IntoIterator<Item = CustomResourceDefinition>) -> Self {
-        let cluster = Self { config };
+        let mut cluster = Self { config, kubevirt: None };
+        let mut has_instances = false;
         for definition in definitions().into_iter().chain(others) {
+            has_instances |= definition.spec.names.kind == hosted::definitions::INSTANCE.2;
             cluster.define(&definition).await;
         }
         cluster.install_rights().await;
+        if has_instances {
+            cluster.kubevirt = Some(Arc::new(hosted::mutator::start(&cluster).await));
+        }
         cluster
     }
 

@@ -33,7 +33,7 @@ use tokio::sync::Notify;
 
 use super::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
 use super::provider::{next_mac, object};
-use super::{changed, is_running, unless_gone};
+use super::{changed, is_running, mutator, unless_gone};
 
 /// Finalizer of a VirtualMachine.
 pub const FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
@@ -95,6 +95,7 @@ pub struct Drive {
 
 impl KubeVirt {
     pub fn new(client: &Client, namespace: &str) -> Self {
+        let client = mutator::client(client);
         let api = |kind: &ApiResource| Api::namespaced_with(client.clone(), namespace, kind);
         let (vms, instances) = (api(&resource(VIRTUAL_MACHINE)), api(&resource(INSTANCE)));
         let [mutating, validating] = ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"].map(|kind| {
@@ -112,7 +113,7 @@ impl KubeVirt {
             ],
             vms,
             instances,
-            secrets: Api::namespaced(client.clone(), namespace),
+            secrets: Api::namespaced(client, namespace),
             guests: Mutex::default(),
             is_late: AtomicBool::new(false),
             retries: Notify::new(),
@@ -216,7 +217,6 @@ impl KubeVirt {
                 "annotations": metadata["annotations"], "finalizers": [INSTANCE_FINALIZER], "ownerReferences": [owner],
             },
             "spec": template["spec"],
-            "status": {"phase": "Pending"},
         });
         match self.instances.create(&PostParams::default(), &object(INSTANCE, instance)).await {
             Err(kube::Error::Api(status)) if status.message.contains("webhook") => {
@@ -279,8 +279,8 @@ impl KubeVirt {
         self.report(name, &json!({"phase": "Running", "interfaces": drive.interfaces(&instance)})).await;
     }
 
-    /// Writes members of the status of an instance.
-    async fn report(&self, name: &str, status: &Value) {
+    /// Writes members of the status of an instance, as KubeVirt does for the agent of its guest.
+    pub async fn report(&self, name: &str, status: &Value) {
         let patch = Patch::Merge(json!({"status": status}));
         unless_gone(self.instances.patch(name, &PatchParams::default(), &patch).await);
     }

@@ -4,6 +4,7 @@
 mod copies;
 pub mod definitions;
 pub mod kubevirt;
+pub mod mutator;
 pub mod provider;
 
 use std::sync::{Arc, Mutex};

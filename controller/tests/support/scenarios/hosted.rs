@@ -3,16 +3,16 @@
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::ResourceExt;
 use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::Cluster;
 use crate::support::controller::{merge, until};
-use crate::support::hosted::definitions::VIRTUAL_MACHINE;
+use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
 use crate::support::hosted::kubevirt::FINALIZER;
 use crate::support::hosted::provider::{PATCH_ANNOTATION, object};
-use crate::support::hosted::{Hosted, USER_DATA, is_running, provisioned};
+use crate::support::hosted::{Hosted, USER_DATA, is_running, mutator, provisioned};
 
 /// A change of the VirtualMachines of a NodePool.
 fn patched(patch: &Value) -> Value {
@@ -113,6 +113,25 @@ pub async fn a_guest_starts_when_the_secrets_of_its_drive_exist(cluster: &Cluste
     hosted.secrets.delete("any-name", &DeleteParams::default()).await.unwrap();
     assert!(!hosted.kubevirt.migrate("waits").await);
     assert_eq!(hosted.kubevirt.drives("waits").len(), 2);
+}
+
+pub async fn only_kubevirt_writes_the_status_of_an_instance(cluster: &Cluster) {
+    let namespace = cluster.namespace().await;
+    let of = |client: &Client| Api::<DynamicObject>::namespaced_with(client.clone(), &namespace, &resource(INSTANCE));
+    let (users, kubevirt) = (of(&cluster.client()), of(&mutator::client(&cluster.client())));
+    let interfaces = json!([{"name": "a", "ipAddresses": ["10.0.0.5"]}]);
+    let invented = json!({"metadata": {"name": "w"}, "status": {"phase": "Running", "interfaces": interfaces}});
+    users.create(&PostParams::default(), &object(INSTANCE, invented)).await.unwrap();
+    let pending = json!({"phase": "Pending", "interfaces": interfaces});
+    assert_eq!(users.get("w").await.unwrap().data["status"], pending);
+    for status in [json!({"phase": "Running"}), json!(null)] {
+        let changed = merge(&users, "w", &json!({"metadata": {"labels": {"a": "b"}}, "status": status})).await;
+        assert_eq!((&changed.labels()["a"], &changed.data["status"]), (&"b".to_owned(), &pending));
+    }
+    let running = merge(&kubevirt, "w", &json!({"status": {"phase": "Running"}})).await;
+    assert_eq!(running.data["status"], json!({"phase": "Running", "interfaces": interfaces}));
+    kubevirt.create(&PostParams::default(), &object(INSTANCE, json!({"metadata": {"name": "v"}}))).await.unwrap();
+    assert_eq!(users.get("v").await.unwrap().data["status"], json!({"phase": "Pending"}));
 }
 
 pub async fn a_halted_machine_has_no_guest_until_it_is_started(cluster: &Cluster) {

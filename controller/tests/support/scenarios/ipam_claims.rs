@@ -114,7 +114,7 @@ pub async fn an_ipam_claim_keeps_its_address_while_guests_come_and_go(cluster: &
     // The guest reports its address. The next leader, which reads the report at its start, knows the address.
     let networks = json!([{"name": "net1", "multus": {"networkName": "vlan10"}}]);
     let interfaces = json!([{"name": "net1", "ipAddress": "10.0.0.8", "ipAddresses": ["10.0.0.8"]}]);
-    let report = json!({"spec": {"networks": networks}, "status": {"interfaces": interfaces}});
+    let report = json!({"spec": {"networks": networks}, "status": {"phase": "Running", "interfaces": interfaces}});
     merge(&tenant.instances, "a", &report).await;
     drop(controller);
     let mut controller = Controller::start(cluster, &tenant.site);

@@ -661,7 +661,7 @@ pub async fn an_address_that_only_a_guest_reports_is_not_allocated(cluster: &Clu
     let interface = hosted.instances.get("workers-0").await.unwrap().data["status"]["interfaces"][0].clone();
     let mut changed = interface.clone();
     changed["ipAddresses"] = json!(["10.0.0.8", "10.0.0.9"]);
-    merge(&hosted.instances, "workers-0", &json!({"status": {"interfaces": [changed]}})).await;
+    hosted.kubevirt.report("workers-0", &json!({"interfaces": [changed]})).await;
     hosted.until_condition("workers", "DuplicateRecords").await;
     hosted.until_event("workers-0", "IPAddressConflict").await;
     hosted.scale("workers", 2).await;
@@ -679,7 +679,7 @@ pub async fn an_address_that_a_guest_reports_is_free_on_other_networks(cluster: 
     other.until_condition("workers", "Ready").await;
     let mut interface = hosted.instances.get("workers-0").await.unwrap().data["status"]["interfaces"][0].clone();
     interface["ipAddresses"] = json!(["10.0.0.8", "10.0.0.9"]);
-    merge(&hosted.instances, "workers-0", &json!({"status": {"interfaces": [interface]}})).await;
+    hosted.kubevirt.report("workers-0", &json!({"interfaces": [interface]})).await;
     hosted.until_condition("workers", "DuplicateRecords").await;
     let conflicting = async |hosted: &Hosted| {
         hosted.pools.get("workers").await.unwrap().status.unwrap().families[0].conflicting.clone()
@@ -705,7 +705,7 @@ pub async fn after_the_loss_of_all_leases_machines_keep_what_their_records_say(c
     // Some records are also gone. Each machine has one record left.
     merge(&hosted.machines, "workers-1", &json!({"metadata": {"annotations": {ANNOTATION: null}}})).await;
     hosted.secrets.delete(&hosted.secret_name("workers-2").await, &DeleteParams::default()).await.unwrap();
-    merge(&hosted.instances, "workers-2", &json!({"status": {"interfaces": null}})).await;
+    hosted.kubevirt.report("workers-2", &json!({"interfaces": null})).await;
     hosted.scale("workers", 5).await;
     installed.lead().await;
     hosted.address_of("workers-4").await;
@@ -727,7 +727,7 @@ pub async fn an_address_that_only_a_secret_records_is_not_allocated_when_no_pool
     installed.stop_leading();
     hosted.forget_leases().await;
     merge(&hosted.machines, "workers-0", &json!({"metadata": {"annotations": {ANNOTATION: null}}})).await;
-    merge(&hosted.instances, "workers-0", &json!({"status": {"interfaces": null}})).await;
+    hosted.kubevirt.report("workers-0", &json!({"interfaces": null})).await;
     let labels = json!({"metadata": {"labels": {"hypershift.openshift.io/nodepool-name": "others"}}});
     merge(&hosted.vms, "workers-0", &labels).await;
     // This machine waits for an address before the leader starts.

@@ -83,6 +83,7 @@ scenarios! {
     election::of_many_candidates_one_leads,
     hosted::a_node_pool_has_machines_with_the_labels_of_hypershift,
     hosted::a_guest_starts_when_the_secrets_of_its_drive_exist,
+    hosted::only_kubevirt_writes_the_status_of_an_instance,
     hosted::a_halted_machine_has_no_guest_until_it_is_started,
     hosted::a_changed_template_reaches_a_guest_with_its_restart_and_not_with_a_migration,
     hosted::a_guest_stays_if_the_garbage_collector_orphans_it_before_kubevirt_looks,

@@ -121,7 +121,7 @@ pub async fn a_machine_gets_its_address_back_when_only_its_ipam_claim_is_left(cl
     merge(&hosted.machines, "workers-0", &json!({"metadata": {"annotations": {ANNOTATION: null}}})).await;
     let secret = hosted.secret_name("workers-0").await;
     hosted.secrets.delete(&secret, &DeleteParams::default()).await.unwrap();
-    merge(&hosted.instances, "workers-0", &json!({"status": {"interfaces": null}})).await;
+    hosted.kubevirt.report("workers-0", &json!({"interfaces": null})).await;
     installed.lead().await;
     assert_eq!(hosted.restart("workers-0").await.addresses()[0].1, "10.0.0.40");
     assert_eq!(hosted.held().await, rows([("10.0.0.40", "workers-0")]));

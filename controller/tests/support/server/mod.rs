@@ -30,7 +30,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-pub use rbac::{ADMIN, TOKEN};
+pub use rbac::{ADMIN, KUBEVIRT, TOKEN};
 pub use store::Call;
 use store::{Backup, Kind, Refusal, Store};
 
