@@ -442,7 +442,7 @@ impl Macs {
         let vm = ask(api(virtual_machines()).get_opt(&holder.name)).await?;
         let instance = ask(api(instances()).get_opt(&holder.name)).await?;
         let is_there = vm.as_ref().is_some_and(|vm| vm.metadata.uid.as_ref() == Some(&holder.uid));
-        let is_used = instance.as_ref().is_some_and(|instance| Guest::read(instance).all.contains(&address));
+        let is_used = instance.as_ref().is_some_and(|instance| Guest::read(instance).all.contains_key(&address));
         if is_there || is_used {
             return Ok(Outcome::Machine(Box::new([vm, instance])));
         }

@@ -13,7 +13,11 @@
 //!   the same address, and a write to an outdated version of the VirtualMachine.
 //! - An existing VirtualMachine keeps every lease, also when its interfaces change: KubeVirt may start an instance from an
 //!   older version of the VirtualMachine.
-//! - An address that a VirtualMachine or an instance uses without a lease is not allocated.
+//! - An address that a VirtualMachine or an instance uses without a lease is not allocated, if a pool with the address serves
+//!   their namespace. Otherwise, the users of one namespace could use up the pools of all others.
+//! - A running guest of another namespace keeps addresses of the pool from being allocated, too: at most
+//!   [`MOST_OF_GUEST`] of one guest, and at most a quarter of the pool for all guests of a namespace. The oldest instances come
+//!   first. Beyond this, an address may get a second guest, which is reported as a collision.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +38,9 @@ use crate::kinds::virtual_machine::{
     ASSIGNED_ANNOTATION, awaits_mac_addresses, by_name, interfaces, items, requires_mac_addresses,
 };
 use crate::metrics::MacPoolCount;
+
+/// Most addresses of a pool that a guest of a namespace that the pool does not serve keeps from being allocated.
+const MOST_OF_GUEST: usize = 4;
 
 /// The MAC addresses of a VirtualMachine.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,10 +68,13 @@ pub(super) enum Address {
 /// The MAC addresses of an instance.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Guest {
-    /// Every address of an interface in the specification and in the status.
-    pub(super) all: BTreeSet<MacAddr>,
-    /// Addresses that must be unique in the cluster. Empty when the guest has ended.
+    /// Every address of an interface in the specification and in the status, with the position of its interface.
+    pub(super) all: BTreeMap<MacAddr, usize>,
+    /// Addresses that must be unique in the cluster. Empty unless the guest runs.
     unique: BTreeSet<MacAddr>,
+    /// Whether the guest runs. Users can invent the addresses of an instance that does not run.
+    is_running: bool,
+    created: Option<Timestamp>,
 }
 
 /// The objects of machines, pools and leases, and the requests that they need.
@@ -216,9 +226,19 @@ impl Guest {
             .filter_map(|interface| Some((interface["name"].as_str()?, interface["mac"].as_str()?)));
         let all = in_spec.chain(in_status).filter_map(|(name, address)| Some((name, parse_mac_address(address)?)));
         let all: Vec<(&str, MacAddr)> = all.collect();
-        let has_ended = ["Succeeded", "Failed"].iter().any(|phase| status["phase"] == *phase);
-        let unique = all.iter().filter(|(name, _)| !has_ended && is_unique(name)).map(|(_, address)| *address);
-        Self { unique: unique.collect(), all: all.iter().map(|(_, address)| *address).collect() }
+        let is_running = status["phase"] == "Running";
+        let unique = all.iter().filter(|(name, _)| is_running && is_unique(name)).map(|(_, address)| *address);
+        let unique = unique.collect();
+        // Of several interfaces with one address, the first one counts.
+        let all = all.iter().enumerate().rev().map(|(position, (_, address))| (*address, position)).collect();
+        let created = object.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        Self { all, unique, is_running, created }
+    }
+
+    /// The addresses of a pool, with the positions of their interfaces.
+    fn of(&self, pool: &MacPool) -> impl Iterator<Item = (usize, MacAddr)> {
+        let of_pool = self.all.iter().filter(|(address, _)| pool.contains(**address));
+        of_pool.map(|(address, position)| (*position, *address))
     }
 }
 
@@ -318,7 +338,7 @@ impl Index {
             for (interface, address) in &vm.interfaces {
                 let Address::Known(address) = *address else { continue };
                 let Leased::Free { version } = self.lease(address) else { continue };
-                let Some(pool) = valid().find(|pool| pool.contains(address)) else { continue };
+                let Some(pool) = valid().find(|pool| may_lease(pool, key, address)) else { continue };
                 if free.planned.insert(address) {
                     let lease = Box::new(lease(address, pool.name(), key, vm, interface, now));
                     plan.actions.push(Action::Record { address, version, lease });
@@ -339,7 +359,7 @@ impl Index {
         for (name, pool) in self.pools.iter() {
             let waiting = waiting.get(name.as_str()).copied().unwrap_or_default();
             let overlap = overlaps.get(name.as_str()).map(String::as_str);
-            let (count, patch) = self.report(pool, &used, overlap, waiting, now);
+            let (count, patch) = self.report(pool, (&used, &plan.collisions), overlap, waiting, now);
             plan.counts.extend(pool.pool.is_ok().then(|| (name.clone(), count)));
             plan.statuses.extend(patch.map(|patch| (name.clone(), patch)));
         }
@@ -416,21 +436,45 @@ impl Index {
             let lease = lease.as_ref().filter(|lease| lease.released.is_none())?;
             let key = Key { namespace: lease.holder.namespace.clone(), name: lease.holder.name.clone() };
             let is_there = self.vm(&key).is_some_and(|vm| vm.uid() == lease.holder.uid);
-            let is_used = self.guests.get(&key).is_some_and(|guest| guest.all.contains(address));
+            let is_used = self.guests.get(&key).is_some_and(|guest| guest.all.contains_key(address));
             let (version, lease) = (self.leases.version(address)?, Box::new(lease.clone()));
             (!is_there && !is_used).then_some(Action::Prove { address: *address, version, lease })
         };
         self.leases.iter().filter_map(proof).collect()
     }
 
-    /// The machines that have each address, in their VirtualMachine or in their instance.
+    /// The machines that have each address, in their VirtualMachine or in their instance, as far as they keep the address from
+    /// being allocated.
     fn used(&self) -> Used<'_> {
+        let pools: Vec<&MacPool> = self.pools.iter().filter_map(|(_, pool)| pool.pool.as_ref().ok()).collect();
         let of_vms = self.vms.iter().flat_map(|(key, vm)| vm.addresses().map(move |address| (address, key)));
         let of_guests =
-            self.guests.iter().flat_map(|(key, guest)| guest.all.iter().map(move |address| (*address, key)));
+            self.guests.iter().flat_map(|(key, guest)| guest.all.keys().map(move |address| (*address, key)));
+        let counts = |(address, key): &(MacAddr, &Key)| pools.iter().any(|pool| may_lease(pool, key, *address));
         let mut used = Used::new();
-        for (address, key) in of_vms.chain(of_guests) {
+        for (address, key) in of_vms.chain(of_guests).filter(counts) {
             used.entry(address).or_default().insert(key);
+        }
+        let others = |pool: &&MacPool| {
+            let is_other =
+                |(key, guest): &(&Key, &Guest)| guest.is_running && !pool.namespaces().contains(&key.namespace);
+            let mut others: Vec<(&Key, &Guest)> = self.guests.iter().filter(is_other).collect();
+            others.sort_by_key(|(key, guest)| (guest.created, *key));
+            others
+        };
+        for pool in &pools {
+            let mut left: BTreeMap<&str, u64> = BTreeMap::new();
+            for (key, guest) in others(pool) {
+                let left = left.entry(&key.namespace).or_insert_with(|| (pool.total() / 4).max(1));
+                let mut of_pool: Vec<(usize, MacAddr)> = guest.of(pool).collect();
+                of_pool.sort_unstable();
+                for (_, address) in
+                    of_pool.into_iter().take(MOST_OF_GUEST.min(usize::try_from(*left).unwrap_or(usize::MAX)))
+                {
+                    used.entry(address).or_default().insert(key);
+                    *left -= 1;
+                }
+            }
         }
         used
     }
@@ -490,7 +534,7 @@ impl Index {
     fn report(
         &self,
         pool: &Pool,
-        used: &Used<'_>,
+        (used, collisions): (&Used<'_>, &BTreeMap<MacAddr, BTreeSet<Key>>),
         overlap: Option<&str>,
         waiting: u32,
         now: Timestamp,
@@ -505,8 +549,16 @@ impl Index {
         let leased = self.leases.iter().map(|(address, _)| address);
         let held = leased.filter(|address| !matches!(self.lease(**address), Leased::Free { .. }));
         let taken: BTreeSet<&MacAddr> = held.chain(used.keys()).filter(of_pool).collect();
-        let shared = used.iter().filter(|(address, keys)| keys.len() > 1 && of_pool(address));
+        let mut shared: BTreeMap<&MacAddr, BTreeSet<&Key>> = BTreeMap::new();
+        let of_used = used.iter().filter(|(_, keys)| keys.len() > 1);
+        let of_used = of_used.flat_map(|(address, keys)| keys.iter().map(move |key| (address, *key)));
+        // A guest of another namespace may have an address beyond its bound.
+        let running = collisions.iter().flat_map(|(address, keys)| keys.iter().map(move |key| (address, key)));
+        for (address, key) in of_used.chain(running).filter(|(address, _)| of_pool(address)) {
+            shared.entry(address).or_default().insert(key);
+        }
         let shared: Vec<String> = shared
+            .iter()
             .map(|(address, keys)| format!("{address}: machines {} have it", names(keys.iter().copied())))
             .collect();
         let shared = shared.join("\n");
@@ -550,6 +602,11 @@ impl Index {
 fn store<K: Ord, T>(known: &mut Newest<K, T>, key: K, version: u64, new: T, is_like: impl Fn(&T, &T) -> bool) -> bool {
     let is_same = known.get(&key).is_some_and(|known| is_like(known, &new));
     known.apply(key, version, new) && !is_same
+}
+
+/// Whether a MAC address that an object of this name has may become a lease of a pool.
+fn may_lease(pool: &MacPool, key: &Key, address: MacAddr) -> bool {
+    pool.contains(address) && pool.namespaces().contains(&key.namespace)
 }
 
 fn lease(address: MacAddr, pool: &str, key: &Key, vm: &Vm, interface: &str, now: Timestamp) -> LeaseSpec {

@@ -37,11 +37,20 @@ fn vm(name: &str, second: u64, interfaces: &[(&str, &str)]) -> Object {
 
 /// An instance with interface `a` on a network attachment definition.
 fn guest(name: &str, address: &str) -> (Key, u64, Guest) {
-    let object = from(json!({"spec": {
-        "domain": {"devices": {"interfaces": [{"name": "a", "bridge": {}, "macAddress": address}]}},
-        "networks": [{"name": "a", "multus": {"networkName": "n/x"}}],
-    }}));
-    (key(name), 5, Guest::read(&object))
+    (key(name), 5, Guest::read(&instance(&[address])))
+}
+
+/// An instance that runs, with an interface on a network attachment definition for each of these addresses.
+fn instance(addresses: &[&str]) -> Object {
+    let names: Vec<String> = (0..addresses.len()).map(|at| format!("net{at}")).collect();
+    let interface = |(name, address): (&String, &&str)| json!({"name": name, "bridge": {}, "macAddress": address});
+    let interfaces: Vec<Value> = names.iter().zip(addresses).map(interface).collect();
+    let networks: Vec<Value> =
+        names.iter().map(|name| json!({"name": name, "multus": {"networkName": "n/x"}})).collect();
+    from(json!({
+        "spec": {"domain": {"devices": {"interfaces": interfaces}}, "networks": networks},
+        "status": {"phase": "Running"},
+    }))
 }
 
 fn key(name: &str) -> Key {
@@ -276,6 +285,88 @@ fn running_guests_with_one_address_collide() {
     assert_eq!(index.plan(NOW).collisions, BTreeMap::new());
 }
 
+/// The interfaces of a VirtualMachine with these last octets of the pool of [`wide`].
+fn of_wide(octets: std::ops::Range<usize>) -> Vec<String> {
+    octets.map(|octet| format!("0a:00:00:00:01:{octet:02x}")).collect()
+}
+
+/// An index with pool `wide` of 32 addresses for namespace `n`.
+fn wide() -> Index {
+    let mut index = Index::default();
+    index.apply_pool(pool("p", "0a:00:00:00:01:00-0a:00:00:00:01:1f", 1));
+    index
+}
+
+/// Stores a guest of namespace `other`, which was created at this second.
+fn store_other(index: &mut Index, name: &str, second: u8, phase: &str, addresses: &[String]) {
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let mut object = instance(&addresses);
+    object.data["status"]["phase"] = phase.into();
+    let created = json!({"creationTimestamp": format!("2026-08-01T10:00:{second:02}Z")});
+    object.metadata = serde_json::from_value(created).unwrap();
+    let key = Key { namespace: "other".to_owned(), name: name.to_owned() };
+    index.store_guest(key, u64::from(second) + 10, Guest::read(&object));
+}
+
+/// The last octets of the addresses that are not allocated.
+fn taken(index: &Index) -> Vec<u8> {
+    index.used().keys().map(|address| address.octets()[5]).collect()
+}
+
+#[test]
+fn a_machine_of_another_namespace_takes_no_address_of_a_pool() {
+    let mut index = wide();
+    let all = of_wide(0..32);
+    let interfaces: Vec<(String, String)> =
+        all.iter().enumerate().map(|(at, address)| (format!("net{at}"), address.clone())).collect();
+    let interfaces: Vec<(&str, &str)> =
+        interfaces.iter().map(|(name, address)| (name.as_str(), address.as_str())).collect();
+    let mut other = vm("w", 1, &interfaces);
+    other.metadata.namespace = Some("other".to_owned());
+    index.apply_vm(&other);
+    store_other(&mut index, "w", 1, "Pending", &all);
+    index.apply_vm(&vm("v", 2, &[("a", "")]));
+    assert_eq!(actions(&index), ["record 0a:00:00:00:01:00 of p for v a"]);
+    assert_eq!(status(&index).0, [32, 32, 0]);
+    // Its running guest is bounded.
+    store_other(&mut index, "w", 2, "Running", &all);
+    assert_eq!(taken(&index), [0, 1, 2, 3]);
+    assert_eq!(actions(&index), ["record 0a:00:00:00:01:04 of p for v a"]);
+}
+
+#[test]
+fn the_guests_of_another_namespace_take_at_most_a_quarter_of_a_pool() {
+    let mut index = wide();
+    for (second, name) in [(4, "a"), (3, "b"), (2, "c"), (1, "d")] {
+        let first = usize::from(second) * 4;
+        store_other(&mut index, name, second, "Running", &of_wide(first..first + 6));
+    }
+    // The two oldest guests keep their first four addresses.
+    assert_eq!(taken(&index), [4, 5, 6, 7, 8, 9, 10, 11]);
+    index.remove_guest(&Key { namespace: "other".to_owned(), name: "d".to_owned() }, None);
+    assert_eq!(taken(&index), [8, 9, 10, 11, 12, 13, 14, 15]);
+    // The order of its interfaces decides which addresses of a guest count.
+    let mut turned = of_wide(0..6);
+    turned.reverse();
+    store_other(&mut index, "e", 0, "Running", &turned);
+    assert_eq!(taken(&index), [2, 3, 4, 5, 8, 9, 10, 11]);
+}
+
+#[test]
+fn two_guests_with_one_address_of_a_pool_are_seen_also_beyond_the_bound_of_another_namespace() {
+    let mut index = wide();
+    let (key, version, guest) = guest("w", "0a:00:00:00:01:05");
+    index.store_guest(key.clone(), version, guest);
+    store_other(&mut index, "x", 1, "Running", &of_wide(0..6));
+    assert_eq!(taken(&index), [0, 1, 2, 3, 5]);
+    let plan = index.plan(NOW);
+    let address = MacAddr::new(0x0a, 0, 0, 0, 1, 5);
+    let other = Key { namespace: "other".to_owned(), name: "x".to_owned() };
+    assert_eq!(plan.collisions, [(address, [key, other].into())].into());
+    let conditions = &plan.statuses["p"]["status"]["conditions"];
+    assert_eq!(conditions[0]["message"], "0a:00:00:00:01:05: machines n/w and other/x have it");
+}
+
 #[test]
 fn only_addresses_of_networks_outside_the_network_of_pods_must_be_unique() {
     let unique = |network: Value, binding: &str| {
@@ -284,7 +375,10 @@ fn only_addresses_of_networks_outside_the_network_of_pods_must_be_unique() {
                 "domain": {"devices": {"interfaces": [{"name": "a", binding: {}}]}},
                 "networks": [{"name": "a"}],
             },
-            "status": {"interfaces": [{"name": "a", "mac": "52:54:00:00:00:01"}, {"mac": "52:54:00:00:00:02"}]},
+            "status": {
+                "phase": "Running",
+                "interfaces": [{"name": "a", "mac": "52:54:00:00:00:01"}, {"mac": "52:54:00:00:00:02"}],
+            },
         }));
         let mut object = object;
         json_patch::merge(&mut object.data["spec"]["networks"][0], &network);
