@@ -201,7 +201,14 @@ pub fn is_object_name(text: &str) -> bool {
 
 /// Whether two objects belong to one VirtualMachine, which has one guest.
 pub(crate) fn is_guest_of(one: &Machine, other: &Machine) -> bool {
-    one.name == other.name && one.served_in() == other.served_in()
+    fn vm(machine: &Machine) -> &str {
+        match machine.kind {
+            // The claim of an interface, whose name in KubeVirt has no dot.
+            HolderKind::IpamClaim => machine.name.rsplit_once('.').map_or(&machine.name, |(vm, _)| vm),
+            _ => &machine.name,
+        }
+    }
+    vm(one) == vm(other) && one.served_in() == other.served_in()
 }
 
 // === impl Claim ===

@@ -166,6 +166,23 @@ impl<L: Ledger> Registry<L> {
         Ok(ReportChanges { served: self.serve(now)?, ..changes })
     }
 
+    /// Adds and removes addresses that running guests report, as [`Registry::set_reports`] does for the whole set. A repeated call
+    /// changes nothing. [`Registry::serve`] serves the machines that wait for the removed addresses.
+    ///
+    /// # Errors
+    ///
+    /// The ledger failed, and nothing is changed.
+    #[doc(hidden)]
+    pub fn change_reports(
+        &mut self,
+        begun: &[Reservation],
+        ended: &[Reservation],
+        now: Timestamp,
+    ) -> Result<ReportChanges, LedgerError> {
+        self.state()?;
+        Ok(self.allocator.change_reports(begun, ended, now))
+    }
+
     /// Allocates every address the claim requests, or none. The machine keeps the addresses that it already holds.
     ///
     /// A repeated claim gets the same answer and changes nothing, so a controller may call this on every pass. A

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use glowplug::host::Timestamp;
-use glowplug::host::allocator::{Adoption, Allocator, ClaimError, PoolError, ReportChanges};
+use glowplug::host::allocator::{Adoption, Allocator, ClaimError, PoolError, Reported};
 use glowplug::host::audit::{self, Rebuilt};
 use glowplug::host::claim::{Allocation, Claim, Claimant, HolderKind, Machine, Record};
 use glowplug::host::ledger::LedgerError;
@@ -278,16 +278,24 @@ impl RegistryHandle {
         .await
     }
 
-    /// Replaces the addresses that running guests report, see [`Registry::set_reports`].
+    /// Adds and removes addresses that running guests report, see [`Registry::change_reports`]. Returns the reports that the
+    /// registry did not have.
     ///
     /// # Errors
     ///
     /// [`Stopped`].
-    pub async fn set_reports(&self, reports: Vec<Reservation>) -> Result<ReportChanges, Stopped> {
+    pub async fn change_reports(
+        &self,
+        begun: Vec<Reservation>,
+        ended: Vec<Reservation>,
+    ) -> Result<Vec<Reported>, Stopped> {
+        let mut new = Vec::new();
         self.write(move |owner| {
-            let mut changes = owner.registry.set_reports(reports.iter().cloned(), Timestamp::now())?;
-            owner.announce(std::mem::take(&mut changes.served));
-            Ok(changes)
+            // The reports are new only for the first attempt.
+            new.extend(owner.registry.change_reports(&begun, &ended, Timestamp::now())?.begun);
+            let served = owner.registry.serve(Timestamp::now())?;
+            owner.announce(served);
+            Ok(std::mem::take(&mut new))
         })
         .await
     }

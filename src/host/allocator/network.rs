@@ -183,6 +183,24 @@ impl Network {
         self.reports.get(&address)?.keys().find(|claimant| !is_guest_of(&claimant.machine, machine))
     }
 
+    /// Adds or removes the report of an address, and returns the previous source.
+    pub(super) fn set_report(
+        &mut self,
+        address: IpAddr,
+        claimant: &Claimant,
+        source: Option<Arc<str>>,
+    ) -> Option<Arc<str>> {
+        let claimants = self.reports.entry(address).or_default();
+        let before = match source {
+            Some(source) => claimants.insert(claimant.clone(), source),
+            None => claimants.remove(claimant),
+        };
+        if claimants.is_empty() {
+            self.reports.remove(&address);
+        }
+        before
+    }
+
     /// The state of an address because of a record of a claimant. `None`: the claimant has no conflicting record.
     pub(super) fn state_of(&self, address: IpAddr, claimant: &Claimant) -> Option<State> {
         let interfaces = self.conflicts.get(&address)?.get(&claimant.machine)?;

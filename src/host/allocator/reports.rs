@@ -66,6 +66,45 @@ impl Allocator {
         changes
     }
 
+    /// Adds and removes addresses that running guests report, as [`Allocator::set_reports`] does for the whole set. The cost does
+    /// not depend on the number of other reports.
+    pub(crate) fn change_reports(
+        &mut self,
+        begun: &[Reservation],
+        ended: &[Reservation],
+        now: Timestamp,
+    ) -> ReportChanges {
+        self.advance(now);
+        let mut changes = ReportChanges::default();
+        begun.iter().for_each(|reservation| changes.begun.extend(self.change_report(reservation, true)));
+        ended.iter().for_each(|reservation| changes.ended.extend(self.change_report(reservation, false)));
+        changes
+    }
+
+    /// Adds or removes a report. Returns the report on each network where it is new, or was there.
+    fn change_report(&mut self, reservation: &Reservation, is_begun: bool) -> Vec<Reported> {
+        let Reservation { address, network, claimant, source, .. } = reservation;
+        let networks = match network {
+            Some(network) => vec![Arc::from(network.as_str())],
+            None => self.networks_with(*address),
+        };
+        let mut changed = Vec::new();
+        for network in networks {
+            let state = self.networks.entry(Arc::clone(&network)).or_default();
+            let was_occupied = state.is_occupied(*address);
+            let before = state.set_report(*address, claimant, is_begun.then(|| Arc::from(source.as_str())));
+            let is_occupied = state.is_occupied(*address);
+            if was_occupied != is_occupied {
+                self.occupy(&network, *address, is_occupied);
+            }
+            if before.is_some() != is_begun {
+                changed.push(self.reported(&network, *address, claimant, source));
+            }
+            self.enqueue_again(&claimant.machine);
+        }
+        changed
+    }
+
     fn set_reports_of(&mut self, network: &Arc<str>, after: Reports, changes: &mut ReportChanges) {
         let state = self.networks.entry(Arc::clone(network)).or_default();
         if *state.reports() == after {
@@ -102,15 +141,18 @@ impl Allocator {
         let all =
             these.iter().flat_map(|(address, of)| of.iter().map(move |(claimant, source)| (address, claimant, source)));
         let new = all.filter(|(address, claimant, _)| is_new(address, claimant));
-        let reported = new.map(|(address, claimant, source)| Reported {
+        new.map(|(address, claimant, source)| self.reported(network, *address, claimant, source)).collect()
+    }
+
+    fn reported(&self, network: &str, address: IpAddr, claimant: &Claimant, source: &str) -> Reported {
+        Reported {
             network: network.to_owned(),
-            address: *address,
+            address,
             claimant: claimant.clone(),
-            source: source.to_string(),
-            state: self.state_of_report(network, *address, claimant),
-            holder: self.holder(network, *address).cloned(),
-        });
-        reported.collect()
+            source: source.to_owned(),
+            state: self.state_of_report(network, address, claimant),
+            holder: self.holder(network, address).cloned(),
+        }
     }
 
     fn state_of_report(&self, network: &str, address: IpAddr, claimant: &Claimant) -> Option<State> {
@@ -118,6 +160,22 @@ impl Allocator {
             Verdict::Reserve(state) => Some(state),
             Verdict::Lease | Verdict::Ignore(_) => None,
         }
+    }
+
+    /// The reported addresses that another claimant holds, sorted by network, address and claimant.
+    #[doc(hidden)]
+    pub fn report_conflicts(&self) -> Vec<Reported> {
+        let mut conflicts = Vec::new();
+        for (name, network) in &self.networks {
+            for (address, claimants) in network.reports() {
+                let is_held = network.held_at(*address).is_some();
+                for (claimant, source) in claimants.iter().filter(|_| is_held) {
+                    let reported = self.reported(name, *address, claimant, source);
+                    conflicts.extend(Some(reported).filter(|reported| reported.state == Some(State::Conflict)));
+                }
+            }
+        }
+        conflicts
     }
 
     /// The addresses that running guests report, sorted by network, address and claimant.

@@ -209,6 +209,29 @@ fn an_address_that_a_running_guest_reports_is_allocated_to_no_other_machine() {
 }
 
 #[test]
+fn a_change_of_reports_has_the_effect_of_a_new_set() {
+    let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
+    let reports = [report("x", "10.0.0.1"), report("y", "10.0.0.1"), report("y", "10.0.0.2")];
+    let addresses = |reported: &[Reported]| -> Vec<String> {
+        reported.iter().map(|it| format!("{} {}", it.address, it.claimant.machine.name)).collect()
+    };
+    let begun = allocator.change_reports(&reports, &[], at(1));
+    assert_eq!((addresses(&begun.begun), begun.ended), (["10.0.0.1 x", "10.0.0.1 y", "10.0.0.2 y"].map(str::to_owned).to_vec(), vec![]));
+    assert_eq!(set_reports(&mut allocator, &reports, 1), (vec![], vec![]), "the set has the same reports");
+    assert_eq!(allocator.change_reports(&reports, &[], at(1)), ReportChanges::default(), "a repeated call changes nothing");
+    assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 2), "10.0.0.3/29");
+    let ended = allocator.change_reports(&[], &reports[1..], at(3));
+    assert_eq!(addresses(&ended.ended), ["10.0.0.1 y", "10.0.0.2 y"]);
+    // Another guest still reports the first address.
+    assert_eq!(given(&mut allocator, &claim("b", "1", &["n/one"]), 4), "10.0.0.2/29");
+    allocator.change_reports(&[], &reports, at(5));
+    assert_eq!(given(&mut allocator, &claim("c", "1", &["n/one"]), 6), "10.0.0.1/29");
+    assert_eq!(allocator.report_conflicts(), []);
+    allocator.change_reports(&[report("x", "10.0.0.1"), report("c", "10.0.0.1")], &[], at(7));
+    assert_eq!(addresses(&allocator.report_conflicts()), ["10.0.0.1 x"]);
+}
+
+#[test]
 fn a_report_of_a_held_address_is_a_conflict_unless_its_own_machine_holds_it() {
     let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
     given(&mut allocator, &claim("a", "1", &["n/one"]), 0);
