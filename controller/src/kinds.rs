@@ -1,6 +1,7 @@
 //! The kinds of objects that the controller reads and writes.
 
 pub mod cluster_api;
+pub(crate) mod guest;
 pub mod ip_address_claim_status;
 pub mod ipam_claim;
 pub(crate) mod kubevirt_machine;

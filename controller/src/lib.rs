@@ -9,6 +9,7 @@
 //! | [`pools`] | which pools allocate addresses and which machines they serve; their conditions; pools of NodePools |
 //! | [`claims`] | IPAM provider for Cluster API and for IPAMClaims |
 //! | [`macs`] | MAC addresses of VirtualMachines: leases, assignment, release, collisions |
+//! | [`reports`] | reservations of the addresses that running guests report |
 //! | [`webhook`] | admission of pools and machines |
 //! | [`machines`] | machines of KubeVirt: what each VirtualMachine needs |
 //! | [`program`] | options, start and stop, leader election, definitions, probes |
@@ -29,5 +30,6 @@ pub mod metrics;
 mod passes;
 pub mod pools;
 pub mod program;
+pub mod reports;
 pub mod serve;
 pub mod webhook;

@@ -84,6 +84,7 @@ impl provider::Work for Work<'_> {
 
     fn watches(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
         self.machines.macs.restart();
+        self.machines.reports.restart();
         self.watches_of_kinds()
     }
 
@@ -92,6 +93,7 @@ impl provider::Work for Work<'_> {
     }
 
     fn set_pools(&self, pools: OpenPools) -> BTreeSet<Key> {
+        self.machines.reports.pools();
         self.index().set_pools(pools)
     }
 
@@ -102,7 +104,10 @@ impl provider::Work for Work<'_> {
 
     async fn adopt(&self, _: &OpenPools) -> Result<(), Error> {
         self.machines.macs.listed();
-        Ok(self.rebuild(self.records().await).await?)
+        self.machines.reports.listed();
+        self.rebuild(self.records().await).await?;
+        // What guests report comes after the records: a report is never a lease.
+        Ok(self.machines.reports.settle().await?)
     }
 
     async fn adopt_found(&self) -> Result<(), Error> {

@@ -2,6 +2,7 @@
 //!
 //! Only the leader does this. The [`index`](crate::pools::status) decides what to write; this module makes the requests.
 
+pub mod beyond;
 pub mod facts;
 pub mod machine_states;
 pub mod namespaces;
@@ -38,6 +39,7 @@ use crate::kinds::pool::{GlobalStaticIPPool, StaticIPPool};
 use crate::ledger::registry::RegistryHandle;
 use crate::ledger::types::Stopped;
 use crate::metrics::Metrics;
+use crate::pools::beyond::BeyondBounds;
 use crate::pools::facts::Scope;
 use crate::pools::machine_states::MachineStates;
 use crate::pools::selection::OpenPools;
@@ -61,6 +63,7 @@ pub struct Pools {
     /// The pools that were last passed to the registry.
     given: Option<(Vec<Pool>, BTreeSet<String>)>,
     states: Arc<MachineStates>,
+    beyond: Arc<BeyondBounds>,
     /// `None`: the registry does not have the pools yet.
     open: watch::Sender<Option<OpenPools>>,
 }
@@ -86,13 +89,20 @@ impl Pools {
     pub fn new(client: Client, cache: Arc<SelectionCache>, registry: RegistryHandle, metrics: Arc<Metrics>) -> Self {
         let (writer, round) = (Writer { events: Events::start(client.clone()), client }, cache.begin_round());
         let (index, open) = (Index::default(), watch::Sender::default());
-        Self { registry, metrics, writer, index, cache, round, given: None, states: Arc::default(), open }
+        let (states, beyond) = (Arc::default(), Arc::default());
+        Self { registry, metrics, writer, index, cache, round, given: None, states, beyond, open }
     }
 
     /// The same task, which counts the machines of `states` in the status of each pool.
     #[must_use]
     pub fn with_states(self, states: Arc<MachineStates>) -> Self {
         Self { states, ..self }
+    }
+
+    /// The same task, which names the reported addresses of `beyond` in the status of each pool.
+    #[must_use]
+    pub fn with_beyond(self, beyond: Arc<BeyondBounds>) -> Self {
+        Self { beyond, ..self }
     }
 
     /// The pools that the registry has. `None`: the registry does not have the pools yet. A pool that is ready here
@@ -109,7 +119,7 @@ impl Pools {
     /// The registry has stopped.
     pub async fn run(mut self) -> Result<Infallible, Stopped> {
         let (mut snapshots, mut changes) = (self.cache.snapshots(), self.registry.changes());
-        let mut states = self.states.changes();
+        let (mut states, mut beyond) = (self.states.changes(), self.beyond.changes());
         let round = self.round;
         loop {
             let is_current = |snapshot: &Option<Snapshot>| snapshot.as_ref().is_some_and(|it| it.round >= round);
@@ -123,6 +133,7 @@ impl Pools {
                 changed = snapshots.changed() => changed.map_err(|_| Stopped)?,
                 changed = changes.changed() => changed.map_err(|_| Stopped)?,
                 changed = states.changed() => changed.map_err(|_| Stopped)?,
+                changed = beyond.changed() => changed.map_err(|_| Stopped)?,
             }
         }
     }
@@ -142,6 +153,9 @@ impl Pools {
             (observe(allocator, usage), text)
         };
         let (mut observations, text) = self.registry.read(read).await?;
+        for (pool, beyond) in self.beyond.get() {
+            observations.entry(pool).or_default().beyond = Some(beyond);
+        }
         for (pool, counts) in self.states.counts() {
             observations.entry(pool).or_default().machines = counts;
         }

@@ -12,7 +12,7 @@ const WINGS: [&[&str]; 9] = [
     &["main"],
     &["program"],
     &["machines"],
-    &["webhook", "macs", "claims"],
+    &["webhook", "macs", "claims", "reports"],
     &["pools", "passes"],
     &["ledger"],
     &["kinds"],

@@ -254,11 +254,28 @@ pub struct PoolStatus {
     /// Example: `0`.
     #[serde(default)]
     pub left_alone: u32,
+    /// Addresses that guests of namespaces which the pool does not serve report, and that are not reserved: they are too many. Absent
+    /// if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reports_beyond: Option<ReportsBeyond>,
     /// `Ready`: the pool allocates addresses. `Exhausted`: the pool has no free address of a family. `DuplicateRecords`: two
     /// records name one address of the pool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+}
+
+/// Reported addresses that are not reserved.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReportsBeyond {
+    /// Number of the addresses. Example: `60`.
+    pub addresses: i64,
+    /// Number of the guests that report them. Example: `4`.
+    pub guests: i64,
+    /// The first of these guests, as `namespace/name`. Example: `["tenant/vm-0"]`.
+    #[serde(default)]
+    pub first: Vec<String>,
 }
 
 /// Number of addresses of a pool. Each number is at most 9223372036854775807.

@@ -279,7 +279,7 @@ fn attachments(spec: &Value, namespace: &str) -> Vec<Attachment> {
 }
 
 /// Returns the network of an item of `networks` of a machine in `namespace`.
-fn network_of(network: &Value, namespace: &str) -> Option<String> {
+pub(super) fn network_of(network: &Value, namespace: &str) -> Option<String> {
     match network["multus"]["networkName"].as_str().filter(|network| !network.is_empty()) {
         Some(network) if network.contains('/') => Some(network.to_owned()),
         Some(network) => Some(format!("{namespace}/{network}")),

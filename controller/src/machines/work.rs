@@ -32,13 +32,13 @@ use crate::machines::kind::{Kind, Kinds};
 use crate::machines::source::CLAIM_LABEL;
 use crate::machines::step::Notice;
 use crate::machines::view::View;
-use crate::macs::Observer;
 use crate::metrics::Metrics;
 use crate::passes::Error;
 use crate::passes::opening::Opening;
 use crate::pools::facts::Scope;
 use crate::pools::machine_states::MachineStates;
 use crate::pools::selection_cache::SelectionCache;
+use crate::{macs, reports};
 
 /// The part of a leader that serves the machines of KubeVirt.
 #[derive(Clone)]
@@ -49,7 +49,8 @@ pub struct Machines {
     pub(super) events: Events,
     pub(super) metrics: Arc<Metrics>,
     pub(super) scope: Scope,
-    pub(super) macs: Observer,
+    pub(super) macs: macs::Observer,
+    pub(super) reports: reports::Observer,
     /// The pools as the webhooks see them, at once.
     pub(super) pools: Arc<SelectionCache>,
     pub(super) states: Arc<MachineStates>,
@@ -69,8 +70,8 @@ pub(super) struct Work<'m> {
 // === impl Machines ===
 
 impl Machines {
-    /// Creates the part that serves the machines of pools. `opening` must count this part. `macs`
-    /// receives every VirtualMachine and every instance. `pools` has the pools as the webhooks see them.
+    /// Creates the part that serves the machines of pools. `opening` must count this part. The observers receive every
+    /// VirtualMachine and every instance. `pools` has the pools as the webhooks see them.
     #[must_use]
     pub fn new(
         client: Client,
@@ -78,11 +79,11 @@ impl Machines {
         opening: Opening,
         metrics: Arc<Metrics>,
         scope: Scope,
-        macs: Observer,
+        (macs, reports): (macs::Observer, reports::Observer),
         pools: Arc<SelectionCache>,
     ) -> Self {
         let events = Events::start(client.clone());
-        Self { client, registry, opening, events, metrics, scope, macs, pools, states: Arc::default() }
+        Self { client, registry, opening, events, metrics, scope, macs, reports, pools, states: Arc::default() }
     }
 
     /// The same part, which notes the machines with earlier network data, and those that are left alone, in `states`.
@@ -114,7 +115,10 @@ impl Work<'_> {
         match kind {
             Kind::KubevirtMachine | Kind::AddressClaim(_) | Kind::IpamClaim => {}
             Kind::VirtualMachine => self.machines.macs.vm(&change),
-            Kind::Instance => self.machines.macs.instance(&change),
+            Kind::Instance => {
+                self.machines.macs.instance(&change);
+                self.machines.reports.instance(&change);
+            }
         }
         match change {
             Change::Apply(object) => self.index().apply(kind, object),

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use glowplug::host::allocator::{Allocator, EXHAUSTED_MESSAGE, PoolError, PoolUsage};
+use glowplug::host::allocator::{Allocator, EXHAUSTED_MESSAGE, PoolError, PoolUsage, Reported};
 use glowplug::host::may_record::State;
 use glowplug::host::metrics::is_exhausted;
 use glowplug::host::pool::{Pool, overlaps};
@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use crate::cluster::conditions::condition;
 use crate::cluster::key::{Key, PoolId};
-use crate::kinds::pool::{AddressCount, CLUSTER_LABEL, FamilyCount, POOL_FINALIZER, PoolStatus};
+use crate::kinds::pool::{AddressCount, CLUSTER_LABEL, FamilyCount, POOL_FINALIZER, PoolStatus, ReportsBeyond};
+use crate::pools::beyond::Beyond;
 use crate::pools::facts::PoolFacts;
 use crate::pools::machine_states::Counts;
 use crate::pools::selection::KnownPool;
@@ -29,6 +30,8 @@ pub struct Observation {
     pub conflicts: Vec<String>,
     /// Number of machines whose guests do not have what the pool would give them now.
     pub machines: Counts,
+    /// Addresses that guests report, and that are not reserved. `None`: every one is reserved.
+    pub beyond: Option<Beyond>,
 }
 
 /// States of the pools in the registry, by the name of the pool.
@@ -94,6 +97,13 @@ pub fn observe(allocator: &Allocator, usage: BTreeMap<&str, PoolUsage>) -> Obser
         let line = format!("{address}: {} records it for {}, {holder}", conflict.source, conflict.claimant);
         let may_have = |pool: &&Pool| pool.contains(address) || pool.is_external();
         for pool in allocator.pools().filter(|pool| pool.network() == network).filter(may_have) {
+            observations.entry(pool.name().to_owned()).or_default().conflicts.push(line.clone());
+        }
+    }
+    for Reported { network, address, claimant, source, holder, .. } in allocator.report_conflicts() {
+        let Some(holder) = holder else { continue };
+        let line = format!("{address}: {source} reports it for {claimant}, held by {holder}");
+        for pool in allocator.pools().filter(|pool| *pool.network() == *network && pool.contains(address)) {
             observations.entry(pool.name().to_owned()).or_default().conflicts.push(line.clone());
         }
     }
@@ -315,6 +325,7 @@ impl KnownPool {
             waiting: u32::try_from(observation.usage.waiting).unwrap_or(u32::MAX),
             outdated: observation.machines.outdated,
             left_alone: observation.machines.left_alone,
+            reports_beyond: observation.beyond.as_ref().map(ReportsBeyond::from),
             conditions,
         };
         if status == self.status {
@@ -329,6 +340,7 @@ impl KnownPool {
                 "waiting": status.waiting,
                 "outdated": status.outdated,
                 "leftAlone": status.left_alone,
+                "reportsBeyond": status.reports_beyond,
                 "conditions": status.conditions,
             },
         });
@@ -486,6 +498,7 @@ mod tests {
                 "waiting": 0,
                 "outdated": 0,
                 "leftAlone": 0,
+                "reportsBeyond": null,
                 "conditions": [
                     condition("DuplicateRecords", "False", "NoDuplicates", "Every address has at most one record"),
                     condition("Exhausted", "False", "FreeAddresses", "The pool has free addresses"),

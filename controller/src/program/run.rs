@@ -27,6 +27,7 @@ use crate::macs::Macs;
 use crate::metrics::Metrics;
 use crate::passes::opening::Opening;
 use crate::pools::Pools;
+use crate::pools::beyond::BeyondBounds;
 use crate::pools::facts::Scope;
 use crate::pools::machine_states::MachineStates;
 use crate::pools::namespaces::Namespaces;
@@ -36,6 +37,7 @@ use crate::program::definitions;
 use crate::program::election::Candidate;
 use crate::program::probes::Diagnostics;
 use crate::program::watchdog::Watchdog;
+use crate::reports::Reports;
 use crate::serve::{Certificate, Limits, Phase, serve};
 use crate::webhook::Webhooks;
 
@@ -254,7 +256,8 @@ pub async fn reconcile(
     progress.send_replace(registry.progress());
     let states = Arc::new(MachineStates::default());
     let pools = Pools::new(client.clone(), Arc::clone(selection), registry.clone(), Arc::clone(metrics));
-    let pools = pools.with_states(Arc::clone(&states));
+    let beyond = Arc::new(BeyondBounds::default());
+    let pools = pools.with_states(Arc::clone(&states)).with_beyond(Arc::clone(&beyond));
     let namespaces = Namespaces::new(client.clone(), selection);
     let namespaces_of_macs = Namespaces::of_macs(client.clone(), macs.namespaces());
     let node_pools = NodePools::new(client.clone(), Arc::clone(selection), Events::start(client.clone()));
@@ -267,7 +270,9 @@ pub async fn reconcile(
     let provider = Provider::new(client.clone(), registry.clone(), of_claims, Arc::clone(metrics), scope.clone());
     let metrics_of_machines = Arc::clone(metrics);
     let (client, scope, seen) = (client.clone(), scope.clone(), Arc::clone(selection));
-    let machines = Machines::new(client, registry.clone(), of_machines, metrics_of_machines, scope, observer, seen);
+    let (reports, of_reports) = Reports::new(client.clone(), registry.clone(), beyond);
+    let observers = (observer, of_reports);
+    let machines = Machines::new(client, registry.clone(), of_machines, metrics_of_machines, scope, observers, seen);
     let machines = machines.with_states(states);
     let (started, mut is_started) = watch::channel([false; 3]);
     let start = |part: usize| started.send_modify(|started| started[part] = true);
@@ -283,7 +288,8 @@ pub async fn reconcile(
         tracing::info!(seconds = began.elapsed().as_secs_f64(), "serving");
         report(registry.works(), metrics, ready).await
     };
-    let (never, ..) = tokio::try_join!(pools.run(), opening.run(), claims, ipam_claims, machines, around, report)?;
+    let (never, ..) =
+        tokio::try_join!(pools.run(), opening.run(), claims, ipam_claims, machines, reports.run(), around, report)?;
     Ok(never)
 }
 

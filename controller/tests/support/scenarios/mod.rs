@@ -19,6 +19,7 @@ mod node_pools;
 mod pools;
 mod reconciler;
 mod registry;
+mod reports;
 mod server;
 mod sources;
 mod upgrade;
@@ -269,5 +270,11 @@ scenarios! {
     network_data::network_data_of_the_user_is_kept_in_a_new_machine,
     network_data::network_data_of_the_user_replaces_that_of_the_controller,
     network_data::a_machine_that_leaves_its_pool_starts_without_network_data,
+    reports::an_address_that_an_instance_reports_that_no_pool_selects_is_never_allocated,
+    reports::an_address_that_a_guest_reports_before_its_pool_exists_is_never_allocated,
+    reports::an_instance_that_never_ran_reserves_nothing,
+    reports::guests_that_lie_use_up_no_pool_of_another_namespace,
+    reports::silence_of_a_guest_ends_no_reservation,
+    reports::both_sides_are_told_of_an_address_that_was_allocated_before_a_guest_reports_it,
     upgrade::no_machine_is_refused_during_an_upgrade_and_a_downgrade,
 }

@@ -1,0 +1,243 @@
+//! Reserves the addresses that running guests report, so that no machine gets them.
+//!
+//! Only the leader does this, for every instance that its rights let it see: also of VirtualMachines that no pool selects, and
+//! of namespaces without a pool. The `index` decides; this module passes its changes to the registry, and publishes events.
+//!
+//! A report never becomes a lease. If another machine holds the address already, the holder keeps it, and both machines get an
+//! event.
+
+mod bounds;
+mod index;
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::future;
+use glowplug::host::allocator::{Allocator, Reported};
+use glowplug::host::claim::{Claimant, HolderKind, Machine};
+use glowplug::host::may_record::{Source, State};
+use glowplug::host::pool::Pool;
+use kube::Client;
+use kube::api::ApiResource;
+use kube::runtime::events::EventType;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep_until;
+
+use crate::cluster::events::{Events, reference};
+use crate::cluster::key::{Key, PoolId};
+use crate::cluster::watch::Change;
+use crate::kinds::guest::Guest;
+use crate::kinds::pool::{GlobalStaticIPPool, StaticIPPool};
+use crate::kinds::virtual_machine::{kubevirt_machines, virtual_machines};
+use crate::ledger::registry::RegistryHandle;
+use crate::ledger::types::Stopped;
+use crate::pools::beyond::BeyondBounds;
+use crate::reports::index::{Changes, Index, Place, Reservation};
+
+/// Most facts that are learned before the registry receives their changes.
+const GROUP: usize = 10_000;
+/// Reason of the event about a machine that reports an address of another machine, and about the other machine.
+const CONFLICT: &str = "IPAddressConflict";
+/// Reason of the event about a pool that does not reserve every reported address.
+const BEYOND: &str = "ReportedAddressNotReserved";
+
+/// Passes instances that another part of a leader watches to [`Reports`].
+#[derive(Clone, Debug)]
+pub struct Observer(mpsc::UnboundedSender<Fact>);
+
+/// The task that reserves reported addresses.
+pub struct Reports {
+    registry: RegistryHandle,
+    events: Events,
+    beyond: Arc<BeyondBounds>,
+    facts: mpsc::UnboundedReceiver<Fact>,
+    index: Index,
+    /// While the instances are listed again: the guests that are not listed yet.
+    missing: BTreeSet<Key>,
+}
+
+#[derive(Debug)]
+enum Fact {
+    /// The list of all instances begins.
+    Restart,
+    /// All instances are listed.
+    Listed,
+    Guest(Key, Box<Guest>),
+    Gone(Key),
+    /// The registry may have other pools.
+    Pools,
+    /// The receiver waits until the registry has every earlier fact.
+    Settle(oneshot::Sender<()>),
+}
+
+// === impl Observer ===
+
+impl Observer {
+    pub(crate) fn restart(&self) {
+        self.send(Fact::Restart);
+    }
+
+    pub(crate) fn listed(&self) {
+        self.send(Fact::Listed);
+    }
+
+    pub(crate) fn instance(&self, change: &Change) {
+        match change {
+            Change::Apply(object) => {
+                self.send(Fact::Guest(Key::of(&object.metadata), Box::new(Guest::read(object))));
+            }
+            Change::Remove(key, _) => self.send(Fact::Gone(key.clone())),
+            Change::Listed => {}
+        }
+    }
+
+    /// Tells that the registry may have other pools.
+    pub(crate) fn pools(&self) {
+        self.send(Fact::Pools);
+    }
+
+    /// Waits until the registry has the reservations of all instances that were passed, for its current pools.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`]: the task has ended.
+    pub(crate) async fn settle(&self) -> Result<(), Stopped> {
+        let (settled, is_settled) = oneshot::channel();
+        self.send(Fact::Settle(settled));
+        is_settled.await.map_err(|_| Stopped)
+    }
+
+    fn send(&self, fact: Fact) {
+        // The task ends only together with the leader.
+        let _ = self.0.send(fact);
+    }
+}
+
+// === impl Reports ===
+
+impl Reports {
+    /// Creates the task, with the observer that must receive the instances. `beyond` receives the reported addresses that are
+    /// not reserved.
+    #[must_use]
+    pub fn new(client: Client, registry: RegistryHandle, beyond: Arc<BeyondBounds>) -> (Self, Observer) {
+        let (sender, facts) = mpsc::unbounded_channel();
+        let (events, index) = (Events::start(client), Index::default());
+        (Self { registry, events, beyond, facts, index, missing: BTreeSet::new() }, Observer(sender))
+    }
+
+    /// Reserves addresses until the future is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`]: the registry has ended.
+    pub async fn run(mut self) -> Result<Infallible, Stopped> {
+        loop {
+            let end = self.index.next_end();
+            let until_end = async {
+                match end {
+                    Some(end) => sleep_until(end.into()).await,
+                    None => future::pending().await,
+                }
+            };
+            let first = tokio::select! {
+                Some(fact) = self.facts.recv() => Some(fact),
+                () = until_end => None,
+            };
+            let later = std::iter::from_fn(|| self.facts.try_recv().ok());
+            let facts: Vec<Fact> = first.into_iter().chain(later).take(GROUP).collect();
+            let mut settled = Vec::new();
+            let mut has_other_pools = false;
+            for fact in facts {
+                match fact {
+                    Fact::Pools => has_other_pools = true,
+                    Fact::Settle(receiver) => settled.push(receiver),
+                    fact => self.learn(fact),
+                }
+            }
+            self.index.expire(Instant::now());
+            if has_other_pools || !settled.is_empty() {
+                let read = |allocator: &Allocator| allocator.pools().cloned().collect::<Vec<Pool>>();
+                self.index.set_pools(self.registry.read(read).await?);
+            }
+            self.pass().await?;
+            // A receiver may have stopped waiting.
+            for receiver in settled {
+                let _ = receiver.send(());
+            }
+        }
+    }
+
+    fn learn(&mut self, fact: Fact) {
+        match fact {
+            Fact::Restart => self.missing = self.index.guests().cloned().collect(),
+            Fact::Listed => {
+                for key in std::mem::take(&mut self.missing) {
+                    self.index.remove(&key);
+                }
+            }
+            Fact::Guest(key, guest) => {
+                self.missing.remove(&key);
+                self.index.apply(&key, &guest, Instant::now());
+            }
+            Fact::Gone(key) => self.index.remove(&key),
+            Fact::Pools | Fact::Settle(_) => {}
+        }
+    }
+
+    /// Passes the changes to the registry, and publishes their events.
+    async fn pass(&mut self) -> Result<(), Stopped> {
+        let changes = self.index.take_changes();
+        if !changes.is_empty() {
+            let Changes { begun, ended } = changes;
+            let [begun, ended] = [begun, ended].map(|all| all.into_iter().filter_map(reservation).collect());
+            for reported in self.registry.change_reports(begun, ended).await? {
+                self.tell(&reported);
+            }
+        }
+        for pool in self.beyond.set(self.index.beyond()) {
+            let note = "Guests of other namespaces report more addresses than the pool reserves for them: see status";
+            tracing::warn!(pool, reason = BEYOND, "{note}");
+            let PoolId { namespace, name } = PoolId::parse(&pool);
+            let kind = match namespace {
+                Some(_) => ApiResource::erase::<StaticIPPool>(&()),
+                None => ApiResource::erase::<GlobalStaticIPPool>(&()),
+            };
+            self.events.publish(reference(&kind, namespace, name, None), EventType::Warning, BEYOND, note);
+        }
+        Ok(())
+    }
+
+    /// Publishes the events about a report that begins: on both sides, if another machine holds the address.
+    fn tell(&self, reported: &Reported) {
+        let Reported { network, address, claimant, state, holder, .. } = reported;
+        let guest = Key::of_vm(&claimant.machine);
+        match (state, holder) {
+            (Some(State::Conflict), Some(holder)) => {
+                let note =
+                    format!("{address} of network {network}: the guest of {guest} reports it, and {holder} holds it");
+                tracing::warn!(machine = %guest, reason = CONFLICT, "{note}");
+                let vm = |key: Key| reference(&virtual_machines(), Some(key.namespace), key.name, None);
+                self.events.publish(vm(guest), EventType::Warning, CONFLICT, &note);
+                self.events.publish(vm(Key::of_vm(&holder.machine)), EventType::Warning, CONFLICT, &note);
+                if holder.machine.kind == HolderKind::KubevirtMachine {
+                    let Machine { namespace, name, uid, .. } = holder.machine.clone();
+                    let machine = reference(&kubevirt_machines(), Some(namespace), name, Some(uid));
+                    self.events.publish(machine, EventType::Warning, CONFLICT, &note);
+                }
+            }
+            (Some(_), _) => tracing::info!(machine = %guest, %address, network, "reserved a reported address"),
+            (None, _) => {}
+        }
+    }
+}
+
+/// The reservation of the guest in the registry. `None`: no interface has the default name, which is impossible.
+fn reservation(Reservation { place, uid }: Reservation) -> Option<glowplug::host::claim::Reservation> {
+    let Place { guest, network, address } = place;
+    let interface = Pool::DEFAULT_INTERFACE.parse().ok()?;
+    let claimant = Claimant { machine: guest.holder(HolderKind::VirtualMachine, &uid), interface };
+    let source = format!("VirtualMachineInstance {guest}");
+    Some(glowplug::host::claim::Reservation { address, network: Some(network), claimant, source, kind: Source::Report })
+}

@@ -1,0 +1,122 @@
+//! Which reported addresses a pool may have to give up, and how many of them count.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use glowplug::host::claim::{HolderKind, Machine};
+use glowplug::host::pool::{Pool, Reserved};
+use glowplug::network::Family;
+
+use crate::reports::index::Place;
+
+/// Most addresses of a family that count for a guest on a network whose pools do not serve its namespace.
+pub(super) const MOST_OF_GUEST: usize = 4;
+/// One namespace reserves at most this part of a pool that does not serve it.
+const PART: u128 = 4;
+
+/// The pools of one network.
+#[derive(Debug, Default)]
+pub(super) struct Pools(Vec<Offer>);
+
+/// A pool, with the addresses that it keeps for machines of a name.
+#[derive(Debug)]
+struct Offer {
+    pool: Pool,
+    pre_allocated: BTreeSet<IpAddr>,
+}
+
+/// What the pools of a network say about an address that a guest reports.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Bound {
+    /// No pool allocates the address.
+    Unused,
+    /// A pool that serves the namespace of the guest allocates the address.
+    Served,
+    /// Only other pools allocate the address.
+    Shared(Share),
+}
+
+/// The part of a pool that the guests of a namespace may reserve, although the pool does not serve the namespace.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Share {
+    /// Name of the pool.
+    pub(super) pool: String,
+    pub(super) namespace: String,
+    pub(super) family: Family,
+}
+
+/// The addresses of a share in the order in which they were first seen. The first ones keep their place.
+#[derive(Debug)]
+pub(super) struct Queue {
+    most: usize,
+    admitted: BTreeMap<u64, Place>,
+    waiting: BTreeMap<u64, Place>,
+}
+
+// === impl Pools ===
+
+impl Pools {
+    pub(super) fn new(pools: impl IntoIterator<Item = Pool>) -> Self {
+        let offer = |pool: Pool| {
+            let named = pool.named().into_iter().filter(|(_, why)| *why == Reserved::PreAllocated);
+            Offer { pre_allocated: named.map(|(address, _)| address).collect(), pool }
+        };
+        Self(pools.into_iter().map(offer).collect())
+    }
+
+    pub(super) fn pools(&self) -> impl Iterator<Item = &Pool> {
+        self.0.iter().map(|offer| &offer.pool)
+    }
+
+    /// What the pools say about an address that a guest of a namespace reports.
+    pub(super) fn bound(&self, namespace: &str, address: IpAddr) -> Bound {
+        let allocates = |offer: &&Offer| offer.pool.offers(address) || offer.pre_allocated.contains(&address);
+        let mut pools = self.0.iter().filter(allocates).map(|offer| &offer.pool).peekable();
+        let Some(first) = pools.peek().map(|pool| pool.name().to_owned()) else { return Bound::Unused };
+        // Guests of the namespace may have the addresses of its claims.
+        let claim = Machine::new(namespace, "-", "-").of_kind(HolderKind::IpamClaim);
+        match pools.any(|pool| pool.serves(namespace) || pool.serves_holder(&claim)) {
+            true => Bound::Served,
+            false => Bound::Shared(Share { pool: first, namespace: namespace.to_owned(), family: Family::of(address) }),
+        }
+    }
+
+    /// Number of addresses of a share that count. At least one does, also in a small pool: a guest that runs comes before a
+    /// machine that waits.
+    pub(super) fn most(&self, share: &Share) -> usize {
+        let pool = self.pools().find(|pool| pool.name() == share.pool);
+        let allocatable = pool.and_then(|pool| pool.space(share.family)).map_or(0, |space| space.allocatable());
+        usize::try_from((allocatable / PART).max(1)).unwrap_or(usize::MAX)
+    }
+}
+
+// === impl Queue ===
+
+impl Queue {
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, admitted: BTreeMap::new(), waiting: BTreeMap::new() }
+    }
+
+    /// Adds an address. Returns whether it counts.
+    pub(super) fn add(&mut self, seen: u64, place: Place) -> bool {
+        let is_admitted = self.admitted.len() < self.most;
+        let queue = if is_admitted { &mut self.admitted } else { &mut self.waiting };
+        queue.insert(seen, place);
+        is_admitted
+    }
+
+    /// Removes an address. Returns the address that counts instead.
+    pub(super) fn remove(&mut self, seen: u64) -> Option<(u64, Place)> {
+        if self.admitted.remove(&seen).is_none() {
+            self.waiting.remove(&seen);
+            return None;
+        }
+        let (seen, place) = self.waiting.pop_first()?;
+        self.admitted.insert(seen, place.clone());
+        Some((seen, place))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.admitted.is_empty()
+    }
+}

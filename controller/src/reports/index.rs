@@ -1,0 +1,406 @@
+//! The addresses that running guests report, and which of them are reserved. Pure: the input is guests, pools and the time,
+//! the output is changes of the reservations.
+//!
+//! | event | effect |
+//! |---|---|
+//! | an instance in phase Running reports an address | its reservation begins, within the bounds |
+//! | the instance is gone, has another UID, or is in a final phase | its reservations end |
+//! | a connected agent has reported the network without the address for [`ABSENCE`] | the reservation ends |
+//! | no agent is connected, or the network is not reported | nothing: a reboot or a restart of the agent empties the report |
+//!
+//! The bounds keep the reservations of a guest that lies small:
+//!
+//! - A guest keeps at most [`MOST_REPORTED`] addresses. This alone counts where a pool that serves the namespace of the guest
+//!   allocates the address.
+//! - In other pools, the first [`MOST_OF_GUEST`] addresses of each family of a guest on a network count, and the guests of one
+//!   namespace reserve at most a quarter of a pool.
+//! - The first addresses keep their place. When one of them ends, the next one counts.
+//!
+//! A change of one instance costs the same with any number of instances. A new leader begins with what it sees: each reported
+//! address is reserved again, and an absence begins anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use glowplug::host::pool::Pool;
+use glowplug::network::Family;
+
+use crate::cluster::key::Key;
+use crate::kinds::guest::{Guest, Life, MOST_REPORTED};
+use crate::pools::beyond::Beyond;
+use crate::reports::bounds::{Bound, MOST_OF_GUEST, Pools, Queue, Share};
+
+/// Time for which a connected agent must report a network without an address before the reservation of the address ends.
+pub(super) const ABSENCE: Duration = Duration::from_secs(600);
+
+/// The reported addresses of all guests.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    /// Pools by their network.
+    pools: BTreeMap<String, Pools>,
+    guests: BTreeMap<Key, Known>,
+    queues: BTreeMap<Share, Queue>,
+    /// The addresses beyond the bounds of each pool: their number by guest.
+    beyond: BTreeMap<String, BTreeMap<Key, usize>>,
+    /// The absent addresses, by the time at which their reservation ends.
+    absent: BTreeSet<(Instant, Place)>,
+    /// Number of the next address that is seen.
+    next: u64,
+    /// The reservations that have begun (`true`) and ended since the last [`Index::take_changes`], in their order.
+    steps: Vec<(Reservation, bool)>,
+}
+
+/// A reported address: the guest, the network and the address.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Place {
+    pub(super) guest: Key,
+    pub(super) network: String,
+    pub(super) address: IpAddr,
+}
+
+/// A reservation that begins or ends.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Reservation {
+    pub(super) place: Place,
+    /// UID of the instance.
+    pub(super) uid: String,
+}
+
+/// The reservations that begin and end.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Changes {
+    pub(super) begun: Vec<Reservation>,
+    pub(super) ended: Vec<Reservation>,
+}
+
+/// The addresses of a guest. Only a guest with an address is known.
+#[derive(Debug)]
+struct Known {
+    uid: String,
+    networks: BTreeMap<String, BTreeMap<IpAddr, Tracked>>,
+}
+
+/// An address that a guest reports, or reported before.
+#[derive(Clone, Copy, Debug)]
+struct Tracked {
+    /// Number of the address in the order in which all addresses were first seen.
+    seen: u64,
+    /// When the reservation ends, unless the guest reports the address again. `None`: no agent reports the network without the
+    /// address.
+    until: Option<Instant>,
+    standing: Standing,
+}
+
+/// Whether an address is reserved.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Standing {
+    /// No pool allocates the address.
+    Unused,
+    /// Reserved in a pool that serves the namespace.
+    Served,
+    /// Reserved in the share of the namespace.
+    Admitted,
+    /// The address waits for a place in the share of its namespace.
+    Waiting,
+    /// The guest has too many earlier addresses.
+    Crowded,
+}
+
+// === impl Index ===
+
+impl Index {
+    /// Replaces the pools.
+    pub(super) fn set_pools(&mut self, pools: impl IntoIterator<Item = Pool>) {
+        let mut by_network: BTreeMap<String, Vec<Pool>> = BTreeMap::new();
+        for pool in pools {
+            by_network.entry(pool.network().to_owned()).or_default().push(pool);
+        }
+        let has_changed = |network: &&String| {
+            let before = self.pools.get(*network).map(|pools| pools.pools().collect::<Vec<_>>());
+            by_network.get(*network).map(|pools| pools.iter().collect::<Vec<_>>()) != before
+        };
+        let networks: BTreeSet<&String> = self.pools.keys().chain(by_network.keys()).collect();
+        let changed: BTreeSet<String> = networks.into_iter().filter(has_changed).cloned().collect();
+        for network in &changed {
+            let before = self.pools.remove(network);
+            let names: BTreeSet<&str> = before.iter().flat_map(Pools::pools).map(Pool::name).collect();
+            self.queues.retain(|share, _| !names.contains(share.pool.as_str()));
+            self.beyond.retain(|pool, _| !names.contains(pool.as_str()));
+            if let Some(pools) = by_network.remove(network) {
+                self.pools.insert(network.clone(), Pools::new(pools));
+            }
+        }
+        // Reserved addresses keep their place. Then earlier addresses come first.
+        let mut places: Vec<(bool, u64, Place)> = Vec::new();
+        for (guest, known) in &mut self.guests {
+            for (network, addresses) in known.networks.iter_mut().filter(|(network, _)| changed.contains(*network)) {
+                for (address, tracked) in addresses {
+                    let place = Place { guest: guest.clone(), network: network.clone(), address: *address };
+                    let before = std::mem::replace(&mut tracked.standing, Standing::Unused);
+                    if before.is_reserved() {
+                        let uid = known.uid.clone();
+                        self.steps.push((Reservation { place: place.clone(), uid }, false));
+                    }
+                    places.push((!before.is_reserved(), tracked.seen, place));
+                }
+            }
+        }
+        places.sort_unstable();
+        places.iter().for_each(|(_, _, place)| self.settle(place));
+    }
+
+    /// Learns what a guest reports.
+    pub(super) fn apply(&mut self, key: &Key, guest: &Guest, now: Instant) {
+        let is_other = self.guests.get(key).is_some_and(|known| known.uid != guest.uid);
+        if is_other || guest.life == Life::Ended {
+            self.remove(key);
+        }
+        if guest.life == Life::Ended {
+            return;
+        }
+        self.note_absences(key, guest, now);
+        if guest.life == Life::Running {
+            for (network, reported) in &guest.networks {
+                for address in &reported.addresses {
+                    let place = Place { guest: key.clone(), network: network.clone(), address: *address };
+                    self.track(&guest.uid, place);
+                }
+            }
+        }
+    }
+
+    /// Learns that an instance is gone.
+    pub(super) fn remove(&mut self, key: &Key) {
+        let Some(known) = self.guests.get(key) else { return };
+        let mut places: Vec<(u64, Place)> = Vec::new();
+        for (network, addresses) in &known.networks {
+            let place = |address: &IpAddr| Place { guest: key.clone(), network: network.clone(), address: *address };
+            places.extend(addresses.iter().map(|(address, tracked)| (tracked.seen, place(address))));
+        }
+        // The last addresses first, so that no other address of the guest takes a place.
+        places.sort_unstable_by(|one, other| other.cmp(one));
+        places.iter().for_each(|(_, place)| self.untrack(place));
+    }
+
+    /// Ends the reservations of addresses that are absent for long enough.
+    pub(super) fn expire(&mut self, now: Instant) {
+        while let Some((until, _)) = self.absent.first()
+            && *until <= now
+            && let Some((_, place)) = self.absent.pop_first()
+        {
+            self.untrack(&place);
+        }
+    }
+
+    /// Takes the reservations that have begun and ended since the last call.
+    pub(super) fn take_changes(&mut self) -> Changes {
+        // A reservation that ended first was there at the last call.
+        let mut effects: BTreeMap<Reservation, (bool, bool)> = BTreeMap::new();
+        for (reservation, is_begin) in std::mem::take(&mut self.steps) {
+            effects.entry(reservation).or_insert((is_begin, is_begin)).1 = is_begin;
+        }
+        let mut changes = Changes::default();
+        for (reservation, effect) in effects {
+            match effect {
+                (true, true) => changes.begun.push(reservation),
+                (false, false) => changes.ended.push(reservation),
+                (true, false) | (false, true) => {}
+            }
+        }
+        changes
+    }
+
+    /// When the next reservation ends.
+    pub(super) fn next_end(&self) -> Option<Instant> {
+        self.absent.first().map(|(until, _)| *until)
+    }
+
+    /// The guests with an address.
+    pub(super) fn guests(&self) -> impl Iterator<Item = &Key> {
+        self.guests.keys()
+    }
+
+    /// The addresses of each pool that are not reserved, because they are beyond the bounds. By the name of the pool.
+    pub(super) fn beyond(&self) -> BTreeMap<String, Beyond> {
+        self.beyond.iter().map(|(pool, guests)| (pool.clone(), Beyond::of(guests))).collect()
+    }
+
+    /// Notes which addresses of a guest are reported, and which ones are absent although the agent is there.
+    fn note_absences(&mut self, key: &Key, guest: &Guest, now: Instant) {
+        let Some(known) = self.guests.get_mut(key) else { return };
+        for (network, addresses) in &mut known.networks {
+            let reported = guest.networks.get(network);
+            for (address, tracked) in addresses {
+                let is_absent = guest.life == Life::Running
+                    && reported.is_some_and(|reported| reported.is_whole && !reported.addresses.contains(address));
+                let place = || Place { guest: key.clone(), network: network.clone(), address: *address };
+                match (tracked.until, is_absent) {
+                    (None, true) => {
+                        let until = now + ABSENCE;
+                        tracked.until = Some(until);
+                        self.absent.insert((until, place()));
+                    }
+                    (Some(until), false) => {
+                        tracked.until = None;
+                        self.absent.remove(&(until, place()));
+                    }
+                    (None, false) | (Some(_), true) => {}
+                }
+            }
+        }
+    }
+
+    /// Notes an address that a running guest reports.
+    fn track(&mut self, uid: &str, place: Place) {
+        let known = self
+            .guests
+            .entry(place.guest.clone())
+            .or_insert_with(|| Known { uid: uid.to_owned(), networks: BTreeMap::new() });
+        let is_known = known.networks.get(&place.network).is_some_and(|all| all.contains_key(&place.address));
+        if is_known || known.networks.values().map(BTreeMap::len).sum::<usize>() >= MOST_REPORTED {
+            return;
+        }
+        let tracked = Tracked { seen: self.next, until: None, standing: Standing::Unused };
+        self.next += 1;
+        known.networks.entry(place.network.clone()).or_default().insert(place.address, tracked);
+        self.settle(&place);
+    }
+
+    /// Decides whether a tracked address without a standing is reserved.
+    fn settle(&mut self, place: &Place) {
+        let Some(seen) = self.tracked(place).map(|tracked| tracked.seen) else { return };
+        let standing = match self.bound(place) {
+            Bound::Unused => Standing::Unused,
+            Bound::Served => Standing::Served,
+            Bound::Shared(share) if self.shared(place) < MOST_OF_GUEST => {
+                let most = self.pools.get(&place.network).map_or(0, |pools| pools.most(&share));
+                let queue = self.queues.entry(share.clone()).or_insert_with(|| Queue::new(most));
+                if queue.add(seen, place.clone()) { Standing::Admitted } else { Standing::Waiting }
+            }
+            Bound::Shared(_) => Standing::Crowded,
+        };
+        self.set_standing(place, standing);
+    }
+
+    /// Number of addresses of the same guest, network and family that have, or wait for, a place in a share.
+    fn shared(&self, place: &Place) -> usize {
+        let Some(known) = self.guests.get(&place.guest) else { return 0 };
+        let of_network = known.networks.get(&place.network).into_iter().flatten();
+        let of_family = of_network.filter(|(address, _)| Family::of(**address) == Family::of(place.address));
+        let has_place =
+            |(_, tracked): &(&IpAddr, &Tracked)| matches!(tracked.standing, Standing::Admitted | Standing::Waiting);
+        of_family.filter(has_place).count()
+    }
+
+    fn bound(&self, place: &Place) -> Bound {
+        let pools = self.pools.get(&place.network);
+        pools.map_or(Bound::Unused, |pools| pools.bound(&place.guest.namespace, place.address))
+    }
+
+    fn tracked(&self, place: &Place) -> Option<&Tracked> {
+        self.guests.get(&place.guest)?.networks.get(&place.network)?.get(&place.address)
+    }
+
+    fn reservation(&self, place: &Place) -> Option<Reservation> {
+        let uid = self.guests.get(&place.guest)?.uid.clone();
+        Some(Reservation { place: place.clone(), uid })
+    }
+
+    fn set_standing(&mut self, place: &Place, standing: Standing) {
+        let known = self.guests.get_mut(&place.guest).and_then(|known| known.networks.get_mut(&place.network));
+        let Some(tracked) = known.and_then(|addresses| addresses.get_mut(&place.address)) else { return };
+        let before = std::mem::replace(&mut tracked.standing, standing);
+        if standing.is_reserved() && !before.is_reserved() {
+            self.steps.extend(self.reservation(place).map(|reservation| (reservation, true)));
+        }
+        if before.is_beyond() != standing.is_beyond()
+            && let Bound::Shared(share) = self.bound(place)
+        {
+            self.count_beyond(share.pool, &place.guest, standing.is_beyond());
+        }
+    }
+
+    fn count_beyond(&mut self, pool: String, guest: &Key, is_more: bool) {
+        let guests = self.beyond.entry(pool.clone()).or_default();
+        let count = guests.entry(guest.clone()).or_default();
+        *count = if is_more { *count + 1 } else { count.saturating_sub(1) };
+        if *count == 0 {
+            guests.remove(guest);
+        }
+        if guests.is_empty() {
+            self.beyond.remove(&pool);
+        }
+    }
+
+    /// Forgets an address. The next address takes its place.
+    fn untrack(&mut self, place: &Place) {
+        let Some(Tracked { seen, until, standing }) = self.tracked(place).copied() else { return };
+        if standing.is_reserved() {
+            self.steps.extend(self.reservation(place).map(|reservation| (reservation, false)));
+        }
+        if let Some(until) = until {
+            self.absent.remove(&(until, place.clone()));
+        }
+        self.set_standing(place, Standing::Unused);
+        let bound = self.bound(place);
+        if let Some(known) = self.guests.get_mut(&place.guest) {
+            if let Some(addresses) = known.networks.get_mut(&place.network) {
+                addresses.remove(&place.address);
+                if addresses.is_empty() {
+                    known.networks.remove(&place.network);
+                }
+            }
+            if known.networks.is_empty() {
+                self.guests.remove(&place.guest);
+            }
+        }
+        let Bound::Shared(share) = bound else { return };
+        if let Some(queue) = self.queues.get_mut(&share) {
+            let next = queue.remove(seen);
+            if queue.is_empty() {
+                self.queues.remove(&share);
+            }
+            if let Some((_, next)) = next {
+                self.set_standing(&next, Standing::Admitted);
+            }
+        }
+        if standing != Standing::Crowded {
+            self.settle_next(place);
+        }
+    }
+
+    /// Settles the first crowded address of the same guest, network and family.
+    fn settle_next(&mut self, place: &Place) {
+        let addresses = self.guests.get(&place.guest).and_then(|known| known.networks.get(&place.network));
+        let of_family =
+            addresses.into_iter().flatten().filter(|(address, _)| Family::of(**address) == Family::of(place.address));
+        let crowded = of_family.filter(|(_, tracked)| tracked.standing == Standing::Crowded);
+        let Some((address, _)) = crowded.min_by_key(|(_, tracked)| tracked.seen) else { return };
+        let next = Place { address: *address, ..place.clone() };
+        self.settle(&next);
+    }
+}
+
+// === impl Standing ===
+
+impl Standing {
+    fn is_reserved(self) -> bool {
+        matches!(self, Self::Served | Self::Admitted)
+    }
+
+    fn is_beyond(self) -> bool {
+        matches!(self, Self::Waiting | Self::Crowded)
+    }
+}
+
+// === impl Changes ===
+
+impl Changes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.begun.is_empty() && self.ended.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

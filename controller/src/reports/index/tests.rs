@@ -1,0 +1,301 @@
+use std::fmt::Write as _;
+
+use glowplug::host::pool::Namespaces;
+use kube::api::ObjectMeta;
+
+use super::*;
+use crate::kinds::guest::Reported;
+use crate::kinds::pool::{MachineNetwork, PoolSpec};
+use crate::pools::facts::PoolObject;
+use crate::pools::selection::MachinePool;
+
+fn key(name: &str) -> Key {
+    let (namespace, name) = name.split_once('/').unwrap();
+    Key { namespace: namespace.to_owned(), name: name.to_owned() }
+}
+
+/// A pool that serves the namespace of its name.
+fn pool(name: &str, network: &str, addresses: &[&str], excluded: &[&str]) -> Pool {
+    let texts = |texts: &[&str]| -> Vec<String> { texts.iter().map(|text| (*text).to_owned()).collect() };
+    let (network, addresses, excluded_addresses) = (network.to_owned(), texts(addresses), texts(excluded));
+    let machine_network = ["10.0.0.0/16", "fd00::/64"].map(|cidr| MachineNetwork { cidr: cidr.to_owned() }).into();
+    let spec = PoolSpec { network, addresses, excluded_addresses, machine_network, ..PoolSpec::default() };
+    let Key { namespace, name } = key(name);
+    let namespaces = || Namespaces::only([namespace.clone()]);
+    let metadata = ObjectMeta { namespace: Some(namespace.clone()), name: Some(name), ..ObjectMeta::default() };
+    let pool = MachinePool::read(PoolObject { metadata, spec: Ok(spec), status: None });
+    pool.pool.unwrap().with_namespaces(namespaces(), namespaces())
+}
+
+/// A guest in phase Running that reports these addresses on network `n/net`.
+fn guest(addresses: &[&str]) -> Guest {
+    on(&[("n/net", addresses)])
+}
+
+fn on(networks: &[(&str, &[&str])]) -> Guest {
+    let reported = |addresses: &[&str]| Reported {
+        addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        is_whole: true,
+    };
+    let networks = networks.iter().map(|(network, addresses)| ((*network).to_owned(), reported(addresses)));
+    Guest { uid: "u".to_owned(), life: Life::Running, networks: networks.collect(), inside: BTreeSet::new() }
+}
+
+/// A guest whose agent is not connected.
+fn silent() -> Guest {
+    let mut guest = guest(&[]);
+    guest.networks.get_mut("n/net").unwrap().is_whole = false;
+    guest
+}
+
+/// What an input changes.
+trait Change {
+    fn learn(&mut self, key: &Key, guest: &Guest, now: Instant) -> Changes;
+    fn lose(&mut self, key: &Key) -> Changes;
+    fn give(&mut self, pools: Vec<Pool>) -> Changes;
+    fn wait(&mut self, now: Instant) -> Changes;
+}
+
+impl Change for Index {
+    fn learn(&mut self, key: &Key, guest: &Guest, now: Instant) -> Changes {
+        self.apply(key, guest, now);
+        self.take_changes()
+    }
+
+    fn lose(&mut self, key: &Key) -> Changes {
+        self.remove(key);
+        self.take_changes()
+    }
+
+    fn give(&mut self, pools: Vec<Pool>) -> Changes {
+        self.set_pools(pools);
+        self.take_changes()
+    }
+
+    fn wait(&mut self, now: Instant) -> Changes {
+        self.expire(now);
+        self.take_changes()
+    }
+}
+
+/// The changes as `+` for a begun and `-` for an ended reservation, one after the other.
+fn text(changes: &Changes) -> String {
+    let mut all: Vec<_> =
+        changes.begun.iter().map(|it| ('+', it)).chain(changes.ended.iter().map(|it| ('-', it))).collect();
+    all.sort_by_key(|(sign, it)| ((*it).clone(), *sign));
+    let mut text = String::new();
+    for (sign, Reservation { place, .. }) in all {
+        write!(text, "{sign}{} {} ", place.guest, place.address).unwrap();
+    }
+    text.trim_end().to_owned()
+}
+
+/// An index with pool `n/p` of 10.0.0.0/24, without its last three quarters if it is small, for namespace `n`.
+fn index(last: u8) -> Index {
+    let mut index = Index::default();
+    let changes = index.give(vec![pool("n/p", "n/net", &[&format!("10.0.0.1-10.0.0.{last}"), "fd00::/120"], &[])]);
+    assert_eq!(changes, Changes::default());
+    index
+}
+
+fn reserved(index: &Index) -> Vec<String> {
+    let mut all = Vec::new();
+    for (key, known) in &index.guests {
+        for (address, tracked) in known.networks.values().flatten() {
+            all.extend(tracked.standing.is_reserved().then(|| format!("{key} {address}")));
+        }
+    }
+    all
+}
+
+#[test]
+fn a_reservation_begins_when_a_running_guest_reports_an_address() {
+    let (mut index, now, w) = (index(99), Instant::now(), key("n/w"));
+    let pending = Guest { life: Life::Starting, ..guest(&["10.0.0.8"]) };
+    assert_eq!(index.learn(&w, &pending, now), Changes::default());
+    let changes = index.learn(&w, &guest(&["10.0.0.8", "10.0.1.8", "fe80::1"]), now);
+    assert_eq!(text(&changes), "+n/w 10.0.0.8");
+    assert_eq!(changes.begun[0].uid, "u");
+    // A repeated report changes nothing.
+    assert_eq!(index.learn(&w, &guest(&["10.0.0.8"]), now), Changes::default());
+    // The same number on another network is another address.
+    assert_eq!(text(&index.learn(&key("n/v"), &on(&[("n/other", &["10.0.0.9"])]), now)), "");
+}
+
+#[test]
+fn a_reservation_ends_with_its_instance() {
+    let (mut index, now, w) = (index(99), Instant::now(), key("n/w"));
+    index.learn(&w, &guest(&["10.0.0.8"]), now);
+    assert_eq!(text(&index.lose(&w)), "-n/w 10.0.0.8");
+    assert_eq!(index.lose(&w), Changes::default());
+    index.learn(&w, &guest(&["10.0.0.8"]), now);
+    let ended = Guest { life: Life::Ended, ..guest(&["10.0.0.8"]) };
+    assert_eq!(text(&index.learn(&w, &ended, now)), "-n/w 10.0.0.8");
+    index.learn(&w, &guest(&["10.0.0.8"]), now);
+    // An instance of the same name is another guest.
+    let next = Guest { uid: "u-2".to_owned(), life: Life::Starting, ..guest(&["10.0.0.8"]) };
+    assert_eq!(text(&index.learn(&w, &next, now)), "-n/w 10.0.0.8");
+    let next = Guest { life: Life::Running, ..next };
+    assert_eq!(index.learn(&w, &next, now).begun[0].uid, "u-2");
+}
+
+#[test]
+fn silence_ends_no_reservation() {
+    let (mut index, now, w) = (index(99), Instant::now(), key("n/w"));
+    index.learn(&w, &guest(&["10.0.0.8"]), now);
+    let starting = Guest { life: Life::Starting, ..guest(&[]) };
+    for silent in [silent(), on(&[]), on(&[("n/other", &[])]), starting] {
+        assert_eq!(index.learn(&w, &silent, now), Changes::default());
+        assert_eq!((index.next_end(), index.wait(now + 10 * ABSENCE)), (None, Changes::default()));
+    }
+}
+
+#[test]
+fn a_reservation_ends_when_the_agent_has_reported_the_network_without_the_address_for_ten_minutes() {
+    let (mut index, start, w) = (index(99), Instant::now(), key("n/w"));
+    let at = |minutes: u64| start + Duration::from_secs(60 * minutes);
+    index.learn(&w, &guest(&["10.0.0.8", "10.0.0.9"]), at(0));
+    assert_eq!(index.learn(&w, &guest(&["10.0.0.9"]), at(1)), Changes::default());
+    assert_eq!(index.next_end(), Some(at(11)));
+    // A further report without the address begins no new time, and silence ends it.
+    index.learn(&w, &guest(&["10.0.0.9"]), at(5));
+    assert_eq!((index.next_end(), index.wait(at(11) - Duration::from_nanos(1))), (Some(at(11)), Changes::default()));
+    index.learn(&w, &silent(), at(6));
+    assert_eq!((index.next_end(), index.wait(at(20))), (None, Changes::default()));
+    index.learn(&w, &guest(&["10.0.0.9"]), at(20));
+    index.learn(&w, &guest(&["10.0.0.8", "10.0.0.9"]), at(29));
+    assert_eq!((index.next_end(), index.wait(at(40))), (None, Changes::default()));
+    index.learn(&w, &guest(&["10.0.0.9"]), at(40));
+    assert_eq!(text(&index.wait(at(50))), "-n/w 10.0.0.8");
+    assert_eq!((index.next_end(), reserved(&index)), (None, vec!["n/w 10.0.0.9".to_owned()]));
+    // The end of the instance ends what is absent, too.
+    index.learn(&w, &guest(&[]), at(51));
+    assert_eq!(text(&index.lose(&w)), "-n/w 10.0.0.9");
+    assert_eq!(index.next_end(), None);
+}
+
+#[test]
+fn a_pool_that_serves_the_namespace_counts_256_addresses_of_a_guest() {
+    let mut index = Index::default();
+    index.give(vec![pool("n/p", "n/net", &["10.0.0.0/22"], &[])]);
+    let now = Instant::now();
+    let texts: Vec<String> = (0..400).map(|n: usize| format!("10.0.{}.{}", 1 + n / 200, 1 + n % 200)).collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    assert_eq!(index.learn(&key("n/w"), &guest(&texts[..200]), now).begun.len(), 200);
+    assert_eq!(index.learn(&key("n/w"), &guest(&texts), now).begun.len(), 56);
+    // Absent addresses count, too.
+    assert_eq!(index.learn(&key("n/w"), &guest(&texts[300..]), now), Changes::default());
+    assert_eq!(index.wait(now + ABSENCE).ended.len(), 256);
+    assert_eq!(index.beyond(), BTreeMap::new());
+}
+
+#[test]
+fn four_addresses_of_each_family_of_a_guest_count_in_a_pool_of_another_namespace() {
+    let (mut index, now, lying) = (index(99), Instant::now(), key("evil/w"));
+    let first = ["10.0.0.15", "10.0.0.16", "10.0.0.17", "fd00::15"];
+    assert_eq!(index.learn(&lying, &guest(&first), now).begun.len(), 4);
+    let more = ["10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2", "fd00::3", "fd00::4", "10.9.9.9"];
+    let all: Vec<&str> = first.into_iter().chain(more).collect();
+    let changes = index.learn(&lying, &guest(&all), now);
+    assert_eq!(text(&changes), "+evil/w 10.0.0.1 +evil/w fd00::1 +evil/w fd00::2 +evil/w fd00::3");
+    let beyond = |addresses| Beyond { addresses, guests: 1, first: vec![key("evil/w")] };
+    assert_eq!(index.beyond(), [("n/p".to_owned(), beyond(2))].into());
+    // The first ones keep their place. When one of them ends, the next one counts.
+    index.learn(&lying, &guest(&all[1..]), now);
+    assert_eq!(text(&index.wait(now + ABSENCE)), "+evil/w 10.0.0.2 -evil/w 10.0.0.15");
+    assert_eq!(index.beyond(), [("n/p".to_owned(), beyond(1))].into());
+    index.lose(&lying);
+    assert_eq!((index.beyond(), index.queues.len(), index.absent.len()), (BTreeMap::new(), 0, 0));
+}
+
+#[test]
+fn one_namespace_reserves_at_most_a_quarter_of_a_pool_that_does_not_serve_it() {
+    // 40 addresses.
+    let (mut index, now) = (index(40), Instant::now());
+    let three = |first: u8| {
+        let texts: Vec<String> = (first..first + 3).map(|last| format!("10.0.0.{last}")).collect();
+        guest(&texts.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    for (name, first) in [("evil/a", 1), ("evil/b", 4), ("evil/c", 7)] {
+        assert_eq!(index.learn(&key(name), &three(first), now).begun.len(), 3);
+    }
+    assert_eq!(text(&index.learn(&key("evil/d"), &three(10), now)), "+evil/d 10.0.0.10");
+    assert_eq!(text(&index.learn(&key("evil/e"), &three(13), now)), "");
+    // Another namespace has a share of its own, and the namespace of the pool has no bound.
+    assert_eq!(index.learn(&key("other/a"), &three(20), now).begun.len(), 3);
+    assert_eq!(index.learn(&key("n/a"), &three(30), now).begun.len(), 3);
+    let first = vec![key("evil/d"), key("evil/e")];
+    assert_eq!(index.beyond(), [("n/p".to_owned(), Beyond { addresses: 5, guests: 2, first })].into());
+    let ended = "-evil/a 10.0.0.1 -evil/a 10.0.0.2 -evil/a 10.0.0.3";
+    let begun = "+evil/d 10.0.0.11 +evil/d 10.0.0.12 +evil/e 10.0.0.13";
+    assert_eq!(text(&index.lose(&key("evil/a"))), format!("{ended} {begun}"));
+}
+
+#[test]
+fn in_a_small_pool_one_address_of_another_namespace_counts() {
+    let mut index = Index::default();
+    index.give(vec![pool("n/p", "n/net", &["10.0.0.8-10.0.0.9"], &[])]);
+    let changes = index.learn(&key("evil/w"), &guest(&["10.0.0.8", "10.0.0.9"]), Instant::now());
+    assert_eq!(text(&changes), "+evil/w 10.0.0.8");
+}
+
+#[test]
+fn an_address_that_no_pool_allocates_takes_no_place() {
+    let mut index = Index::default();
+    index.give(vec![pool("n/p", "n/net", &["10.0.0.1-10.0.0.40"], &["10.0.0.1-10.0.0.20"])]);
+    let now = Instant::now();
+    let excluded: Vec<String> = (1..=20).map(|last| format!("10.0.0.{last}")).collect();
+    let excluded: Vec<&str> = excluded.iter().map(String::as_str).collect();
+    assert_eq!(text(&index.learn(&key("evil/w"), &guest(&excluded), now)), "");
+    let all: Vec<&str> = excluded.iter().copied().chain(["10.0.0.30"]).collect();
+    assert_eq!(text(&index.learn(&key("evil/w"), &guest(&all), now)), "+evil/w 10.0.0.30");
+}
+
+#[test]
+fn a_pool_that_comes_later_finds_the_reports() {
+    let (mut index, now) = (Index::default(), Instant::now());
+    let addresses: Vec<String> = (1..=9).map(|last| format!("10.0.0.{last}")).collect();
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    index.learn(&key("n/w"), &guest(&addresses[..2]), now);
+    index.learn(&key("evil/w"), &guest(&addresses[2..]), now);
+    assert_eq!(reserved(&index), [""; 0]);
+    let of_n = |addresses: &[&str]| pool("n/p", "n/net", addresses, &[]);
+    let begun = "+evil/w 10.0.0.3 +evil/w 10.0.0.4 +evil/w 10.0.0.5 +evil/w 10.0.0.6 +n/w 10.0.0.1 +n/w 10.0.0.2";
+    assert_eq!(text(&index.give(vec![of_n(&["10.0.0.1-10.0.0.99"])])), begun);
+    assert_eq!(index.give(vec![of_n(&["10.0.0.1-10.0.0.99"])]), Changes::default());
+    // A pool on another network changes nothing, and a smaller pool ends what it no longer has.
+    let other = || pool("n/q", "n/other", &["10.0.0.1-10.0.0.99"], &[]);
+    assert_eq!(index.give(vec![of_n(&["10.0.0.1-10.0.0.99"]), other()]), Changes::default());
+    let ended = "-evil/w 10.0.0.4 -evil/w 10.0.0.5 -evil/w 10.0.0.6";
+    assert_eq!(text(&index.give(vec![of_n(&["10.0.0.1-10.0.0.3"]), other()])), ended);
+    // A pool that serves the namespace from now on counts every address.
+    let both =
+        pool("n/p", "n/net", &["10.0.0.1-10.0.0.99"], &[]).with_namespaces(Namespaces::every(), Namespaces::every());
+    assert_eq!(index.give(vec![both]).begun.len(), 6);
+    assert_eq!(index.beyond(), BTreeMap::new());
+    assert_eq!(index.give(vec![]).ended.len(), 9);
+}
+
+#[test]
+fn guests_that_lie_stay_small_and_a_change_of_one_guest_is_cheap() {
+    let mut index = Index::default();
+    index.give(vec![pool("n/p", "n/net", &["10.0.0.0/16"], &[])]);
+    let now = Instant::now();
+    let lie = |at: usize| {
+        let texts: Vec<String> = (0..256).map(|n: usize| format!("10.0.{}.{}", at % 250 + 1, n)).collect();
+        guest(&texts.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    for at in 0..1000 {
+        let name = Key { namespace: format!("evil-{}", at % 2), name: format!("w-{at}") };
+        index.learn(&name, &lie(at), now);
+        index.learn(&name, &lie(at + 1), now);
+    }
+    let tracked = index.guests.values().flat_map(|known| known.networks.values()).map(BTreeMap::len);
+    assert_eq!(tracked.max(), Some(MOST_REPORTED));
+    assert_eq!(reserved(&index).len(), 4000);
+    assert_eq!(index.beyond()["n/p"].guests, 1000);
+    for at in 0..1000 {
+        index.lose(&Key { namespace: format!("evil-{}", at % 2), name: format!("w-{at}") });
+    }
+    assert_eq!((index.guests.len(), index.queues.len(), index.absent.len(), index.beyond.len()), (0, 0, 0, 0));
+}

@@ -1,0 +1,280 @@
+//! Addresses that running guests report: of instances that no pool selects, and of namespaces that no pool serves.
+
+use std::ops::Deref;
+
+use kube::api::{DeleteParams, DynamicObject, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::support::controller::merge;
+use crate::support::hosted::definitions::{INSTANCE, resource};
+use crate::support::hosted::provider::object;
+use crate::support::hosted::{Hosted, mutator, poll};
+use crate::support::installed::Installed;
+use crate::support::{Cluster, until_event};
+
+/// A hosted cluster with the NodePool `workers` without machines.
+struct Place<'c> {
+    cluster: &'c Cluster,
+    hosted: Hosted,
+    installed: Installed<'c>,
+}
+
+/// Guests of a namespace that the controller does not serve, on the network of a hosted cluster.
+struct Guests {
+    namespace: String,
+    network: String,
+    /// The instances as users write them, and as KubeVirt writes them.
+    users: Api<DynamicObject>,
+    kubevirt: Api<DynamicObject>,
+}
+
+impl Deref for Place<'_> {
+    type Target = Hosted;
+
+    fn deref(&self) -> &Hosted {
+        &self.hosted
+    }
+}
+
+// === impl Place ===
+
+impl<'c> Place<'c> {
+    /// Starts a hosted cluster without a pool, and the controller.
+    async fn without_pool(cluster: &'c Cluster) -> Self {
+        let hosted = Hosted::new(cluster).await;
+        hosted.node_pool("workers", 0, &json!({})).await;
+        Self { cluster, hosted, installed: Installed::start(cluster).await }
+    }
+
+    /// Starts a hosted cluster with a pool for the machines of `workers`, and the controller.
+    async fn start(cluster: &'c Cluster, addresses: &[&str]) -> Self {
+        let place = Self::without_pool(cluster).await;
+        place.create_pool(addresses).await;
+        place
+    }
+
+    async fn create_pool(&self, addresses: &[&str]) {
+        self.pool("workers", addresses).await;
+        self.installed.until_asked(&self.hosted, "workers").await;
+        self.until_condition("workers", "Ready").await;
+    }
+
+    /// Guests of the namespace of the machines, whose VirtualMachines do not exist.
+    fn own_guests(&self) -> Guests {
+        Guests::new(self.cluster, &self.namespace, &self.network)
+    }
+
+    /// Guests of a namespace without a pool.
+    async fn other_guests(&self) -> Guests {
+        Guests::new(self.cluster, &self.cluster.namespace().await, &self.network)
+    }
+
+    /// The status of the pool.
+    async fn status(&self) -> Value {
+        serde_json::to_value(self.pools.get("workers").await.unwrap().status).unwrap()
+    }
+
+    /// Waits until guests reserve this number of addresses of the pool.
+    async fn until_reserved(&self, addresses: i64) {
+        poll(&format!("{addresses} reported addresses"), async || {
+            (self.status().await["families"][0]["byReport"] == addresses.to_string()).then_some(())
+        })
+        .await;
+    }
+
+    async fn stop(self) {
+        self.installed.stop().await;
+    }
+}
+
+// === impl Guests ===
+
+impl Guests {
+    fn new(cluster: &Cluster, namespace: &str, network: &str) -> Self {
+        let of = |client| Api::namespaced_with(client, namespace, &resource(INSTANCE));
+        let (users, kubevirt) = (of(cluster.client()), of(mutator::client(&cluster.client())));
+        Self { namespace: namespace.to_owned(), network: network.to_owned(), users, kubevirt }
+    }
+
+    /// Creates an instance as a user does, with this status. It has no cloud-init volume.
+    async fn create(&self, name: &str, status: &Value) {
+        let spec = json!({
+            "domain": {"devices": {"interfaces": [{"name": "net1", "bridge": {}}]}},
+            "networks": [{"name": "net1", "multus": {"networkName": self.network}}],
+        });
+        let instance = json!({"metadata": {"name": name}, "spec": spec, "status": status});
+        self.users.create(&PostParams::default(), &object(INSTANCE, instance)).await.unwrap();
+    }
+
+    /// Starts a guest that reports these addresses.
+    async fn start(&self, name: &str, addresses: &[&str]) {
+        self.create(name, &json!({})).await;
+        self.report(name, addresses).await;
+    }
+
+    /// Lets the connected agent of a running guest report these addresses.
+    async fn report(&self, name: &str, addresses: &[&str]) {
+        let conditions = json!([{"type": "AgentConnected", "status": "True"}]);
+        let interface = json!({"name": "net1", "infoSource": "domain, guest-agent", "ipAddresses": addresses});
+        let status = json!({"phase": "Running", "conditions": conditions, "interfaces": [interface]});
+        merge(&self.kubevirt, name, &json!({"status": status})).await;
+    }
+
+    /// Does what KubeVirt does while a guest reboots: no agent is connected, and no address is reported.
+    async fn be_silent(&self, name: &str) {
+        let interface = json!({"name": "net1", "infoSource": "domain"});
+        merge(&self.kubevirt, name, &json!({"status": {"conditions": null, "interfaces": [interface]}})).await;
+    }
+
+    async fn end(&self, name: &str) {
+        self.kubevirt.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    /// Waits for the event about an address that a machine holds, and returns its note.
+    async fn until_conflict(&self, cluster: &Cluster, name: &str) -> String {
+        until_event(cluster.client(), &self.namespace, Some("VirtualMachine"), name, "IPAddressConflict").await
+    }
+}
+
+/// The notes of the events about the addresses that guests report in vain.
+async fn until_beyond(place: &Place<'_>) -> String {
+    until_event(place.client.clone(), &place.clusters, Some("StaticIPPool"), "workers", "ReportedAddressNotReserved")
+        .await
+}
+
+fn rows<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
+    rows.map(|(address, name)| (address.to_owned(), name.to_owned())).into()
+}
+
+pub async fn an_address_that_an_instance_reports_that_no_pool_selects_is_never_allocated(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8-10.0.0.10"]).await;
+    let own = place.own_guests();
+    let other = place.other_guests().await;
+    own.start("stray", &["10.0.0.8"]).await;
+    other.start("stray", &["10.0.0.9", "10.0.1.9"]).await;
+    place.until_reserved(2).await;
+    place.scale("workers", 1).await;
+    assert_eq!(place.address_of("workers-0").await, "10.0.0.10");
+    place.scale("workers", 2).await;
+    // A machine waits for the end of the guest.
+    other.end("stray").await;
+    assert_eq!(place.address_of("workers-1").await, "10.0.0.9");
+    assert_eq!(place.held().await, rows([("10.0.0.10", "workers-0"), ("10.0.0.9", "workers-1")]));
+    place.until_reserved(1).await;
+    place.until_no_condition("workers", "DuplicateRecords").await;
+    place.stop().await;
+}
+
+pub async fn an_address_that_a_guest_reports_before_its_pool_exists_is_never_allocated(cluster: &Cluster) {
+    let mut place = Place::without_pool(cluster).await;
+    let (own, other) = (place.own_guests(), place.other_guests().await);
+    other.start("early", &["10.0.0.8"]).await;
+    place.create_pool(&["10.0.0.8-10.0.0.10"]).await;
+    place.scale("workers", 1).await;
+    assert_eq!(place.address_of("workers-0").await, "10.0.0.9");
+    // The pool grows over an address in use. The leader knows the guest, because it reports an address of the pool, too.
+    own.start("later", &["10.0.0.10", "10.0.0.11"]).await;
+    place.until_reserved(2).await;
+    place.resize("workers", &["10.0.0.8-10.0.0.12"]).await;
+    place.scale("workers", 2).await;
+    assert_eq!(place.address_of("workers-1").await, "10.0.0.12");
+    // The next leader knows what guests have reported meanwhile.
+    place.installed.stop_leading();
+    place.resize("workers", &["10.0.0.8-10.0.0.14"]).await;
+    own.report("later", &["10.0.0.10", "10.0.0.11", "10.0.0.13"]).await;
+    place.installed.lead().await;
+    place.scale("workers", 3).await;
+    assert_eq!(place.address_of("workers-2").await, "10.0.0.14");
+    place.stop().await;
+}
+
+pub async fn an_instance_that_never_ran_reserves_nothing(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8-10.0.0.9"]).await;
+    let invented: Vec<String> = (1..=255).map(|last| format!("10.0.0.{last}")).collect();
+    let interfaces = json!([{"name": "net1", "ipAddresses": invented}]);
+    let others = [place.own_guests(), place.other_guests().await];
+    for guests in &others {
+        for at in 0..4 {
+            guests.create(&format!("lying-{at}"), &json!({"phase": "Running", "interfaces": interfaces})).await;
+        }
+    }
+    place.scale("workers", 2).await;
+    assert_eq!(place.address_of("workers-0").await, "10.0.0.8");
+    assert_eq!(place.address_of("workers-1").await, "10.0.0.9");
+    assert_eq!(place.status().await["families"][0]["byReport"], "0");
+    place.stop().await;
+}
+
+pub async fn guests_that_lie_use_up_no_pool_of_another_namespace(cluster: &Cluster) {
+    // 16 addresses, of which each other namespace reserves at most 4.
+    let place = Place::start(cluster, &["10.0.0.8-10.0.0.23"]).await;
+    let other = place.other_guests().await;
+    let all: Vec<String> = (8..24).map(|last| format!("10.0.0.{last}")).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    for at in 0..4 {
+        other.start(&format!("lying-{at}"), &all).await;
+    }
+    let beyond = poll("addresses beyond the bounds", async || {
+        let status = place.status().await;
+        (status["reportsBeyond"]["guests"] == 4).then(|| status["reportsBeyond"].clone())
+    })
+    .await;
+    let first: Vec<String> = (0..3).map(|at| format!("{}/lying-{at}", other.namespace)).collect();
+    assert_eq!(beyond, json!({"addresses": 60, "guests": 4, "first": first}));
+    let note = "Guests of other namespaces report more addresses than the pool reserves for them: see status";
+    assert_eq!(until_beyond(&place).await, note);
+    place.until_reserved(4).await;
+    place.scale("workers", 12).await;
+    place.until_held(12).await;
+    let held: Vec<String> = place.held().await.into_iter().map(|(address, _)| address).collect();
+    assert_eq!(held, all[4..]);
+    place.stop().await;
+}
+
+pub async fn silence_of_a_guest_ends_no_reservation(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8-10.0.0.10"]).await;
+    let other = place.other_guests().await;
+    other.start("rebooting", &["10.0.0.8"]).await;
+    other.start("absent", &["10.0.0.9"]).await;
+    place.until_reserved(2).await;
+    other.be_silent("rebooting").await;
+    // The agent has reported the interface without the address for less than ten minutes.
+    other.report("absent", &[]).await;
+    // A later guest is seen, so the leader has seen the silence.
+    other.start("later", &["10.0.0.10"]).await;
+    place.until_reserved(3).await;
+    place.scale("workers", 1).await;
+    other.end("later").await;
+    assert_eq!(place.address_of("workers-0").await, "10.0.0.10");
+    place.until_reserved(2).await;
+    place.stop().await;
+}
+
+pub async fn both_sides_are_told_of_an_address_that_was_allocated_before_a_guest_reports_it(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8-10.0.0.10"]).await;
+    place.scale("workers", 1).await;
+    assert_eq!(place.address_of("workers-0").await, "10.0.0.8");
+    let other = place.other_guests().await;
+    other.start("stray", &["10.0.0.8"]).await;
+    let holder = place.machines.get("workers-0").await.unwrap();
+    let note = format!(
+        "10.0.0.8 of network {}: the guest of {}/stray reports it, and eno101 of {}/workers-0 ({}) holds it",
+        place.network,
+        other.namespace,
+        place.namespace,
+        holder.uid().unwrap()
+    );
+    assert_eq!(other.until_conflict(cluster, "stray").await, note);
+    for kind in ["VirtualMachine", "KubevirtMachine"] {
+        let told = until_event(cluster.client(), &place.namespace, Some(kind), "workers-0", "IPAddressConflict").await;
+        assert_eq!(told, note);
+    }
+    place.until_condition("workers", "DuplicateRecords").await;
+    // The holder keeps the address.
+    assert_eq!(place.held().await, rows([("10.0.0.8", "workers-0")]));
+    assert_eq!(place.restart("workers-0").await.addresses()[0].1, "10.0.0.8");
+    other.end("stray").await;
+    place.until_no_condition("workers", "DuplicateRecords").await;
+    place.stop().await;
+}
