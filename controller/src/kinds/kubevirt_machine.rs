@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use glowplug::host::allocator::EXHAUSTED_MESSAGE;
 use glowplug::host::claim::{Machine, is_object_name};
 use glowplug::host::pool::Pool;
-use glowplug::host::records::{Objects, Report};
+use glowplug::host::records::Objects;
 use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
 use k8s_openapi::ByteString;
@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
+use crate::kinds::guest::Guest;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{
     CloudInit, MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, NETWORK_DATA_KEY, VirtualMachine, addresses_in, instances,
@@ -57,8 +58,8 @@ pub(crate) struct Instance {
     pub(crate) owner: Option<String>,
     /// The networks of the guest.
     pub(crate) networks: BTreeSet<String>,
-    /// The addresses that the guest reports.
-    pub(crate) reports: Vec<Report>,
+    /// What the instance says about its guest.
+    pub(crate) guest: Guest,
     /// Whether the guest may have read its drive. A pod that waits for a Secret has not started its guest.
     pub(crate) has_started: bool,
     /// Whether the guest has ended for good.
@@ -234,10 +235,7 @@ impl KubevirtMachine {
 impl Instance {
     /// Reads an instance. A member with an unexpected structure counts as absent.
     pub(crate) fn read(object: Object) -> Self {
-        let reports = match object.data["status"]["interfaces"].as_array() {
-            Some(interfaces) if !interfaces.is_empty() => reports(&object),
-            _ => Vec::new(),
-        };
+        let guest = Guest::read(&object);
         let phase = object.data["status"]["phase"].as_str().unwrap_or_default();
         let has_started = !["", "Pending", "Scheduling"].contains(&phase);
         let has_ended = ["Succeeded", "Failed"].contains(&phase);
@@ -250,7 +248,7 @@ impl Instance {
         // Users can invent the status of an instance that has not started.
         let has_left = has_started && has_left(&metadata, &object.data["status"]["migrationState"]);
         let networks = networks(&object.data["spec"], metadata.namespace.as_deref().unwrap_or_default());
-        Self { metadata, owner, networks, reports, has_started, has_ended, secret, has_left }
+        Self { metadata, owner, networks, guest, has_started, has_ended, secret, has_left }
     }
 
     /// Adds the records of the instance to `objects`, as [`read_records`] does, without what the guest reports.
@@ -268,12 +266,6 @@ fn has_left(metadata: &ObjectMeta, migration: &Value) -> bool {
         && migration["failed"] != true
         && source["syncAddress"].is_string()
         && target.as_str().is_some_and(|target| target != uid(metadata))
-}
-
-fn reports(object: &Object) -> Vec<Report> {
-    let mut objects = Objects::default();
-    read_records(&mut objects, "VirtualMachineInstance", object);
-    objects.inventory().reports
 }
 
 /// Returns the addresses that a KubevirtMachine records as its own.

@@ -129,12 +129,12 @@ impl Work<'_> {
 
     async fn read_registry(&self, view: &mut View) -> Result<(), Error> {
         let (key, earlier) = (view.key.clone(), self.index().earlier_of(&view.key));
-        let (claimed, instance, records) = (view.memory.claimed.clone(), view.instance.clone(), view.records.clone());
+        let (claimed, records) = (view.memory.claimed.clone(), view.records.clone());
         let selected = view.selected.iter().flatten();
         let pools: Vec<String> = selected.map(|selected| selected.pool.to_string()).collect();
         let (scope, growth) = (self.machines.scope.namespace.clone(), self.index().growth());
         let read = self.machines.registry.read(move |allocator| {
-            Recorded::read(allocator, (&key, &earlier), &claimed, (&records, growth), &pools, instance.as_ref(), &scope)
+            Recorded::read(allocator, (&key, &earlier), &claimed, (&records, growth), &pools, &scope)
         });
         view.ledger = read.await?;
         self.note_earlier(&view.ledger.elsewhere);
@@ -286,12 +286,6 @@ impl Work<'_> {
                 let vms = self.api(Kind::VirtualMachine, key);
                 let answer = answered(vms.patch(&key.name, &merge, &Patch::Merge(patch))).await;
                 self.take(Kind::VirtualMachine, key, stored(answer)?).await?;
-            }
-            Step::AddConflicts(conflicts, notice) => {
-                registry.add_conflicts(conflicts).await?;
-                if let Some(notice) = notice {
-                    self.publish(view, &notice);
-                }
             }
             Step::ReserveRecorded(late, notice) => {
                 registry.add_conflicts(late).await?;

@@ -122,7 +122,7 @@ impl Proof {
 
     /// Whether an instance may use an address of the holder.
     fn is_guest(&self, instance: &Instance) -> bool {
-        let reports = instance.reports.iter().any(|report| self.addresses.contains(&report.address));
+        let reports = instance.guest.reports(&self.addresses);
         let runs = match &instance.secret {
             Some(secret) => self.may_read(secret),
             // The guest may have an address from an earlier start.

@@ -7,15 +7,11 @@ use glowplug::host::allocator::Allocator;
 use glowplug::host::claim::{Claimant, Lease, Machine, Record, Reservation};
 use glowplug::host::may_record::{Source, Verdict};
 use glowplug::host::pool::Pool;
-use glowplug::host::records::Report;
 use glowplug::network::InterfaceName;
 use ipnetwork::IpNetwork;
 
 use crate::cluster::key::Key;
 use crate::cluster::request::list;
-use crate::kinds::ipam_claim::vm_of_name;
-use crate::kinds::kubevirt_machine::Instance;
-use crate::kinds::pool::HolderKind;
 use crate::machines::step::Notice;
 
 /// State of the machines of a name in the registry.
@@ -41,9 +37,6 @@ pub(super) struct Recorded {
     pub(super) late: Vec<Reservation>,
     /// Machines of this name that wait for an address.
     pub(super) waiting: BTreeSet<Machine>,
-    /// Pool addresses that the guest reports and that machines of this name neither hold nor have a conflicting record
-    /// of. Each report has its source.
-    pub(super) reported: Vec<Report>,
 }
 
 /// An address that a machine holds.
@@ -63,7 +56,7 @@ pub(super) struct Held {
 // === impl Recorded ===
 
 impl Recorded {
-    /// Reads the state of the machines of a VirtualMachine, of its pools, and of the addresses that its guest reports.
+    /// Reads the state of the machines of a VirtualMachine, and of its pools.
     ///
     /// `earlier` has the KubevirtMachines of other namespaces that may hold an address for the VirtualMachine.
     pub(super) fn read(
@@ -72,7 +65,6 @@ impl Recorded {
         claimed: &BTreeSet<Machine>,
         (records, growth): (&[Record], u64),
         pools: &[String],
-        instance: Option<&Instance>,
         scope: &str,
     ) -> Self {
         let mut recorded = Self::default();
@@ -113,14 +105,6 @@ impl Recorded {
         // While addresses are closed, their records are not adopted yet.
         let records = if allocator.growth() == growth { records } else { &[] };
         recorded.late = records.iter().flat_map(|record| recorded.late(allocator, record)).collect();
-        recorded.reported = recorded.reported(allocator, instance);
-        if !recorded.reported.is_empty() {
-            let known = addresses_of_ipam_claims(allocator);
-            recorded.reported.retain(|report| {
-                let network = report.network.clone().unwrap_or_default();
-                !known.contains(&(network, report.address, key.clone()))
-            });
-        }
         recorded
     }
 
@@ -153,22 +137,6 @@ impl Recorded {
             }
         }
         late
-    }
-
-    /// Returns the pool addresses that a guest reports and that machines of its name neither hold nor have a
-    /// conflicting record of.
-    fn reported(&self, allocator: &Allocator, instance: Option<&Instance>) -> Vec<Report> {
-        let reports = instance.into_iter().flat_map(|instance| &instance.reports);
-        let held = self.held.iter().map(|held| (held.network.as_str(), held.address));
-        let noted = self.known.iter().flat_map(|machine| allocator.conflicts_of(machine));
-        let known: BTreeSet<(&str, IpAddr)> = held.chain(noted).collect();
-        let is_unknown = |network: &str, address: IpAddr| {
-            let mut of_pools = allocator.pools().filter(|pool| pool.network() == network);
-            of_pools.any(|pool| pool.contains(address)) && !known.contains(&(network, address))
-        };
-        let unknown =
-            reports.filter(|report| report.network.as_ref().is_some_and(|network| is_unknown(network, report.address)));
-        unknown.cloned().collect()
     }
 }
 
@@ -206,17 +174,4 @@ impl Notice {
         let note = format!("Released {}", list(of_each));
         (!interfaces.is_empty()).then_some(Self { is_warning: false, reason: "IPAddressReleased", note })
     }
-}
-
-/// The addresses that IPAMClaims hold, each with its network and the virtual machine of the claim. The guest of this
-/// machine may report the address.
-pub(super) fn addresses_of_ipam_claims(allocator: &Allocator) -> BTreeSet<(String, IpAddr, Key)> {
-    let leases = allocator.leases();
-    let claims = leases.filter(|(_, _, lease)| lease.claimant.machine.kind == HolderKind::IpamClaim);
-    let addresses = claims.map(|(network, address, lease)| {
-        let Machine { namespace, name, .. } = &lease.claimant.machine;
-        let vm = Key { namespace: namespace.clone(), name: vm_of_name(name).to_owned() };
-        (network.to_owned(), address, vm)
-    });
-    addresses.collect()
 }

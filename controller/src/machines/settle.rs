@@ -8,7 +8,7 @@ use glowplug::formats::have_same_network;
 use glowplug::host::claim::{Allocation, Claimant, Record};
 use glowplug::host::may_record::Source;
 use glowplug::host::pool::Pool;
-use glowplug::host::records::{Report, annotation_patch, status_patch};
+use glowplug::host::records::{annotation_patch, status_patch};
 use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -36,7 +36,7 @@ impl View {
         let known = self.adopt(hand_out).or_else(|| self.record_secret(hand_out)).or_else(|| self.keep(hand_out));
         let known = known.or_else(|| self.reserve_recorded());
         let updated = known.or_else(|| self.update(vm, hand_out)).or_else(|| self.project(vm, hand_out));
-        let step = updated.or_else(|| self.reserve_reported(hand_out)).or_else(|| self.compare_sources(vm, hand_out));
+        let step = updated.or_else(|| self.compare_sources(vm, hand_out));
         step.or_else(|| self.drop_secrets(hand_out)).unwrap_or_else(|| self.report_outdated(vm, hand_out))
     }
 
@@ -274,27 +274,6 @@ impl View {
         Some(Step::ReserveRecorded(late.clone(), Notice { is_warning: true, reason: "IPAddressConflict", note }))
     }
 
-    /// Reserves addresses that the guest uses in addition to those in its Secret, so that no machine gets them.
-    fn reserve_reported(&self, hand_out: &HandOut) -> Option<Step> {
-        let interface = hand_out.interfaces.first()?.interface;
-        let conflict = |report: &Report| {
-            let claimant = Claimant { machine: hand_out.machine.clone(), interface };
-            let (address, network, source) = (report.address, report.network.clone(), report.source.clone());
-            Reservation { address, network, claimant, source, kind: Source::Report }
-        };
-        let conflicts: Vec<_> = self.ledger.reported.iter().map(conflict).collect();
-        let Report { address: first, source, .. } =
-            self.ledger.reported.first().filter(|_| !self.has_done(Once::AddConflicts))?;
-        let others = match conflicts.len() - 1 {
-            0 => String::new(),
-            others => format!(" and {others} more"),
-        };
-        let note =
-            format!("{source}: the guest uses {first}{others}, expected its allocated addresses; nobody gets them");
-        let notice = Notice { is_warning: true, reason: "IPAddressConflict", note };
-        Some(Step::AddConflicts(conflicts, Some(notice)))
-    }
-
     /// Reports a Secret of another author, which is not changed, and reserves its addresses, so that no machine gets
     /// them.
     pub(super) fn refuse_foreign(&self, vm: &VirtualMachine, name: &str, problem: &str, addresses: &[IpAddr]) -> Step {
@@ -326,8 +305,8 @@ impl View {
         Some(self.hold_back(self.report(KEPT, note)))
     }
 
-    /// Reserves the addresses that a machine reads from `source` or reports, so that no machine gets them. `None`: no
-    /// such address exists, or this pass has reserved all of them.
+    /// Reserves the addresses that a machine reads from `source`, so that no machine gets them. `None`: no such address exists, or
+    /// this pass has reserved all of them.
     pub(super) fn reserve(&self, vm: &VirtualMachine, source: &str, addresses: &[IpAddr]) -> Option<Step> {
         let interface = self.selected.as_ref().ok().and_then(|selected| selected.first()).map(|it| it.interface);
         let interface = interface.or_else(|| Pool::DEFAULT_INTERFACE.parse().ok())?;
@@ -355,20 +334,7 @@ impl View {
             unheld.map(reservation).collect::<Vec<_>>()
         };
         let named: Vec<_> = networks.iter().flat_map(of_network).collect();
-        if !named.is_empty() && !self.has_done(Once::Reserve) {
-            return Some(Step::Reserve(named));
-        }
-        let reported = self.ledger.reported.iter();
-        let reported = reported.map(|report| Reservation {
-            address: report.address,
-            network: report.network.clone(),
-            claimant: claimant.clone(),
-            source: report.source.clone(),
-            kind: Source::Report,
-        });
-        let reported: Vec<_> = reported.collect();
-        let is_left = !reported.is_empty() && !self.has_done(Once::AddConflicts);
-        is_left.then_some(Step::AddConflicts(reported, None))
+        (!named.is_empty() && !self.has_done(Once::Reserve)).then(|| Step::Reserve(named))
     }
 }
 

@@ -85,8 +85,6 @@ pub(super) enum Step {
     PatchStatus(Value),
     /// Applies this merge patch to the KubevirtMachine, so that capk retries.
     Retry(Value),
-    /// Reserves these addresses, so that no machine gets them, then publishes this event.
-    AddConflicts(Vec<Reservation>, Option<Notice>),
     /// Reserves these addresses, which records name that came too late. Then publishes this event.
     ReserveRecorded(Vec<Reservation>, Notice),
     /// Reserves those of these addresses that are of pools which may serve the namespace of the VirtualMachine.
@@ -122,7 +120,6 @@ pub(super) enum Once {
     Annotate,
     PatchStatus,
     Retry,
-    AddConflicts,
     ReserveRecorded,
     Reserve,
 }
@@ -172,7 +169,6 @@ impl Step {
             Self::PatchMachine(_) | Self::AnnotateVm(_) => Some(Once::Annotate),
             Self::PatchStatus(_) => Some(Once::PatchStatus),
             Self::Retry(_) => Some(Once::Retry),
-            Self::AddConflicts(..) => Some(Once::AddConflicts),
             Self::ReserveRecorded(..) => Some(Once::ReserveRecorded),
             Self::Reserve(_) => Some(Once::Reserve),
             _ => None,
@@ -182,12 +178,12 @@ impl Step {
     /// Whether the request may change the state of the registry.
     pub(super) fn changes_registry(&self) -> bool {
         use Step::{
-            AddConflicts, Adopt, Claim, DropSecrets, Hold, Keep, Prove, RecordMigration, RecordSecrets, Release,
+            Adopt, Claim, DropSecrets, Hold, Keep, Prove, RecordMigration, RecordSecrets, Release,
             Reserve, ReserveRecorded, Restore, Withdraw,
         };
         let is_record = matches!(
             self,
-            Adopt(..) | Restore(_) | Hold(..) | Keep(..) | AddConflicts(..) | Reserve(_) | ReserveRecorded(..)
+            Adopt(..) | Restore(_) | Hold(..) | Keep(..) | Reserve(_) | ReserveRecorded(..)
         );
         is_record
             || matches!(

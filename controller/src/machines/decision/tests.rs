@@ -1295,8 +1295,8 @@ fn reporter() -> Option<Instance> {
         "networks": [{"name": "iface1", "multus": {"networkName": "infra/vlan10"}}],
     });
     let reporting = self::instance(&json!({"spec": spec, "status": {"interfaces": [report]}}));
-    assert_eq!(reporting.reports.len(), 1);
-    instance.reports = reporting.reports;
+    assert_eq!(reporting.guest.networks.len(), 1);
+    instance.guest = reporting.guest;
     Some(instance)
 }
 
