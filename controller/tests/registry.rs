@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use glowplug::host::allocator::{ClaimError, ReportChanges};
+use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Claimant, Machine, Record, Reservation};
 use glowplug::host::may_record::{Source, State};
 use glowplug::host::pool::Namespaces;
@@ -540,16 +540,16 @@ async fn a_new_pool_allocates_when_its_growth_is_opened_and_no_address_that_a_gu
         source: "VirtualMachineInstance n/guest".to_owned(),
         kind: Source::Report,
     };
-    let changes = registry.set_reports(vec![report.clone()]).await.unwrap();
-    assert_eq!((changes.begun.len(), changes.begun[0].state), (1, Some(State::ByReport)));
+    let new = registry.change_reports(vec![report.clone()], Vec::new()).await.unwrap();
+    assert_eq!((new.len(), new[0].state), (1, Some(State::ByReport)));
     registry.open(growth).await.unwrap();
     assert_eq!(served.claims.recv().await, Some(machine(NETWORK, 0)));
     assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.9", "worker-0", false)]);
     let refused = registry.claim(claim(&machine(NETWORK, 1))).await.unwrap().unwrap_err();
     assert_eq!(refused.to_string(), "No available IPs in pool for interface eno101");
-    // A repeated set changes nothing. The end of the report serves the waiting claim.
-    assert_eq!(registry.set_reports(vec![report]).await.unwrap(), ReportChanges::default());
-    assert_eq!(registry.set_reports(Vec::new()).await.unwrap().ended.len(), 1);
+    // A repeated report changes nothing. Its end serves the waiting claim.
+    assert_eq!(registry.change_reports(vec![report.clone()], Vec::new()).await.unwrap(), []);
+    assert_eq!(registry.change_reports(Vec::new(), vec![report]).await.unwrap(), []);
     assert_eq!(served.claims.recv().await, Some(machine(NETWORK, 1)));
 }
 

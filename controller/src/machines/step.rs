@@ -178,13 +178,10 @@ impl Step {
     /// Whether the request may change the state of the registry.
     pub(super) fn changes_registry(&self) -> bool {
         use Step::{
-            Adopt, Claim, DropSecrets, Hold, Keep, Prove, RecordMigration, RecordSecrets, Release,
-            Reserve, ReserveRecorded, Restore, Withdraw,
+            Adopt, Claim, DropSecrets, Hold, Keep, Prove, RecordMigration, RecordSecrets, Release, Reserve,
+            ReserveRecorded, Restore, Withdraw,
         };
-        let is_record = matches!(
-            self,
-            Adopt(..) | Restore(_) | Hold(..) | Keep(..) | Reserve(_) | ReserveRecorded(..)
-        );
+        let is_record = matches!(self, Adopt(..) | Restore(_) | Hold(..) | Keep(..) | Reserve(_) | ReserveRecorded(..));
         is_record
             || matches!(
                 self,
