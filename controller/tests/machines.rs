@@ -723,7 +723,7 @@ async fn a_late_secret_is_never_read_by_a_later_machine_of_the_same_name() {
         let (paused, _other, gate, late) = pause_at((&server, &cluster, &hosted), is_last, fault).await;
         paused.lose_election();
         gate.add_permits(Semaphore::MAX_PERMITS / 2);
-        poll("the late Secret", async || hosted.secrets.get_opt(&late).await.unwrap()).await;
+        hosted.until_secret(&late).await;
         // The late Secret has the address of machine `x`.
         let name = create_vm(&hosted, "w").await;
         hosted.until_event("w", "IPPoolExhausted").await;

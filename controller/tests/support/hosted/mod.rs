@@ -1,7 +1,7 @@
 //! A hosted cluster with stand-ins for HyperShift, cluster-api-provider-kubevirt and KubeVirt. The stand-ins change
 //! objects as the real programs do. A guest is represented by the drive from which it would boot.
 
-mod copies;
+pub mod copies;
 pub mod definitions;
 pub mod kubevirt;
 pub mod mutator;
@@ -330,6 +330,15 @@ impl Hosted {
     /// Waits until an object is gone.
     pub async fn until_gone(&self, api: &Api<DynamicObject>, name: &str) {
         wait(api, name, |object: Option<&DynamicObject>| object.is_none()).await;
+    }
+
+    pub async fn until_secret(&self, name: &str) -> Secret {
+        poll(name, async || self.secrets.get_opt(name).await.unwrap()).await
+    }
+
+    pub async fn until_no_secret(&self, name: &str) {
+        let is_gone = async || self.secrets.get_opt(name).await.unwrap().is_none().then_some(());
+        poll(&format!("the end of Secret {name}"), is_gone).await;
     }
 
     /// Returns the held leases of the network as address and name of the holder, sorted.

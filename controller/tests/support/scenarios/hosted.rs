@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::Cluster;
 use crate::support::controller::{merge, until};
+use crate::support::hosted::copies::{clone_machine, restore};
 use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
 use crate::support::hosted::kubevirt::FINALIZER;
 use crate::support::hosted::provider::{PATCH_ANNOTATION, object};
@@ -195,10 +196,10 @@ pub async fn a_copy_has_the_reference_of_its_source(cluster: &Cluster) {
         let template = &vm.data["spec"]["template"];
         [&template["metadata"], &template["spec"]["volumes"]].map(Value::clone)
     };
-    let clone = hosted.clone_machine("source", "clone", false).await.unwrap();
+    let clone = clone_machine(&hosted.vms, hosted.snapshot("source").await, "clone", false).await.unwrap();
     assert!(macs(&clone).iter().zip(macs(&source)).all(|(one, other)| *one != other));
-    let same = hosted.clone_machine("source", "same", true).await.unwrap();
-    let restored = hosted.restore(&snapshot, "restored").await.unwrap();
+    let same = clone_machine(&hosted.vms, hosted.snapshot("source").await, "same", true).await.unwrap();
+    let restored = restore(&hosted.vms, &snapshot, "restored").await.unwrap();
     let copied = hosted.copy_manifest("source", "copied").await.unwrap();
     assert_eq!([&same, &restored, &copied].map(macs), [macs(&source), macs(&source), macs(&source)]);
     for (copy, strategy) in [(&clone, "Halted"), (&same, "Halted"), (&restored, "Halted"), (&copied, "Always")] {
@@ -208,7 +209,7 @@ pub async fn a_copy_has_the_reference_of_its_source(cluster: &Cluster) {
 
     let volumes = json!([{"name": "cloudinitvolume", "cloudInitConfigDrive": {}}]);
     merge(&hosted.vms, "source", &json!({"spec": {"template": {"spec": {"volumes": volumes}}}})).await;
-    let restored = hosted.restore(&snapshot, "source").await.unwrap();
+    let restored = restore(&hosted.vms, &snapshot, "source").await.unwrap();
     assert_eq!((parts(&restored), restored.uid()), (parts(&source), source.uid()));
     assert_eq!(restored.data["spec"]["runStrategy"], "Always");
 }

@@ -430,8 +430,7 @@ pub async fn each_virtual_machine_of_a_machine_has_a_secret_of_its_own(cluster: 
         until(&hosted.instances, "workers-0", |new| new.uid() != instance && is_running(new)).await;
         assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
         assert_ne!(hosted.secret_name("workers-0").await, before);
-        let earlier = async || hosted.secrets.get_opt(&before).await.unwrap();
-        poll("the end of the earlier Secret", async || earlier().await.is_none().then_some(())).await;
+        hosted.until_no_secret(&before).await;
     }
     installed.stop().await;
 }

@@ -211,7 +211,7 @@ pub async fn no_machine_is_refused_during_an_upgrade_and_a_downgrade(cluster: &C
     };
     let (names, before) = tokio::join!(create, change_versions);
     for (_, secret) in &names {
-        poll(secret, async || hosted.secrets.get_opt(secret).await.unwrap()).await;
+        hosted.until_secret(secret).await;
     }
     let held = hosted.held().await;
     let holders: BTreeSet<&String> = held.iter().map(|(_, name)| name).collect();
