@@ -261,6 +261,8 @@ scenarios! {
     network_data::a_changed_gateway_reaches_a_guest_with_its_restart,
     network_data::a_changed_mac_address_gives_the_machine_a_secret_of_a_new_name,
     network_data::a_machine_keeps_its_address_when_leases_are_lost_while_its_guest_reads_an_earlier_secret,
+    network_data::a_machine_on_another_network_gives_its_address_up_after_its_guest_has_read_the_new_one,
+    network_data::no_machine_gets_the_address_of_a_guest_that_migrated_to_another_cluster,
     network_data::a_machine_of_version_0_2_0_keeps_its_secret_until_it_is_created_again,
     network_data::a_manifest_with_the_name_of_version_0_2_0_gets_a_fresh_name,
     network_data::an_orphan_keeps_its_secret_if_the_garbage_collector_is_faster_than_kubevirt,

@@ -15,6 +15,7 @@ use hyper::Request;
 use hyper::body::Bytes;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -27,6 +28,7 @@ use tokio::task::JoinHandle;
 use crate::support::Cluster;
 use crate::support::apply::{apply, apply_server_side};
 use crate::support::controller::{merge, until};
+use crate::support::hosted::copies::{clone_machine, restore};
 use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE};
 use crate::support::hosted::kubevirt::FINALIZER;
 use crate::support::hosted::provider::{next_mac, object};
@@ -56,11 +58,17 @@ impl Deref for Place<'_> {
     }
 }
 
-/// Creates the pool of a namespace. Its first address is the gateway 10.0.0.1.
+/// Creates the pool `p` of a namespace.
 async fn create_pool(hosted: &Hosted, addresses: &[&str]) {
-    let selector = serde_json::from_value(json!({"matchLabels": {(POOL_LABEL): "p"}})).unwrap();
-    let spec = PoolSpec { node_pool_ref: None, machine_selector: Some(selector), ..hosted.spec("p", addresses) };
-    hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    create_pool_on(hosted, "p", &hosted.network, addresses).await;
+}
+
+/// Creates a pool of a network, which selects the machines with its name in their label.
+async fn create_pool_on(hosted: &Hosted, name: &str, network: &str, addresses: &[&str]) {
+    let selector = serde_json::from_value(json!({"matchLabels": {(POOL_LABEL): name}})).unwrap();
+    let (network, machine_selector) = (network.to_owned(), Some(selector));
+    let spec = PoolSpec { network, node_pool_ref: None, machine_selector, ..hosted.spec(name, addresses) };
+    hosted.pools.create(&PostParams::default(), &StaticIPPool::new(name, spec)).await.unwrap();
 }
 
 /// The manifest of a VirtualMachine, as a person writes it.
@@ -203,15 +211,6 @@ impl<'c> Place<'c> {
         self.until_running(name).await;
     }
 
-    async fn until_secret(&self, name: &str) -> Secret {
-        poll(name, async || self.secrets.get_opt(name).await.unwrap()).await
-    }
-
-    async fn until_no_secret(&self, name: &str) {
-        let is_gone = async || self.secrets.get_opt(name).await.unwrap().is_none().then_some(());
-        poll(&format!("the end of Secret {name}"), is_gone).await;
-    }
-
     /// Waits until the controller has written the addresses of a machine into its VirtualMachine.
     async fn until_recorded(&self, name: &str) -> DynamicObject {
         let is_record = |(key, _): (&String, &String)| key.starts_with(ANNOTATION_PREFIX);
@@ -288,26 +287,25 @@ pub async fn a_manifest_that_is_applied_again_under_a_running_guest_keeps_the_ne
     place.end([row("w", &secret, "10.0.0.8")]).await;
 }
 
-/// Applies a manifest five times, as `kubectl apply --server-side`.
-async fn apply_five_times(place: &Place<'_>, manifest: &Value) {
+/// Applies the manifest of a running machine five times, as `kubectl apply --server-side`, and restarts its guest.
+async fn apply_five_times(place: Place<'_>, manifest: &Value) {
+    place.until_running("w").await;
+    place.until_recorded("w").await;
     let secret = place.secret_name("w").await;
     for n in 0..5 {
         let vm = apply_server_side(&place.vms, manifest, "kubectl").await;
         let vm = vm.unwrap_or_else(|error| panic!("apply {n}: {error}"));
-        assert_eq!(added(&vm), issued(place, "w", &secret), "apply {n}");
+        assert_eq!(added(&vm), issued(&place, "w", &secret), "apply {n}");
     }
+    place.restart("w").await;
+    place.end([row("w", &secret, "10.0.0.8")]).await;
 }
 
 pub async fn five_applies_in_the_server_of_a_served_machine_cause_no_conflict(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let manifest = manifest(&place, "w", "Always");
     apply_server_side(&place.vms, &manifest, "kubectl").await.unwrap();
-    place.until_running("w").await;
-    place.until_recorded("w").await;
-    apply_five_times(&place, &manifest).await;
-    let secret = place.secret_name("w").await;
-    place.restart("w").await;
-    place.end([row("w", &secret, "10.0.0.8")]).await;
+    apply_five_times(place, &manifest).await;
 }
 
 pub async fn five_applies_in_the_server_of_a_machine_whose_pool_came_later_cause_no_conflict(cluster: &Cluster) {
@@ -321,11 +319,7 @@ pub async fn five_applies_in_the_server_of_a_machine_whose_pool_came_later_cause
     let freed = json!({"metadata": {"annotations": {(LEFT_ALONE_ANNOTATION): null}}});
     merge(&place.vms, "w", &freed).await;
     place.until_event("w", "NetworkDataMissing").await;
-    place.until_recorded("w").await;
-    apply_five_times(&place, &manifest).await;
-    let secret = place.secret_name("w").await;
-    place.restart("w").await;
-    place.end([row("w", &secret, "10.0.0.8")]).await;
+    apply_five_times(place, &manifest).await;
 }
 
 pub async fn five_applies_in_the_server_of_a_machine_of_a_mac_pool_cause_no_conflict(cluster: &Cluster) {
@@ -347,13 +341,9 @@ pub async fn five_applies_in_the_server_of_a_machine_of_a_mac_pool_cause_no_conf
     })
     .await;
     apply_server_side(&place.vms, &manifest, "kubectl").await.unwrap();
-    place.until_running("w").await;
-    place.until_recorded("w").await;
-    apply_five_times(&place, &manifest).await;
-    let secret = place.secret_name("w").await;
-    place.restart("w").await;
-    pools.delete(&place.namespace, &DeleteParams::default()).await.unwrap();
-    place.end([row("w", &secret, "10.0.0.8")]).await;
+    let name = place.namespace.clone();
+    apply_five_times(place, &manifest).await;
+    pools.delete(&name, &DeleteParams::default()).await.unwrap();
 }
 
 // === without a replica ===
@@ -493,7 +483,7 @@ pub async fn a_clone_starts_with_an_address_of_its_own_while_its_source_runs(clu
     place.until_recorded("w").await;
     let mut rows = Vec::new();
     for (name, keeps_macs, address) in [("c1", false, "10.0.0.9"), ("c2", true, "10.0.0.10")] {
-        let clone = place.clone_machine("w", name, keeps_macs).await.unwrap();
+        let clone = clone_machine(&place.vms, place.snapshot("w").await, name, keeps_macs).await.unwrap();
         let secret = check_copy(&place, &clone, &source).await;
         place.boot(name).await;
         rows.push(row(name, &secret, address));
@@ -522,7 +512,7 @@ pub async fn a_snapshot_that_is_restored_in_place_keeps_the_address_of_the_machi
     place.apply(&manifest).await;
     let second = place.secret_name("w").await;
     place.halt("w").await;
-    let restored = place.restore(&snapshot, "w").await.unwrap();
+    let restored = restore(&place.vms, &snapshot, "w").await.unwrap();
     let third = Hosted::reference(&restored).unwrap();
     // The MAC address changes again.
     assert_eq!(BTreeSet::from([&first, &second, &third]).len(), 3);
@@ -539,7 +529,7 @@ pub async fn a_snapshot_with_an_earlier_reference_that_is_restored_in_place_keep
     for earlier in ["w-networkdata", "w-networkdata-aaaaaaaaaaaaaaaa", "other-networkdata-bbbbbbbbbbbbbbbb"] {
         let source = json!({"userData": "#cloud-config", "networkDataSecretRef": {"name": earlier}});
         snapshot["spec"]["template"]["spec"]["volumes"][0]["cloudInitConfigDrive"] = source;
-        let restored = place.restore(&snapshot, "w").await.unwrap();
+        let restored = restore(&place.vms, &snapshot, "w").await.unwrap();
         assert_eq!(added(&restored), issued(&place, "w", &secret), "{earlier}");
     }
     place.restart("w").await;
@@ -551,7 +541,7 @@ pub async fn a_snapshot_that_is_restored_under_another_name_gets_an_address_of_i
     let (_, source) = place.run("w").await;
     place.until_recorded("w").await;
     let snapshot = place.snapshot("w").await;
-    let restored = place.restore(&snapshot, "r").await.unwrap();
+    let restored = restore(&place.vms, &snapshot, "r").await.unwrap();
     let secret = check_copy(&place, &restored, &source).await;
     place.boot("r").await;
     place.end([row("r", &secret, "10.0.0.9"), row("w", &source, "10.0.0.8")]).await;
@@ -680,6 +670,61 @@ pub async fn a_machine_keeps_its_address_when_leases_are_lost_while_its_guest_re
     place.restart("w").await;
     place.until_no_secret(&first).await;
     place.end([row("v", &v, "10.0.0.9"), row("w", &second, "10.0.0.8")]).await;
+}
+
+pub async fn a_machine_on_another_network_gives_its_address_up_after_its_guest_has_read_the_new_one(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let other = format!("{}-other", place.network);
+    create_pool_on(&place, "q", &other, &["10.0.1.8/30"]).await;
+    let (mut manifest, first) = place.run("w").await;
+    place.until_recorded("w").await;
+    manifest["metadata"]["labels"][POOL_LABEL] = "q".into();
+    manifest["spec"]["template"]["spec"]["networks"][0]["multus"]["networkName"] = other.into();
+    let moved = place.apply(&manifest).await;
+    let (second, uid) = (Hosted::reference(&moved).unwrap(), moved.uid().unwrap());
+    assert_ne!(first, second);
+    assert_eq!(added(&moved), issued(&place, "w", &second));
+    // The guest still uses its address, and reads it again after a migration.
+    let text = format!(
+        "eno101: has 10.0.0.8 of pool \"{}/p\" already, expected a release before another pool",
+        place.namespace
+    );
+    let events: Api<Event> = Api::namespaced(cluster.client(), &place.namespace);
+    poll(&text, async || {
+        let events = events.list(&ListParams::default()).await.unwrap().items;
+        events.into_iter().any(|event| event.note.as_ref() == Some(&text)).then_some(())
+    })
+    .await;
+    place.run("v").await;
+    assert!(place.kubevirt.migrate("w").await);
+    let kept = ("10.0.0.8".to_owned(), uid, Some(BTreeSet::from([first.clone()])), false);
+    assert_eq!(place.leases().await[0], kept);
+    place.instances.delete("w", &DeleteParams::default()).await.unwrap();
+    place.until_no_secret(&first).await;
+    assert_eq!(place.address_of("w").await, "10.0.1.8");
+    // The next machine gets the address.
+    let (_, x) = place.run("x").await;
+    let v = place.secret_name("v").await;
+    place.end([row("v", &v, "10.0.0.9"), row("w", &second, "10.0.1.8"), row("x", &x, "10.0.0.8")]).await;
+}
+
+pub async fn no_machine_gets_the_address_of_a_guest_that_migrated_to_another_cluster(cluster: &Cluster) {
+    let mut place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    place.run("w").await;
+    place.kubevirt.migrate_to_another_cluster("w").await;
+    place.until_event("w", "IPAddressHeld").await;
+    place.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    place.until_gone(&place.vms, "w").await;
+    place.until_held(0).await;
+    let (_, v) = place.run("v").await;
+    place.change_leaders().await;
+    let (_, w) = place.run("w").await;
+    assert_eq!(place.held().await, held([("10.0.0.10", "w"), ("10.0.0.9", "v")]));
+    // An administrator knows that the guest does not use the address any more.
+    let leases: Api<StaticIPLease> = Api::all(cluster.client());
+    leases.delete(&leader::name(&place.network, "10.0.0.8"), &DeleteParams::default()).await.unwrap();
+    let (_, x) = place.run("x").await;
+    place.end([row("v", &v, "10.0.0.9"), row("w", &w, "10.0.0.10"), row("x", &x, "10.0.0.8")]).await;
 }
 
 // === version 0.2.0 ===
