@@ -93,7 +93,7 @@ use tokio::time::{sleep, timeout};
 use observer::{Counts, Observer, POOL_MACS};
 use place::{Place, all};
 use random::Random;
-use replicas::{EXITS, Flow, Replica, lose_answers};
+use replicas::{EXITS, Flow, Replica, Service, lose_answers};
 use support::real::RealServer;
 use support::{Cluster, SYSTEM};
 use tenant::Tenant;
@@ -122,7 +122,7 @@ async fn settle<T>(ask: impl AsyncFn() -> kube::Result<T>) -> Option<T> {
     loop {
         match ask().await {
             Ok(answer) => return Some(answer),
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => return None,
+            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404 | 409 | 422) => return None,
             Err(_) => sleep(Duration::from_millis(200)).await,
         }
     }
@@ -169,11 +169,12 @@ async fn run() -> ExitCode {
     for (what, times) in COUNTS.lock().unwrap().iter() {
         println!("{times:>8} {what}");
     }
-    let Counts { changes, gaps, returned, late } = world.observer.counts();
+    let Counts { changes, gaps, returned, late, stripped } = world.observer.counts();
     println!("{:>8} seconds, {rounds} rounds, seed {seed}", began.elapsed().as_secs());
     println!("{changes:>8} stored versions checked, {gaps} gaps in the history");
     println!("{returned:>8} restored machines and claims beside a newer guest with their address");
     println!("{late:>8} IPAddresses and Secrets arrived after their claim or machine had ended");
+    println!("{stripped:>8} guests without network data, because a change removed the mark while no webhook answered");
     println!("{:>8} replicas ended by themselves", EXITS.load(Ordering::Relaxed));
     println!("{:>8} violations", violations.len());
     if violations.is_empty() {
@@ -188,6 +189,7 @@ async fn run() -> ExitCode {
 
 struct World {
     server: RealServer,
+    _service: Service,
     client: Client,
     places: Vec<Arc<Place>>,
     tenant: Arc<Tenant>,
@@ -234,10 +236,15 @@ impl World {
         for n in 0..REPLICAS {
             replicas.push(Replica::new(&server, folder.path(), &format!("replica-{n}")).await);
         }
+        let service = Service::start(&cluster, folder.path(), &replicas).await;
         replicas.iter_mut().for_each(Replica::start);
-        started.iter().for_each(Place::start);
+        for place in &started {
+            place.until_asked().await;
+            place.start();
+        }
         Self {
             server,
+            _service: service,
             client,
             places: started,
             tenant,

@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::StreamExt;
-use glowplug_controller::kinds::pool::StaticIPLease;
+use glowplug_controller::kinds::pool::{StaticIPLease, StaticIPPool};
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{ApiResource, DynamicObject, ListParams, WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
@@ -35,8 +36,13 @@ const VMS: usize = 2;
 const SECRETS: usize = 3;
 const CLAIMS: usize = 4;
 const ADDRESSES: usize = 5;
-const KINDS: usize = 6;
+const POOLS: usize = 6;
+const KINDS: usize = 7;
 
+/// The creation of a VirtualMachine ends this time after the webhook has decided on it.
+const CREATION: SignedDuration = SignedDuration::from_secs(15);
+/// Label of the template of a VirtualMachine with network data of the controller.
+const MARK: &str = "ipam.glowplug.dev/network-data";
 /// Annotation of each Secret of the controller, with the machine and its addresses.
 const ALLOCATION: &str = "ipam.glowplug.dev/allocation";
 
@@ -75,6 +81,20 @@ struct Handed {
     addresses: BTreeSet<Address>,
     /// Whether the Secret arrived after its VirtualMachine was deleted.
     is_late: bool,
+    /// UID of the VirtualMachine.
+    vm: String,
+    /// Whether the Secret is deleted. No other Secret may have its name.
+    is_gone: bool,
+}
+
+/// A VirtualMachine, as the replay knows it.
+struct Vm {
+    /// UID of the pool that has selected the machine since its creation.
+    pool: Option<String>,
+    /// Whether the template has the mark.
+    is_marked: bool,
+    /// Whether a change has removed the mark, so that the instance starts without network data.
+    is_stripped: bool,
 }
 
 /// What the replay knows.
@@ -86,8 +106,15 @@ struct State {
     ever: BTreeSet<(Address, (String, String))>,
     /// What each Secret hands out, by namespace and name.
     handed: BTreeMap<(String, String), Handed>,
-    /// Addresses that each running guest has read from the Secret of its instance.
-    read: BTreeMap<Id, BTreeSet<Address>>,
+    /// UID of each running instance, and the addresses that its guest has read from its Secret.
+    read: BTreeMap<Id, (String, BTreeSet<Address>)>,
+    /// The pools, by namespace and name: UID, label of the machines, and creation time.
+    pools: BTreeMap<(String, String), (String, String, Timestamp)>,
+    /// The VirtualMachines since the start or the last restore, by UID.
+    machines: BTreeMap<String, Vm>,
+    /// Number of guests that started without network data, because a change had removed the mark of their machine while no
+    /// webhook answered.
+    stripped: usize,
     /// UID of the holder of each held lease.
     holders: BTreeMap<Address, String>,
     /// UIDs of the claims that are not being deleted, by namespace and name.
@@ -124,6 +151,8 @@ pub struct Counts {
     pub returned: usize,
     /// IPAddresses and Secrets that arrived after their claim or VirtualMachine had ended.
     pub late: usize,
+    /// Guests that started without network data, because a change had removed the mark of their machine.
+    pub stripped: usize,
 }
 
 // === impl Observer ===
@@ -144,6 +173,8 @@ impl Observer {
         state.held.clear();
         state.handed.clear();
         state.read.clear();
+        state.pools.clear();
+        state.machines.clear();
         state.holders.clear();
         state.claims.clear();
         state.vms.clear();
@@ -217,9 +248,9 @@ impl Observer {
 
     /// What the replay has found.
     pub fn counts(&self) -> Counts {
-        let State { changes, returned, late, .. } = &self.state;
+        let State { changes, returned, late, stripped, .. } = &self.state;
         let gaps = self.log.lock().unwrap().gaps;
-        Counts { changes: *changes, gaps, returned: *returned, late: late.len() }
+        Counts { changes: *changes, gaps, returned: *returned, late: late.len(), stripped: *stripped }
     }
 
     fn api(&self, kind: usize) -> Api<DynamicObject> {
@@ -229,6 +260,7 @@ impl Observer {
             VMS => resource(VIRTUAL_MACHINE),
             SECRETS => ApiResource::erase::<Secret>(&()),
             CLAIMS => resource(("ipam.cluster.x-k8s.io", "v1beta2", "IPAddressClaim", "ipaddressclaims", false)),
+            POOLS => ApiResource::erase::<StaticIPPool>(&()),
             _ => resource(("ipam.cluster.x-k8s.io", "v1beta2", "IPAddress", "ipaddresses", false)),
         };
         Api::all_with(self.client.clone(), &kind)
@@ -314,12 +346,15 @@ impl State {
                     BTreeSet::new()
                 } else if seen.kind == INSTANCES {
                     let reported = addresses_of_guest(&seen.object.data, networks.get(&namespace));
-                    reported.into_iter().chain(self.read_by(&id, &seen.object.data)).collect()
+                    reported
+                        .into_iter()
+                        .chain(self.read_by(&id, &seen.object, is_first || !networks.contains_key(&namespace)))
+                        .collect()
                 } else {
                     let address = text(&seen.object.data["spec"]["address"]);
                     networks.get(&namespace).map(|network| (network.clone(), address)).into_iter().collect()
                 };
-                if used.is_empty() {
+                if seen.is_gone {
                     self.read.remove(&id);
                 }
                 self.uses(seen, id, used, is_first);
@@ -333,12 +368,15 @@ impl State {
             }
             VMS => {
                 self.vms.insert((namespace.clone(), name.clone()), seen.object.uid().unwrap_or_default());
+                self.machine(seen, is_first);
                 for address in macs(&seen.object.data["spec"]["template"]["spec"]) {
                     self.requires_lease(seen, &address, (&namespace, &name), is_first);
                 }
             }
             SECRETS if seen.is_gone => {
-                self.handed.remove(&(namespace, name));
+                if let Some(handed) = self.handed.get_mut(&(namespace, name)) {
+                    handed.is_gone = true;
+                }
             }
             SECRETS if seen.object.annotations().contains_key(ALLOCATION) => {
                 let addresses = addresses_of_secret(&seen.object);
@@ -353,16 +391,18 @@ impl State {
                 }
                 let Some(network) = networks.get(&namespace) else { return };
                 let id = (namespace.clone(), name.clone());
-                let holder = holder_in_secret(&seen.object);
+                let [holder, vm] = uids_in_secret(&seen.object);
                 let addresses: BTreeSet<Address> =
                     addresses.into_iter().map(|address| (network.clone(), address.to_string())).collect();
                 if let Some(before) = self.handed.get(&id) {
                     // The gateway in a Secret may change, and its machine and addresses never do.
-                    if (&before.holder, &before.addresses) != (&holder, &addresses) {
+                    if (&before.holder, &before.vm, &before.addresses) != (&holder, &vm, &addresses) {
                         let what = format!("Secret {namespace}/{name} hands out {addresses:?} instead of earlier ones");
-                        self.violation(what, before.addresses.iter().next().cloned().as_ref());
+                        return self.violation(what, before.addresses.iter().next().cloned().as_ref());
                     }
-                    return;
+                    if !before.is_gone {
+                        return;
+                    }
                 }
                 let is_late = !is_first && self.is_late_secret(seen);
                 for address in addresses.iter().filter(|_| !is_first && !is_late) {
@@ -372,7 +412,15 @@ impl State {
                         self.violation(what, Some(address));
                     }
                 }
-                self.handed.insert(id, Handed { holder, addresses, is_late });
+                self.handed.insert(id, Handed { holder, addresses, is_late, vm, is_gone: false });
+            }
+            POOLS if seen.is_gone || seen.object.metadata.deletion_timestamp.is_some() => {
+                self.pools.remove(&(namespace, name));
+            }
+            POOLS => {
+                let label = text(&seen.object.data["spec"]["machineSelector"]["matchLabels"]["pool"]);
+                let uid = seen.object.uid().unwrap_or_default();
+                self.pools.insert((namespace, name), (uid, label, created(&seen.object)));
             }
             _ => {}
         }
@@ -402,8 +450,9 @@ impl State {
             self.restored.remove(&address);
         }
         // No later machine refers to a Secret that arrived late.
-        let hands_out =
-            |handed: &Handed| !handed.is_late && handed.holder == uid && handed.addresses.contains(&address);
+        let hands_out = |handed: &Handed| {
+            !handed.is_late && !handed.is_gone && handed.holder == uid && handed.addresses.contains(&address)
+        };
         let secret = self.handed.iter().find(|(_, handed)| hands_out(handed)).map(|(secret, _)| secret.clone());
         if let Some((namespace, name)) = secret.filter(|_| !is_held && self.holders.get(&address) == Some(&uid)) {
             let what = format!("the lease is {state} while Secret {namespace}/{name} hands out the address");
@@ -453,18 +502,69 @@ impl State {
     }
 
     /// The addresses that a running guest has read from its drive. KubeVirt builds the drive from the Secret to which the
-    /// instance refers, and the guest keeps what it has read.
-    fn read_by(&mut self, id: &Id, instance: &Value) -> BTreeSet<Address> {
-        if instance["status"]["phase"] != "Running" {
+    /// instance refers, and the guest keeps what it has read. `is_unchecked`: the guest runs since the start of the observer, or a
+    /// tenant has invented it.
+    fn read_by(&mut self, id: &Id, instance: &DynamicObject, is_unchecked: bool) -> BTreeSet<Address> {
+        if instance.data["status"]["phase"] != "Running" {
             return BTreeSet::new();
         }
-        if let Some(read) = self.read.get(id) {
+        let uid = instance.uid().unwrap_or_default();
+        if let Some((_, read)) = self.read.get(id).filter(|(of, _)| *of == uid) {
             return read.clone();
         }
-        let secret = secret_of(&instance["spec"]).and_then(|secret| self.handed.get(&(id.1.clone(), secret)));
+        if !is_unchecked {
+            self.check_start(id, instance);
+        }
+        let secret = secret_of(&instance.data["spec"]).and_then(|secret| self.handed.get(&(id.1.clone(), secret)));
         let read = secret.map(|handed| handed.addresses.clone()).unwrap_or_default();
-        self.read.insert(id.clone(), read.clone());
+        self.read.insert(id.clone(), (uid, read.clone()));
         read
+    }
+
+    /// Checks which Secret a guest has read at its start.
+    fn check_start(&mut self, (_, namespace, name): &Id, instance: &DynamicObject) {
+        let owner = instance.owner_references().iter().find(|owner| owner.kind == "VirtualMachine");
+        let vm = owner.map(|owner| owner.uid.clone()).unwrap_or_default();
+        if let Some(secret) = secret_of(&instance.data["spec"]) {
+            match self.handed.get(&(namespace.clone(), secret.clone())) {
+                None => self.violation(format!("guest {namespace}/{name} reads the unknown Secret {secret}"), None),
+                Some(handed) if owner.is_some() && handed.vm != vm => {
+                    let what = format!("guest {namespace}/{name} of {vm} reads Secret {secret} of {}", handed.vm);
+                    self.violation(what, handed.addresses.first().cloned().as_ref());
+                }
+                Some(_) => {}
+            }
+            return;
+        }
+        let machine = self.machines.get(&vm);
+        let pool = machine.and_then(|machine| machine.pool.clone());
+        if instance.labels().contains_key(MARK) {
+            self.violation(format!("guest {namespace}/{name} with the mark starts without network data"), None);
+        } else if pool.as_ref().is_some_and(|pool| self.pools.values().any(|(uid, ..)| uid == pool)) {
+            if machine.is_some_and(|machine| machine.is_stripped) {
+                self.stripped += 1;
+            } else {
+                self.violation(format!("guest {namespace}/{name} of a pool starts without network data"), None);
+            }
+        }
+    }
+
+    /// Notes the pool that selects a VirtualMachine from its creation on, and whether a change removes the mark.
+    fn machine(&mut self, seen: &Seen, is_first: bool) {
+        let (namespace, uid) = (seen.object.namespace().unwrap_or_default(), seen.object.uid().unwrap_or_default());
+        let is_marked = !seen.object.data["spec"]["template"]["metadata"]["labels"][MARK].is_null();
+        if let Some(machine) = self.machines.get_mut(&uid) {
+            machine.is_stripped |= machine.is_marked && !is_marked;
+            machine.is_marked = is_marked;
+            return;
+        }
+        let label = seen.object.labels().get("pool");
+        let is_older = |since: &Timestamp| *since + CREATION <= created(&seen.object);
+        let mut pools = self.pools.iter().filter(|((of, _), (_, pool, since))| {
+            !is_first && *of == namespace && Some(pool) == label && is_older(since)
+        });
+        let pool = pools.next().map(|(_, (uid, ..))| uid.clone());
+        self.machines.insert(uid, Vm { pool, is_marked, is_stripped: false });
     }
 
     /// Whether a Secret arrived after its VirtualMachine was deleted. No guest of a later VirtualMachine of the name may
@@ -563,7 +663,7 @@ impl State {
 }
 
 fn title(kind: usize) -> &'static str {
-    ["lease", "guest", "VirtualMachine", "Secret", "IPAddressClaim", "IPAddress"][kind]
+    ["lease", "guest", "VirtualMachine", "Secret", "IPAddressClaim", "IPAddress", "pool"][kind]
 }
 
 fn text(value: &Value) -> String {
@@ -600,10 +700,15 @@ fn secret_of(spec: &Value) -> Option<String> {
     sources.filter_map(|source| source["networkDataSecretRef"]["name"].as_str()).map(str::to_owned).next()
 }
 
-/// UID of the machine whose addresses a Secret hands out.
-fn holder_in_secret(secret: &DynamicObject) -> String {
+/// UIDs of the machine whose addresses a Secret hands out, and of its VirtualMachine.
+fn uids_in_secret(secret: &DynamicObject) -> [String; 2] {
     let note = secret.annotations().get(ALLOCATION).cloned().unwrap_or_default();
-    text(&serde_json::from_str::<Value>(&note).unwrap_or_default()["machine"]["uid"])
+    let note: Value = serde_json::from_str(&note).unwrap_or_default();
+    [&note["machine"]["uid"], &note["vm"]].map(text)
+}
+
+fn created(object: &DynamicObject) -> Timestamp {
+    object.creation_timestamp().map(|time| time.0).unwrap_or_default()
 }
 
 /// The addresses in the network data of a Secret.

@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use glowplug_controller::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, VM_ANNOTATION, new_name};
 use glowplug_controller::kinds::pool::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -20,6 +19,7 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{sleep, timeout};
 
 use crate::random::Random;
+use crate::support::hosted::copies::{clone_machine, restore, snapshot};
 use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, VIRTUAL_MACHINE, resource};
 use crate::support::hosted::kubevirt::KubeVirt;
 use crate::support::hosted::provider::{next_mac, object};
@@ -63,6 +63,10 @@ enum Of {
 #[derive(Default)]
 struct Desired {
     machines: BTreeMap<String, Wanted>,
+    /// The manifests with which VirtualMachines were created last, by name.
+    manifests: BTreeMap<String, Value>,
+    /// Snapshots of VirtualMachines, by name, each with the UID of the VirtualMachine.
+    snapshots: BTreeMap<String, (Option<String>, Value)>,
     /// Current names of the pools.
     pools: [String; 2],
     /// Guests that continue to run after the deletion of their instance.
@@ -113,8 +117,6 @@ impl Place {
         let api = |kind: &ApiResource| Api::namespaced_with(client.clone(), namespace, kind);
         let ipam = |kind, plural| resource(("ipam.cluster.x-k8s.io", "v1beta2", kind, plural, true));
         let kubevirt = Arc::new(KubeVirt::new(client, namespace));
-        // The instance starts after the controller has written the MAC addresses, as the webhook demands it.
-        kubevirt.be_late();
         let place = Arc::new(Self {
             namespace: namespace.to_owned(),
             network: network.to_owned(),
@@ -143,6 +145,7 @@ impl Place {
         let provider = spawn_local(async move {
             loop {
                 place.provide().await;
+                place.kubevirt.retry();
                 sleep(Duration::from_millis(500)).await;
             }
         });
@@ -159,6 +162,22 @@ impl Place {
             }
         });
         self.tasks.lock().unwrap().extend([provider, kubevirt]);
+    }
+
+    /// Waits until the API server calls the webhooks for machines of this namespace.
+    pub async fn until_asked(&self) {
+        let probe: DynamicObject = serde_json::from_value(self.vm("probe", POOLS[0], None)).unwrap();
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        loop {
+            if let Ok(vm) = self.vms.create(&dry_run, &probe).await {
+                let labels = &vm.data["spec"]["template"]["metadata"]["labels"];
+                let has_macs = labels.get("ipam.glowplug.dev/mac-addresses").is_some();
+                if Hosted::reference(&vm).is_some() && has_macs == self.has_mac_pool {
+                    return;
+                }
+            }
+            sleep(Duration::from_millis(200)).await;
+        }
     }
 
     pub fn stop(&self) {
@@ -193,6 +212,13 @@ impl Place {
             (4, "pool resized"),
             (2, "gateway changed"),
             (4, "MAC address changed"),
+            (8, "manifest applied again"),
+            (4, "template replaced"),
+            (4, "machine cloned"),
+            (4, "snapshot taken"),
+            (3, "snapshot restored"),
+            (3, "machine stopped"),
+            (10, "machine started"),
             (1, "pool renamed"),
             (1, "overlapping pool created"),
             (1, "overlapping pool deleted"),
@@ -271,11 +297,41 @@ impl Place {
                 settle(async || self.pools.patch(&name, &PatchParams::default(), &patch).await).await;
             }
             ("MAC address changed", Some(name)) if !self.has_mac_pool => {
-                let interface = json!({"name": "iface1", "bridge": {}, "acpiIndex": 101, "macAddress": next_mac()});
+                let interface = json!({"name": "iface1", "bridge": {}, "macAddress": next_mac()});
                 let spec = json!({"domain": {"devices": {"interfaces": [interface]}}});
-                let patch = Patch::Merge(json!({"spec": {"template": {"spec": spec}}}));
-                settle(async || self.vms.patch(&name, &PatchParams::default(), &patch).await).await;
+                self.patch_vm(&name, &json!({"spec": {"template": {"spec": spec}}})).await;
             }
+            ("manifest applied again", Some(name)) => {
+                let Some(manifest) = self.manifest(&name) else { return };
+                let params = PatchParams::apply("kubectl").force();
+                let _ = self.vms.patch(&name, &params, &Patch::Apply(manifest)).await;
+            }
+            ("template replaced", Some(name)) => {
+                let Some(manifest) = self.manifest(&name) else { return };
+                let Ok(mut vm) = self.vms.get(&name).await else { return };
+                vm.data["spec"]["template"] = manifest["spec"]["template"].clone();
+                let _ = self.vms.replace(&name, &PostParams::default(), &vm).await;
+            }
+            ("machine cloned", Some(name)) if names.len() < MACHINES => {
+                let Ok(vm) = self.vms.get(&name).await else { return };
+                let (clone, pool) = (format!("{name}-c"), usize::from(vm.labels()["pool"] == POOLS[1]));
+                self.desired.lock().unwrap().machines.insert(clone.clone(), Wanted { of: Of::Nothing, pool });
+                let _ = clone_machine(&self.vms, snapshot(&vm), &clone, false).await;
+            }
+            ("snapshot taken", Some(name)) => {
+                let Ok(vm) = self.vms.get(&name).await else { return };
+                self.desired.lock().unwrap().snapshots.insert(name, (vm.uid(), snapshot(&vm)));
+            }
+            ("snapshot restored", _) => {
+                let snapshots = self.desired.lock().unwrap().snapshots.clone();
+                let names: Vec<&String> = snapshots.keys().collect();
+                let Some(name) = random.of(&names) else { return };
+                self.restore(name, &snapshots[*name]).await;
+            }
+            ("machine stopped", Some(name)) => {
+                self.patch_vm(&name, &json!({"spec": {"runStrategy": "Halted"}})).await;
+            }
+            ("machine started", Some(name)) => self.patch_vm(&name, &json!({"spec": {"runStrategy": "Always"}})).await,
             ("pool renamed", _) => {
                 let pool = random.below(2);
                 let (before, after) = {
@@ -316,8 +372,8 @@ impl Place {
     /// claims on pools that do not exist, and machines of deleted pools. `unrecorded` are guests that run since a restore
     /// with an address that their machine does not hold: they are restarted, as `docs/recovery.md` demands it.
     ///
-    /// After some `minutes` of quiet time, also restarts the guests without an address, and the guests that keep the lease of an
-    /// earlier machine of their name.
+    /// After some `minutes` of quiet time, also restarts the guests without an address, the guests that wait for an earlier
+    /// Secret, and the guests that keep the lease of an earlier machine of their name.
     /// Such a guest may have read the Secret of the earlier machine, because the guest existed before a leader found the
     /// Secret gone. A minute later, recreates these machines: a VirtualMachine without a Secret may be that of a deleted
     /// KubevirtMachine. `minutes` is `None` between two full minutes.
@@ -327,15 +383,24 @@ impl Place {
         for name in endless {
             self.end(&name).await;
         }
+        for vm in all(&self.vms).await.iter().filter(|vm| vm.data["spec"]["runStrategy"] == "Halted") {
+            self.patch_vm(&vm.name_any(), &json!({"spec": {"runStrategy": "Always"}})).await;
+        }
         for instance in all(&self.instances).await {
             let name = instance.name_any();
             let Some(vm) = settle(async || self.vms.get_opt(&name).await).await else { continue };
             let owner = instance.owner_references().first().map(|owner| owner.uid.clone());
+            let refers_to_other = vm.as_ref().is_some_and(|vm| Hosted::reference(vm) != Hosted::reference(&instance));
+            // Its pod waits for an earlier Secret, and KubeVirt says that the machine requires a restart.
+            let waits = minutes.is_some() && !is_running(&instance) && refers_to_other;
+            if waits {
+                count("guest restarted that waited for an earlier Secret");
+            }
             // Such a guest has read the Secret of an earlier VirtualMachine, and an event says that it must be restarted.
             let is_mute = minutes == Some(1) && is_running(&instance) && addresses_of(&instance).is_empty();
             let is_orphan = owner.is_none() || vm.and_then(|vm| vm.uid()) != owner;
             let is_unrecorded = unrecorded.contains(&format!("{}/{name}", self.namespace));
-            if instance.metadata.deletion_timestamp.is_none() && (is_orphan || is_unrecorded || is_mute) {
+            if instance.metadata.deletion_timestamp.is_none() && (is_orphan || is_unrecorded || is_mute || waits) {
                 self.delete(&self.instances, &name).await;
             }
         }
@@ -507,16 +572,46 @@ impl Place {
                     Of::Machine => Some(self.namespace.clone()),
                     Of::MachineElsewhere => Some(format!("{}{ELSEWHERE}", self.namespace)),
                 });
-                let vm = self.vm(&name, &pool, of);
+                let manifest = self.vm(&name, &pool, of);
+                let vm = serde_json::from_value(manifest.clone()).unwrap();
+                self.desired.lock().unwrap().manifests.insert(name.clone(), manifest);
                 settle(async || self.vms.create(&PostParams::default(), &vm).await).await;
             }
         }
     }
 
-    /// A VirtualMachine, as capk creates it and the webhooks change it.
+    /// The manifest with which a VirtualMachine was created.
+    fn manifest(&self, name: &str) -> Option<Value> {
+        self.desired.lock().unwrap().manifests.get(name).cloned()
+    }
+
+    async fn patch_vm(&self, name: &str, patch: &Value) {
+        settle(async || self.vms.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await).await;
+    }
+
+    /// Restores a snapshot, in place if the VirtualMachine exists.
+    async fn restore(&self, name: &str, (uid, snapshot): &(Option<String>, Value)) {
+        let Ok(vm) = self.vms.get_opt(name).await else { return };
+        let mut snapshot = snapshot.clone();
+        // Another machine may have the MAC address of a pool by now.
+        if self.has_mac_pool && vm.and_then(|vm| vm.uid()) != *uid {
+            let interfaces = snapshot["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"].as_array_mut();
+            for interface in interfaces.into_iter().flatten().filter_map(Value::as_object_mut) {
+                interface.remove("macAddress");
+            }
+        }
+        {
+            let mut desired = self.desired.lock().unwrap();
+            let pool = usize::from(snapshot["metadata"]["labels"]["pool"] == POOLS[1]);
+            desired.machines.entry(name.to_owned()).or_insert(Wanted { of: Of::Nothing, pool });
+        }
+        let _ = restore(&self.vms, &snapshot, name).await;
+    }
+
+    /// A VirtualMachine, as capk or a person creates it.
     ///
     /// `of` is the namespace of its KubevirtMachine. `None`: capk has not created the VirtualMachine.
-    fn vm(&self, name: &str, pool: &str, of: Option<String>) -> DynamicObject {
+    fn vm(&self, name: &str, pool: &str, of: Option<String>) -> Value {
         let mut of_template = json!({});
         if let Some(namespace) = of {
             of_template["capk.cluster.x-k8s.io/kubevirt-machine-name"] = name.into();
@@ -524,24 +619,19 @@ impl Place {
         }
         let mut labels = of_template.clone();
         labels["pool"] = pool.into();
-        let mut interface = json!({"name": "iface1", "bridge": {}, "acpiIndex": 101});
-        if self.has_mac_pool {
-            of_template["ipam.glowplug.dev/mac-addresses"] = "required".into();
-        } else {
+        let mut interface = json!({"name": "iface1", "bridge": {}});
+        if !self.has_mac_pool {
             interface["macAddress"] = next_mac().into();
         }
-        of_template[NETWORK_DATA_LABEL] = ISSUED.into();
-        let annotations = json!({(VM_ANNOTATION): format!("{}/{name}", self.namespace)});
-        let source = json!({"networkDataSecretRef": {"name": new_name(name).unwrap()}});
-        let vm = json!({
-            "metadata": {"name": name, "labels": labels},
-            "spec": {"template": {"metadata": {"labels": of_template, "annotations": annotations}, "spec": {
+        let source = json!({"userData": "#cloud-config"});
+        json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name, "labels": labels},
+            "spec": {"runStrategy": "Always", "template": {"metadata": {"labels": of_template}, "spec": {
                 "domain": {"devices": {"interfaces": [interface]}},
                 "networks": [{"name": "iface1", "multus": {"networkName": self.network}}],
                 "volumes": [{"name": "cloudinitvolume", "cloudInitConfigDrive": source}],
             }}},
-        });
-        object(VIRTUAL_MACHINE, vm)
+        })
     }
 
     async fn delete_machine(&self, name: &str) {

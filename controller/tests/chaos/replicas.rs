@@ -1,4 +1,5 @@
-//! The replicas of the controller: processes of the program, each with a proxy between the replica and the API server.
+//! The replicas of the controller: processes of the program, each with a proxy between the replica and the API server, and
+//! the Service of their webhooks.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,15 +8,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use kube::api::{DynamicObject, PostParams};
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use crate::support::manifests::webhooks_at;
 use crate::support::real::{RealServer, free_port, signal};
-use crate::support::{CONTROLLER, SYSTEM};
+use crate::support::replica::{configurations, write_certificate};
+use crate::support::{CONTROLLER, Cluster, SYSTEM};
+
+/// The webhook for pools is not registered: it rejects the overlapping pools with which the controller has to work.
+const POOLS_WEBHOOK: &str = "pools.ipam.glowplug.dev";
 
 /// What a proxy does with the bytes of its connections.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -45,6 +52,13 @@ pub struct Replica {
     is_stopped: bool,
     command: Command,
     pub proxy: Proxy,
+    /// Port of the webhooks.
+    webhooks: u16,
+}
+
+/// A Service: connects the API server with the webhooks of a replica. Dropping it ends the connections.
+pub struct Service {
+    task: JoinHandle<()>,
 }
 
 /// Number of processes that ended without a signal of this program.
@@ -118,7 +132,7 @@ impl Drop for Proxy {
 // === impl Replica ===
 
 impl Replica {
-    /// Prepares a replica that has exactly the shipped rights. Its files are in `folder`.
+    /// Prepares a replica that has exactly the shipped rights. Its files, and the certificate of its webhooks, are in `folder`.
     pub async fn new(server: &RealServer, folder: &Path, name: &str) -> Self {
         let proxy = Proxy::start(server.port()).await;
         let mut config: Value = serde_json::from_slice(&fs::read(server.kubeconfig()).unwrap()).unwrap();
@@ -134,10 +148,11 @@ impl Replica {
         command.env("LD_PRELOAD", faketime()).env("FAKETIME_TIMESTAMP_FILE", &clock);
         command.envs([("FAKETIME_CACHE_DURATION", "1"), ("FAKETIME_DONT_FAKE_MONOTONIC", "1"), ("NO_FAKE_STAT", "1")]);
         command.args(["run", "--leader-elect", "--insecure-diagnostics", "--diagnostics-address=127.0.0.1:0"]);
-        command.args(["--health-addr=", "--webhook-port"]);
-        command.arg(free_port().to_string()).arg("--kubeconfig").arg(file).env("HOSTNAME", name);
+        let webhooks = free_port();
+        command.args(["--health-addr=", "--webhook-port", &webhooks.to_string(), "--webhook-cert-dir"]).arg(folder);
+        command.arg("--kubeconfig").arg(file).env("HOSTNAME", name);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let replica = Self { name: name.to_owned(), clock, child: None, is_stopped: false, command, proxy };
+        let replica = Self { name: name.to_owned(), clock, child: None, is_stopped: false, command, proxy, webhooks };
         replica.set_clock(0);
         replica
     }
@@ -194,6 +209,48 @@ impl Replica {
 impl Drop for Replica {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+// === impl Service ===
+
+impl Service {
+    /// Writes the certificate of the webhooks into `folder`, and configures the API server to call the webhooks of these
+    /// replicas. A connection goes to the next replica that accepts it. A paused replica accepts connections, too.
+    pub async fn start(cluster: &Cluster, folder: &Path, replicas: &[Replica]) -> Self {
+        let roots = write_certificate(folder);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        let mut ports: Vec<u16> = replicas.iter().map(|replica| replica.webhooks).collect();
+        let task = tokio::spawn(async move {
+            loop {
+                let Ok((mut client, _)) = listener.accept().await else { continue };
+                ports.rotate_left(1);
+                let ports = ports.clone();
+                tokio::spawn(async move {
+                    for port in ports {
+                        if let Ok(mut replica) = TcpStream::connect(("127.0.0.1", port)).await {
+                            // A connection ends with one of its sides.
+                            let _ = copy_bidirectional(&mut client, &mut replica).await;
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
+            let mut configuration = webhooks_at(kind, &url, &roots);
+            configuration["webhooks"].as_array_mut().unwrap().retain(|webhook| webhook["name"] != POOLS_WEBHOOK);
+            let configuration: DynamicObject = serde_json::from_value(configuration).unwrap();
+            configurations(cluster, kind).create(&PostParams::default(), &configuration).await.unwrap();
+        }
+        Self { task }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }
 
