@@ -38,8 +38,8 @@ use crate::kinds::network_data::{
     renewed,
 };
 use crate::kinds::virtual_machine::{
-    ASSIGNED_ANNOTATION, CloudInit, CloudInitKind, LEFT_ALONE_ANNOTATION, Mark, NetworkData, VirtualMachine, by_name,
-    items, requires_mac_addresses,
+    ASSIGNED_ANNOTATION, CloudInit, CloudInitKind, LEFT_ALONE_ANNOTATION, Mark, NetworkData, VirtualMachine, interfaces,
+    requires_mac_addresses,
 };
 use crate::pools::selection::{Selected, Selection};
 
@@ -347,35 +347,27 @@ fn has_changed(before: &VirtualMachine, after: &VirtualMachine, selection: &Sele
 
 /// Writes the MAC addresses that the leader has assigned into the interfaces that have none.
 fn assign_mac_addresses(edit: &mut Edit, template: &Value) {
-    let annotation = ["spec", "template", "metadata", "annotations", ASSIGNED_ANNOTATION];
-    let assigned = template["metadata"]["annotations"][ASSIGNED_ANNOTATION].as_str();
-    let Some(assigned) = assigned.and_then(|text| serde_json::from_str::<BTreeMap<String, String>>(text).ok()) else {
-        return edit.remove(&annotation);
-    };
-    for (index, interface) in items(&template["spec"]["domain"]["devices"]["interfaces"]).enumerate() {
-        let is_missing = interface["macAddress"].as_str().is_none_or(str::is_empty);
-        let address = interface["name"].as_str().and_then(|name| assigned.get(name)).filter(|_| is_missing);
-        if let Some(address) = address.filter(|address| parse_mac_address(address).is_some()) {
-            let at = path(&["domain", "devices", "interfaces", &index.to_string(), "macAddress"]);
-            edit.set(&at, json!(address));
-        }
-    }
-    edit.remove(&annotation);
+    let text = template["metadata"]["annotations"][ASSIGNED_ANNOTATION].as_str();
+    let assigned = text.and_then(|text| serde_json::from_str::<BTreeMap<String, String>>(text).ok());
+    let assigned = assigned.unwrap_or_default();
+    let is_valid = |address: &&str| parse_mac_address(address).is_some();
+    set_mac_addresses(edit, template, |name| assigned.get(name).map(String::as_str).filter(is_valid));
+    edit.remove(&["spec", "template", "metadata", "annotations", ASSIGNED_ANNOTATION]);
 }
 
 /// Puts the MAC addresses of a MACPool back into interfaces of the same name that have none.
 fn put_back_mac_addresses(edit: &mut Edit, old: &Value, new: &Value) {
-    let interfaces = |template: &'_ Value| template["spec"]["domain"]["devices"]["interfaces"].clone();
-    if !requires_mac_addresses(old) {
-        return;
+    let mut known = BTreeMap::new();
+    for (name, address) in interfaces(&old["spec"]).filter(|_| requires_mac_addresses(old)) {
+        known.entry(name).or_insert(address);
     }
-    let (old, new) = (interfaces(old), interfaces(new));
-    let known = by_name(&old);
-    for (index, interface) in items(&new).enumerate() {
-        let old = interface["name"].as_str().and_then(|name| known.get(name));
-        let address = old.and_then(|old| old["macAddress"].as_str()).filter(|address| !address.is_empty());
-        let is_missing = interface["macAddress"].as_str().is_none_or(str::is_empty);
-        if let Some(address) = address.filter(|_| is_missing) {
+    set_mac_addresses(edit, new, |name| *known.get(name)?);
+}
+
+/// Writes the MAC addresses by KubeVirt's names of the interfaces into the interfaces that have none.
+fn set_mac_addresses<'a>(edit: &mut Edit, template: &Value, address_of: impl Fn(&str) -> Option<&'a str>) {
+    for (index, (name, address)) in interfaces(&template["spec"]).enumerate() {
+        if let Some(address) = address_of(name).filter(|_| address.is_none()) {
             let at = path(&["domain", "devices", "interfaces", &index.to_string(), "macAddress"]);
             edit.set(&at, json!(address));
         }
