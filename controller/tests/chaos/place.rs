@@ -309,7 +309,13 @@ impl Place {
             ("template replaced", Some(name)) => {
                 let Some(manifest) = self.manifest(&name) else { return };
                 let Ok(mut vm) = self.vms.get(&name).await else { return };
-                vm.data["spec"]["template"] = manifest["spec"]["template"].clone();
+                let (template, of_manifest) = (&mut vm.data["spec"]["template"], &manifest["spec"]["template"]);
+                // Without its label, a machine of a MACPool gets no MAC address.
+                if self.has_mac_pool || random.below(2) == 0 {
+                    template["spec"] = of_manifest["spec"].clone();
+                } else {
+                    *template = of_manifest.clone();
+                }
                 let _ = self.vms.replace(&name, &PostParams::default(), &vm).await;
             }
             ("machine cloned", Some(name)) if names.len() < MACHINES => {
