@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use glowplug_controller::kinds::pool::{StaticIPLease, StaticIPPool};
@@ -21,8 +21,8 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::place::ELSEWHERE;
-use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
+use crate::place::{AGENT, ELSEWHERE, RECORD, RESTORED};
+use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, VIRTUAL_MACHINE, resource};
 use crate::tenant::{NETWORK, TENANT};
 
 /// An address: network and text. The network of MAC addresses is `mac`.
@@ -37,7 +37,12 @@ const SECRETS: usize = 3;
 const CLAIMS: usize = 4;
 const ADDRESSES: usize = 5;
 const POOLS: usize = 6;
-const KINDS: usize = 7;
+const MACHINES: usize = 7;
+const KINDS: usize = 8;
+
+/// Time in which the leader learns of an address that a guest reports or an object records. It is longer than the faults during
+/// which a leader continues to lead.
+const LEARNING: Duration = Duration::from_secs(30);
 
 /// The creation of a VirtualMachine ends this time after the webhook has decided on it.
 const CREATION: SignedDuration = SignedDuration::from_secs(15);
@@ -51,6 +56,7 @@ pub const POOL_MACS: &str = "0a:";
 
 struct Seen {
     version: u64,
+    at: Instant,
     kind: usize,
     is_gone: bool,
     object: DynamicObject,
@@ -87,8 +93,25 @@ struct Handed {
     is_gone: bool,
 }
 
+/// A running guest.
+struct Guest {
+    /// UID of its instance.
+    uid: String,
+    /// UID of its VirtualMachine. Empty: it is an orphan.
+    vm: String,
+    since: Instant,
+    /// Addresses that it has read from its Secret.
+    read: BTreeSet<Address>,
+    /// Whether it has network data.
+    has_data: bool,
+}
+
 /// A VirtualMachine, as the replay knows it.
 struct Vm {
+    namespace: String,
+    name: String,
+    /// Label by which pools select it.
+    label: String,
     /// UID of the pool that has selected the machine since its creation.
     pool: Option<String>,
     /// Whether the template has the mark.
@@ -106,8 +129,16 @@ struct State {
     ever: BTreeSet<(Address, (String, String))>,
     /// What each Secret hands out, by namespace and name.
     handed: BTreeMap<(String, String), Handed>,
-    /// UID of each running instance, and the addresses that its guest has read from its Secret.
-    read: BTreeMap<Id, (String, BTreeSet<Address>)>,
+    /// The running guests.
+    guests: BTreeMap<Id, Guest>,
+    /// Addresses that running guests report and objects record, each with the time of the first report.
+    reports: BTreeMap<Address, BTreeMap<Id, Instant>>,
+    /// Addresses that KubevirtMachines recorded before their pool existed, by UID.
+    records: BTreeMap<String, Address>,
+    /// UIDs of the VirtualMachines whose guests ran when their pool came, with the UIDs of their instances.
+    left_alone: BTreeMap<String, String>,
+    /// Number of addresses that were allocated about when a guest reported them for the first time.
+    taken: usize,
     /// The pools, by namespace and name: UID, label of the machines, and creation time.
     pools: BTreeMap<(String, String), (String, String, Timestamp)>,
     /// The VirtualMachines since the start or the last restore, by UID.
@@ -153,6 +184,8 @@ pub struct Counts {
     pub late: usize,
     /// Guests that started without network data, because a change had removed the mark of their machine.
     pub stripped: usize,
+    /// Addresses that were allocated about when a guest reported them for the first time.
+    pub taken: usize,
 }
 
 // === impl Observer ===
@@ -172,7 +205,10 @@ impl Observer {
         let state = &mut self.state;
         state.held.clear();
         state.handed.clear();
-        state.read.clear();
+        state.guests.clear();
+        state.reports.clear();
+        state.records.clear();
+        state.left_alone.clear();
         state.pools.clear();
         state.machines.clear();
         state.holders.clear();
@@ -188,7 +224,7 @@ impl Observer {
             let version = list.metadata.resource_version.clone().unwrap_or_default();
             for object in list.items {
                 self.log.lock().unwrap().known[kind].insert(key(&object), version_of(&object));
-                first.push(Seen { version: 0, kind, is_gone: false, object });
+                first.push(Seen { version: 0, at: Instant::now(), kind, is_gone: false, object });
             }
             self.tasks.push(tokio::spawn(follow(api, kind, version, Arc::clone(&self.log))));
         }
@@ -248,9 +284,9 @@ impl Observer {
 
     /// What the replay has found.
     pub fn counts(&self) -> Counts {
-        let State { changes, returned, late, stripped, .. } = &self.state;
+        let State { changes, returned, late, stripped, taken, .. } = &self.state;
         let gaps = self.log.lock().unwrap().gaps;
-        Counts { changes: *changes, gaps, returned: *returned, late: late.len(), stripped: *stripped }
+        Counts { changes: *changes, gaps, returned: *returned, late: late.len(), stripped: *stripped, taken: *taken }
     }
 
     fn api(&self, kind: usize) -> Api<DynamicObject> {
@@ -261,6 +297,7 @@ impl Observer {
             SECRETS => ApiResource::erase::<Secret>(&()),
             CLAIMS => resource(("ipam.cluster.x-k8s.io", "v1beta2", "IPAddressClaim", "ipaddressclaims", false)),
             POOLS => ApiResource::erase::<StaticIPPool>(&()),
+            MACHINES => resource(KUBEVIRT_MACHINE),
             _ => resource(("ipam.cluster.x-k8s.io", "v1beta2", "IPAddress", "ipaddresses", false)),
         };
         Api::all_with(self.client.clone(), &kind)
@@ -310,7 +347,7 @@ async fn follow(api: Api<DynamicObject>, kind: usize, mut version: String, log: 
             } else {
                 log.known[kind].insert(key(&object), version_of(&object));
             }
-            log.seen.push(Seen { version: version_of(&object), kind, is_gone, object });
+            log.seen.push(Seen { version: version_of(&object), at: Instant::now(), kind, is_gone, object });
         }
         sleep(Duration::from_millis(50)).await;
     }
@@ -340,24 +377,35 @@ impl State {
         let (namespace, name) = key(&seen.object);
         match seen.kind {
             LEASES => self.lease(seen),
-            INSTANCES | ADDRESSES => {
-                let id = (seen.kind, namespace.clone(), name.clone());
-                let used = if seen.is_gone || self.is_late(seen, networks) {
-                    BTreeSet::new()
-                } else if seen.kind == INSTANCES {
-                    let reported = addresses_of_guest(&seen.object.data, networks.get(&namespace));
-                    reported
-                        .into_iter()
-                        .chain(self.read_by(&id, &seen.object, is_first || !networks.contains_key(&namespace)))
-                        .collect()
-                } else {
-                    let address = text(&seen.object.data["spec"]["address"]);
-                    networks.get(&namespace).map(|network| (network.clone(), address)).into_iter().collect()
-                };
+            INSTANCES => self.guest(seen, networks, is_first),
+            ADDRESSES => {
+                let id = (seen.kind, namespace.clone(), name);
+                let address = canonical(&text(&seen.object.data["spec"]["address"]));
+                let address = networks.get(&namespace).map(|network| (network.clone(), address));
+                let is_restored = seen.object.annotations().contains_key(RESTORED);
+                let is_present = !seen.is_gone;
+                self.report(&id, address.iter().filter(|_| is_present && is_restored).cloned().collect(), seen.at);
+                let is_used = is_present && !is_restored && !self.is_late(seen, networks);
+                self.uses(seen, id, address.into_iter().filter(|_| is_used).collect(), is_first);
+            }
+            MACHINES => {
+                let id = (seen.kind, namespace.clone(), name);
+                let uid = seen.object.uid().unwrap_or_default();
                 if seen.is_gone {
-                    self.read.remove(&id);
+                    self.records.remove(&uid);
+                    return self.report(&id, BTreeSet::new(), seen.at);
                 }
-                self.uses(seen, id, used, is_first);
+                let label = seen.object.labels().get("pool");
+                let mut pools = self.pools.iter();
+                let has_pool = pools.any(|((of, _), (_, pool, _))| *of == namespace && Some(pool) == label);
+                let record = seen.object.annotations().get(RECORD).filter(|_| !has_pool && !is_first);
+                let addresses = record.and_then(|text| serde_json::from_str::<Vec<String>>(text).ok());
+                let first = addresses.unwrap_or_default().first().and_then(|it| Some(it.split('/').next()?.to_owned()));
+                if let (Some(address), Some(network)) = (first, networks.get(&namespace)) {
+                    let address = (network.clone(), address);
+                    self.report(&id, [address.clone()].into(), seen.at);
+                    self.records.entry(uid).or_insert(address);
+                }
             }
             CLAIMS if seen.is_gone || seen.object.metadata.deletion_timestamp.is_some() => {
                 self.claims.remove(&(namespace, name));
@@ -420,6 +468,9 @@ impl State {
             POOLS => {
                 let label = text(&seen.object.data["spec"]["machineSelector"]["matchLabels"]["pool"]);
                 let uid = seen.object.uid().unwrap_or_default();
+                if !is_first && !self.pools.contains_key(&(namespace.clone(), name.clone())) {
+                    self.leave_alone(&namespace, &label, seen.at);
+                }
                 self.pools.insert((namespace, name), (uid, label, created(&seen.object)));
             }
             _ => {}
@@ -457,6 +508,9 @@ impl State {
         if let Some((namespace, name)) = secret.filter(|_| !is_held && self.holders.get(&address) == Some(&uid)) {
             let what = format!("the lease is {state} while Secret {namespace}/{name} hands out the address");
             self.violation(what, Some(&address));
+        }
+        if is_held && self.holders.get(&address) != Some(&uid) {
+            self.check_allocation(seen, &address, &holder, &uid);
         }
         if is_held {
             self.ended.remove(&(address.clone(), uid.clone()));
@@ -501,39 +555,119 @@ impl State {
         is_late
     }
 
-    /// The addresses that a running guest has read from its drive. KubeVirt builds the drive from the Secret to which the
-    /// instance refers, and the guest keeps what it has read. `is_unchecked`: the guest runs since the start of the observer, or a
-    /// tenant has invented it.
-    fn read_by(&mut self, id: &Id, instance: &DynamicObject, is_unchecked: bool) -> BTreeSet<Address> {
-        if instance.data["status"]["phase"] != "Running" {
-            return BTreeSet::new();
+    /// A guest reads its drive, reports addresses, or ends. KubeVirt builds the drive from the Secret to which the instance refers,
+    /// and the guest keeps what it has read.
+    fn guest(&mut self, seen: &Seen, networks: &BTreeMap<String, String>, is_first: bool) {
+        let (namespace, name) = key(&seen.object);
+        let (id, instance) = ((INSTANCES, namespace.clone(), name), &seen.object);
+        if seen.is_gone || instance.data["status"]["phase"] != "Running" {
+            self.guests.remove(&id);
+            self.report(&id, BTreeSet::new(), seen.at);
+            return self.uses(seen, id, BTreeSet::new(), is_first);
         }
+        let own = own_network_data(&instance.data["spec"]);
         let uid = instance.uid().unwrap_or_default();
-        if let Some((_, read)) = self.read.get(id).filter(|(of, _)| *of == uid) {
-            return read.clone();
+        if self.guests.get(&id).is_none_or(|guest| guest.uid != uid) {
+            // A tenant invents guests.
+            if !is_first && networks.contains_key(&namespace) {
+                self.check_start(&id, instance);
+            }
+            let secret = secret_of(&instance.data["spec"]);
+            let handed = secret.as_ref().and_then(|secret| self.handed.get(&(namespace.clone(), secret.clone())));
+            let read = handed.map(|handed| handed.addresses.clone()).unwrap_or_default();
+            let guest = Guest { uid, vm: vm_of(instance), since: seen.at, read, has_data: secret.is_some() || own };
+            self.guests.insert(id.clone(), guest);
         }
-        if !is_unchecked {
-            self.check_start(id, instance);
+        let reported = addresses_of_guest(&instance.data, networks.get(&namespace));
+        let (macs, reported): (BTreeSet<Address>, BTreeSet<Address>) =
+            reported.into_iter().partition(|(network, _)| network == "mac");
+        // A person who chooses an address needs no lease.
+        let is_true = !own && !instance.annotations().contains_key(AGENT);
+        let used = macs.into_iter().chain(reported.iter().filter(|_| is_true).cloned());
+        let used = used.chain(self.guests[&id].read.iter().cloned()).collect();
+        // A silent guest keeps its addresses.
+        if !reported.is_empty() {
+            self.report(&id, reported, seen.at);
         }
-        let secret = secret_of(&instance.data["spec"]).and_then(|secret| self.handed.get(&(id.1.clone(), secret)));
-        let read = secret.map(|handed| handed.addresses.clone()).unwrap_or_default();
-        self.read.insert(id.clone(), (uid, read.clone()));
-        read
+        self.uses(seen, id, used, is_first);
+    }
+
+    /// A guest or an object names these addresses from now on, and no others.
+    fn report(&mut self, id: &Id, addresses: BTreeSet<Address>, at: Instant) {
+        self.reports.retain(|address, by| {
+            if !addresses.contains(address) {
+                by.remove(id);
+            }
+            !by.is_empty()
+        });
+        for address in addresses {
+            self.reports.entry(address).or_default().entry(id.clone()).or_insert(at);
+        }
+    }
+
+    /// A pool with this label comes: the guests of its machines that run already are left alone.
+    fn leave_alone(&mut self, namespace: &str, label: &str, at: Instant) {
+        for guest in self.guests.values().filter(|guest| !guest.has_data && at > guest.since + LEARNING) {
+            let machine = self.machines.get(&guest.vm);
+            let is_meant = machine.is_some_and(|machine| machine.namespace == namespace && machine.label == label);
+            let has_record = machine.is_some_and(|machine| {
+                let id = (MACHINES, machine.namespace.clone(), machine.name.clone());
+                self.reports.values().any(|by| by.contains_key(&id))
+            });
+            if is_meant && !has_record {
+                self.left_alone.insert(guest.vm.clone(), guest.uid.clone());
+            }
+        }
+    }
+
+    /// Whether the guest of a VirtualMachine has to be left alone.
+    fn is_left_alone(&self, vm: &str) -> bool {
+        let instance = self.left_alone.get(vm);
+        instance.is_some_and(|instance| self.guests.values().any(|guest| guest.uid == *instance))
+    }
+
+    /// Checks a new lease: no guest and no object may have named its address before, and its machine gets the address of its
+    /// record.
+    fn check_allocation(&mut self, seen: &Seen, address: &Address, holder: &(String, String), uid: &str) {
+        for ((kind, namespace, name), since) in self.reports.get(address).cloned().unwrap_or_default() {
+            if (&namespace, &name) == (&holder.0, &holder.1) {
+                continue;
+            }
+            if seen.at > since + LEARNING {
+                let what = format!("the address is allocated although {} {namespace}/{name} has it", title(kind));
+                self.violation(what, Some(address));
+            } else {
+                self.taken += 1;
+            }
+        }
+        if let Some(record) = self.records.get(uid).cloned()
+            && record != *address
+            && record.0 == address.0
+            && address.1.contains('.')
+            && !self.held.contains_key(&record)
+        {
+            self.violation(format!("{}/{} has a record of {}", holder.0, holder.1, record.1), Some(address));
+        }
+        if self.is_left_alone(uid) {
+            self.violation(format!("{}/{} ran when its pool came", holder.0, holder.1), Some(address));
+        }
     }
 
     /// Checks which Secret a guest has read at its start.
     fn check_start(&mut self, (_, namespace, name): &Id, instance: &DynamicObject) {
-        let owner = instance.owner_references().iter().find(|owner| owner.kind == "VirtualMachine");
-        let vm = owner.map(|owner| owner.uid.clone()).unwrap_or_default();
+        let vm = vm_of(instance);
         if let Some(secret) = secret_of(&instance.data["spec"]) {
             match self.handed.get(&(namespace.clone(), secret.clone())) {
                 None => self.violation(format!("guest {namespace}/{name} reads the unknown Secret {secret}"), None),
-                Some(handed) if owner.is_some() && handed.vm != vm => {
+                Some(handed) if !vm.is_empty() && handed.vm != vm => {
                     let what = format!("guest {namespace}/{name} of {vm} reads Secret {secret} of {}", handed.vm);
                     self.violation(what, handed.addresses.first().cloned().as_ref());
                 }
                 Some(_) => {}
             }
+            return;
+        }
+        if own_network_data(&instance.data["spec"]) {
             return;
         }
         let machine = self.machines.get(&vm);
@@ -552,19 +686,28 @@ impl State {
     /// Notes the pool that selects a VirtualMachine from its creation on, and whether a change removes the mark.
     fn machine(&mut self, seen: &Seen, is_first: bool) {
         let (namespace, uid) = (seen.object.namespace().unwrap_or_default(), seen.object.uid().unwrap_or_default());
-        let is_marked = !seen.object.data["spec"]["template"]["metadata"]["labels"][MARK].is_null();
+        let template = &seen.object.data["spec"]["template"];
+        let is_marked = !template["metadata"]["labels"][MARK].is_null();
+        if (is_marked || secret_of(&template["spec"]).is_some()) && self.is_left_alone(&uid) {
+            self.violation(
+                format!("{namespace}/{} ran when its pool came, and is changed", seen.object.name_any()),
+                None,
+            );
+        }
         if let Some(machine) = self.machines.get_mut(&uid) {
             machine.is_stripped |= machine.is_marked && !is_marked;
             machine.is_marked = is_marked;
             return;
         }
-        let label = seen.object.labels().get("pool");
+        let label = seen.object.labels().get("pool").cloned().unwrap_or_default();
         let is_older = |since: &Timestamp| *since + CREATION <= created(&seen.object);
-        let mut pools = self.pools.iter().filter(|((of, _), (_, pool, since))| {
-            !is_first && *of == namespace && Some(pool) == label && is_older(since)
-        });
+        let mut pools = self
+            .pools
+            .iter()
+            .filter(|((of, _), (_, pool, since))| !is_first && *of == namespace && *pool == label && is_older(since));
         let pool = pools.next().map(|(_, (uid, ..))| uid.clone());
-        self.machines.insert(uid, Vm { pool, is_marked, is_stripped: false });
+        let name = seen.object.name_any();
+        self.machines.insert(uid, Vm { namespace, name, label, pool, is_marked, is_stripped: false });
     }
 
     /// Whether a Secret arrived after its VirtualMachine was deleted. No guest of a later VirtualMachine of the name may
@@ -663,7 +806,7 @@ impl State {
 }
 
 fn title(kind: usize) -> &'static str {
-    ["lease", "guest", "VirtualMachine", "Secret", "IPAddressClaim", "IPAddress", "pool"][kind]
+    ["lease", "guest", "VirtualMachine", "Secret", "IPAddressClaim", "IPAddress", "pool", "KubevirtMachine"][kind]
 }
 
 fn text(value: &Value) -> String {
@@ -698,6 +841,18 @@ fn secret_of(spec: &Value) -> Option<String> {
     let volumes = spec["volumes"].as_array()?;
     let sources = volumes.iter().flat_map(|volume| [&volume["cloudInitConfigDrive"], &volume["cloudInitNoCloud"]]);
     sources.filter_map(|source| source["networkDataSecretRef"]["name"].as_str()).map(str::to_owned).next()
+}
+
+/// UID of the VirtualMachine of an instance. Empty: it has none.
+fn vm_of(instance: &DynamicObject) -> String {
+    let owner = instance.owner_references().iter().find(|owner| owner.kind == "VirtualMachine");
+    owner.map(|owner| owner.uid.clone()).unwrap_or_default()
+}
+
+/// Whether the specification of a machine has network data of a person.
+fn own_network_data(spec: &Value) -> bool {
+    let volumes = spec["volumes"].as_array();
+    volumes.into_iter().flatten().any(|volume| volume["cloudInitConfigDrive"]["networkData"].is_string())
 }
 
 /// UIDs of the machine whose addresses a Secret hands out, and of its VirtualMachine.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::random::Random;
 use crate::support::hosted::copies::{clone_machine, restore, snapshot};
-use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, VIRTUAL_MACHINE, resource};
+use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, Names, VIRTUAL_MACHINE, resource};
 use crate::support::hosted::kubevirt::KubeVirt;
 use crate::support::hosted::provider::{next_mac, object};
 use crate::support::hosted::{Hosted, is_running};
@@ -33,6 +34,14 @@ const GATEWAYS: [&str; 2] = ["10.0.0.1", "10.0.255.1"];
 /// Time after which the stand-in of KubeVirt lists all objects again.
 const RESYNC: Duration = Duration::from_secs(30);
 const POOLS: [&str; 2] = ["a", "b"];
+/// The values of the label of machines: those of the pools, that of a pool which comes and goes, and one of no pool.
+const LABELS: [&str; 4] = ["a", "b", LATE, "none"];
+/// Name and label of a pool that is created after its machines.
+const LATE: &str = "late";
+/// Last numbers of the addresses of this pool.
+const LATE_ADDRESSES: RangeInclusive<usize> = 220..=249;
+/// Largest number of IPAddresses without a claim.
+const RESTORED_ADDRESSES: usize = 2;
 /// Sizes of a pool during the run. The last one is enough for every machine and claim.
 const SIZES: [usize; 4] = [8, 25, 60, 200];
 /// Finalizer of an object whose deletion keeps its dependents, until the garbage collector has removed their owner.
@@ -40,14 +49,31 @@ const ORPHAN: &str = "orphan";
 const MACHINES: usize = 50;
 const CLAIMS: usize = 40;
 
+const CLAIM: Names = ("ipam.cluster.x-k8s.io", "v1beta2", "IPAddressClaim", "ipaddressclaims", true);
+/// Annotation of a KubevirtMachine with the network of the address.
+const NETWORK: &str = "ipam.glowplug.dev/network-eno101";
+const ADDRESS: Names = ("ipam.cluster.x-k8s.io", "v1beta2", "IPAddress", "ipaddresses", false);
+
+/// Annotation of an instance whose guest reports addresses that it does not use, or is silent.
+pub const AGENT: &str = "chaos.example/agent";
+/// Annotation of an IPAddress that a restore has brought back before its claim.
+pub const RESTORED: &str = "chaos.example/restored";
+/// Annotation of a KubevirtMachine with the address of its machine.
+pub const RECORD: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
+
 /// Suffix of the namespace with the KubevirtMachines whose VirtualMachines are in another namespace.
 pub const ELSEWHERE: &str = "-machines";
 
-/// A machine that HyperShift wants.
-#[derive(Clone, Copy, Debug)]
+/// A machine that HyperShift or a person wants.
+#[derive(Clone, Debug)]
 struct Wanted {
     of: Of,
-    pool: usize,
+    /// Index of its label in [`LABELS`].
+    label: usize,
+    /// The address in the network data of a person.
+    own: Option<String>,
+    /// The address that its KubevirtMachine records before its pool exists.
+    record: Option<String>,
 }
 
 /// What a VirtualMachine belongs to.
@@ -71,6 +97,8 @@ struct Desired {
     pools: [String; 2],
     /// Guests that continue to run after the deletion of their instance.
     endless: BTreeSet<String>,
+    /// Addresses that persons have chosen, and addresses in records.
+    chosen: BTreeSet<String>,
     claims: usize,
     names: usize,
 }
@@ -100,7 +128,22 @@ pub struct Place {
 
 impl Wanted {
     fn new(random: &mut Random) -> Self {
-        Self { of: [Of::Nothing, Of::Machine, Of::MachineElsewhere][random.below(3)], pool: random.below(2) }
+        let of = [Of::Nothing, Of::Machine, Of::MachineElsewhere][random.below(3)];
+        Self { of, ..Self::with_label(random.below(2)) }
+    }
+
+    fn with_label(label: usize) -> Self {
+        Self { of: Of::Nothing, label, own: None, record: None }
+    }
+
+    /// The machine of a copy with these labels.
+    fn like(labels: &Value) -> Self {
+        Self::with_label(LABELS.iter().position(|label| labels["pool"] == *label).unwrap_or_default())
+    }
+
+    /// Whether a pool that always exists serves the machine.
+    fn is_served(&self) -> bool {
+        self.own.is_none() && self.label < POOLS.len()
     }
 }
 
@@ -115,7 +158,6 @@ impl Place {
             Api::all(client.clone()).create(&PostParams::default(), &made).await.unwrap();
         }
         let api = |kind: &ApiResource| Api::namespaced_with(client.clone(), namespace, kind);
-        let ipam = |kind, plural| resource(("ipam.cluster.x-k8s.io", "v1beta2", kind, plural, true));
         let kubevirt = Arc::new(KubeVirt::new(client, namespace));
         let place = Arc::new(Self {
             namespace: namespace.to_owned(),
@@ -129,8 +171,8 @@ impl Place {
             machines: namespaces.map(|name| Api::namespaced_with(client.clone(), name, &resource(KUBEVIRT_MACHINE))),
             vms: api(&resource(VIRTUAL_MACHINE)),
             instances: api(&resource(INSTANCE)),
-            claims: api(&ipam("IPAddressClaim", "ipaddressclaims")),
-            addresses: api(&ipam("IPAddress", "ipaddresses")),
+            claims: api(&resource(CLAIM)),
+            addresses: api(&resource(ADDRESS)),
             secrets: Api::namespaced(client.clone(), namespace),
             desired: Mutex::new(Desired { pools: POOLS.map(str::to_owned), ..Desired::default() }),
             tasks: Mutex::default(),
@@ -166,7 +208,7 @@ impl Place {
 
     /// Waits until the API server calls the webhooks for machines of this namespace.
     pub async fn until_asked(&self) {
-        let probe: DynamicObject = serde_json::from_value(self.vm("probe", POOLS[0], None)).unwrap();
+        let probe: DynamicObject = serde_json::from_value(self.vm("probe", POOLS[0], None, None)).unwrap();
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         loop {
             if let Ok(vm) = self.vms.create(&dry_run, &probe).await {
@@ -219,6 +261,18 @@ impl Place {
             (3, "snapshot restored"),
             (3, "machine stopped"),
             (10, "machine started"),
+            (4, "machine with network data of a person created"),
+            (2, "machine created before its pool"),
+            (2, "machine with a record created before its pool"),
+            (2, "pool created after its machines"),
+            (2, "pool of earlier machines deleted"),
+            (4, "guest lies"),
+            (3, "guest reboots"),
+            (6, "agent of a guest is back"),
+            (3, "guest changes its address"),
+            (2, "IPAddress restored"),
+            (1, "claim of a restored IPAddress created"),
+            (1, "restored IPAddress deleted"),
             (1, "pool renamed"),
             (1, "overlapping pool created"),
             (1, "overlapping pool deleted"),
@@ -226,13 +280,69 @@ impl Place {
         let names: Vec<String> = self.desired.lock().unwrap().machines.keys().cloned().collect();
         let name = random.of(&names).cloned();
         match (operation, name) {
-            ("machine created", _) if names.len() < MACHINES => {
-                let mut desired = self.desired.lock().unwrap();
-                desired.names += 1;
-                // Names come again after some time, for another machine.
-                let name = format!("m{}", desired.names % (3 * MACHINES));
-                let wanted = Wanted::new(random);
-                desired.machines.entry(name).or_insert(wanted);
+            ("machine created", _) if names.len() < MACHINES => self.want(Wanted::new(random)),
+            ("machine with network data of a person created", _) if names.len() < MACHINES => {
+                let label = random.below(LABELS.len());
+                let Some(address) = self.free_address(label == 2, random).await else { return };
+                self.want(Wanted { own: Some(address), ..Wanted::with_label(label) });
+            }
+            ("machine created before its pool", _) if names.len() < MACHINES => self.want(Wanted::with_label(2)),
+            ("machine with a record created before its pool", _) if names.len() < MACHINES => {
+                let Some(address) = self.free_address(true, random).await else { return };
+                self.want(Wanted { of: Of::Machine, record: Some(address), ..Wanted::with_label(2) });
+            }
+            ("pool created after its machines", _) => {
+                let [first, last] = [LATE_ADDRESSES.start(), LATE_ADDRESSES.end()].map(|it| self.address(0, *it));
+                self.create_pool(LATE, LATE, &[format!("{first}-{last}")]).await;
+            }
+            ("pool of earlier machines deleted", _) => {
+                settle(async || self.pools.delete(LATE, &DeleteParams::default()).await).await;
+            }
+            ("guest lies", Some(name)) => {
+                let Some(mut interface) = self.reported(&name, "lies").await else { return };
+                let mut addresses = interface["ipAddresses"].as_array().cloned().unwrap_or_default();
+                for _ in 0..=random.below(3) {
+                    addresses.push(self.address(random.below(2), 10 + random.below(SIZES[2])).into());
+                }
+                interface["ipAddresses"] = addresses.into();
+                self.report(&name, interface).await;
+            }
+            ("guest reboots", Some(name)) => {
+                let Some(mut interface) = self.reported(&name, "is silent").await else { return };
+                for member in ["ipAddress", "ipAddresses"] {
+                    interface[member].take();
+                }
+                self.report(&name, interface).await;
+            }
+            ("agent of a guest is back", Some(name)) => self.report_drive(&name).await,
+            ("guest changes its address", _) => {
+                let desired = self.desired.lock().unwrap().machines.clone();
+                let own: Vec<(&String, &Wanted)> = desired.iter().filter(|(_, it)| it.own.is_some()).collect();
+                let Some((name, wanted)) = random.of(&own) else { return };
+                let Some(address) = self.free_address(wanted.label == 2, random).await else { return };
+                let Some(mut interface) = self.reported(name, "tells the truth").await else { return };
+                interface["ipAddress"] = address.clone().into();
+                interface["ipAddresses"] = json!([address]);
+                self.report(name, interface).await;
+            }
+            ("IPAddress restored", _) => {
+                if self.restored_addresses().await.len() >= RESTORED_ADDRESSES {
+                    return;
+                }
+                let is_late = random.below(2) == 0;
+                let Some(address) = self.free_address(is_late, random).await else { return };
+                let pool = if is_late { LATE.to_owned() } else { self.desired.lock().unwrap().pools[0].clone() };
+                self.restore_address(&address, &pool).await;
+            }
+            ("claim of a restored IPAddress created", _) => {
+                let Some(restored) = random.of(&self.restored_addresses().await).cloned() else { return };
+                let spec = json!({"poolRef": restored.data["spec"]["poolRef"]});
+                let claim = object(CLAIM, json!({"metadata": {"name": restored.name_any()}, "spec": spec}));
+                settle(async || self.claims.create(&PostParams::default(), &claim).await).await;
+            }
+            ("restored IPAddress deleted", _) => {
+                let Some(restored) = random.of(&self.restored_addresses().await).cloned() else { return };
+                self.delete(&self.addresses, &restored.name_any()).await;
             }
             ("machine deleted", Some(name)) => {
                 self.desired.lock().unwrap().machines.remove(&name);
@@ -279,10 +389,7 @@ impl Place {
                     json!({"name": name})
                 };
                 let pool_ref = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": pool});
-                let claim = object(
-                    ("ipam.cluster.x-k8s.io", "v1beta2", "IPAddressClaim", "ipaddressclaims", true),
-                    json!({"metadata": metadata, "spec": {"poolRef": pool_ref}}),
-                );
+                let claim = object(CLAIM, json!({"metadata": metadata, "spec": {"poolRef": pool_ref}}));
                 settle(async || self.claims.create(&PostParams::default(), &claim).await).await;
             }
             ("claim deleted", _) => self.delete(&self.claims, &format!("c{}", random.below(CLAIMS))).await,
@@ -320,8 +427,12 @@ impl Place {
             }
             ("machine cloned", Some(name)) if names.len() < MACHINES => {
                 let Ok(vm) = self.vms.get(&name).await else { return };
-                let (clone, pool) = (format!("{name}-c"), usize::from(vm.labels()["pool"] == POOLS[1]));
-                self.desired.lock().unwrap().machines.insert(clone.clone(), Wanted { of: Of::Nothing, pool });
+                // A clone with network data of a person would have the address of its source.
+                if self.desired.lock().unwrap().machines.get(&name).is_none_or(|wanted| wanted.own.is_some()) {
+                    return;
+                }
+                let (clone, wanted) = (format!("{name}-c"), Wanted::like(&json!(vm.labels())));
+                self.desired.lock().unwrap().machines.insert(clone.clone(), wanted);
                 let _ = clone_machine(&self.vms, snapshot(&vm), &clone, false).await;
             }
             ("snapshot taken", Some(name)) => {
@@ -404,11 +515,23 @@ impl Place {
             }
             // Such a guest has read the Secret of an earlier VirtualMachine, and an event says that it must be restarted.
             let is_mute = minutes == Some(1) && is_running(&instance) && addresses_of(&instance).is_empty();
+            if instance.annotations().contains_key(AGENT) {
+                self.report_drive(&name).await;
+            }
             let is_orphan = owner.is_none() || vm.and_then(|vm| vm.uid()) != owner;
             let is_unrecorded = unrecorded.contains(&format!("{}/{name}", self.namespace));
             if instance.metadata.deletion_timestamp.is_none() && (is_orphan || is_unrecorded || is_mute || waits) {
                 self.delete(&self.instances, &name).await;
             }
+        }
+        for restored in self.restored_addresses().await {
+            self.delete(&self.claims, &restored.name_any()).await;
+            self.delete(&self.addresses, &restored.name_any()).await;
+        }
+        {
+            let mut desired = self.desired.lock().unwrap();
+            let chosen = desired.machines.values().flat_map(|wanted| wanted.own.iter().chain(&wanted.record));
+            desired.chosen = chosen.cloned().collect();
         }
         let pools = all(&self.pools).await;
         let stays =
@@ -465,13 +588,18 @@ impl Place {
             }
         }
         let count_of = |name: &str| if self.is_dual { 2 } else { usize::from(!name.is_empty()) };
-        for name in wanted.keys() {
+        for (name, wanted) in &wanted {
             let vm = vms.iter().find(|vm| vm.name_any() == *name);
             let Some(instance) = instances.iter().find(|instance| instance.name_any() == *name) else {
                 problems.push(format!("machine {name} has no guest; VirtualMachine: {}", vm.is_some()));
                 continue;
             };
             let ips = addresses_of(instance);
+            if !wanted.is_served() {
+                let phase = &instance.data["status"]["phase"];
+                problems.extend((!is_running(instance)).then(|| format!("machine {name} of no pool is {phase}")));
+                continue;
+            }
             if !is_running(instance) || ips.len() != count_of(name) {
                 let macs = [vm.map(macs_of), Some(macs_of(instance))];
                 let phase = &instance.data["status"]["phase"];
@@ -491,8 +619,16 @@ impl Place {
             }
         }
         let read: BTreeSet<String> = vms.iter().chain(&instances).filter_map(Hosted::reference).collect();
+        // The Secrets of a machine stay until its guest reads the last one.
+        let is_outdated = |secret: &Secret| {
+            let of_secret =
+                |object: &&DynamicObject| secret.owner_references().iter().any(|owner| owner.name == object.name_any());
+            let [vm, instance] = [&vms, &instances].map(|objects| objects.iter().find(of_secret));
+            instance.is_some_and(|instance| vm.and_then(Hosted::reference) != Hosted::reference(instance))
+        };
         for secret in all(&self.secrets).await {
-            if secret.annotations().contains_key("ipam.glowplug.dev/allocation") && !read.contains(&secret.name_any()) {
+            let is_ours = secret.annotations().contains_key("ipam.glowplug.dev/allocation");
+            if is_ours && !read.contains(&secret.name_any()) && !is_outdated(&secret) {
                 problems.push(format!("Secret {} is left", secret.name_any()));
             }
         }
@@ -561,7 +697,11 @@ impl Place {
         }
         for (name, wanted) in wanted {
             if wanted.of != Of::Nothing && !machines.iter().any(|machine| machine.name_any() == name) {
-                let metadata = json!({"name": name, "labels": {"pool": POOLS[wanted.pool]}});
+                let mut metadata = json!({"name": name, "labels": {"pool": LABELS[wanted.label]}});
+                if let Some(address) = &wanted.record {
+                    let address = json!([format!("{address}/16")]).to_string();
+                    metadata["annotations"] = json!({(RECORD): address, (NETWORK): self.network});
+                }
                 let template = json!({"metadata": {"namespace": self.namespace}});
                 let spec = json!({"virtualMachineTemplate": template});
                 let machine = object(KUBEVIRT_MACHINE, json!({"metadata": metadata, "spec": spec}));
@@ -572,18 +712,81 @@ impl Place {
                 // The labels come from the machine, which may be older than the wanted one.
                 let machine = machines.iter().find(|machine| machine.name_any() == name);
                 let pool = machine.and_then(|machine| machine.labels().get("pool").cloned());
-                let pool = pool.unwrap_or_else(|| POOLS[wanted.pool].to_owned());
+                let pool = pool.unwrap_or_else(|| LABELS[wanted.label].to_owned());
                 let of = machine.and_then(DynamicObject::namespace).or_else(|| match wanted.of {
                     Of::Nothing => None,
                     Of::Machine => Some(self.namespace.clone()),
                     Of::MachineElsewhere => Some(format!("{}{ELSEWHERE}", self.namespace)),
                 });
-                let manifest = self.vm(&name, &pool, of);
+                let manifest = self.vm(&name, &pool, of, wanted.own.as_deref());
                 let vm = serde_json::from_value(manifest.clone()).unwrap();
                 self.desired.lock().unwrap().manifests.insert(name.clone(), manifest);
                 settle(async || self.vms.create(&PostParams::default(), &vm).await).await;
             }
         }
+    }
+
+    fn want(&self, wanted: Wanted) {
+        let mut desired = self.desired.lock().unwrap();
+        desired.names += 1;
+        // Names come again after some time, for another machine.
+        let name = format!("m{}", desired.names % (3 * MACHINES));
+        desired.machines.entry(name).or_insert(wanted);
+    }
+
+    fn address(&self, pool: usize, last: usize) -> String {
+        format!("10.0.{}.{last}", self.octet + pool)
+    }
+
+    /// An address of the pools of this namespace that no lease has. A person may choose it, or an earlier cluster has allocated
+    /// it. `is_late`: of the pool that is created after its machines.
+    async fn free_address(&self, is_late: bool, random: &mut Random) -> Option<String> {
+        let address = if is_late {
+            self.address(0, LATE_ADDRESSES.start() + random.below(LATE_ADDRESSES.count()))
+        } else {
+            self.address(random.below(2), 10 + random.below(SIZES[2]))
+        };
+        let leases = self.leases.list(&ListParams::default()).await.ok()?;
+        let is_held = leases.iter().any(|lease| lease.spec.network == self.network && lease.spec.address == address);
+        (!is_held && self.desired.lock().unwrap().chosen.insert(address.clone())).then_some(address)
+    }
+
+    /// What the guest of a running machine reports about its interface. The instance gets an annotation that says what its agent
+    /// does now.
+    async fn reported(&self, name: &str, agent: &str) -> Option<Value> {
+        let instance = self.instances.get(name).await.ok().filter(is_running)?;
+        let annotation = Patch::Merge(json!({
+            "metadata": {"uid": instance.uid(), "annotations": {(AGENT): agent}},
+        }));
+        self.instances.patch(name, &PatchParams::default(), &annotation).await.ok()?;
+        instance.data["status"]["interfaces"][0].as_object().cloned().map(Value::from)
+    }
+
+    async fn report(&self, name: &str, interface: Value) {
+        let (kubevirt, name) = (Arc::clone(&self.kubevirt), name.to_owned());
+        // The stand-in panics when the API server does not answer.
+        let _ = tokio::spawn(async move { kubevirt.report(&name, &json!({"interfaces": [interface]})).await }).await;
+    }
+
+    async fn report_drive(&self, name: &str) {
+        let (kubevirt, name) = (Arc::clone(&self.kubevirt), name.to_owned());
+        let _ = tokio::spawn(async move { kubevirt.report_drive(&name).await }).await;
+    }
+
+    /// The IPAddresses that came back without their claim.
+    async fn restored_addresses(&self) -> Vec<DynamicObject> {
+        let addresses = self.addresses.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
+        addresses.into_iter().filter(|address| address.annotations().contains_key(RESTORED)).collect()
+    }
+
+    /// Creates an IPAddress whose claim does not exist, as a restore does.
+    async fn restore_address(&self, address: &str, pool: &str) {
+        let name = format!("r{}", address.replace('.', "-"));
+        let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": pool});
+        let spec = json!({"claimRef": {"name": name}, "poolRef": pool, "address": address, "prefix": 16});
+        let restored =
+            object(ADDRESS, json!({"metadata": {"name": name, "annotations": {(RESTORED): ""}}, "spec": spec}));
+        settle(async || self.addresses.create(&PostParams::default(), &restored).await).await;
     }
 
     /// The manifest with which a VirtualMachine was created.
@@ -606,18 +809,16 @@ impl Place {
                 interface.remove("macAddress");
             }
         }
-        {
-            let mut desired = self.desired.lock().unwrap();
-            let pool = usize::from(snapshot["metadata"]["labels"]["pool"] == POOLS[1]);
-            desired.machines.entry(name.to_owned()).or_insert(Wanted { of: Of::Nothing, pool });
-        }
+        let wanted = Wanted::like(&snapshot["metadata"]["labels"]);
+        self.desired.lock().unwrap().machines.entry(name.to_owned()).or_insert(wanted);
         let _ = restore(&self.vms, &snapshot, name).await;
     }
 
     /// A VirtualMachine, as capk or a person creates it.
     ///
-    /// `of` is the namespace of its KubevirtMachine. `None`: capk has not created the VirtualMachine.
-    fn vm(&self, name: &str, pool: &str, of: Option<String>) -> Value {
+    /// `of` is the namespace of its KubevirtMachine. `None`: capk has not created the VirtualMachine. `own` is the address in the
+    /// network data of a person.
+    fn vm(&self, name: &str, pool: &str, of: Option<String>, own: Option<&str>) -> Value {
         let mut of_template = json!({});
         if let Some(namespace) = of {
             of_template["capk.cluster.x-k8s.io/kubevirt-machine-name"] = name.into();
@@ -626,10 +827,15 @@ impl Place {
         let mut labels = of_template.clone();
         labels["pool"] = pool.into();
         let mut interface = json!({"name": "iface1", "bridge": {}});
-        if !self.has_mac_pool {
+        if !self.has_mac_pool || own.is_some() {
             interface["macAddress"] = next_mac().into();
         }
-        let source = json!({"userData": "#cloud-config"});
+        let mut source = json!({"userData": "#cloud-config"});
+        if let Some(address) = own {
+            let link = json!({"id": "eno101", "type": "phy", "ethernet_mac_address": interface["macAddress"]});
+            let network = json!({"id": "n", "link": "eno101", "type": "ipv4", "ip_address": format!("{address}/16")});
+            source["networkData"] = json!({"links": [link], "networks": [network]}).to_string().into();
+        }
         json!({
             "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name, "labels": labels},
             "spec": {"runStrategy": "Always", "template": {"metadata": {"labels": of_template}, "spec": {

@@ -312,6 +312,15 @@ impl KubeVirt {
         }
     }
 
+    /// The agent of a running guest reports what the guest has read from its drive.
+    pub async fn report_drive(&self, name: &str) {
+        let Some(instance) = self.instances.get_opt(name).await.unwrap().filter(is_running) else { return };
+        let running = self.guests().running.get(name).cloned();
+        if let Some((_, drive)) = running.filter(|(uid, _)| instance.uid().as_ref() == Some(uid)) {
+            self.report(name, &json!({"interfaces": drive.interfaces(&instance)})).await;
+        }
+    }
+
     /// From now on, a VirtualMachine gets its instance only after the controller has added the reference to the network
     /// data, and the MAC addresses if its template has the label. The controller is then always faster.
     pub fn be_late(&self) {
@@ -370,6 +379,7 @@ impl KubeVirt {
         let (user_data, _) = self.secret(&source["secretRef"], ["userdata", "userData"]).await?;
         let (network_data, network_data_secret) =
             self.secret(&source["networkDataSecretRef"], ["networkdata", "networkData"]).await?;
+        let network_data = network_data.or(source["networkData"].as_str().map(|text| text.as_bytes().to_vec()));
         let uuid = spec["domain"]["firmware"]["uuid"].as_str().map(str::to_owned).or(instance.uid());
         Some(Drive {
             namespace: self.namespace.clone(),
