@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use glowplug_controller::kinds::network_data::NETWORK_DATA_LABEL;
 use glowplug_controller::kinds::pool::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -518,6 +519,12 @@ impl Place {
             if instance.annotations().contains_key(AGENT) {
                 self.report_drive(&name).await;
             }
+            let is_of_pool = instance.labels().contains_key(NETWORK_DATA_LABEL) && !self.is_served(&name);
+            // The pool of the machine is gone, so nothing gives the machine the Secret that it waits for.
+            if is_of_pool && !is_running(&instance) && minutes.is_some() {
+                self.delete_machine(&name).await;
+                continue;
+            }
             let is_orphan = owner.is_none() || vm.and_then(|vm| vm.uid()) != owner;
             let is_unrecorded = unrecorded.contains(&format!("{}/{name}", self.namespace));
             if instance.metadata.deletion_timestamp.is_none() && (is_orphan || is_unrecorded || is_mute || waits) {
@@ -787,6 +794,11 @@ impl Place {
         let restored =
             object(ADDRESS, json!({"metadata": {"name": name, "annotations": {(RESTORED): ""}}, "spec": spec}));
         settle(async || self.addresses.create(&PostParams::default(), &restored).await).await;
+    }
+
+    /// Whether pools that always exist serve a wanted machine.
+    fn is_served(&self, name: &str) -> bool {
+        self.desired.lock().unwrap().machines.get(name).is_some_and(Wanted::is_served)
     }
 
     /// The manifest with which a VirtualMachine was created.
