@@ -33,7 +33,7 @@ use crate::{count, settle};
 const GATEWAYS: [&str; 2] = ["10.0.0.1", "10.0.255.1"];
 
 /// Time after which the stand-in of KubeVirt lists all objects again.
-const RESYNC: Duration = Duration::from_secs(30);
+const RESYNC: Duration = Duration::from_secs(90);
 const POOLS: [&str; 2] = ["a", "b"];
 /// The values of the label of machines: those of the pools, that of a pool which comes and goes, and one of no pool.
 const LABELS: [&str; 4] = ["a", "b", LATE, "none"];
