@@ -38,12 +38,16 @@ all: guest ctl ## build the guest and glowplugctl
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@ / { print "\n" substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
 
+# Packed relocations are 53 KB smaller. musl 1.2.5, of Rust 1.93, is the first that applies them: with an older musl the program
+# would crash.
+PACKED := $(shell rustc --version | awk '{ split($$2, v, "."); if (v[2] >= 93) print "-Clink-arg=-Wl,-z,pack-relative-relocs" }')
+
 # Only these lines build the shipped programs. With LINKED=dynamic, a distribution links the guest against its own C
 # library, with its own flags in RUSTFLAGS.
 ifneq ($(LINKED),dynamic)
 guest: target ## build the static binary of the guest
-	GLOWPLUG_VERSION='$(VERSION)' $(CARGO) build --locked --profile guest \
-	    --no-default-features --features guest --bin glowplug --target $(TARGET)
+	GLOWPLUG_VERSION='$(VERSION)' $(CARGO) rustc --locked --profile guest \
+	    --no-default-features --features guest --bin glowplug --target $(TARGET) -- $(PACKED)
 else
 GUEST := $(TARGET_DIR)/guest/glowplug
 guest:
