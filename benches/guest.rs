@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use glowplug::diagnostic::Diagnostics;
 use glowplug::formats::{Meaning, read_network};
 use glowplug::network::NetworkConfig;
-use glowplug::render::{Renderer, dracut, network_legacy, networkd};
+use glowplug::render::{Renderer, dracut, network_legacy, network_manager_profiles, networkd};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
@@ -145,6 +145,7 @@ fn render(network: &NetworkConfig, renderer: Renderer) -> usize {
     match renderer {
         Renderer::NetworkManager => dracut::render(network, &mut diagnostics).line.len(),
         Renderer::NetworkLegacy => network_legacy::render(network, &mut diagnostics).line.len(),
+        Renderer::NetworkManagerProfiles => network_manager_profiles::render(network, &mut diagnostics).files.len(),
         Renderer::SystemdNetworkd => networkd::render(network, &mut diagnostics).files.len(),
     }
 }

@@ -31,11 +31,26 @@ pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
 ///
 /// The error of the system call, without the name of the unfinished file. The old file is unchanged then.
 pub fn write_public(path: &Path, content: &[u8]) -> io::Result<()> {
-    let directory = path.parent().ok_or(ErrorKind::InvalidInput)?;
-    fs::create_dir_all(directory)?;
-    let file = tempfile::Builder::new().prefix(UNFINISHED_PREFIX).tempfile_in(directory).map_err(without_name)?;
+    let file = unfinished(path)?;
     file.as_file().set_permissions(Permissions::from_mode(0o644))?;
     finish(file, path, content)
+}
+
+/// Writes a file of mode 0600. Creates the directory if it is missing. Replaces an existing file; a link is replaced too,
+/// not followed.
+///
+/// # Errors
+///
+/// The error of the system call, without the name of the unfinished file. The old file is unchanged then.
+pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    finish(unfinished(path)?, path, content)
+}
+
+/// Creates an unfinished file of mode 0600 next to a path, and the directory if it is missing.
+fn unfinished(path: &Path) -> io::Result<NamedTempFile> {
+    let directory = path.parent().ok_or(ErrorKind::InvalidInput)?;
+    fs::create_dir_all(directory)?;
+    tempfile::Builder::new().prefix(UNFINISHED_PREFIX).tempfile_in(directory).map_err(without_name)
 }
 
 fn finish(file: NamedTempFile, path: &Path, content: &[u8]) -> io::Result<()> {

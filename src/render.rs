@@ -1,8 +1,14 @@
 //! Renders the model of a network for the program that will configure the network.
 
+mod device_names;
 pub mod dracut;
+mod metrics;
 pub mod network_legacy;
+#[doc(hidden)]
+pub mod network_manager_profiles;
 pub mod networkd;
+mod settings;
+mod text;
 #[cfg(any(feature = "host", feature = "vmware"))]
 pub(crate) mod vsphere;
 
@@ -23,6 +29,8 @@ pub enum Renderer {
     /// `nm-initrd-generator`, which reads kernel arguments, and NetworkManager.
     #[default]
     NetworkManager,
+    /// NetworkManager, which reads profiles.
+    NetworkManagerProfiles,
     /// systemd-networkd, which reads files.
     SystemdNetworkd,
     /// dracut's own scripts, which read kernel arguments.
@@ -120,8 +128,9 @@ impl Taken {
 // === impl Renderer ===
 
 impl Renderer {
-    const ALL: [(Self, &'static str); 3] = [
+    const ALL: [(Self, &'static str); 4] = [
         (Self::NetworkManager, "network-manager"),
+        (Self::NetworkManagerProfiles, "network-manager-profiles"),
         (Self::SystemdNetworkd, "systemd-networkd"),
         (Self::NetworkLegacy, "network-legacy"),
     ];
@@ -160,7 +169,8 @@ impl Device {
 
 impl fmt::Display for RendererError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown renderer {:?}, expected network-manager, systemd-networkd or network-legacy", self.0)
+        let expected = "network-manager, network-manager-profiles, systemd-networkd or network-legacy";
+        write!(f, "unknown renderer {:?}, expected {expected}", self.0)
     }
 }
 

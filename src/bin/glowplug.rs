@@ -51,7 +51,8 @@ struct Cli {
 enum Command {
     /// Write the network of the config drive as kernel arguments
     ///
-    /// This must run before dracut reads the kernel arguments. For systemd-networkd it writes files instead.
+    /// This must run before dracut reads the kernel arguments. For systemd-networkd, and with network-manager-profiles, it
+    /// writes files instead.
     NetworkKargs(NetworkKargs),
     /// Explain a config drive or a document, or report this boot
     ///
@@ -119,7 +120,8 @@ struct NetworkKargs {
     machine: MachineOptions,
     /// Select the renderer
     ///
-    /// This is the network program of the initramfs: network-manager, systemd-networkd or network-legacy.
+    /// This is the network program of the initramfs: network-manager, systemd-networkd or network-legacy. NetworkManager
+    /// reads kernel arguments, or profiles with network-manager-profiles.
     #[arg(long, value_name = "NAME", default_value_t)]
     renderer: Renderer,
     /// Use these arguments if the drive has none
@@ -146,7 +148,7 @@ struct NetworkKargs {
     neednet: bool,
     /// Print the result and write nothing
     ///
-    /// The arguments are one line. Each file for systemd-networkd follows its path.
+    /// The arguments are one line. Each file follows its path.
     #[arg(long)]
     print: bool,
 }
@@ -214,7 +216,8 @@ struct Check {
     path: Option<PathBuf>,
     /// Select the renderer
     ///
-    /// This is the network program of the initramfs: network-manager, systemd-networkd or network-legacy.
+    /// This is the network program of the initramfs: network-manager, systemd-networkd or network-legacy. NetworkManager
+    /// reads kernel arguments, or profiles with network-manager-profiles.
     #[arg(long, value_name = "NAME", default_value_t)]
     renderer: Renderer,
     /// Print JSON

@@ -10,16 +10,20 @@ use slog::{Logger, debug, warn};
 
 use super::plan::{FRAGMENT, Output, Plan};
 use super::report::Outcome;
-use crate::atomic_file::{UNFINISHED_PREFIX, write_public};
+use crate::atomic_file::{UNFINISHED_PREFIX, write_private, write_public};
+use crate::render::network_manager_profiles;
 use crate::render::networkd::{self, File};
 
 /// Files that an earlier run may have left, below a root: a directory, and the prefix of our file names in it.
-const LEFT_BEHIND: [(&str, &str); 6] = [
+const LEFT_BEHIND: [(&str, &str); 9] = [
     ("etc/cmdline.d", UNFINISHED_PREFIX),
     ("etc/cmdline.d", "50-glowplug-network-kargs.conf"),
     ("run/systemd/network", UNFINISHED_PREFIX),
     ("run/systemd/network", networkd::PREFIXES[0]),
     ("run/systemd/network", networkd::PREFIXES[1]),
+    (network_manager_profiles::DIRECTORY, UNFINISHED_PREFIX),
+    (network_manager_profiles::DIRECTORY, network_manager_profiles::PREFIX),
+    (network_manager_profiles::COPIES, network_manager_profiles::PREFIX),
     ("run/glowplug", UNFINISHED_PREFIX),
 ];
 
@@ -129,9 +133,13 @@ impl Output {
                 }
             }
         }
-        let fragment = self.line.as_ref().map(|line| File { path: FRAGMENT.to_owned(), text: format!("{line}\n") });
+        let fragment = self.line.as_ref().map(|line| {
+            let (path, text) = (FRAGMENT.to_owned(), format!("{line}\n"));
+            File { path, text, is_private: false }
+        });
         for file in self.files.iter().chain(&fragment) {
-            write_public(&root.join(&file.path), file.text.as_bytes()).map_err(|e| at(&file.path, e))?;
+            let write = if file.is_private { write_private } else { write_public };
+            write(&root.join(&file.path), file.text.as_bytes()).map_err(|e| at(&file.path, e))?;
         }
         Ok(())
     }

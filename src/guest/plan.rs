@@ -23,7 +23,7 @@ use crate::formats::meta_data::MetaData;
 use crate::formats::{self, Meaning};
 use crate::network::{Link, NetworkConfig};
 use crate::render::networkd::{self, File};
-use crate::render::{Device, Renderer, dracut, network_legacy};
+use crate::render::{Device, Renderer, dracut, network_legacy, network_manager_profiles};
 
 /// Path of the file with the kernel arguments, below a root. dracut reserves the numbers 50 to 59 for external modules
 /// and reads only files with the suffix `.conf`.
@@ -33,7 +33,7 @@ pub const FRAGMENT: &str = "etc/cmdline.d/50-glowplug-network-kargs.conf";
 /// `root=`.
 const MAX_ALL_ARGUMENTS: usize = 96 * 1024;
 
-/// Largest size of all files for systemd-networkd together, in bytes. The files and the report are kept in memory.
+/// Largest size of all files for one network program together, in bytes. The files and the report are kept in memory.
 const MAX_ALL_FILES: usize = 1024 * 1024;
 
 /// Decisions of one run.
@@ -123,7 +123,7 @@ impl fmt::Display for Output {
         if let Some(line) = &self.line {
             writeln!(f, "{line}")?;
         }
-        for (at, File { path, text }) in self.files.iter().enumerate() {
+        for (at, File { path, text, .. }) in self.files.iter().enumerate() {
             let gap = if at == 0 && self.line.is_none() { "" } else { "\n" };
             write!(f, "{gap}# /{path}\n{text}")?;
         }
@@ -384,22 +384,16 @@ impl<'a> Planner<'a> {
             Renderer::NetworkManager => dracut::render,
             Renderer::NetworkLegacy => network_legacy::render,
             Renderer::SystemdNetworkd => {
-                let networkd::Rendered { mut files, devices } = networkd::render(network, diagnostics);
-                if !network.links().iter().any(Link::asks) && !network.states_no_addresses() {
-                    // These files would only mark NICs as unmanaged, and so hide the NICs from the default arguments.
-                    files.clear();
-                }
-                let length = files.iter().map(|file| file.text.len()).sum::<usize>();
-                if length > MAX_ALL_FILES {
-                    let expected = format!("at most {MAX_ALL_FILES}");
-                    diagnostics.push(Diagnostic::error(
-                        "files of systemd-networkd",
-                        "too many bytes",
-                        length,
-                        &expected,
-                    ));
-                }
+                let networkd::Rendered { files, devices } = networkd::render(network, diagnostics);
+                let files = within_size(network, files, "files of systemd-networkd", diagnostics);
                 return (Output { line: None, files }, devices);
+            }
+            Renderer::NetworkManagerProfiles => {
+                let network_manager_profiles::Rendered { line, files, devices } =
+                    network_manager_profiles::render(network, diagnostics);
+                let files = within_size(network, files, "profiles of NetworkManager", diagnostics);
+                let line = Some(line).filter(|line| !line.is_empty() && !files.is_empty());
+                return (Output { line, files }, devices);
             }
         };
         let dracut::Rendered { line, devices, .. } = render(network, diagnostics);
@@ -469,6 +463,20 @@ impl<'a> Planner<'a> {
             Outcome::Refused => error!(self.log, "refused to configure the network"; "reason" => reason),
         }
     }
+}
+
+/// Returns the files of a network, or no files if they would only keep NICs without settings from the default arguments.
+/// Files that are too large are an error.
+fn within_size(network: &NetworkConfig, files: Vec<File>, what: &str, diagnostics: &mut Diagnostics) -> Vec<File> {
+    if !network.links().iter().any(Link::asks) && !network.states_no_addresses() {
+        return Vec::new();
+    }
+    let length = files.iter().map(|file| file.text.len()).sum::<usize>();
+    if length > MAX_ALL_FILES {
+        let expected = format!("at most {MAX_ALL_FILES}");
+        diagnostics.push(Diagnostic::error(what, "too many bytes", length, &expected));
+    }
+    files
 }
 
 /// Parses an option of the kernel command line. `None` when the option is not set.

@@ -38,7 +38,7 @@ pub struct Report {
     pub arguments: Vec<String>,
     /// Absolute path of the file with the kernel arguments; `None` if the file was not written.
     pub fragment: Option<String>,
-    /// Files for systemd-networkd that the run decided on.
+    /// Files for the network program that the run decided on.
     pub files: Vec<WrittenFile>,
     /// Diagnostics of the network document.
     pub diagnostics: Vec<Diagnostic>,
@@ -88,7 +88,7 @@ pub struct Document {
     pub size: usize,
 }
 
-/// A file for systemd-networkd.
+/// A file for a network program.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct WrittenFile {
     /// Path below the root.

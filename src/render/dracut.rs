@@ -27,6 +27,7 @@ use crate::network::{
     Located, NetworkConfig, Nic, Pattern, Route,
 };
 use crate::render::Device;
+use crate::render::settings::report_other_names;
 use device_names::DeviceNames;
 
 /// Longest line that is rendered, in bytes. dracut passes all arguments on in one environment string of at most 128
@@ -418,16 +419,7 @@ impl Render<'_, '_> {
                 }
             }
         }
-        let mut seen = BTreeSet::new();
-        for (other, first) in self.defaults.other_names().filter(|(other, _)| seen.insert(*other)) {
-            let expected = format!(
-                "one name for one interface: {} has this network too, and an initramfs that needs the network waits for \
-                 the name that no interface has",
-                config.link(first).path
-            );
-            let path = &config.link(other).path;
-            self.diagnostics.push(Diagnostic::warning(path, "second name of a network", self.device(other), &expected));
-        }
+        report_other_names(config, &self.defaults, &self.names.devices, self.diagnostics);
         let ignores_dns = self.ignores_dns() == Some(true);
         let has_named =
             config.links().iter().zip(&self.names.devices).any(|(link, it)| link.asks() && *it != Device::Any);

@@ -10,27 +10,26 @@
 //! `zzzz-dracut-default.network`). Every link of the document has a file, even if the file only marks the NIC as
 //! unmanaged.
 
-mod device_names;
 mod netdev;
-mod routes;
 #[cfg(test)]
 mod tests;
-mod text;
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-use pnet_base::MacAddr;
-
+use super::device_names::{DeviceNames, Naming};
+use super::settings::{ignore_dns, mac_address, mtu};
+use super::text::{Alphabet, Text};
+use super::{Device, metrics};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::network::{DhcpOverrides, Dns, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Nic, Pattern, Route};
-use crate::render::Device;
-use device_names::DeviceNames;
-use text::Text;
 
 /// Prefixes of the names of our files. A file for one NIC sorts before a file that may match any NIC.
 #[doc(hidden)]
 pub const PREFIXES: [&str; 2] = ["50-glowplug-", "51-glowplug-"];
+
+const ALPHABET: Alphabet =
+    Alphabet { punctuation: " .:/_+-*?[]!", expected: "letters, digits, blanks and . : / _ + - * ? [ ] !" };
 
 /// A network as files.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -42,7 +41,7 @@ pub struct Rendered {
     pub devices: Vec<Device>,
 }
 
-/// One file, readable by every user.
+/// One file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct File {
@@ -50,14 +49,16 @@ pub struct File {
     pub path: String,
     /// Content of the file.
     pub text: String,
+    /// Whether only root may read the file.
+    pub is_private: bool,
 }
 
 /// Renders a network as files for systemd-networkd and udev.
 ///
 /// A setting that no file can express becomes a warning; all other settings are rendered.
 pub fn render(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Rendered {
-    let names = DeviceNames::assign(config, diagnostics);
-    let metrics = routes::metrics(config);
+    let names = DeviceNames::assign(config, Naming::Udev, diagnostics);
+    let metrics = metrics::metrics(config);
     let mut render = Render { config, names, metrics, diagnostics, files: Vec::new() };
     for index in (0..config.links().len()).map(LinkIndex) {
         render.netdev(index);
@@ -92,13 +93,13 @@ impl Render<'_, '_> {
             LinkKind::Bridge { .. } => "bridge",
             LinkKind::Vlan { .. } => "vlan",
         };
-        let mut text = Text::default();
+        let mut text = Text::new(ALPHABET);
         text.section("NetDev");
         text.line("Name", name);
         text.line("Kind", &kind);
         let mac_address = match &link.kind {
             LinkKind::Vlan { .. } => link.cloned_mac_address,
-            _ => self.mac_address(index),
+            _ => mac_address(self.config, index),
         };
         match mac_address {
             Some(mac_address) => text.line("MACAddress", &mac_address),
@@ -122,7 +123,7 @@ impl Render<'_, '_> {
     /// Adds the file with which udev names a NIC. udev uses only the first file that matches, so the file also has the
     /// settings of `99-default.link`.
     fn link(&mut self, index: LinkIndex) {
-        let mut text = Text::default();
+        let mut text = Text::new(ALPHABET);
         text.section("Match");
         match &self.config.link(index).kind {
             LinkKind::Nic(nic) => {
@@ -136,7 +137,9 @@ impl Render<'_, '_> {
                 text.line("Name", &name);
                 text.line("AlternativeNamesPolicy", &"database onboard slot path");
             }
-            LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } if self.mac_address(index).is_none() => {
+            LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. }
+                if mac_address(self.config, index).is_none() =>
+            {
                 // The kernel sets the MAC address of a member, unless udev sets another address first.
                 text.line("OriginalName", name);
                 text.section("Link");
@@ -149,7 +152,7 @@ impl Render<'_, '_> {
 
     /// Adds the file with the addresses, the routes and the other settings of a link.
     fn network(&mut self, index: LinkIndex) {
-        let mut text = Text::default();
+        let mut text = Text::new(ALPHABET);
         self.matching(index, &mut text);
         self.settings(index, &mut text);
         self.push(index, "network", text);
@@ -205,7 +208,7 @@ impl Render<'_, '_> {
             text.line("Unmanaged", &"yes");
             return;
         }
-        if let Some(mtu) = self.mtu(link, controller) {
+        if let Some(mtu) = mtu(config, index, self.diagnostics) {
             text.line("MTUBytes", &mtu);
         }
         if let Some(mac_address) = link.cloned_mac_address.filter(|_| is_nic) {
@@ -240,17 +243,6 @@ impl Render<'_, '_> {
         }
         dhcp(link, text, self.diagnostics);
         self.bridge_port(index, text);
-    }
-
-    /// Returns the MTU to set. A bond member gets the MTU of its bond from the kernel.
-    fn mtu(&mut self, link: &Link, controller: Option<&Link>) -> Option<crate::network::Mtu> {
-        let bond = controller.filter(|controller| matches!(controller.kind, LinkKind::Bond { .. }));
-        let Some(bond) = bond else { return link.mtu };
-        if let Some(mtu) = link.mtu.filter(|mtu| Some(*mtu) != bond.mtu) {
-            let because = format!("a bond member gets the MTU of its bond, {}", bond.path);
-            self.diagnostics.push(Diagnostic::ignored(format!("{}.mtu", link.path), mtu, &because));
-        }
-        None
     }
 
     /// Writes the bond or bridge that the link belongs to, and the VLANs on the link.
@@ -289,16 +281,6 @@ impl Render<'_, '_> {
         }
     }
 
-    /// Returns the MAC address that the link will have, if it is known: its own address, or the address of its first
-    /// member, port or parent.
-    fn mac_address(&self, index: LinkIndex) -> Option<MacAddr> {
-        let mut link = self.config.link(index);
-        while link.mac_address().is_none() {
-            link = self.config.link(*link.kind.made_of().first()?);
-        }
-        link.mac_address()
-    }
-
     fn push(&mut self, index: LinkIndex, kind: &str, text: Text) {
         let device = &self.names.devices[index.0];
         let [of_one, of_any] = PREFIXES;
@@ -310,9 +292,9 @@ impl Render<'_, '_> {
         let path = format!("run/systemd/network/{prefix}{:04}-{name}.{kind}", index.0);
         if let Some(value) = text.illegal {
             // Types limit the bytes in every value, so this is a second check.
-            self.diagnostics.push(Diagnostic::error(&path, "illegal byte", value, text::ALPHABET));
+            self.diagnostics.push(Diagnostic::error(&path, "illegal byte", value, ALPHABET.expected));
         }
-        self.files.push(File { path, text: text.text });
+        self.files.push(File { path, text: text.text, is_private: false });
     }
 }
 
@@ -372,24 +354,12 @@ fn dns(machine: &Dns, own: &Dns, text: &mut Text) {
     }
 }
 
-/// Warns about name servers and search domains of a link without addresses: networkd uses them only on a link with
-/// addresses.
-fn ignore_dns(dns: &Dns, diagnostics: &mut Diagnostics) {
-    let because = "no link has an address";
-    for server in &dns.nameservers {
-        diagnostics.push(Diagnostic::ignored(&server.path, server, because));
-    }
-    for domain in &dns.search {
-        diagnostics.push(Diagnostic::ignored(&domain.path, domain, because));
-    }
-}
-
 fn route(link: &Link, route: &Route, metric: u32, text: &mut Text) {
     text.section("Route");
     text.line("Destination", &route.destination());
     if let Some(gateway) = route.gateway() {
         text.line("Gateway", &gateway);
-        if route.on_link || !routes::is_reachable(link, gateway) {
+        if route.on_link || !metrics::is_reachable(link, gateway) {
             text.line("GatewayOnLink", &"yes");
         }
     }
@@ -467,12 +437,6 @@ impl Text {
         let patterns: Vec<&str> = patterns.iter().map(Pattern::as_str).collect();
         if !patterns.is_empty() {
             self.line(key, &patterns.join(" "));
-        }
-    }
-
-    fn option<T: Into<u32>>(&mut self, key: &str, number: Option<T>) {
-        if let Some(number) = number {
-            self.line(key, &number.into());
         }
     }
 

@@ -392,7 +392,7 @@ fn an_unknown_option_at_the_boot_loader_is_refused() {
         (
             "glowplug.renderer=ifupdown",
             "glowplug.renderer=ifupdown: unknown renderer \"ifupdown\", \
-             expected network-manager, systemd-networkd or network-legacy",
+             expected network-manager, network-manager-profiles, systemd-networkd or network-legacy",
         ),
     ] {
         let machine = FakeMachine::kubevirt().with("proc/cmdline", line);
@@ -435,6 +435,51 @@ fn a_machine_with_networkd_gets_files_and_no_arguments() {
         .map(|file| format!("# {}\n{}", file["path"].as_str().unwrap(), file["text"].as_str().unwrap()))
         .collect();
     assert_eq!((recorded, &plan["fragment"]), (expected, &serde_json::Value::Null));
+}
+
+/// Directory of NetworkManager's profiles in the initramfs.
+const PROFILES: &str = "etc/NetworkManager/system-connections";
+
+fn profiles(machine: &FakeMachine) -> Vec<String> {
+    let entries = fs::read_dir(machine.path(PROFILES)).map_or_else(|_| Vec::new(), Iterator::collect);
+    let mut names: Vec<String> =
+        entries.into_iter().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn profiles_of_network_manager_are_private_and_nics_have_names_by_arguments() {
+    let document = "version: 2\nethernets: {a: {match: {macaddress: '52:54:00:12:34:56'}, set-name: lan0, \
+                    addresses: [10.0.0.5/24]}, enp3s0: {dhcp4: false}}\n";
+    let (machine, drive) = (FakeMachine::kubevirt(), drive(document));
+    let path = drive.path("");
+    let arguments = ["--config-drive", path.to_str().unwrap(), "--renderer", "network-manager-profiles"];
+    assert_eq!(machine.network_kargs(&[&arguments[..], &["--neednet"]].concat()).code, Some(0));
+    assert_eq!(machine.fragment().as_deref(), Some("ifname=lan0:52:54:00:12:34:56 rd.neednet=1\n"));
+    let names = ["50-glowplug-0000-52-54-00-12-34-56.nmconnection", "50-glowplug-0001-enp3s0.nmconnection"];
+    assert_eq!(profiles(&machine), names);
+    for name in names {
+        assert_eq!(machine.mode(&format!("{PROFILES}/{name}")), 0o600);
+    }
+    // The absent NIC has a profile, because NetworkManager does not wait for a NIC without addresses.
+    let plan: serde_json::Value = serde_json::from_str(&machine.read("run/glowplug/plan.json").unwrap()).unwrap();
+    assert_eq!(plan["diagnostics"], serde_json::json!([]));
+}
+
+#[test]
+fn profiles_and_their_copies_are_removed_when_another_renderer_runs() {
+    let machine = FakeMachine::kubevirt()
+        .with("etc/NetworkManager/system-connections/50-glowplug-9999-a.nmconnection", "of an earlier run")
+        .with("run/NetworkManager/system-connections/50-glowplug-9999-a.nmconnection", "its copy")
+        .with("etc/NetworkManager/system-connections/office.nmconnection", "of others")
+        .with_disk("vdb", hypershift());
+    assert_eq!(machine.network_kargs(&[]).code, Some(0));
+    assert_eq!(profiles(&machine), ["office.nmconnection"]);
+    assert_eq!(machine.read("run/NetworkManager/system-connections/50-glowplug-9999-a.nmconnection"), None);
+    let machine = machine.with("proc/cmdline", "glowplug.renderer=network-manager-profiles");
+    assert_eq!((machine.network_kargs(&[]).code, machine.fragment()), (Some(0), None));
+    assert_eq!(profiles(&machine), ["50-glowplug-0000-52-54-00-12-34-56.nmconnection", "office.nmconnection"]);
 }
 
 #[test]

@@ -87,7 +87,8 @@ fn an_unknown_renderer_is_refused() {
     assert_eq!(
         usage_error(&["network-kargs", "--renderer", "ifupdown"]),
         "error: invalid value 'ifupdown' for '--renderer <NAME>': \
-         unknown renderer \"ifupdown\", expected network-manager, systemd-networkd or network-legacy"
+         unknown renderer \"ifupdown\", expected network-manager, network-manager-profiles, systemd-networkd or \
+         network-legacy"
     );
 }
 

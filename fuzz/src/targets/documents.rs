@@ -7,7 +7,7 @@ use glowplug::formats::{Format, Meaning, Reading, read_network};
 use glowplug::guest::attributes::{Attributes, Prefix};
 use glowplug::host::expand::{ExpandError, Grant, Template};
 use glowplug::network::{Hostname, NetworkConfig};
-use glowplug::render::{dracut, network_legacy, networkd};
+use glowplug::render::{dracut, network_legacy, network_manager_profiles, networkd};
 use ipnetwork::IpNetwork;
 
 use super::{check_diagnostics, kargs};
@@ -58,6 +58,8 @@ pub(super) fn render(config: &NetworkConfig) {
     }
     let (rendered, diagnostics) = twice(config, networkd::render);
     super::networkd::check(config, &rendered, diagnostics.has_errors());
+    let (rendered, _) = twice(config, network_manager_profiles::render);
+    super::profiles::check(config, &rendered);
 }
 
 fn twice<T: std::fmt::Debug + PartialEq>(

@@ -8,6 +8,7 @@ mod drives;
 mod kargs;
 mod networkd;
 mod pools;
+mod profiles;
 mod records;
 mod texts;
 mod vsphere;

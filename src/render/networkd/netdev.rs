@@ -1,8 +1,8 @@
 //! Writes the options of bonds and bridges.
 
-use super::text::Text;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::network::{BondOptions, BridgeOptions};
+use crate::render::text::Text;
 
 /// Number of ARP targets that the kernel accepts for a bond.
 const ARP_TARGETS: usize = 16;

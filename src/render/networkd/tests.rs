@@ -1,5 +1,7 @@
 //! Exact files for each kind of network. `tests/networkd.rs` checks how networkd interprets them.
 
+use pnet_base::MacAddr;
+
 use super::*;
 use crate::network::{BondMode, BondOptions, BridgeOptions, InterfaceName, Located, VlanId};
 
@@ -166,7 +168,7 @@ fn name_servers_and_domains_of_a_link_without_addresses_are_ignored() {
 #[test]
 fn of_two_default_routes_without_a_metric_the_first_is_preferred() {
     let links = ["10.0.0", "10.0.1"].map(|net| with_ipv4(nic(1), &format!("{net}.5/24"), Some(&format!("{net}.1"))));
-    let metrics = routes::metrics(&NetworkConfig::new(links.into()).unwrap());
+    let metrics = metrics::metrics(&NetworkConfig::new(links.into()).unwrap());
     assert_eq!(metrics, [[Some(0)], [Some(1)]]);
 }
 

@@ -1,14 +1,23 @@
 //! Assigns one name to each device that gets a name.
 
+use super::{Device, Taken, name_vlans};
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::network::{InterfaceName, LinkKind, NetworkConfig, Nic};
-use crate::render::{Device, Taken, name_vlans};
+use crate::network::{InterfaceName, LinkIndex, LinkKind, NetworkConfig, Nic};
 
 pub(super) struct DeviceNames {
     /// How the files identify each link.
     pub(super) devices: Vec<Device>,
     /// Name that udev gives each NIC, in the order of the links; `None` keeps the name.
     pub(super) set_names: Vec<Option<InterfaceName>>,
+}
+
+/// How NICs get their names.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(super) enum Naming {
+    /// By files of udev.
+    Udev,
+    /// By the kernel argument `ifname=`, which names a NIC with a MAC address.
+    Arguments,
 }
 
 // === impl DeviceNames ===
@@ -18,7 +27,7 @@ impl DeviceNames {
     ///
     /// A NIC that is identified by its MAC address gets the name from the document, as with cloud-init. A name that the
     /// kernel itself assigns is refused: a NIC that appears later may get the same name.
-    pub(super) fn assign(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Self {
+    pub(super) fn assign(config: &NetworkConfig, naming: Naming, diagnostics: &mut Diagnostics) -> Self {
         let mut taken = Taken::default();
         for link in config.links() {
             if let LinkKind::Nic(Nic::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } =
@@ -32,7 +41,9 @@ impl DeviceNames {
             let (requested, may_be) = match &link.kind {
                 LinkKind::Nic(Nic::MacAddress { name, .. }) => (name.as_ref(), true),
                 // udev would rename the NIC before networkd compares its name with the pattern.
-                LinkKind::Nic(Nic::Pattern { names, name, .. }) => (name.as_ref(), names.is_empty()),
+                LinkKind::Nic(Nic::Pattern { names, name, .. }) => {
+                    (name.as_ref(), naming == Naming::Udev && names.is_empty())
+                }
                 _ => (None, true),
             };
             let may_be = |name: &&InterfaceName| may_be && !name.is_kernels_own();
@@ -42,6 +53,15 @@ impl DeviceNames {
                 diagnostics.push(Diagnostic::warning(&link.name_path, "name that cannot be set", requested, expected));
             }
             known_as.push(given);
+        }
+        if naming == Naming::Arguments {
+            // A profile refers to this member by its name.
+            for (at, _) in config.links().iter().enumerate().filter(|(at, _)| is_primary(config, LinkIndex(*at))) {
+                let is_free = matches!(config.links()[at].kind, LinkKind::Nic(Nic::MacAddress { .. }));
+                if is_free && known_as[at].is_none() {
+                    known_as[at] = Some(taken.number(""));
+                }
+            }
         }
         let devices = config.links().iter().map(|link| known(&link.kind)).collect();
         let devices = name_vlans(config, devices, &known_as, &mut taken, |_, _| true);
@@ -55,6 +75,12 @@ impl DeviceNames {
         }
         Self { devices, set_names: known_as }
     }
+}
+
+/// Whether the link is the preferred member of its bond.
+fn is_primary(config: &NetworkConfig, index: LinkIndex) -> bool {
+    let controller = config.controller_of(index).map(|controller| &config.link(controller).kind);
+    matches!(controller, Some(LinkKind::Bond { options, .. }) if options.primary() == Some(index))
 }
 
 fn known(kind: &LinkKind) -> Option<Device> {

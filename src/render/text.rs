@@ -4,20 +4,29 @@ use std::fmt::{self, Write as _};
 
 /// Content of one file: sections of lines, in the order in which they are added. A section without lines is not
 /// written.
-#[derive(Default)]
 pub(super) struct Text {
     pub(super) text: String,
-    /// First value with a byte outside [`ALPHABET`]; such a byte could end the value early.
+    /// First value with a byte outside the alphabet; such a byte could end the value early.
     pub(super) illegal: Option<String>,
     section: &'static str,
+    alphabet: Alphabet,
 }
 
-/// Bytes that a value may have, as messages describe them.
-pub(super) const ALPHABET: &str = "letters, digits, blanks and . : / _ + - * ? [ ] !";
+/// Bytes that a value may have in addition to letters and digits.
+#[derive(Clone, Copy)]
+pub(super) struct Alphabet {
+    pub(super) punctuation: &'static str,
+    /// The whole alphabet, for messages.
+    pub(super) expected: &'static str,
+}
 
 // === impl Text ===
 
 impl Text {
+    pub(super) fn new(alphabet: Alphabet) -> Self {
+        Self { text: String::new(), illegal: None, section: "", alphabet }
+    }
+
     /// Begins a section. A section with the same name as the section before is written again.
     pub(super) fn section(&mut self, name: &'static str) {
         self.section = name;
@@ -36,10 +45,17 @@ impl Text {
         let start = self.text.len();
         let _ = write!(self.text, "{value}");
         let value = &self.text[start..];
-        let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || b" .:/_+-*?[]!".contains(&byte);
+        let punctuation = self.alphabet.punctuation.as_bytes();
+        let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || punctuation.contains(&byte);
         if self.illegal.is_none() && !value.bytes().all(is_legal) {
             self.illegal = Some(value.to_owned());
         }
         self.text.push('\n');
+    }
+    /// Adds a line with a number, if there is one.
+    pub(super) fn option<T: Into<u32>>(&mut self, key: &str, number: Option<T>) {
+        if let Some(number) = number {
+            self.line(key, &number.into());
+        }
     }
 }

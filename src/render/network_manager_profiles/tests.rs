@@ -1,0 +1,168 @@
+//! Exact profiles for each kind of network. `tests/network_manager.rs` checks how NetworkManager interprets them.
+
+use super::*;
+use crate::network::{BondMode, InterfaceName, Route};
+use pnet_base::MacAddr;
+
+// The last byte of a NIC's MAC address is the number of the NIC.
+fn mac(number: u8) -> MacAddr {
+    MacAddr::new(0x52, 0x54, 0, 0x12, 0x34, number)
+}
+
+fn name(text: &str) -> InterfaceName {
+    text.parse().unwrap()
+}
+
+fn link(kind: LinkKind) -> Link {
+    Link::new("id".to_owned(), "links[0]".to_owned(), kind)
+}
+
+fn nic(number: u8) -> Link {
+    link(LinkKind::Nic(Nic::MacAddress { mac_address: mac(number), name: None }))
+}
+
+fn pattern(names: &[&str], drivers: &[&str]) -> Link {
+    let patterns = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+    link(LinkKind::Nic(Nic::Pattern { names: patterns(names), drivers: patterns(drivers), name: None }))
+}
+
+fn with_ipv4(mut link: Link, address: &str) -> Link {
+    link.ipv4.addresses.push(address.parse().unwrap());
+    link
+}
+
+/// Renders the links, and returns the arguments, the profiles without their UUIDs, and the diagnostics.
+fn rendered(links: Vec<Link>) -> (String, Vec<String>, Vec<String>) {
+    let mut diagnostics = Diagnostics::default();
+    let Rendered { line, files, .. } = render(&NetworkConfig::new(links).unwrap(), &mut diagnostics);
+    assert!(files.iter().all(|file| file.is_private));
+    let profile = |file: &File| {
+        let lines = file.text.lines().filter(|line| !line.starts_with("uuid="));
+        lines.map(|line| format!("{line}\n")).collect()
+    };
+    (line, files.iter().map(profile).collect(), diagnostics.kept().iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn a_static_nic_has_its_routes_with_metrics_and_leaves_ipv6_to_the_kernel() {
+    let mut link = with_ipv4(nic(1), "10.0.0.5/24");
+    let route =
+        |gateway: &str, metric| Route::new("0.0.0.0/0".parse().unwrap(), Some(gateway.parse().unwrap()), metric);
+    link.routes = vec![route("10.0.0.1", Some(7)).unwrap(), route("10.9.0.1", None).unwrap()];
+    link.routes[0].table = Some(100);
+    let (line, profiles, diagnostics) = rendered(vec![link]);
+    let expected = "[connection]\nid=50-glowplug-0000-52-54-00-12-34-01\ntype=ethernet\nautoconnect-priority=100\n\
+                    autoconnect-retries=1\nwait-device-timeout=60000\n\n[ethernet]\nmac-address=52:54:00:12:34:01\n\n\
+                    [ipv4]\nmethod=manual\naddress1=10.0.0.5/24\nmay-fail=false\nroute1=0.0.0.0/0,10.0.0.1,7\n\
+                    route1_options=table=100\nroute2=0.0.0.0/0,10.9.0.1,0\nroute2_options=onlink=true\n\n\
+                    [ipv6]\nmethod=ignore\n";
+    assert_eq!((line.as_str(), profiles, diagnostics), ("", vec![expected.to_owned()], Vec::new()));
+}
+
+#[test]
+fn a_nic_without_addresses_has_a_profile_that_keeps_it_quiet() {
+    let (_, profiles, _) = rendered(vec![nic(1)]);
+    let expected = "[connection]\nid=50-glowplug-0000-52-54-00-12-34-01\ntype=ethernet\nautoconnect-priority=100\n\
+                    autoconnect-retries=1\n\n[ethernet]\nmac-address=52:54:00:12:34:01\n\n[ipv4]\nmethod=disabled\n\n\
+                    [ipv6]\nmethod=disabled\n";
+    assert_eq!(profiles, [expected]);
+}
+
+#[test]
+fn a_pattern_is_only_for_nics_without_a_profile_of_their_own() {
+    let links = vec![pattern(&["en*", "eth?"], &["virtio_net"]), pattern(&[], &["veth"]), nic(1)];
+    let (_, profiles, _) = rendered(links);
+    let first = "[connection]\nid=50-glowplug-0000-any-nic\ntype=ethernet\nautoconnect-priority=99\n\
+                 autoconnect-retries=1\nmulti-connect=3\n\n[match]\ndriver=virtio_net;\ninterface-name=en*;eth?;\n\n\
+                 [ipv4]\nmethod=disabled\n\n[ipv6]\nmethod=disabled\n";
+    assert_eq!(profiles[0], first);
+    let priorities =
+        profiles.iter().map(|profile| profile.lines().find(|line| line.starts_with("autoconnect-priority")));
+    let priorities: Vec<&str> = priorities.flatten().collect();
+    assert_eq!(priorities, ["autoconnect-priority=99", "autoconnect-priority=98", "autoconnect-priority=100"]);
+}
+
+#[test]
+fn a_bond_is_referred_to_by_its_uuid_and_its_primary_member_has_a_name() {
+    let mut options = BondOptions::new(BondMode::ActiveBackup);
+    options.set_primary(Some(LinkIndex(1)));
+    let bond = LinkKind::Bond { name: name("bond0"), ports: vec![LinkIndex(0), LinkIndex(1)], options };
+    let (line, profiles, _) = rendered(vec![nic(1), nic(2), link(bond)]);
+    assert_eq!(line, "ifname=kv0:52:54:00:12:34:02");
+    let uuid = Uuid::of(NAMESPACE, "bond bond0");
+    let port = format!(
+        "[connection]\nid=50-glowplug-0001-52-54-00-12-34-02\ntype=ethernet\nautoconnect-priority=100\n\
+         autoconnect-retries=1\nmaster={uuid}\nslave-type=bond\nwait-device-timeout=60000\n\n\
+         [ethernet]\nmac-address=52:54:00:12:34:02\n"
+    );
+    let bond = "[connection]\nid=50-glowplug-0002-bond0\ntype=bond\nautoconnect-priority=100\nautoconnect-retries=1\n\
+                interface-name=bond0\n\n[ethernet]\ncloned-mac-address=52:54:00:12:34:01\n\n\
+                [bond]\nmode=active-backup\nprimary=kv0\n\n[ipv4]\nmethod=disabled\n\n[ipv6]\nmethod=disabled\n";
+    assert_eq!(profiles[1..], [port, bond.to_owned()]);
+}
+
+#[test]
+fn name_servers_need_a_link_with_addresses_of_their_family() {
+    let mut link = with_ipv4(nic(1), "10.0.0.5/24");
+    let server = |text: &str, path: &str| Located { value: text.parse().unwrap(), path: path.to_owned() };
+    link.dns.nameservers = vec![server("2001:db8::53", "a"), server("10.0.0.53", "b")];
+    let (_, profiles, diagnostics) = rendered(vec![link]);
+    assert!(profiles[0].contains("\ndns=10.0.0.53;\n") && !profiles[0].contains("2001:db8::53"));
+    assert_eq!(diagnostics, [r#"a: "2001:db8::53" ignored, its link has no address of its family"#]);
+}
+
+#[test]
+fn a_network_under_two_names_has_a_warning() {
+    let named = |text: &str| {
+        let mut link = with_ipv4(link(LinkKind::Nic(Nic::Name(name(text)))), "10.0.0.5/24");
+        let gateway = Some("10.0.0.1".parse().unwrap());
+        link.routes.push(Route::new("0.0.0.0/0".parse().unwrap(), gateway, None).unwrap());
+        link
+    };
+    let (_, _, diagnostics) = rendered(vec![named("eno1"), named("eno2")]);
+    let expected = "one name for one interface: links[0] has this network too, and an initramfs that needs the network waits \
+                    for the name that no interface has";
+    assert_eq!(diagnostics, [format!("links[0]: second name of a network \"eno2\", expected {expected}")]);
+}
+
+#[test]
+fn each_ipv6_method_follows_from_what_the_document_states() {
+    let method = |change: &dyn Fn(&mut Link)| {
+        let mut link = nic(1);
+        change(&mut link);
+        Ipv6Method::of(&link).to_string()
+    };
+    let ipv4 = |link: &mut Link| link.ipv4.addresses.push("10.0.0.5/24".parse().unwrap());
+    assert_eq!(method(&|_| {}), "disabled");
+    assert_eq!(method(&|link| ipv4(link)), "ignore");
+    assert_eq!(method(&|link| link.ipv4.dhcp = true), "ignore");
+    // A failure of DHCP would remove the static address.
+    assert_eq!(method(&|link| (ipv4(link), link.ipv4.dhcp = true).1), "link-local");
+    assert_eq!(method(&|link| (ipv4(link), link.ipv6.accept_ra = Some(false)).1), "link-local");
+    assert_eq!(method(&|link| (ipv4(link), link.ipv6.link_local = Some(false)).1), "disabled");
+    assert_eq!(method(&|link| link.ipv6.link_local = Some(true)), "link-local");
+    assert_eq!(method(&|link| link.ipv6.addresses.push("2001:db8::5/64".parse().unwrap())), "manual");
+    for dynamic in [Ipv6Dynamic::Slaac, Ipv6Dynamic::StatelessDhcp, Ipv6Dynamic::StatefulDhcp] {
+        assert_eq!(method(&|link| link.ipv6.dynamic = Some(dynamic)), "auto");
+    }
+    let without_routers =
+        |dynamic| method(&move |link| (link.ipv6.dynamic, link.ipv6.accept_ra) = (Some(dynamic), Some(false)));
+    assert_eq!(without_routers(Ipv6Dynamic::StatefulDhcp), "dhcp");
+    assert_eq!(without_routers(Ipv6Dynamic::Slaac), "link-local");
+}
+
+#[test]
+fn a_uuid_is_the_same_in_every_document_and_a_nic_that_is_listed_twice_has_two() {
+    let uuids = |links: Vec<Link>| {
+        let config = NetworkConfig::new(links).unwrap();
+        let files = render(&config, &mut Diagnostics::default()).files;
+        let uuid =
+            |file: File| file.text.lines().find_map(|line| line.strip_prefix("uuid=").map(str::to_owned)).unwrap();
+        files.into_iter().map(uuid).collect::<Vec<_>>()
+    };
+    let alone = uuids(vec![nic(1)]);
+    assert_eq!(alone, [Uuid::of(NAMESPACE, "ethernet 52:54:00:12:34:01").to_string()]);
+    let several = uuids(vec![nic(2), nic(1), with_ipv4(nic(1), "10.0.0.5/24")]);
+    assert_eq!(several[1], alone[0]);
+    assert!(several[2] != alone[0] && several[2] != several[0]);
+}

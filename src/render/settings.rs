@@ -1,0 +1,64 @@
+//! Settings of a link that depend on other links.
+
+use std::collections::BTreeSet;
+
+use pnet_base::MacAddr;
+
+use super::Device;
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::network::{DefaultRoutes, Dns, LinkIndex, LinkKind, Mtu, NetworkConfig};
+
+/// Returns the MAC address that the link will have, if it is known: its own address, or the address of its first
+/// member, port or parent.
+pub(super) fn mac_address(config: &NetworkConfig, index: LinkIndex) -> Option<MacAddr> {
+    let mut link = config.link(index);
+    while link.mac_address().is_none() {
+        link = config.link(*link.kind.made_of().first()?);
+    }
+    link.mac_address()
+}
+
+/// Returns the MTU to set. A bond member gets the MTU of its bond from the kernel.
+pub(super) fn mtu(config: &NetworkConfig, index: LinkIndex, diagnostics: &mut Diagnostics) -> Option<Mtu> {
+    let link = config.link(index);
+    let controller = config.controller_of(index).map(|controller| config.link(controller));
+    let bond = controller.filter(|controller| matches!(controller.kind, LinkKind::Bond { .. }));
+    let Some(bond) = bond else { return link.mtu };
+    if let Some(mtu) = link.mtu.filter(|mtu| Some(*mtu) != bond.mtu) {
+        let because = format!("a bond member gets the MTU of its bond, {}", bond.path);
+        diagnostics.push(Diagnostic::ignored(format!("{}.mtu", link.path), mtu, &because));
+    }
+    None
+}
+
+/// Warns about name servers and search domains of a link without addresses: network programs use them only on a link with
+/// addresses.
+pub(super) fn ignore_dns(dns: &Dns, diagnostics: &mut Diagnostics) {
+    let because = "no link has an address";
+    for server in &dns.nameservers {
+        diagnostics.push(Diagnostic::ignored(&server.path, server, because));
+    }
+    for domain in &dns.search {
+        diagnostics.push(Diagnostic::ignored(&domain.path, domain, because));
+    }
+}
+
+/// Warns about a network that the document describes under a second name. NetworkManager waits for the interface that does
+/// not exist.
+pub(super) fn report_other_names(
+    config: &NetworkConfig,
+    defaults: &DefaultRoutes,
+    devices: &[Device],
+    diagnostics: &mut Diagnostics,
+) {
+    let mut seen = BTreeSet::new();
+    for (other, first) in defaults.other_names().filter(|(other, _)| seen.insert(*other)) {
+        let expected = format!(
+            "one name for one interface: {} has this network too, and an initramfs that needs the network waits for \
+             the name that no interface has",
+            config.link(first).path
+        );
+        let path = &config.link(other).path;
+        diagnostics.push(Diagnostic::warning(path, "second name of a network", &devices[other.0], &expected));
+    }
+}
