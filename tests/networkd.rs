@@ -13,6 +13,7 @@ use std::thread;
 
 use glowplug::network::NetworkConfig;
 
+use crate::support::cases::Program;
 use crate::support::state::KernelAbilities;
 use crate::support::{cases, models};
 
@@ -82,14 +83,14 @@ fn disagreements_of(seeds: &[u64], network: fn(u64) -> NetworkConfig) -> Vec<(u6
 fn compare(seeds: &[u64], network: fn(u64) -> NetworkConfig, quiet: u32) -> Vec<(u64, String)> {
     let directory = tempfile::tempdir().unwrap();
     for seed in seeds {
-        cases::write_case(&directory.path().join(seed.to_string()), &network(*seed));
+        cases::write_case(&directory.path().join(seed.to_string()), &network(*seed), Program::Networkd);
     }
-    let batch = cases::script("batch");
+    let batch = cases::script("networkd/batch");
     let (directory, quiet) = (directory.path(), quiet.to_string());
     cases::run(Command::new("unshare").args(["--net", "--mount"]).arg(batch).arg(directory).arg(quiet));
     let compare = |seed: &u64| {
         let case = directory.join(seed.to_string());
-        Some((*seed, cases::disagreement(&case, &network(*seed), &KernelAbilities::here())?))
+        Some((*seed, cases::disagreement(&case, &network(*seed), Program::Networkd, &KernelAbilities::here())?))
     };
     seeds.iter().filter_map(compare).collect()
 }

@@ -5,5 +5,6 @@
 
 mod afterburn;
 mod boot;
+mod network_manager;
 mod packaging;
 mod support;

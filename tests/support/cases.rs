@@ -1,13 +1,16 @@
-//! Generated networks as cases for `tests/networkd/batch`, and the comparison with the results.
+//! Generated networks as cases for `tests/networkd/batch` and `tests/network_manager/batch`, and the comparison with the
+//! results.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use glowplug::diagnostic::Diagnostics;
 use glowplug::formats::{Meaning, read_network};
 use glowplug::network::NetworkConfig;
-use glowplug::render::networkd;
+use glowplug::render::networkd::File;
+use glowplug::render::{network_manager_profiles, networkd};
 use serde_json::Value;
 
 use super::state::{self, KernelAbilities, State};
@@ -30,40 +33,68 @@ fn network(document: &Value) -> NetworkConfig {
     }
 }
 
+/// A network program that reads files.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Program {
+    Networkd,
+    NetworkManager,
+}
+
+impl Program {
+    fn render(self, network: &NetworkConfig) -> (Vec<File>, Diagnostics) {
+        let mut diagnostics = Diagnostics::default();
+        let files = match self {
+            Self::Networkd => networkd::render(network, &mut diagnostics).files,
+            Self::NetworkManager => network_manager_profiles::render(network, &mut diagnostics).files,
+        };
+        (files, diagnostics)
+    }
+}
+
 /// Renders a network into the directory of a case, where `batch` reads it.
-pub(crate) fn write_case(case: &Path, network: &NetworkConfig) {
-    let mut diagnostics = Diagnostics::default();
-    let rendered = networkd::render(network, &mut diagnostics);
+pub(crate) fn write_case(case: &Path, network: &NetworkConfig, program: Program) {
+    let (files, diagnostics) = program.render(network);
     assert!(!diagnostics.has_errors(), "{diagnostics:?}");
-    for file in &rendered.files {
+    for file in &files {
         let path = case.join(&file.path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, &file.text).unwrap();
+        fs::write(&path, &file.text).unwrap();
+        if file.is_private {
+            fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        }
     }
     fs::write(case.join("nics"), state::nics(network)).unwrap();
 }
 
-/// Path of a script in `tests/networkd`.
-pub(crate) fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/networkd").join(name)
+/// Path of a script in `tests`.
+pub(crate) fn script(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(path)
 }
 
 pub(crate) fn run(command: &mut Command) {
     let answer = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     let log = String::from_utf8_lossy(&answer.stderr);
     let status = answer.status;
-    assert!(status.success(), "{command:?} ended with {status}; it needs root, systemd and iproute2:\n{log}");
+    assert!(
+        status.success(),
+        "{command:?} ended with {status}; it needs root, iproute2, and systemd or network-manager and dbus-daemon:\n{log}"
+    );
 }
 
 /// Returns how the result of a case differs from its network, or `None`.
-pub(crate) fn disagreement(case: &Path, network: &NetworkConfig, machine: &KernelAbilities) -> Option<String> {
+pub(crate) fn disagreement(
+    case: &Path,
+    network: &NetworkConfig,
+    program: Program,
+    machine: &KernelAbilities,
+) -> Option<String> {
     let read = |name: &str| fs::read_to_string(case.join(name)).unwrap_or_default();
-    let meant = State::meant(network, machine);
-    let (found, complaints) = (State::found(read, &meant), state::complaints(&read("log"), machine));
+    let meant = State::meant(network, program, machine);
+    let (found, complaints) = (State::found(read, &meant), state::complaints(&read("log"), program, machine));
     if found == meant && complaints.is_empty() {
         return None;
     }
-    let files = networkd::render(network, &mut Diagnostics::default()).files;
+    let (files, _) = program.render(network);
     let files: Vec<String> = files.into_iter().map(|file| format!("--- {}\n{}", file.path, file.text)).collect();
     let (name, files, complaints) = (case.display(), files.join(""), complaints.join("\n"));
     Some(format!("{name}\n{files}\n=== complaints\n{complaints}\n=== meant\n{meant}\n=== found\n{found}"))

@@ -7,6 +7,8 @@ use std::net::IpAddr;
 use glowplug::network::{BondMode, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Nic};
 use serde_json::Value;
 
+use super::cases::Program;
+
 /// All devices, identified by their parts.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(crate) struct State(BTreeMap<String, Device>);
@@ -40,6 +42,25 @@ const ASKS: [(&str, &str); 3] = [
     ("ra", "NDISC: Started"),
     ("dhcp6", "DHCPv6 client: Starting in Solicit mode"),
 ];
+
+/// The same of NetworkManager: the text before the name of the interface, and the text after the name.
+const NM_ASKS: [(&str, &str, &str); 3] = [
+    ("dhcp4", "dhcp4 (", "): activation: beginning transaction"),
+    ("ra", "ndisc[", "\"]: starting neighbor discovery for ifindex"),
+    ("dhcp6", "dhcp6 (", "): activation: beginning transaction"),
+];
+
+/// Warnings of NetworkManager that the test environment causes.
+const NM_SURROUNDINGS: [&str; 4] = [
+    "modem-manager: error poking ModemManager",
+    "failed to read bridge setting",
+    "failed to create",
+    "failed to open '/",
+];
+
+/// Warnings of NetworkManager that a kernel without bonds or VLANs causes.
+const NM_WITHOUT_THE_KIND: [&str; 3] =
+    ["Operation not supported", "Activation: failed for connection", "couldn't create the device"];
 
 /// Messages of networkd that the test environment causes.
 const SURROUNDINGS: [&str; 7] = [
@@ -106,7 +127,7 @@ fn key(network: &NetworkConfig, index: LinkIndex) -> String {
 // === impl State ===
 
 impl State {
-    pub(crate) fn meant(network: &NetworkConfig, machine: &KernelAbilities) -> Self {
+    pub(crate) fn meant(network: &NetworkConfig, program: Program, machine: &KernelAbilities) -> Self {
         let routes = routes(network);
         let mut devices = BTreeMap::new();
         for (at, link) in network.links().iter().enumerate() {
@@ -114,7 +135,11 @@ impl State {
             if !machine.is_whole && !is_possible_here(network, index) {
                 continue;
             }
-            devices.insert(key(network, index), Device::meant(network, index, link, &routes[at]));
+            let mut device = Device::meant(network, index, link, &routes[at]);
+            if program == Program::NetworkManager {
+                device.as_profile(network, index);
+            }
+            devices.insert(key(network, index), device);
         }
         Self(devices)
     }
@@ -205,6 +230,18 @@ impl State {
             let Some(device) = keys.get(name).and_then(|key| devices.get_mut(key)) else { continue };
             device.asks.extend(ASKS.iter().filter(|(_, words)| message.starts_with(words)).map(|(whom, _)| *whom));
         }
+        for line in read("log").lines().filter_map(|line| line.split_once("] ")).map(|(_, line)| line) {
+            let asked = NM_ASKS.iter().filter_map(|(whom, before, after)| {
+                let (name, rest) = line.strip_prefix(before)?.split_once(after)?;
+                let name = name.rsplit_once('"').map_or(name, |(_, name)| name);
+                (!rest.is_empty()).then_some((name, *whom))
+            });
+            for (name, whom) in asked.collect::<Vec<_>>() {
+                if let Some(device) = keys.get(name).and_then(|key| devices.get_mut(key)) {
+                    device.asks.insert(whom);
+                }
+            }
+        }
         devices.retain(|key, _| meant.0.contains_key(key));
         Self(devices)
     }
@@ -282,8 +319,16 @@ fn spell_route(destination: &str, via: Option<&str>, metric: u64, table: &str, o
     format!("{destination}{via} metric {metric} table {table}{on_link}")
 }
 
-/// Returns networkd's complaints about our files, and its failures.
-pub(crate) fn complaints(log: &str, machine: &KernelAbilities) -> Vec<String> {
+/// Returns the program's complaints about our files, and its failures.
+pub(crate) fn complaints(log: &str, program: Program, machine: &KernelAbilities) -> Vec<String> {
+    if program == Program::NetworkManager {
+        let is_complaint = |line: &&str| line.starts_with("<warn>") || line.starts_with("<error>");
+        let is_expected = |line: &&str| {
+            NM_SURROUNDINGS.iter().any(|words| line.contains(words))
+                || !machine.is_whole && NM_WITHOUT_THE_KIND.iter().any(|words| line.contains(words))
+        };
+        return log.lines().filter(is_complaint).filter(|line| !is_expected(line)).map(str::to_owned).collect();
+    }
     let is_complaint = |line: &&str| {
         let lower = line.to_ascii_lowercase();
         let words =
@@ -344,6 +389,55 @@ impl Device {
             }
         }
         device
+    }
+}
+
+impl Device {
+    /// Changes what differs with a profile of NetworkManager.
+    fn as_profile(&mut self, network: &NetworkConfig, index: LinkIndex) {
+        let link = network.link(index);
+        // NetworkManager sets these options only with STP.
+        if let LinkKind::Bridge { options, .. } = &link.kind
+            && options.stp != Some(true)
+        {
+            let with_stp = ["forward_delay", "hello_time", "max_age", "priority"];
+            self.options.retain(|name, _| !with_stp.contains(&name.as_str()));
+        }
+        if network.controller_of(index).is_some() {
+            return;
+        }
+        let (ipv4, ipv6) = (&link.ipv4, &link.ipv6);
+        self.asks.remove("ra");
+        self.asks.remove("dhcp6");
+        let is_dynamic = ipv6.dynamic.is_some();
+        let asks_routers = if is_dynamic {
+            ipv6.accept_ra != Some(false)
+        } else {
+            ipv6.accept_ra == Some(true) && !self.is_by_kernel(link)
+        };
+        let asks_server = !asks_routers && ipv6.dynamic == Some(Ipv6Dynamic::StatefulDhcp);
+        self.asks.extend(asks_routers.then_some("ra"));
+        self.asks.extend(asks_server.then_some("dhcp6"));
+        // NetworkManager sets a link-local address wherever it uses IPv6.
+        self.link_local |= !ipv6.addresses.is_empty();
+        let has_servers = !ipv6.addresses.is_empty() || asks_routers || asks_server;
+        let is_used = |server: &String, ipv4: bool| server.contains(':') != ipv4;
+        let servers =
+            |has: bool, ipv4: bool| self.dns.iter().filter(move |server| has && is_used(server, ipv4)).cloned();
+        let dns = servers(link.ipv4.is_used(), true).chain(servers(has_servers, false)).collect();
+        if !ipv4.is_used() && !has_servers {
+            self.domains.clear();
+        } else if ipv4.is_used() && has_servers {
+            // Each family has the search domains.
+            self.domains.extend(self.domains.clone());
+        }
+        self.dns = dns;
+    }
+
+    /// Whether the kernel alone configures IPv6.
+    fn is_by_kernel(&self, link: &Link) -> bool {
+        let is_used = link.ipv6.is_used() || link.ipv6.link_local.is_some();
+        !is_used && (!link.ipv4.dhcp || link.ipv4.addresses.is_empty())
     }
 }
 

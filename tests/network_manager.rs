@@ -1,0 +1,120 @@
+//! Runs NetworkManager on our profiles and compares the result with the model.
+//!
+//! The networks are those of `tests/networkd.rs`, and the documents of `fixtures/guest`. NetworkManager runs on the rendered
+//! profiles, in a network namespace with its own NICs and its own bus. The state of the kernel and the name servers are then
+//! compared with the model, device by device. The kernel of the host may not support bonds and VLANs; the boot tests run
+//! these in their own machine.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+use std::env;
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
+
+use glowplug::formats::{Meaning, read_network};
+use glowplug::network::NetworkConfig;
+
+use crate::support::cases::{self, Program};
+use crate::support::models;
+use crate::support::state::KernelAbilities;
+
+/// Seeds of the networks of each kind: a minute for each kind. `NM_SEEDS=17..18` sets others, for example to repeat a
+/// failure.
+const SEEDS: Range<u64> = 0..50;
+
+/// Number of disagreements that a failing test shows.
+const DISAGREEMENTS: usize = 3;
+
+/// Number of batches that run at the same time.
+const BATCHES: usize = 2;
+
+/// Milliseconds without a log line after which a case ends. On a busy host NetworkManager may be silent because it had to
+/// wait, so cases with a disagreement run again with a longer time.
+const QUIET: [u32; 3] = [200, 800, 3000];
+
+type Case = (String, NetworkConfig);
+
+fn generated(network: fn(u64) -> NetworkConfig) -> Vec<Case> {
+    let seeds = match env::var("NM_SEEDS") {
+        Ok(range) => {
+            let (first, end) = range.split_once("..").expect("NM_SEEDS is a range such as 17..18");
+            first.parse().unwrap()..end.parse().unwrap()
+        }
+        Err(_) => SEEDS,
+    };
+    seeds.map(|seed| (seed.to_string(), network(seed))).collect()
+}
+
+#[test]
+fn every_generated_openstack_document_becomes_the_network_that_was_meant() {
+    ask(&generated(cases::openstack));
+}
+
+#[test]
+fn every_generated_document_of_cloud_init_becomes_the_network_that_was_meant() {
+    ask(&generated(cases::cloud_init));
+}
+
+#[test]
+fn network_manager_configures_every_generated_model() {
+    ask(&generated(models::model));
+}
+
+#[test]
+fn network_manager_configures_every_fixture() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/guest");
+    let mut networks = Vec::new();
+    for entry in fs::read_dir(fixtures).unwrap() {
+        let directory = entry.unwrap().path();
+        let document = fs::read(directory.join("openstack/latest/network_data.json")).unwrap();
+        let Meaning::Network(network) = read_network(&document).meaning else { panic!("{}", directory.display()) };
+        let name = directory.file_name().unwrap().to_str().unwrap().to_owned();
+        networks.push((name, models::fitted(&network)));
+    }
+    ask(&networks);
+}
+
+/// Runs NetworkManager on each network.
+fn ask(networks: &[Case]) {
+    let disagreements = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for networks in networks.chunks(networks.len().div_ceil(BATCHES)) {
+            scope.spawn(|| disagreements.lock().unwrap().extend(disagreements_of(networks)));
+        }
+    });
+    let mut disagreements = disagreements.into_inner().unwrap();
+    disagreements.sort();
+    let (count, total) = (disagreements.len(), networks.len());
+    disagreements.truncate(DISAGREEMENTS);
+    assert!(count == 0, "{count} of {total} networks are not as they were meant:\n{}", disagreements.join("\n"));
+}
+
+fn disagreements_of(networks: &[Case]) -> Vec<String> {
+    let mut left: Vec<&Case> = networks.iter().collect();
+    let mut disagreements = Vec::new();
+    for quiet in QUIET {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        for (name, network) in &left {
+            cases::write_case(&directory.join(name), network, Program::NetworkManager);
+        }
+        let batch = cases::script("network_manager/batch");
+        cases::run(Command::new("unshare").args(["--net", "--mount"]).arg(batch).arg(directory).arg(quiet.to_string()));
+        disagreements.clear();
+        left.retain(|(name, network)| {
+            let case = directory.join(name);
+            let found = cases::disagreement(&case, network, Program::NetworkManager, &KernelAbilities::here());
+            found.is_some_and(|disagreement| {
+                disagreements.push(disagreement);
+                true
+            })
+        });
+        if left.is_empty() {
+            break;
+        }
+    }
+    disagreements
+}
