@@ -183,6 +183,14 @@ install() {
     # that the other has named.
     _glowplug_stand_back afterburn-network-kargs
 
+    # Profiles of NetworkManager: the unit does nothing with kernel arguments.
+    if [[ $renderer == network-manager ]]; then
+        inst_multiple cp mkdir || exit 1
+        inst_simple "$moddir/glowplug-network-profiles.service" "$systemdsystemunitdir/glowplug-network-profiles.service" \
+            || exit 1
+        $SYSTEMCTL -q --root "$initdir" add-requires initrd.target glowplug-network-profiles.service || exit 1
+    fi
+
     # With Ignition the unit runs only on the first boot, because only the first boot starts ignition-complete.target.
     # Later boots use NetworkManager's profiles. Without Ignition the unit runs on every boot.
     if dracut_module_included ignition; then

@@ -15,6 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use self::drives::{HOSTILE, KEY, fat, iso, iso_with_user_data, iso_without_network, of_the_controller, of_the_host};
+use crate::support::cases::Program;
 use crate::support::{cases, models, state};
 use glowplug::network::{LinkKind, NetworkConfig};
 
@@ -414,33 +415,41 @@ fn serve(document: String) -> u16 {
 
 /// Boots with Ignition, which fetches a file over the network of a case.
 fn fetch(image: Image, case: &str) -> Report {
-    let report = fetch_with(image, Bus::SataCdrom, |user_data| iso_with_user_data(OWN, &document(case), user_data));
+    let report = fetch_with(VirtualMachine::new(image), Bus::SataCdrom, |user_data| {
+        iso_with_user_data(OWN, &document(case), user_data)
+    });
     // Metadata on the drive, which is independent of the network.
     assert_eq!((report.part("hostname"), report.part("relabel")), ("worker-0\n", "z /etc/hostname - - -\n"));
     report
 }
 
 /// Boots with Ignition, which fetches a file from a web server of the host. `drive` builds a drive with the user data.
-fn fetch_with(image: Image, bus: Bus, drive: impl Fn(&str) -> Vec<u8>) -> Report {
+fn fetch_with(machine: VirtualMachine, bus: Bus, drive: impl Fn(&str) -> Vec<u8>) -> Report {
     let remote = r#"{"ignition": {"version": "3.3.0"}, "storage": {"files": [
         {"path": "/etc/from-ignition", "contents": {"source": "data:,fetched%0A"}}]}}"#;
     let port = serve(remote.to_owned());
     let user_data = format!(
         r#"{{"ignition": {{"version": "3.3.0", "config": {{"merge": [{{"source": "http://192.168.1.1:{port}/remote"}}]}}}}}}"#
     );
-    let report = VirtualMachine::new(image).network(Network::User).drive(bus, &drive(&user_data)).boot();
+    let report = machine.network(Network::User).drive(bus, &drive(&user_data)).boot();
     assert_eq!(report.part("file"), "fetched\n");
     report
 }
 
-#[test]
-fn ignition_fetches_over_the_dual_stack_network_of_the_drive() {
+/// The document of the case `static-ipv4`, with a static IPv6 address.
+fn dual_stack() -> serde_json::Value {
     let mut document: serde_json::Value = serde_json::from_str(&document("static-ipv4")).unwrap();
     document["networks"].as_array_mut().unwrap().push(serde_json::json!({
         "id": "network1", "link": "eno101", "type": "ipv6", "ip_address": "2001:db8::5/64",
         "routes": [{"network": "::", "netmask": "::", "gateway": "fe80::1"}],
     }));
-    let report = fetch_with(Image::Ignition, Bus::SataCdrom, |user_data| {
+    document
+}
+
+#[test]
+fn ignition_fetches_over_the_dual_stack_network_of_the_drive() {
+    let document = dual_stack();
+    let report = fetch_with(VirtualMachine::new(Image::Ignition), Bus::SataCdrom, |user_data| {
         iso_with_user_data(OWN, &document.to_string(), user_data)
     });
     let Found { mut addresses, mut routes, nameservers } = as_static();
@@ -454,21 +463,25 @@ fn ignition_fetches_over_the_dual_stack_network_of_the_drive() {
 
 #[test]
 fn ignition_fetches_over_the_network_that_the_host_gives_the_machine() {
-    let report = fetch_with(Image::Ignition, Bus::VirtioBlk, |user_data| of_the_host(machine::MACS[0], user_data));
+    let report = fetch_with(VirtualMachine::new(Image::Ignition), Bus::VirtioBlk, |user_data| {
+        of_the_host(machine::MACS[0], user_data)
+    });
     assert_eq!((report.found(), report.part("hostname")), (as_static(), "worker-0\n"));
 }
 
 /// The kernel, dracut and Ignition are Debian's; afterburn is the program of stock images.
 #[test]
 fn afterburn_alone_gives_the_machine_the_network_of_the_host() {
-    let report = fetch_with(Image::Stock, Bus::VirtioBlk, |user_data| of_the_host(machine::MACS[0], user_data));
+    let report = fetch_with(VirtualMachine::new(Image::Stock), Bus::VirtioBlk, |user_data| {
+        of_the_host(machine::MACS[0], user_data)
+    });
     assert_eq!((report.found(), report.part("plan")), (as_static(), ""));
 }
 
 #[test]
 fn ignition_fetches_over_the_network_that_the_controller_gives_the_machine() {
     let drive = |user_data: &str| of_the_controller(OWN, machine::MACS[0], user_data);
-    let report = fetch_with(Image::Ignition, Bus::VirtioBlk, drive);
+    let report = fetch_with(VirtualMachine::new(Image::Ignition), Bus::VirtioBlk, drive);
     assert_eq!((report.found(), report.part("hostname")), (as_static(), "workers-0\n"));
 }
 
@@ -618,6 +631,66 @@ fn a_nic_without_a_network_stays_without_addresses_in_the_real_root() {
     assert_eq!(report.found().addresses, as_static_in_debian().addresses);
 }
 
+// === profiles of NetworkManager ===
+
+const PROFILES: &str = "glowplug.renderer=network-manager-profiles";
+
+#[test]
+fn ignition_fetches_over_the_dual_stack_network_of_profiles() {
+    let document = dual_stack().to_string();
+    let machine = VirtualMachine::new(Image::Ignition).argument(PROFILES);
+    let report = fetch_with(machine, Bus::SataCdrom, |user_data| iso_with_user_data(OWN, &document, user_data));
+    let expected = found(
+        &["eno101 192.168.1.100/24", "eno101 2001:db8::5/64"],
+        &[
+            "default via 192.168.1.1 dev eno101",
+            "192.168.1.0/24 dev eno101 scope link src 192.168.1.100 metric 100",
+            "2001:db8::/64 dev eno101 metric 100",
+            "default via fe80::1 dev eno101 metric 1",
+        ],
+        &["8.8.8.8", "8.8.4.4"],
+    );
+    assert_eq!((report.found(), report.fragment()), (expected, ""));
+    assert_eq!(report.unit("glowplug-network-profiles.service", "Result"), "success");
+}
+
+/// Ignition needs no network here, so NetworkManager first runs in the real root. Both NICs have a DHCP server.
+#[test]
+fn the_real_root_has_the_network_of_profiles_and_a_quiet_nic() {
+    let directory = tempfile::tempdir_in(machine::images()).unwrap();
+    let disk = machine::debian(directory.path());
+    let mut document = dual_stack();
+    let quiet = serde_json::json!({"id": "quiet", "type": "phy", "ethernet_mac_address": machine::MACS[1]});
+    document["links"].as_array_mut().unwrap().push(quiet);
+    let machine = VirtualMachine::new(Image::Ignition).argument(PROFILES).nics(2).network(Network::Dhcp).root(&disk);
+    let report = machine.drive(Bus::SataCdrom, &iso("config-2", OWN, &document.to_string())).boot();
+    let Found { addresses, mut routes, nameservers } = report.found();
+    // NetworkManager chooses the metric of a subnet by the order in which the interfaces come up.
+    for route in &mut routes {
+        *route = route.split(" metric ").next().unwrap().to_owned();
+    }
+    let expected = found(
+        &["eno101 192.168.1.100/24", "eno101 2001:db8::5/64"],
+        &[
+            "default via 192.168.1.1 dev eno101 proto static",
+            "192.168.1.0/24 dev eno101 proto kernel scope link src 192.168.1.100",
+        ],
+        &["8.8.8.8", "8.8.4.4"],
+    );
+    assert_eq!((Found { addresses, routes, nameservers }, report.fragment()), (expected, ""));
+}
+
+#[test]
+fn profiles_make_a_vlan_on_a_bond_of_two_interfaces() {
+    let expected = found(
+        &["agg.100 10.0.0.5/24"],
+        &["default via 10.0.0.1 dev agg.100", "10.0.0.0/24 dev agg.100 scope link src 10.0.0.5 metric 400"],
+        &[],
+    );
+    let report = with("vlan-on-bond").argument(PROFILES).nics(2).boot();
+    assert_eq!((report.found(), report.ports("agg")), (expected, vec!["eno101".to_owned(), "eno102".to_owned()]));
+}
+
 // === systemd-networkd ===
 
 /// Number of generated networks of each kind. These networks need more than the kernel of the host supports.
@@ -644,10 +717,13 @@ fn networkd_makes_the_bonds_and_vlans_of_the_network() {
     // have been silent only because it had to wait.
     for quiet in [600, 999] {
         let directory = tempfile::tempdir().unwrap();
-        networks.iter().for_each(|(name, network)| cases::write_case(&directory.path().join(name), network));
+        networks
+            .iter()
+            .for_each(|(name, network)| cases::write_case(&directory.path().join(name), network, Program::Networkd));
         machine::networkd(directory.path(), quiet);
         let disagreement = |name: &str, network: &NetworkConfig| {
-            cases::disagreement(&directory.path().join(name), network, &state::KernelAbilities::whole())
+            let case = directory.path().join(name);
+            cases::disagreement(&case, network, Program::Networkd, &state::KernelAbilities::whole())
         };
         differences.clear();
         networks

@@ -6,7 +6,7 @@ show() { # title units
     echo "== $title"
     systemctl show -p Id,Result,ActiveState,ConditionResult,ExecMainStartTimestampMonotonic,ExecMainExitTimestampMonotonic,InactiveExitTimestampMonotonic,ActiveEnterTimestampMonotonic "$@"
 }
-show units glowplug-network-kargs.service modprobe@virtio_blk.service afterburn-network-kargs.service nm-initrd.service nm-wait-online-initrd.service dracut-cmdline.service teardown.service
+show units glowplug-network-kargs.service modprobe@virtio_blk.service afterburn-network-kargs.service nm-initrd.service nm-wait-online-initrd.service dracut-cmdline.service teardown.service glowplug-network-profiles.service
 echo '== fragment'
 cat /etc/cmdline.d/50-glowplug-network-kargs.conf 2>/dev/null
 echo '== files of networkd'
