@@ -40,6 +40,7 @@ sessions! {
     a_machine_that_is_being_deleted_gets_no_new_address
     a_named_address_is_given_or_refused_with_the_reason
     a_note_says_that_a_drive_needs_a_secret
+    a_pool_that_is_being_deleted_gets_no_record
     a_rebuild_and_an_audit_know_the_pools_of_the_ledger
     a_rebuild_of_right_records_has_nothing_to_report
     a_rebuild_takes_over_records_and_reports_what_does_not_fit

@@ -277,8 +277,15 @@ impl Model {
         if (0..3).any(|at| has(&at)) && !(0..3).any(|at| has(&at) && own(&at)) {
             return None;
         }
-        let is_other = |other: &Claimant| other.machine != *machine;
-        let is_contested = || *kind != Source::Report && self.contender(*address, machine, is_other).is_some();
+        let is_contested = || {
+            let mut records = self.conflicts.get(address).into_iter().flatten();
+            let is_rival = |other: &Machine, state: State| {
+                let needs_none = matches!(state, State::ByRecord | State::ByReport);
+                *other != *machine && !(needs_none && is_namesake(other, machine))
+            };
+            let is_recorded = records.any(|(other, state)| is_rival(&other.machine, *state));
+            *kind != Source::Report && (is_recorded || self.other_guest(*address, machine).is_some())
+        };
         if holder.is_some() || is_contested() {
             return Some(May::Reserve(State::Conflict));
         }
@@ -349,12 +356,9 @@ impl Model {
                 }
                 continue;
             }
-            let is_held = self.held.contains_key(&recorded.address);
-            let is_other = |other: &Claimant| other.machine != recorded.machine;
-            let is_rival = is_held || self.contender(recorded.address, &recorded.machine, is_other).is_some();
             match verdict {
                 None | Some(May::Keep) => {}
-                Some(_) if held.is_some() && !is_rival => self.note(recorded, State::Conflict),
+                Some(_) if held.is_some() => self.note(recorded, State::Conflict),
                 Some(May::Reserve(state)) => {
                     self.note(recorded, state);
                     reserved += usize::from(state != State::Conflict);

@@ -201,6 +201,19 @@ impl Network {
         before
     }
 
+    /// Whether another machine has a record of an address that contradicts a record of this machine. The machine of a record
+    /// that cannot be read may be this machine. An object of the same name that needs no lease may be what this machine had
+    /// before: an IPAddress before its claim, for example.
+    pub(super) fn is_recorded_by_other(&self, address: IpAddr, machine: &Machine) -> bool {
+        let is_weak = |state: &State| matches!(state, State::ByRecord | State::ByReport);
+        let is_before =
+            |other: &Machine| is_guest_of(other, machine) && other.kind.is_claim() == machine.kind.is_claim();
+        self.conflicts.get(&address).into_iter().flatten().any(|(other, interfaces)| {
+            let is_own = *other == *machine || !other.may_exist();
+            !is_own && interfaces.values().any(|(state, _)| !(is_weak(state) && is_before(other)))
+        })
+    }
+
     /// The state of an address because of a record of a claimant. `None`: the claimant has no conflicting record.
     pub(super) fn state_of(&self, address: IpAddr, claimant: &Claimant) -> Option<State> {
         let interfaces = self.conflicts.get(&address)?.get(&claimant.machine)?;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::network::Network;
 use super::pool_state::PoolState;
-use super::state::{Allocator, is_namesake};
+use super::state::Allocator;
 use crate::host::claim::{Claimant, Machine, is_guest_of};
 use crate::host::may_record::{Source, Standing, Verdict, may_record};
 use crate::host::pool::Pool;
@@ -60,16 +60,11 @@ pub(super) fn is_everywhere(source: Source, machine: &Machine) -> bool {
     source == Source::Report || !machine.may_exist()
 }
 
-/// Whether another machine has a record of an address, or its guest runs with the address. The machine of a record that cannot
-/// be read may be the machine of the claimant, and the guest that reports the address of a claim may be its user. The IPAddress
-/// of a claim has the address before its claim exists.
+/// Whether another machine has a record of an address, or its guest runs with the address. The guest that reports the address
+/// of a claim may be the user of the claim.
 fn is_contested(state: &Network, claimant: &Claimant, address: IpAddr) -> bool {
     let machine = &claimant.machine;
-    let is_of_claim =
-        |other: &Machine| machine.kind.is_claim() && other.kind == machine.kind && is_namesake(other, machine);
-    let is_other =
-        |other: &Claimant| other.machine != *machine && other.machine.may_exist() && !is_of_claim(&other.machine);
-    state.conflict_at(address, is_other).is_some()
+    state.is_recorded_by_other(address, machine)
         || !machine.kind.is_claim() && state.reported_by_other(address, machine).is_some()
 }
 

@@ -216,9 +216,16 @@ fn a_change_of_reports_has_the_effect_of_a_new_set() {
         reported.iter().map(|it| format!("{} {}", it.address, it.claimant.machine.name)).collect()
     };
     let begun = allocator.change_reports(&reports, &[], at(1));
-    assert_eq!((addresses(&begun.begun), begun.ended), (["10.0.0.1 x", "10.0.0.1 y", "10.0.0.2 y"].map(str::to_owned).to_vec(), vec![]));
+    assert_eq!(
+        (addresses(&begun.begun), begun.ended),
+        (["10.0.0.1 x", "10.0.0.1 y", "10.0.0.2 y"].map(str::to_owned).to_vec(), vec![])
+    );
     assert_eq!(set_reports(&mut allocator, &reports, 1), (vec![], vec![]), "the set has the same reports");
-    assert_eq!(allocator.change_reports(&reports, &[], at(1)), ReportChanges::default(), "a repeated call changes nothing");
+    assert_eq!(
+        allocator.change_reports(&reports, &[], at(1)),
+        ReportChanges::default(),
+        "a repeated call changes nothing"
+    );
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 2), "10.0.0.3/29");
     let ended = allocator.change_reports(&[], &reports[1..], at(3));
     assert_eq!(addresses(&ended.ended), ["10.0.0.1 y", "10.0.0.2 y"]);
@@ -262,6 +269,26 @@ fn a_record_of_an_address_with_which_another_guest_runs_is_a_conflict() {
     assert_eq!(adopt(&mut allocator, &records), (1, 0, vec![mismatch]));
     assert_eq!(conflicts(&allocator), [row("10.0.0.1", "a", "conflict")]);
     assert_eq!(held(&allocator), ["n/vlan10 10.0.0.2/29 n/one b"]);
+}
+
+#[test]
+fn the_claim_of_an_ipaddress_gets_the_address_that_was_reserved_before_the_claim_came() {
+    let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
+    let of_claim = |name: &str, uid: &str| {
+        let mut record = record(name, "10.0.0.1");
+        let machine = Machine::new("n", name, uid).of_kind(crate::host::claim::HolderKind::IpAddressClaim);
+        record.claimant.machine = machine;
+        Record { node_pool: Some("n/one".to_owned()), kind: Source::IpAddress, ..record }
+    };
+    let lone = of_claim("c", "").claimant;
+    let reservation = Reservation { claimant: lone.clone(), kind: Source::LoneIpAddress, ..report("c", "10.0.0.1") };
+    allocator.set_aside(reservation, at(1), &mut Journal::default());
+    assert_eq!(adopt(&mut allocator, &[of_claim("d", "4")]).0, 0, "the claim of another name");
+    allocator.release(&of_claim("d", "4").claimant.machine, at(2), &mut Journal::default());
+    assert_eq!(adopt(&mut allocator, &[of_claim("c", "3")]).0, 1);
+    allocator.release(&lone.machine, at(3), &mut Journal::default());
+    assert_eq!(conflicts(&allocator), []);
+    assert_eq!(held(&allocator), ["n/vlan10 10.0.0.1/29 n/one c"]);
 }
 
 #[test]
