@@ -10,13 +10,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use glowplug::host::Timestamp;
-use glowplug::host::claim::{Allocation, Claim, Machine, Record, Request};
+use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Record, Request};
 use glowplug::host::expand::{Grant, Template};
 use glowplug::host::free_ranges::FreeRanges;
 use glowplug::host::image::ConfigDrive;
 use glowplug::host::ledger::{MemoryLedger, SqliteLedger};
 use glowplug::host::may_record::Source;
-use glowplug::host::pool::{Pool, TemplateFacts, overlaps};
+use glowplug::host::pool::{Namespaces, Pool, TemplateFacts, overlaps};
 use glowplug::host::pools_file::read_pools;
 use glowplug::host::records::Objects;
 use glowplug::host::registry::Registry;
@@ -42,6 +42,7 @@ fn main() -> Result<()> {
         allocator(holders)?;
     }
     rebuild()?;
+    adoption()?;
     for machines in [20_000, 100_000] {
         list(machines)?;
     }
@@ -167,6 +168,48 @@ fn allocator(holders: usize) -> Result<()> {
         &format!("{} (again: {}, {bytes} bytes each)", nanos(pair), nanos(again)),
         "at most 20000 ns",
     );
+    Ok(())
+}
+
+/// Measures the adoption of records on a network with many pools, each of which serves one namespace.
+fn adoption() -> Result<()> {
+    let mut pools = Vec::new();
+    let mut records = Vec::new();
+    for at in 0..200 {
+        let document = format!(
+            "{{name: p{at}, network: infra/vlan10, addresses: [10.1.{at}.0/24], gateway: [10.1.255.1], \
+             excludedAddresses: [10.1.{at}.9], machineNetwork: [{{cidr: 10.1.0.0/16}}]}}"
+        );
+        let namespace = format!("ns-{at}");
+        let only = || Namespaces::only([namespace.as_str()]);
+        pools.extend(Pool::parse(document.as_bytes()).map_err(|_| "not a pool")?);
+        if let Some(pool) = pools.pop() {
+            pools.push(pool.with_namespaces(only(), only()));
+        }
+        for last in 1..=250 {
+            let machine = Machine::new(namespace.as_str(), format!("m-{last}"), format!("u-{at}-{last}"));
+            records.push(Record {
+                claimant: Claimant { machine, interface: "eno101".parse()? },
+                node_pool: None,
+                attachments: vec!["infra/vlan10".to_owned()],
+                network: None,
+                addresses: vec![format!("10.1.{at}.{last}/16").parse()?],
+                source: "KubevirtMachine".to_owned(),
+                kind: Source::Annotation,
+            });
+        }
+    }
+    let mut registry = Registry::open_closed(MemoryLedger::default())?;
+    registry.resize(pools, &[], NOW)?;
+    let start = Cpu::now()?;
+    let adoption = registry.adopt(records, NOW)?;
+    let growth = registry.growth();
+    registry.open_up_to(growth, NOW)?;
+    let time = start.elapsed()?;
+    if (adoption.adopted, adoption.reserved) != (200 * 249, 200) {
+        return Err("not everything was adopted".into());
+    }
+    row("adoption of 50000 records, 200 pools", &millis(time), "at most 1000 ms");
     Ok(())
 }
 

@@ -53,8 +53,8 @@ pub struct Pool {
     spaces: BTreeMap<Family, Space>,
     is_external: bool,
     // Namespaces of the machines, and of the claims, that the pool serves.
-    machines: Namespaces,
-    claims: Namespaces,
+    pub(crate) machines: Namespaces,
+    pub(crate) claims: Namespaces,
 }
 
 /// The addresses of one family of a pool.

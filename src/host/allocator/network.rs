@@ -11,7 +11,7 @@ use crate::host::address::{AddressRange, AddressSet};
 use crate::host::claim::{Claimant, Conflict, Lease, Machine, is_guest_of};
 use crate::host::free_ranges::FreeRanges;
 use crate::host::may_record::State;
-use crate::host::pool::{Pool, ReservedAddress};
+use crate::host::pool::{Namespaces, Pool, ReservedAddress};
 use crate::network::{Family, InterfaceName};
 
 #[derive(Clone, Debug, Default)]
@@ -25,6 +25,9 @@ pub(super) struct Network {
     // Reuse delays that are not over: the end, and the address.
     delays: BTreeSet<(Timestamp, IpAddr)>,
     pools: Vec<Arc<Pool>>,
+    // The namespaces of the machines, and of the claims, that any of the pools serves.
+    machines: Vec<Namespaces>,
+    claims: Vec<Namespaces>,
     // The ranges of all pools, sorted.
     ranges: Vec<PoolRange>,
     // Why pools and templates reserve single addresses of the network.
@@ -136,6 +139,8 @@ impl Network {
                 named.entry(address).or_default().push(ReservedAddress { why, pool: pool.name.clone() });
             }
         }
+        self.machines = Namespaces::merged(self.pools.iter().map(|pool| &pool.machines));
+        self.claims = Namespaces::merged(self.pools.iter().map(|pool| &pool.claims));
         ranges.sort_by_key(|range| range.range);
         let mut before: Option<(Family, u128)> = None;
         for PoolRange { range, reach, .. } in &mut ranges {
@@ -157,6 +162,15 @@ impl Network {
             && self.conflicts.is_empty()
             && self.reports.is_empty()
             && self.refused.is_empty()
+    }
+
+    /// Whether a pool of the network serves an object.
+    pub(super) fn serves(&self, holder: &Machine) -> bool {
+        let (namespaces, namespace) = match holder.kind.is_claim() {
+            true => (&self.claims, holder.namespace.as_str()),
+            false => (&self.machines, holder.served_in()),
+        };
+        namespaces.iter().any(|namespaces| namespaces.has(namespace))
     }
 
     /// The pools of the network.

@@ -67,8 +67,11 @@ impl Allocator {
         if self.growth.is_closed(network, address) {
             return;
         }
-        for state in self.pools.values_mut() {
-            state.occupy(network, address, is_occupied);
+        let pools = self.networks.get(network).into_iter().flat_map(|network| network.pools_with(address));
+        for name in pools.cloned().collect::<Vec<_>>() {
+            if let Some(state) = self.pools.get_mut(&name) {
+                state.occupy(network, address, is_occupied);
+            }
         }
         if !is_occupied {
             self.stir_pre_allocated(network, address);

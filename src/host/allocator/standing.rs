@@ -33,7 +33,11 @@ impl Allocator {
         let serves = |pool: &Pool| is_everywhere(source, machine) || pool.serves_holder(machine);
         let having: Vec<&PoolState> = self.pools_with(network, address).collect();
         let own: Vec<&PoolState> = having.iter().copied().filter(|state| serves(state.pool())).collect();
-        if own.is_empty() && (!having.is_empty() || !state.pools().any(serves)) {
+        let is_served = || match is_everywhere(source, machine) {
+            true => state.pools().next().is_some(),
+            false => state.serves(machine),
+        };
+        if own.is_empty() && (!having.is_empty() || !is_served()) {
             return Standing::Foreign;
         }
         if holder.is_some() || source != Source::Report && is_contested(state, claimant, address) {

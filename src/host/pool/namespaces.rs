@@ -64,6 +64,20 @@ impl Namespaces {
         }
     }
 
+    /// The same namespaces in few sets, so that a search is fast: all names are in one set.
+    pub(crate) fn merged<'n>(all: impl IntoIterator<Item = &'n Self>) -> Vec<Self> {
+        let (mut merged, mut names) = (Vec::new(), BTreeSet::new());
+        for namespaces in all {
+            match &namespaces.0 {
+                Which::Only(only) => names.extend(only.iter().cloned()),
+                _ if merged.contains(namespaces) => {}
+                _ => merged.push(namespaces.clone()),
+            }
+        }
+        merged.push(Self(Which::Only(names)));
+        merged
+    }
+
     /// Whether this is every namespace.
     #[must_use]
     pub fn is_every(&self) -> bool {
@@ -83,6 +97,17 @@ mod tests {
         assert_eq!(has(Namespaces::only(["a", "b"])), [true, false, false, false, true]);
         assert_eq!(has(Namespaces::only([""; 0])), [false; 5]);
         assert_eq!(has(Namespaces::of_clusters_in("a")), [false, true, true, false, false]);
+    }
+
+    #[test]
+    fn merged_namespaces_are_the_same_namespaces() {
+        let sets = [
+            Namespaces::only(["a"]),
+            Namespaces::of_clusters_in("b"),
+            Namespaces::only(["c", "a"]),
+            Namespaces::of_clusters_in("b"),
+        ];
+        assert_eq!(Namespaces::merged(&sets), [Namespaces::of_clusters_in("b"), Namespaces::only(["a", "c"])]);
     }
 
     #[test]
