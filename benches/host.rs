@@ -182,6 +182,7 @@ fn adoption() -> Result<()> {
         );
         let namespace = format!("ns-{at}");
         let only = || Namespaces::only([namespace.as_str()]);
+        let interface = Pool::DEFAULT_INTERFACE.parse().map_err(|_| "not an interface")?;
         pools.extend(Pool::parse(document.as_bytes()).map_err(|_| "not a pool")?);
         if let Some(pool) = pools.pop() {
             pools.push(pool.with_namespaces(only(), only()));
@@ -189,7 +190,7 @@ fn adoption() -> Result<()> {
         for last in 1..=250 {
             let machine = Machine::new(namespace.as_str(), format!("m-{last}"), format!("u-{at}-{last}"));
             records.push(Record {
-                claimant: Claimant { machine, interface: "eno101".parse()? },
+                claimant: Claimant { machine, interface },
                 node_pool: None,
                 attachments: vec!["infra/vlan10".to_owned()],
                 network: None,

@@ -18,7 +18,7 @@ use crate::network::{Family, InterfaceName};
 pub(super) struct Network {
     // Leases of held addresses, and of released addresses until another claimant gets the address.
     leases: BTreeMap<IpAddr, Lease>,
-    conflicts: BTreeMap<IpAddr, BTreeMap<Machine, BTreeMap<InterfaceName, (State, Arc<str>)>>>,
+    conflicts: BTreeMap<IpAddr, BTreeMap<Machine, Records>>,
     // Addresses that running guests report, with the reporting claimants and the sources of the reports. The caller sets
     // them, so no ledger has them.
     reports: BTreeMap<IpAddr, BTreeMap<Claimant, Arc<str>>>,
@@ -44,6 +44,9 @@ struct PoolRange {
     reach: u128,
     pool: Arc<str>,
 }
+
+/// The conflicting records of a machine by interface: the state of the address, and the source.
+type Records = BTreeMap<InterfaceName, (State, Arc<str>)>;
 
 /// The claimants that report each address, with the sources of the reports.
 pub(super) type Reports = BTreeMap<IpAddr, BTreeMap<Claimant, Arc<str>>>;
