@@ -42,7 +42,7 @@ pub(crate) struct KubevirtMachine {
     /// Whether capk creates the VirtualMachine of the machine in another namespace.
     pub(crate) has_vm_elsewhere: bool,
     /// The networks of the VirtualMachine.
-    pub(crate) networks: BTreeSet<String>,
+    pub(crate) networks: Box<[String]>,
     /// The status map. Null if the status has no map.
     pub(crate) status_map: Value,
     /// The VirtualMachine that the webhook rejected because a pool is exhausted. `None`: no such rejection.
@@ -57,7 +57,7 @@ pub(crate) struct Instance {
     /// UID of the VirtualMachine that owns the instance. `None`: the instance is an orphan.
     pub(crate) owner: Option<String>,
     /// The networks of the guest.
-    pub(crate) networks: BTreeSet<String>,
+    pub(crate) networks: Box<[String]>,
     /// What the instance says about its guest.
     pub(crate) guest: Guest,
     /// Whether the guest may have read its drive. A pod that waits for a Secret has not started its guest.
@@ -294,14 +294,14 @@ pub(crate) fn read_records(objects: &mut Objects, kind: &str, object: &Object) {
 
 /// Adds the records of a VirtualMachine to `objects`, as [`read_records`] does.
 pub(crate) fn read_records_of_vm(vm: &VirtualMachine, objects: &mut Objects) {
-    let networks = vm.networks.iter().map(|attachment| attachment.network.clone()).collect();
+    let networks: Vec<String> = vm.networks.iter().map(|attachment| attachment.network.clone()).collect();
     let template = json!({"metadata": {"annotations": vm.template_records}});
     let spec = json!({"template": template, "networks": networks_of(&networks)});
     read_members(objects, &virtual_machines().kind, &vm.metadata, spec, Value::Null);
 }
 
 /// Returns these networks as an instance lists them.
-fn networks_of(networks: &BTreeSet<String>) -> Value {
+fn networks_of(networks: &[String]) -> Value {
     let item = |(at, network): (usize, &String)| match network.as_str() {
         Pool::DEFAULT_NETWORK => json!({"name": at.to_string(), "pod": {}}),
         network => json!({"name": at.to_string(), "multus": {"networkName": network}}),

@@ -56,6 +56,13 @@ async fn recorded_machine(hosted: &Hosted, name: &str, address: &str) {
     hosted.machines.create(&PostParams::default(), &object(KUBEVIRT_MACHINE, machine)).await.unwrap();
 }
 
+/// Starts a machine of a NodePool without a pool, and writes the record of an address into it.
+async fn recorded_guest(hosted: &Hosted, address: &str) {
+    hosted.node_pool("others", 1, &json!({})).await;
+    hosted.until_running("others-0").await;
+    record(hosted, "others-0", address).await;
+}
+
 /// Asserts that the next machines of NodePool `workers` get all addresses from 10.0.0.8 to 10.0.0.11 but this one.
 async fn until_others_are_allocated(hosted: &Hosted, recorded: &str) {
     hosted.scale("workers", 3).await;
@@ -121,7 +128,7 @@ pub async fn a_pool_that_grows_allocates_no_recorded_address(cluster: &Cluster) 
     hosted.node_pool("workers", 0, &json!({})).await;
     hosted.pool("workers", &["10.0.0.8/32"]).await;
     installed.until_asked(&hosted, "workers").await;
-    recorded_machine(&hosted, "other", "10.0.0.9").await;
+    recorded_guest(&hosted, "10.0.0.9").await;
     hosted.resize("workers", &["10.0.0.8/30"]).await;
     until_others_are_allocated(&hosted, "10.0.0.9").await;
     installed.stop().await;
@@ -135,7 +142,7 @@ pub async fn a_pool_that_loses_an_exclusion_allocates_no_recorded_address(cluste
         PoolSpec { excluded_addresses: vec!["10.0.0.8/30".to_owned()], ..hosted.spec("workers", &["10.0.0.8/30"]) };
     hosted.pools.create(&PostParams::default(), &StaticIPPool::new("workers", spec)).await.unwrap();
     installed.until_asked(&hosted, "workers").await;
-    recorded_machine(&hosted, "other", "10.0.0.10").await;
+    recorded_guest(&hosted, "10.0.0.10").await;
     let patch = Patch::Merge(json!({"spec": {"excludedAddresses": null}}));
     hosted.pools.patch("workers", &PatchParams::default(), &patch).await.unwrap();
     until_others_are_allocated(&hosted, "10.0.0.10").await;
@@ -148,7 +155,7 @@ pub async fn a_pool_that_becomes_valid_allocates_no_recorded_address(cluster: &C
     hosted.node_pool("workers", 0, &json!({})).await;
     hosted.pool("workers", &["10.0.0.8/30", "no address"]).await;
     hosted.until_no_condition("workers", "Ready").await;
-    recorded_machine(&hosted, "other", "10.0.0.8").await;
+    recorded_guest(&hosted, "10.0.0.8").await;
     hosted.resize("workers", &["10.0.0.8/30"]).await;
     installed.until_asked(&hosted, "workers").await;
     until_others_are_allocated(&hosted, "10.0.0.8").await;
@@ -160,7 +167,7 @@ pub async fn a_pool_that_gets_its_node_pool_allocates_no_recorded_address(cluste
     let installed = Installed::start(cluster).await;
     hosted.pool("workers", &["10.0.0.8/30"]).await;
     hosted.until_condition("workers", "Ready").await;
-    recorded_machine(&hosted, "other", "10.0.0.11").await;
+    recorded_guest(&hosted, "10.0.0.11").await;
     hosted.node_pool("workers", 0, &json!({})).await;
     installed.until_asked(&hosted, "workers").await;
     until_others_are_allocated(&hosted, "10.0.0.11").await;

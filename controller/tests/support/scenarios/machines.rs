@@ -754,7 +754,9 @@ pub async fn damaged_records_are_repaired_by_the_procedure_of_the_guide(cluster:
     merge(&hosted.machines, "workers-0", &annotation(format!(r#"["{second}/16"]"#).into())).await;
     installed.lead().await;
     hosted.until_condition("workers", "DuplicateRecords").await;
-    assert_eq!(hosted.held().await, rows([(second.as_str(), "workers-0")]));
+    // Both records have the address of the second machine, so no machine gets its lease.
+    hosted.until_held(1).await;
+    assert_eq!(hosted.held().await, rows([(first.as_str(), "workers-0")]));
     // Steps 1, 4 and 5 of the procedure: the wrong annotation and the wrong lease are deleted.
     installed.stop_leading();
     merge(&hosted.machines, "workers-0", &annotation(Value::Null)).await;
