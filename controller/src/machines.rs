@@ -105,6 +105,7 @@ impl provider::Work for Work<'_> {
     async fn adopt(&self, _: &OpenPools) -> Result<(), Error> {
         self.machines.macs.listed();
         self.machines.reports.listed();
+        self.index().begin_adoption();
         self.rebuild(self.records().await).await?;
         // What guests report comes after the records: a report is never a lease.
         Ok(self.machines.reports.settle().await?)
@@ -120,6 +121,8 @@ impl provider::Work for Work<'_> {
     }
 
     fn names(&self, holders: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
+        // Every name gets a pass.
+        self.index().end_adoption();
         self.names_at_the_start(holders)
     }
 

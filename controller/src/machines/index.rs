@@ -42,6 +42,8 @@ pub(super) struct Index {
     suspended: BTreeSet<String>,
     /// Number of the last growth whose records are adopted, see [`OpenPools::growth`].
     growth: u64,
+    /// Names whose objects have changed since the records for a growth were read. `None`: no such records are being adopted.
+    changed: Option<BTreeSet<Key>>,
     selection: Arc<Selection>,
     /// The pools that serve each existing VirtualMachine.
     selected: BTreeMap<Key, Chosen>,
@@ -55,6 +57,9 @@ impl Index {
     /// Stores an object. Returns the names whose decision may have changed.
     pub(super) fn apply(&mut self, kind: Kind, object: Object) -> BTreeSet<Key> {
         let (key, version) = (Key::of(&object.metadata), version_of(&object.metadata));
+        if let Some(changed) = &mut self.changed {
+            changed.insert(key.clone());
+        }
         match kind {
             Kind::KubevirtMachine => {
                 let machine = KubevirtMachine::read(object);
@@ -190,6 +195,7 @@ impl Index {
     pub(super) fn set_pools(&mut self, pools: OpenPools) -> BTreeSet<Key> {
         let OpenPools { facts, suspended, selection, growth } = pools;
         self.growth = growth;
+        let changed_meanwhile = self.end_adoption();
         let ready = |facts: &PoolFacts| facts.ready.clone();
         let names = facts.keys().chain(self.facts.keys());
         let has_changed = |name: &&String| {
@@ -200,6 +206,7 @@ impl Index {
         (self.facts, self.suspended) = (facts, suspended);
         let is_same = Arc::ptr_eq(&self.selection, &selection);
         let mut names = if is_same { BTreeSet::new() } else { self.set_selection(selection) };
+        names.extend(changed_meanwhile);
         if !changed.is_empty() {
             let is_of = |chosen: &Chosen| chosen.iter().flatten().any(|selected| changed.contains(&selected.pool));
             names.extend(self.selected.iter().filter(|(_, chosen)| is_of(chosen)).map(|(key, _)| key.clone()));
@@ -224,6 +231,16 @@ impl Index {
         // The pools may have free addresses again.
         names.extend(self.machines().filter(|(_, machine)| machine.refused.is_some()).map(|(key, _)| key.clone()));
         names
+    }
+
+    /// Begins to remember the names whose objects change, because their records may come too late for an adoption.
+    pub(super) fn begin_adoption(&mut self) {
+        self.changed.get_or_insert_default();
+    }
+
+    /// Returns the names whose objects have changed since the adoption began.
+    pub(super) fn end_adoption(&mut self) -> BTreeSet<Key> {
+        self.changed.take().unwrap_or_default()
     }
 
     pub(super) fn growth(&self) -> u64 {

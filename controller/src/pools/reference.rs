@@ -38,8 +38,8 @@ use crate::kinds::network_data::{
     renewed,
 };
 use crate::kinds::virtual_machine::{
-    ASSIGNED_ANNOTATION, CloudInit, CloudInitKind, LEFT_ALONE_ANNOTATION, Mark, NetworkData, VirtualMachine, interfaces,
-    requires_mac_addresses,
+    ASSIGNED_ANNOTATION, CloudInit, CloudInitKind, LEFT_ALONE_ANNOTATION, Mark, NetworkData, VirtualMachine,
+    interfaces, requires_mac_addresses,
 };
 use crate::pools::selection::{Selected, Selection};
 
