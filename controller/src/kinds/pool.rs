@@ -309,10 +309,10 @@ pub struct FamilyCount {
     pub conflicting: String,
     /// Addresses that an object has without a lease: an IPAddress whose claim does not exist, network data of the user's own, or
     /// an address that the pool no longer offers to its machine. Example: `"0"`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by_record: String,
     /// Addresses that only a running guest reports. Example: `"0"`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by_report: String,
     /// Released addresses in their reuse delay. Example: `"0"`.
     pub reuse_delayed: String,
