@@ -65,6 +65,10 @@ struct Objects {
     unlisted: BTreeSet<Kind>,
     pools: Newest<PoolId, Arc<KnownPool>>,
     node_pools: BTreeMap<Key, Arc<Object>>,
+    /// The NodePools of a list that is being received.
+    next_node_pools: Option<BTreeMap<Key, Arc<Object>>>,
+    /// Whether an earlier list of NodePools is complete.
+    has_node_pools: bool,
 }
 
 /// What a change concerns.
@@ -263,13 +267,18 @@ impl Objects {
         self.unlisted.extend([Kind::Pool, Kind::GlobalPool]);
     }
 
-    /// Discards the NodePools: their list begins again, or the API server does not serve them.
+    /// The list of NodePools begins again, or the API server does not serve them. Known NodePools stay until the list is
+    /// complete: it may take long, and a new leader must have the pools meanwhile.
     fn begin_node_pools(&mut self, are_there: bool) {
-        self.node_pools.clear();
-        if are_there {
-            self.unlisted.insert(Kind::NodePool);
-        } else {
+        if !are_there {
+            self.node_pools.clear();
+            (self.next_node_pools, self.has_node_pools) = (None, false);
             self.unlisted.remove(&Kind::NodePool);
+            return;
+        }
+        self.next_node_pools = Some(BTreeMap::new());
+        if !self.has_node_pools {
+            self.unlisted.insert(Kind::NodePool);
         }
     }
 
@@ -277,14 +286,26 @@ impl Objects {
     fn apply(&mut self, kind: Kind, change: Change, has_label: impl Fn(&ObjectMeta) -> bool) -> Effect {
         let is_gone = match (kind, change) {
             (_, Change::Listed) => {
+                if let Some(listed) = self.next_node_pools.take_if(|_| kind == Kind::NodePool) {
+                    (self.node_pools, self.has_node_pools) = (listed, true);
+                }
                 self.unlisted.remove(&kind);
                 true
             }
             (Kind::NodePool, Change::Apply(object)) => {
-                self.node_pools.insert(Key::of(&object.metadata), Arc::new(object));
+                let (key, object) = (Key::of(&object.metadata), Arc::new(object));
+                if let Some(next) = &mut self.next_node_pools {
+                    next.insert(key.clone(), Arc::clone(&object));
+                }
+                self.node_pools.insert(key, object);
                 true
             }
-            (Kind::NodePool, Change::Remove(key, _)) => self.node_pools.remove(&key).is_some(),
+            (Kind::NodePool, Change::Remove(key, _)) => {
+                if let Some(next) = &mut self.next_node_pools {
+                    next.remove(&key);
+                }
+                self.node_pools.remove(&key).is_some()
+            }
             (Kind::Pool | Kind::GlobalPool, Change::Apply(object)) if has_label(&object.metadata) => {
                 return self.apply_pool(PoolId::of(&object.metadata), object);
             }
@@ -358,6 +379,28 @@ mod tests {
         assert_eq!(apply(Change::Remove(key.clone(), None), true), Effect::Nothing);
         assert_eq!(apply(pool(6, &counts(1)), true), Effect::Selection);
         assert_eq!(apply(Change::Remove(key, None), true), Effect::Selection);
+    }
+
+    #[test]
+    fn known_node_pools_stay_until_they_are_listed_again() {
+        let mut objects = Objects::default();
+        let node_pool = |name: &str| {
+            let object = json!({"metadata": {"namespace": "n", "name": name, "resourceVersion": "1"}});
+            Change::Apply(serde_json::from_value(object).unwrap())
+        };
+        let names = |objects: &Objects| objects.node_pools.keys().map(|key| key.name.clone()).collect::<Vec<_>>();
+        objects.begin_node_pools(true);
+        assert!(objects.unlisted.contains(&Kind::NodePool));
+        for change in [node_pool("gone"), node_pool("stays"), Change::Listed] {
+            objects.apply(Kind::NodePool, change, |_| true);
+        }
+        objects.begin_node_pools(true);
+        objects.apply(Kind::NodePool, node_pool("stays"), |_| true);
+        assert_eq!((names(&objects), objects.unlisted.len()), (vec!["gone".to_owned(), "stays".to_owned()], 0));
+        objects.apply(Kind::NodePool, Change::Listed, |_| true);
+        assert_eq!(names(&objects), ["stays"]);
+        objects.begin_node_pools(false);
+        assert_eq!((names(&objects), objects.unlisted.len()), (vec![], 0));
     }
 
     #[test]
