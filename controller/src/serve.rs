@@ -1,8 +1,8 @@
 //! HTTP servers for probes, metrics and webhooks, with and without TLS.
 //!
 //! Every pod of the cluster can connect. So a server bounds what clients can hold: connections, bytes of bodies, and time.
-//! A connection without a running request gives way to a new one when there are too many, and the client with most of them
-//! loses the oldest one first.
+//! When there are too many connections, one that serves no request gives way to a new one: the oldest one of the client with
+//! most of them. It has a second to end the request that it reads or answers.
 
 mod connections;
 
@@ -10,6 +10,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +20,6 @@ use hyper::body::{Body, Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -48,7 +48,7 @@ pub enum Phase {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Limits {
     /// Number of connections.
-    pub connections: usize,
+    pub connections: u32,
     /// Length of the body of a request, in bytes.
     pub body: usize,
 }
@@ -61,9 +61,14 @@ const BODIES: usize = 32 << 20;
 const UNIT: usize = 1 << 10;
 /// Number of concurrent requests of a connection over HTTP/2.
 const STREAMS: u32 = 4;
-/// Timeout of a TLS handshake, of the first request of a connection, and of a body. API servers wait for a webhook for at most
-/// 10 seconds here.
+/// Timeout of a TLS handshake, and of the first request of a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of a body, and of the handling of a request. API servers wait 5 seconds for the webhooks of this program.
+const HANDLING: Duration = Duration::from_secs(5);
+/// Time in which a connection that gives way ends its request.
+const GIVE_WAY: Duration = Duration::from_secs(1);
+/// Bytes of a connection that may arrive before its requests are read.
+const WINDOW: u32 = 128 << 10;
 /// Timeout of the head of the next request on a connection. API servers close a connection that they have not used for 90
 /// seconds. A server that closes a connection earlier may lose a request.
 const IDLE: Duration = Duration::from_secs(120);
@@ -130,7 +135,6 @@ pub async fn serve<H, F>(
     H: Fn(Request<Bytes>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
 {
-    let graceful = GracefulShutdown::new();
     let connections = Connections::new(limits.connections);
     let room = Arc::new(Semaphore::new(BODIES / UNIT));
     let shared = Arc::new(Shared { handler, limits, room, phase: phase.clone() });
@@ -152,41 +156,39 @@ pub async fn serve<H, F>(
                 continue;
             }
         };
-        let (watcher, shared, certificate) = (graceful.watcher(), Arc::clone(&shared), certificate.clone());
-        let of_slot = slot.clone();
-        let task = tokio::spawn(async move {
+        let (shared, certificate) = (Arc::clone(&shared), certificate.clone());
+        tokio::spawn(async move {
             let Some(certificate) = certificate else {
-                return connection(stream, shared, slot, watcher).await;
+                return connection(stream, shared, slot).await;
             };
             let acceptor = match certificate.acceptor() {
                 Ok(acceptor) => acceptor,
                 Err(error) => return tracing::error!(%error, "could not read the certificate"),
             };
-            match timeout(PATIENCE, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => connection(stream, shared, slot, watcher).await,
-                Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
-                Err(_) => tracing::debug!("TLS handshake took too long"),
+            let handshake = timeout(PATIENCE, acceptor.accept(stream));
+            tokio::select! {
+                shaken = handshake => match shaken {
+                    Ok(Ok(stream)) => connection(stream, shared, slot).await,
+                    Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+                    Err(_) => tracing::debug!("TLS handshake took too long"),
+                },
+                () = slot.is_told_to_end() => {}
             }
         });
-        of_slot.end_with(task.abort_handle());
     }
     drop(listener);
-    if timeout(DRAIN, graceful.shutdown()).await.is_err() {
+    if timeout(DRAIN, connections.have_ended()).await.is_err() {
         tracing::warn!("closed connections with unfinished requests");
     }
 }
 
-async fn connection<S, H, F>(
-    stream: S,
-    shared: Arc<Shared<H>>,
-    slot: Slot,
-    watcher: hyper_util::server::graceful::Watcher,
-) where
+async fn connection<S, H, F>(stream: S, shared: Arc<Shared<H>>, slot: Slot)
+where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Fn(Request<Bytes>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
 {
-    let first = slot.clone();
+    let (own, mut phase) = (slot.clone(), shared.phase.clone());
     let service = service_fn(move |request: Request<Incoming>| {
         let (shared, slot) = (Arc::clone(&shared), slot.clone());
         slot.note_request();
@@ -196,7 +198,10 @@ async fn connection<S, H, F>(
             let mut response = match shared.read(body).await {
                 Ok((body, _room)) => {
                     let _serving = slot.serving();
-                    (shared.handler)(Request::from_parts(parts, body)).await
+                    let handled = timeout(HANDLING, (shared.handler)(Request::from_parts(parts, body)));
+                    handled.await.unwrap_or_else(|_| {
+                        answer(StatusCode::SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", "no answer in time\n")
+                    })
                 }
                 Err(error) => error.response(shared.limits.body),
             };
@@ -207,20 +212,30 @@ async fn connection<S, H, F>(
         }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(PATIENCE * 3)).max_concurrent_streams(STREAMS);
-    let connection = watcher.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(SHORT);
+    let http2 = &mut builder.http2();
+    http2.timer(TokioTimer::new()).keep_alive_interval(Some(PATIENCE * 3)).max_concurrent_streams(STREAMS);
+    http2.initial_connection_window_size(WINDOW).initial_stream_window_size(WINDOW);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service).into_owned());
     let idle = async {
         sleep(PATIENCE).await;
-        if first.was_used() {
+        if own.was_used() {
             std::future::pending().await
         }
     };
-    tokio::select! {
-        ended = connection => if let Err(error) = ended {
-            tracing::debug!(%error, "connection ended");
-        },
-        () = idle => tracing::debug!("closed a connection without a request"),
+    let limit = tokio::select! {
+        ended = connection.as_mut() => return note_end(ended),
+        () = idle => return tracing::debug!("closed a connection without a request"),
+        () = own.is_told_to_end() => GIVE_WAY,
+        _ = phase.wait_for(|phase| *phase == Phase::Closing) => DRAIN,
+    };
+    connection.as_mut().graceful_shutdown();
+    timeout(limit, connection).await.map_or_else(|_| tracing::debug!("closed a connection with a request"), note_end);
+}
+
+fn note_end<E: std::fmt::Display>(ended: Result<(), E>) {
+    if let Err(error) = ended {
+        tracing::debug!(%error, "connection ended");
     }
 }
 
@@ -235,7 +250,7 @@ impl<H> Shared<H> {
         if body.size_hint().lower() > u64::try_from(self.limits.body).unwrap_or(u64::MAX) {
             return Err(BodyError::TooLong);
         }
-        timeout(PATIENCE, self.collect(body)).await.unwrap_or(Err(BodyError::TooLate))
+        timeout(HANDLING, self.collect(body)).await.unwrap_or(Err(BodyError::TooLate))
     }
 
     async fn collect<B>(&self, mut body: B) -> Result<(Bytes, Option<OwnedSemaphorePermit>), BodyError>
@@ -274,7 +289,7 @@ impl BodyError {
         let (status, message) = match self {
             Self::TooLong => (StatusCode::PAYLOAD_TOO_LARGE, format!("the body is longer than {limit} bytes\n")),
             Self::TooLate => {
-                (StatusCode::REQUEST_TIMEOUT, format!("no complete body after {} s\n", PATIENCE.as_secs()))
+                (StatusCode::REQUEST_TIMEOUT, format!("no complete body after {} s\n", HANDLING.as_secs()))
             }
             Self::Broken(error) => (StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}\n")),
         };

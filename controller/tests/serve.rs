@@ -136,7 +136,7 @@ async fn a_connection_without_a_request_is_closed_after_ten_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_is_not_complete_after_ten_seconds_is_refused() {
+async fn a_body_that_is_not_complete_after_five_seconds_is_refused() {
     let (address, _phase) = limited(Limits::WEBHOOKS).await;
     let mut connection = TcpStream::connect(address).await.unwrap();
     let head = b"POST / HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: 9\r\n\r\nhalf";
@@ -144,7 +144,7 @@ async fn a_body_that_is_not_complete_after_ten_seconds_is_refused() {
     let mut answer = String::new();
     connection.read_to_string(&mut answer).await.unwrap();
     assert_eq!(answer.lines().next(), Some("HTTP/1.1 408 Request Timeout"));
-    assert_eq!(answer.lines().last(), Some("no complete body after 10 s"));
+    assert_eq!(answer.lines().last(), Some("no complete body after 5 s"));
 }
 
 /// A server whose requests wait for a permit, and the number of waiting requests.

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::AbortHandle;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// The connections of a server.
 pub(super) struct Connections {
+    most: u32,
     free: Arc<Semaphore>,
     open: Arc<Mutex<Open>>,
 }
@@ -29,8 +29,9 @@ struct Connection {
     serving: usize,
     /// Whether a request has begun.
     was_used: bool,
-    /// The task of the connection. `None`: it has not started yet, or it has been told to end.
-    task: Option<AbortHandle>,
+    /// Whether it has been told to end.
+    gives_way: bool,
+    told: Arc<Notify>,
 }
 
 /// The place of one connection. The place is free again when each clone is dropped.
@@ -40,6 +41,7 @@ pub(super) struct Slot(Arc<Place>);
 struct Place {
     number: u64,
     open: Arc<Mutex<Open>>,
+    told: Arc<Notify>,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -52,8 +54,14 @@ pub(super) struct Serving(Slot);
 // === impl Connections ===
 
 impl Connections {
-    pub(super) fn new(most: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(most)), open: Arc::default() }
+    pub(super) fn new(most: u32) -> Self {
+        Self { most, free: Arc::new(Semaphore::new(most as usize)), open: Arc::default() }
+    }
+
+    /// Waits until every connection has ended.
+    pub(super) async fn have_ended(&self) {
+        // The semaphore is never closed.
+        let _ = self.free.acquire_many(self.most).await;
     }
 
     /// Waits for a free place. If there is none, a connection without a running request is closed.
@@ -69,9 +77,11 @@ impl Connections {
         let mut open = lock(&self.open);
         let number = open.next;
         open.next += 1;
-        let connection = Connection { client: network(client), serving: 0, was_used: false, task: None };
+        let told = Arc::<Notify>::default();
+        let (client, of_open) = (network(client), Arc::clone(&told));
+        let connection = Connection { client, serving: 0, was_used: false, gives_way: false, told: of_open };
         open.connections.insert(number, connection);
-        Slot(Arc::new(Place { number, open: Arc::clone(&self.open), _permit: permit }))
+        Slot(Arc::new(Place { number, open: Arc::clone(&self.open), told, _permit: permit }))
     }
 }
 
@@ -86,19 +96,19 @@ fn network(client: IpAddr) -> IpAddr {
 // === impl Open ===
 
 impl Open {
-    /// Closes the oldest connection of the client that has most connections without a running request.
+    /// Tells the oldest connection of the client that has most connections without a running request to end.
     fn close_one(&mut self) {
         let mut idle: BTreeMap<IpAddr, (usize, u64)> = BTreeMap::new();
         for (number, connection) in &self.connections {
-            if connection.serving == 0 && connection.task.is_some() {
+            if connection.serving == 0 && !connection.gives_way {
                 idle.entry(connection.client).or_insert((0, *number)).0 += 1;
             }
         }
         let most = idle.into_values().max_by_key(|(count, oldest)| (*count, std::cmp::Reverse(*oldest)));
-        let connection = most.and_then(|(_, oldest)| self.connections.get_mut(&oldest));
-        if let Some(task) = connection.and_then(|connection| connection.task.take()) {
-            tracing::debug!("closed a connection, because there are too many");
-            task.abort();
+        if let Some(connection) = most.and_then(|(_, oldest)| self.connections.get_mut(&oldest)) {
+            tracing::debug!("a connection gives way, because there are too many");
+            connection.gives_way = true;
+            connection.told.notify_one();
         }
     }
 }
@@ -106,9 +116,9 @@ impl Open {
 // === impl Slot ===
 
 impl Slot {
-    /// Sets the task that ends when the connection has to give way.
-    pub(super) fn end_with(&self, task: AbortHandle) {
-        self.change(|connection| connection.task = Some(task));
+    /// Waits until the connection has to give way.
+    pub(super) async fn is_told_to_end(&self) {
+        self.0.told.notified().await;
     }
 
     /// Notes that a request is being served until the returned value is dropped.
@@ -173,16 +183,11 @@ fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
 mod tests {
     use super::*;
 
-    /// A connection with a task that never ends by itself.
+    /// A connection that ends when it is told to.
     async fn enter(connections: &Connections, client: &str) -> (Slot, tokio::task::JoinHandle<()>) {
         let slot = connections.enter(client.parse().unwrap()).await;
         let held = slot.clone();
-        let task = tokio::spawn(async move {
-            let _held = held;
-            std::future::pending().await
-        });
-        slot.end_with(task.abort_handle());
-        (slot, task)
+        (slot, tokio::spawn(async move { held.is_told_to_end().await }))
     }
 
     #[tokio::test]
@@ -218,6 +223,6 @@ mod tests {
         // It gives way as soon as its request is served.
         drop(serving);
         next.await;
-        assert!(task.await.unwrap_err().is_cancelled());
+        task.await.unwrap();
     }
 }
