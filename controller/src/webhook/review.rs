@@ -1,10 +1,12 @@
 //! Reads reviews from bodies. Every pod of the cluster can send a body, so the memory of all reviews together is bounded.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
 use kube::core::admission::{AdmissionRequest, AdmissionReview};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 use crate::cluster::object::Object;
 
@@ -12,6 +14,11 @@ use crate::cluster::object::Object;
 const MOST_VALUES: u32 = 250_000;
 /// Largest number of JSON values in all reviews together. A value takes about 100 bytes of memory.
 const VALUES: usize = 500_000;
+
+/// Number of JSON values of a review that takes no room. Most reviews have fewer.
+const FEW_VALUES: u32 = 2_000;
+/// Longest time for which a review waits for room.
+const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Reads reviews.
 #[derive(Clone)]
@@ -26,7 +33,8 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// Reads a review. The second value is the room that the review takes. Waits while other reviews take all of it.
+    /// Reads a review. The second value is the room that the review takes. A review of many values waits while others take
+    /// all of it.
     ///
     /// # Errors
     ///
@@ -34,13 +42,19 @@ impl Reader {
     pub(super) async fn read(
         &self,
         body: &[u8],
-    ) -> Result<(AdmissionRequest<Object>, OwnedSemaphorePermit), (StatusCode, &'static str)> {
+    ) -> Result<(AdmissionRequest<Object>, Option<OwnedSemaphorePermit>), (StatusCode, &'static str)> {
         let values = values_at_most(body);
         if values > MOST_VALUES {
             return Err((StatusCode::PAYLOAD_TOO_LARGE, "the review has too many values\n"));
         }
-        let closed = (StatusCode::SERVICE_UNAVAILABLE, "the program is ending\n");
-        let room = Arc::clone(&self.0).acquire_many_owned(values).await.map_err(|_| closed)?;
+        let room = match values {
+            0..=FEW_VALUES => None,
+            _ => {
+                let room = timeout(PATIENCE, Arc::clone(&self.0).acquire_many_owned(values)).await;
+                let busy = (StatusCode::SERVICE_UNAVAILABLE, "there are too many large reviews\n");
+                Some(room.ok().and_then(Result::ok).ok_or(busy)?)
+            }
+        };
         let review = serde_json::from_slice::<AdmissionReview<Object>>(body).ok();
         let expected = "expected an AdmissionReview of admission.k8s.io/v1 with a request\n";
         let request = review.and_then(|review| review.try_into().ok()).ok_or((StatusCode::BAD_REQUEST, expected))?;
@@ -91,13 +105,17 @@ mod tests {
         assert_eq!(read(text(250_000)).await, too_many);
     }
 
-    #[tokio::test]
-    async fn reviews_wait_for_room() {
+    #[tokio::test(start_paused = true)]
+    async fn only_a_review_of_many_values_waits_for_room() {
         let reader = Reader::default();
-        let held = Arc::clone(&reader.0).acquire_many_owned(499_999).await.unwrap();
-        let mut next = Box::pin(reader.read(b"[0]"));
+        let held = Arc::clone(&reader.0).acquire_many_owned(VALUES as u32).await.unwrap();
+        let text = |values: usize| format!("[{}]", vec!["0"; values].join(","));
+        let read = async |values: usize| reader.read(text(values).as_bytes()).await.map(drop).unwrap_err().0;
+        assert_eq!(read(1_998).await, StatusCode::BAD_REQUEST);
+        assert_eq!(read(2_000).await, StatusCode::SERVICE_UNAVAILABLE);
+        let mut next = Box::pin(read(2_000));
         assert!(futures::poll!(&mut next).is_pending());
         drop(held);
-        assert_eq!(next.await.map(drop).unwrap_err().0, StatusCode::BAD_REQUEST);
+        assert_eq!(next.await, StatusCode::BAD_REQUEST);
     }
 }
