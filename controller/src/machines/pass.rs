@@ -64,8 +64,10 @@ impl Work<'_> {
             let response = self.request(&view, step.clone()).await?;
             let changes_registry = step.changes_registry();
             view.note(step, response);
+            let records = std::mem::take(&mut view.records);
             self.look_again(&mut view);
-            if changes_registry {
+            // A record that has come meanwhile counts before an annotation is written again.
+            if changes_registry || records != view.records {
                 self.read_registry(&mut view).await?;
             }
         }
