@@ -426,17 +426,14 @@ impl Place {
                 }
                 let _ = self.vms.replace(&name, &PostParams::default(), &vm).await;
             }
-            ("machine cloned", Some(name)) if names.len() < MACHINES => {
+            // A copy with network data of a person would have the address of its source.
+            ("machine cloned", Some(name)) if names.len() < MACHINES && !self.has_own_data(&name) => {
                 let Ok(vm) = self.vms.get(&name).await else { return };
-                // A clone with network data of a person would have the address of its source.
-                if self.desired.lock().unwrap().machines.get(&name).is_none_or(|wanted| wanted.own.is_some()) {
-                    return;
-                }
                 let (clone, wanted) = (format!("{name}-c"), Wanted::like(&json!(vm.labels())));
                 self.desired.lock().unwrap().machines.insert(clone.clone(), wanted);
                 let _ = clone_machine(&self.vms, snapshot(&vm), &clone, false).await;
             }
-            ("snapshot taken", Some(name)) => {
+            ("snapshot taken", Some(name)) if !self.has_own_data(&name) => {
                 let Ok(vm) = self.vms.get(&name).await else { return };
                 self.desired.lock().unwrap().snapshots.insert(name, (vm.uid(), snapshot(&vm)));
             }
@@ -794,6 +791,10 @@ impl Place {
         let restored =
             object(ADDRESS, json!({"metadata": {"name": name, "annotations": {(RESTORED): ""}}, "spec": spec}));
         settle(async || self.addresses.create(&PostParams::default(), &restored).await).await;
+    }
+
+    fn has_own_data(&self, name: &str) -> bool {
+        self.desired.lock().unwrap().machines.get(name).is_none_or(|wanted| wanted.own.is_some())
     }
 
     /// Whether pools that always exist serve a wanted machine.
