@@ -7,8 +7,6 @@ use glowplug::host::claim::{HolderKind, Machine};
 use glowplug::host::pool::{Pool, Reserved};
 use glowplug::network::Family;
 
-use crate::reports::index::Place;
-
 /// Most addresses of a family that count for a guest on a network whose pools do not serve its namespace.
 pub(super) const MOST_OF_GUEST: usize = 4;
 /// One namespace reserves at most this part of a pool that does not serve it.
@@ -45,12 +43,12 @@ pub(super) struct Share {
     pub(super) family: Family,
 }
 
-/// The addresses of a share in the order in which they were first seen. The first ones keep their place.
+/// The places of a share in the order in which their addresses were first seen. The first ones stay.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct Queue<P> {
     most: usize,
-    admitted: BTreeMap<u64, Place>,
-    waiting: BTreeMap<u64, Place>,
+    admitted: BTreeMap<u64, P>,
+    waiting: BTreeMap<u64, P>,
 }
 
 // === impl Pools ===
@@ -92,13 +90,13 @@ impl Pools {
 
 // === impl Queue ===
 
-impl Queue {
+impl<P: Clone> Queue<P> {
     pub(super) fn new(most: usize) -> Self {
         Self { most, admitted: BTreeMap::new(), waiting: BTreeMap::new() }
     }
 
     /// Adds an address. Returns whether it counts.
-    pub(super) fn add(&mut self, seen: u64, place: Place) -> bool {
+    pub(super) fn add(&mut self, seen: u64, place: P) -> bool {
         let is_admitted = self.admitted.len() < self.most;
         let queue = if is_admitted { &mut self.admitted } else { &mut self.waiting };
         queue.insert(seen, place);
@@ -106,14 +104,14 @@ impl Queue {
     }
 
     /// Removes an address. Returns the address that counts instead.
-    pub(super) fn remove(&mut self, seen: u64) -> Option<(u64, Place)> {
+    pub(super) fn remove(&mut self, seen: u64) -> Option<P> {
         if self.admitted.remove(&seen).is_none() {
             self.waiting.remove(&seen);
             return None;
         }
         let (seen, place) = self.waiting.pop_first()?;
         self.admitted.insert(seen, place.clone());
-        Some((seen, place))
+        Some(place)
     }
 
     pub(super) fn is_empty(&self) -> bool {

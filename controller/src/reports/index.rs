@@ -40,7 +40,7 @@ pub(super) struct Index {
     /// Pools by their network.
     pools: BTreeMap<String, Pools>,
     guests: BTreeMap<Key, Known>,
-    queues: BTreeMap<Share, Queue>,
+    queues: BTreeMap<Share, Queue<Place>>,
     /// The addresses beyond the bounds of each pool: their number by guest.
     beyond: BTreeMap<String, BTreeMap<Key, usize>>,
     /// The absent addresses, by the time at which their reservation ends.
@@ -361,7 +361,7 @@ impl Index {
             if queue.is_empty() {
                 self.queues.remove(&share);
             }
-            if let Some((_, next)) = next {
+            if let Some(next) = next {
                 self.set_standing(&next, Standing::Admitted);
             }
         }

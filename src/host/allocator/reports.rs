@@ -101,6 +101,7 @@ impl Allocator {
                 changed.push(self.reported(&network, *address, claimant, source));
             }
             self.enqueue_again(&claimant.machine);
+            self.forget_unused(&network);
         }
         changed
     }
@@ -127,7 +128,11 @@ impl Allocator {
         for claimant in before.values().chain(after.values()).flat_map(BTreeMap::keys) {
             self.enqueue_again(&claimant.machine);
         }
-        // A guest can be on any number of networks without a pool.
+        self.forget_unused(network);
+    }
+
+    /// Forgets a network that only reports named. A guest can be on any number of networks without a pool.
+    fn forget_unused(&mut self, network: &str) {
         if self.networks.get(network).is_some_and(Network::is_unused) {
             self.networks.remove(network);
         }

@@ -234,18 +234,18 @@ pub async fn guests_that_lie_use_up_no_pool_of_another_namespace(cluster: &Clust
 
 pub async fn silence_of_a_guest_ends_no_reservation(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8-10.0.0.10"]).await;
-    let other = place.other_guests().await;
-    other.start("rebooting", &["10.0.0.8"]).await;
-    other.start("absent", &["10.0.0.9"]).await;
+    let own = place.own_guests();
+    own.start("rebooting", &["10.0.0.8"]).await;
+    own.start("absent", &["10.0.0.9"]).await;
     place.until_reserved(2).await;
-    other.be_silent("rebooting").await;
+    own.be_silent("rebooting").await;
     // The agent has reported the interface without the address for less than ten minutes.
-    other.report("absent", &[]).await;
+    own.report("absent", &[]).await;
     // A later guest is seen, so the leader has seen the silence.
-    other.start("later", &["10.0.0.10"]).await;
+    own.start("later", &["10.0.0.10"]).await;
     place.until_reserved(3).await;
     place.scale("workers", 1).await;
-    other.end("later").await;
+    own.end("later").await;
     assert_eq!(place.address_of("workers-0").await, "10.0.0.10");
     place.until_reserved(2).await;
     place.stop().await;
