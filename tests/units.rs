@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -65,6 +66,83 @@ fn systemd_understands_every_drop_in_for_a_unit_of_another_package() {
         let text = fs::read_to_string(&drop_in).unwrap();
         assert_eq!(verify(&unit, elses, Some(&text)), "", "{}", drop_in.display());
     }
+}
+
+/// Units with the order of CoreOS's first boot. The unit that ends the network works when it stops, so it starts early.
+const FIRST_BOOT: [(&str, &str); 5] = [
+    ("initrd.target", "Requires=ignition-complete.target glowplug-network-profiles.service\n"),
+    (
+        "ignition-complete.target",
+        "Requires=ignition-mount.service ignition-files.service coreos-teardown-initramfs.service\nBefore=initrd.target\n",
+    ),
+    (
+        "ignition-mount.service",
+        "DefaultDependencies=no\nAfter=initrd-root-fs.target\nBefore=ignition-complete.target initrd-switch-root.target\n\
+         [Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\nExecStop=/bin/true\n",
+    ),
+    (
+        "ignition-files.service",
+        "DefaultDependencies=no\nRequires=ignition-mount.service\nAfter=ignition-mount.service\n\
+         Before=ignition-complete.target initrd-parse-etc.service\n[Service]\nType=oneshot\nExecStart=/bin/true\n",
+    ),
+    (
+        "coreos-teardown-initramfs.service",
+        "DefaultDependencies=no\nBefore=ignition-mount.service ignition-complete.target initrd-switch-root.target\n\
+         Conflicts=initrd-switch-root.target\n[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStop=/bin/true\n",
+    ),
+];
+
+/// Returns systemd's messages about the start of a first boot of CoreOS with the unit that copies the profiles.
+fn verify_first_boot(unit: &str) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text) in FIRST_BOOT {
+        fs::write(directory.path().join(name), format!("[Unit]\nDescription=Stand-in\n{text}")).unwrap();
+    }
+    fs::write(directory.path().join(COPIES), unit).unwrap();
+    let target = directory.path().join("initrd.target");
+    // No other unit of this machine takes part.
+    let path = format!("SYSTEMD_UNIT_PATH={}", directory.path().display());
+    ask("env", "coreutils", &[&path, "systemd-analyze", "verify", "--man=no", target.to_str().unwrap()])
+}
+
+#[test]
+fn a_first_boot_of_coreos_can_start_with_the_unit_that_copies_the_profiles() {
+    let text = fs::read_to_string(Path::new(MODULE).join(COPIES)).unwrap();
+    assert_eq!(verify_first_boot(&text), "");
+    let cyclic = text.replace("\n[Service]\n", "Before=coreos-teardown-initramfs.service\n[Service]\n");
+    let messages = verify_first_boot(&cyclic);
+    assert!(messages.contains("ordering cycle") && messages.ends_with("failed"), "{messages}");
+}
+
+/// A unit whose condition is not met has started successfully, so a boot with kernel arguments cannot fail because of it.
+#[test]
+fn without_profiles_the_unit_that_copies_them_does_nothing() {
+    let text = fs::read_to_string(Path::new(MODULE).join(COPIES)).unwrap();
+    let expected = ["/etc/NetworkManager/system-connections/50-glowplug-*.nmconnection"];
+    assert_eq!(values(&text, "ConditionPathExistsGlob"), expected);
+}
+
+/// Other programs of the real root must be able to read NetworkManager's directory in `/run`.
+#[test]
+fn the_copies_are_private_and_their_directories_are_not() {
+    let text = fs::read_to_string(Path::new(MODULE).join(COPIES)).unwrap();
+    assert_eq!(values(&text, "UMask"), ["0077"]);
+    let root = tempfile::tempdir().unwrap();
+    let profiles = root.path().join("etc/NetworkManager/system-connections");
+    fs::create_dir_all(&profiles).unwrap();
+    fs::create_dir(root.path().join("run")).unwrap();
+    fs::write(profiles.join("50-glowplug-0000-eno1.nmconnection"), "[connection]\n").unwrap();
+    let here = |directory: &str| format!("{}/{directory}/", root.path().display());
+    let [line] = values(&text, "ExecStart")[..] else { panic!("{text}") };
+    let line = line.replace(" /etc/", &format!(" {}", here("etc"))).replace(" /run/", &format!(" {}", here("run")));
+    assert_eq!(ask("sh", "dash", &["-c", &format!("umask 0077; {line}")]), "");
+    let mode = |path: &str| fs::metadata(root.path().join(path)).unwrap().permissions().mode() & 0o7777;
+    let modes = [
+        mode("run/NetworkManager"),
+        mode("run/NetworkManager/system-connections"),
+        mode("run/NetworkManager/system-connections/50-glowplug-0000-eno1.nmconnection"),
+    ];
+    assert_eq!(modes, [0o755, 0o755, 0o600]);
 }
 
 #[test]
