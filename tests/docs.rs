@@ -170,6 +170,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl get secret workers-8fm2k-networkdata-4hs7c2mzq6ty3kwa -n clusters-c1 -o jsonpath='{.data.networkdata}' | base64 -d",
             "kubectl patch vm workers-8fm2k -n clusters-c1 --type merge \\",
             "virtctl restart workers-8fm2k -n clusters-c1",
+            "kubectl annotate vm NAME -n clusters-c1 ipam.glowplug.dev/left-alone-",
             "kubectl edit vm w-0 -n restored",
         ],
     ),
