@@ -121,18 +121,24 @@ fn names_in(directory: &Path) -> io::Result<Vec<OsString>> {
 
 impl Output {
     /// Removes the files of earlier runs, then writes, so that files of two networks never exist together. A file with
-    /// kernel arguments is replaced in one step if it is the only file to write.
+    /// kernel arguments is replaced in one step if it is the only file to write. After an error in removing, the other
+    /// files are removed all the same, nothing is written, and the first error is returned.
     fn write(&self, root: &Path) -> io::Result<()> {
         let at = |path: &str, e: io::Error| io::Error::new(e.kind(), format!("writing /{path}: {e}"));
+        let mut removed = Ok(());
         for (directory, prefix) in LEFT_BEHIND {
-            for name in names_in(&root.join(directory)).map_err(|e| at(directory, e))? {
+            let names = names_in(&root.join(directory)).map_err(|e| at(directory, e));
+            for name in names.as_deref().unwrap_or_default() {
                 let path = format!("{directory}/{}", name.to_string_lossy());
                 let is_replaced = self.line.is_some() && self.files.is_empty() && path == FRAGMENT;
                 if name.as_encoded_bytes().starts_with(prefix.as_bytes()) && !is_replaced {
-                    remove(&root.join(&path)).map_err(|e| at(&path, e))?;
+                    // A file that stays must not keep the others.
+                    removed = removed.and(remove(&root.join(&path)).map_err(|e| at(&path, e)));
                 }
             }
+            removed = removed.and(names.map(drop));
         }
+        removed?;
         let fragment = self.line.as_ref().map(|line| {
             let (path, text) = (FRAGMENT.to_owned(), format!("{line}\n"));
             File { path, text, is_private: false }

@@ -230,6 +230,16 @@ fn a_failing_call_leaves_all_files_or_none() {
     fail_at_every_call(&Case::files(&drive(BOND)));
 }
 
+#[test]
+fn a_file_that_cannot_be_removed_does_not_keep_the_other_files_of_an_earlier_run() {
+    let unfinished = "etc/cmdline.d/.glowplug-a";
+    let machine = (Case::disk().machine)().with(&format!("{unfinished}/file"), "");
+    let machine = machine.with("run/systemd/network/.glowplug-b/file", "");
+    let run = machine.network_kargs(&[]);
+    assert_eq!((run.code, left(&machine)), (Some(1), Left::new()), "{}", run.stderr);
+    assert_eq!(refusal(&machine), format!("writing /{unfinished}: Is a directory (os error 21)"));
+}
+
 /// Runs the program with a drive that fails from its n-th read on, for every n. The first read is the search for a
 /// label.
 fn fail_from_each_read_on(fault: &str) -> Vec<(Option<i32>, Left, String, String)> {
