@@ -77,6 +77,35 @@ fn network_manager_configures_every_fixture() {
     ask(&networks);
 }
 
+/// The profile of a pattern has static addresses here, so that NetworkManager needs no server.
+#[test]
+fn a_pattern_is_not_used_on_a_nic_whose_own_profile_has_failed() {
+    let document = "version: 2\nethernets:\n  any: {match: {name: 'en*', driver: veth}, addresses: [10.0.0.5/24]}\n  \
+                    a: {match: {macaddress: '52:54:00:00:00:01'}, addresses: [10.0.0.6/24]}\n  \
+                    eno2: {addresses: [10.0.0.7/24]}\n";
+    let Meaning::Network(network) = read_network(document.as_bytes()).meaning else { panic!("{document}") };
+    let directory = tempfile::tempdir().unwrap();
+    let case = directory.path().join("case");
+    cases::write_case(&case, &network, Program::NetworkManager);
+    // Without these profiles, the NICs are as after a failure.
+    for own in ["50-glowplug-0001-52-54-00-00-00-01", "50-glowplug-0002-eno2"] {
+        fs::remove_file(case.join(format!("etc/NetworkManager/system-connections/{own}.nmconnection"))).unwrap();
+    }
+    fs::write(case.join("nics"), "eno1 52:54:00:00:00:01\neno2 52:54:00:00:00:02\neno3 52:54:00:00:00:03\n").unwrap();
+    let batch = cases::script("network_manager/batch");
+    let quiet = QUIET[2].to_string();
+    cases::run(Command::new("unshare").args(["--net", "--mount"]).arg(batch).arg(directory.path()).arg(quiet));
+    let devices: Vec<serde_json::Value> = serde_json::from_slice(&fs::read(case.join("addr")).unwrap()).unwrap();
+    let ipv4 = |device: &serde_json::Value| {
+        let addresses = device["addr_info"].as_array().unwrap().iter().filter(|address| address["family"] == "inet");
+        let addresses: Vec<&str> = addresses.map(|address| address["local"].as_str().unwrap()).collect();
+        format!("{} {}", device["ifname"].as_str().unwrap(), addresses.join(" "))
+    };
+    let mut nics: Vec<String> = devices.iter().filter(|device| device["ifname"] != "lo").map(ipv4).collect();
+    nics.sort();
+    assert_eq!(nics, ["eno1 ", "eno2 ", "eno3 10.0.0.5"]);
+}
+
 /// Runs NetworkManager on each network.
 fn ask(networks: &[Case]) {
     let disagreements = Mutex::new(Vec::new());

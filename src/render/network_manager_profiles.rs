@@ -59,7 +59,7 @@ const CANNOT_EXPRESS: &str = "a profile of NetworkManager cannot express it";
 
 /// Types limit the bytes in every value to this alphabet, which needs no escaping in a keyfile.
 const ALPHABET: Alphabet =
-    Alphabet { punctuation: " .:/_+-*?[],;=", expected: "letters, digits, blanks and . : / _ + - * ? [ ] , ; =" };
+    Alphabet { punctuation: " .:/_+-*?[],;=!", expected: "letters, digits, blanks and . : / _ + - * ? [ ] , ; = !" };
 
 /// A network as profiles.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -79,7 +79,8 @@ pub struct Rendered {
 pub fn render(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Rendered {
     let names = DeviceNames::assign(config, Naming::Arguments, diagnostics);
     let uuids = uuids(config, &names.devices);
-    let mut render = Render { config, names, uuids, metrics: metrics::metrics(config), diagnostics };
+    let own_profiles = OwnProfiles::of(config);
+    let mut render = Render { config, names, uuids, own_profiles, metrics: metrics::metrics(config), diagnostics };
     let files = (0..config.links().len()).map(|at| render.profile(LinkIndex(at))).collect();
     render.report_unused_dns();
     report_other_names(config, &DefaultRoutes::of(config), &render.names.devices, render.diagnostics);
@@ -91,9 +92,17 @@ struct Render<'c, 'f> {
     config: &'c NetworkConfig,
     names: DeviceNames,
     uuids: Vec<Uuid>,
+    own_profiles: OwnProfiles,
     /// Metric of each route of each link; `None` for a route that is not set.
     metrics: Vec<Vec<Option<u32>>>,
     diagnostics: &'f mut Diagnostics,
+}
+
+/// The NICs with a profile of their own, as values of a pattern's profile. The pattern must exclude them: with priorities
+/// alone, NetworkManager would use the pattern's profile as soon as the own profile of a NIC has failed.
+struct OwnProfiles {
+    mac_addresses: String,
+    names: String,
 }
 
 /// NetworkManager's method for the IPv6 addresses of a link.
@@ -200,8 +209,8 @@ impl Render<'_, '_> {
         text.line("id", &id);
         text.line("uuid", &self.uuids[index.0]);
         text.line("type", &type_of(&link.kind));
-        // Profiles without this line have 0, those of nm-initrd-generator -100, and "Wired connection 1" has -999. A profile
-        // for a pattern is only for the NICs that have no profile of their own, and an earlier pattern is preferred.
+        // Profiles without this line have 0, those of nm-initrd-generator -100, and "Wired connection 1" has -999. An
+        // earlier pattern is preferred.
         let priority =
             if self.names.devices[index.0] == Device::Any { 99_usize.saturating_sub(index.0).max(1) } else { 100 };
         text.line("autoconnect-priority", &priority);
@@ -222,8 +231,9 @@ impl Render<'_, '_> {
                 if !drivers.is_empty() {
                     text.line("driver", &list(drivers));
                 }
+                let names = list(names) + &self.own_profiles.names;
                 if !names.is_empty() {
-                    text.line("interface-name", &list(names));
+                    text.line("interface-name", &names);
                 }
             }
             LinkKind::Nic(_) if self.is_needed(index) => text.line("wait-device-timeout", &WAIT_FOR_DEVICE),
@@ -249,8 +259,13 @@ impl Render<'_, '_> {
         if let Some(own) = own {
             text.line("cloned-mac-address", &own);
         }
-        if let LinkKind::Nic(Nic::MacAddress { mac_address, .. }) = &link.kind {
-            text.line("mac-address", mac_address);
+        match &link.kind {
+            LinkKind::Nic(Nic::MacAddress { mac_address, .. }) => text.line("mac-address", mac_address),
+            // NetworkManager 1.42 ignores the newer name of this key.
+            LinkKind::Nic(Nic::Pattern { .. }) if !self.own_profiles.mac_addresses.is_empty() => {
+                text.line("mac-address-blacklist", &self.own_profiles.mac_addresses);
+            }
+            _ => {}
         }
         if let Some(mtu) = mtu(self.config, index, self.diagnostics) {
             text.line("mtu", &mtu);
@@ -504,6 +519,25 @@ fn hostname(link: &Link, text: &mut Text) {
     if let Some(used) = given.min() {
         text.section("hostname");
         text.line("from-dhcp", &u8::from(used));
+    }
+}
+
+// === impl OwnProfiles ===
+
+impl OwnProfiles {
+    fn of(config: &NetworkConfig) -> Self {
+        let (mut mac_addresses, mut names) = (BTreeSet::new(), BTreeSet::new());
+        for link in config.links() {
+            match &link.kind {
+                LinkKind::Nic(Nic::MacAddress { mac_address, .. }) => _ = mac_addresses.insert(*mac_address),
+                LinkKind::Nic(Nic::Name(name)) => _ = names.insert(*name),
+                _ => {}
+            }
+        }
+        Self {
+            mac_addresses: mac_addresses.iter().map(|mac_address| format!("{mac_address};")).collect(),
+            names: names.iter().map(|name| format!("!{name};")).collect(),
+        }
     }
 }
 

@@ -69,17 +69,35 @@ fn a_nic_without_addresses_has_a_profile_that_keeps_it_quiet() {
 }
 
 #[test]
-fn a_pattern_is_only_for_nics_without_a_profile_of_their_own() {
-    let links = vec![pattern(&["en*", "eth?"], &["virtio_net"]), pattern(&[], &["veth"]), nic(1)];
+fn a_pattern_excludes_nics_with_a_profile_of_their_own() {
+    let links = vec![
+        pattern(&["en*", "eth?"], &["virtio_net"]),
+        pattern(&[], &["veth"]),
+        nic(2),
+        nic(1),
+        link(LinkKind::Nic(Nic::Name(name("eno1")))),
+        nic(2),
+    ];
     let (_, profiles, _) = rendered(links);
-    let first = "[connection]\nid=50-glowplug-0000-any-nic\ntype=ethernet\nautoconnect-priority=99\n\
-                 autoconnect-retries=1\nmulti-connect=3\n\n[match]\ndriver=virtio_net;\ninterface-name=en*;eth?;\n\n\
-                 [ipv4]\nmethod=disabled\n\n[ipv6]\nmethod=disabled\n";
-    assert_eq!(profiles[0], first);
-    let priorities =
-        profiles.iter().map(|profile| profile.lines().find(|line| line.starts_with("autoconnect-priority")));
-    let priorities: Vec<&str> = priorities.flatten().collect();
-    assert_eq!(priorities, ["autoconnect-priority=99", "autoconnect-priority=98", "autoconnect-priority=100"]);
+    let expected = |at: usize, priority: usize, matches: &str| {
+        format!(
+            "[connection]\nid=50-glowplug-000{at}-any-nic\ntype=ethernet\nautoconnect-priority={priority}\n\
+             autoconnect-retries=1\nmulti-connect=3\n\n[match]\n{matches}\n\n\
+             [ethernet]\nmac-address-blacklist=52:54:00:12:34:01;52:54:00:12:34:02;\n\n\
+             [ipv4]\nmethod=disabled\n\n[ipv6]\nmethod=disabled\n"
+        )
+    };
+    let first = expected(0, 99, "driver=virtio_net;\ninterface-name=en*;eth?;!eno1;");
+    assert_eq!(profiles[..2], [first, expected(1, 98, "driver=veth;\ninterface-name=!eno1;")]);
+}
+
+#[test]
+fn a_pattern_without_other_nics_excludes_none() {
+    let (_, profiles, _) = rendered(vec![pattern(&["en*"], &[])]);
+    let expected = "[connection]\nid=50-glowplug-0000-any-nic\ntype=ethernet\nautoconnect-priority=99\n\
+                    autoconnect-retries=1\nmulti-connect=3\n\n[match]\ninterface-name=en*;\n\n\
+                    [ipv4]\nmethod=disabled\n\n[ipv6]\nmethod=disabled\n";
+    assert_eq!(profiles, [expected]);
 }
 
 #[test]
