@@ -94,6 +94,13 @@ impl Allocator {
         self.growth.last()
     }
 
+    /// Whether an address of a network is closed: see [`Registry::open_closed`](crate::host::registry::Registry).
+    #[must_use]
+    #[doc(hidden)]
+    pub fn is_closed(&self, network: &str, address: IpAddr) -> bool {
+        self.growth.is_closed(network, address)
+    }
+
     /// Whether a pool has closed addresses of a family: see [`Registry::open_closed`](crate::host::registry::Registry).
     pub(super) fn has_closed(&self, pool: &str, family: Family) -> bool {
         let Some(space) = self.pools.get(pool).and_then(|state| Some((state, state.offered.space(family)?))) else {
