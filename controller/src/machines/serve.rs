@@ -65,7 +65,9 @@ impl View {
                 _ if self.ledger.is_of_another => return self.hold_back(Step::Wait),
                 None => return Step::ReadSecret(name.to_owned()),
                 Some(NetworkSecret::Ours(hand_out)) if hand_out.interfaces.iter().all(is_attached) => {}
-                Some(_) => return self.hold_back(Step::Wait),
+                // Its pool has been deleted before the machine was served.
+                Some(NetworkSecret::Absent) => return self.refuse(without_secret(name)),
+                Some(NetworkSecret::Foreign(..) | NetworkSecret::Ours(_)) => return self.hold_back(Step::Wait),
             }
         }
         let has_pools = self.selected.as_ref().is_ok_and(|selected| !selected.is_empty());
@@ -217,7 +219,7 @@ impl View {
         };
         if selected.is_empty() {
             let name = name.unwrap_or_default();
-            return self.refuse(format!("Secret {name:?} does not exist, and no pool selects the machine"));
+            return self.refuse(without_secret(name));
         }
         if let Some(step) = self.leave_alone(vm, selected) {
             return step;
@@ -492,4 +494,9 @@ impl View {
         let is_missing = !has_annotations(&machine.metadata, &patch) && !self.has_done(Once::Annotate);
         is_missing.then_some(patch)
     }
+}
+
+/// Why a machine whose template refers to a Secret does not start.
+fn without_secret(name: &str) -> String {
+    format!("Secret {name:?} does not exist, and no pool selects the machine")
 }

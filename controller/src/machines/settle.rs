@@ -163,7 +163,14 @@ impl View {
                  in spec.template, then restart the machine"
             ));
         }
-        let instance = self.instance.as_ref().filter(|instance| instance.has_started)?;
+        let instance = self.instance.as_ref()?;
+        if !instance.has_started {
+            // The pod waits for a Secret that may never exist: the name was replaced before the Secret was written.
+            let waits_for = instance.secret.as_ref().filter(|read| *read != name)?;
+            return Some(format!(
+                "The guest waits for Secret {waits_for:?}, and its machine has Secret {name:?}: restart the machine"
+            ));
+        }
         // The API server stores whole seconds.
         let is_older = |updated: Timestamp| {
             created(&instance.metadata).is_some_and(|created| created.as_second() < updated.as_second())

@@ -1063,6 +1063,24 @@ fn a_guest_that_reads_another_secret_than_its_machine_is_outdated() {
 }
 
 #[test]
+fn a_guest_that_waits_for_another_secret_than_its_machine_is_reported() {
+    let mut view = settled();
+    view.ledger.held[0].secrets = names([EARLIER, NAME]);
+    view.instance = Some(reading(Some(EARLIER), &json!({})));
+    let note =
+        format!("The guest waits for Secret {EARLIER:?}, and its machine has Secret {NAME:?}: restart the machine");
+    outdated(view, &note);
+}
+
+#[test]
+fn a_machine_whose_pool_was_deleted_before_it_was_served_is_reported() {
+    let secrets = [(NAME.to_owned(), NetworkSecret::Absent)].into();
+    let view = View { vm: Some(vm(&referring(Some(NAME)))), selected: Ok(vec![]), secrets, ..view() };
+    let note = format!("Secret {NAME:?} does not exist, and no pool selects the machine");
+    assert_eq!(decide(&view), report("NetworkDataMissing", &note));
+}
+
+#[test]
 fn a_guest_that_started_before_its_secret_was_updated_is_outdated() {
     let view = |updated: &str| {
         let updated = HandOut { updated: Some(updated.parse().unwrap()), ..hand_out("m-1", "v-1") };
