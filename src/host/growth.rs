@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::address::AddressSet;
+use super::pool::Pool;
 
 /// The closed addresses of all networks.
 #[derive(Clone, Debug, Default)]
@@ -16,7 +17,12 @@ pub(crate) struct Growth {
     // `None`: new addresses are open at once.
     last: Option<u64>,
     networks: BTreeMap<Arc<str>, Grown>,
+    // What each pool of a network could allocate at the last call of `gained`, by network and name.
+    offers: BTreeMap<Arc<str>, Offers>,
 }
+
+/// The pools of a network, by name, with the addresses that they may allocate.
+pub(crate) type Offers = BTreeMap<Arc<str>, (Arc<Pool>, AddressSet)>;
 
 /// The addresses of one network that its pools may allocate.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +37,7 @@ struct Grown {
 impl Growth {
     /// A growth that closes new addresses. Its number is 1, so that a start without pools has a number, too.
     pub(crate) fn closing() -> Self {
-        Self { last: Some(1), networks: BTreeMap::new() }
+        Self { last: Some(1), ..Self::default() }
     }
 
     /// Number of the last growth. 0 if new addresses are open at once.
@@ -44,8 +50,33 @@ impl Growth {
         self.networks.keys().cloned().collect()
     }
 
+    /// Sets what each pool of a network may allocate, and returns the addresses that a pool gained since the last call. Each
+    /// pool serves its own namespaces, so records of other namespaces count for an address that came from another pool. All
+    /// addresses of a pool that serves further namespaces are gained.
+    pub(crate) fn gained(&mut self, network: &Arc<str>, offers: Offers) -> AddressSet {
+        let known = self.offers.remove(network).unwrap_or_default();
+        let gained = offers.iter().map(|(name, (pool, addresses))| {
+            let before = known.get(name).filter(|(before, _)| pool.serves_only_what(before));
+            before.map_or_else(|| addresses.clone(), |(_, before)| addresses.difference(before))
+        });
+        let gained = gained.flat_map(|addresses| addresses.ranges().to_vec()).collect();
+        if self.last.is_some() && !offers.is_empty() {
+            self.offers.insert(Arc::clone(network), offers);
+        }
+        gained
+    }
+
+    /// Gives what a pool could allocate to the pool with its new name.
+    pub(crate) fn rename(&mut self, network: &str, old: &str, new: &str) {
+        if let Some(offers) = self.offers.get_mut(network)
+            && let Some(offer) = offers.remove(old)
+        {
+            offers.insert(Arc::from(new), offer);
+        }
+    }
+
     /// Sets the addresses that the pools of a network may allocate. Those that were not among them are closed. The
-    /// addresses of `again` are closed again, because records of further namespaces count for them.
+    /// addresses of `again` are closed again, because other records count for them.
     pub(crate) fn set(&mut self, network: &Arc<str>, allocatable: &AddressSet, again: &AddressSet) {
         let Some(last) = self.last else { return };
         let Grown { open, closed } = self.networks.entry(Arc::clone(network)).or_default();

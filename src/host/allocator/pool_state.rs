@@ -16,8 +16,6 @@ pub(super) struct PoolState {
     pub(super) offered: Pool,
     // Pre-allocated addresses that nothing else on the network reserves.
     pub(super) pre_allocated: BTreeSet<IpAddr>,
-    // Whether the pool serves further namespaces since the last computation.
-    pub(super) is_widened: bool,
     // Includes the reserved first and last addresses of subnets, see `Network::free_of`.
     pub(super) free: BTreeMap<Family, FreeRanges>,
 }

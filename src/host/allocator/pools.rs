@@ -13,6 +13,7 @@ use super::types::{PoolError, PoolUsage, Rename, Resized, Usage};
 use crate::host::address::AddressRange;
 use crate::host::change::{Change, Journal};
 use crate::host::claim::{Allocation, Claim, Lease, Machine};
+use crate::host::growth::Offers;
 use crate::host::may_record::State;
 use crate::host::pool::{Pool, ReservedAddress, ReservedAddresses, Space};
 use crate::network::Family;
@@ -23,15 +24,10 @@ impl Allocator {
     /// Replaces the specification of a pool and returns the previous specification. The caller has to call `refresh`
     /// for the network of the pool.
     pub(super) fn set_pool(&mut self, name: &Arc<str>, pool: Option<Arc<Pool>>) -> Option<Arc<Pool>> {
-        let known = self.pools.get(name);
-        let is_widened = known.is_some_and(|known| {
-            known.is_widened || pool.as_ref().is_some_and(|pool| !pool.serves_only_what(&known.pool))
-        });
         let state = |pool: Arc<Pool>| PoolState {
             offered: Pool::clone(&pool),
             pool,
             pre_allocated: BTreeSet::new(),
-            is_widened,
             free: BTreeMap::new(),
         };
         let before = match pool {
@@ -45,23 +41,22 @@ impl Allocator {
     pub(super) fn refresh(&mut self, networks: &BTreeSet<Arc<str>>) {
         for network in networks {
             let reserved = self.reserved_on(network);
-            let (mut allocatable, mut again) = (Vec::new(), Vec::new());
-            for pool in self.pools.values_mut().filter(|state| *state.pool.network == **network) {
+            let mut offers = Offers::new();
+            for (name, pool) in self.pools.iter_mut().filter(|(_, state)| *state.pool.network == **network) {
                 pool.offered = reserved.reserve_in(&pool.pool);
                 pool.pre_allocated = reserved.pre_allocated_in(&pool.pool);
                 let mut own = pool.offered.offered_ranges();
                 own.extend(pool.pre_allocated.iter().map(|address| AddressRange::subnet(*address, u8::MAX)));
-                if std::mem::take(&mut pool.is_widened) {
-                    again.extend(own.iter().copied());
-                }
                 if !self.suspended.contains(&pool.pool.name) {
-                    allocatable.extend(own);
+                    offers.insert(Arc::clone(name), (Arc::clone(&pool.pool), own.into_iter().collect()));
                 }
             }
             let pools = self.pools.iter().filter(|(_, state)| *state.pool.network == **network);
             let pools = pools.map(|(name, state)| (name, &state.pool));
             self.networks.entry(Arc::clone(network)).or_default().set_pools(pools);
-            self.growth.set(network, &allocatable.into_iter().collect(), &again.into_iter().collect());
+            let allocatable = offers.values().flat_map(|(_, addresses)| addresses.ranges()).copied().collect();
+            let gained = self.growth.gained(network, offers);
+            self.growth.set(network, &allocatable, &gained);
             self.find_free(network);
         }
         if !networks.is_empty() {
@@ -172,7 +167,11 @@ impl Allocator {
             }
         }
         let mut changes: Vec<Change> = Vec::new();
-        for Rename { old, .. } in &renamed {
+        journal.keep_growth(&self.growth);
+        for Rename { old, new } in &renamed {
+            if let Some(pool) = given.get(new.as_str()) {
+                self.growth.rename(&pool.network, old, new);
+            }
             changes.push(Change::Pool { name: Arc::from(old.as_str()), pool: None });
         }
         let changed = given.iter().filter(|(name, pool)| self.pool(name) != Some(&***pool));

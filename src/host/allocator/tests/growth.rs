@@ -77,11 +77,12 @@ fn only_new_addresses_are_closed_while_a_pool_grows() {
 fn each_way_to_become_allocatable_closes_the_address() {
     let wide = "addresses: [10.0.0.8-10.0.0.9]";
     let other = |rest: &str| on("vlan10", "two", &format!("addresses: [10.0.0.30], {rest}, {SUBNET}"));
+    let other_with = |addresses: &str| on("vlan10", "two", &format!("addresses: [{addresses}], {SUBNET}"));
     let serving = |pool: Pool, namespace: &str| {
         let only = || Namespaces::only([namespace]);
         pool.with_namespaces(only(), only())
     };
-    let cases: [(&str, Vec<Pool>, Vec<Pool>); 6] = [
+    let cases: [(&str, Vec<Pool>, Vec<Pool>); 7] = [
         ("a larger pool", vec![one("addresses: [10.0.0.8]")], vec![one(wide)]),
         ("an exclusion", vec![one(&format!("{wide}, excludedAddresses: [10.0.0.9]"))], vec![one(wide)]),
         ("a gateway", vec![one(&format!("{wide}, gateway: [10.0.0.9]"))], vec![one(wide)]),
@@ -89,6 +90,11 @@ fn each_way_to_become_allocatable_closes_the_address() {
             "a reservation of another pool",
             vec![one(wide), other("nameservers: [10.0.0.9]")],
             vec![one(wide), other("nameservers: [10.0.0.31]")],
+        ),
+        (
+            "a range of another pool",
+            vec![one("addresses: [10.0.0.8]"), other_with("10.0.0.9, 10.0.0.30")],
+            vec![one(wide), other_with("10.0.0.30")],
         ),
         ("a kept address", vec![one(&format!("{wide}, excludedAddresses: [10.0.0.9]"))], vec![one(wide)]),
         ("a namespace", vec![serving(one(wide), "m")], vec![serving(one(wide), "n")]),
@@ -163,4 +169,51 @@ fn a_kept_address_waits_for_its_opening_too() {
     let mut served = open(&mut registry, growth);
     served.sort();
     assert_eq!(served, ["a 10.0.0.8/24", "db 10.0.0.9/24"]);
+}
+
+#[test]
+fn a_range_that_another_pool_gets_by_a_suspension_is_closed() {
+    let two = |addresses: &str| on("vlan10", "two", &format!("addresses: [{addresses}], {SUBNET}"));
+    let mut registry = closed();
+    // The younger pool is suspended while both have the address. It is released before the other pool shrinks.
+    registry.suspend(["n/one".to_owned()].into());
+    let growth = grown(&mut registry, [one("addresses: [10.0.0.9]"), two("10.0.0.8-10.0.0.9")]);
+    open(&mut registry, growth);
+    registry.suspend(BTreeSet::new());
+    let growth = grown(&mut registry, [one("addresses: [10.0.0.9]"), two("10.0.0.8")]);
+    assert_eq!(got(&mut registry, "a"), CLOSED);
+    assert!(registry.state().unwrap().is_closed("n/vlan10", "10.0.0.9".parse().unwrap()));
+    assert_eq!(open(&mut registry, growth), ["a 10.0.0.9/24"]);
+    registry.release(&machine("a", "1"), at(3)).unwrap();
+    assert_eq!(got(&mut registry, "b"), "10.0.0.9/24", "a released address stays open");
+}
+
+#[test]
+fn a_pool_that_becomes_ready_when_another_one_vanishes_is_closed() {
+    let both = || [one("addresses: [10.0.0.9]"), on("vlan10", "two", &format!("addresses: [10.0.0.9], {SUBNET}"))];
+    let mut registry = closed();
+    registry.suspend(["n/one".to_owned()].into());
+    let growth = grown(&mut registry, both());
+    open(&mut registry, growth);
+    registry.suspend(["n/two".to_owned()].into());
+    assert_eq!((registry.growth(), got(&mut registry, "a")), (growth + 1, CLOSED.to_owned()));
+    assert_eq!(open(&mut registry, growth + 1), ["a 10.0.0.9/24"]);
+}
+
+#[test]
+fn a_pool_that_is_renamed_or_read_again_stays_open() {
+    let mut registry = closed();
+    let growth = grown(&mut registry, [on("vlan10", "old", &format!("addresses: [10.0.0.8-10.0.0.9], {SUBNET}"))]);
+    open(&mut registry, growth);
+    let pool = || one("addresses: [10.0.0.8-10.0.0.10]");
+    assert_eq!(registry.resize([pool()], &[], at(1)).unwrap().renamed.len(), 1);
+    assert_eq!(registry.growth(), growth + 1);
+    let names = ["a", "b", "c"];
+    assert_eq!(names.map(|name| got(&mut registry, name)), ["10.0.0.8/24", "10.0.0.9/24", CLOSED]);
+    open(&mut registry, growth + 1);
+    assert_eq!(grown(&mut registry, [pool()]), growth + 1);
+    let mut allocator = registry.state().unwrap().clone();
+    let pools = Change::Pool { name: Arc::from("n/one"), pool: Some(Arc::new(pool())) };
+    allocator.learn(Update::Snapshot(vec![pools]));
+    assert_eq!(allocator.growth(), growth + 1);
 }
