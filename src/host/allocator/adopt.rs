@@ -338,10 +338,11 @@ impl Allocator {
         Outcome::Added
     }
 
-    /// The claimant that holds an address or has a record or a report of it, other than this claimant.
+    /// The claimant that holds an address, whose guest migrated with it, or that has a record or a report of it.
     fn rival(&self, network: &str, address: IpAddr, claimant: &Claimant) -> Option<Claimant> {
         let state = self.networks.get(network)?;
-        let holder = state.held_at(address).map(|lease| Claimant::clone(&lease.claimant));
+        let holder = state.held_at(address).or_else(|| state.migrated_at(address));
+        let holder = holder.map(|lease| Claimant::clone(&lease.claimant));
         let recorded = || state.conflict_at(address, |other| other != claimant);
         holder.or_else(recorded).or_else(|| state.reported_by_other(address, &claimant.machine).cloned())
     }
@@ -499,7 +500,7 @@ impl Allocator {
         if let Some(by) = holder.filter(|by| by != claimant).or_else(|| contested(state)) {
             return Err(ClaimError::Taken { named, by: Box::new(by) });
         }
-        let is_own = |last: &Lease| is_namesake(&last.claimant.machine, &claimant.machine);
+        let is_own = |last: &Lease| last.migrated.is_none() && is_namesake(&last.claimant.machine, &claimant.machine);
         let last = state.lease(named).filter(|last| last.released.is_some() && !is_own(last));
         match last.and_then(|_| state.delayed_until(named)) {
             Some(until) => Err(ClaimError::ReuseDelay { named, until }),

@@ -129,6 +129,13 @@ impl Network {
         self.delays.contains(&(until, address)).then_some(until)
     }
 
+    /// The released lease of an address with which a guest migrated to another cluster, until the reuse delay is over. The guest
+    /// may still have the address there.
+    pub(super) fn migrated_at(&self, address: IpAddr) -> Option<&Lease> {
+        self.delayed_until(address)?;
+        self.lease(address).filter(|lease| lease.released.is_some() && lease.migrated.is_some())
+    }
+
     /// Sets the pools of the network.
     pub(super) fn set_pools<'p>(&mut self, pools: impl IntoIterator<Item = (&'p Arc<str>, &'p Arc<Pool>)>) {
         let (mut ranges, mut named) = (Vec::new(), BTreeMap::<IpAddr, Vec<ReservedAddress>>::new());
@@ -197,7 +204,13 @@ impl Network {
 
     /// The first claimant that reports an address from another guest than that of a machine.
     pub(super) fn reported_by_other(&self, address: IpAddr, machine: &Machine) -> Option<&Claimant> {
-        self.reports.get(&address)?.keys().find(|claimant| !is_guest_of(&claimant.machine, machine))
+        self.reported_by_others(address, machine).next()
+    }
+
+    /// The claimants that report an address from other guests than that of a machine.
+    pub(super) fn reported_by_others(&self, address: IpAddr, machine: &Machine) -> impl Iterator<Item = &Claimant> {
+        let claimants = self.reports.get(&address).into_iter().flat_map(BTreeMap::keys);
+        claimants.filter(|claimant| !is_guest_of(&claimant.machine, machine))
     }
 
     /// Adds or removes the report of an address, and returns the previous source.

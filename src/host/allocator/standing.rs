@@ -40,7 +40,9 @@ impl Allocator {
         if own.is_empty() && (!having.is_empty() || !is_served()) {
             return Standing::Foreign;
         }
-        if holder.is_some() || source != Source::Report && is_contested(state, claimant, address) {
+        let is_contested = source != Source::Report
+            && (state.migrated_at(address).is_some() || is_contested(state, &claimant.machine, address));
+        if holder.is_some() || is_contested {
             return Standing::HeldByOther;
         }
         if own.iter().any(|state| state.offers_to(machine, address)) {
@@ -65,11 +67,11 @@ pub(super) fn is_everywhere(source: Source, machine: &Machine) -> bool {
 }
 
 /// Whether another machine has a record of an address, or its guest runs with the address. The guest that reports the address
-/// of a claim may be the user of the claim.
-fn is_contested(state: &Network, claimant: &Claimant, address: IpAddr) -> bool {
-    let machine = &claimant.machine;
+/// of a claim may be the user of the claim if it is in the namespace of the claim.
+fn is_contested(state: &Network, machine: &Machine, address: IpAddr) -> bool {
+    let is_user = |guest: &Machine| machine.kind.is_claim() && guest.served_in() == machine.served_in();
     state.is_recorded_by_other(address, machine)
-        || !machine.kind.is_claim() && state.reported_by_other(address, machine).is_some()
+        || state.reported_by_others(address, machine).any(|claimant| !is_user(&claimant.machine))
 }
 
 /// Whether an address is a reserved end of a subnet of a pool.

@@ -315,3 +315,57 @@ fn an_address_of_an_object_that_needs_no_lease_is_reserved_while_the_object_exis
     assert_eq!(given(&mut allocator, &claim("y", "1", &["n/one"]), 4), "10.0.0.1/24");
     assert_eq!(State::of_word("byRecord"), Some(State::ByRecord));
 }
+
+#[test]
+fn a_record_of_an_address_with_which_a_guest_migrated_is_a_conflict_until_the_delay_is_over() {
+    let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]"), external("ext", "")], []);
+    given(&mut allocator, &claim("a", "1", &["n/one"]), 0);
+    let held_outside: Claimant = record("e", "10.0.0.9").claimant;
+    let hold = |allocator: &mut Allocator, claimant: &Claimant, now: u64| {
+        let addresses = ["10.0.0.9/29".parse().unwrap()];
+        allocator.hold("n/ext", claimant, &addresses, "test", at(now), &mut Journal::default())
+    };
+    hold(&mut allocator, &held_outside, 0).unwrap();
+    for name in ["a", "e"] {
+        allocator.note_migrated(&machine(name, "1"), at(1), &mut Journal::default());
+        allocator.release(&machine(name, "1"), at(2), &mut Journal::default());
+    }
+    let of = |name: &str, uid: &str| {
+        let mut record = record(name, "10.0.0.1/29");
+        record.claimant.machine.uid = uid.to_owned();
+        record
+    };
+    // Also a restored record of a new machine with the name of the last holder.
+    for record in [of("b", "1"), of("a", "2")] {
+        let (adopted, reserved, mismatches) = adopt(&mut allocator, &[record]);
+        assert_eq!((adopted, reserved, mismatches.len()), (0, 0, 1));
+        assert!(mismatches[0].ends_with("is also of eth0 of n/a (1)"), "{mismatches:?}");
+    }
+    assert_eq!(conflicts(&allocator), [row("10.0.0.1", "a", "conflict"), row("10.0.0.1", "b", "conflict")]);
+    let mut namesake = held_outside;
+    namesake.machine.uid = "2".to_owned();
+    assert!(matches!(hold(&mut allocator, &namesake, 3), Err(ClaimError::ReuseDelay { .. })));
+    allocator.release(&machine("b", "1"), at(4), &mut Journal::default());
+    let after = 31 * 24 * 3600 * 1000;
+    assert_eq!(allocator.adopt([of("a", "2")], at(after), &mut Journal::default()).adopted, 1);
+    assert_eq!(hold(&mut allocator, &namesake, after), Ok(()));
+}
+
+#[test]
+fn the_report_of_a_guest_in_another_namespace_contests_the_address_of_a_claim() {
+    let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
+    let of_claim = |name: &str, address: &str| {
+        let mut record = record(name, address);
+        record.claimant.machine = record.claimant.machine.of_kind(crate::host::claim::HolderKind::IpAddressClaim);
+        Record { node_pool: Some("n/one".to_owned()), kind: Source::IpAddress, ..record }
+    };
+    let mut elsewhere = report("x", "10.0.0.1");
+    elsewhere.claimant.machine.namespace = "m".to_owned();
+    // The first report is of a guest that may use the claim. It does not hide the other one.
+    set_reports(&mut allocator, &[report("a", "10.0.0.1"), elsewhere, report("x", "10.0.0.2")], 1);
+    let records = [of_claim("c", "10.0.0.1"), of_claim("d", "10.0.0.2")];
+    let (adopted, reserved, mismatches) = adopt(&mut allocator, &records);
+    assert_eq!((adopted, reserved, mismatches.len()), (1, 0, 1));
+    assert_eq!(conflicts(&allocator), [row("10.0.0.1", "c", "conflict")]);
+    assert_eq!(held(&allocator), ["n/vlan10 10.0.0.2/29 n/one d"]);
+}
