@@ -554,6 +554,36 @@ async fn a_new_pool_allocates_when_its_growth_is_opened_and_no_address_that_a_gu
 }
 
 #[tokio::test]
+async fn a_rejected_change_of_a_pool_closes_nothing_when_it_is_repeated() {
+    let (_server, cluster) = start_server().await;
+    let metrics = Arc::new(Metrics::default());
+    let (registry, _served) = RegistryHandle::start_closed(cluster.client(), metrics, Arc::new(|_| {})).unwrap();
+    let used = || pool(NETWORK, &["10.0.0.8/30"]);
+    registry.resize(vec![used()], BTreeSet::new()).await.unwrap();
+    registry.open(registry.growth().await.unwrap()).await.unwrap();
+    registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
+    let changed = || {
+        let spec = PoolSpec { interface: Some("eno102".to_owned()), ..pool_spec(NETWORK, &["10.0.0.8/30"]) };
+        spec.check(Some("clusters"), "workers").0.unwrap()
+    };
+    let growth = registry.growth().await.unwrap();
+    for _ in 0..10 {
+        let rejected = registry.resize(vec![changed()], BTreeSet::new()).await.unwrap();
+        assert_eq!(rejected.len(), 1);
+        assert_eq!(registry.growth().await.unwrap(), growth);
+        let refused = registry.claim(claim(&machine(NETWORK, 1))).await.unwrap();
+        assert_eq!(refused, Err(ClaimError::Suspended("clusters/workers".to_owned())));
+    }
+    // The administrator undoes the change: the pool comes back once.
+    for _ in 0..2 {
+        assert_eq!(registry.resize(vec![used()], BTreeSet::new()).await.unwrap(), []);
+        assert_eq!(registry.growth().await.unwrap(), growth + 1);
+    }
+    let refused = registry.claim(claim(&machine(NETWORK, 1))).await.unwrap();
+    assert_eq!(refused, Err(ClaimError::Closed("clusters/workers".to_owned())));
+}
+
+#[tokio::test]
 async fn a_withdrawn_machine_with_a_conflicting_record_is_still_a_holder() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());

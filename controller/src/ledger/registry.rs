@@ -77,6 +77,9 @@ struct Owner {
     /// Objects that are gone, and that hold addresses because the API server has refused their release. An object that claims,
     /// holds or records an address again is not gone.
     unreleased: BTreeSet<Machine>,
+    /// The pools whose last change was rejected. They stay suspended until a change is accepted: otherwise each further attempt
+    /// would open and close them, as a growth.
+    rejected: BTreeSet<String>,
     learned: Learned,
     metrics: Arc<Metrics>,
     link: Link,
@@ -510,7 +513,7 @@ impl Owner {
             Ok((open(ledger)?, learned))
         };
         let (registry, learned) = repeat(&mut link, |link| link, open)?;
-        Some(Self { registry, unreleased: BTreeSet::new(), learned, metrics, link })
+        Some(Self { registry, unreleased: BTreeSet::new(), rejected: BTreeSet::new(), learned, metrics, link })
     }
 
     /// Runs commands until every handle is dropped.
@@ -606,11 +609,15 @@ impl Owner {
         }
         let mut refused = Vec::new();
         loop {
-            self.registry.suspend(suspended.clone());
+            self.registry.suspend(&suspended | &self.rejected);
             // Every pool of the registry is passed, so that no new pool is taken for a renamed pool.
             match self.registry.resize(pools.clone(), &[], Timestamp::now()) {
                 Ok(resized) => {
                     self.announce(resized.served);
+                    self.rejected = refused.iter().map(|(name, _): &(String, PoolError)| name.clone()).collect();
+                    self.registry.suspend(&suspended | &self.rejected);
+                    let served = self.registry.serve(Timestamp::now())?;
+                    self.announce(served);
                     return Ok(refused);
                 }
                 Err(ResizeError::Ledger(error)) => return Err(error),
@@ -621,7 +628,7 @@ impl Owner {
                     | PoolError::NewName(name)) = error.clone();
                     pools.retain(|pool| pool.name() != name);
                     pools.extend(self.registry.state()?.pool(&name).cloned());
-                    suspended.insert(name.clone());
+                    self.rejected.insert(name.clone());
                     refused.push((name, error));
                 }
             }
