@@ -5,8 +5,8 @@
 //! | [`cluster`] | what every part needs of an API server: objects, watches, requests, events, the client |
 //! | [`kinds`] | the kinds of objects: pools, leases, machines, claims |
 //! | [`ledger`] | the ledger of the library in lease objects, and the thread that allocates and records addresses |
-//! | `passes` | which names get a pass, when, and again after a failure |
 //! | [`pools`] | which pools allocate addresses and which machines they serve; their conditions; pools of NodePools |
+//! | `passes` | which names get a pass, when, and again after a failure |
 //! | [`claims`] | IPAM provider for Cluster API and for IPAMClaims |
 //! | [`macs`] | MAC addresses of VirtualMachines: leases, assignment, release, collisions |
 //! | [`reports`] | reservations of the addresses that running guests report |

@@ -8,12 +8,13 @@ mod imports;
 use imports::{between_modules, circles};
 
 /// The wings from the top down. The wings of a line may import the wings of the lines below, and nothing else.
-const WINGS: [&[&str]; 9] = [
+const WINGS: [&[&str]; 10] = [
     &["main"],
     &["program"],
     &["machines"],
     &["webhook", "macs", "claims", "reports"],
-    &["pools", "passes"],
+    &["passes"],
+    &["pools"],
     &["ledger"],
     &["kinds"],
     &["cluster"],
