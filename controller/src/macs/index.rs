@@ -22,6 +22,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use glowplug::host::may_record::{Source, Standing, Verdict, may_record};
 use glowplug::network::parse_mac_address;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
@@ -606,7 +607,12 @@ fn store<K: Ord, T>(known: &mut Newest<K, T>, key: K, version: u64, new: T, is_l
 
 /// Whether a MAC address that an object of this name has may become a lease of a pool.
 fn may_lease(pool: &MacPool, key: &Key, address: MacAddr) -> bool {
-    pool.contains(address) && pool.namespaces().contains(&key.namespace)
+    let standing = match (pool.contains(address), pool.namespaces().contains(&key.namespace)) {
+        (false, _) => Standing::NoPool,
+        (true, false) => Standing::Foreign,
+        (true, true) => Standing::Offered,
+    };
+    may_record(Source::MacAddress, standing) == Verdict::Lease
 }
 
 fn lease(address: MacAddr, pool: &str, key: &Key, vm: &Vm, interface: &str, now: Timestamp) -> LeaseSpec {

@@ -190,21 +190,6 @@ impl Selection {
         self.pools.values().filter_map(cluster).collect()
     }
 
-    /// Whether a pool may have served machines of a namespace, with its current selector. Also for a pool that is being
-    /// deleted. The namespace of the machines of a NodePool that no longer exists has the name of a cluster after the
-    /// namespace of the NodePool.
-    #[must_use]
-    pub fn may_serve(&self, pool: &PoolId, namespace: &str) -> bool {
-        let Some(pool) = self.pools.get(pool) else { return false };
-        match (pool.selector(&self.node_pools), pool.node_pool()) {
-            (Some((served, _)), _) => served == namespace,
-            (None, Some(Key { namespace: of_pool, .. })) => {
-                namespace.strip_prefix(&*of_pool).is_some_and(|cluster| cluster.starts_with('-'))
-            }
-            (None, None) => false,
-        }
-    }
-
     /// Returns the pools that serve a machine, at most one for each network, in the order of the machine's interfaces.
     /// Empty: no pool selects the machine.
     ///
