@@ -34,7 +34,8 @@ use crate::kinds::virtual_machine::{kubevirt_machines, virtual_machines};
 use crate::ledger::registry::RegistryHandle;
 use crate::ledger::types::Stopped;
 use crate::pools::beyond::BeyondBounds;
-use crate::reports::index::{Changes, Index, Place, Reservation};
+use crate::reports::bounds::Place;
+use crate::reports::index::{Changes, Index, Reservation};
 
 /// Most facts that are learned before the registry receives their changes.
 const GROUP: usize = 10_000;
@@ -54,6 +55,8 @@ pub struct Reports {
     beyond: Arc<BeyondBounds>,
     facts: mpsc::UnboundedReceiver<Fact>,
     index: Index,
+    /// Whether a part has adopted records. Before that, the pools stay unknown: a report must not come before a record.
+    has_settled: bool,
     /// While the instances are listed again: the guests that are not listed yet.
     missing: BTreeSet<Key>,
 }
@@ -66,7 +69,7 @@ enum Fact {
     Listed,
     Guest(Key, Box<Guest>),
     Gone(Key),
-    /// The registry may have other pools.
+    /// The registry may have other pools. Without effect before the first [`Fact::Settle`].
     Pools,
     /// The receiver waits until the registry has every earlier fact.
     Settle(oneshot::Sender<()>),
@@ -124,7 +127,10 @@ impl Reports {
     pub fn new(client: Client, registry: RegistryHandle, beyond: Arc<BeyondBounds>) -> (Self, Observer) {
         let (sender, facts) = mpsc::unbounded_channel();
         let (events, index) = (Events::start(client), Index::default());
-        (Self { registry, events, beyond, facts, index, missing: BTreeSet::new() }, Observer(sender))
+        (
+            Self { registry, events, beyond, facts, index, has_settled: false, missing: BTreeSet::new() },
+            Observer(sender),
+        )
     }
 
     /// Reserves addresses until the future is dropped.
@@ -157,7 +163,8 @@ impl Reports {
                 }
             }
             self.index.expire(Instant::now());
-            if has_other_pools || !settled.is_empty() {
+            self.has_settled |= !settled.is_empty();
+            if has_other_pools && self.has_settled || !settled.is_empty() {
                 let read = |allocator: &Allocator| allocator.pools().cloned().collect::<Vec<Pool>>();
                 self.index.set_pools(self.registry.read(read).await?);
             }

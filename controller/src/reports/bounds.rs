@@ -3,34 +3,46 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use glowplug::host::claim::{HolderKind, Machine};
 use glowplug::host::pool::{Pool, Reserved};
 use glowplug::network::Family;
+
+use crate::cluster::key::{Key, PoolId};
 
 /// Most addresses of a family that count for a guest on a network whose pools do not serve its namespace.
 pub(super) const MOST_OF_GUEST: usize = 4;
 /// One namespace reserves at most this part of a pool that does not serve it.
 const PART: u128 = 4;
+/// The same for a pool whose addresses come from elsewhere: it has no number of addresses.
+const MOST_OF_EXTERNAL: usize = 64;
+
+/// A reported address: the guest, the network and the address.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Place {
+    pub(super) guest: Key,
+    pub(super) network: String,
+    pub(super) address: IpAddr,
+}
 
 /// The pools of one network.
 #[derive(Debug, Default)]
 pub(super) struct Pools(Vec<Offer>);
 
-/// A pool, with the addresses that it keeps for machines of a name.
+/// A pool, with the addresses that it keeps for machines of a name, and those that it reserves for the network.
 #[derive(Debug)]
 struct Offer {
     pool: Pool,
     pre_allocated: BTreeSet<IpAddr>,
+    of_network: BTreeSet<IpAddr>,
 }
 
 /// What the pools of a network say about an address that a guest reports.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Bound {
-    /// No pool allocates the address.
+    /// No pool has the address.
     Unused,
-    /// A pool that serves the namespace of the guest allocates the address.
+    /// A pool that serves the namespace of the guest, or that is in this namespace, has the address.
     Served,
-    /// Only other pools allocate the address.
+    /// Only other pools have the address.
     Shared(Share),
 }
 
@@ -56,8 +68,14 @@ pub(super) struct Queue<P> {
 impl Pools {
     pub(super) fn new(pools: impl IntoIterator<Item = Pool>) -> Self {
         let offer = |pool: Pool| {
-            let named = pool.named().into_iter().filter(|(_, why)| *why == Reserved::PreAllocated);
-            Offer { pre_allocated: named.map(|(address, _)| address).collect(), pool }
+            let (pre_allocated, others): (Vec<_>, Vec<_>) =
+                pool.named().into_iter().partition(|(_, why)| *why == Reserved::PreAllocated);
+            let of_network = others.into_iter().filter(|(_, why)| *why != Reserved::Excluded);
+            Offer {
+                pre_allocated: pre_allocated.into_iter().map(|(address, _)| address).collect(),
+                of_network: of_network.map(|(address, _)| address).collect(),
+                pool,
+            }
         };
         Self(pools.into_iter().map(offer).collect())
     }
@@ -68,12 +86,11 @@ impl Pools {
 
     /// What the pools say about an address that a guest of a namespace reports.
     pub(super) fn bound(&self, namespace: &str, address: IpAddr) -> Bound {
-        let allocates = |offer: &&Offer| offer.pool.offers(address) || offer.pre_allocated.contains(&address);
-        let mut pools = self.0.iter().filter(allocates).map(|offer| &offer.pool).peekable();
+        let mut pools = self.0.iter().filter(|offer| offer.has(address)).map(|offer| &offer.pool).peekable();
         let Some(first) = pools.peek().map(|pool| pool.name().to_owned()) else { return Bound::Unused };
-        // Guests of the namespace may have the addresses of its claims.
-        let claim = Machine::new(namespace, "-", "-").of_kind(HolderKind::IpamClaim);
-        match pools.any(|pool| pool.serves(namespace) || pool.serves_holder(&claim)) {
+        // Guests of the namespace may have the addresses of its claims. Claims of every namespace get addresses of a global pool.
+        let is_in = |pool: &Pool| PoolId::parse(pool.name()).namespace.as_deref() == Some(namespace);
+        match pools.any(|pool| pool.serves(namespace) || is_in(pool)) {
             true => Bound::Served,
             false => Bound::Shared(Share { pool: first, namespace: namespace.to_owned(), family: Family::of(address) }),
         }
@@ -83,8 +100,22 @@ impl Pools {
     /// machine that waits.
     pub(super) fn most(&self, share: &Share) -> usize {
         let pool = self.pools().find(|pool| pool.name() == share.pool);
+        if pool.is_some_and(Pool::is_external) {
+            return MOST_OF_EXTERNAL;
+        }
         let allocatable = pool.and_then(|pool| pool.space(share.family)).map_or(0, |space| space.allocatable());
         usize::try_from((allocatable / PART).max(1)).unwrap_or(usize::MAX)
+    }
+}
+
+// === impl Offer ===
+
+impl Offer {
+    /// Whether a machine may have the address from this pool, now or before the pool excluded the address. A pool whose addresses
+    /// come from elsewhere may have any address.
+    fn has(&self, address: IpAddr) -> bool {
+        let is_of_machines = self.pool.is_external() || self.pool.contains(address);
+        (is_of_machines && !self.of_network.contains(&address)) || self.pre_allocated.contains(&address)
     }
 }
 

@@ -10,8 +10,8 @@
 //!
 //! The bounds keep the reservations of a guest that lies small:
 //!
-//! - A guest keeps at most [`MOST_REPORTED`] addresses. This alone counts where a pool that serves the namespace of the guest
-//!   allocates the address.
+//! - A guest keeps at most [`MOST_REPORTED`] addresses. This alone counts where a pool that serves the namespace of the guest,
+//!   or that is in this namespace, has the address.
 //! - In other pools, the first [`MOST_OF_GUEST`] addresses of each family of a guest on a network count, and the guests of one
 //!   namespace reserve at most a quarter of a pool.
 //! - The first addresses keep their place. When one of them ends, the next one counts.
@@ -29,7 +29,7 @@ use glowplug::network::Family;
 use crate::cluster::key::Key;
 use crate::kinds::guest::{Guest, Life, MOST_REPORTED};
 use crate::pools::beyond::Beyond;
-use crate::reports::bounds::{Bound, MOST_OF_GUEST, Pools, Queue, Share};
+use crate::reports::bounds::{Bound, MOST_OF_GUEST, Place, Pools, Queue, Share};
 
 /// Time for which a connected agent must report a network without an address before the reservation of the address ends.
 pub(super) const ABSENCE: Duration = Duration::from_secs(600);
@@ -49,14 +49,6 @@ pub(super) struct Index {
     next: u64,
     /// The reservations that have begun (`true`) and ended since the last [`Index::take_changes`], in their order.
     steps: Vec<(Reservation, bool)>,
-}
-
-/// A reported address: the guest, the network and the address.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Place {
-    pub(super) guest: Key,
-    pub(super) network: String,
-    pub(super) address: IpAddr,
 }
 
 /// A reservation that begins or ends.
@@ -95,7 +87,7 @@ struct Tracked {
 /// Whether an address is reserved.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Standing {
-    /// No pool allocates the address.
+    /// No pool has the address.
     Unused,
     /// Reserved in a pool that serves the namespace.
     Served,

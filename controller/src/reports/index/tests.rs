@@ -240,15 +240,49 @@ fn in_a_small_pool_one_address_of_another_namespace_counts() {
 }
 
 #[test]
-fn an_address_that_no_pool_allocates_takes_no_place() {
+fn an_address_that_no_pool_has_takes_no_place_and_an_excluded_one_counts() {
     let mut index = Index::default();
     index.give(vec![pool("n/p", "n/net", &["10.0.0.1-10.0.0.40"], &["10.0.0.1-10.0.0.20"])]);
     let now = Instant::now();
-    let excluded: Vec<String> = (1..=20).map(|last| format!("10.0.0.{last}")).collect();
-    let excluded: Vec<&str> = excluded.iter().map(String::as_str).collect();
-    assert_eq!(text(&index.learn(&key("evil/w"), &guest(&excluded), now)), "");
-    let all: Vec<&str> = excluded.iter().copied().chain(["10.0.0.30"]).collect();
-    assert_eq!(text(&index.learn(&key("evil/w"), &guest(&all), now)), "+evil/w 10.0.0.30");
+    let outside: Vec<String> = (50..=70).map(|last| format!("10.0.0.{last}")).collect();
+    let outside: Vec<&str> = outside.iter().map(String::as_str).collect();
+    assert_eq!(text(&index.learn(&key("evil/w"), &guest(&outside), now)), "");
+    let all: Vec<&str> = outside.iter().copied().chain(["10.0.0.8", "10.0.0.30"]).collect();
+    assert_eq!(text(&index.learn(&key("evil/w"), &guest(&all), now)), "+evil/w 10.0.0.8 +evil/w 10.0.0.30");
+}
+
+#[test]
+fn a_pool_whose_addresses_come_from_elsewhere_has_every_address() {
+    let spec = serde_json::json!({
+        "network": "n/net", "addressesFrom": {"ipamClaim": {}}, "gateway": ["10.0.0.1"], "machineSelector": {},
+        "machineNetwork": [{"cidr": "10.0.0.0/16"}],
+    });
+    let spec: PoolSpec = serde_json::from_value(spec).unwrap();
+    let namespaces = || Namespaces::only(["n".to_owned()]);
+    let pool = spec.check(Some("n"), "p").0.unwrap().with_namespaces(namespaces(), namespaces());
+    let (mut index, now) = (Index::default(), Instant::now());
+    index.give(vec![pool]);
+    let lie = |at: usize| -> Vec<String> { (10..20).map(|last: usize| format!("10.0.{at}.{last}")).collect() };
+    let learn = |index: &mut Index, name: &str, at: usize| {
+        let texts = lie(at);
+        index.learn(&key(name), &guest(&texts.iter().map(String::as_str).collect::<Vec<_>>()), now).begun.len()
+    };
+    assert_eq!(text(&index.learn(&key("n/router"), &guest(&["10.0.0.1"]), now)), "");
+    assert_eq!(learn(&mut index, "n/w", 1), 10);
+    // Guests of another namespace have a constant bound: the pool has no number of addresses.
+    let begun: Vec<usize> = (2..20).map(|at| learn(&mut index, &format!("evil/w-{at}"), at)).collect();
+    assert_eq!((begun[0], begun.iter().sum::<usize>()), (4, 64));
+}
+
+#[test]
+fn a_pool_for_claims_of_every_namespace_serves_the_guests_of_its_own_namespace_only() {
+    let (mut index, now) = (Index::default(), Instant::now());
+    let global = pool("n/p", "n/net", &["10.0.0.1-10.0.0.99"], &[]);
+    index.give(vec![global.with_namespaces(Namespaces::only(None::<String>), Namespaces::every())]);
+    let texts: Vec<String> = (1..=9).map(|last| format!("10.0.0.{last}")).collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    assert_eq!(index.learn(&key("evil/w"), &guest(&texts), now).begun.len(), 4);
+    assert_eq!(index.learn(&key("n/w"), &guest(&texts), now).begun.len(), 9);
 }
 
 #[test]
