@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use glowplug::host::allocator::Allocator;
 use glowplug::host::claim::{Machine, Record, is_object_name};
-use glowplug::host::may_record::Verdict;
 use glowplug::host::pool::Pool;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
@@ -26,7 +24,7 @@ use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::adoption;
 use crate::machines::decision::decide;
 use crate::machines::kind::Kind;
-use crate::machines::recorded::Recorded;
+use crate::machines::recorded::{Recorded, free_of};
 use crate::machines::secret::secret_in;
 use crate::machines::source::{MachineClaim, ProviderAddress, Source};
 use crate::machines::step::{Hold, Notice, Step};
@@ -131,12 +129,13 @@ impl Work<'_> {
 
     async fn read_registry(&self, view: &mut View) -> Result<(), Error> {
         let (key, earlier) = (view.key.clone(), self.index().earlier_of(&view.key));
-        let (claimed, records) = (view.memory.claimed.clone(), view.records.clone());
+        let (claimed, records, may_be_copies) =
+            (view.memory.claimed.clone(), view.records.clone(), view.may_have_copies());
         let selected = view.selected.iter().flatten();
         let pools: Vec<String> = selected.map(|selected| selected.pool.to_string()).collect();
         let (scope, growth) = (self.machines.scope.namespace.clone(), self.index().growth());
         let read = self.machines.registry.read(move |allocator| {
-            Recorded::read(allocator, (&key, &earlier), &claimed, (&records, growth), &pools, &scope)
+            Recorded::read(allocator, (&key, &earlier), &claimed, (&records, may_be_copies, growth), &pools, &scope)
         });
         view.ledger = read.await?;
         self.note_earlier(&view.ledger.elsewhere);
@@ -255,7 +254,7 @@ impl Work<'_> {
                 }
             }
             Step::Adopt(records, secret) => return self.adopt(records, secret).await,
-            Step::Restore(records) => self.restore(records).await?,
+            Step::Restore(records) => return self.restore(records).await,
             Step::Keep(claimant, addresses) => {
                 let uid = claimant.machine.uid.clone();
                 let addresses = list(registry.keep(*claimant, addresses).await?);
@@ -423,22 +422,16 @@ impl Work<'_> {
     }
 
     /// Lets the registry adopt those addresses of an earlier machine that are free.
-    async fn restore(&self, mut records: Vec<Record>) -> Result<(), Error> {
-        let of_free = move |allocator: &Allocator| {
-            for Record { claimant, network, addresses, kind, .. } in &mut records {
-                let network = network.as_deref().unwrap_or_default();
-                let is_free = |ip| allocator.may_record(*kind, claimant, network, ip) == Verdict::Lease;
-                addresses.retain(|address| is_free(address.ip()));
-            }
-            records.retain(|record| !record.addresses.is_empty());
-            records
+    async fn restore(&self, records: Vec<Record>) -> Result<Response, Error> {
+        let records = match self.machines.registry.read(move |allocator| free_of(allocator, records)).await? {
+            Ok(records) => records,
+            Err(error) => return Ok(Response::Refused(Problem::Refused(error))),
         };
-        let records = self.machines.registry.read(of_free).await?;
         if !records.is_empty() {
             let adoption = self.machines.registry.adopt(records.clone()).await?;
             self.log_adoption(&records, &adoption);
         }
-        Ok(())
+        Ok(Response::Done)
     }
 
     /// Merges a patch into the KubevirtMachine or, if `is_status`, into its status. Returns the stored object. `None`:

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use glowplug::host::allocator::Allocator;
+use glowplug::host::allocator::{Allocator, ClaimError};
 use glowplug::host::claim::{Claimant, Lease, Machine, Record, Reservation};
 use glowplug::host::may_record::{Source, Verdict};
 use glowplug::host::pool::Pool;
@@ -53,17 +53,32 @@ pub(super) struct Held {
     pub(super) has_left: bool,
 }
 
+/// Returns the free addresses of the records of an earlier machine. `Err`: one of them is closed, so objects of other machines may
+/// record it, and are not adopted yet.
+pub(super) fn free_of(allocator: &Allocator, mut records: Vec<Record>) -> Result<Vec<Record>, ClaimError> {
+    for Record { claimant, node_pool, network, addresses, kind, .. } in &mut records {
+        let network = network.as_deref().unwrap_or_default();
+        addresses.retain(|it| allocator.may_record(*kind, claimant, network, it.ip()) == Verdict::Lease);
+        if addresses.iter().any(|it| allocator.is_closed(network, it.ip())) {
+            return Err(ClaimError::Closed(node_pool.clone().unwrap_or_default()));
+        }
+    }
+    records.retain(|record| !record.addresses.is_empty());
+    Ok(records)
+}
+
 // === impl Recorded ===
 
 impl Recorded {
     /// Reads the state of the machines of a VirtualMachine, and of its pools.
     ///
-    /// `earlier` has the KubevirtMachines of other namespaces that may hold an address for the VirtualMachine.
+    /// `earlier` has the KubevirtMachines of other namespaces that may hold an address for the VirtualMachine. `may_be_copies`:
+    /// whether the records may be those of another machine, see `View::may_have_copies`.
     pub(super) fn read(
         allocator: &Allocator,
         (key, earlier): (&Key, &BTreeSet<Machine>),
         claimed: &BTreeSet<Machine>,
-        (records, growth): (&[Record], u64),
+        (records, may_be_copies, growth): (&[Record], bool, u64),
         pools: &[String],
         scope: &str,
     ) -> Self {
@@ -104,12 +119,12 @@ impl Recorded {
         }
         // While addresses are closed, their records are not adopted yet.
         let records = if allocator.growth() == growth { records } else { &[] };
-        recorded.late = records.iter().flat_map(|record| recorded.late(allocator, record)).collect();
+        recorded.late = records.iter().flat_map(|record| recorded.late(allocator, record, may_be_copies)).collect();
         recorded
     }
 
     /// Returns the addresses of a record that may be in use, and that machines of this name neither hold nor have a reservation of.
-    fn late(&self, allocator: &Allocator, record: &Record) -> Vec<Reservation> {
+    fn late(&self, allocator: &Allocator, record: &Record, may_be_copy: bool) -> Vec<Reservation> {
         let Record { claimant, network, attachments, source, .. } = record;
         let networks: BTreeSet<&String> = match network {
             Some(network) => [network].into(),
@@ -126,8 +141,9 @@ impl Recorded {
             for address in record.addresses.iter().map(IpNetwork::ip) {
                 let is_held = self.held.iter().any(|held| held.network == **network && held.address == address);
                 // A copy of a machine has the records of its source, until the controller removes them.
-                let is_copied = self.held.is_empty() && allocator.holder(network, address).is_some();
-                // A late record becomes no lease. The machine may have the address, as with a record that cannot be read.
+                let is_copied = may_be_copy && self.held.is_empty() && allocator.holder(network, address).is_some();
+                // The record can be read, but becomes no lease: it is late. The table has no source for this, and a record
+                // that cannot be read is treated the same: the machine may have the address.
                 let kind = Source::Unreadable;
                 let counts = !matches!(allocator.may_record(kind, claimant, network, address), Verdict::Ignore(_));
                 if !is_held && !is_copied && counts && !noted.contains(&(network.as_str(), address)) {
@@ -175,3 +191,6 @@ impl Notice {
         (!interfaces.is_empty()).then_some(Self { is_warning: false, reason: "IPAddressReleased", note })
     }
 }
+
+#[cfg(test)]
+mod tests;

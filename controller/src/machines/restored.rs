@@ -4,6 +4,7 @@
 //! The webhook gives each new VirtualMachine a Secret of a new name, and notes the earlier name in an annotation. The
 //! VirtualMachine gets the earlier addresses if they are free and the earlier machine is gone.
 
+use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Claimant, Record};
 use glowplug::host::may_record::Source;
 
@@ -12,12 +13,17 @@ use crate::kinds::network_data::{is_issued_for, name_of_0_2_0};
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::step::{Once, Step};
 use crate::machines::view::{Claimed, View};
+use crate::passes::Problem;
 use crate::pools::selection::Selected;
 
 impl View {
     /// Returns the next step with which a machine that holds nothing gets the addresses of an earlier machine of its name. `None`:
     /// no record of an earlier machine is left.
     pub(super) fn restore(&self, vm: &VirtualMachine, selected: &[Selected], claimed: &Claimed) -> Option<Step> {
+        // The earlier addresses are open in a moment.
+        if self.has_done(Once::Restore) && matches!(self.problem, Some(Problem::Refused(ClaimError::Closed(_)))) {
+            return Some(Step::Wait);
+        }
         let holds = self.ledger.held.iter().any(|held| held.claimant.machine == claimed.machine);
         let is_told = vm.requested.as_ref().map_or(true, |requested| !requested.is_empty());
         if holds || is_told || self.granted.is_some() || self.problem.is_some() || self.has_done(Once::Restore) {

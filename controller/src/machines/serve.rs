@@ -14,6 +14,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
+use crate::cluster::request::list;
 use crate::kinds::kubevirt_machine::{
     HandOut, Handed, Instance, KubevirtMachine, NetworkSecret, created, is_deleted, secret, uid,
 };
@@ -427,7 +428,20 @@ impl View {
         };
         let is_no_cloud = vm.cloud_init.as_ref().is_some_and(|it| it.kind == CloudInitKind::NoCloud);
         let document = if is_no_cloud { document.and_then(|it| it.to_network_config()) } else { document };
-        document.map_err(|error| format!("template: {error}"))
+        document.map_err(|error| match self.excluded_of(selected) {
+            Some(excluded) => format!(
+                "the machine keeps {excluded}, which its pools exclude: include this address again, or delete the machine (template: {error})"
+            ),
+            None => format!("template: {error}"),
+        })
+    }
+
+    /// The addresses that the pools no longer offer, and that stay with the machine. `None`: it has no such address.
+    fn excluded_of(&self, selected: &[Selected]) -> Option<String> {
+        let is_of = |network: &String| selected.iter().any(|selected| selected.network == *network);
+        let excluded = self.ledger.excluded.iter().filter(|(network, _)| is_of(network)).map(|(_, address)| address);
+        let excluded = list(excluded);
+        (!excluded.is_empty()).then_some(excluded)
     }
 
     /// Returns the patch that removes the records of addresses from a VirtualMachine that holds none: they are copied from another

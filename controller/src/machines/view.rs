@@ -164,6 +164,15 @@ impl View {
         }
     }
 
+    /// Whether objects of the machine may have the records of another machine, from which it was copied. Such records are ignored,
+    /// and removed before the machine gets addresses. A guest without network data of the controller may use what its objects
+    /// record.
+    pub(super) fn may_have_copies(&self) -> bool {
+        let is_left_alone = self.vm.as_ref().is_some_and(VirtualMachine::is_left_alone);
+        let guest = self.instance.as_ref().filter(|instance| instance.has_started && !instance.has_ended);
+        !is_left_alone && guest.is_none_or(|instance| instance.secret.is_some())
+    }
+
     /// Whether this pass has done a step.
     pub(super) fn has_done(&self, step: Once) -> bool {
         self.done.contains(&step)

@@ -29,7 +29,7 @@ use crate::machines::recorded::{Held, Recorded};
 use crate::machines::source::{MachineClaim, Source};
 use crate::machines::step::{Hold, Notice, Once, Step};
 use crate::machines::view::{Check, PoolSettings, Response, View};
-use crate::passes::Problem;
+use crate::passes::{ADDRESS_PAUSE, Ended, Problem};
 use crate::pools::selection::Selected;
 
 const KINDS: Kinds = Kinds { has_kubevirt_machines: true, claims: Some(Version::V1Beta2), has_ipam_claims: true };
@@ -637,6 +637,32 @@ fn a_machine_is_served_if_its_guest_has_not_started_or_has_ended_or_a_user_has_r
     assert_eq!((decide(&copy), copy.pools_that_leave_alone()), (request(None), names([])));
 }
 
+#[test]
+fn a_guest_without_network_data_of_the_controller_has_no_copied_records() {
+    let with = |vm: VirtualMachine, instance| View { vm: Some(vm), instance, ..view() }.may_have_copies();
+    let served = || vm(&json!({}));
+    let guest = |secret, phase: &str| Some(reading(secret, &json!({"status": {"phase": phase}})));
+    assert!(with(served(), None));
+    assert!(with(served(), guest(None, "Scheduling")));
+    assert!(with(served(), guest(None, "Succeeded")));
+    assert!(with(served(), guest(Some(NAME), "Running")));
+    assert!(!with(served(), guest(None, "Running")));
+    assert!(!with(vm(&left_alone("v-1")), None));
+}
+
+#[test]
+fn a_machine_whose_only_address_is_excluded_says_what_to_do() {
+    let nothing = Allocation { addresses: Vec::new(), ..allocation("m-1") };
+    let mut view = View { granted: Some(vec![nothing]), ..view() };
+    view.ledger.excluded = [("infra/vlan10".to_owned(), "10.0.0.8".parse().unwrap())].into();
+    let note = "the machine keeps 10.0.0.8, which its pools exclude: include this address again, or delete the machine (template: \
+                interface eno101 is given none, expected one address, or one of each family)";
+    let Step::Report(Notice { reason: "NetworkDataMissing", note: told, .. }) = decide(&view) else {
+        panic!("{view:?}")
+    };
+    assert_eq!(told, note);
+}
+
 /// The changes of a VirtualMachine whose manifests named these Secrets.
 fn replacing(names: &str) -> Value {
     json!({"metadata": {"annotations": {"ipam.glowplug.dev/replaced-network-data": names}}})
@@ -655,6 +681,9 @@ fn a_restored_machine_gets_the_free_addresses_of_the_secret_that_its_manifest_na
     assert_eq!(decide(&read), Step::Restore(vec![record]));
     let done = View { done: [Once::ReadMachine, Once::Restore].into(), ..read.clone() };
     assert_eq!(decide(&done), claim("m-1", FIRST));
+    // The machine asks again for earlier addresses that are not open yet, and claims no others.
+    let closed = View { problem: Some(Problem::Refused(ClaimError::Closed("n/p".to_owned()))), ..done };
+    assert_eq!((decide(&closed), closed.ended()), (Step::Wait, Ended::Again(ADDRESS_PAUSE)));
     // The earlier machine, or its guest, may still exist.
     let mut there = read.clone();
     there.ledger.known = [holder("m-0")].into();

@@ -1,0 +1,78 @@
+use glowplug::host::claim::{Claim, Request};
+use glowplug::host::ledger::MemoryLedger;
+use glowplug::host::registry::Registry;
+use k8s_openapi::jiff::Timestamp;
+
+use super::*;
+use crate::kinds::pool::HolderKind;
+
+const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+fn key(name: &str) -> Key {
+    Key { namespace: "n".to_owned(), name: name.to_owned() }
+}
+
+fn machine(name: &str) -> Machine {
+    key(name).holder(HolderKind::VirtualMachine, &format!("{name}-1"))
+}
+
+/// Gives a registry the pool `n/p`.
+fn with_pool(mut registry: Registry<MemoryLedger>) -> Registry<MemoryLedger> {
+    let pool = br#"{"namespace": "n", "name": "p", "network": "infra/vlan10", "addresses": ["10.0.0.8/30"],
+        "machineNetwork": [{"cidr": "10.0.0.0/16"}]}"#;
+    registry.resize(Pool::parse(pool).unwrap(), &[], NOW).unwrap();
+    registry
+}
+
+fn claim(registry: &mut Registry<MemoryLedger>, name: &str) -> Vec<IpNetwork> {
+    let (machine, requests) = (machine(name), vec![Request::of("n/p")]);
+    let claim = Claim { machine, created: NOW, requests, sticky: true, secret: None };
+    registry.claim(&claim, NOW).unwrap().remove(0).addresses
+}
+
+fn record(name: &str, address: &str) -> Record {
+    Record {
+        claimant: Claimant { machine: machine(name), interface: "eno101".parse().unwrap() },
+        node_pool: Some("n/p".to_owned()),
+        attachments: vec!["infra/vlan10".to_owned()],
+        network: Some("infra/vlan10".to_owned()),
+        addresses: vec![address.parse().unwrap()],
+        source: format!("VirtualMachine n/{name}"),
+        kind: Source::Annotation,
+    }
+}
+
+#[test]
+fn a_late_record_of_an_address_that_another_machine_holds_is_reserved_unless_it_may_be_a_copy() {
+    let mut registry = with_pool(Registry::open(MemoryLedger::default()).unwrap());
+    let address = claim(&mut registry, "h").remove(0);
+    let late = |registry: &mut Registry<MemoryLedger>, may_be_copies| {
+        let (records, allocator) = ([record("w", &address.to_string())], registry.state().unwrap());
+        let records = (&records[..], may_be_copies, allocator.growth());
+        Recorded::read(allocator, (&key("w"), &[].into()), &[].into(), records, &["n/p".to_owned()], "").late
+    };
+    assert_eq!(late(&mut registry, true), []);
+    let Record { claimant, network, source, .. } = record("w", &address.to_string());
+    let reservation = Reservation { address: address.ip(), network, claimant, source, kind: Source::Unreadable };
+    assert_eq!(late(&mut registry, false), std::slice::from_ref(&reservation));
+    registry.set_aside([reservation], NOW).unwrap();
+    assert_eq!(late(&mut registry, false), []);
+    // The address goes to no third machine when its holder is gone.
+    registry.release(&machine("h"), NOW).unwrap();
+    for other in ["a", "b", "c"] {
+        assert_ne!(claim(&mut registry, other), [address]);
+    }
+}
+
+#[test]
+fn an_earlier_address_is_free_when_it_is_open_and_no_other_machine_holds_it() {
+    let mut registry = with_pool(Registry::open_closed(MemoryLedger::default()).unwrap());
+    let records = || vec![record("w", "10.0.0.8/16"), record("w", "10.0.0.11/16")];
+    assert_eq!(free_of(registry.state().unwrap(), records()), Err(ClaimError::Closed("n/p".to_owned())));
+    registry.open_up_to(registry.growth(), NOW).unwrap();
+    assert_eq!(free_of(registry.state().unwrap(), records()), Ok(records()));
+    let held = claim(&mut registry, "h").remove(0);
+    let mut free = records();
+    free.retain(|record| record.addresses != [held]);
+    assert_eq!((free_of(registry.state().unwrap(), records()), free.len()), (Ok(free), 1));
+}
