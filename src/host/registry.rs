@@ -147,27 +147,9 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| allocator.open_up_to(growth, now, journal))
     }
 
-    /// Replaces the addresses that running guests report, and serves waiting machines. No other machine gets a reported
-    /// address. A report never becomes a lease, and takes no address from its holder. A repeated call changes nothing.
-    ///
-    /// The ledger does not record reports: the caller sets them after each start.
-    ///
-    /// # Errors
-    ///
-    /// The ledger failed. The reports are set, and no machine was served.
-    #[doc(hidden)]
-    pub fn set_reports(
-        &mut self,
-        reports: impl IntoIterator<Item = Reservation>,
-        now: Timestamp,
-    ) -> Result<ReportChanges, LedgerError> {
-        self.state()?;
-        let changes = self.allocator.set_reports(reports.into_iter().collect(), now);
-        Ok(ReportChanges { served: self.serve(now)?, ..changes })
-    }
-
-    /// Adds and removes addresses that running guests report, as [`Registry::set_reports`] does for the whole set. A repeated call
-    /// changes nothing. [`Registry::serve`] serves the machines that wait for the removed addresses.
+    /// Adds and removes addresses that running guests report. No other machine gets a reported address. A report never becomes a
+    /// lease, and takes no address from its holder. A repeated call changes nothing. [`Registry::serve`] serves the machines that
+    /// wait for the removed addresses.
     ///
     /// # Errors
     ///

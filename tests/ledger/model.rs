@@ -197,6 +197,11 @@ struct Model {
 impl Model {
     /// The addresses that the pools may allocate, to any machine or to one. The ends of subnets count, too.
     fn allocatable(&self) -> BTreeSet<IpAddr> {
+        self.offers().into_iter().map(|(_, address)| address).collect()
+    }
+
+    /// As [`Self::allocatable`], with the pool of each address.
+    fn offers(&self) -> BTreeSet<(usize, IpAddr)> {
         let is_kept = |pool: usize, address: IpAddr| {
             let kept = kept_for(pool, self.sizes[pool]);
             let mut names = kept.iter().filter(|(_, kept)| kept.parse() == Ok(address)).map(|(name, _)| *name);
@@ -214,7 +219,7 @@ impl Model {
                     let others = (0..3).filter(|at| *at != pool).any(|at| self.names(at, address).is_some());
                     let own = self.why_reserved(pool, address, None);
                     if own.is_none() || own.is_some_and(|own| is_end(&own)) && !others || is_kept(pool, address) {
-                        all.insert(address);
+                        all.insert((pool, address));
                     }
                 }
             }
@@ -408,6 +413,24 @@ impl Model {
             self.reports.entry(recorded.address).or_default().insert(recorded.claimant());
         }
     }
+
+    /// The reports that a later state does not have.
+    fn reports_without(&self, later: &Self) -> Vec<Reservation> {
+        let is_over = |(address, claimant): &(&IpAddr, &Claimant)| {
+            !later.reports.get(*address).is_some_and(|claimants| claimants.contains(*claimant))
+        };
+        let all = self.reports.iter().flat_map(|(address, of)| of.iter().map(move |claimant| (address, claimant)));
+        all.filter(is_over)
+            .map(|(address, claimant)| Reservation {
+                address: *address,
+                network: Some("clusters/vlan10".to_owned()),
+                claimant: claimant.clone(),
+                source: String::new(),
+                kind: Source::Report,
+            })
+            .collect()
+    }
+
     fn of(&self, pool: usize, family: Family) -> Option<Vec<IpAddr>> {
         let space = self.pools[pool].space(family)?;
         let all = space.ranges().iter().flat_map(|range| range.first()..=range.last());
@@ -848,9 +871,12 @@ fn live<L: Ledger + std::fmt::Debug>(
                 let new = sized(*pool, *size, delay);
                 after.pools[*pool] = new.clone();
                 after.sizes[*pool] = *size;
-                let allocatable = after.allocatable();
+                let (allocatable, offers) = (after.allocatable(), after.offers());
+                // Also an address that was open in another pool is closed.
+                let gained: BTreeSet<IpAddr> =
+                    offers.difference(&model.offers()).map(|(_, address)| *address).collect();
                 if let Some(open) = &mut after.open {
-                    open.retain(|address| allocatable.contains(address));
+                    open.retain(|address| allocatable.contains(address) && !gained.contains(address));
                 }
                 let served = after.serve();
                 ours[at].resize([new], &[], time(now)).is_ok_and(|resized| {
@@ -874,11 +900,14 @@ fn live<L: Ledger + std::fmt::Debug>(
             Step::Report(reports) => {
                 let reports = if registries == 1 { reports.as_slice() } else { &[] };
                 after.report(reports);
+                let begun: Vec<Reservation> = reports.iter().map(Recorded::reservation).collect();
+                let ended = model.reports_without(&after);
                 // The reports are set also if no machine can be served.
                 model = after.clone();
                 let served = after.serve();
-                ours[at].set_reports(reports.iter().map(Recorded::reservation), time(now)).is_ok_and(|changes| {
-                    assert_eq!(changes.served, served);
+                let changed = ours[at].change_reports(&begun, &ended, time(now));
+                changed.and_then(|_| ours[at].serve(time(now))).is_ok_and(|is| {
+                    assert_eq!(is, served);
                     true
                 })
             }

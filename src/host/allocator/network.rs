@@ -261,9 +261,9 @@ impl Network {
         &self.reports
     }
 
-    /// Replaces the reports of guests, and returns the previous reports.
-    pub(super) fn set_reports(&mut self, reports: Reports) -> Reports {
-        std::mem::replace(&mut self.reports, reports)
+    /// Replaces the reports of guests.
+    pub(super) fn set_reports(&mut self, reports: Reports) {
+        self.reports = reports;
     }
 
     /// The reports of guests.

@@ -151,13 +151,14 @@ fn an_address_in_conflict_after_the_adoption_is_not_allocated() {
     let Record { claimant, addresses, .. } = record("guest", "10.0.0.9");
     let (network, source) = (Some("n/vlan10".to_owned()), "guest".to_owned());
     let report = Reservation { address: addresses[0].ip(), network, claimant, source, kind: Source::Report };
-    registry.set_reports([report], at(1)).unwrap();
+    registry.change_reports(std::slice::from_ref(&report), &[], at(1)).unwrap();
     open(&mut registry, growth);
     assert_eq!(got(&mut registry, "a"), "10.0.0.10/24");
     assert_eq!(got(&mut registry, "b"), "No available IPs in pool for interface eth0");
     // The address of a report that ends is allocated at once.
-    let changes = registry.set_reports([], at(2)).unwrap();
-    let served: Vec<String> = changes.served.iter().map(|it| it.addresses[0].to_string()).collect();
+    let changes = registry.change_reports(&[], &[report], at(2)).unwrap();
+    let served = registry.serve(at(2)).unwrap();
+    let served: Vec<String> = served.iter().map(|it| it.addresses[0].to_string()).collect();
     assert_eq!((changes.ended.len(), served), (1, vec!["10.0.0.9/24".to_owned()]));
 }
 

@@ -37,15 +37,26 @@ fn report(name: &str, address: &str) -> Reservation {
     Reservation { address: addresses[0].ip(), network, claimant, source: format!("guest {name}"), kind: Source::Report }
 }
 
-/// The begun and ended reports, each as address, name, state and name of the holder, and the names of served machines.
+/// Replaces all reports. Returns the begun and the ended reports, each as address, name, state and name of the holder, sorted.
 fn set_reports(allocator: &mut Allocator, reports: &[Reservation], now: u64) -> (Vec<String>, Vec<String>) {
-    let changes = allocator.set_reports(reports.to_vec(), at(now));
+    let is_over = |known: &Reported| {
+        !reports.iter().any(|report| report.address == known.address && report.claimant == known.claimant)
+    };
+    let ended = allocator.reports().into_iter().filter(is_over);
+    let ended = ended.map(|Reported { network, address, claimant, source, .. }| {
+        let (network, kind) = (Some(network), Source::Report);
+        Reservation { address, network, claimant, source, kind }
+    });
+    let changes = allocator.change_reports(reports, &ended.collect::<Vec<_>>(), at(now));
     let text = |reported: &Reported| {
         let state = reported.state.map_or_else(|| "own".to_owned(), |state| state.to_string());
         let holder = reported.holder.as_ref().map_or("-", |holder| &holder.machine.name);
         format!("{} {} {state} {holder}", reported.address, reported.claimant.machine.name)
     };
-    (changes.begun.iter().map(text).collect(), changes.ended.iter().map(text).collect())
+    let texts = |reported: &[Reported]| -> Vec<String> {
+        reported.iter().map(text).collect::<BTreeSet<String>>().into_iter().collect()
+    };
+    (texts(&changes.begun), texts(&changes.ended))
 }
 
 #[test]
@@ -209,7 +220,7 @@ fn an_address_that_a_running_guest_reports_is_allocated_to_no_other_machine() {
 }
 
 #[test]
-fn a_change_of_reports_has_the_effect_of_a_new_set() {
+fn a_change_of_reports_reserves_what_began_and_frees_what_ended() {
     let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
     let reports = [report("x", "10.0.0.1"), report("y", "10.0.0.1"), report("y", "10.0.0.2")];
     let addresses = |reported: &[Reported]| -> Vec<String> {
