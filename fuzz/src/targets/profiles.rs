@@ -27,7 +27,7 @@ fn read(text: &str) -> Profile<'_> {
             "{line:?}"
         );
         // No byte needs escaping: no backslash, no control character, no blank at the start.
-        let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || b" .:/_+-*?[],;=".contains(&byte);
+        let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || b" .:/_+-*?![],;=".contains(&byte);
         assert!(!value.is_empty() && !value.starts_with(' ') && value.bytes().all(is_legal), "{line:?}");
         let lines = &mut profile.last_mut().unwrap().1;
         assert!(lines.iter().all(|(other, _)| *other != key), "{key} twice in {text:?}");
