@@ -341,7 +341,7 @@ impl View {
             unheld.map(reservation).collect::<Vec<_>>()
         };
         let named: Vec<_> = networks.iter().flat_map(of_network).collect();
-        (!named.is_empty() && !self.has_done(Once::Reserve)).then(|| Step::Reserve(named))
+        (!named.is_empty() && !self.has_done(Once::Reserve)).then_some(Step::Reserve(named))
     }
 }
 
