@@ -60,11 +60,18 @@ impl<'c> Replica<'c> {
 
         let kinds = kinds.to_vec();
         let replica = Self { cluster, kinds, phase, server: Some(server), cache, url, certificate };
-        // A scenario that failed may have left configurations.
-        replica.unask().await;
         for kind in &replica.kinds {
-            let configuration = serde_json::from_value(webhooks_at(kind, &replica.url, &roots)).unwrap();
-            configurations(cluster, kind).create(&PostParams::default(), &configuration).await.unwrap();
+            let configuration = webhooks_at(kind, &replica.url, &roots);
+            let webhooks = Patch::Merge(json!({"webhooks": configuration["webhooks"]}));
+            let configurations = configurations(cluster, kind);
+            let new = serde_json::from_value(configuration).unwrap();
+            match configurations.create(&PostParams::default(), &new).await {
+                // A machine must not be created while there is no configuration.
+                Err(kube::Error::Api(status)) if status.code == 409 => {
+                    configurations.patch("glowplug-controller", &PatchParams::default(), &webhooks).await.unwrap();
+                }
+                result => drop(result.unwrap()),
+            }
         }
         replica
     }
