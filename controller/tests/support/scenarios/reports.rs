@@ -77,8 +77,9 @@ impl<'c> Place<'c> {
 
     /// Waits until guests reserve this number of addresses of the pool.
     async fn until_reserved(&self, addresses: i64) {
+        let expected = Value::from(addresses.to_string());
         poll(&format!("{addresses} reported addresses"), async || {
-            (self.status().await["families"][0]["byReport"] == addresses.to_string()).then_some(())
+            (self.status().await["families"][0]["byReport"] == expected).then_some(())
         })
         .await;
     }
