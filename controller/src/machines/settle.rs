@@ -165,8 +165,10 @@ impl View {
         }
         let instance = self.instance.as_ref()?;
         if !instance.has_started {
-            // The pod waits for a Secret that may never exist: the name was replaced before the Secret was written.
-            let waits_for = instance.secret.as_ref().filter(|read| *read != name)?;
+            // The name was replaced before its Secret was written: a lease has the name before the Secret exists.
+            let exists =
+                |read: &String| read == name || self.ledger.held.iter().any(|held| held.secrets.contains(read));
+            let waits_for = instance.secret.as_ref().filter(|read| !exists(read))?;
             return Some(format!(
                 "The guest waits for Secret {waits_for:?}, and its machine has Secret {name:?}: restart the machine"
             ));

@@ -325,8 +325,8 @@ fn a_virtual_machine_of_no_pool_gets_nothing() {
     let mut other = without_marks();
     other["spec"]["template"]["spec"]["volumes"] = json!([]);
     assert_eq!(decide(&View { selected: Ok(Vec::new()), vm: Some(vm(&other)), ..view() }), Step::Wait);
-    assert_eq!(decide(&View { selected: Ok(Vec::new()), ..view() }), Step::Wait, "its Secret does not exist");
     let note = format!("Secret {NAME:?} does not exist, and no pool selects the machine");
+    assert_eq!(decide(&View { selected: Ok(Vec::new()), ..view() }), report("NetworkDataMissing", &note));
     let held = View { selected: Ok(Vec::new()), secrets: view().secrets, ..served() };
     assert_eq!(decide(&held), report("NetworkDataMissing", &note));
 }
@@ -1092,21 +1092,14 @@ fn a_guest_that_reads_another_secret_than_its_machine_is_outdated() {
 }
 
 #[test]
-fn a_guest_that_waits_for_another_secret_than_its_machine_is_reported() {
+fn a_guest_that_waits_for_a_secret_that_never_comes_is_reported() {
     let mut view = settled();
-    view.ledger.held[0].secrets = names([EARLIER, NAME]);
+    view.ledger.held[0].secrets = names([NAME]);
+    view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Absent);
     view.instance = Some(reading(Some(EARLIER), &json!({})));
     let note =
         format!("The guest waits for Secret {EARLIER:?}, and its machine has Secret {NAME:?}: restart the machine");
     outdated(view, &note);
-}
-
-#[test]
-fn a_machine_whose_pool_was_deleted_before_it_was_served_is_reported() {
-    let secrets = [(NAME.to_owned(), NetworkSecret::Absent)].into();
-    let view = View { vm: Some(vm(&referring(Some(NAME)))), selected: Ok(vec![]), secrets, ..view() };
-    let note = format!("Secret {NAME:?} does not exist, and no pool selects the machine");
-    assert_eq!(decide(&view), report("NetworkDataMissing", &note));
 }
 
 #[test]
