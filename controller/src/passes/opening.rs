@@ -1,9 +1,9 @@
 //! Opens the new addresses of pools after every part of a leader has adopted the records of these addresses.
 //!
 //! The registry closes each address that becomes allocatable: it contains the address, and does not allocate it. The number
-//! of this growth comes with the pools. Each part adopts what its watches know, and says so. When all parts have
-//! said so, the address is open. The start is the first growth: the outstanding claims of all kinds are then processed together,
-//! in the order of their creation.
+//! of this growth comes with the pools. Each part adopts the records that its watches know, and reports the number. The address is open
+//! when all parts have reported it. The start is the first growth. After it, the outstanding claims of all kinds are processed
+//! together, in the order of their creation.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

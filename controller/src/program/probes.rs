@@ -112,7 +112,7 @@ impl Authority {
         if token.len() > LONGEST_TOKEN {
             return Err(StatusCode::UNAUTHORIZED);
         }
-        // One question at a time: tokens without an answer cost the API server no more than a slow scrape.
+        // Only one token is checked at a time, so that many unknown tokens do not load the API server.
         let _asking = self.asking.lock().await;
         if let Some(result) = self.kept(token) {
             return result;

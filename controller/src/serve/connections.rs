@@ -64,7 +64,7 @@ impl Connections {
         let _ = self.free.acquire_many(self.most).await;
     }
 
-    /// Waits for a free place. If there is none, a connection without a running request is closed.
+    /// Waits for a free place. If all places are taken, a connection without a running request gives way.
     pub(super) async fn enter(&self, client: IpAddr) -> Slot {
         let permit = match Arc::clone(&self.free).try_acquire_owned() {
             Ok(permit) => Some(permit),
@@ -183,7 +183,7 @@ fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
 mod tests {
     use super::*;
 
-    /// A connection that ends when it is told to.
+    /// A connection that ends as soon as it has to give way.
     async fn enter(connections: &Connections, client: &str) -> (Slot, tokio::task::JoinHandle<()>) {
         let slot = connections.enter(client.parse().unwrap()).await;
         let held = slot.clone();

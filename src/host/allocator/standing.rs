@@ -25,7 +25,7 @@ impl Allocator {
         let machine = &claimant.machine;
         let Some(state) = self.networks.get(network) else { return Standing::NoPool };
         let holder = state.held_at(address).map(|lease| &*lease.claimant);
-        // A guest reports the addresses of its machine, whatever object holds them.
+        // The lease of a reported address may be of the machine, of its VirtualMachine or of its claim.
         let is_of_guest = |holder: &Claimant| source == Source::Report && is_guest_of(machine, &holder.machine);
         if holder.is_some_and(|holder| holder == claimant || is_of_guest(holder)) {
             return Standing::Held;

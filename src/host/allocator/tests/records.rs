@@ -115,7 +115,7 @@ fn a_record_does_what_the_table_says_for_its_address() {
         row("10.0.0.200", "j", "conflict"),
     ];
     assert_eq!(conflicts(&allocator), expected);
-    // A record of a lease that exists is no conflict, whatever the pools say today.
+    // The claimant already holds the address. So the record is no conflict, although no pool offers the address now.
     resize(&mut allocator, of_namespace("one", "n", "addresses: [10.0.0.0/27], gateway: [10.0.0.5]"));
     assert_eq!(adopt(&mut allocator, &records[..1]), (0, 0, vec![]));
 }
