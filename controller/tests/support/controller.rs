@@ -25,7 +25,7 @@ use tower::{BoxError, service_fn};
 use super::Cluster;
 
 /// Timeout for a state that always comes, also on a machine that is busy with other work.
-pub const PATIENCE: Duration = Duration::from_secs(600);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A leader. Dropping it simulates a crash: requests that were sent may still be processed, and no request follows.
 pub struct Controller {

@@ -1,7 +1,7 @@
 //! Stand-in for KubeVirt: starts guests with drives for VirtualMachines. It follows these rules of the real program:
 //!
-//! - A VirtualMachine gets an instance with the same name, and a finalizer that is kept until the instance is gone. A deletion
-//!   with orphans does not end the instance, also if the garbage collector is faster.
+//! - A VirtualMachine gets a finalizer that is kept until its instance is gone, and then an instance with the same name. A
+//!   deletion with orphans does not end the instance, also if the garbage collector is faster.
 //! - A VirtualMachine that is halted has no instance. Its instance is deleted when it is halted later.
 //! - The phases of an instance are Pending, Scheduling, Scheduled and Running. It is Scheduling while its pod waits for the
 //!   Secrets of its drive. A later change of a Secret has no effect on this drive.
@@ -178,6 +178,8 @@ impl KubeVirt {
         if !vm.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
             let added = Patch::Merge(json!({"metadata": {"finalizers": [FINALIZER]}}));
             unless_gone(self.vms.patch(name, &PatchParams::default(), &added).await);
+            // The VirtualMachine can be gone by now. The event of this change creates the instance.
+            return;
         }
         let template = &vm.data["spec"]["template"];
         if let Some(instance) = &instance {
