@@ -295,7 +295,8 @@ impl Work<'_> {
             let adoptees: Vec<Adoptee> = unrecorded.into_iter().filter_map(|it| Adoptee::read(allocator, it)).collect();
             limit_reservations(allocator, adoptees)
         });
-        let (mut recorded, mut reserved, mut records, mut reservations) = (vec![], vec![], vec![], vec![]);
+        let (mut recorded, mut reserved, mut beyond) = (vec![], vec![], vec![]);
+        let (mut records, mut reservations) = (vec![], vec![]);
         for Adoptee { address, lesson } in adoptees.await? {
             match lesson {
                 Lesson::None => recorded.push(address),
@@ -313,7 +314,7 @@ impl Work<'_> {
                         source,
                         "ignored an IPAddress without a claim: its namespace reserves a quarter of the pool"
                     );
-                    recorded.push(address);
+                    beyond.push(address);
                 }
             }
         }
@@ -331,6 +332,7 @@ impl Work<'_> {
         let mut index = self.index();
         recorded.iter().for_each(|address| index.note_recorded(address));
         reserved.iter().for_each(|address| index.note_reserved(address));
+        beyond.iter().for_each(|address| index.note_alone(address));
         Ok(())
     }
 

@@ -186,7 +186,14 @@ impl Index {
     pub(crate) fn note_reserved(&mut self, address: &IpAddress) {
         let uid = address.metadata.uid.clone().unwrap_or_default();
         self.reserved.entry(address.key()).or_default().insert(uid);
-        self.note_recorded(address);
+        self.note_alone(address);
+    }
+
+    /// Notes that the registry needs nothing of an IPAddress as long as it has no claim. The claim may have come meanwhile.
+    pub(crate) fn note_alone(&mut self, address: &IpAddress) {
+        if self.claims.get(&address.key()).is_none() {
+            self.note_recorded(address);
+        }
     }
 
     /// All names. Names of older claims come first.
@@ -240,9 +247,7 @@ impl Index {
 
     /// Notes that the registry may lack the addresses of every IPAddress, because pools have new addresses.
     pub(crate) fn forget_recorded(&mut self) {
-        let ours = self.addresses.iter().filter(|(_, address)| address.is_ours() && address.ip().is_some());
-        let of_pools = ours.filter_map(|(key, address)| Some((address.pool.resolve(&key.namespace)?, key.clone())));
-        self.unrecorded = of_pools.collect();
+        self.unrecorded = self.addresses.iter().filter_map(|(_, address)| unrecorded(address)).collect();
     }
 
     /// The IPAddresses of one pool, or of all pools, that may be missing from the registry.
@@ -268,6 +273,11 @@ impl Index {
         self.unrecorded.contains(&(pool.clone(), key.clone()))
     }
 
+    /// Notes that an IPAddress may be missing from the registry.
+    fn note_unrecorded(&mut self, address: &IpAddress) {
+        self.unrecorded.extend(unrecorded(address));
+    }
+
     /// Records that the registry has an IPAddress.
     pub(crate) fn note_recorded(&mut self, address: &IpAddress) {
         let key = address.key();
@@ -282,23 +292,27 @@ impl Index {
         if !(is_ours || self.is_known(&key)) || !self.claims.is_news(&key, version) {
             return BTreeSet::new();
         }
-        let before = self.claims.get(&key).map(|known| known.uid().to_owned()).filter(|uid| uid != claim.uid());
-        before.into_iter().for_each(|uid| self.note_former(&key, uid));
+        let before = self.claims.get(&key).map(|known| known.uid().to_owned());
+        // Its IPAddress may have come first. Then the registry has a reservation for the IPAddress, and none for the claim.
+        if let Some(address) = self.addresses.get(&key).filter(|_| before.is_none()).cloned() {
+            self.note_unrecorded(&address);
+        }
+        before.into_iter().filter(|uid| uid != claim.uid()).for_each(|uid| self.note_former(&key, uid));
         self.claims.apply(key.clone(), version, claim);
         [key].into()
     }
 
     fn apply_address(&mut self, address: IpAddress) -> BTreeSet<Key> {
         let (key, version) = (address.key(), version_of(&address.metadata));
-        let pool = address.pool.resolve(&key.namespace);
-        if !(pool.is_some() || self.is_known(&key)) || !self.addresses.is_news(&key, version) {
+        let is_of_pool = address.pool.resolve(&key.namespace).is_some();
+        if !(is_of_pool || self.is_known(&key)) || !self.addresses.is_news(&key, version) {
             return BTreeSet::new();
         }
         let is_recorded = self.addresses.get(&key).is_some_and(|known| {
             known.metadata.uid == address.metadata.uid && known.address == address.address && known.pool == address.pool
         });
-        if let Some(pool) = pool.filter(|_| !is_recorded && address.is_ours() && address.ip().is_some()) {
-            self.unrecorded.insert((pool, key.clone()));
+        if !is_recorded {
+            self.note_unrecorded(&address);
         }
         self.addresses.apply(key.clone(), version, address);
         [key].into()
@@ -337,6 +351,12 @@ impl Index {
         let label = claim.metadata.labels.as_ref().and_then(|labels| labels.get(WATCH_FILTER_LABEL));
         self.watch_filter.is_empty() || label == Some(&self.watch_filter)
     }
+}
+
+/// The pool and the name of an IPAddress that the registry must have. `None`: no address of our pools.
+fn unrecorded(address: &IpAddress) -> Option<(PoolId, Key)> {
+    let (key, _) = (address.key(), address.ip().filter(|_| address.is_ours())?);
+    Some((address.pool.resolve(&key.namespace)?, key))
 }
 
 #[cfg(test)]
@@ -441,6 +461,19 @@ mod tests {
         assert_eq!(index.unrecorded(None), []);
         index.forget_recorded();
         assert_eq!(index.unrecorded(None).len(), 1, "a pool has new addresses");
+    }
+
+    #[test]
+    fn an_ipaddress_is_unrecorded_again_when_its_claim_comes() {
+        let mut index = index();
+        index.apply(Kind::Address, address("a", 1));
+        let known = index.addresses.get(&key("a")).unwrap().clone();
+        index.note_reserved(&known);
+        assert_eq!(index.unrecorded(None), []);
+        index.apply(Kind::Claim, claim("a", "u1", 2));
+        assert_eq!(index.unrecorded(None), [Unrecorded { address: known.clone(), claim: Some("u1".to_owned()) }]);
+        index.note_reserved(&known);
+        assert_eq!(index.unrecorded(None).len(), 1, "the claim has come before the reservation");
     }
 
     #[test]

@@ -355,6 +355,19 @@ pub async fn a_moved_claim_keeps_its_address(cluster: &Cluster) {
     }
 }
 
+pub async fn a_paused_claim_that_comes_after_its_ipaddress_holds_the_address(cluster: &Cluster) {
+    let (site, _controller) = site(cluster, &["10.0.0.8/31"]).await;
+    create(&site.clusters, json!({"metadata": {"name": "moved"}, "spec": {"paused": true}})).await;
+    create_address(&site, "a", None, "10.0.0.8").await;
+    let reserved = async || site.pools.get("p").await.unwrap().status?.families.first().map(|it| it.by_record.clone());
+    poll("a reserved address", async || (reserved().await? == "1").then_some(())).await;
+    site.claim("a", &json!({"spec": {"clusterName": "moved"}})).await;
+    poll("a lease", async || (site.held().await == rows([("10.0.0.8", "a")])).then_some(())).await;
+    merge(&site.clusters, "moved", &json!({"spec": {"paused": false}})).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+    poll("no reserved address", async || (reserved().await? == "0").then_some(())).await;
+}
+
 pub async fn an_ipaddress_that_is_removed_by_force_is_written_again(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8/30"]).await;
     site.claim("a", &json!({})).await;

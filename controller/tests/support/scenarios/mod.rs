@@ -27,11 +27,15 @@ mod webhook;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use super::Cluster;
 
 /// Name and function of a scenario.
 pub type Scenario = (&'static str, for<'c> fn(&'c Cluster) -> Pin<Box<dyn Future<Output = ()> + 'c>>);
+
+/// Longest time of a scenario, also on a machine that is busy with other work. A scenario that waits for a state without end fails.
+const LONGEST: Duration = Duration::from_secs(600);
 
 /// Lists scenarios in `ALL`, and defines a test for each scenario with its own server.
 macro_rules! scenarios {
@@ -42,7 +46,9 @@ macro_rules! scenarios {
         mod in_process {
             $(#[tokio::test] async fn $name() {
                 let server = crate::support::server::Server::start().await;
-                super::$module::$name(&crate::support::Cluster::of(&server).await).await;
+                let cluster = crate::support::Cluster::of(&server).await;
+                let scenario = tokio::time::timeout(super::LONGEST, super::$module::$name(&cluster));
+                scenario.await.expect("the scenario ends");
             })*
         }
     };
@@ -221,6 +227,7 @@ scenarios! {
     claims::a_global_pool_serves_claims_of_every_namespace,
     claims::a_claim_of_machine_api_is_released_after_its_machine,
     claims::a_moved_claim_keeps_its_address,
+    claims::a_paused_claim_that_comes_after_its_ipaddress_holds_the_address,
     claims::an_ipaddress_that_is_removed_by_force_is_written_again,
     claims::a_claim_that_is_removed_by_force_leaves_nothing_behind,
     claims::a_claim_made_again_under_its_name_does_not_inherit,
