@@ -339,8 +339,8 @@ async fn stop_on_signals(phase: watch::Sender<Phase>) {
         }
     };
     signal().await;
-    tracing::info!("stopping");
     phase.send_replace(Phase::Unready);
+    tracing::info!("stopping");
     tokio::select! {
         () = sleep(LINGER) => {}
         () = signal() => std::process::exit(1),
