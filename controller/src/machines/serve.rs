@@ -365,6 +365,11 @@ impl View {
                 return self.hold_back(self.report("IPAddressConflict", problem));
             }
         }
+        if let Some(excluded) = self.excluded_of(selected) {
+            return self.refuse(format!(
+                "the machine keeps {excluded}, which its pools exclude: include this address again, or delete the machine"
+            ));
+        }
         let document = match self.document(vm, selected, allocations, offers) {
             Ok(document) => document,
             Err(problem) => return self.refuse(problem),
@@ -428,15 +433,11 @@ impl View {
         };
         let is_no_cloud = vm.cloud_init.as_ref().is_some_and(|it| it.kind == CloudInitKind::NoCloud);
         let document = if is_no_cloud { document.and_then(|it| it.to_network_config()) } else { document };
-        document.map_err(|error| match self.excluded_of(selected) {
-            Some(excluded) => format!(
-                "the machine keeps {excluded}, which its pools exclude: include this address again, or delete the machine (template: {error})"
-            ),
-            None => format!("template: {error}"),
-        })
+        document.map_err(|error| format!("template: {error}"))
     }
 
-    /// The addresses that the pools no longer offer, and that stay with the machine. `None`: it has no such address.
+    /// The addresses that the pools no longer offer, and that stay with the machine. It gets no other address of the family, and
+    /// without its Secret it would start with less than its pools promise. `None`: it has no such address.
     fn excluded_of(&self, selected: &[Selected]) -> Option<String> {
         let is_of = |network: &String| selected.iter().any(|selected| selected.network == *network);
         let excluded = self.ledger.excluded.iter().filter(|(network, _)| is_of(network)).map(|(_, address)| address);

@@ -850,7 +850,7 @@ fn vm_of(instance: &DynamicObject) -> String {
 }
 
 /// Whether the specification of a machine has network data of a person.
-fn own_network_data(spec: &Value) -> bool {
+pub fn own_network_data(spec: &Value) -> bool {
     let volumes = spec["volumes"].as_array();
     volumes.into_iter().flatten().any(|volume| volume["cloudInitConfigDrive"]["networkData"].is_string())
 }

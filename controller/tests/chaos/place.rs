@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{sleep, timeout};
 
+use crate::observer::own_network_data;
 use crate::random::Random;
 use crate::support::hosted::copies::{clone_machine, restore, snapshot};
 use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, Names, VIRTUAL_MACHINE, resource};
@@ -500,6 +501,17 @@ impl Place {
         }
         for vm in all(&self.vms).await.iter().filter(|vm| vm.data["spec"]["runStrategy"] == "Halted") {
             self.patch_vm(&vm.name_any(), &json!({"spec": {"runStrategy": "Always"}})).await;
+        }
+        let wanted = self.desired.lock().unwrap().machines.clone();
+        for vm in all(&self.vms).await {
+            let Some(wanted) = wanted.get(&vm.name_any()) else { continue };
+            // A backup or a snapshot has brought back an earlier machine of the name, which has no address as its person wants it.
+            let is_of_other_pool = vm.labels().get("pool").is_none_or(|label| label != LABELS[wanted.label]);
+            let has_other_data = own_network_data(&vm.data["spec"]["template"]["spec"]) != wanted.own.is_some();
+            if has_other_data || wanted.record.is_some() && is_of_other_pool {
+                count("machine deleted that is not the wanted one of its name");
+                self.delete_machine(&vm.name_any()).await;
+            }
         }
         for instance in all(&self.instances).await {
             let name = instance.name_any();

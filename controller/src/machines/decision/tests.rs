@@ -651,16 +651,19 @@ fn a_guest_without_network_data_of_the_controller_has_no_copied_records() {
 }
 
 #[test]
-fn a_machine_whose_only_address_is_excluded_says_what_to_do() {
+fn a_machine_with_an_excluded_address_gets_no_secret_without_it_and_says_what_to_do() {
     let nothing = Allocation { addresses: Vec::new(), ..allocation("m-1") };
-    let mut view = View { granted: Some(vec![nothing]), ..view() };
-    view.ledger.excluded = [("infra/vlan10".to_owned(), "10.0.0.8".parse().unwrap())].into();
-    let note = "the machine keeps 10.0.0.8, which its pools exclude: include this address again, or delete the machine (template: \
-                interface eno101 is given none, expected one address, or one of each family)";
-    let Step::Report(Notice { reason: "NetworkDataMissing", note: told, .. }) = decide(&view) else {
-        panic!("{view:?}")
-    };
-    assert_eq!(told, note);
+    let of_other_family = Allocation { addresses: vec!["fd00::8/64".parse().unwrap()], ..allocation("m-1") };
+    for allocation in [nothing, of_other_family] {
+        let mut view = View { granted: Some(vec![allocation]), ..view() };
+        view.ledger.excluded = [("infra/vlan10".to_owned(), "10.0.0.8".parse().unwrap())].into();
+        let note =
+            "the machine keeps 10.0.0.8, which its pools exclude: include this address again, or delete the machine";
+        let Step::Report(Notice { reason: "NetworkDataMissing", note: told, .. }) = decide(&view) else {
+            panic!("{view:?}")
+        };
+        assert_eq!(told, note);
+    }
 }
 
 /// The changes of a VirtualMachine whose manifests named these Secrets.
