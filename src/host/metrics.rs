@@ -20,15 +20,12 @@ pub fn is_exhausted(usage: &[Usage]) -> bool {
 /// Returns the metrics of all pools of an allocator, sorted by the name of the pool. `usage` is the result of
 /// [`Allocator::usage`].
 ///
-/// - `kubevirt_ippool_exhausted{cluster,namespace}`: 1 when a pool of the hosted cluster is exhausted, else 0. The
-///   label
-///   `cluster` is empty for pools without a known cluster. `namespace` is the namespace of the cluster and its
-///   NodePools.
+/// - `kubevirt_ippool_exhausted{cluster,namespace}`: 1 when a pool of the hosted cluster is exhausted, else 0. The label
+///   `cluster` is empty for pools without a known cluster. `namespace` is the namespace of the cluster and its NodePools.
 /// - `glowplug_ippool_addresses{cluster,pool,network,family,state}`: number of addresses in each state. The states
 ///   `reserved`, `used`, `conflicting`, `by_record`, `by_report`, `reuse_delay` and `free` add up to all addresses of the
 ///   pool.
-/// - `glowplug_ippool_outside_addresses{cluster,pool,network,family}`: number of addresses held from the pool that the
-///   pool
+/// - `glowplug_ippool_outside_addresses{cluster,pool,network,family}`: number of addresses held from the pool that the pool
 ///   does not offer, or no longer offers.
 /// - `glowplug_ippool_waiting_machines{cluster,pool,network}`: number of machines that wait for an address of the pool.
 #[must_use]

@@ -122,8 +122,7 @@ impl Network {
         interfaces.into_iter().flat_map(BTreeMap::keys).copied().collect()
     }
 
-    /// When the reuse delay of an address ends, in milliseconds since 1970. `None` if there is no reuse delay or it is
-    /// over.
+    /// When the reuse delay of an address ends. `None` if there is no reuse delay or it is over.
     pub(super) fn delayed_until(&self, address: IpAddr) -> Option<Timestamp> {
         let until = self.lease(address)?.reuse_after?;
         self.delays.contains(&(until, address)).then_some(until)
