@@ -148,6 +148,13 @@ impl View {
         }
     }
 
+    /// Whether a lease says that a Secret of this name was that of an earlier machine. A restore writes the name back while no
+    /// webhook answers, and the garbage collector may have deleted the Secret.
+    fn is_of_earlier(&self, secret: &str, vm: &VirtualMachine, machine: &Machine) -> bool {
+        let is_other = |holder: &Machine| holder != machine && holder.uid != uid(&vm.metadata);
+        self.ledger.held.iter().any(|held| is_other(&held.claimant.machine) && held.secrets.contains(secret))
+    }
+
     /// Whether an interface with an address of a Secret is on another network now.
     fn is_on_other_network(&self, hand_out: &HandOut) -> bool {
         let moved = |handed: &Handed| {
@@ -257,7 +264,9 @@ impl View {
         if let Some(patch) = self.remove_copied_records(vm) {
             return Step::RemoveRecords(patch);
         }
-        let Some(name) = name else { return self.request_reference(vm) };
+        let Some(name) = name.filter(|name| !self.is_of_earlier(name, vm, &claimant.machine)) else {
+            return self.request_reference(vm);
+        };
         let offers = match self.offers(vm, selected, &claimant) {
             Ok(offers) => offers,
             Err(step) => return step,

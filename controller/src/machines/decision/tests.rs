@@ -666,6 +666,16 @@ fn a_machine_with_an_excluded_address_gets_no_secret_without_it_and_says_what_to
     }
 }
 
+#[test]
+fn a_machine_never_gets_a_secret_under_the_name_of_an_earlier_machine() {
+    let mut view = View { granted: Some(vec![allocation("m-1")]), ..view() };
+    view.secrets.insert(NAME.to_owned(), NetworkSecret::Absent);
+    view.ledger.held = vec![Held { secrets: names([NAME]), ..held("m-0", "10.0.0.9") }];
+    assert!(matches!(decide(&view), Step::RequestReference(..)), "{view:?}");
+    view.ledger.held = vec![Held { secrets: names([NAME]), ..held("m-1", "10.0.0.8") }];
+    assert!(matches!(decide(&view), Step::CreateSecret(..)), "{view:?}");
+}
+
 /// The changes of a VirtualMachine whose manifests named these Secrets.
 fn replacing(names: &str) -> Value {
     json!({"metadata": {"annotations": {"ipam.glowplug.dev/replaced-network-data": names}}})
@@ -1232,9 +1242,11 @@ fn a_virtual_machine_gets_the_address_that_a_kubevirt_machine_of_another_namespa
 #[test]
 fn a_virtual_machine_whose_labels_name_another_machine_does_not_get_the_address_of_the_earlier_one() {
     let label = json!({"metadata": {"labels": {"capk.cluster.x-k8s.io/kubevirt-machine-namespace": "other"}}});
-    let other = View { vm: Some(vm(&label)), ..with_earlier() };
+    let mut earlier = with_earlier();
+    earlier.ledger.held.iter_mut().for_each(|held| held.secrets = names([EARLIER]));
+    let other = View { vm: Some(vm(&label)), ..earlier.clone() };
     assert_eq!(decide(&other), claim("v-1", FIRST + 1));
-    let unlabelled = View { vm: Some(vm(&json!({"metadata": {"labels": null}}))), ..with_earlier() };
+    let unlabelled = View { vm: Some(vm(&json!({"metadata": {"labels": null}}))), ..earlier };
     assert_eq!(decide(&unlabelled), claim("v-1", FIRST + 1));
 }
 
