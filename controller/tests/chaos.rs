@@ -18,7 +18,7 @@
 //! | checked on | invariant |
 //! |---|---|
 //! | every version | no two guests, and no two IPAddresses, use one address of a network, and no two guests one MAC address. A guest uses what it has read from its Secret, and what it reports |
-//! | every version | no address is allocated that another guest has reported, or an object has recorded, for half a minute |
+//! | every version | no address is allocated that another guest reports, or an object has recorded, for half a minute |
 //! | every version | a machine gets the address that its KubevirtMachine recorded before the pool existed |
 //! | every version | a guest reads the Secret of its own VirtualMachine, and no guest of a pool starts without network data |
 //! | every version | a machine whose guest ran when the pool came gets no lease and no reference as long as this guest runs |
@@ -191,7 +191,9 @@ async fn run() -> ExitCode {
     println!("{returned:>8} restored machines and claims beside a newer guest with their address");
     println!("{late:>8} IPAddresses and Secrets arrived after their claim or machine had ended");
     println!("{stripped:>8} guests without network data, because a change removed the mark while no webhook answered");
-    println!("{taken:>8} addresses allocated about when a guest reported them for the first time");
+    println!(
+        "{taken:>8} addresses allocated about when a guest reported them for the first time, or while it was silent"
+    );
     println!("{:>8} replicas ended by themselves", EXITS.load(Ordering::Relaxed));
     println!("{:>8} violations", violations.len());
     if violations.is_empty() {

@@ -133,11 +133,13 @@ struct State {
     guests: BTreeMap<Id, Guest>,
     /// Addresses that running guests report and objects record, each with the time of the first report.
     reports: BTreeMap<Address, BTreeMap<Id, Instant>>,
+    /// The running guests that report no address now. A leader that begins meanwhile does not know their addresses.
+    silent: BTreeSet<Id>,
     /// Addresses that KubevirtMachines recorded before their pool existed, by UID.
     records: BTreeMap<String, Address>,
     /// UIDs of the VirtualMachines whose guests ran when their pool came, with the UIDs of their instances.
     left_alone: BTreeMap<String, String>,
-    /// Number of addresses that were allocated about when a guest reported them for the first time.
+    /// Number of addresses that were allocated about when a guest reported them for the first time, or while it was silent.
     taken: usize,
     /// The pools, by namespace and name: UID, label of the machines, and creation time.
     pools: BTreeMap<(String, String), (String, String, Timestamp)>,
@@ -184,7 +186,7 @@ pub struct Counts {
     pub late: usize,
     /// Guests that started without network data, because a change had removed the mark of their machine.
     pub stripped: usize,
-    /// Addresses that were allocated about when a guest reported them for the first time.
+    /// Addresses that were allocated about when a guest reported them for the first time, or while it was silent.
     pub taken: usize,
 }
 
@@ -562,6 +564,7 @@ impl State {
         let (id, instance) = ((INSTANCES, namespace.clone(), name), &seen.object);
         if seen.is_gone || instance.data["status"]["phase"] != "Running" {
             self.guests.remove(&id);
+            self.silent.remove(&id);
             self.report(&id, BTreeSet::new(), seen.at);
             return self.uses(seen, id, BTreeSet::new(), is_first);
         }
@@ -586,7 +589,10 @@ impl State {
         let used = macs.into_iter().chain(reported.iter().filter(|_| is_true).cloned());
         let used = used.chain(self.guests[&id].read.iter().cloned()).collect();
         // A silent guest keeps its addresses.
-        if !reported.is_empty() {
+        if reported.is_empty() {
+            self.silent.insert(id.clone());
+        } else {
+            self.silent.remove(&id);
             self.report(&id, reported, seen.at);
         }
         self.uses(seen, id, used, is_first);
@@ -633,7 +639,8 @@ impl State {
             if (&namespace, &name) == (&holder.0, &holder.1) {
                 continue;
             }
-            if seen.at > since + LEARNING {
+            let is_silent = self.silent.contains(&(kind, namespace.clone(), name.clone()));
+            if seen.at > since + LEARNING && !is_silent {
                 let what = format!("the address is allocated although {} {namespace}/{name} has it", title(kind));
                 self.violation(what, Some(address));
             } else {
