@@ -3,7 +3,8 @@
 //! | state | request |
 //! |---|---|
 //! | a VirtualMachine has an address of a pool, and no lease has the address | the lease, for this VirtualMachine |
-//! | an interface of a VirtualMachine needs an address | a lease of the lowest free address |
+//! | an interface of a VirtualMachine with the label needs an address | a lease of the lowest free address |
+//! | the VirtualMachine has neither the label nor the address that it holds for an interface | the label and the address, in the VirtualMachine |
 //! | every interface without an address has a lease | the addresses, in the VirtualMachine |
 //! | the VirtualMachine of a lease is gone | consistent reads of the VirtualMachine and of its instance, then the release |
 //!
@@ -36,7 +37,7 @@ use crate::cluster::object::{Object, version_of};
 use crate::kinds::mac_pool::{MAC_BITS, MAC_NETWORK, MacPool, MacPoolSpec, MacPoolStatus, parse_mac_lease_name};
 use crate::kinds::pool::{Holder, HolderKind, LeaseSpec};
 use crate::kinds::virtual_machine::{
-    ASSIGNED_ANNOTATION, awaits_mac_addresses, by_name, interfaces, items, requires_mac_addresses,
+    ASSIGNED_ANNOTATION, MAC_ADDRESSES_LABEL, by_name, interfaces, items, requires_mac_addresses,
 };
 use crate::metrics::MacPoolCount;
 
@@ -48,12 +49,10 @@ const MOST_OF_GUEST: usize = 4;
 pub(crate) struct Vm {
     /// Namespace, name, UID, labels, version and times.
     pub(super) metadata: ObjectMeta,
-    /// Whether the instance of the VirtualMachine starts only with an address on every interface.
-    pub(super) is_held: bool,
+    /// Whether the template has the label: its instance starts only with an address on every interface.
+    pub(super) has_label: bool,
     /// KubeVirt's name of each interface, with its address.
     pub(super) interfaces: Vec<(String, Address)>,
-    /// Whether an interface has no address yet.
-    pub(super) is_waiting: bool,
 }
 
 /// The MAC address of an interface of a VirtualMachine.
@@ -135,6 +134,9 @@ enum Leased<'l> {
     Unreadable,
 }
 
+/// The held addresses by UID of the VirtualMachine and by interface.
+type HeldBy<'i> = BTreeMap<(&'i str, &'i str), BTreeSet<MacAddr>>;
+
 /// The machines that have each address.
 type Used<'i> = BTreeMap<MacAddr, BTreeSet<&'i Key>>;
 
@@ -178,9 +180,8 @@ impl Vm {
         };
         Self {
             metadata,
-            is_held: requires_mac_addresses(template),
+            has_label: requires_mac_addresses(template),
             interfaces: interfaces(&template["spec"]).map(read).collect(),
-            is_waiting: awaits_mac_addresses(template),
         }
     }
 
@@ -197,6 +198,12 @@ impl Vm {
             Address::Known(address) => Some(*address),
             Address::Missing | Address::Invalid => None,
         })
+    }
+
+    /// The interfaces without an address, with their positions.
+    fn missing(&self) -> impl Iterator<Item = (usize, &str)> {
+        let missing = |(_, (_, address)): &(usize, &(String, Address))| *address == Address::Missing;
+        self.interfaces.iter().enumerate().filter(missing).map(|(position, (name, _))| (position, name.as_str()))
     }
 
     /// Whether another version differs only in members that no decision reads.
@@ -347,7 +354,10 @@ impl Index {
             }
         }
         let held = self.held_by_machine();
-        for (key, vm) in vms.into_iter().filter(|(_, vm)| vm.is_held && vm.is_waiting && !vm.is_deleted()) {
+        // A manifest that is applied again removes the label together with the addresses, so the leases count, too.
+        let is_served = |vm: &Vm| vm.has_label || has_lost_address(vm, &held, || serving());
+        let is_waiting = |vm: &Vm| vm.missing().next().is_some() && !vm.is_deleted() && is_served(vm);
+        for (key, vm) in vms.into_iter().filter(|(_, vm)| is_waiting(vm)) {
             match self.serve(key, vm, &held, &mut free, now) {
                 Ok(actions) => plan.actions.extend(actions),
                 Err((pools, reason, note)) => {
@@ -373,7 +383,7 @@ impl Index {
         &'i self,
         key: &'i Key,
         vm: &'i Vm,
-        held: &BTreeMap<(&str, &str), BTreeSet<MacAddr>>,
+        held: &HeldBy<'_>,
         free: &mut Free<'i>,
         now: Timestamp,
     ) -> Result<Vec<Action>, (Vec<&'i str>, &'static str, String)> {
@@ -384,17 +394,18 @@ impl Index {
             .filter(|pool| pool.serves(&vm.metadata))
             .map(MacPool::name)
             .collect();
-        let missing = || vm.interfaces.iter().enumerate().filter(|(_, (_, address))| *address == Address::Missing);
         let (mut records, mut operations, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
         let mut assigned = BTreeMap::new();
-        for (index, (interface, _)) in missing() {
-            let own = held.get(&(vm.uid(), interface.as_str())).into_iter().flatten();
+        let is_of_guest = |address: &MacAddr| self.guests.get(key).is_some_and(|guest| guest.all.contains_key(address));
+        for (index, interface) in vm.missing() {
+            let own = held.get(&(vm.uid(), interface)).into_iter().flatten();
             // A guest of this machine may still use an address that was removed from the VirtualMachine.
             let is_unused = |address: &MacAddr| {
                 let users = free.used.get(address).into_iter().flatten();
                 users.into_iter().all(|user| *user == key) && vm.addresses().all(|other| other != *address)
             };
-            let own = own.copied().find(|address| is_unused(address) && !free.planned.contains(address));
+            let own = own.copied().filter(|address| is_unused(address) && !free.planned.contains(address));
+            let own = own.min_by_key(|address| !is_of_guest(address));
             if let Some(address) = own {
                 // The address must not be assigned to a second interface of the same name.
                 free.planned.insert(address);
@@ -423,10 +434,13 @@ impl Index {
         let version = vm.metadata.resource_version.as_deref();
         let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": version});
         let patch = [test].into_iter().chain(operations).collect();
-        let annotations = json!({(ASSIGNED_ANNOTATION): json!(assigned).to_string()});
+        let mut metadata = json!({"annotations": {(ASSIGNED_ANNOTATION): json!(assigned).to_string()}});
+        if !vm.has_label {
+            metadata["labels"] = json!({(MAC_ADDRESSES_LABEL): "required"});
+        }
         let request = json!({
             "metadata": {"uid": vm.metadata.uid, "resourceVersion": version},
-            "spec": {"template": {"metadata": {"annotations": annotations}}},
+            "spec": {"template": {"metadata": metadata}},
         });
         Ok(vec![Action::Assign { key: key.clone(), request, patch, addresses }])
     }
@@ -519,9 +533,8 @@ impl Index {
         }
     }
 
-    /// The held addresses by UID of the VirtualMachine and by interface.
-    fn held_by_machine(&self) -> BTreeMap<(&str, &str), BTreeSet<MacAddr>> {
-        let mut held: BTreeMap<(&str, &str), BTreeSet<MacAddr>> = BTreeMap::new();
+    fn held_by_machine(&self) -> HeldBy<'_> {
+        let mut held = HeldBy::new();
         for (address, _) in self.leases.iter() {
             if let Leased::Held(lease) = self.lease(*address) {
                 let holder = (lease.holder.uid.as_str(), lease.holder.interface.as_str());
@@ -613,6 +626,12 @@ fn may_lease(pool: &MacPool, key: &Key, address: MacAddr) -> bool {
         (true, true) => Standing::Offered,
     };
     may_record(Source::MacAddress, standing) == Verdict::Lease
+}
+
+/// Whether a VirtualMachine holds an address of one of these pools for an interface that has none, and the pool still serves it.
+fn has_lost_address<'p, P: Iterator<Item = &'p MacPool>>(vm: &Vm, held: &HeldBy<'_>, pools: impl Fn() -> P) -> bool {
+    let mut lost = vm.missing().flat_map(|(_, interface)| held.get(&(vm.uid(), interface)).into_iter().flatten());
+    lost.any(|address| pools().any(|pool| pool.contains(*address) && pool.serves(&vm.metadata)))
 }
 
 fn lease(address: MacAddr, pool: &str, key: &Key, vm: &Vm, interface: &str, now: Timestamp) -> LeaseSpec {

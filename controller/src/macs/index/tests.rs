@@ -136,6 +136,55 @@ fn a_machine_without_the_label_or_of_another_namespace_gets_no_address() {
     assert_eq!(plan.waiting, [(waiting, ("MACAddressMissing", note))].into());
 }
 
+/// A VirtualMachine whose manifest was applied again: it has no label, and its interfaces have no address.
+fn applied_again(name: &str, interfaces: &[&str]) -> Object {
+    let interfaces: Vec<(&str, &str)> = interfaces.iter().map(|interface| (*interface, "")).collect();
+    let mut vm = vm(name, 1, &interfaces);
+    vm.data["spec"]["template"]["metadata"] = json!({});
+    vm
+}
+
+#[test]
+fn a_machine_without_the_label_gets_the_address_back_that_it_holds() {
+    let mut index = index();
+    index.apply_vm(&applied_again("w", &["a"]));
+    index.apply_lease(&leased("0a:00:00:00:00:02", "w", None));
+    assert_eq!(actions(&index), ["assign 0a:00:00:00:00:02 to a in n/w"]);
+    let [Action::Assign { request, .. }] = &index.plan(NOW).actions[..] else { panic!("no patch") };
+    let metadata = json!({
+        "labels": {"ipam.glowplug.dev/mac-addresses": "required"},
+        "annotations": {"ipam.glowplug.dev/assigned-mac-addresses": r#"{"a":"0a:00:00:00:00:02"}"#},
+    });
+    assert_eq!(request["spec"]["template"]["metadata"], metadata);
+}
+
+#[test]
+fn of_two_addresses_that_a_machine_holds_it_gets_that_of_its_guest_back() {
+    let mut index = index();
+    index.apply_vm(&applied_again("w", &["a"]));
+    for address in ["0a:00:00:00:00:01", "0a:00:00:00:00:02"] {
+        index.apply_lease(&leased(address, "w", None));
+    }
+    assert_eq!(actions(&index), ["assign 0a:00:00:00:00:01 to a in n/w"]);
+    let (key, version, guest) = guest("w", "0a:00:00:00:00:02");
+    index.store_guest(key, version, guest);
+    assert_eq!(actions(&index), ["assign 0a:00:00:00:00:02 to a in n/w"]);
+}
+
+#[test]
+fn a_machine_without_the_label_and_without_a_lease_of_the_interface_or_a_pool_of_the_address_stays_as_it_is() {
+    let mut index = index();
+    index.apply_lease(&leased("0a:00:00:00:00:02", "w", None));
+    index.apply_vm(&applied_again("w", &["b"]));
+    assert_eq!(actions(&index), [] as [&str; 0]);
+    // Another pool than that of the address serves the machine.
+    index.apply_pool(pool("p", "0a:00:00:00:01:00-0a:00:00:00:01:03", 2));
+    let mut vm = applied_again("w", &["a"]);
+    vm.metadata.resource_version = Some("6".to_owned());
+    index.apply_vm(&vm);
+    assert_eq!(actions(&index), [] as [&str; 0]);
+}
+
 #[test]
 fn an_invalid_address_is_not_replaced() {
     let mut index = index();

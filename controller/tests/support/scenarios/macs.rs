@@ -8,13 +8,13 @@ use std::ops::Deref;
 use glowplug_controller::cluster::object::Object;
 use glowplug_controller::kinds::mac_pool::{MACPool, MacPoolSpec};
 use glowplug_controller::kinds::pool::StaticIPLease;
-use kube::api::{ApiResource, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::Cluster;
 use crate::support::controller::{make_fields_unreadable, until};
-use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE};
+use crate::support::hosted::definitions::INSTANCE;
 use crate::support::hosted::provider::{PATCH_ANNOTATION, object};
 use crate::support::hosted::{Hosted, poll};
 use crate::support::installed::Installed;
@@ -83,14 +83,16 @@ impl<'c> Place<'c> {
         poll("a rejected instance", async || self.instances.create(&dry_run, &instance).await.err().map(drop)).await;
     }
 
-    /// Creates a machine with this MAC address that capk did not create.
-    async fn create(&self, name: &str, address: &str) {
+    /// Returns a machine with this MAC address that capk did not create.
+    fn manifest(&self, name: &str, address: &str) -> DynamicObject {
         let mut vm = self.vm(name, &json!({}), &json!({}));
         vm.data["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"] = address.into();
-        self.vms
-            .create(&PostParams::default(), &object(VIRTUAL_MACHINE, serde_json::to_value(vm).unwrap()))
-            .await
-            .unwrap();
+        vm
+    }
+
+    /// Creates a machine with this MAC address that capk did not create.
+    async fn create(&self, name: &str, address: &str) {
+        self.vms.create(&PostParams::default(), &self.manifest(name, address)).await.unwrap();
     }
 
     /// Waits until a guest runs, and returns its MAC address.
@@ -151,6 +153,38 @@ pub async fn a_machine_starts_with_the_mac_address_that_its_lease_records(cluste
 
     let drive = place.restart("workers-0").await;
     assert_eq!(drive.addresses(), [(address.to_owned(), "10.0.0.8".to_owned())]);
+    place.stop().await;
+}
+
+pub async fn a_machine_that_is_replaced_while_no_webhook_answers_keeps_its_mac_address(cluster: &Cluster) {
+    let place = Place::start(cluster, "0a:00:00:00:08", 0x0f).await;
+    place.create("w", "").await;
+    let address = "0a:00:00:00:08:00";
+    assert_eq!(place.mac_of("w").await, address);
+    place.installed.until_not_asked(&place, "workers").await;
+    let template = |vm: &DynamicObject| {
+        let template = &vm.data["spec"]["template"];
+        let labels = template["metadata"]["labels"].clone();
+        (labels, template["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"].clone())
+    };
+    let stored = until(&place.vms, "w", |vm| template(vm).1 == address).await;
+    // The manifest of the user, as `kubectl replace` sends it.
+    let mut manifest = stored.clone();
+    let of_template = &mut manifest.data["spec"]["template"];
+    of_template.as_object_mut().unwrap().remove("metadata");
+    of_template["spec"]["domain"]["devices"]["interfaces"][0].as_object_mut().unwrap().remove("macAddress");
+    let replaced = place.vms.replace("w", &PostParams::default(), &manifest).await.unwrap();
+    assert_eq!(template(&replaced), (Value::Null, Value::Null));
+    // Another machine is created meanwhile. No webhook gives it the label.
+    let mut other = place.manifest("v", "");
+    other.data["spec"]["template"]["metadata"] = json!({"labels": {(LABEL): "required"}});
+    place.vms.create(&PostParams::default(), &other).await.unwrap();
+
+    let back = until(&place.vms, "w", |vm| template(vm).1 == address).await;
+    assert_eq!(template(&back), (json!({(LABEL): "required"}), json!(address)));
+    until(&place.vms, "v", |vm| template(vm).1 == "0a:00:00:00:08:01").await;
+    place.restart("w").await;
+    assert_eq!(place.mac_of("w").await, address);
     place.stop().await;
 }
 

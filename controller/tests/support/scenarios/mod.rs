@@ -208,6 +208,7 @@ scenarios! {
     webhook::a_machine_of_an_exhausted_pool_is_refused_unless_it_has_an_address,
     webhook::a_replica_that_knows_no_pool_yet_asks_the_api_server,
     macs::a_machine_starts_with_the_mac_address_that_its_lease_records,
+    macs::a_machine_that_is_replaced_while_no_webhook_answers_keeps_its_mac_address,
     macs::a_mac_address_is_allocated_again_only_after_its_guest_has_ended,
     macs::a_mac_address_that_a_machine_has_already_is_recorded_and_not_allocated,
     macs::two_guests_with_one_mac_address_are_reported,
