@@ -274,7 +274,10 @@ impl View {
         // During the pass, a VirtualMachine of the same name may have replaced this one.
         let is_own = |allocation: &Allocation| allocation.claimant.machine == claimant.machine;
         match (self.granted.as_ref().filter(|granted| granted.iter().all(is_own)), &self.problem) {
-            (Some(allocations), _) => self.write_secret((vm, name), selected, &claimant, allocations, &offers),
+            // The document may be refused for each of many names.
+            (Some(allocations), _) => self
+                .drop_secrets(&claimant.machine, name)
+                .unwrap_or_else(|| self.write_secret((vm, name), selected, &claimant, allocations, &offers)),
             (None, None) => match self.claim((vm, name), selected, &claimant) {
                 Ok(claim) => Step::Claim(Box::new(claim)),
                 Err(problem) => self.refuse(problem),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use glowplug::formats::have_same_network;
-use glowplug::host::claim::{Allocation, Claimant, Record};
+use glowplug::host::claim::{Allocation, Claimant, Machine, Record};
 use glowplug::host::may_record::Source;
 use glowplug::host::pool::Pool;
 use glowplug::host::records::{annotation_patch, status_patch};
@@ -29,6 +29,9 @@ use crate::passes::Problem;
 use crate::pools::reference;
 use crate::pools::selection::Selected;
 
+/// Most earlier Secrets of a machine whose instance reads none of its Secrets.
+const MOST_EARLIER: usize = 8;
+
 impl View {
     /// Decides the next step for a VirtualMachine with a Secret: changes leases, annotation and status map to match the
     /// Secret.
@@ -37,7 +40,8 @@ impl View {
         let known = known.or_else(|| self.reserve_recorded());
         let updated = known.or_else(|| self.update(vm, hand_out)).or_else(|| self.project(vm, hand_out));
         let step = updated.or_else(|| self.compare_sources(vm, hand_out));
-        step.or_else(|| self.drop_secrets(hand_out)).unwrap_or_else(|| self.report_outdated(vm, hand_out))
+        let step = step.or_else(|| self.drop_secrets(&hand_out.machine, hand_out.name()));
+        step.unwrap_or_else(|| self.report_outdated(vm, hand_out))
     }
 
     /// Records that the guest has migrated to another cluster, where it keeps its addresses. `None`: it runs here, or the leases say
@@ -68,24 +72,28 @@ impl View {
             .then(|| Step::RecordSecrets(Box::new(hand_out.machine.clone()), secrets))
     }
 
-    /// Removes the earlier Secrets of a machine when its guest reads the current one. `None`: the machine has no earlier Secret, or
-    /// still needs it. KubeVirt may start a guest from an older version of the VirtualMachine, so a machine without a guest
-    /// keeps its earlier Secrets.
-    fn drop_secrets(&self, hand_out: &HandOut) -> Option<Step> {
-        let held = self.ledger.held.iter().filter(|held| held.claimant.machine == hand_out.machine);
+    /// Removes the Secrets of a machine that no guest needs: all but `current`, to which its VirtualMachine refers, and that of its
+    /// instance, from which a migration builds the drive. `None`: the machine needs all of its Secrets.
+    ///
+    /// KubeVirt may start the next guest from an older version of the VirtualMachine, so a machine keeps some earlier Secrets while
+    /// no instance reads one of its Secrets, or while the instance ends.
+    pub(super) fn drop_secrets(&self, holder: &Machine, current: &str) -> Option<Step> {
+        let held = self.ledger.held.iter().filter(|held| held.claimant.machine == *holder);
         let all: BTreeSet<String> = held.flat_map(|held| held.secrets.iter().cloned()).collect();
-        let (kept, earlier): (BTreeSet<_>, BTreeSet<_>) = all.into_iter().partition(|name| *name == hand_out.name());
-        if earlier.is_empty() || self.has_done(Once::DropSecrets) {
+        let instance = self.instance.as_ref();
+        let read = instance.and_then(|instance| instance.secret.as_deref());
+        let is_needed = |name: &String| *name == current || read == Some(name);
+        let (kept, earlier): (BTreeSet<_>, BTreeSet<_>) = all.into_iter().partition(is_needed);
+        let stays = read.is_some() && instance.is_some_and(|instance| !is_deleted(&instance.metadata));
+        let is_due = !earlier.is_empty() && (stays || earlier.len() > MOST_EARLIER);
+        // A lease without names would be one whose Secrets are not known.
+        if !is_due || !kept.contains(current) || self.has_done(Once::DropSecrets) {
             return None;
         }
-        let is_read = self.instance.as_ref()?.secret.as_deref() == Some(hand_out.name());
-        match is_read {
-            true if self.has_done(Once::ReadInstance) => {
-                Some(Step::DropSecrets(Box::new(hand_out.machine.clone()), earlier, kept))
-            }
-            true => Some(Step::ReadInstance),
-            false => None,
-        }
+        Some(match self.has_done(Once::ReadInstance) {
+            true => Step::DropSecrets(Box::new(holder.clone()), earlier, kept),
+            false => Step::ReadInstance,
+        })
     }
 
     /// Writes the current document into the Secret if its pools or the machine have changed. `None`: the guest reads the same

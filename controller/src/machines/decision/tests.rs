@@ -430,6 +430,7 @@ fn a_guest_that_started_before_its_secret_existed_must_be_restarted() {
         let instance = Some(reading(secret, &json!({"status": {"phase": phase}})));
         let mut view = View { granted: Some(vec![allocation("m-1")]), instance, ..view() };
         view.ledger.held = vec![Held { secrets: names([NAME, EARLIER]), ..held("m-1", "10.0.0.8") }];
+        view.done.insert(Once::DropSecrets);
         match decide(&view) {
             Step::CreateSecret(_, _, notice) => notice,
             step => panic!("{step:?}"),
@@ -961,6 +962,41 @@ fn leases_get_the_name_of_the_secret_of_their_machine() {
     let earlier = named(EARLIER);
     view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Ours(Box::new(earlier)));
     assert_eq!(decide(&view), both);
+}
+
+#[test]
+fn a_secret_goes_when_neither_the_guest_nor_the_virtual_machine_needs_it() {
+    let mut view = settled();
+    view.ledger.held[0].secrets = names([EARLIER, "w-networkdata-x", NAME]);
+    let drop = Step::DropSecrets(Box::new(holder("m-1")), names(["w-networkdata-x"]), names([EARLIER, NAME]));
+    view.instance = Some(reading(Some(EARLIER), &running()));
+    view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Ours(Box::new(named(EARLIER))));
+    assert_eq!(decide(&view), Step::ReadInstance);
+    view.done.insert(Once::ReadInstance);
+    assert_eq!(decide(&view), drop);
+    let mut ending = view.clone();
+    let metadata = &mut ending.instance.as_mut().unwrap().metadata;
+    metadata.deletion_timestamp = metadata.creation_timestamp.clone();
+    assert!(metadata.deletion_timestamp.is_some());
+    let outdated = report("NetworkDataOutdated", "The guest runs with earlier network data: restart the machine");
+    assert_eq!(decide(&ending), outdated, "the next guest may read any of them");
+    view.done.insert(Once::DropSecrets);
+    assert_eq!(decide(&view), outdated);
+}
+
+#[test]
+fn a_machine_without_a_guest_keeps_eight_earlier_secrets() {
+    let mut view = settled();
+    let mut all: BTreeSet<String> = (0..8).map(|n| format!("w-networkdata-{n}")).collect();
+    all.insert(NAME.to_owned());
+    view.ledger.held[0].secrets.clone_from(&all);
+    assert_eq!(decide(&view), Step::Wait);
+    all.insert("w-networkdata-8".to_owned());
+    view.ledger.held[0].secrets.clone_from(&all);
+    assert_eq!(decide(&view), Step::ReadInstance);
+    view.done.insert(Once::ReadInstance);
+    all.remove(NAME);
+    assert_eq!(decide(&view), Step::DropSecrets(Box::new(holder("m-1")), all, names([NAME])));
 }
 
 #[test]

@@ -268,6 +268,7 @@ scenarios! {
     network_data::a_machine_of_a_namespace_that_is_restored_under_another_name_is_refused,
     network_data::a_changed_gateway_reaches_a_guest_with_its_restart,
     network_data::a_changed_mac_address_gives_the_machine_a_secret_of_a_new_name,
+    network_data::twenty_mac_addresses_under_one_guest_leave_the_secret_of_the_guest_and_the_newest_one,
     network_data::a_machine_keeps_its_address_when_leases_are_lost_while_its_guest_reads_an_earlier_secret,
     network_data::a_machine_on_another_network_gives_its_address_up_after_its_guest_has_read_the_new_one,
     network_data::no_machine_gets_the_address_of_a_guest_that_migrated_to_another_cluster,

@@ -643,6 +643,30 @@ pub async fn a_changed_mac_address_gives_the_machine_a_secret_of_a_new_name(clus
     place.end([row("w", &second, "10.0.0.8")]).await;
 }
 
+pub async fn twenty_mac_addresses_under_one_guest_leave_the_secret_of_the_guest_and_the_newest_one(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (mut manifest, first) = place.run("w").await;
+    let uid = place.until_recorded("w").await.uid().unwrap();
+    let mut newest = first.clone();
+    for _ in 0..20 {
+        interface(&mut manifest)["macAddress"] = next_mac().into();
+        newest = Hosted::reference(&place.apply(&manifest).await).unwrap();
+        place.until_secret(&newest).await;
+    }
+    let both = BTreeSet::from([first.clone(), newest.clone()]);
+    let of_lease = ("10.0.0.8".to_owned(), uid.clone(), Some(both.clone()), false);
+    poll("a lease with two Secrets", async || (place.leases().await == [of_lease.clone()]).then_some(())).await;
+    let secrets = place.secrets.list(&ListParams::default()).await.unwrap().items;
+    let names = secrets.iter().map(ResourceExt::name_any).filter(|name| name.starts_with("w-networkdata-"));
+    assert_eq!(names.collect::<BTreeSet<String>>(), both);
+    // A migration builds the drive from the Secret of the guest.
+    assert!(place.kubevirt.migrate("w").await);
+    assert_eq!(guests(&[&place.hosted]).await, [row("w", &first, "10.0.0.8")]);
+    assert_eq!(place.restart("w").await.network_data_secret.unwrap().0, newest);
+    place.until_no_secret(&first).await;
+    place.end([row("w", &newest, "10.0.0.8")]).await;
+}
+
 pub async fn a_machine_keeps_its_address_when_leases_are_lost_while_its_guest_reads_an_earlier_secret(
     cluster: &Cluster,
 ) {
