@@ -233,6 +233,12 @@ impl Pool {
         if holder.kind.is_claim() { self.claims.has(&holder.namespace) } else { self.serves(holder.served_in()) }
     }
 
+    /// Whether the pool serves no object of another namespace.
+    pub(crate) fn serves_only(&self, namespace: &str) -> bool {
+        let own = Namespaces::only([namespace]);
+        own.covers(&self.machines) && own.covers(&self.claims)
+    }
+
     /// Whether the pool serves no namespace that `before` did not serve.
     pub(crate) fn serves_only_what(&self, before: &Self) -> bool {
         before.machines.covers(&self.machines) && before.claims.covers(&self.claims)

@@ -249,12 +249,13 @@ impl<L: Ledger> Registry<L> {
     }
 
     /// Records that the guest of a machine migrated to another cluster, where it keeps the addresses of the machine. After their
-    /// release, no machine gets them for 30 days, also not a machine of the same name.
+    /// release, no machine gets them for 30 days, also not a machine of the same name. Returns the addresses for which this is not
+    /// recorded: one namespace keeps at most a quarter of a pool that serves other namespaces, too.
     ///
     /// # Errors
     ///
     /// The ledger failed, and the migration is not recorded.
-    pub fn note_migrated(&mut self, machine: &Machine, now: Timestamp) -> Result<(), LedgerError> {
+    pub fn note_migrated(&mut self, machine: &Machine, now: Timestamp) -> Result<BTreeSet<IpAddr>, LedgerError> {
         self.write(|allocator, journal| allocator.note_migrated(machine, now, journal))
     }
 

@@ -254,6 +254,10 @@ pub struct PoolStatus {
     /// Example: `0`.
     #[serde(default)]
     pub left_alone: u32,
+    /// Number of machines whose guests migrated to another cluster with addresses that are not held after the deletion of the machine:
+    /// their namespace has too many. Example: `0`.
+    #[serde(default)]
+    pub not_held: u32,
     /// Addresses that guests of namespaces which the pool does not serve report, and that are not reserved: they are too many. Absent
     /// if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]

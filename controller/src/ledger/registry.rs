@@ -247,7 +247,7 @@ impl RegistryHandle {
     /// # Errors
     ///
     /// [`Stopped`].
-    pub async fn note_migrated(&self, machine: Machine) -> Result<(), Stopped> {
+    pub async fn note_migrated(&self, machine: Machine) -> Result<BTreeSet<IpAddr>, Stopped> {
         self.write(move |owner| owner.registry.note_migrated(&machine, Timestamp::now())).await
     }
 

@@ -79,7 +79,11 @@ impl Work<'_> {
         if outdated.is_empty() && view.memory.notice.as_ref().is_some_and(|notice| notice.reason == OUTDATED) {
             self.index().remember(&view.key, |memory| memory.notice = None);
         }
-        let states = [(State::Outdated, outdated), (State::LeftAlone, view.pools_that_leave_alone())];
+        let states = [
+            (State::NotHeld, view.pools_that_hold_no_more()),
+            (State::Outdated, outdated),
+            (State::LeftAlone, view.pools_that_leave_alone()),
+        ];
         self.machines.states.note(&view.key, states.into_iter().find(|(_, pools)| !pools.is_empty()));
     }
 
@@ -240,9 +244,15 @@ impl Work<'_> {
                     registry.set_secrets(*machine, kept).await?;
                 }
             }
-            Step::RecordMigration(machine, notice) => {
-                registry.note_migrated(*machine).await?;
-                self.publish(view, &notice);
+            Step::RecordMigration(machine, mut addresses) => {
+                let beyond = registry.note_migrated(*machine).await?;
+                addresses.retain(|address| !beyond.contains(address));
+                let is_new = view.memory.not_held != beyond;
+                let not_held = Notice::of_not_held(&beyond).filter(|_| is_new);
+                for notice in Notice::of_held(&addresses).into_iter().chain(not_held) {
+                    self.publish(view, &notice);
+                }
+                self.index().remember(key, |memory| memory.not_held = beyond);
             }
             Step::Release(machine, secrets) => {
                 for name in &secrets {

@@ -45,6 +45,8 @@ pub(super) struct Held {
     pub(super) claimant: Claimant,
     pub(super) network: String,
     pub(super) address: IpAddr,
+    /// Name of the pool of the address.
+    pub(super) pool: String,
     /// Prefix length of the address.
     pub(super) prefix: u8,
     /// Secrets from which guests may read the address. Empty: not known.
@@ -170,6 +172,7 @@ impl Held {
             claimant,
             network: network.to_owned(),
             address,
+            pool: lease.pool.to_string(),
             prefix: lease.prefix,
             secrets: lease.secrets.clone(),
             has_left: lease.migrated.is_some(),
@@ -180,6 +183,26 @@ impl Held {
 // === impl Notice ===
 
 impl Notice {
+    /// The event about the addresses of a guest that migrated to another cluster, and that are held for it. `None`: no such address.
+    pub(super) fn of_held(addresses: &BTreeSet<IpAddr>) -> Option<Self> {
+        let note = format!(
+            "The guest migrated to another cluster with {}: no machine gets these addresses until 30 days after the deletion of the \
+             VirtualMachine, or until their StaticIPLeases are deleted after that",
+            list(addresses)
+        );
+        (!addresses.is_empty()).then_some(Self { is_warning: false, reason: "IPAddressHeld", note })
+    }
+
+    /// The same for addresses that are not held, because the namespace has too many of such guests. `None`: no such address.
+    pub(super) fn of_not_held(addresses: &BTreeSet<IpAddr>) -> Option<Self> {
+        let note = format!(
+            "The guest migrated to another cluster with {}, and its namespace has a quarter of the pool for such guests already: after \
+             the deletion of the VirtualMachine, other machines may get these addresses; exclude them from the pool before",
+            list(addresses)
+        );
+        (!addresses.is_empty()).then_some(Self { is_warning: true, reason: "IPAddressNotHeld", note })
+    }
+
     /// The event about the addresses that a holder has released. `None`: the holder had no address.
     pub(super) fn of_release<'h>(held: impl IntoIterator<Item = &'h Held>) -> Option<Self> {
         let mut interfaces: BTreeMap<InterfaceName, Vec<IpAddr>> = BTreeMap::new();

@@ -16,7 +16,6 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
-use crate::cluster::request::list;
 use crate::kinds::kubevirt_machine::{HandOut, Handed, NetworkSecret, STATUS_MAP, created, is_deleted, uid};
 use crate::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
 use crate::kinds::pool::HolderKind;
@@ -51,14 +50,17 @@ impl View {
         let secret = instance.secret.as_ref().filter(|_| !self.has_done(Once::RecordMigration))?;
         let is_of_guest = |held: &&Held| held.secrets.contains(secret) && !held.has_left;
         let machine = self.ledger.held.iter().find(is_of_guest).map(|held| held.claimant.machine.clone())?;
-        let held = self.ledger.held.iter().filter(|held| held.claimant.machine == machine);
-        let note = format!(
-            "The guest migrated to another cluster with {}: no machine gets these addresses until 30 days after the deletion of the \
-             VirtualMachine, or until their StaticIPLeases are deleted after that",
-            list(held.map(|held| held.address))
-        );
-        let notice = Notice { is_warning: false, reason: "IPAddressHeld", note };
-        Some(Step::RecordMigration(Box::new(machine), notice))
+        let held = self.ledger.held.iter().filter(|held| held.claimant.machine == machine && !held.has_left);
+        let addresses = held.map(|held| held.address).collect();
+        Some(Step::RecordMigration(Box::new(machine), addresses))
+    }
+
+    /// The pools whose addresses a guest has in another cluster, and that are not held for it: its namespace has too many.
+    pub(super) fn pools_that_hold_no_more(&self) -> BTreeSet<String> {
+        let instance = self.instance.as_ref().filter(|instance| instance.has_left);
+        let secret = instance.and_then(|instance| instance.secret.as_ref());
+        let is_beyond = |held: &&Held| !held.has_left && secret.is_some_and(|secret| held.secrets.contains(secret));
+        self.ledger.held.iter().filter(is_beyond).map(|held| held.pool.clone()).collect()
     }
 
     /// Records the Secret in the leases of its machine. `None`: they have its name.

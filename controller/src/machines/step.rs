@@ -61,8 +61,8 @@ pub(super) enum Step {
     RecordSecrets(Box<Machine>, BTreeSet<String>),
     /// Deletes the first Secrets of a machine, which no guest reads any more, and records the other ones.
     DropSecrets(Box<Machine>, BTreeSet<String>, BTreeSet<String>),
-    /// Records that the guest of a machine has migrated to another cluster, then publishes this event.
-    RecordMigration(Box<Machine>, Notice),
+    /// Records that the guest of a machine has migrated to another cluster with these addresses, then publishes what is held.
+    RecordMigration(Box<Machine>, BTreeSet<IpAddr>),
     /// Deletes these Secrets of a machine, then releases its addresses if no guest reads one of the Secrets.
     Release(Box<Machine>, BTreeSet<String>),
     /// Records that a machine holds the addresses in its Secret of this name.

@@ -124,6 +124,8 @@ pub(super) struct Memory {
     /// Whether the log says that capk must create the VirtualMachine again. The controller repeats this request every few
     /// seconds while capk does not react.
     pub(super) is_retry_logged: bool,
+    /// The addresses of a guest in another cluster that are not held, according to the last event about them.
+    pub(super) not_held: BTreeSet<IpAddr>,
     /// Whether a user has removed the annotation with which the VirtualMachine was left alone.
     pub(super) is_freed: bool,
 }

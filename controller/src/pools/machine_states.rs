@@ -13,6 +13,8 @@ pub enum State {
     Outdated,
     /// The guest ran already when its pools came, and the machine is left alone.
     LeftAlone,
+    /// The guest runs in another cluster, and its addresses are not held after the deletion of the machine.
+    NotHeld,
 }
 
 /// Number of machines of a pool in each state.
@@ -22,6 +24,8 @@ pub struct Counts {
     pub outdated: u32,
     /// Machines in [`State::LeftAlone`].
     pub left_alone: u32,
+    /// Machines in [`State::NotHeld`].
+    pub not_held: u32,
 }
 
 /// A machine in one of these states, with the names of its pools.
@@ -52,6 +56,7 @@ impl MachineStates {
                 match state {
                     State::Outdated => counts.outdated += 1,
                     State::LeftAlone => counts.left_alone += 1,
+                    State::NotHeld => counts.not_held += 1,
                 }
             }
         }
@@ -76,7 +81,7 @@ mod tests {
         machines.note(&("n", "a").into(), noted(State::Outdated, &["n/p", "n/q"]));
         machines.note(&("n", "b").into(), noted(State::Outdated, &["n/p"]));
         machines.note(&("n", "c").into(), noted(State::LeftAlone, &["n/p"]));
-        let counts = |outdated, left_alone| Counts { outdated, left_alone };
+        let counts = |outdated, left_alone| Counts { outdated, left_alone, not_held: 0 };
         assert_eq!(machines.counts(), [("n/p".to_owned(), counts(2, 1)), ("n/q".to_owned(), counts(1, 0))].into());
         let changes = machines.changes();
         machines.note(&("n", "b").into(), noted(State::Outdated, &["n/p"]));
@@ -84,6 +89,9 @@ mod tests {
         machines.note(&("n", "a").into(), None);
         assert!(changes.has_changed().unwrap());
         machines.note(&("n", "b").into(), noted(State::LeftAlone, &["n/p"]));
+        machines.note(&("n", "d").into(), noted(State::NotHeld, &["n/r"]));
+        assert_eq!(machines.counts()["n/r"], Counts { not_held: 1, ..Counts::default() });
+        machines.note(&("n", "d").into(), None);
         assert_eq!(machines.counts(), [("n/p".to_owned(), counts(0, 2))].into());
     }
 }

@@ -325,6 +325,7 @@ impl KnownPool {
             waiting: u32::try_from(observation.usage.waiting).unwrap_or(u32::MAX),
             outdated: observation.machines.outdated,
             left_alone: observation.machines.left_alone,
+            not_held: observation.machines.not_held,
             reports_beyond: observation.beyond.as_ref().map(ReportsBeyond::from),
             conditions,
         };
@@ -340,6 +341,7 @@ impl KnownPool {
                 "waiting": status.waiting,
                 "outdated": status.outdated,
                 "leftAlone": status.left_alone,
+                "notHeld": status.not_held,
                 "reportsBeyond": status.reports_beyond,
                 "conditions": status.conditions,
             },
@@ -498,6 +500,7 @@ mod tests {
                 "waiting": 0,
                 "outdated": 0,
                 "leftAlone": 0,
+                "notHeld": 0,
                 "reportsBeyond": null,
                 "conditions": [
                     condition("DuplicateRecords", "False", "NoDuplicates", "Every address has at most one record"),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::pool_state::PoolState;
 use super::state::{Allocator, allocations, is_namesake, with_prefix};
 use super::types::ClaimError;
 use super::want::{Move, Refusal, Want, Wants};
@@ -17,6 +18,13 @@ use crate::network::{Family, InterfaceName};
 
 /// Time after the release during which no machine gets an address with which a guest migrated to another cluster.
 const MIGRATED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// One namespace keeps at most this part of a pool for guests that migrated to another cluster, if the pool serves other
+/// namespaces, too.
+const PART: u128 = 4;
+
+/// The same for a pool whose addresses come from elsewhere: it has no number of addresses.
+const MOST_OF_EXTERNAL: u128 = 64;
 
 /// Largest number of names of Secrets in a lease. A user could add more and more.
 pub(crate) const MOST_SECRETS: usize = 64;
@@ -168,18 +176,50 @@ impl Allocator {
         }
     }
 
-    /// Records that the guest of a machine migrated to another cluster with the addresses of the machine.
-    pub(crate) fn note_migrated(&mut self, machine: &Machine, now: Timestamp, journal: &mut Journal) {
+    /// Records that the guest of a machine migrated to another cluster with the addresses of the machine. Returns the addresses
+    /// for which this is not recorded: the namespace of the machine keeps too many for such guests already.
+    pub(crate) fn note_migrated(
+        &mut self,
+        machine: &Machine,
+        now: Timestamp,
+        journal: &mut Journal,
+    ) -> BTreeSet<IpAddr> {
         self.advance(now);
-        let migrated = Some(self.now);
         let held = self.held_by(machine).into_iter();
         let held =
             held.filter(|(network, address, lease)| lease.migrated.is_none() && !self.is_refused(network, *address));
-        let changes =
-            held.map(|(network, address, lease)| (Arc::clone(network), address, Lease { migrated, ..lease.clone() }));
-        for (network, address, lease) in changes.collect::<Vec<_>>() {
-            self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
+        let held = held.map(|(network, address, lease)| (Arc::clone(network), address, lease.clone()));
+        let mut beyond = BTreeSet::new();
+        for (network, address, lease) in held.collect::<Vec<_>>() {
+            if self.may_keep_for_migrated(&network, address, &lease) {
+                let lease = Some(Lease { migrated: Some(self.now), ..lease });
+                self.decide(Change::Lease { network, address, lease }, journal);
+            } else {
+                beyond.insert(address);
+            }
         }
+        beyond
+    }
+
+    /// Whether the namespace of a holder may keep one more address of the pool for a guest that migrated to another cluster. Without
+    /// this bound, one namespace could use up a pool of several namespaces for 30 days.
+    fn may_keep_for_migrated(&self, network: &str, address: IpAddr, lease: &Lease) -> bool {
+        let namespace = lease.claimant.machine.served_in();
+        let Some(pool) = self.pools.get(&lease.pool).map(PoolState::pool) else { return true };
+        let Some(state) = self.networks.get(network).filter(|_| !pool.serves_only(namespace)) else { return true };
+        let family = Family::of(address);
+        let is_kept = |(at, other): &(IpAddr, &Lease)| {
+            other.pool == lease.pool
+                && Family::of(*at) == family
+                && other.claimant.machine.served_in() == namespace
+                && other.migrated.is_some()
+                && (other.released.is_none() || state.delayed_until(*at).is_some())
+        };
+        let most = match pool.is_external() {
+            true => MOST_OF_EXTERNAL,
+            false => (pool.space(family).map_or(0, |space| space.allocatable()) / PART).max(1),
+        };
+        (state.leases().filter(is_kept).count() as u128) < most
     }
 
     /// Adds the Secret of a claim to the leases that the machine already has.

@@ -13,7 +13,7 @@ use crate::host::address::AddressRange;
 use crate::host::change::{Change, Journal, Update, storable};
 use crate::host::claim::{Claim, Claimant, Lease, Machine, Record, Request, Reservation};
 use crate::host::may_record::Source;
-use crate::host::pool::{Pool, Space, TemplateFacts};
+use crate::host::pool::{Namespaces, Pool, Space, TemplateFacts};
 use crate::host::pools_file::read_pools;
 use crate::host::registry::tests::at;
 use crate::network::Family;
@@ -941,6 +941,35 @@ fn no_machine_gets_the_address_of_a_guest_that_migrated_to_another_cluster_for_3
     assert_eq!(given(&mut allocator, &sticky("2"), 4), refused);
     assert_eq!(given(&mut allocator, &sticky("2"), end - 1), refused);
     assert_eq!(given(&mut allocator, &sticky("2"), end), "10.0.0.8/24");
+}
+
+#[test]
+fn a_namespace_keeps_a_quarter_of_a_shared_pool_for_guests_that_migrated() {
+    let text = "addresses: [10.0.0.8-10.0.0.15], machineNetwork: [{cidr: 10.0.0.0/24}]";
+    let beyond = |pool: Pool| {
+        let mut allocator = allocator([pool], []);
+        let note = |allocator: &mut Allocator, name: &str, now: u64| {
+            let beyond = allocator.note_migrated(&machine(name, "1"), at(now), &mut Journal::default());
+            beyond.into_iter().map(|address| address.to_string()).collect::<Vec<_>>()
+        };
+        for name in ["a", "b", "c"] {
+            given(&mut allocator, &claim(name, "1", &["n/one"]), 1);
+        }
+        let first = ["a", "b", "c"].map(|name| note(&mut allocator, name, 2));
+        // The bound counts the released addresses, too. An address whose 30 days are over makes room.
+        for name in ["a", "b"] {
+            allocator.release(&machine(name, "1"), at(3), &mut Journal::default());
+        }
+        let later = 4 + 30 * 24 * 60 * 60 * 1000;
+        [first.into(), vec![note(&mut allocator, "c", 4), note(&mut allocator, "c", later)]].concat()
+    };
+    let none: Vec<String> = Vec::new();
+    let refused = vec!["10.0.0.10".to_owned()];
+    let shared = pool("one", "eth0", text);
+    assert_eq!(beyond(shared.clone()), [&none, &none, &refused, &refused, &none].map(Clone::clone));
+    // A pool of one namespace alone takes nothing from others.
+    let own = shared.with_namespaces(Namespaces::only(["n"]), Namespaces::only(["n"]));
+    assert_eq!(beyond(own), [&none; 5].map(Clone::clone));
 }
 
 #[test]

@@ -159,8 +159,8 @@ fn selected() -> Selected {
 
 fn held(uid: &str, address: &str) -> Held {
     let claimant = Claimant { machine: holder(uid), interface: "eno101".parse().unwrap() };
-    let (network, secrets) = ("infra/vlan10".to_owned(), names([NAME]));
-    Held { claimant, network, address: address.parse().unwrap(), prefix: 16, secrets, has_left: false }
+    let (network, pool, secrets) = ("infra/vlan10".to_owned(), "n/p".to_owned(), names([NAME]));
+    Held { claimant, network, pool, address: address.parse().unwrap(), prefix: 16, secrets, has_left: false }
 }
 
 fn allocation(uid: &str) -> Allocation {
@@ -301,6 +301,7 @@ fn the_event_about_a_release_has_every_address_of_every_interface() {
     let held = |interface: &str, address: &str| Held {
         claimant: Claimant { machine: holder("m-1"), interface: interface.parse().unwrap() },
         network: "infra/vlan10".to_owned(),
+        pool: "n/p".to_owned(),
         address: address.parse().unwrap(),
         prefix: 64,
         secrets: BTreeSet::new(),
@@ -767,12 +768,11 @@ fn a_guest_that_migrated_to_another_cluster_keeps_its_address() {
         reading(Some(NAME), &json!({"status": {"phase": "Succeeded", "migrationState": migration}}))
     };
     let mut view = View { instance: Some(left(json!({}))), ..settled() };
-    let note = "The guest migrated to another cluster with 10.0.0.8: no machine gets these addresses until 30 days after the \
-                deletion of the VirtualMachine, or until their StaticIPLeases are deleted after that";
-    let notice = Notice { is_warning: false, reason: "IPAddressHeld", note: note.to_owned() };
-    assert_eq!(decide(&view), Step::RecordMigration(Box::new(holder("m-1")), notice));
+    let addresses = ["10.0.0.8".parse().unwrap()].into();
+    assert_eq!(decide(&view), Step::RecordMigration(Box::new(holder("m-1")), addresses));
+    assert_eq!(view.pools_that_hold_no_more(), ["n/p".to_owned()].into());
     view.ledger.held[0].has_left = true;
-    assert_eq!(decide(&view), Step::Wait);
+    assert_eq!((decide(&view), view.pools_that_hold_no_more()), (Step::Wait, BTreeSet::new()));
     // A migration within the cluster, one that failed or runs, and the target of one.
     for changes in [
         json!({"sourceState": {"syncAddress": null}}),
@@ -783,6 +783,19 @@ fn a_guest_that_migrated_to_another_cluster_keeps_its_address() {
         let view = View { instance: Some(left(changes.clone())), ..settled() };
         assert_eq!(decide(&view), Step::Wait, "{changes}");
     }
+}
+
+#[test]
+fn two_events_say_which_addresses_of_a_migrated_guest_are_held() {
+    let addresses = ["10.0.0.8", "10.1.0.8"].map(|address| address.parse().unwrap()).into();
+    let note = "The guest migrated to another cluster with 10.0.0.8, 10.1.0.8: no machine gets these addresses until 30 days after the \
+                deletion of the VirtualMachine, or until their StaticIPLeases are deleted after that";
+    let held = Notice { is_warning: false, reason: "IPAddressHeld", note: note.to_owned() };
+    assert_eq!((Notice::of_held(&addresses), Notice::of_held(&BTreeSet::new())), (Some(held), None));
+    let note = "The guest migrated to another cluster with 10.0.0.8, 10.1.0.8, and its namespace has a quarter of the pool for such guests \
+                already: after the deletion of the VirtualMachine, other machines may get these addresses; exclude them from the pool before";
+    let not_held = Notice { is_warning: true, reason: "IPAddressNotHeld", note: note.to_owned() };
+    assert_eq!((Notice::of_not_held(&addresses), Notice::of_not_held(&BTreeSet::new())), (Some(not_held), None));
 }
 
 #[test]
