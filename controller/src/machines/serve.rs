@@ -22,7 +22,7 @@ use crate::kinds::network_data::{NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION, i
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, CloudInitKind, VirtualMachine};
 use crate::machines::recorded::Held;
-use crate::machines::settle::has_annotations;
+use crate::machines::settle::{has_annotations, marks};
 use crate::machines::source::Offer;
 use crate::machines::step::{Notice, Once, Step};
 use crate::machines::view::{Claimed, View, patch};
@@ -129,8 +129,7 @@ impl View {
         let notice = early.map(|_| Notice::of_early_guest());
         if !self.has_done(Once::RequestReference) {
             let version = vm.metadata.resource_version.as_deref().unwrap_or_default();
-            let [(_, label), (_, owner)] = reference::marks(&self.key, &format!("{REQUESTED}-{version}"));
-            let marks = json!({"labels": {(NETWORK_DATA_LABEL): label}, "annotations": {(VM_ANNOTATION): owner}});
+            let marks = marks(&self.key, &format!("{REQUESTED}-{version}"));
             let ObjectMeta { uid, resource_version, .. } = &vm.metadata;
             let patch = json!({
                 "metadata": {"uid": uid, "resourceVersion": resource_version},

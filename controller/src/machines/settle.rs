@@ -258,12 +258,12 @@ impl View {
             let annotations = &patch["metadata"]["annotations"];
             let patch = json!({
                 "metadata": {"uid": vm.metadata.uid, "annotations": annotations},
-                "spec": {"template": {"metadata": marks(&self.key)}},
+                "spec": {"template": {"metadata": marks(&self.key, ISSUED)}},
             });
             return (is_missing && !self.has_done(Once::Annotate)).then_some(Step::AnnotateVm(patch));
         }
         if !vm.mark.is_of(&self.key) && !self.has_done(Once::MarkVm) {
-            let marks = marks(&self.key);
+            let marks = marks(&self.key, ISSUED);
             return Some(Step::MarkVm(json!({
                 "metadata": {"uid": vm.metadata.uid}, "spec": {"template": {"metadata": marks}},
             })));
@@ -365,8 +365,8 @@ pub(super) fn has_annotations(metadata: &ObjectMeta, patch: &Value) -> bool {
     })
 }
 
-/// The metadata of a template with the marks of a machine that has network data.
-fn marks(vm: &Key) -> Value {
-    let [(_, label), (_, owner)] = reference::marks(vm, ISSUED);
+/// The metadata of a template with the marks of a machine. `label` is the value of [`NETWORK_DATA_LABEL`].
+pub(super) fn marks(vm: &Key, label: &str) -> Value {
+    let [(_, label), (_, owner)] = reference::marks(vm, label);
     json!({"labels": {(NETWORK_DATA_LABEL): label}, "annotations": {(VM_ANNOTATION): owner}})
 }
