@@ -194,11 +194,12 @@ impl Work<'_> {
     async fn read_registry(&self, view: &mut View) -> Result<(), Error> {
         let (key, address) = (view.key.clone(), view.address.clone());
         let uid = view.claim.as_ref().map(|claim| claim.uid().to_owned()).unwrap_or_default();
-        let pool = view.claim.as_ref().and_then(|claim| claim.pool.resolve(&key.namespace));
+        let (former, pool) =
+            (view.former.clone(), view.claim.as_ref().and_then(|claim| claim.pool.resolve(&key.namespace)));
         let read = self
             .provider
             .registry
-            .read(move |allocator| Recorded::read(allocator, &key, &uid, pool.as_ref(), address.as_ref()));
+            .read(move |allocator| Recorded::read(allocator, &key, (&uid, &former), pool.as_ref(), address.as_ref()));
         view.ledger = read.await?;
         Ok(())
     }

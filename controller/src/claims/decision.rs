@@ -7,8 +7,8 @@
 //! | state of the claim | requests, in this order |
 //! |---|---|
 //! | needs an address | finalizer on the claim, lease, IPAddress, status |
-//! | is being deleted | remove the finalizer of the IPAddress, delete the IPAddress, release the lease, remove the finalizer of the claim |
-//! | does not exist, by a consistent read | delete the IPAddress, release the lease |
+//! | is being deleted | delete the IPAddress, remove its finalizer, release the lease, remove the finalizer of the claim |
+//! | does not exist, by a consistent read | delete the IPAddress, remove its finalizer, release the lease |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -84,6 +84,8 @@ pub(crate) struct Recorded {
     /// Whether the IPAddress belongs to another claim of the same name, and this claim cannot have its address: see
     /// [`is_left_over`].
     pub(crate) is_left_over: bool,
+    /// Whether an earlier claim of the name holds the address of the IPAddress.
+    pub(crate) is_of_former: bool,
 }
 
 /// A pool of the registry.
@@ -188,8 +190,10 @@ impl View {
         self.release_former()
     }
 
+    /// Whether the IPAddress was created for an earlier claim. The garbage collector removes a claim that is gone from the
+    /// owners of its IPAddress, whose other owner is the pool. Then the ledger has the proof.
     fn is_of_former(&self, address: &IpAddress) -> bool {
-        address.owner().is_some_and(|uid| self.former.contains(uid))
+        self.ledger.is_of_former || address.owner().is_some_and(|uid| self.former.contains(uid))
     }
 
     fn release_former(&self) -> Option<Step> {
@@ -457,11 +461,12 @@ impl RegisteredPool {
 // === impl Recorded ===
 
 impl Recorded {
-    /// Reads the state of the claim `uid` of a name, of its pool, and of its IPAddress in the registry.
+    /// Reads the state of the claim `uid` of a name, of its pool, and of its IPAddress in the registry. `former` are the UIDs of
+    /// earlier claims of the name.
     pub(crate) fn read(
         allocator: &Allocator,
         key: &Key,
-        uid: &str,
+        (uid, former): (&str, &BTreeSet<String>),
         pool: Option<&PoolId>,
         address: Option<&IpAddress>,
     ) -> Self {
@@ -471,6 +476,8 @@ impl Recorded {
             held: held_by(allocator, &holder),
             waits: allocator.waits(&holder),
             is_left_over: address.is_some_and(|address| is_left_over(allocator, address, uid)),
+            is_of_former: address
+                .is_some_and(|address| named_holders(allocator, address).any(|of| former.contains(&of.uid))),
         }
     }
 }
@@ -511,6 +518,8 @@ impl Adoptee {
         let (key, ip) = (address.key(), address.ip()?);
         let is_known = |uid: &str| holds(allocator, &key.holder(HolderKind::IpAddressClaim, uid), ip);
         let is_known = claim.as_deref().is_some_and(is_known) || address.owner().is_some_and(is_known);
+        // The garbage collector has removed the claim from the owners. The claim is gone, and its lease is not released yet.
+        let is_known = is_known || claim.is_none() && named_holders(allocator, &address).next().is_some();
         let pool = allocator.pool(&address.pool.resolve(&key.namespace)?.to_string());
         let lesson = match (claim, pool) {
             _ if is_known => Lesson::None,
@@ -537,13 +546,15 @@ pub(crate) fn held_by(allocator: &Allocator, holder: &Machine) -> Vec<Held> {
 }
 
 /// Whether an IPAddress was created for an earlier claim of the name of claim `uid`, and claim `uid` cannot have its address:
-/// the claim holds another address, or a claim or machine holds this address.
+/// the claim holds another address, or a claim or machine holds this address. Of an IPAddress without a claim as owner, only
+/// an earlier claim that holds this address is a proof.
 ///
 /// The API server may receive such an IPAddress late, from a leader that has lost the Lease, after another leader has released
 /// the address.
 fn is_left_over(allocator: &Allocator, address: &IpAddress, uid: &str) -> bool {
     let key = address.key();
-    let (Some(owner), Some(ip)) = (address.owner().filter(|owner| *owner != uid), address.ip()) else { return false };
+    let Some(owner) = address.owner() else { return named_holders(allocator, address).any(|of| of.uid != uid) };
+    let Some(ip) = address.ip().filter(|_| owner != uid) else { return false };
     let pool = address.pool.resolve(&key.namespace).and_then(|pool| allocator.pool(&pool.to_string()));
     holds(allocator, &key.holder(HolderKind::IpAddressClaim, owner), ip)
         || allocator.leases_of(&key.holder(HolderKind::IpAddressClaim, uid)).any(|(_, held, _)| held != ip)
@@ -551,6 +562,13 @@ fn is_left_over(allocator: &Allocator, address: &IpAddress, uid: &str) -> bool {
             let holder = allocator.holder(pool.network(), ip);
             holder.is_some_and(|holder| holder.machine.uid != uid)
         })
+}
+
+/// The claims of the name of an IPAddress that hold its address.
+fn named_holders<'a>(allocator: &'a Allocator, address: &IpAddress) -> impl Iterator<Item = &'a Machine> {
+    let (Key { namespace, name }, ip) = (address.key(), address.ip());
+    let claims = allocator.namesakes(&namespace, &name).filter(|machine| machine.kind == HolderKind::IpAddressClaim);
+    claims.filter(move |claim| ip.is_some_and(|ip| holds(allocator, claim, ip)))
 }
 
 fn holds(allocator: &Allocator, holder: &Machine, ip: IpAddr) -> bool {
@@ -620,15 +638,16 @@ fn with_prefix(address: IpAddr, prefix: u8) -> IpNetwork {
     IpNetwork::new(address, prefix).unwrap_or_else(|_| IpNetwork::from(address))
 }
 
-/// The next request that removes an IPAddress. Our finalizer is removed first. The finalizer of another controller keeps the
-/// IPAddress.
+/// The next request that removes an IPAddress. The deletion comes first: nothing can undo it, so every later leader knows that
+/// the IPAddress must go, also after the garbage collector has changed its owners. The finalizer of another controller keeps
+/// the IPAddress.
 fn remove(address: &IpAddress) -> Step {
-    if has_finalizer(&address.metadata, ADDRESS_FINALIZER) {
-        Step::PatchAddress(finalizers(&address.metadata, without(&address.metadata, ADDRESS_FINALIZER)))
-    } else if address.is_deleted() {
-        Step::Wait
-    } else {
+    if !address.is_deleted() {
         Step::DeleteAddress
+    } else if has_finalizer(&address.metadata, ADDRESS_FINALIZER) {
+        Step::PatchAddress(finalizers(&address.metadata, without(&address.metadata, ADDRESS_FINALIZER)))
+    } else {
+        Step::Wait
     }
 }
 

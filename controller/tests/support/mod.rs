@@ -4,6 +4,7 @@
 
 pub mod apply;
 pub mod cluster_api;
+pub mod collector;
 pub mod controller;
 pub mod hook;
 pub mod hosted;
@@ -26,14 +27,17 @@ pub mod trouble;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use glowplug_controller::cluster::client::connect;
 use glowplug_controller::kinds::pool::{StaticIPLease, definitions};
+use http_body_util::BodyExt as _;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
+use kube::client::Body;
 use kube::runtime::conditions::is_crd_established;
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client, Config};
@@ -80,6 +84,28 @@ pub async fn until_event(client: Client, namespace: &str, kind: Option<&str>, na
         event.map(|event| event.note.unwrap_or_default())
     })
     .await
+}
+
+/// A client that repeats a request to which the API server answers 429. This answer means that nothing is changed. An API
+/// server gives it for a kind whose storage it is initializing.
+fn patient(client: Client) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let send = move |request: hyper::Request<Body>| {
+        let client = client.clone();
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await?.to_bytes();
+            loop {
+                let request = hyper::Request::from_parts(parts.clone(), Body::from(body.clone()));
+                let answer = client.send(request).await?;
+                if answer.status() != hyper::StatusCode::TOO_MANY_REQUESTS {
+                    return Ok::<_, tower::BoxError>(answer);
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    };
+    Client::new(tower::service_fn(send), namespace)
 }
 
 // === impl Cluster ===
@@ -153,7 +179,7 @@ impl Cluster {
 
     /// A client with all rights, with connections of its own.
     pub fn client(&self) -> Client {
-        connect(self.config.clone()).unwrap()
+        patient(connect(self.config.clone()).unwrap())
     }
 
     /// A client with exactly the rights of the controller. The controller uses this client in every test.

@@ -324,9 +324,9 @@ fn a_paused_claim_is_not_changed() {
 fn a_deleted_claim_ends_with_its_ipaddress_then_its_lease_then_its_finalizer() {
     for cluster in [Cluster::None, Cluster::Running, Cluster::Absent] {
         let mut view = View { claim: Some(claim(&deleted())), cluster, ..served() };
-        assert_eq!(next(&view), address_finalizers(&[]));
-        view.address = address(&json!({"metadata": {"finalizers": []}}));
         assert_eq!(next(&view), Step::DeleteAddress);
+        view.address = address(&deleted());
+        assert_eq!(next(&view), address_finalizers(&[]));
         view.address = None;
         assert_eq!(next(&view), Step::Release(holder("u1")));
         view.is_released = true;
@@ -424,9 +424,10 @@ fn the_ipaddress_of_an_earlier_claim_is_removed_and_released_first() {
     let left = json!({"metadata": {"ownerReferences": [owner("u0")]}});
     let mut view = View { address: address(&left), former: ["u0".to_owned()].into(), ..view() };
     view.ledger.is_left_over = true;
-    assert_eq!(next(&view), address_finalizers(&[]));
-    view.address = address(&json!({"metadata": {"finalizers": [], "ownerReferences": [owner("u0")]}}));
     assert_eq!(next(&view), Step::DeleteAddress);
+    view.address =
+        address(&json!({"metadata": {"deletionTimestamp": "1970-01-01T00:00:09Z", "ownerReferences": [owner("u0")]}}));
+    assert_eq!(next(&view), address_finalizers(&[]));
     view.address = None;
     assert_eq!(next(&view), Step::Release(holder("u0")));
     view.former.clear();
@@ -436,13 +437,23 @@ fn the_ipaddress_of_an_earlier_claim_is_removed_and_released_first() {
 #[test]
 fn the_ipaddress_of_a_deleted_claim_is_removed_and_then_released() {
     let mut view = View { claim: None, former: ["u1".to_owned()].into(), ..served() };
-    assert_eq!(next(&view), address_finalizers(&[]));
-    view.address = address(&json!({"metadata": {"finalizers": []}}));
     assert_eq!(next(&view), Step::DeleteAddress);
+    view.address = address(&deleted());
+    assert_eq!(next(&view), address_finalizers(&[]));
     view.address = None;
     assert_eq!(next(&view), Step::Release(holder("u1")));
     view.former.clear();
     assert_eq!(next(&view), Step::Wait);
+}
+
+#[test]
+fn an_ipaddress_whose_claim_the_garbage_collector_removed_from_the_owners_is_removed_before_its_address_is_released() {
+    let ownerless = address(&json!({"metadata": {"finalizers": null, "ownerReferences": [pool_owner()]}}));
+    let mut view = View { claim: None, former: ["u1".to_owned()].into(), address: ownerless, ..served() };
+    view.ledger.is_of_former = true;
+    assert_eq!(next(&view), Step::DeleteAddress);
+    view.ledger.is_of_former = false;
+    assert_eq!(next(&view), Step::Release(holder("u1")), "the earlier claim holds another address");
 }
 
 #[test]
@@ -462,7 +473,7 @@ fn a_claim_that_moved_to_a_pool_of_another_provider_is_not_changed_until_it_is_d
     assert_eq!(next(&View { claim: Some(claim(&other)), ..view() }), Step::Wait);
     let mut ended = deleted();
     ended["spec"] = other["spec"].clone();
-    assert_eq!(next(&View { claim: Some(claim(&ended)), ..served() }), address_finalizers(&[]));
+    assert_eq!(next(&View { claim: Some(claim(&ended)), ..served() }), Step::DeleteAddress);
 }
 
 #[test]
@@ -476,5 +487,5 @@ fn an_ipaddress_of_another_pool_is_not_adopted_and_goes_with_its_former_claim() 
     let message = "IPAddress \"c\" has an address of pool n/other, expected one of n/p";
     assert_eq!(readiness(&foreign), is(NotReady::AllocationFailed, message));
     let former = View { address: of(owner("u0")), former: ["u0".to_owned()].into(), ..view() };
-    assert_eq!(next(&former), address_finalizers(&[]));
+    assert_eq!(next(&former), Step::DeleteAddress);
 }

@@ -384,7 +384,7 @@ pub async fn poll<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
 }
 
 /// Returns a stream of the existing objects of `api`, and then of each object that changes.
-fn changed(api: Api<DynamicObject>) -> impl Stream<Item = DynamicObject> + Send {
+pub fn changed(api: Api<DynamicObject>) -> impl Stream<Item = DynamicObject> + Send {
     let events = watcher(api, watcher::Config::default()).default_backoff();
     events.filter_map(async |event| match event {
         Ok(watcher::Event::InitApply(object) | watcher::Event::Apply(object) | watcher::Event::Delete(object)) => {

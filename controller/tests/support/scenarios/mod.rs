@@ -4,6 +4,7 @@
 
 mod adoption;
 mod claims;
+mod collection;
 mod diagnostics;
 mod election;
 mod events;
@@ -129,6 +130,15 @@ scenarios! {
     machines::the_status_map_is_written_where_the_definition_has_it,
     machines::a_machine_that_came_past_the_webhook_gets_its_network_before_it_has_an_instance,
     machines::a_machine_that_came_past_the_webhook_and_runs_is_left_alone,
+    collection::an_address_is_free_only_without_the_ipaddress_of_a_claim_whose_finalizers_were_removed,
+    collection::a_claim_that_is_created_again_gets_an_ipaddress_of_its_own,
+    collection::a_later_leader_ends_the_ipaddress_that_an_earlier_one_has_deleted,
+    collection::a_claim_ends_with_its_ipaddress_in_each_way_of_deletion,
+    collection::a_pool_ends_after_its_claims_in_each_way_of_deletion,
+    collection::a_machine_keeps_its_address_until_its_guest_ends_in_each_way_of_deletion,
+    collection::a_node_pool_ends_with_its_machines_and_its_pool_in_each_way_of_deletion,
+    collection::the_claims_of_a_namespace_that_is_deleted_are_released,
+    collection::nothing_is_created_in_a_namespace_that_is_being_deleted,
     adoption::machines_with_records_keep_their_addresses_when_their_pool_comes,
     adoption::two_machines_with_one_record_both_get_a_conflict_when_their_pool_comes,
     adoption::a_pool_that_grows_allocates_no_recorded_address,

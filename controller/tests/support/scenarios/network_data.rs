@@ -44,7 +44,7 @@ const VALIDATING: &str = "ValidatingWebhookConfiguration";
 const POOL_LABEL: &str = "pool";
 
 /// VirtualMachines that people write, a pool that selects them by label, and the controller.
-struct Place<'c> {
+pub(super) struct Place<'c> {
     cluster: &'c Cluster,
     hosted: Hosted,
     installed: Installed<'c>,
@@ -143,7 +143,7 @@ fn held<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
 
 impl<'c> Place<'c> {
     /// Starts a namespace with a pool of these addresses, and the controller.
-    async fn start(cluster: &'c Cluster, addresses: &[&str]) -> Self {
+    pub(super) async fn start(cluster: &'c Cluster, addresses: &[&str]) -> Self {
         let hosted = Hosted::plain(cluster).await;
         create_pool(&hosted, addresses).await;
         Self::install(cluster, hosted).await
@@ -192,7 +192,7 @@ impl<'c> Place<'c> {
     }
 
     /// Creates a running machine, and returns its manifest and the name of its Secret.
-    async fn run(&self, name: &str) -> (Value, String) {
+    pub(super) async fn run(&self, name: &str) -> (Value, String) {
         let manifest = manifest(self, name, "Always");
         self.apply(&manifest).await;
         self.until_running(name).await;
@@ -212,7 +212,7 @@ impl<'c> Place<'c> {
     }
 
     /// Waits until the controller has written the addresses of a machine into its VirtualMachine.
-    async fn until_recorded(&self, name: &str) -> DynamicObject {
+    pub(super) async fn until_recorded(&self, name: &str) -> DynamicObject {
         let is_record = |(key, _): (&String, &String)| key.starts_with(ANNOTATION_PREFIX);
         until(&self.vms, name, |vm| vm.annotations().iter().any(is_record)).await
     }
@@ -235,7 +235,7 @@ impl<'c> Place<'c> {
     }
 
     /// Stops the controller, and checks what the running guests have read.
-    async fn end<const N: usize>(self, expected: [(String, Option<String>, Vec<String>); N]) {
+    pub(super) async fn end<const N: usize>(self, expected: [(String, Option<String>, Vec<String>); N]) {
         assert_eq!(guests(&[&self.hosted]).await, expected);
         for kind in [MUTATING, VALIDATING] {
             configurations(self.cluster, kind).delete("glowplug-controller", &DeleteParams::default()).await.unwrap();

@@ -3,7 +3,7 @@
 //! It implements only the features that the controller needs. The scenarios run against this server and against a real
 //! server; where the two differ, the real server is right. Known differences: pages after the first one show the
 //! current objects; server-side apply treats every list as one field; CEL rules of definitions and `matchPolicy` of
-//! webhooks are not evaluated; there is no garbage collection by owner references.
+//! webhooks are not evaluated. `support/collector.rs` has the garbage collector and the controller of namespaces.
 
 mod admission;
 pub mod conditions;
@@ -389,7 +389,7 @@ fn parse(method: &str, path: &str) -> Option<Call> {
         _ => return None,
     };
     let (namespace, rest) = match rest {
-        ["namespaces", namespace, rest @ ..] if !rest.is_empty() && !matches!(rest, ["status"]) => {
+        ["namespaces", namespace, rest @ ..] if !rest.is_empty() && !matches!(rest, ["status" | "finalize"]) => {
             (Some(*namespace), rest)
         }
         rest => (None, rest),

@@ -32,6 +32,7 @@ pub struct Refusal {
     pub code: u16,
     pub reason: &'static str,
     pub message: String,
+    causes: Value,
 }
 
 /// A kind that the server serves.
@@ -47,6 +48,10 @@ pub struct Kind {
     pub status: bool,
     pub custom: bool,
 }
+
+/// Finalizers of the garbage collector.
+const FOREGROUND: &str = "foregroundDeletion";
+const ORPHAN: &str = "orphan";
 
 /// Group, plural, namespace and name.
 pub type Key = (String, String, String, String);
@@ -112,7 +117,16 @@ impl Call {
 
 impl Refusal {
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into() }
+        Self { code, reason, message: message.into(), causes: json!([]) }
+    }
+
+    /// The answer to a creation in a namespace that is being deleted.
+    fn terminating(namespace: &str, message: String) -> Self {
+        let cause = json!({
+            "reason": "NamespaceTerminating", "message": format!("namespace {namespace} is being terminated"),
+            "field": "metadata.namespace",
+        });
+        Self { causes: json!([cause]), ..Self::new(403, "Forbidden", message) }
     }
 
     pub fn not_found(call: &Call) -> Self {
@@ -126,7 +140,7 @@ impl Refusal {
 
     pub fn status(&self) -> Value {
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": self.message,
-               "reason": self.reason, "code": self.code, "details": {}})
+               "reason": self.reason, "code": self.code, "details": {"causes": self.causes}})
     }
 }
 
@@ -359,7 +373,11 @@ impl Store {
         for member in ["uid", "creationTimestamp", "generation", "resourceVersion", "deletionTimestamp", "namespace"] {
             set(&mut new["metadata"], member, old["metadata"].get(member).cloned());
         }
-        if kind.status {
+        if call.subresource.as_deref() == Some("finalize") {
+            let finalizers = new["spec"].get("finalizers").cloned();
+            new = old.clone();
+            set(&mut new["spec"], "finalizers", finalizers);
+        } else if kind.status {
             // Each of the two endpoints changes only its own part of the object.
             let mut kept = if call.subresource.is_some() { old.clone() } else { new.clone() };
             let status = if call.subresource.is_some() { new.get("status") } else { old.get("status") };
@@ -398,10 +416,7 @@ impl Store {
         }
         let is_dry = call.is_dry_run();
         // An object that is being deleted is removed together with its last finalizer.
-        let is_gone = |new: &Value| {
-            let finalizers = new["metadata"]["finalizers"].as_array();
-            new["metadata"].get("deletionTimestamp").is_some() && finalizers.is_none_or(Vec::is_empty)
-        };
+        let is_gone = |new: &Value| new["metadata"].get("deletionTimestamp").is_some() && !is_kept(new);
         match write.new.filter(|new| !is_gone(new)) {
             Some(new) if is_dry => Some(new),
             Some(new) => {
@@ -453,8 +468,16 @@ impl Store {
             return Err(Refusal::invalid(format!("metadata.name: Invalid value: {name:?}")));
         }
         if let Some(namespace) = call.namespace.as_deref().filter(|_| kind.namespaced) {
-            if self.namespace(namespace).is_none() {
+            let Some(object) = self.namespace(namespace) else {
                 return Err(Refusal::new(404, "NotFound", format!("namespaces {namespace:?} not found")));
+            };
+            if object["metadata"].get("deletionTimestamp").is_some() {
+                let problem = "unable to create new content in namespace";
+                let message = format!(
+                    "{}.{} {name:?} is forbidden: {problem} {namespace} because it is being terminated",
+                    call.plural, call.group
+                );
+                return Err(Refusal::terminating(namespace, message));
             }
             new["metadata"]["namespace"] = namespace.into();
         }
@@ -471,6 +494,10 @@ impl Store {
             set(&mut new, "status", None);
         }
         new = kind.show(&call.version, &new);
+        if kind.kind == "Namespace" {
+            new["spec"] = json!({"finalizers": ["kubernetes"]});
+            new["status"] = json!({"phase": "Active"});
+        }
         patch::shape(&kind, &call.version, &mut new)?;
         Ok(Write { operation: "CREATE", kind, key, old: None, new: Some(new), managers: Managers::default() })
     }
@@ -486,10 +513,24 @@ impl Store {
                 return Err(Refusal::new(409, "Conflict", message));
             }
         }
-        let keeps = old["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
         let mut kept = old.clone();
+        if let Some(policy) = call.body["propagationPolicy"].as_str() {
+            let all = old["metadata"]["finalizers"].as_array().into_iter().flatten();
+            let mut finalizers: Vec<Value> =
+                all.filter(|name| *name != FOREGROUND && *name != ORPHAN).cloned().collect();
+            finalizers.extend(match policy {
+                "Foreground" => Some(FOREGROUND.into()),
+                "Orphan" => Some(ORPHAN.into()),
+                _ => None,
+            });
+            kept["metadata"]["finalizers"] = finalizers.into();
+        }
+        let keeps = is_kept(&kept);
         if keeps && kept["metadata"].get("deletionTimestamp").is_none() {
             kept["metadata"]["deletionTimestamp"] = now().into();
+            if call.plural == "namespaces" {
+                kept["status"]["phase"] = "Terminating".into();
+            }
         }
         Ok(keeps.then_some(kept))
     }
@@ -552,6 +593,13 @@ pub fn selects(call: &Call, object: &Value) -> bool {
 fn key(call: &Call) -> Key {
     let namespace = call.namespace.clone().unwrap_or_default();
     (call.group.clone(), call.plural.clone(), namespace, call.name.clone().unwrap_or_default())
+}
+
+/// Whether a finalizer keeps an object that is being deleted.
+fn is_kept(object: &Value) -> bool {
+    let of_namespace = if object["kind"] == "Namespace" { &object["spec"]["finalizers"] } else { &Value::Null };
+    let mut finalizers = [&object["metadata"]["finalizers"], of_namespace].into_iter();
+    finalizers.any(|all| all.as_array().is_some_and(|all| !all.is_empty()))
 }
 
 fn now() -> String {
