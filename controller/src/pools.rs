@@ -36,7 +36,7 @@ use crate::cluster::object::Object;
 use crate::cluster::request::{ask, stored};
 use crate::kinds::cluster_api::WATCH_FILTER_LABEL;
 use crate::kinds::pool::{GlobalStaticIPPool, StaticIPPool};
-use crate::ledger::registry::RegistryHandle;
+use crate::ledger::registry::{RegistryHandle, Sticky};
 use crate::ledger::types::Stopped;
 use crate::metrics::Metrics;
 use crate::pools::beyond::BeyondBounds;
@@ -62,6 +62,7 @@ pub struct Pools {
     round: u64,
     /// The pools that were last passed to the registry.
     given: Option<(Vec<Pool>, BTreeSet<String>)>,
+    sticky: Option<Sticky>,
     states: Arc<MachineStates>,
     beyond: Arc<BeyondBounds>,
     /// `None`: the registry does not have the pools yet.
@@ -90,7 +91,7 @@ impl Pools {
         let (writer, round) = (Writer { events: Events::start(client.clone()), client }, cache.begin_round());
         let (index, open) = (Index::default(), watch::Sender::default());
         let (states, beyond) = (Arc::default(), Arc::default());
-        Self { registry, metrics, writer, index, cache, round, given: None, states, beyond, open }
+        Self { registry, metrics, writer, index, cache, round, given: None, sticky: None, states, beyond, open }
     }
 
     /// The same task, which counts the machines of `states` in the status of each pool.
@@ -185,8 +186,15 @@ impl Pools {
             self.index.refuse(self.registry.resize(all, suspended).await?);
             self.given = Some(pools);
         }
+        let facts = self.index.facts();
+        let of_pools = facts.iter().map(|(name, facts)| (name.clone(), facts.sticky)).collect();
+        let sticky = Sticky { pools: of_pools, has_others: !self.cache.has_every_pool() };
+        if self.sticky.as_ref() != Some(&sticky) {
+            self.registry.set_sticky(sticky.clone()).await?;
+            self.sticky = Some(sticky);
+        }
         let growth = self.registry.growth().await?;
-        Ok(OpenPools { facts: self.index.facts(), suspended, selection, growth })
+        Ok(OpenPools { facts, suspended, selection, growth })
     }
 
     fn publish(&self, now: OpenPools) {

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use glowplug_controller::kinds::pool::StaticIPLease;
+use glowplug_controller::kinds::pool::{HolderKind, StaticIPLease};
 use kube::Api;
 use kube::api::DeleteParams;
 use tokio::sync::Semaphore;
 
-use crate::support::leader::{Leader, machine, name, pool, stored};
+use crate::support::leader::{Leader, NOW, machine, name, pool, stored};
 use crate::support::server::{Fault, Server};
 use crate::support::{is_lease_write, start_server};
 
@@ -210,4 +211,48 @@ async fn after_a_crash_at_any_write_the_next_process_finds_every_address_once() 
     }
     // Six leases are created, two are released, and two are written for the next holder.
     assert_eq!(crashes, 10);
+}
+
+#[tokio::test]
+async fn a_released_lease_that_has_a_new_holder_is_not_deleted() {
+    let (server, cluster) = start_server().await;
+    let pool = pool(NETWORK, &["10.0.0.8/32"]);
+    let claim = |n| machine(NETWORK, n).of_kind(HolderKind::IpAddressClaim);
+    let mut paused = Leader::start(cluster.controller(), pool.clone()).await;
+    let mut other = Leader::start(cluster.controller(), pool).await;
+    paused.claim(claim(0)).await.unwrap();
+    paused.release(claim(0)).await.unwrap();
+    // The deletion is under way when another leader gives the address to another claim.
+    let (gate, is_sent) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (held, sent) = (Arc::clone(&gate), Arc::clone(&is_sent));
+    server.set_faults(move |call| match (call.plural.as_str(), call.verb) {
+        ("staticipleases", "delete") => {
+            sent.add_permits(1);
+            Fault::Hold(Arc::clone(&held))
+        }
+        _ => Fault::None,
+    });
+    let later = NOW + Duration::from_secs(9);
+    let forget = paused.run(move |registry| registry.forget(|_| Some(false), later).map_err(|error| error.to_string()));
+    let take = async {
+        drop(is_sent.acquire().await);
+        let addresses = other.claim_until_done(&claim(1)).await;
+        gate.add_permits(1);
+        addresses
+    };
+    let (forgotten, taken) = tokio::join!(forget, take);
+    assert_eq!(forgotten, Err(format!("10.0.0.8 of network {NETWORK:?} is held by another claimant")));
+    assert_eq!(taken, addresses(["10.0.0.8"]));
+    let row = |name: &str, is_released| vec![("10.0.0.8".to_owned(), name.to_owned(), is_released)];
+    assert_eq!(stored(cluster.client(), NETWORK).await, row("worker-1", false));
+    // Without a new holder, the lease ends, and both leaders may allocate the address: one of them does.
+    other.release(claim(1)).await.unwrap();
+    server.clear_faults();
+    let done =
+        other.run(move |registry| registry.forget(|_| Some(false), later).map_err(|error| error.to_string())).await;
+    assert_eq!((done, stored(cluster.client(), NETWORK).await), (Ok(1), vec![]));
+    let (two, three) = (claim(2), claim(3));
+    let (one, another) = tokio::join!(paused.claim(two), other.claim(three));
+    assert_eq!(usize::from(one.is_ok()) + usize::from(another.is_ok()), 1, "{one:?} {another:?}");
+    assert_eq!(stored(cluster.client(), NETWORK).await, row(if one.is_ok() { "worker-2" } else { "worker-3" }, false));
 }

@@ -15,6 +15,7 @@
 
 mod adopt;
 mod decide;
+mod forget;
 mod network;
 mod occupy;
 mod pool_state;

@@ -259,6 +259,17 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| allocator.note_migrated(machine, now, journal))
     }
 
+    /// Removes released leases that nothing needs any more, and returns their number, at most 256. Sticky pools remember the last
+    /// address of each name of a claim. `is_sticky` is whether the pool of a name is sticky. `None`: its leases stay.
+    ///
+    /// # Errors
+    ///
+    /// The ledger failed, and nothing was removed.
+    #[doc(hidden)]
+    pub fn forget(&mut self, is_sticky: impl Fn(&str) -> Option<bool>, now: Timestamp) -> Result<usize, LedgerError> {
+        self.write(|allocator, journal| allocator.forget(&is_sticky, now, journal))
+    }
+
     /// Removes machines from the wait queue, for example machines that are being deleted. Their leases are kept.
     ///
     /// # Errors

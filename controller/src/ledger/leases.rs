@@ -78,6 +78,8 @@ struct Known {
     version: u64,
     /// The last readable version of the lease. `None` when the object does not exist.
     spec: Option<LeaseSpec>,
+    /// UID of the object of this version.
+    uid: Option<String>,
     /// Number of the newest list that contains the name.
     round: u64,
     /// Whether the stored object may differ from the known object, so that the next update reads it.
@@ -94,6 +96,8 @@ struct Write {
     address: IpAddr,
     /// The version to replace. `None` when the object does not exist.
     version: Option<u64>,
+    /// UID of the object to delete: after a restore of etcd, another object may have the same version.
+    uid: Option<String>,
     /// `None`: delete the object.
     spec: Option<LeaseSpec>,
 }
@@ -251,6 +255,7 @@ impl ApiLedger {
             return None;
         }
         known.version = version;
+        known.uid = object.uid();
         known.lost = None;
         let lease = match read(object, address, &network) {
             Ok((spec, lease)) => {
@@ -321,7 +326,7 @@ impl ApiLedger {
             if let (Some(spec), Some((address, network))) = (spec, parse_lease_name(name)) {
                 tracing::error!(name, "a StaticIPLease of a machine was deleted; it is written again");
                 let (name, network) = (name.clone(), network.into());
-                writes.push(Write { name, network, address, version: None, spec: Some(spec) });
+                writes.push(Write { name, network, address, version: None, uid: None, spec: Some(spec) });
             }
         }
         for (write, outcome) in self.write(writes) {
@@ -358,8 +363,10 @@ impl ApiLedger {
                 return Err(LedgerError::Held { network: network.to_string(), address: *address });
             }
             let is_there = |known: &&Known| known.spec.is_some() && known.lost.is_none();
-            let version = known.filter(is_there).map(|known| known.version);
-            last.insert(name.clone(), Write { name, network: Arc::clone(network), address: *address, version, spec });
+            let known = known.filter(is_there);
+            let (version, uid) = (known.map(|known| known.version), known.and_then(|known| known.uid.clone()));
+            let network = Arc::clone(network);
+            last.insert(name.clone(), Write { name, network, address: *address, version, uid, spec });
         }
         Ok(last.into_values().filter(|write| write.spec.is_some() || write.version.is_some()).collect())
     }
@@ -442,6 +449,10 @@ impl ApiLedger {
                     self.report_object(&object);
                     let (network, address) = (write.network.to_string(), write.address);
                     held.get_or_insert(LedgerError::Held { network, address });
+                }
+                // The address of a released lease stays free, with its lease.
+                Outcome::Denied(reason) if write.spec.is_none() => {
+                    failed.get_or_insert_with(|| store(DELETING, reason));
                 }
                 Outcome::Denied(reason) => {
                     tracing::warn!(name = write.name, reason, "the API server refuses a lease; it is set aside");
@@ -538,7 +549,7 @@ impl Write {
             }
             (None, version) => {
                 let resource_version = version.map(|version| version.to_string());
-                let same = Preconditions { uid: None, resource_version };
+                let same = Preconditions { uid: self.uid.clone(), resource_version };
                 api.delete(&self.name, &DeleteParams::default().preconditions(same)).await.map(|_| None)
             }
         };
@@ -583,8 +594,9 @@ impl Write {
     }
 }
 
-/// Description of the operation, for errors.
+/// Descriptions of operations, for errors.
 const WRITING: &str = "writing a lease";
+const DELETING: &str = "deleting a released lease";
 
 fn store(doing: &'static str, source: impl ToString) -> LedgerError {
     LedgerError::Store { doing, source: source.to_string().into() }

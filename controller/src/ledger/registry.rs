@@ -5,7 +5,7 @@
 //! until it succeeds or every handle is gone, so callers never mistake a failure for a refusal. Claims that arrive
 //! meanwhile are processed together, and their leases are written concurrently.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::error::Error;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -35,6 +35,10 @@ use crate::metrics::Metrics;
 const GROUP: usize = 64;
 /// Time between two checks for ended reuse delays, and for leases that another client changed.
 const PERIOD: Duration = Duration::from_secs(1);
+/// Time between two searches for released leases that are not needed any more. After failures the time doubles each time.
+const FORGETTING: Duration = Duration::from_secs(10);
+/// Longest time between two searches after a failure.
+const LONGEST_FORGETTING: Duration = Duration::from_secs(600);
 /// Number of writes in a row that may lose against another leader. More are a failure.
 const DEFEATS: usize = 1000;
 /// Pause after a write that lost against another leader. After failures the pause doubles each time.
@@ -71,6 +75,15 @@ struct Claims {
     answers: oneshot::Sender<Vec<Answer>>,
 }
 
+/// The pools that remember the last address of each name of a claim.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sticky {
+    /// Whether each pool that this program manages is sticky, by name.
+    pub pools: BTreeMap<String, bool>,
+    /// Whether other programs may manage other pools. Then the leases of other pools stay.
+    pub has_others: bool,
+}
+
 /// The thread that owns the registry.
 struct Owner {
     registry: Registry<ApiLedger>,
@@ -80,6 +93,8 @@ struct Owner {
     /// The pools whose last change was rejected. They stay suspended until a change is accepted: otherwise each further attempt
     /// would open and close them, as a growth.
     rejected: BTreeSet<String>,
+    /// `None` before the pools are known: nothing is forgotten.
+    sticky: Option<Sticky>,
     learned: Learned,
     metrics: Arc<Metrics>,
     link: Link,
@@ -413,6 +428,19 @@ impl RegistryHandle {
         self.write(move |owner| owner.resize(&pools, &suspended)).await
     }
 
+    /// Sets the pools that remember the last address of each name of a claim. Before this, no released lease is deleted.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn set_sticky(&self, sticky: Sticky) -> Result<(), Stopped> {
+        self.write(move |owner| {
+            owner.sticky = Some(sticky.clone());
+            Ok(())
+        })
+        .await
+    }
+
     /// Reads the state of the allocator, after the changes of other processes are applied.
     ///
     /// # Errors
@@ -494,6 +522,15 @@ fn job<T: Send + 'static>(
     (Box::new(job), answer)
 }
 
+// === impl Sticky ===
+
+impl Sticky {
+    /// Whether a pool is sticky. `None`: another program may manage the pool.
+    fn of(&self, pool: &str) -> Option<bool> {
+        self.pools.get(pool).copied().or((!self.has_others).then_some(false))
+    }
+}
+
 // === impl Owner ===
 
 impl Owner {
@@ -513,16 +550,21 @@ impl Owner {
             Ok((open(ledger)?, learned))
         };
         let (registry, learned) = repeat(&mut link, |link| link, open)?;
-        Some(Self { registry, unreleased: BTreeSet::new(), rejected: BTreeSet::new(), learned, metrics, link })
+        let (unreleased, rejected) = (BTreeSet::new(), BTreeSet::new());
+        Some(Self { registry, unreleased, rejected, sticky: None, learned, metrics, link })
     }
 
     /// Runs commands until every handle is dropped.
     fn run(&mut self) -> Option<()> {
-        let mut next_serve = Instant::now();
+        let (mut next_serve, mut next_forget, mut pause) = (Instant::now(), Instant::now(), FORGETTING);
         loop {
             if next_serve <= Instant::now() {
                 self.serve()?;
                 next_serve = Instant::now() + PERIOD;
+            }
+            if next_forget <= Instant::now() {
+                pause = if self.forget() { FORGETTING } else { LONGEST_FORGETTING.min(pause * 2) };
+                next_forget = Instant::now() + pause;
             }
             match self.link.next(next_serve) {
                 Ok(Some(Command::Claims(claims))) => self.claim(claims)?,
@@ -579,6 +621,24 @@ impl Owner {
         self.learned.take().into_iter().for_each(|machine| self.tell(machine));
         self.link.note_change();
         Some(())
+    }
+
+    /// Deletes released leases that are not needed any more. Returns whether nothing failed. A failure stops nothing else: a later
+    /// search finds the leases again.
+    fn forget(&mut self) -> bool {
+        let Some(sticky) = &self.sticky else { return true };
+        match self.registry.forget(|pool| sticky.of(pool), Timestamp::now()) {
+            Ok(0) => true,
+            Ok(leases) => {
+                tracing::debug!(leases, "deleted released leases that are not needed any more");
+                true
+            }
+            Err(error) => {
+                let cause = error.source().map(tracing::field::display);
+                tracing::debug!(%error, cause, "could not delete released leases");
+                false
+            }
+        }
     }
 
     /// Releases the addresses whose release the API server has refused. Nothing is sent before it may accept the release.

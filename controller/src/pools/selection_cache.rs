@@ -105,6 +105,12 @@ impl SelectionCache {
         Self { client, scope, pools, global_pools, node_pools, objects, current, snapshots, rounds, ages }
     }
 
+    /// Whether the cache has every pool of the cluster.
+    #[must_use]
+    pub(crate) fn has_every_pool(&self) -> bool {
+        self.scope.namespace.is_empty() && self.scope.watch_filter.is_empty()
+    }
+
     /// Returns the current selection. `None`: the objects are not listed yet.
     #[must_use]
     pub fn current(&self) -> Option<Arc<Selection>> {

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::support::controller::{Controller, Site, condition, create, make_fields_unreadable, merge, until, wait};
 use crate::support::hosted::poll;
+use crate::support::leader;
 use crate::support::policy::Policy;
 use crate::support::{Cluster, until_event};
 
@@ -168,6 +169,28 @@ pub async fn a_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one(clus
     site.delete("b").await;
     site.until_gone("b").await;
     site.until_empty().await;
+}
+
+pub async fn the_leases_of_deleted_claims_end_except_the_last_one_of_a_name_in_a_sticky_pool(cluster: &Cluster) {
+    let (site, _controller) = site(cluster, &["10.0.0.8-10.0.0.31"]).await;
+    let spec = PoolSpec { sticky: true, ..site.spec(&["10.0.0.32-10.0.0.63"]) };
+    site.pools.create(&PostParams::default(), &StaticIPPool::new("sticky", spec)).await.unwrap();
+    for (pool, first) in [("p", 20), ("sticky", 40)] {
+        for n in 0..3 {
+            let address = format!("10.0.0.{}", first + n);
+            let annotations = json!({"ipam.glowplug.dev/requested-address": address});
+            site.claim("a", &json!({"metadata": {"annotations": annotations}, "spec": {"poolRef": {"name": pool}}}))
+                .await;
+            assert_eq!(site.address_of("a").await, address);
+            site.delete("a").await;
+            site.until_gone("a").await;
+        }
+    }
+    poll("the end of the released leases", async || {
+        let leases = leader::stored(cluster.client(), &format!("{}/vlan10", site.namespace)).await;
+        (leases == [("10.0.0.42".to_owned(), "a".to_owned(), true)]).then_some(())
+    })
+    .await;
 }
 
 pub async fn a_claim_with_managed_fields_that_nobody_can_read_is_released(cluster: &Cluster) {

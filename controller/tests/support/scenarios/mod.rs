@@ -229,6 +229,7 @@ scenarios! {
     claims::a_claim_that_names_another_claim_as_a_machine_releases_no_address,
     claims::an_ipaddress_takes_no_address_of_a_pool_of_another_namespace,
     claims::a_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one,
+    claims::the_leases_of_deleted_claims_end_except_the_last_one_of_a_name_in_a_sticky_pool,
     claims::a_claim_with_managed_fields_that_nobody_can_read_is_released,
     claims::a_grown_pool_serves_claims_in_the_order_of_their_creation,
     claims::a_claim_of_a_paused_or_absent_cluster_waits_for_it,

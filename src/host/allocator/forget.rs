@@ -1,0 +1,225 @@
+//! Forgets released leases, so that a ledger does not grow with every machine that ever was.
+//!
+//! A released lease is needed for two things: it delays the reuse of its address, and it remembers the address for the next machine
+//! of the same name. It proves nothing else: an address is allocated only with a new record, whatever the ledger has forgotten.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::state::Allocator;
+use crate::host::change::{Change, Journal};
+use crate::host::claim::Lease;
+use crate::network::{Family, InterfaceName};
+
+/// Number of remembered addresses below which none is forgotten.
+const REMEMBERED: usize = 1_000;
+/// Number of remembered addresses for each held address, if this is more.
+const REMEMBERED_PER_HELD: usize = 4;
+/// Largest number of leases that are forgotten at once. Each one is a write.
+const AT_ONCE: usize = 256;
+
+/// A machine's name on an interface of a network: network, namespace, name, interface and family.
+type Name<'a> = (&'a str, &'a str, &'a str, InterfaceName, Family);
+
+impl Allocator {
+    /// Removes released leases whose reuse delay is over, and returns their number, at most 256. The newest one of each name of a
+    /// machine, and of each name of a claim in a sticky pool, is removed only if there are too many such leases: more than 1,000,
+    /// and more than four for each held address. Then the oldest ones are removed.
+    ///
+    /// `is_sticky` is whether the pool of this name is sticky. `None`: another program manages the pool, whose leases stay.
+    pub(crate) fn forget(
+        &mut self,
+        is_sticky: impl Fn(&str) -> Option<bool>,
+        now: Timestamp,
+        journal: &mut Journal,
+    ) -> usize {
+        self.advance(now);
+        let gone = self.forgettable(is_sticky);
+        let count = gone.len();
+        for (network, address) in gone {
+            self.decide(Change::Lease { network, address, lease: None }, journal);
+        }
+        count
+    }
+
+    fn forgettable(&self, is_sticky: impl Fn(&str) -> Option<bool>) -> Vec<(Arc<str>, IpAddr)> {
+        let mut held = 0;
+        let mut released: Vec<(Timestamp, &Arc<str>, IpAddr, &Lease)> = Vec::new();
+        for (network, state) in &self.networks {
+            for (address, lease) in state.leases() {
+                match lease.released {
+                    None => held += 1,
+                    Some(time) => released.push((time, network, address, lease)),
+                }
+            }
+        }
+        // The newest first.
+        released.sort_by(|a, b| (b.0, a.1, a.2).cmp(&(a.0, b.1, b.2)));
+        let mut names: BTreeSet<Name<'_>> = BTreeSet::new();
+        let (mut forgotten, mut remembered) = (Vec::new(), Vec::new());
+        for (_, network, address, lease) in released {
+            let Some(is_sticky) = is_sticky(&lease.pool) else { continue };
+            let machine = &lease.claimant.machine;
+            let name = (&**network, &*machine.namespace, &*machine.name, lease.claimant.interface, Family::of(address));
+            let is_newest = (!machine.kind.is_claim() || is_sticky) && names.insert(name);
+            let Some(state) = self.networks.get(network) else { continue };
+            if state.delayed_until(address).is_none() && !state.is_refused(address) {
+                let leases = if is_newest { &mut remembered } else { &mut forgotten };
+                leases.push((Arc::clone(network), address));
+            }
+        }
+        let most = REMEMBERED.max(held * REMEMBERED_PER_HELD);
+        forgotten.extend(remembered.into_iter().skip(most));
+        forgotten.truncate(AT_ONCE);
+        forgotten
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::host::claim::{Claimant, HolderKind, Machine};
+
+    const NETWORK: &str = "n/vlan10";
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn address(number: u32) -> IpAddr {
+        std::net::Ipv4Addr::from(0x0a00_0000 + number).into()
+    }
+
+    /// A lease of pool `n/p`, released at this second.
+    fn lease(kind: HolderKind, name: &str, released: Option<i64>) -> Lease {
+        let machine = Machine::new("n", name, format!("{name} {released:?}")).of_kind(kind);
+        Lease {
+            claimant: Arc::new(Claimant { machine, interface: "eno101".parse().unwrap() }),
+            pool: "n/p".into(),
+            prefix: 24,
+            since: at(0),
+            released: released.map(at),
+            reuse_after: None,
+            secrets: BTreeSet::new(),
+            migrated: None,
+        }
+    }
+
+    /// An allocator with these leases, of the addresses 10.0.0.0, 10.0.0.1 and so on.
+    fn allocator(leases: impl IntoIterator<Item = Lease>) -> Allocator {
+        let mut allocator = Allocator::default();
+        for (number, lease) in (0..).zip(leases) {
+            let change = Change::Lease { network: NETWORK.into(), address: address(number), lease: Some(lease) };
+            allocator.decide(change, &mut Journal::default());
+        }
+        allocator
+    }
+
+    /// The numbers of the addresses that are forgotten at a second.
+    fn forgotten(allocator: &mut Allocator, sticky: &[&str], second: i64) -> BTreeSet<u32> {
+        let number = |address: IpAddr| match address {
+            IpAddr::V4(address) => u32::from(address) - 0x0a00_0000,
+            IpAddr::V6(address) => panic!("{address}"),
+        };
+        let all = |allocator: &Allocator| -> BTreeSet<u32> {
+            allocator
+                .networks
+                .values()
+                .flat_map(|network| network.leases())
+                .map(|(address, _)| number(address))
+                .collect()
+        };
+        let before = all(allocator);
+        let is_sticky = |pool: &str| (pool == "n/p").then(|| sticky.contains(&pool));
+        let count = allocator.forget(is_sticky, at(second), &mut Journal::default());
+        let gone: BTreeSet<u32> = before.difference(&all(allocator)).copied().collect();
+        assert_eq!(gone.len(), count);
+        gone
+    }
+
+    #[test]
+    fn only_the_newest_lease_of_a_name_is_remembered() {
+        let machine = |name, released| lease(HolderKind::KubevirtMachine, name, released);
+        let claim = |name, released| lease(HolderKind::IpAddressClaim, name, released);
+        let leases = || {
+            [machine("a", Some(1)), machine("a", Some(2)), machine("a", None), claim("c", Some(1)), claim("d", None)]
+        };
+        assert_eq!(forgotten(&mut allocator(leases()), &[], 9), [0, 3].into());
+        assert_eq!(forgotten(&mut allocator(leases()), &["n/p"], 9), [0].into());
+        assert_eq!(forgotten(&mut allocator(leases()), &["n/other"], 9), [0, 3].into());
+    }
+
+    #[test]
+    fn the_leases_of_a_pool_of_another_program_stay() {
+        let other = Lease { pool: "other/p".into(), ..lease(HolderKind::IpAddressClaim, "a", Some(1)) };
+        assert_eq!(forgotten(&mut allocator([other]), &[], 9), [].into());
+    }
+
+    #[test]
+    fn a_lease_is_remembered_until_its_reuse_delay_is_over() {
+        let delayed = |migrated: Option<i64>| Lease {
+            reuse_after: Some(at(20)),
+            migrated: migrated.map(at),
+            ..lease(HolderKind::IpAddressClaim, "a", Some(1))
+        };
+        for migrated in [None, Some(1)] {
+            let mut allocator = allocator([delayed(migrated)]);
+            assert_eq!(forgotten(&mut allocator, &[], 19), [].into());
+            assert_eq!(forgotten(&mut allocator, &[], 20), [0].into());
+        }
+    }
+
+    #[test]
+    fn of_too_many_names_the_oldest_are_forgotten() {
+        let machines = |held: u32, released: u32| {
+            let held = (0..held).map(|n| lease(HolderKind::VirtualMachine, &format!("h-{n}"), None));
+            held.chain(
+                (0..released).map(|n| lease(HolderKind::VirtualMachine, &format!("r-{n}"), Some(i64::from(n) + 1))),
+            )
+        };
+        assert_eq!(forgotten(&mut allocator(machines(10, 1_000)), &[], 9), [].into());
+        assert_eq!(forgotten(&mut allocator(machines(10, 1_003)), &[], 9), [10, 11, 12].into());
+        assert_eq!(forgotten(&mut allocator(machines(251, 1_005)), &[], 9), [251].into());
+        let many = forgotten(&mut allocator(machines(0, 2_000)), &[], 9);
+        assert_eq!(many.len(), AT_ONCE);
+    }
+
+    #[test]
+    fn nothing_that_is_held_reserved_or_delayed_is_ever_forgotten() {
+        let mut random = 1_u64;
+        let mut next = |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % below
+        };
+        for round in 0..200 {
+            let mut model: BTreeMap<u32, Lease> = BTreeMap::new();
+            let kinds = [HolderKind::KubevirtMachine, HolderKind::VirtualMachine, HolderKind::IpAddressClaim];
+            for number in 0..40 {
+                let (kind, name) = (kinds[usize::try_from(next(3)).unwrap()], format!("m-{}", next(6)));
+                let released = (next(3) > 0).then(|| i64::try_from(next(50)).unwrap());
+                let reuse_after =
+                    released.filter(|_| next(2) == 0).map(|time| at(time + i64::try_from(next(60)).unwrap()));
+                model.insert(number, Lease { reuse_after, ..lease(kind, &name, released) });
+            }
+            let mut allocator = allocator(model.values().cloned());
+            let now = i64::try_from(next(100)).unwrap();
+            let gone = forgotten(&mut allocator, &["n/p"], now);
+            for number in &gone {
+                let it = &model[number];
+                assert!(it.released.is_some(), "round {round}: {it:?}");
+                assert!(it.reuse_after.is_none_or(|until| until <= at(now)), "round {round}: {it:?}");
+                let name = &it.claimant.machine.name;
+                let newer = model.values().any(|other| {
+                    other.claimant.machine.name == *name && other.released >= it.released && !std::ptr::eq(other, it)
+                });
+                assert!(newer, "round {round}: the newest of its name is kept: {it:?}");
+            }
+            assert_eq!(forgotten(&mut allocator, &["n/p"], now), [].into(), "round {round}");
+        }
+    }
+}
