@@ -7,6 +7,7 @@ pub mod events;
 pub mod key;
 pub(crate) mod newest;
 pub mod object;
+pub(crate) mod repeated;
 pub(crate) mod request;
 pub mod term;
 pub mod watch;

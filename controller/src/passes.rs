@@ -34,6 +34,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::cluster::key::Key;
+use crate::cluster::repeated::Repeated;
 use crate::cluster::request::{self, PAUSE};
 use crate::ledger::types::Stopped;
 use crate::passes::queue::{End, Queue};
@@ -132,13 +133,17 @@ where
         async move { (key, ended.await) }
     });
     let passes: Vec<(Key, Result<Ended, Error>)> = passes.buffered(PASSES).collect().await;
-    let mut claims = Vec::new();
+    let (mut claims, mut lines) = (Vec::new(), Repeated::default());
     for (key, ended) in passes {
         match ended {
             Ok(Ended::BeforeClaim(claim)) => claims.push(claim),
             Ok(Ended::Well | Ended::Again(_) | Ended::Later) => {}
             Err(Error::Stopped) => return Err(Stopped),
-            Err(error) => tracing::warn!(name = %key, %error, "could not prepare the claim of a {what}"),
+            Err(error) => {
+                if let Some(hidden) = lines.note(&error.to_string(), Instant::now()) {
+                    tracing::warn!(name = %key, %error, hidden, "could not prepare the claim of a {what}");
+                }
+            }
         }
     }
     Ok(claims)
@@ -157,7 +162,7 @@ pub(crate) async fn serve<F>(
 where
     F: Future<Output = Result<Ended, Error>>,
 {
-    let mut queue = Queue::default();
+    let (mut queue, mut lines) = (Queue::default(), Repeated::default());
     let mut passes = FuturesUnordered::new();
     let now = Instant::now();
     names.into_iter().for_each(|(key, pause)| queue.add(key, now + pause));
@@ -196,7 +201,11 @@ where
                     Ok(Ended::Again(pause)) => queue.add(key, now + pause),
                     Ok(Ended::Well | Ended::Later | Ended::BeforeClaim(..)) => {}
                     Err(Error::Stopped) => return Stopped,
-                    Err(error) => tracing::warn!(name = %key, %error, "could not serve a {what}"),
+                    Err(error) => {
+                        if let Some(hidden) = lines.note(&error.to_string(), now) {
+                            tracing::warn!(name = %key, %error, hidden, "could not serve a {what}");
+                        }
+                    }
                 }
             }
             () = wait => {}

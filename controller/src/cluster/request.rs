@@ -117,11 +117,19 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Request(kube::Error::Api(status)) => describe(status, f),
             Self::Request(error) => error.fmt(f),
             Self::Unanswered => f.write_str("no answer of the API server"),
             Self::Unreadable(error) => write!(f, "the API server answered with another object: {error}"),
         }
     }
+}
+
+/// Writes the answer of an API server: code, reason and message.
+fn describe(Status { code, reason, message, .. }: &Status, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "the API server answered {code}")?;
+    let parts = [reason, message].into_iter().filter(|part| !part.trim().is_empty());
+    parts.enumerate().try_for_each(|(at, part)| write!(f, "{}{}", if at == 0 { " " } else { ": " }, part.trim()))
 }
 
 #[cfg(test)]
@@ -148,6 +156,19 @@ mod tests {
         assert_eq!(kinds[..6], ["absent", "other", "for good", "for good", "for good", "for good"]);
         assert_eq!(kinds[6..], doubtful);
         assert_eq!(Error::Unanswered.refusal(), None);
+    }
+
+    #[test]
+    fn an_answer_of_the_api_server_is_one_line_without_its_structure() {
+        let status = |code: u16, reason: &str, message: &str| {
+            let (reason, message) = (reason.to_owned(), message.to_owned());
+            Error::Request(kube::Error::Api(Box::new(Status { code, reason, message, ..Status::default() })))
+                .to_string()
+        };
+        let busy = status(429, "TooManyRequests", "storage is (re)initializing");
+        assert_eq!(busy, "the API server answered 429 TooManyRequests: storage is (re)initializing");
+        assert_eq!(status(404, "", "404 page not found\n"), "the API server answered 404 404 page not found");
+        assert_eq!(status(500, "", ""), "the API server answered 500");
     }
 
     #[test]

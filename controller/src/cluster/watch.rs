@@ -12,9 +12,11 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt as _};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::cluster::key::Key;
 use crate::cluster::object::{Object, version_of};
+use crate::cluster::repeated::Repeated;
 
 /// Largest number of changes that wait for their reader.
 const QUEUE: usize = 1024;
@@ -72,9 +74,13 @@ pub fn changes_of(api: Api<Object>, config: watcher::Config) -> impl Stream<Item
 /// Watches the objects of `api` that `config` selects, without a task of its own. After an error, the watch begins again
 /// with a list; errors are logged.
 pub(crate) fn events(api: Api<Object>, config: watcher::Config) -> impl Stream<Item = Event<Object>> + Send {
-    let path = api.resource_url().to_owned();
+    let (path, mut lines) = (api.resource_url().to_owned(), Repeated::default());
     watcher(api, config).default_backoff().filter_map(move |event| {
-        let event = event.map_err(|error| tracing::warn!(%error, path, "could not watch"));
+        let event = event.map_err(|error| {
+            if let Some(hidden) = lines.note(&error.to_string(), Instant::now()) {
+                tracing::warn!(%error, hidden, path, "could not watch");
+            }
+        });
         future::ready(event.ok())
     })
 }

@@ -27,6 +27,7 @@ use crate::cluster::conditions::condition;
 use crate::cluster::events::{Events, reference};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
+use crate::cluster::repeated::Repeated;
 use crate::cluster::request::{Refusal, ask, stored};
 use crate::kinds::pool::{MachineNetwork, NodePoolRef, PoolSpec, StaticIPPool};
 use crate::kinds::virtual_machine::{hosted_clusters, node_pools};
@@ -35,8 +36,10 @@ use crate::pools::selection_cache::SelectionCache;
 
 pub use glowplug::host::metrics::EXHAUSTED_CONDITION as CONDITION;
 
-/// Pause after a failure.
+/// Pause after the first failure. The pause doubles with each further one.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause after a failure.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Interval between two attempts to write a pool that is invalid or that the API server rejects. The reason may be
 /// another object, such as the HostedCluster or a pool with some of the addresses.
 const RETRY: Duration = Duration::from_secs(60);
@@ -52,6 +55,7 @@ pub struct NodePools {
     reported: BTreeMap<Key, Problem>,
     /// Time of the next attempt for the NodePools with a problem.
     retry: Instant,
+    lines: Repeated,
 }
 
 /// Why the configuration of a NodePool has no effect: reason and message of the event.
@@ -82,12 +86,13 @@ impl NodePools {
     #[must_use]
     pub fn new(client: Client, selection: Arc<SelectionCache>, events: Events) -> Self {
         let (settled, reported) = (BTreeMap::new(), BTreeMap::new());
-        Self { client, selection, events, settled, reported, retry: Instant::now() + RETRY }
+        Self { client, selection, events, settled, reported, retry: Instant::now() + RETRY, lines: Repeated::default() }
     }
 
     /// Follows the selection. Never returns.
     pub async fn run(mut self) -> Infallible {
         let mut selections = self.selection.subscribe();
+        let mut pause = PAUSE;
         loop {
             if self.retry <= Instant::now() {
                 self.retry = Instant::now() + RETRY;
@@ -98,9 +103,11 @@ impl NodePools {
                 Some(selection) => self.pass(&selection).await,
                 None => true,
             };
+            let before = pause;
+            pause = if is_done { PAUSE } else { LONGEST_PAUSE.min(pause * 2) };
             tokio::select! {
                 Ok(()) = selections.changed() => {}
-                () = sleep(PAUSE), if !is_done => {}
+                () = sleep(before), if !is_done => {}
                 () = sleep_until(self.retry), if !self.reported.is_empty() => {}
             }
         }
@@ -119,7 +126,9 @@ impl NodePools {
             let of_node_pool = pools.get(key).map(Vec::as_slice).unwrap_or_default();
             for result in [self.report(node_pool, of_node_pool).await, self.derive(selection, key, node_pool).await] {
                 if let Err(error) = result {
-                    tracing::warn!(node_pool = %key, error, "could not work on a NodePool");
+                    if let Some(hidden) = self.lines.note(&error, Instant::now()) {
+                        tracing::warn!(node_pool = %key, error, hidden, "could not work on a NodePool");
+                    }
                     is_done = false;
                 }
             }
@@ -227,11 +236,16 @@ impl NodePools {
         }
     }
 
-    /// Reads the HostedCluster of a NodePool. Its `machineNetwork` has the prefix lengths.
+    /// Reads the HostedCluster of a NodePool. Its `machineNetwork` has the prefix lengths. `None`: it does not exist, or the API
+    /// server does not serve its kind.
     async fn hosted_cluster(&self, key: &Key, node_pool: &Object) -> Result<Option<Object>, String> {
         let Some(name) = cluster_of(node_pool) else { return Ok(None) };
         let api: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &hosted_clusters());
-        ask(api.get_opt(name)).await.map_err(|error| error.to_string())
+        match ask(api.get(name)).await {
+            Ok(object) => Ok(Some(object)),
+            Err(error) if error.refusal() == Some(Refusal::Absent) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
     }
 }
 
