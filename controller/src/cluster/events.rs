@@ -12,7 +12,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc;
 
 use crate::cluster::key::Key;
-use crate::cluster::request::ask;
+use crate::cluster::request::{Error, Refusal, ask};
 
 /// Maximum number of events that wait to be published. Further events are only logged.
 const QUEUE: usize = 10_000;
@@ -48,8 +48,13 @@ impl Events {
                 let recorder = recorders
                     .entry((object.uid.clone(), event.note.clone()))
                     .or_insert_with(|| Recorder::new(client.clone(), reporter.clone()));
-                if let Err(error) = ask(recorder.publish(&event, &object)).await {
-                    warn(&event, &object, &error.to_string());
+                match ask(recorder.publish(&event, &object)).await {
+                    Ok(()) => {}
+                    Err(error) if is_of_ending_namespace(&error) => {
+                        let (reason, note) = (&event.reason, &event.note);
+                        tracing::debug!(namespace = object.namespace, reason, note, %error, "published no event");
+                    }
+                    Err(error) => warn(&event, &object, &error.to_string()),
                 }
             }
         });
@@ -90,8 +95,42 @@ pub(crate) fn reference(
     }
 }
 
+/// Whether an event was refused because its namespace is being deleted or is gone.
+fn is_of_ending_namespace(error: &Error) -> bool {
+    match error.refusal() {
+        Some(Refusal::Absent) => true,
+        Some(Refusal::ForGood(status)) => {
+            let causes = status.details.iter().flat_map(|details| &details.causes);
+            status.code == 403 && causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
+        }
+        _ => false,
+    }
+}
+
 fn warn(event: &Event, object: &ObjectReference, error: &str) {
     let ObjectReference { kind, namespace, name, .. } = object.clone();
     let object = Key { namespace: namespace.unwrap_or_default(), name: name.unwrap_or_default() };
     tracing::warn!(kind, %object, event.reason, event.note, error, "could not publish an event");
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_event_in_a_namespace_that_is_being_deleted_is_no_warning() {
+        let is_quiet = |status: serde_json::Value| {
+            let status: Status = serde_json::from_value(status).unwrap();
+            is_of_ending_namespace(&Error::Request(kube::Error::Api(Box::new(status))))
+        };
+        let causes = json!([{"reason": "NamespaceTerminating", "message": "x", "field": "metadata.namespace"}]);
+        let forbidden = |details| json!({"status": "Failure", "code": 403, "reason": "Forbidden", "message": "x", "details": details});
+        assert!(is_quiet(forbidden(json!({"causes": causes}))));
+        assert!(is_quiet(json!({"status": "Failure", "code": 404, "reason": "NotFound", "message": "x"})));
+        assert!(!is_quiet(forbidden(json!({}))), "a right is missing");
+        assert!(!is_quiet(json!({"status": "Failure", "code": 500, "reason": "InternalError", "message": "x"})));
+    }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::Args;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -106,6 +106,7 @@ pub fn address(text: &str) -> Result<Address, String> {
 ///
 /// The API server is not configured, the program cannot listen on an address, or a task stopped early.
 pub async fn run(options: Options) -> anyhow::Result<()> {
+    check(&options)?;
     let client = connect(config(&options).await?).context("connecting to the API server")?;
     let (phase, phases) = watch::channel(Phase::Serving);
     let signals = tokio::spawn(stop_on_signals(phase));
@@ -350,9 +351,38 @@ async fn stop_on_signals(phase: watch::Sender<Phase>) {
     std::process::exit(1);
 }
 
+/// Kubernetes restarts a replica that hangs only if the replica serves its probes.
+fn check(options: &Options) -> anyhow::Result<()> {
+    let is_probed = options.health_addr.is_some() || options.diagnostics_address.is_some();
+    ensure!(is_probed, "--health-addr and --diagnostics-address: both are empty, expected one address for the probes");
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn a_replica_without_an_address_for_its_probes_does_not_start() {
+        let check = |arguments: &[&str]| {
+            let arguments = ["glowplug-controller"].iter().chain(arguments);
+            check(&Arguments::try_parse_from(arguments).unwrap().options).map_err(|error| error.to_string())
+        };
+        let [health, diagnostics] = ["--health-addr=", "--diagnostics-address="];
+        assert_eq!(check(&[]), Ok(()));
+        assert_eq!(check(&[health]), Ok(()));
+        assert_eq!(check(&[diagnostics]), Ok(()));
+        let expected = "--health-addr and --diagnostics-address: both are empty, expected one address for the probes";
+        assert_eq!(check(&[health, diagnostics]), Err(expected.to_owned()));
+    }
 
     #[test]
     fn an_address_is_written_as_for_programs_in_go() {
