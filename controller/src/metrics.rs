@@ -10,6 +10,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 /// Histograms by two labels.
@@ -63,12 +64,15 @@ impl Default for Metrics {
     /// The metrics of a replica that does not lead.
     fn default() -> Self {
         let mut registry = Registry::with_prefix("glowplug");
+        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("build", "Version of the program", build);
         let leading = Gauge::default();
         registry.register("leading", "Whether this replica leads and serves", leading.clone());
         let duplicate_records = Gauge::default();
         let help = "Addresses with a conflicting record";
         registry.register("duplicate_records", help, duplicate_records.clone());
-        let allocation_seconds = seconds();
+        // From 1 ms to 9 minutes: a claim may wait for an address.
+        let allocation_seconds = Histogram::new(exponential_buckets(0.001, 2.0, 20));
         let help = "Time from the creation of a claim or VirtualMachine to its address";
         registry.register("allocation_seconds", help, allocation_seconds.clone());
         let rebuild_seconds = Gauge::default();
@@ -188,6 +192,22 @@ mod tests {
             text.lines().filter(|line| line.starts_with("glowplug_mac")).map(str::to_owned).collect();
         lines.sort_unstable();
         lines
+    }
+
+    #[test]
+    fn the_metrics_name_the_version_and_measure_long_waits() {
+        let metrics = Metrics::default();
+        metrics.allocation_seconds.observe(300.0);
+        let text = metrics.text();
+        let version = env!("CARGO_PKG_VERSION");
+        assert!(text.contains(&format!("glowplug_build_info{{version=\"{version}\"}} 1\n")), "{text}");
+        let buckets = text.lines().filter(|line| line.starts_with("glowplug_allocation_seconds_bucket"));
+        let full: Vec<&str> = buckets.filter(|line| line.ends_with(" 1")).collect();
+        let expected = [
+            "glowplug_allocation_seconds_bucket{le=\"524.288\"} 1",
+            "glowplug_allocation_seconds_bucket{le=\"+Inf\"} 1",
+        ];
+        assert_eq!(full, expected);
     }
 
     #[test]
