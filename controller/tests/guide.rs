@@ -183,7 +183,7 @@ fn metrics() -> impl Fn(&&str) -> bool {
     metrics.webhook_seconds.get_or_create(&[("webhook", "pools"), ("result", "allowed")]).observe(0.001);
     // The library has the metrics of pools.
     let text = metrics.text() + &read("../src/host/metrics.rs");
-    move |name| text.contains(&format!("# TYPE {} ", name.trim_end_matches("_total")))
+    move |name| text.contains(&format!("# TYPE {} ", name.trim_end_matches("_total").trim_end_matches("_info")))
 }
 
 /// The strings of a member with this name, anywhere in a value.
@@ -203,7 +203,7 @@ fn every_metric_of_the_alerts_and_of_the_dashboard_is_one_of_the_program() {
     let alerts = documents(&config("prometheus/alerts.yaml")).remove(0);
     let dashboard: Value = serde_json::from_str(&read("config/prometheus/dashboard.json")).unwrap();
     let (alerts, panels) = (strings(&alerts, "expr"), strings(&dashboard, "expr"));
-    assert_eq!((alerts.len(), panels.len()), (4, 13));
+    assert_eq!((alerts.len(), panels.len()), (6, 13));
     let is_there = metrics();
     let words =
         alerts.iter().chain(&panels).flat_map(|expr| expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
@@ -220,6 +220,25 @@ fn every_alert_is_in_the_guide() {
     let guide = monitoring();
     missing.retain(|alert| !guide.contains(&format!("| `{alert}` |")));
     assert_eq!(missing, [] as [&str; 0]);
+}
+
+#[test]
+fn every_alert_names_a_section_of_the_guide() {
+    let alerts = documents(&config("prometheus/alerts.yaml")).remove(0);
+    let urls = strings(&alerts, "runbook_url");
+    assert_eq!(urls.len(), strings(&alerts, "alert").len());
+    let anchor = |heading: &str| -> String {
+        let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-'));
+        kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+    };
+    for url in urls {
+        let (page, section) =
+            url.strip_prefix(concat!(env!("CARGO_PKG_HOMEPAGE"), "/")).unwrap().split_once('#').unwrap();
+        let text = read(&format!("../{page}"));
+        let headings =
+            text.lines().filter(|line| line.starts_with("##")).map(|line| anchor(line.trim_start_matches('#')));
+        assert_eq!(headings.filter(|heading| heading == section).count(), 1, "{url}");
+    }
 }
 
 #[test]
