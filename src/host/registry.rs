@@ -259,7 +259,7 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| allocator.note_migrated(machine, now, journal))
     }
 
-    /// Removes released leases that nothing needs any more, and returns their number, at most 256. Sticky pools remember the last
+    /// Removes released leases that nothing needs any more, and returns their number, at most 64. Sticky pools remember the last
     /// address of each name of a claim. `is_sticky` is whether the pool of a name is sticky. `None`: its leases stay.
     ///
     /// # Errors

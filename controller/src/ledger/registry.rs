@@ -563,7 +563,15 @@ impl Owner {
                 next_serve = Instant::now() + PERIOD;
             }
             if next_forget <= Instant::now() {
-                pause = if self.forget() { FORGETTING } else { LONGEST_FORGETTING.min(pause * 2) };
+                self.link.progress.begin();
+                let forgotten = self.forget();
+                self.link.progress.end();
+                pause = match forgotten {
+                    Some(0) => FORGETTING,
+                    // There may be more.
+                    Some(_) => PERIOD,
+                    None => LONGEST_FORGETTING.min(FORGETTING.max(pause * 2)),
+                };
                 next_forget = Instant::now() + pause;
             }
             match self.link.next(next_serve) {
@@ -623,20 +631,19 @@ impl Owner {
         Some(())
     }
 
-    /// Deletes released leases that are not needed any more. Returns whether nothing failed. A failure stops nothing else: a later
-    /// search finds the leases again.
-    fn forget(&mut self) -> bool {
-        let Some(sticky) = &self.sticky else { return true };
+    /// Deletes released leases that are not needed any more, and returns their number. `None`: it failed, which stops nothing else.
+    /// A later search finds the leases again.
+    fn forget(&mut self) -> Option<usize> {
+        let Some(sticky) = &self.sticky else { return Some(0) };
         match self.registry.forget(|pool| sticky.of(pool), Timestamp::now()) {
-            Ok(0) => true,
             Ok(leases) => {
                 tracing::debug!(leases, "deleted released leases that are not needed any more");
-                true
+                Some(leases)
             }
             Err(error) => {
                 let cause = error.source().map(tracing::field::display);
                 tracing::debug!(%error, cause, "could not delete released leases");
-                false
+                None
             }
         }
     }
