@@ -31,7 +31,7 @@ use crate::cluster::repeated::Repeated;
 use crate::cluster::request::{Refusal, ask, stored};
 use crate::kinds::pool::{MachineNetwork, NodePoolRef, PoolSpec, StaticIPPool};
 use crate::kinds::virtual_machine::{hosted_clusters, node_pools};
-use crate::pools::selection::{MachinePool, Selection, cluster_of};
+use crate::pools::selection::{MachinePool, Selection, cluster_of, has_config};
 use crate::pools::selection_cache::SelectionCache;
 
 pub use glowplug::host::metrics::EXHAUSTED_CONDITION as CONDITION;
@@ -298,10 +298,6 @@ fn reference_to(node_pool: &Object) -> ObjectReference {
 }
 
 // === The derived pool ===
-
-fn has_config(node_pool: &Object) -> bool {
-    !node_pool.data["spec"]["platform"]["kubevirt"]["bootstrapNetworkConfig"].is_null()
-}
 
 /// Decides on the pool that is derived from a NodePool. `pool` is the existing pool with the name of the NodePool.
 fn derive(node_pool: &Object, hosted_cluster: Option<&Object>, pool: Option<&MachinePool>) -> Derived {

@@ -41,7 +41,7 @@ use crate::kinds::virtual_machine::{
     ASSIGNED_ANNOTATION, CloudInit, CloudInitKind, LEFT_ALONE_ANNOTATION, Mark, NetworkData, VirtualMachine,
     interfaces, requires_mac_addresses,
 };
-use crate::pools::selection::{Selected, Selection};
+use crate::pools::selection::{MachinePool, Selected, Selection};
 
 /// Path of the webhook for new VirtualMachines.
 pub const MACHINES_PATH: &str = "/mutate-machines";
@@ -126,6 +126,9 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
         Ok(selected) => selected,
         Err(problem) => return Ok(Decision::Refuse(problem.to_string())),
     };
+    if let Some(pool) = selection.ending(&machine, &selected).filter(|_| !machine.awaits_migration) {
+        return Ok(Decision::Refuse(ending(pool)));
+    }
     if selected.is_empty() {
         if copied.is_some() {
             edit.remove(&machine.path_of_reference());
@@ -290,6 +293,20 @@ pub fn without_volume(selected: &[Selected]) -> String {
     let (volumes, pools) = (path(&["volumes"]).join("."), pools.join(", "));
     format!(
         "{volumes}: no volume with cloudInitConfigDrive or cloudInitNoCloud, expected one for the addresses of {pools}"
+    )
+}
+
+/// Returns the message about a machine of a pool that is being deleted.
+fn ending(pool: &MachinePool) -> String {
+    let reference = match (&pool.owner, &pool.spec.node_pool_ref) {
+        (Some(_), Some(node_pool)) => format!("bootstrapNetworkConfig from NodePool {}", node_pool.name),
+        (None, Some(_)) => "nodePoolRef from the pool".to_owned(),
+        (_, None) => "machineSelector from the pool".to_owned(),
+    };
+    format!(
+        "pool {} is being deleted, and gives new machines no address: create a pool of another name, or create the pool again \
+         when it is gone; remove {reference} to start machines without an address",
+        pool.id
     )
 }
 
@@ -630,6 +647,57 @@ mod tests {
         for pools in [&[pool("p", &json!({}))][..], &[]] {
             assert_eq!(stored(&copy, pools, false).0["metadata"]["annotations"], json!({"a": "b"}));
         }
+    }
+
+    #[test]
+    fn a_machine_whose_pool_is_being_deleted_is_refused_until_another_pool_serves_its_network() {
+        let being_deleted = |changes: &Value| {
+            let mut all = changes.clone();
+            all["metadata"]["deletionTimestamp"] = "2026-08-14T10:00:00Z".into();
+            pool("p", &all)
+        };
+        let expected = "pool n/p is being deleted, and gives new machines no address: create a pool of another name, or create the pool again \
+                        when it is gone; remove machineSelector from the pool to start machines without an address";
+        let refused = Decision::Refuse(expected.to_owned());
+        assert_eq!(decision(&[being_deleted(&json!({}))], &json!({})), refused);
+        assert_eq!(decision(&[being_deleted(&json!({"spec": {"addresses": ["x"]}}))], &json!({})), refused);
+        // The machine is of another network, no machine is meant any more, or another pool serves the machine.
+        for changes in [json!({"spec": {"network": "infra/vlan20"}}), json!({"spec": {"machineSelector": null}})] {
+            let decision = decision(&[being_deleted(&changes)], &json!({}));
+            assert_eq!(decision, Decision::NotSelected(Allowed::default()), "{changes}");
+        }
+        let pools = [being_deleted(&json!({})), pool("q", &json!({}))];
+        assert_eq!(facts_of(&stored(&object(&json!({})), &pools, false).0).0.as_deref(), Some(NAME));
+    }
+
+    #[test]
+    fn a_machine_of_a_derived_pool_starts_without_an_address_when_its_node_pool_has_no_configuration() {
+        let owner = json!({"apiVersion": "a", "kind": "NodePool", "name": "w", "uid": "u", "controller": true});
+        let pool = pool(
+            "p",
+            &json!({
+                "metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z", "ownerReferences": [owner]},
+                "spec": {"machineSelector": null, "nodePoolRef": {"name": "w"}},
+            }),
+        );
+        let mut machine = object(&json!({}));
+        machine["metadata"]["namespace"] = "n-c1".into();
+        machine["metadata"]["labels"] = json!({"hypershift.openshift.io/nodepool-name": "w"});
+        let decision = |config: Value| {
+            let platform = json!({"kubevirt": {"bootstrapNetworkConfig": config}});
+            let node_pool = json!({
+                "metadata": {"namespace": "n", "name": "w", "uid": "u"},
+                "spec": {"clusterName": "c1", "platform": platform},
+            });
+            let selection = Selection::new([Arc::clone(&pool)], [Arc::new(serde_json::from_value(node_pool).unwrap())]);
+            let machine = serde_json::from_value(machine.clone()).unwrap();
+            let new = NewMachine { object: &machine, is_copy: false, held: &BTreeSet::new(), name: NAME };
+            admit_new(new, &selection).unwrap()
+        };
+        assert_eq!(decision(Value::Null), Decision::NotSelected(Allowed::default()));
+        let expected = "pool n/p is being deleted, and gives new machines no address: create a pool of another name, or create the pool again \
+                        when it is gone; remove bootstrapNetworkConfig from NodePool w to start machines without an address";
+        assert_eq!(decision(json!({"addresses": []})), Decision::Refuse(expected.to_owned()));
     }
 
     #[test]

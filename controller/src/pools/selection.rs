@@ -33,6 +33,8 @@ pub struct Selection {
     /// Pools by the namespace of the machines that they select, each with the selector for the labels of these
     /// machines. Pools that are being deleted select no machine.
     selectors: BTreeMap<String, Vec<(Selector, PoolId)>>,
+    /// The same for the pools that are being deleted and still refer to their machines.
+    ending: BTreeMap<String, Vec<(Selector, PoolId)>>,
     node_pools: BTreeMap<Key, Arc<Object>>,
 }
 
@@ -149,18 +151,20 @@ impl Selection {
         let node_pools: BTreeMap<Key, Arc<Object>> =
             node_pools.into_iter().map(|node_pool| (Key::of(&node_pool.metadata), node_pool)).collect();
         let pools: BTreeMap<PoolId, Arc<MachinePool>> = pools.into_iter().map(|pool| (pool.id.clone(), pool)).collect();
-        let mut selectors: BTreeMap<String, Vec<(Selector, PoolId)>> = BTreeMap::new();
-        for pool in pools.values().filter(|pool| !pool.is_deleted) {
+        let [mut selectors, mut ending] = [BTreeMap::<String, Vec<(Selector, PoolId)>>::new(), BTreeMap::new()];
+        for pool in pools.values().filter(|pool| !pool.is_withdrawn(&node_pools)) {
             if let Some((namespace, selector)) = pool.selector(&node_pools) {
-                selectors.entry(namespace).or_default().push((selector, pool.id.clone()));
+                let known = if pool.is_deleted { &mut ending } else { &mut selectors };
+                known.entry(namespace).or_default().push((selector, pool.id.clone()));
             }
         }
-        Self { pools, selectors, node_pools }
+        Self { pools, selectors, ending, node_pools }
     }
 
-    /// Returns the namespaces in which a pool may select machines.
+    /// Returns the namespaces in which a pool may select machines, or a pool that is being deleted refers to machines.
     pub fn namespaces(&self) -> impl Iterator<Item = &str> {
-        self.selectors.keys().map(String::as_str)
+        let all: BTreeSet<&String> = self.selectors.keys().chain(self.ending.keys()).collect();
+        all.into_iter().map(String::as_str)
     }
 
     /// Returns the pool with this namespace and name.
@@ -213,6 +217,23 @@ impl Selection {
         chosen.sort_by_key(|(attachment, _)| attachment.index);
         Ok(chosen.into_iter().map(|(_, selected)| selected).collect())
     }
+
+    /// Returns a pool that is being deleted and refers to a machine, while no pool of `selected` is on its network. Such a machine
+    /// must not be created: it would start without network data.
+    #[must_use]
+    pub fn ending(&self, machine: &VirtualMachine, selected: &[Selected]) -> Option<&MachinePool> {
+        let none = BTreeMap::new();
+        let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
+        let labels = machine.metadata.labels.as_ref().unwrap_or(&none);
+        let candidates = self.ending.get(namespace).into_iter().flatten();
+        let matching = candidates.filter(|(selector, _)| selector.matches(labels)).map(|(_, id)| &*self.pools[id]);
+        let is_served = |of: &Selected| selected.iter().any(|it| it.network == of.network);
+        matching.into_iter().find(|pool| match pool.place(machine) {
+            Ok((_, of)) => !is_served(&of),
+            Err(Problem::InvalidPool { .. }) => selected.is_empty(),
+            Err(_) => false,
+        })
+    }
 }
 
 // === impl KnownPool ===
@@ -259,6 +280,13 @@ impl MachinePool {
     pub fn node_pool(&self) -> Option<Key> {
         let NodePoolRef { name } = self.spec.node_pool_ref.as_ref()?;
         Some(Key { namespace: self.id.namespace.clone()?, name: name.clone() })
+    }
+
+    /// Whether the pool is derived from a NodePool that has no configuration any more: new machines start without its addresses.
+    fn is_withdrawn(&self, node_pools: &BTreeMap<Key, Arc<Object>>) -> bool {
+        let node_pool = self.node_pool().and_then(|key| node_pools.get(&key));
+        self.is_deleted
+            && node_pool.is_some_and(|it| self.owner.is_some() && self.owner == it.metadata.uid && !has_config(it))
     }
 
     /// Returns the namespaces of the machines that the pool may serve, and those of the claims. `cluster` is the cluster of
@@ -335,6 +363,11 @@ impl MachinePool {
 #[must_use]
 pub fn cluster_of(node_pool: &Object) -> Option<&str> {
     node_pool.data["spec"]["clusterName"].as_str().filter(|name| is_object_name(name))
+}
+
+/// Whether a NodePool has a configuration from which a pool is derived.
+pub(super) fn has_config(node_pool: &Object) -> bool {
+    !node_pool.data["spec"]["platform"]["kubevirt"]["bootstrapNetworkConfig"].is_null()
 }
 
 // === impl Selected ===
