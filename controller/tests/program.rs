@@ -213,8 +213,12 @@ async fn the_log_has_every_step_of_a_machine_once_and_with_its_name() {
         "uid": "UID", "reason": "IPAddressAllocated", "pools": format!("{}/workers", hosted.clusters),
         "networks": hosted.network, "waited_seconds": true,
     });
+    let refused = format!(
+        "refused a machine: No available IPs in pool for interface eno101: pool {}/workers, IPv4",
+        hosted.clusters
+    );
     let expected = [
-        line("WARN", "refused a machine: No available IPs in pool for interface eno101", json!({})),
+        line("WARN", &refused, json!({})),
         line("INFO", "requesting that capk create the VirtualMachine again", json!({})),
         line("INFO", "allowed a machine with a reference to its Secret", json!({})),
         line("INFO", "Allocated 10.0.0.9/16 to eno101", allocated),

@@ -34,4 +34,4 @@ mod want;
 pub use adopt::{Adoption, Mismatch, Problem};
 pub use reports::{ReportChanges, Reported};
 pub use state::Allocator;
-pub use types::{ClaimError, EXHAUSTED_MESSAGE, PoolError, PoolUsage, Rename, Resized, Usage};
+pub use types::{ClaimError, EXHAUSTED_MESSAGE, PoolError, PoolUsage, Rename, Resized, Usage, exhausted_message};

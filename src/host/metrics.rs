@@ -6,15 +6,21 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::allocator::{Allocator, PoolUsage, Usage};
+use super::allocator::{Allocator, PoolUsage};
+use super::pool::Pool;
+use crate::network::Family;
 
 /// Name of the NodePool condition whose status is `true` when the pool is exhausted.
 pub const EXHAUSTED_CONDITION: &str = "KubevirtIPPoolExhausted";
 
-/// Whether a pool is exhausted: at least one of its families has no free address, so the next machine gets none.
-#[must_use]
-pub fn is_exhausted(usage: &[Usage]) -> bool {
-    usage.iter().any(|usage| usage.free == 0)
+/// The families of a pool without a free address: the next machine gets none. A family whose addresses are all kept for names is
+/// exhausted only while a machine waits.
+#[doc(hidden)]
+pub fn exhausted_families(pool: &Pool, usage: &PoolUsage) -> impl Iterator<Item = Family> {
+    let has_waiting = usage.waiting > 0;
+    let is_for_all = |family| pool.space(family).is_some_and(|space| space.allocatable() > 0);
+    let families = usage.families.iter().filter(|usage| usage.free == 0).map(|usage| usage.family);
+    families.filter(move |family| has_waiting || is_for_all(*family))
 }
 
 /// Returns the metrics of all pools of an allocator, sorted by the name of the pool. `usage` is the result of
@@ -33,15 +39,16 @@ pub fn text(allocator: &Allocator, usage: &BTreeMap<&str, PoolUsage>) -> String 
     let mut exhausted = BTreeMap::new();
     let (mut addresses, mut outside, mut waiting) = (String::new(), String::new(), String::new());
     for pool in allocator.pools() {
-        let Some(PoolUsage { families, waiting: machines, .. }) = usage.get(pool.name()) else { continue };
+        let Some(usage) = usage.get(pool.name()) else { continue };
         let cluster = pool.cluster().unwrap_or_default();
         // Hosted clusters of the same name are in different namespaces, and their NodePools are in these namespaces
         // too.
         let namespace = pool.name.split_once('/').map_or("", |(namespace, _)| namespace);
-        *exhausted.entry((cluster, namespace)).or_insert(false) |= is_exhausted(families);
+        *exhausted.entry((cluster, namespace)).or_insert(false) |= exhausted_families(pool, usage).next().is_some();
         // The values of the labels contain only characters that need no escape.
         let labels = format!(r#"cluster="{cluster}",pool="{}",network="{}""#, pool.name, pool.network);
-        for usage in families {
+        let machines = usage.waiting;
+        for usage in &usage.families {
             let states = [
                 ("reserved", usage.reserved),
                 ("used", usage.used),

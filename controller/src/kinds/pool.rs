@@ -17,7 +17,7 @@ use glowplug::host::expand::{ExpandError, Template};
 use glowplug::host::pool::{Pool, TemplateFacts};
 use glowplug::host::pools_file::read_pools;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, MicroTime};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, MicroTime, Time};
 use kube::core::{ParseExpressionError, Selector};
 use kube::{CustomResource, CustomResourceExt, KubeSchema};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -55,6 +55,18 @@ pub const POOL_FINALIZER: &str = "ipam.glowplug.dev/protect-pool";
     printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waiting"),
     printcolumn(name = "Outdated", type_ = "integer", json_path = ".status.outdated", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Free IPv4",
+        type_ = "string",
+        json_path = ".status.families[?(@.family==\"IPv4\")].free",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Free IPv6",
+        type_ = "string",
+        json_path = ".status.families[?(@.family==\"IPv6\")].free",
+        priority = 1
+    ),
     printcolumn(name = "Addresses", type_ = "string", json_path = ".spec.addresses", priority = 1),
     printcolumn(
         name = "Cluster",
@@ -168,6 +180,18 @@ pub struct PoolSpec {
     printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waiting"),
     printcolumn(name = "Outdated", type_ = "integer", json_path = ".status.outdated", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Free IPv4",
+        type_ = "string",
+        json_path = ".status.families[?(@.family==\"IPv4\")].free",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Free IPv6",
+        type_ = "string",
+        json_path = ".status.families[?(@.family==\"IPv6\")].free",
+        priority = 1
+    ),
     printcolumn(name = "Addresses", type_ = "string", json_path = ".spec.addresses", priority = 1),
     validation = Rule::new("self.spec.network == oldSelf.spec.network").message("network: immutable, expected a new pool"),
     validation = Rule::new("self.spec.network == 'default' || self.spec.network.contains('/')")
@@ -246,6 +270,10 @@ pub struct PoolStatus {
     /// Number of claims and machines that wait for an address. Example: `2`.
     #[serde(default)]
     pub waiting: u32,
+    /// The first of these claims and machines, in the order in which they are served. Example: `[{name: workers-8fm2k, …}]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10))]
+    pub first_waiting: Vec<Waiting>,
     /// Number of machines whose guests run with earlier network data, because the pool or the machine has changed since they
     /// started. Example: `0`.
     #[serde(default)]
@@ -269,6 +297,28 @@ pub struct PoolStatus {
     pub conditions: Vec<Condition>,
 }
 
+/// A claim or machine that waits for an address.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Waiting {
+    /// Kind of the object. Example: `KubevirtMachine`.
+    #[schemars(schema_with = "holder_kinds")]
+    pub kind: HolderKind,
+    /// Namespace of the object. Example: `clusters-c1`.
+    #[schemars(length(max = 63))]
+    pub namespace: String,
+    /// Name of the object. Example: `workers-8fm2k`.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// `IPv4` or `IPv6`: the family without a free address. Absent: the object waits for an address of another pool, or the pool
+    /// allocates nothing for now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4))]
+    pub family: Option<String>,
+    /// Time of the creation of the object: objects are served in this order. Example: `2026-08-14T10:00:00Z`.
+    pub since: Time,
+}
+
 /// Reported addresses that are not reserved.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -288,7 +338,8 @@ pub struct ReportsBeyond {
 pub struct AddressCount {
     /// Addresses that the pool may allocate, allocated or not. Example: `82`.
     pub total: i64,
-    /// Addresses that the next claims may get. Absent if another program chooses the addresses. Example: `79`.
+    /// Addresses that the next claims may get, of the family with the fewest. Absent if another program chooses the addresses.
+    /// Example: `79`.
     pub free: Option<i64>,
     /// Addresses that a claim or machine holds. Example: `3`.
     pub used: i64,
@@ -329,16 +380,14 @@ pub struct FamilyCount {
 // === impl AddressCount ===
 
 impl AddressCount {
-    /// The sum of the families of a pool.
+    /// The sum of the families of a pool. A machine needs an address of each family, so the free addresses are no sum.
     #[must_use]
-    pub fn sum(usage: &[Usage]) -> Self {
-        let sum = |count: fn(&Usage) -> u128| {
-            let sum = usage.iter().map(count).fold(0, u128::saturating_add);
-            i64::try_from(sum).unwrap_or(i64::MAX)
-        };
+    pub fn of(usage: &[Usage]) -> Self {
+        let number = |count: u128| i64::try_from(count).unwrap_or(i64::MAX);
+        let sum = |count: fn(&Usage) -> u128| number(usage.iter().map(count).fold(0, u128::saturating_add));
         Self {
             total: sum(|usage| usage.total - usage.reserved),
-            free: Some(sum(|usage| usage.free)),
+            free: usage.iter().map(|usage| number(usage.free)).min(),
             used: sum(|usage| usage.used),
             out_of_range: sum(|usage| usage.outside),
         }

@@ -31,6 +31,14 @@ use crate::passes::{ADDRESS_PAUSE, Ended};
 
 /// Decides the next request.
 pub(super) fn decide(view: &View) -> Step {
+    match next(view) {
+        Step::Wait => view.annotate_waiting().unwrap_or(Step::Wait),
+        step => step,
+    }
+}
+
+/// Decides the next request, without the annotation of a waiting machine.
+fn next(view: &View) -> Step {
     // What a guest uses is recorded before the objects of its machine are looked for.
     let recorded = view.record_migration().or_else(|| view.adopt_guest());
     if let Some(step) = recorded.or_else(|| view.look_for_the_gone()).or_else(|| view.end_claims()) {

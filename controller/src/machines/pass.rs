@@ -109,6 +109,7 @@ impl Work<'_> {
         view.vm = index.vm(key).cloned();
         view.instance = index.instance(key).cloned();
         view.memory = index.memory(key);
+        view.is_repeat_due = view.memory.is_repeat_due(Timestamp::now());
         view.records = index.records_of(key);
         view.sources.claims = index.claims_of(key);
         // Everyone who may create claims can name any machine. When no guest exists, such a claim only ends.
@@ -270,7 +271,9 @@ impl Work<'_> {
                 let addresses = list(registry.keep(*claimant, addresses).await?);
                 tracing::info!(machine = %key, uid, addresses, "released addresses that the machine never got");
             }
-            Step::PatchMachine(patch) => drop(self.patch_machine(view, patch, false).await?),
+            Step::PatchMachine(patch) | Step::AnnotateWaiting(patch) => {
+                drop(self.patch_machine(view, patch, false).await?)
+            }
             Step::Retry(patch) => {
                 if !view.memory.is_retry_logged {
                     tracing::info!(machine = %key, "requesting that capk create the VirtualMachine again");
@@ -311,7 +314,8 @@ impl Work<'_> {
             Step::Prove(holder) => return self.prove(view, holder).await,
             Step::Report(notice) => {
                 self.publish(view, &notice);
-                self.index().remember(key, |memory| memory.notice = Some(notice));
+                let now = Timestamp::now();
+                self.index().remember(key, |memory| (memory.notice, memory.noticed) = (Some(notice), Some(now)));
             }
         }
         Ok(Response::Done)

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use glowplug::diagnostic::Diagnostic;
-use glowplug::host::allocator::ClaimError;
+use glowplug::host::allocator::{ClaimError, exhausted_message};
 use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Request};
 use glowplug::host::expand::{Document, Grant, Template};
 use glowplug::host::records::{ANNOTATION_PREFIX, annotation_key, annotation_patch};
@@ -281,8 +281,8 @@ impl View {
                 Ok(claim) => Step::Claim(Box::new(claim)),
                 Err(problem) => self.refuse(problem),
             },
-            (None, Some(Problem::Refused(error @ ClaimError::Exhausted { .. }))) => {
-                self.report("IPPoolExhausted", error.to_string())
+            (None, Some(Problem::Refused(ClaimError::Exhausted { interface, pool, family }))) => {
+                self.report("IPPoolExhausted", exhausted_message(interface, pool, [*family]))
             }
             // The addresses are free in a moment, and the machine has its place in the queue.
             (None, Some(Problem::Refused(ClaimError::Closed(_)))) => Step::Wait,

@@ -73,6 +73,8 @@ pub(super) enum Step {
     Keep(Box<Claimant>, Vec<IpAddr>),
     /// Applies this merge patch to the KubevirtMachine.
     PatchMachine(Value),
+    /// Applies this merge patch to the KubevirtMachine, which says why its VirtualMachine waits.
+    AnnotateWaiting(Value),
     /// Applies this merge patch to the VirtualMachine.
     AnnotateVm(Value),
     /// Applies this merge patch to the VirtualMachine, which notes that it is left alone. Then publishes this event.
@@ -118,6 +120,7 @@ pub(super) enum Once {
     MarkVm,
     /// [`Step::PatchMachine`] or [`Step::AnnotateVm`].
     Annotate,
+    AnnotateWaiting,
     PatchStatus,
     Retry,
     ReserveRecorded,
@@ -167,6 +170,7 @@ impl Step {
             Self::RemoveRecords(_) => Some(Once::RemoveRecords),
             Self::MarkVm(_) => Some(Once::MarkVm),
             Self::PatchMachine(_) | Self::AnnotateVm(_) => Some(Once::Annotate),
+            Self::AnnotateWaiting(_) => Some(Once::AnnotateWaiting),
             Self::PatchStatus(_) => Some(Once::PatchStatus),
             Self::Retry(_) => Some(Once::Retry),
             Self::ReserveRecorded(..) => Some(Once::ReserveRecorded),

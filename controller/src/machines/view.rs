@@ -5,11 +5,12 @@ use std::net::IpAddr;
 
 use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Allocation, Claimant, Machine, Record};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
+use crate::cluster::conditions::head;
 use crate::cluster::key::Key;
-use crate::kinds::kubevirt_machine::{HandOut, Handed, Instance, KubevirtMachine, NetworkSecret};
+use crate::kinds::kubevirt_machine::{HandOut, Handed, Instance, KubevirtMachine, NetworkSecret, is_deleted};
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::kind::Kinds;
 use crate::machines::recorded::Recorded;
@@ -23,6 +24,13 @@ pub(super) const KEPT: &str = "NetworkDataKept";
 
 /// Reason of the event about a guest that has not read the current network data of its machine.
 pub(super) const OUTDATED: &str = "NetworkDataOutdated";
+
+/// Age of an event about a waiting machine after which the event is repeated. API servers keep an event for one hour, and a machine
+/// in the wait queue gets a pass every ten minutes.
+const REPEAT: SignedDuration = SignedDuration::from_mins(45);
+
+/// Annotation of a KubevirtMachine that says why its VirtualMachine waits for its network data.
+pub(super) const WAITING_ANNOTATION: &str = "ipam.glowplug.dev/waiting";
 
 /// The known state of the machine of one name: the complete input of a decision.
 #[derive(Clone, Debug)]
@@ -44,6 +52,8 @@ pub(super) struct View {
     /// Objects of other programs that choose addresses of the machine.
     pub(super) sources: Sources,
     pub(super) memory: Memory,
+    /// Whether the last event about the waiting machine is so old that it must be repeated.
+    pub(super) is_repeat_due: bool,
     /// A name for the Secret of the machine that no machine had before.
     pub(super) new_name: String,
     /// Whether a pool for the rejected VirtualMachine is still exhausted, according to the data that the webhook uses.
@@ -121,6 +131,8 @@ pub(super) struct Memory {
     pub(super) claimed: BTreeSet<Machine>,
     /// The last reported event. `None`: the next event is always published.
     pub(super) notice: Option<Notice>,
+    /// Time of the last report of the event.
+    pub(super) noticed: Option<Timestamp>,
     /// Whether the log says that capk must create the VirtualMachine again. The controller repeats this request every few
     /// seconds while capk does not react.
     pub(super) is_retry_logged: bool,
@@ -151,6 +163,7 @@ impl View {
             records: Vec::new(),
             sources: Sources::default(),
             memory: Memory::default(),
+            is_repeat_due: false,
             new_name: String::new(),
             is_exhausted: true,
             selected: Ok(Vec::new()),
@@ -243,9 +256,39 @@ impl View {
         self.tell(Notice { is_warning: true, reason, note })
     }
 
-    /// Publishes an event, unless it was the last one about this machine.
+    /// Publishes an event, unless it was the last one about this machine. The event of a waiting machine is repeated.
     pub(super) fn tell(&self, notice: Notice) -> Step {
-        if self.memory.notice.as_ref() == Some(&notice) { Step::Wait } else { Step::Report(notice) }
+        let is_repeated = self.is_repeat_due && self.is_waiting();
+        let is_known = self.memory.notice.as_ref() == Some(&notice);
+        if is_known && !is_repeated { Step::Wait } else { Step::Report(notice) }
+    }
+
+    /// Writes the annotation that says why the machine waits, or removes the annotation when the machine has its network data.
+    /// `None`: the annotation is correct. People read the KubevirtMachine, and capk reports only that the guest starts.
+    pub(super) fn annotate_waiting(&self) -> Option<Step> {
+        let machine = self.machine.as_ref().filter(|machine| !is_deleted(&machine.metadata))?;
+        let vm = self.vm.as_ref().filter(|vm| vm.kubevirt_machine().as_ref() == Some(&self.key));
+        let has_data = |vm: &&VirtualMachine| {
+            let secret = vm.secret().and_then(|name| self.secrets.get(name));
+            matches!(secret, Some(NetworkSecret::Ours(_)))
+        };
+        let waits = vm.is_some_and(|vm| !is_deleted(&vm.metadata) && !has_data(&vm)) && self.is_waiting();
+        let why = self.memory.notice.as_ref().filter(|_| waits).map(|notice| head(&notice.note));
+        let known = machine.metadata.annotations.as_ref().and_then(|all| all.get(WAITING_ANNOTATION));
+        if known.map(String::as_str) == why || self.has_done(Once::AnnotateWaiting) {
+            return None;
+        }
+        let annotations = json!({(WAITING_ANNOTATION): why});
+        Some(Step::AnnotateWaiting(json!({"metadata": {"uid": machine.metadata.uid, "annotations": annotations}})))
+    }
+}
+
+// === impl Memory ===
+
+impl Memory {
+    /// Whether the last event must be repeated.
+    pub(super) fn is_repeat_due(&self, now: Timestamp) -> bool {
+        self.noticed.is_some_and(|noticed| now.duration_since(noticed) >= REPEAT)
     }
 }
 

@@ -5,17 +5,21 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use glowplug::host::allocator::{Allocator, EXHAUSTED_MESSAGE, PoolError, PoolUsage, Reported};
+use glowplug::host::allocator::{Allocator, PoolError, PoolUsage, Reported, exhausted_message};
+use glowplug::host::claim::Machine;
 use glowplug::host::may_record::State;
-use glowplug::host::metrics::is_exhausted;
+use glowplug::host::metrics::exhausted_families;
 use glowplug::host::pool::{Pool, overlaps};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use glowplug::network::Family;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::conditions::condition;
 use crate::cluster::key::{Key, PoolId};
-use crate::kinds::pool::{AddressCount, CLUSTER_LABEL, FamilyCount, POOL_FINALIZER, PoolStatus, ReportsBeyond};
+use crate::kinds::pool::{
+    AddressCount, CLUSTER_LABEL, FamilyCount, POOL_FINALIZER, PoolStatus, ReportsBeyond, Waiting,
+};
 use crate::pools::beyond::Beyond;
 use crate::pools::facts::PoolFacts;
 use crate::pools::machine_states::Counts;
@@ -26,6 +30,8 @@ use crate::pools::selection::KnownPool;
 pub struct Observation {
     /// Counts of the pool. It has no families while the registry does not have the pool.
     pub usage: PoolUsage,
+    /// The first claims and machines that wait for an address.
+    pub waiting: Vec<Waiting>,
     /// One line for each conflicting record of an address of the pool.
     pub conflicts: Vec<String>,
     /// Number of machines whose guests do not have what the pool would give them now.
@@ -79,6 +85,9 @@ struct Verdict {
     message: String,
 }
 
+/// Largest number of claims and machines in [`Observation::waiting`].
+const MOST_WAITING: usize = 10;
+
 /// Reason of a pool whose change the registry rejects.
 const IN_USE: &str = "InUse";
 
@@ -88,6 +97,9 @@ pub fn observe(allocator: &Allocator, usage: BTreeMap<&str, PoolUsage>) -> Obser
     let observations =
         usage.into_iter().map(|(pool, usage)| (pool.to_owned(), Observation { usage, ..Observation::default() }));
     let mut observations: Observations = observations.collect();
+    for (pool, waiting) in first_waiting(allocator) {
+        observations.entry(pool.to_owned()).or_default().waiting = waiting;
+    }
     let conflicts = allocator.conflicts().filter(|(_, _, conflict)| conflict.state == State::Conflict);
     for (network, address, conflict) in conflicts {
         let holder = match allocator.holder(network, address) {
@@ -108,6 +120,30 @@ pub fn observe(allocator: &Allocator, usage: BTreeMap<&str, PoolUsage>) -> Obser
         }
     }
     observations
+}
+
+/// Returns the first claims and machines that wait for each pool, in the order in which they are served.
+fn first_waiting(allocator: &Allocator) -> BTreeMap<&str, Vec<Waiting>> {
+    let mut waiting: BTreeMap<&str, Vec<(Timestamp, &Machine, Option<Family>)>> = BTreeMap::new();
+    for (claim, queue) in allocator.waiting() {
+        let pools: BTreeSet<&str> = claim.requests.iter().map(|request| request.pool.as_str()).collect();
+        for pool in pools {
+            let family = queue.filter(|(of, _)| *of == pool).map(|(_, family)| family);
+            waiting.entry(pool).or_default().push((claim.created, &claim.machine, family));
+        }
+    }
+    let first = |mut all: Vec<(Timestamp, &Machine, Option<Family>)>| {
+        all.sort_unstable_by_key(|(created, machine, _)| (*created, *machine));
+        let first = all.into_iter().take(MOST_WAITING).map(|(created, machine, family)| Waiting {
+            kind: machine.kind,
+            namespace: machine.namespace.clone(),
+            name: machine.name.clone(),
+            family: family.map(|family| family.to_string()),
+            since: Time(created),
+        });
+        first.collect()
+    };
+    waiting.into_iter().map(|(pool, all)| (pool, first(all))).collect()
 }
 
 // === impl Index ===
@@ -278,18 +314,7 @@ impl KnownPool {
 
     /// The patch of the status. `None` when the status is correct.
     fn report(&self, id: &PoolId, ready: Verdict, observation: &Observation, now: Timestamp) -> Option<Update> {
-        let interface =
-            self.checked.pool.as_ref().map_or(Pool::DEFAULT_INTERFACE.to_owned(), |pool| pool.interface().to_string());
-        let exhausted = match &observation.usage.families[..] {
-            [] if self.source().is_some() => {
-                Verdict::of("False", "AddressesFrom", "Another program chooses the addresses of the pool")
-            }
-            [] => Verdict::of("Unknown", "NotReady", "The addresses of the pool are not known"),
-            usage if is_exhausted(usage) => {
-                Verdict::of("True", "NoFreeAddress", &format!("{EXHAUSTED_MESSAGE}{interface}"))
-            }
-            _ => Verdict::of("False", "FreeAddresses", "The pool has free addresses"),
-        };
+        let exhausted = self.exhausted(id, &observation.usage);
         let duplicates = match &observation.conflicts[..] {
             [] => Verdict::of("False", "NoDuplicates", "Every address has at most one record"),
             lines => Verdict::of("True", "ConflictingRecords", &lines.join("\n")),
@@ -319,10 +344,11 @@ impl KnownPool {
                     let used = i64::try_from(observation.usage.held).unwrap_or(i64::MAX);
                     Some(AddressCount { total: used, used, ..AddressCount::default() })
                 }
-                None => (!families.is_empty()).then(|| AddressCount::sum(&observation.usage.families)),
+                None => (!families.is_empty()).then(|| AddressCount::of(&observation.usage.families)),
             },
             families,
             waiting: u32::try_from(observation.usage.waiting).unwrap_or(u32::MAX),
+            first_waiting: observation.waiting.clone(),
             outdated: observation.machines.outdated,
             left_alone: observation.machines.left_alone,
             not_held: observation.machines.not_held,
@@ -339,6 +365,7 @@ impl KnownPool {
                 "ipAddresses": status.ip_addresses,
                 "families": status.families,
                 "waiting": status.waiting,
+                "firstWaiting": status.first_waiting,
                 "outdated": status.outdated,
                 "leftAlone": status.left_alone,
                 "notHeld": status.not_held,
@@ -347,6 +374,32 @@ impl KnownPool {
             },
         });
         Some(Update { id: id.clone(), uid: self.metadata.uid.clone(), part: Part::Status, patch, events })
+    }
+
+    /// The condition `Exhausted`.
+    fn exhausted(&self, id: &PoolId, usage: &PoolUsage) -> Verdict {
+        let has_free = usage.families.iter().all(|usage| usage.free > 0);
+        match &self.checked.pool {
+            _ if usage.families.is_empty() && self.source().is_some() => {
+                Verdict::of("False", "AddressesFrom", "Another program chooses the addresses of the pool")
+            }
+            Ok(pool) if !usage.families.is_empty() => {
+                let families: Vec<Family> = exhausted_families(pool, usage).collect();
+                match has_free {
+                    _ if !families.is_empty() => {
+                        let message = exhausted_message(pool.interface(), &id.to_string(), families);
+                        Verdict::of("True", "NoFreeAddress", &message)
+                    }
+                    true => Verdict::of("False", "FreeAddresses", "The pool has free addresses"),
+                    false => Verdict::of(
+                        "False",
+                        "PreAllocated",
+                        "The pool keeps each address for a name, and nothing waits",
+                    ),
+                }
+            }
+            _ => Verdict::of("Unknown", "NotReady", "The addresses of the pool are not known"),
+        }
     }
 
     fn condition(&self, type_: &str) -> Option<&Condition> {
@@ -498,6 +551,7 @@ mod tests {
                     "byRecord": "0", "byReport": "0", "reuseDelayed": "0", "free": "251", "outOfRange": "0",
                 }],
                 "waiting": 0,
+                "firstWaiting": [],
                 "outdated": 0,
                 "leftAlone": 0,
                 "notHeld": 0,
@@ -685,7 +739,7 @@ mod tests {
         let known = observations([("clusters/a", waiting(2, observation(0, 254)))]);
         let mut index = index([pool("a", 1, "10.0.0.0/24")]);
         let update = index.updates(&known, at(100)).remove(0);
-        let message = "No available IPs in pool for interface eno101";
+        let message = "No available IPs in pool for interface eno101: pool clusters/a, IPv4";
         assert_eq!(condition(&update, "Exhausted"), ["True", "NoFreeAddress", message]);
         assert_eq!(update.patch["status"]["waiting"], 2);
         assert_eq!(update.events, [("IPPoolExhausted", message.to_owned())]);

@@ -293,6 +293,17 @@ impl Allocator {
         waiters
     }
 
+    /// The waiting claims in any order, each with the pool and the family whose addresses it waits for. `None`: the pool is unknown,
+    /// or allocates nothing for now.
+    #[doc(hidden)]
+    pub fn waiting(&self) -> impl Iterator<Item = (&Claim, Option<(&str, Family)>)> {
+        let waiters = self.queues.waiters.values();
+        waiters.map(|waiter| {
+            let queue = waiter.queue.as_ref();
+            (&*waiter.claim, queue.map(|(pool, family)| (&**pool, *family)))
+        })
+    }
+
     /// The missing machines, each with the time when it was first missed.
     pub fn missing(&self) -> impl Iterator<Item = (&Machine, Timestamp)> {
         self.missing.iter().map(|(machine, since)| (machine, *since))

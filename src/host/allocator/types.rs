@@ -15,6 +15,17 @@ use crate::network::{Family, InterfaceName};
 #[doc(hidden)]
 pub const EXHAUSTED_MESSAGE: &str = "No available IPs in pool for interface ";
 
+/// The message about an exhausted pool, with the families that have no free address.
+#[doc(hidden)]
+pub fn exhausted_message(
+    interface: impl fmt::Display,
+    pool: &str,
+    families: impl IntoIterator<Item = Family>,
+) -> String {
+    let families: Vec<String> = families.into_iter().map(|family| family.to_string()).collect();
+    format!("{EXHAUSTED_MESSAGE}{interface}: pool {pool}, {}", families.join(" and "))
+}
+
 /// Why a claim is refused.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]

@@ -28,7 +28,7 @@ use crate::machines::proof::Proof;
 use crate::machines::recorded::{Held, Recorded};
 use crate::machines::source::{MachineClaim, Source};
 use crate::machines::step::{Hold, Notice, Once, Step};
-use crate::machines::view::{Check, PoolSettings, Response, View};
+use crate::machines::view::{Check, Memory, PoolSettings, Response, View};
 use crate::passes::{ADDRESS_PAUSE, Ended, Problem};
 use crate::pools::selection::Selected;
 
@@ -475,10 +475,43 @@ fn an_exhausted_pool_is_reported_once_with_the_string_of_the_enhancement() {
     let Step::Report(notice) = decide(&waits) else { panic!() };
     assert_eq!(
         (notice.reason, notice.note.as_str()),
-        ("IPPoolExhausted", "No available IPs in pool for interface eno101")
+        ("IPPoolExhausted", "No available IPs in pool for interface eno101: pool n/p, IPv4")
     );
-    waits.memory.notice = Some(notice);
+    waits.memory.notice = Some(notice.clone());
+    waits.done.insert(Once::AnnotateWaiting);
     assert_eq!(decide(&waits), Step::Wait);
+    // An API server removes the event after an hour.
+    assert_eq!(decide(&View { is_repeat_due: true, ..waits }), Step::Report(notice));
+}
+
+#[test]
+fn an_event_is_repeated_before_an_api_server_removes_it() {
+    let at = |minute: i64| Timestamp::from_second(minute * 60).unwrap();
+    let memory = |noticed| Memory { noticed, ..Memory::default() };
+    assert_eq!([44, 45].map(|now| memory(Some(at(0))).is_repeat_due(at(now))), [false, true]);
+    assert!(!memory(None).is_repeat_due(at(100)));
+}
+
+#[test]
+fn a_machine_that_waits_has_the_reason_in_an_annotation_until_it_has_its_network_data() {
+    let why = "No available IPs in pool for interface eno101: pool n/p, IPv4";
+    let error =
+        ClaimError::Exhausted { interface: "eno101".parse().unwrap(), pool: "n/p".to_owned(), family: Family::Ipv4 };
+    let mut waits = View { problem: Some(Problem::Refused(error)), ..view() };
+    waits.memory.notice = Some(Notice { is_warning: true, reason: "IPPoolExhausted", note: why.to_owned() });
+    let annotate = |why: Option<&str>| {
+        Step::AnnotateWaiting(json!({"metadata": {"uid": "m-1", "annotations": {"ipam.glowplug.dev/waiting": why}}}))
+    };
+    assert_eq!(decide(&waits), annotate(Some(why)));
+    let annotated = || Some(machine(&json!({"metadata": {"annotations": {"ipam.glowplug.dev/waiting": why}}})));
+    waits.machine = annotated();
+    assert_eq!(decide(&waits), Step::Wait);
+    // A copy of the VirtualMachine, or another reason.
+    waits.memory.notice = None;
+    waits.vm = None;
+    assert_eq!(decide(&waits), annotate(None));
+    assert_eq!(decide(&View { machine: annotated(), ..settled() }), annotate(None));
+    assert_eq!(decide(&settled()), Step::Wait);
 }
 
 #[test]
@@ -1745,6 +1778,7 @@ fn an_address_of_another_machine_is_reported_and_asked_for_again() {
     assert_eq!(decide(&view), report("IPAddressConflict", note));
     let notice = Notice { is_warning: true, reason: "IPAddressConflict", note: note.to_owned() };
     view.memory.notice = Some(notice);
+    view.done.insert(Once::AnnotateWaiting);
     assert_eq!((decide(&view), view.is_disputed()), (Step::Wait, true));
 }
 

@@ -31,18 +31,20 @@ use glowplug_controller::kinds::network_data::{is_issued_for, new_name};
 use glowplug_controller::kinds::pool::{StaticIPLease, StaticIPPool};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::Cluster;
-use crate::support::controller::{Site, create, merge, until, wait};
+use crate::support::controller::{Controller, Site, create, merge, until, wait};
 use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, VIRTUAL_MACHINE, resource};
 use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, USER_DATA, is_running, poll, provisioned};
 use crate::support::installed::{Installed, labels};
 
 const EXHAUSTED: &str = "No available IPs in pool for interface eno101";
+const WAITING: &str = "ipam.glowplug.dev/waiting";
 const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
 
 fn rows<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
@@ -248,8 +250,10 @@ pub async fn a_machine_that_an_exhausted_pool_refuses_is_created_when_the_pool_g
     hosted.until_condition("workers", "Exhausted").await;
     hosted.scale("workers", 2).await;
     let message = hosted.until_refused("workers-1").await;
-    let expected =
-        format!("Failed vm creation: admission webhook \"machines.ipam.glowplug.dev\" denied the request: {EXHAUSTED}");
+    let expected = format!(
+        "Failed vm creation: admission webhook \"machines.ipam.glowplug.dev\" denied the request: {EXHAUSTED}: pool {}/workers, IPv4",
+        hosted.clusters
+    );
     assert!(message.starts_with(&expected), "{message}");
     assert!(hosted.vms.get_opt("workers-1").await.unwrap().is_none());
     // A user of a namespace that comes earlier in the order of names has a machine with the same VirtualMachine.
@@ -277,6 +281,53 @@ pub async fn a_machine_that_an_exhausted_pool_refuses_is_created_when_the_pool_g
     installed.stop().await;
 }
 
+/// capk creates several machines at once, and the pool is not exhausted yet when the webhook is asked.
+pub async fn a_machine_that_was_admitted_past_the_end_of_its_pool_says_why_it_waits(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    hosted.kubevirt.be_late();
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.pool("workers", &["10.0.0.8/32"]).await;
+    let leader = Controller::of(cluster, "");
+    hosted.scale("workers", 1).await;
+    assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
+    hosted.scale("workers", 2).await;
+    let why = format!("{EXHAUSTED}: pool {}/workers, IPv4", hosted.clusters);
+    assert_eq!(hosted.until_event("workers-1", "IPPoolExhausted").await, why);
+    assert_eq!(hosted.until_annotated("workers-1", WAITING).await, why);
+    let created = hosted.machines.get("workers-1").await.unwrap().metadata.creation_timestamp;
+    let expected = json!([{
+        "kind": "KubevirtMachine", "namespace": hosted.namespace, "name": "workers-1", "family": "IPv4", "since": created,
+    }]);
+    poll("the waiting machine in the status of its pool", async || {
+        let status = hosted.pools.get("workers").await.unwrap().status?;
+        (json!(status.first_waiting) == expected && status.waiting == 1).then_some(())
+    })
+    .await;
+
+    // The next leader repeats the event.
+    drop(leader);
+    let events: Api<Event> = Api::namespaced(cluster.client(), &hosted.namespace);
+    let _leader = Controller::of(cluster, "");
+    poll("the event of the next leader", async || {
+        let events = events.list(&ListParams::default()).await.unwrap().items.into_iter();
+        let is_it = |event: &Event| {
+            let of = event.regarding.as_ref().and_then(|of| Some((of.kind.as_deref()?, of.name.as_deref()?)));
+            of == Some(("VirtualMachine", "workers-1")) && event.note.as_ref() == Some(&why)
+        };
+        (events.filter(is_it).count() == 2).then_some(())
+    })
+    .await;
+
+    hosted.resize("workers", &["10.0.0.8/31"]).await;
+    assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
+    until(&hosted.machines, "workers-1", |machine| !machine.annotations().contains_key(WAITING)).await;
+    poll("a status without waiting machines", async || {
+        let status = hosted.pools.get("workers").await.unwrap().status?;
+        (status.first_waiting.is_empty() && status.waiting == 0).then_some(())
+    })
+    .await;
+}
+
 pub async fn machines_that_wait_get_addresses_in_the_order_of_their_creation(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     let mut pool = StaticIPPool::new("p", hosted.spec("p", &["10.0.0.8/32"]));
@@ -294,7 +345,8 @@ pub async fn machines_that_wait_get_addresses_in_the_order_of_their_creation(clu
         if name == "a" {
             assert_eq!(hosted.address_of(name).await, "10.0.0.8");
         } else {
-            assert_eq!(hosted.until_event(name, "IPPoolExhausted").await, EXHAUSTED);
+            let expected = format!("{EXHAUSTED}: pool {}/p, IPv4", hosted.namespace);
+            assert_eq!(hosted.until_event(name, "IPPoolExhausted").await, expected);
         }
     }
     let resize = async |addresses: Value| {
@@ -608,16 +660,21 @@ pub async fn machines_keep_their_addresses_when_their_pool_gets_another_name(clu
     let first = [hosted.address_of("workers-0").await, hosted.address_of("workers-1").await];
     let held = hosted.held().await;
 
-    // The earlier pool keeps one address, which the new pool leaves out. A pool of these tests names the NodePool of its own name.
-    let earlier = json!({"spec": {"nodePoolRef": null, "addresses": ["10.0.0.11"]}});
-    hosted.pools.patch("workers", &PatchParams::default(), &Patch::Merge(earlier)).await.unwrap();
+    // The earlier pool keeps one address, which the new pool leaves out. No machine starts without an address meanwhile.
+    hosted.resize("workers", &["10.0.0.11"]).await;
+    hosted.pools.delete("workers", &DeleteParams::default()).await.unwrap();
+    hosted.scale("workers", 3).await;
+    let message = hosted.until_refused("workers-2").await;
+    let expected = format!(
+        "pool {}/workers is being deleted, and gives new machines no address: create a pool of another name, or create the pool \
+         again when it is gone; remove nodePoolRef from the pool to start machines without an address",
+        hosted.clusters
+    );
+    assert!(message.contains(&expected), "{message}");
+    // A pool of these tests names the NodePool of its own name.
     let mut renamed = StaticIPPool::new("nodes", hosted.spec("workers", &["10.0.0.8-10.0.0.10"]));
     renamed.spec.gateway = vec!["10.0.0.2".to_owned()];
     hosted.pools.create(&PostParams::default(), &renamed).await.unwrap();
-    installed.until_asked(&hosted, "workers").await;
-    hosted.pools.delete("workers", &DeleteParams::default()).await.unwrap();
-
-    hosted.scale("workers", 3).await;
     let third = hosted.address_of("workers-2").await;
     assert!(!first.contains(&third), "{third} has two machines");
     for (name, address) in ["workers-0", "workers-1"].into_iter().zip(&first) {
@@ -628,6 +685,23 @@ pub async fn machines_keep_their_addresses_when_their_pool_gets_another_name(clu
     assert!(held.iter().all(|row| now.contains(row)), "{held:?}, then {now:?}");
     hosted.scale("workers", 0).await;
     poll("the end of the pool", async || hosted.pools.get_opt("workers").await.unwrap().is_none().then_some(())).await;
+    hosted.until_held(0).await;
+    installed.stop().await;
+}
+
+pub async fn a_machine_starts_without_an_address_of_a_deleted_pool_only_after_the_reference_is_removed(
+    cluster: &Cluster,
+) {
+    let (hosted, installed) = running(cluster, &["10.0.0.8/30"], 1).await;
+    hosted.pools.delete("workers", &DeleteParams::default()).await.unwrap();
+    hosted.scale("workers", 2).await;
+    let message = hosted.until_refused("workers-1").await;
+    assert!(message.contains(&format!("pool {}/workers is being deleted", hosted.clusters)), "{message}");
+    assert!(hosted.vms.get_opt("workers-1").await.unwrap().is_none());
+    let without = Patch::Merge(json!({"spec": {"nodePoolRef": null}}));
+    hosted.pools.patch("workers", &PatchParams::default(), &without).await.unwrap();
+    assert_eq!(hosted.until_running("workers-1").await.network_data, None);
+    hosted.scale("workers", 0).await;
     hosted.until_held(0).await;
     installed.stop().await;
 }

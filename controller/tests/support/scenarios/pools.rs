@@ -112,7 +112,8 @@ pub async fn an_exhausted_pool_has_a_condition_and_a_grown_pool_serves_waiting_c
     }
     let waits = |pool: &StaticIPPool| pool.status.as_ref().unwrap().waiting == 2;
     let pool = place.until("workers", |pool| has(pool, "Exhausted", "True", "NoFreeAddress") && waits(pool)).await;
-    assert_eq!(message(&pool, "Exhausted"), "No available IPs in pool for interface eno101");
+    let note = format!("No available IPs in pool for interface eno101: pool {}/workers, IPv4", place.namespace);
+    assert_eq!(message(&pool, "Exhausted"), note);
     let events: Api<Event> = Api::namespaced(cluster.client(), &place.namespace);
     let reasons = |events: &[Event]| -> Vec<(Option<String>, Option<String>)> {
         events.iter().map(|event| (event.reason.clone(), event.note.clone())).collect()
@@ -121,7 +122,6 @@ pub async fn an_exhausted_pool_has_a_condition_and_a_grown_pool_serves_waiting_c
     while known.is_empty() {
         known = reasons(&events.list(&ListParams::default()).await.unwrap().items);
     }
-    let note = "No available IPs in pool for interface eno101".to_owned();
     assert_eq!(known, [(Some("IPPoolExhausted".to_owned()), Some(note))]);
 
     place.patch("workers", json!({"spec": {"addresses": ["10.0.0.8/30"]}})).await;
@@ -141,6 +141,48 @@ pub async fn an_exhausted_pool_has_a_condition_and_a_grown_pool_serves_waiting_c
         count = events[0].series.as_ref().map(|series| series.count);
     }
     assert_eq!(count, Some(2));
+}
+
+pub async fn a_pool_says_by_family_what_is_free(cluster: &Cluster) {
+    let place = Place::new(cluster).await;
+    let create = async |name: &str, spec: Value| {
+        let networks = json!([{"cidr": "10.0.0.0/16"}, {"cidr": "fd00::/64"}]);
+        let mut pool = json!({"network": "vlan10", "machineNetwork": networks});
+        json_patch::merge(&mut pool, &spec);
+        let pool = StaticIPPool::new(name, serde_json::from_value(pool).unwrap());
+        place.pools.create(&PostParams::default(), &pool).await.unwrap();
+    };
+    create("dual", json!({"addresses": ["10.0.0.8", "fd00::/64"]})).await;
+    create("kept", json!({"addresses": ["10.0.1.8"], "preAllocations": {"db-0": "10.0.1.8"}})).await;
+    let work = Work::start(cluster.controller(), &place.namespace).await;
+    let free = |free: i64| {
+        move |pool: &StaticIPPool| {
+            pool.status.as_ref().and_then(|status| status.ip_addresses).is_some_and(|count| count.free == Some(free))
+        }
+    };
+    place.until("dual", free(1)).await;
+    work.registry.claim(place.claim("dual", 0)).await.unwrap().unwrap();
+    place.until("dual", free(0)).await;
+    work.registry.claim(place.claim("dual", 1)).await.unwrap().unwrap_err();
+    let waits = |pool: &StaticIPPool| pool.status.as_ref().unwrap().waiting == 1;
+    let pool = place.until("dual", |pool| has(pool, "Exhausted", "True", "NoFreeAddress") && waits(pool)).await;
+    let expected = format!("No available IPs in pool for interface eno101: pool {}/dual, IPv4", place.namespace);
+    assert_eq!(message(&pool, "Exhausted"), expected);
+    let status = pool.status.unwrap();
+    let machine = machine(&place.namespace, 1);
+    let first = json!([{
+        "kind": "IPAddressClaim", "namespace": machine.namespace, "name": machine.name, "family": "IPv4",
+        "since": "1970-01-01T00:00:01Z",
+    }]);
+    assert_eq!(json!(status.first_waiting), first);
+    let free: Vec<(&str, &str)> =
+        status.families.iter().map(|count| (count.family.as_str(), count.free.as_str())).collect();
+    assert_eq!(free, [("IPv4", "0"), ("IPv6", "18446744073709551614")]);
+
+    // A pool that keeps each address for a name is exhausted only for other names.
+    place.until("kept", |pool| has(pool, "Exhausted", "False", "PreAllocated")).await;
+    work.registry.claim(place.claim("kept", 2)).await.unwrap().unwrap_err();
+    place.until("kept", |pool| has(pool, "Exhausted", "True", "NoFreeAddress")).await;
 }
 
 pub async fn a_pool_of_the_cluster_is_protected_and_its_status_is_written(cluster: &Cluster) {
