@@ -20,16 +20,16 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
-use glowplug::host::claim::Machine;
+use glowplug::host::claim::{Machine, is_object_name};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{ApiResource, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{ApiResource, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::events::EventType;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
 pub use crate::claims::common::Provider;
 use crate::claims::common::{is_gone, json_patch};
-use crate::claims::decision::{Adoptee, Lesson, Recorded, Step, View, decide, limit_reservations};
+use crate::claims::decision::{Adoptee, Cluster, Lesson, Recorded, Step, View, decide, limit_reservations};
 use crate::claims::index::{Index, Kind};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::{Object, version_of};
@@ -209,6 +209,10 @@ impl Work<'_> {
         let Self { provider, kinds, .. } = self;
         let registry = &provider.registry;
         let (key, merge) = (view.key.clone(), PatchParams::default());
+        // The watches have no common order, and the Cluster may be paused.
+        if matches!(step, Step::PatchStatus(..)) && view.cluster == Cluster::Absent && self.find_cluster(view).await? {
+            return Ok(false);
+        }
         let claims = provider.api(&kinds.claims, &key);
         let addresses = provider.api(&kinds.addresses, &key);
         match step {
@@ -284,6 +288,15 @@ impl Work<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// Lists the Cluster of a claim, which no watch has reported. Returns whether it exists.
+    async fn find_cluster(&self, view: &View) -> Result<bool, Error> {
+        let name = view.claim.as_ref().and_then(|claim| claim.cluster.as_ref()).filter(|name| is_object_name(name));
+        let (Some(kind), Some(name)) = (&self.kinds.clusters, name) else { return Ok(false) };
+        let params = ListParams::default().fields(&format!("metadata.name={name}"));
+        let found = ask(self.provider.api(kind, &view.key).list(&params)).await?.items.pop();
+        Ok(found.map(|cluster| self.index().apply(Kind::Cluster, cluster)).is_some())
     }
 
     /// Makes the registry adopt the IPAddresses of a pool, or of all pools, that may be missing from the registry.

@@ -135,7 +135,7 @@ pub(crate) enum Step {
 pub(crate) fn decide(view: &View, now: Timestamp) -> Step {
     match &view.claim {
         None => view.clean_up().unwrap_or(Step::Wait),
-        Some(claim) if view.is_stopped(claim) => view.hold_back(Step::Wait),
+        Some(claim) if view.is_stopped(claim) => view.stop(claim, now),
         Some(claim) if claim.is_deleted() => view.end(claim),
         Some(claim) => view.serve(claim, now),
     }
@@ -162,15 +162,28 @@ impl View {
         self.ledger.held.is_empty() && self.claim.as_ref().is_some_and(is_served)
     }
 
+    /// Leaves a claim alone. A claim without an address whose Cluster does not exist has a condition, because no other object says
+    /// why the claim waits.
+    fn stop(&self, claim: &IpAddressClaim, now: Timestamp) -> Step {
+        let is_served = claim.pool.resolve(&self.key.namespace).is_some() && self.is_watched && !is_paused(claim);
+        let has_address = self.address.is_some() || !self.ledger.held.is_empty();
+        match (&claim.cluster, self.cluster) {
+            (Some(name), Cluster::Absent) if is_served && !has_address => {
+                let message = format!("Cluster {}/{name} does not exist", self.key.namespace);
+                self.refuse(claim, NotReady::AllocationFailed, message, now)
+            }
+            _ => self.hold_back(Step::Wait),
+        }
+    }
+
     fn is_stopped(&self, claim: &IpAddressClaim) -> bool {
-        let is_paused = claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(PAUSED_ANNOTATION));
         let is_stopped = match self.cluster {
             Cluster::None | Cluster::Running => false,
             Cluster::Paused => true,
             // Clusters are deleted before the claims of their machines.
             Cluster::Absent => !claim.is_deleted(),
         };
-        is_paused || is_stopped || !self.is_watched
+        is_paused(claim) || is_stopped || !self.is_watched
     }
 
     /// Removes a waiting claim from the wait queue, because it must not get an address now. Returns `step` for a claim
@@ -432,6 +445,11 @@ impl View {
         let patch = claim.status_patch(self.version, readiness, now).filter(|_| !self.is_status_written);
         patch.map_or(Step::Wait, |patch| Step::PatchStatus(patch, readiness.clone()))
     }
+}
+
+/// Whether a claim itself is paused.
+fn is_paused(claim: &IpAddressClaim) -> bool {
+    claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(PAUSED_ANNOTATION))
 }
 
 /// Why a pool allocates no address. `None`: the pool does not exist.

@@ -234,10 +234,13 @@ pub async fn a_claim_of_a_paused_or_absent_cluster_waits_for_it(cluster: &Cluste
     // A later claim is served. So this server would have served the other claims, too.
     site.claim("d", &json!({})).await;
     site.address_of("d").await;
-    for name in ["a", "b", "c"] {
+    for name in ["a", "c"] {
         let claim = site.claims.get(name).await.unwrap();
         assert_eq!((claim.finalizers(), &claim.data["status"]), (&[] as &[String], &Value::Null), "{name}");
     }
+    let message = format!("Cluster {}/absent does not exist", site.namespace);
+    assert_eq!(site.until_not_ready("b", "AllocationFailed").await, message);
+    assert_eq!(site.claims.get("b").await.unwrap().finalizers(), &[] as &[String]);
     merge(&site.clusters, "paused", &json!({"spec": {"paused": false}})).await;
     site.address_of("a").await;
     create(&site.clusters, json!({"metadata": {"name": "absent"}})).await;
