@@ -19,11 +19,11 @@ use crate::cluster::key::Key;
 use crate::kinds::kubevirt_machine::{HandOut, Handed, NetworkSecret, STATUS_MAP, created, is_deleted, uid};
 use crate::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
 use crate::kinds::pool::HolderKind;
-use crate::kinds::virtual_machine::{NetworkData, VirtualMachine};
+use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, NetworkData, VirtualMachine};
 use crate::ledger::types::Reservation;
 use crate::machines::recorded::Held;
 use crate::machines::step::{Notice, Once, Step};
-use crate::machines::view::{KEPT, OUTDATED, View};
+use crate::machines::view::{IGNORED, KEPT, OUTDATED, View};
 use crate::passes::Problem;
 use crate::pools::reference;
 use crate::pools::selection::Selected;
@@ -145,8 +145,39 @@ impl View {
     fn report_outdated(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Step {
         match self.outdated(vm, hand_out) {
             Some(note) => self.report(OUTDATED, note),
-            None => Step::Wait,
+            None => self.ignored_request(vm, hand_out).map_or(Step::Wait, |note| self.report(IGNORED, note)),
         }
+    }
+
+    /// Why a served machine does not get an address that its template requests. `None`: it has every address that it requests.
+    fn ignored_request(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<String> {
+        let requested = match &vm.requested {
+            Ok(requested) => requested,
+            Err(problem) => return Some(problem.clone()),
+        };
+        let selected = self.selected.as_ref().ok().filter(|selected| !selected.is_empty())?;
+        for (name, addresses) in requested {
+            let is_known = vm.networks.iter().any(|attachment| attachment.name == *name);
+            let Some(interface) = selected.iter().find(|it| it.attachment == *name).map(|it| it.interface) else {
+                if is_known {
+                    continue;
+                }
+                let expected = list(selected.iter().map(|it| &it.attachment));
+                return Some(format!(
+                    "annotation {ADDRESSES_ANNOTATION}: no interface {name:?}, expected KubeVirt's name of it: {expected}"
+                ));
+            };
+            let handed = hand_out.interfaces.iter().filter(|handed| handed.interface == interface);
+            let handed: Vec<IpAddr> = handed.flat_map(|handed| &handed.addresses).map(IpNetwork::ip).collect();
+            if let Some(other) = addresses.iter().map(IpNetwork::ip).find(|address| !handed.contains(address)) {
+                return Some(format!(
+                    "annotation {ADDRESSES_ANNOTATION}: requests {other} for interface {name:?}, which keeps {}: a machine gets \
+                     another address when its VirtualMachine is created again",
+                    list(&handed)
+                ));
+            }
+        }
+        None
     }
 
     /// The pools whose current settings the guest of the machine has not read.

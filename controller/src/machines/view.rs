@@ -25,6 +25,9 @@ pub(super) const KEPT: &str = "NetworkDataKept";
 /// Reason of the event about a guest that has not read the current network data of its machine.
 pub(super) const OUTDATED: &str = "NetworkDataOutdated";
 
+/// Reason of the event about a requested address that the machine does not get.
+pub(super) const IGNORED: &str = "AddressRequestIgnored";
+
 /// Age of an event about a waiting machine after which the event is repeated. API servers keep an event for one hour, and a machine
 /// in the wait queue gets a pass every ten minutes.
 const REPEAT: SignedDuration = SignedDuration::from_mins(45);
@@ -194,9 +197,9 @@ impl View {
     }
 
     /// Whether the machine waits for its network data. An event has named the reason. A machine with network data of another
-    /// author does not wait, and neither does one with earlier network data.
+    /// author does not wait, and neither does one with earlier network data or with another address than the requested one.
     pub(super) fn is_waiting(&self) -> bool {
-        self.memory.notice.as_ref().is_some_and(|notice| ![KEPT, OUTDATED].contains(&notice.reason))
+        self.memory.notice.as_ref().is_some_and(|notice| ![KEPT, OUTDATED, IGNORED].contains(&notice.reason))
     }
 
     /// Whether the machine needs a certain address that is not available for now. A claim that requests an address does
