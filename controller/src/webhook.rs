@@ -1,7 +1,7 @@
 //! The admission webhooks. They reject an invalid pool before the API server stores it, and add the reference to the
 //! network data to the machines of pools.
 //!
-//! [`validate`], [`warn_of_holders`], [`admit_new`] and [`admit_change`] are pure. [`Webhooks`] reads their input from the API server and
+//! [`validate`], [`compare`], [`warn_of_holders`], [`warn_of_family`], [`admit_new`] and [`admit_change`] are pure. [`Webhooks`] reads their input from the API server and
 //! responds over HTTP. The webhooks write nothing, so every replica may respond, also to a dry run.
 //!
 //! The webhooks do not prevent duplicate addresses. The controller checks every pool and every machine again. The
@@ -46,7 +46,7 @@ use crate::webhook::review::Reader;
 use crate::webhook::verdict::failure;
 
 pub use macs::{INSTANCES_PATH, MACS_PATH, require_addresses, validate_mac_pool};
-pub use pools::{Change, validate, warn_of_holders};
+pub use pools::{Change, compare, validate, warn_of_family, warn_of_holders};
 pub use verdict::Verdict;
 
 /// Path of the webhook for all kinds of pools.
@@ -131,7 +131,7 @@ impl Webhooks {
         let kind = &request.kind;
         match kind.group == GROUP && kind.kind == MACPool::kind(&()) {
             true => macs::verdict(&self.client, request).await,
-            false => pools::verdict(&self.client, request).await,
+            false => pools::verdict(&self.client, self.selection.current().as_deref(), request).await,
         }
     }
 

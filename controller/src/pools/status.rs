@@ -88,6 +88,9 @@ struct Verdict {
 /// Largest number of claims and machines in [`Observation::waiting`].
 const MOST_WAITING: usize = 10;
 
+/// The condition of a pool that refers to a NodePool.
+const NODE_POOL_FOUND: &str = "NodePoolFound";
+
 /// Reason of a pool whose change the registry rejects.
 const IN_USE: &str = "InUse";
 
@@ -226,7 +229,9 @@ impl Index {
         let update = |(id, verdict): (&PoolId, Verdict)| {
             let observation = observations.get(&id.to_string()).unwrap_or(&none);
             let entry = &self.pools[id];
-            entry.finalize(id, observation).or_else(|| entry.report(id, verdict, observation, now))
+            let verdicts = [entry.node_pool_found(self.clusters.contains_key(id)), Some(("Ready", verdict))];
+            let verdicts = verdicts.into_iter().flatten();
+            entry.finalize(id, observation).or_else(|| entry.report(id, verdicts, observation, now))
         };
         self.verdicts().into_iter().filter_map(update).collect()
     }
@@ -313,13 +318,20 @@ impl KnownPool {
     }
 
     /// The patch of the status. `None` when the status is correct.
-    fn report(&self, id: &PoolId, ready: Verdict, observation: &Observation, now: Timestamp) -> Option<Update> {
+    fn report(
+        &self,
+        id: &PoolId,
+        others: impl IntoIterator<Item = (&'static str, Verdict)>,
+        observation: &Observation,
+        now: Timestamp,
+    ) -> Option<Update> {
         let exhausted = self.exhausted(id, &observation.usage);
         let duplicates = match &observation.conflicts[..] {
             [] => Verdict::of("False", "NoDuplicates", "Every address has at most one record"),
             lines => Verdict::of("True", "ConflictingRecords", &lines.join("\n")),
         };
-        let verdicts = [("DuplicateRecords", duplicates), ("Exhausted", exhausted), ("Ready", ready)];
+        let verdicts: Vec<(&str, Verdict)> =
+            [("DuplicateRecords", duplicates), ("Exhausted", exhausted)].into_iter().chain(others).collect();
         let events = [("Exhausted", "IPPoolExhausted"), ("DuplicateRecords", "IPAddressConflict")];
         let events = events.into_iter().filter_map(|(type_, reason)| {
             let (_, verdict) = verdicts.iter().find(|(of, verdict)| *of == type_ && verdict.status == "True")?;
@@ -327,8 +339,9 @@ impl KnownPool {
             (!was_true).then(|| (reason, verdict.message.clone()))
         });
         let events: Vec<(&str, String)> = events.collect();
-        let others =
-            self.status.conditions.iter().filter(|before| verdicts.iter().all(|(type_, _)| *type_ != before.type_));
+        let others = self.status.conditions.iter().filter(|before| {
+            before.type_ != NODE_POOL_FOUND && verdicts.iter().all(|(type_, _)| *type_ != before.type_)
+        });
         let mut conditions: Vec<Condition> = others.cloned().collect();
         let verdicts = verdicts.into_iter().map(|(type_, Verdict { status, reason, message })| {
             let verdict = (status, reason, message.as_str());
@@ -374,6 +387,19 @@ impl KnownPool {
             },
         });
         Some(Update { id: id.clone(), uid: self.metadata.uid.clone(), part: Part::Status, patch, events })
+    }
+
+    /// The condition of a pool that refers to a NodePool. `None`: the pool refers to none.
+    fn node_pool_found(&self, is_found: bool) -> Option<(&'static str, Verdict)> {
+        let node_pool = self.checked.node_pool()?;
+        let verdict = match is_found {
+            true => Verdict::of("True", "Found", &format!("The pool serves the machines of NodePool {node_pool}")),
+            false => {
+                let message = format!("NodePool {node_pool} does not exist, so the pool selects no machine");
+                Verdict::not("NodePoolNotFound", &message)
+            }
+        };
+        Some((NODE_POOL_FOUND, verdict))
     }
 
     /// The condition `Exhausted`.

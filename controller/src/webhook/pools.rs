@@ -2,13 +2,15 @@
 //!
 //! [`validate`] and [`warn_of_holders`] are pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use glowplug::diagnostic::Diagnostic;
 use glowplug::host::address::AddressSet;
 use glowplug::host::pool::{Pool, overlaps};
+use glowplug::network::Family;
 use http::StatusCode;
 use kube::api::{ApiResource, ListParams};
 use kube::core::Status;
@@ -17,14 +19,21 @@ use kube::{Api, Client, Resource as _};
 use serde::Deserialize as _;
 use tokio::time::timeout;
 
-use crate::cluster::key::PoolId;
+use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
-use crate::kinds::pool::{GROUP, GlobalStaticIPPool, Holder, LeaseSpec, PoolSpec, StaticIPLease, StaticIPPool};
+use crate::kinds::cluster_api::FAMILY_ANNOTATION;
+use crate::kinds::pool::{
+    GROUP, GlobalStaticIPPool, Holder, HolderKind, LeaseSpec, PoolSpec, StaticIPLease, StaticIPPool,
+};
+use crate::pools::facts::PoolObject;
+use crate::pools::selection::{MachinePool, Selection};
 use crate::webhook::verdict::{Verdict, failure};
 
 /// Timeout for counting the leases of a pool. The count is only for a warning, so it must not use up the time of the
 /// request.
 const COUNT_LIMIT: Duration = Duration::from_secs(2);
+/// Maximum number of warnings about other pools.
+const MOST_WARNINGS: usize = 5;
 /// Maximum number of leases in the response to one list request.
 const PAGE: u32 = 500;
 /// Maximum number of addresses that a warning lists. API servers truncate long warnings.
@@ -80,6 +89,87 @@ pub fn validate(id: &PoolId, change: &Change, others: &[Pool]) -> Verdict {
     verdict
 }
 
+/// Compares a change of the pool `id` with the other pools of its network. `others` are all pools of the cluster without this
+/// pool, and `node_pools` the known NodePools. `None`: they are not known yet.
+#[must_use]
+pub fn compare(
+    id: &PoolId,
+    change: &Change,
+    others: &[MachinePool],
+    node_pools: Option<&BTreeMap<Key, Arc<Object>>>,
+) -> Verdict {
+    let (old, new) = match change {
+        Change::Create(new) => (None, new),
+        Change::Update { old, new } => (old.as_ref(), new.as_ref()),
+        Change::Delete => return Verdict::default(),
+    };
+    let (Some(pool), mut verdict) = (id.check(new).0, Verdict::default()) else { return Verdict::default() };
+    let others = others.iter().filter_map(|other| Some((other, other.pool.as_ref().ok()?)));
+    let others: Vec<_> = others.filter(|(_, other)| other.network() == pool.network()).collect();
+    let node_pool = new.node_pool_ref.as_ref().zip(id.namespace.as_ref());
+    let node_pool = node_pool.map(|(of, namespace)| Key { namespace: namespace.clone(), name: of.name.clone() });
+    if let Some(node_pool) = &node_pool {
+        if let Some((second, _)) = others.iter().find(|(other, _)| serves_too(other, node_pool)) {
+            let line = format!(
+                "nodePoolRef: NodePool {node_pool} has pool {} on network {} already, expected one pool",
+                second.id,
+                pool.network()
+            );
+            let is_known = old.is_some_and(|old| old.node_pool_ref == new.node_pool_ref);
+            if is_known { &mut verdict.warnings } else { &mut verdict.errors }.push(line);
+        }
+        if node_pools.is_some_and(|known| !known.contains_key(node_pool)) {
+            verdict.warnings.push(format!(
+                "nodePoolRef: NodePool {node_pool} does not exist: the pool selects no machine until it does"
+            ));
+        }
+    }
+    let lengths =
+        |pool: &Pool| -> BTreeMap<Family, u8> { pool.spaces().map(|space| (space.family(), space.prefix())).collect() };
+    for (other, lengths_of_other) in others.iter().map(|(other, pool)| (&other.id, lengths(pool))) {
+        for (family, length) in lengths(&pool) {
+            if let Some(other_length) = lengths_of_other.get(&family).filter(|other| **other != length) {
+                verdict.warnings.push(format!(
+                    "pools {other} and {id} of network {} have {family} prefix lengths /{other_length} and /{length}",
+                    pool.network()
+                ));
+            }
+        }
+    }
+    verdict.warnings.truncate(MOST_WARNINGS);
+    verdict
+}
+
+/// Whether a pool serves the machines of a NodePool, so that no second pool of its network may. A pool that is being deleted serves
+/// no new machine.
+fn serves_too(pool: &MachinePool, node_pool: &Key) -> bool {
+    !pool.is_deleted && pool.node_pool().as_ref() == Some(node_pool)
+}
+
+/// Warns that claims need an annotation after the change, because the pool gets a second family. `None`: no claim of the pool has
+/// an address, or the families stay.
+#[must_use]
+pub fn warn_of_family<'a>(
+    id: &PoolId,
+    change: &Change,
+    leases: impl IntoIterator<Item = &'a LeaseSpec>,
+) -> Option<String> {
+    if !change.adds_family(id) {
+        return None;
+    }
+    let name = id.to_string();
+    let is_claim = |lease: &&LeaseSpec| {
+        lease.pool == name && lease.released.is_none() && lease.holder.kind == HolderKind::IpAddressClaim
+    };
+    let claims = leases.into_iter().filter(is_claim).count();
+    (claims > 0).then(|| {
+        format!(
+            "pool {name} gets a second family: a new claim needs the annotation {FAMILY_ANNOTATION} then (claims with an address \
+             now: {claims})"
+        )
+    })
+}
+
 /// Warns that machines and claims keep addresses that the pool no longer allocates after the change. `None`: there are
 /// no such addresses.
 ///
@@ -125,7 +215,11 @@ pub fn warn_of_holders<'a>(
 }
 
 /// Decides on a change of a pool. `Err`: the reason why no decision is possible.
-pub(super) async fn verdict(client: &Client, request: &AdmissionRequest<Object>) -> Result<Verdict, Box<Status>> {
+pub(super) async fn verdict(
+    client: &Client,
+    selection: Option<&Selection>,
+    request: &AdmissionRequest<Object>,
+) -> Result<Verdict, Box<Status>> {
     let bad_request = |message: &str| failure(StatusCode::BAD_REQUEST, "BadRequest", message);
     let kind = &request.kind;
     if kind.group != GROUP
@@ -158,29 +252,31 @@ pub(super) async fn verdict(client: &Client, request: &AdmissionRequest<Object>)
             failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &message)
         })?,
     };
-    let mut verdict = validate(&id, &change, &others);
-    if verdict.errors.is_empty() && change.may_shrink(&id) {
-        let warning = match timeout(COUNT_LIMIT, leases(client, &id)).await {
-            Ok(Ok(leases)) => warn_of_holders(&id, &change, &leases),
-            Ok(Err(error)) => Some(format!("pool {id}: could not count the holders of its addresses: {error}")),
-            Err(_) => Some(format!("pool {id}: too many leases to count the holders of its addresses")),
+    // Invalid pools allocate nothing, so they cannot overlap.
+    let valid: Vec<Pool> = others.iter().filter_map(|other| other.pool.as_ref().ok().cloned()).collect();
+    let mut verdict = validate(&id, &change, &valid);
+    let compared = compare(&id, &change, &others, selection.map(Selection::node_pools));
+    verdict.errors.extend(compared.errors);
+    verdict.warnings.extend(compared.warnings);
+    if verdict.errors.is_empty() && (change.may_shrink(&id) || change.adds_family(&id)) {
+        let warnings = match timeout(COUNT_LIMIT, leases(client, &id)).await {
+            Ok(Ok(leases)) => [warn_of_holders(&id, &change, &leases), warn_of_family(&id, &change, &leases)],
+            Ok(Err(error)) => [Some(format!("pool {id}: could not count the holders of its addresses: {error}")), None],
+            Err(_) => [Some(format!("pool {id}: too many leases to count the holders of its addresses")), None],
         };
-        verdict.warnings.extend(warning);
+        verdict.warnings.extend(warnings.into_iter().flatten());
     }
     Ok(verdict)
 }
 
-/// Lists the valid pools of the cluster without the pool `id`. Invalid pools allocate nothing, so they cannot
-/// overlap.
-async fn others(client: &Client, id: &PoolId) -> kube::Result<Vec<Pool>> {
+/// Lists the pools of the cluster without the pool `id`.
+async fn others(client: &Client, id: &PoolId) -> kube::Result<Vec<MachinePool>> {
     let mut pools = Vec::new();
     for kind in [ApiResource::erase::<StaticIPPool>(&()), ApiResource::erase::<GlobalStaticIPPool>(&())] {
         let objects: Api<Object> = Api::all_with(client.clone(), &kind);
-        for object in objects.list(&ListParams::default()).await? {
-            let other = PoolId::of(&object.metadata);
-            let spec = specification(&object).ok().filter(|_| other != *id);
-            pools.extend(spec.and_then(|spec| other.check(&spec).0));
-        }
+        let all = objects.list(&ListParams::default()).await?.items.into_iter();
+        let others = all.filter(|object| PoolId::of(&object.metadata) != *id);
+        pools.extend(others.map(|object| MachinePool::read(PoolObject::read(object))));
     }
     Ok(pools)
 }
@@ -210,6 +306,13 @@ fn specification(object: &Object) -> Result<PoolSpec, Box<Status>> {
 // === impl Change ===
 
 impl Change {
+    /// Whether a pool of one family becomes a pool of two families.
+    fn adds_family(&self, id: &PoolId) -> bool {
+        let Self::Update { old: Some(old), new } = self else { return false };
+        let families = |spec: &PoolSpec| id.check(spec).0.map_or(0, |pool| pool.spaces().count());
+        families(old) == 1 && families(new) == 2
+    }
+
     /// Whether the change may remove an address from the pool `id`, so that the leases of the pool must be counted.
     #[must_use]
     pub fn may_shrink(&self, id: &PoolId) -> bool {
@@ -234,7 +337,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kinds::pool::MachineNetwork;
+    use crate::kinds::pool::{MachineNetwork, NodePoolRef};
 
     fn id(name: &str) -> PoolId {
         PoolId { namespace: Some("clusters".to_owned()), name: name.to_owned() }
@@ -256,6 +359,66 @@ mod tests {
 
     fn update(old: &[&str], new: &[&str]) -> Change {
         Change::Update { old: Some(spec(old)), new: Box::new(spec(new)) }
+    }
+
+    #[test]
+    fn a_second_pool_of_a_node_pool_on_its_network_is_refused() {
+        let of_node_pool = |addresses: &[&str]| PoolSpec {
+            node_pool_ref: Some(NodePoolRef { name: "w".to_owned() }),
+            ..spec(addresses)
+        };
+        let other = |metadata: serde_json::Value, spec: PoolSpec| {
+            let object = json!({"metadata": metadata, "spec": spec});
+            MachinePool::read(PoolObject::read(serde_json::from_value(object).unwrap()))
+        };
+        let named = json!({"namespace": "clusters", "name": "b"});
+        let second = other(named.clone(), of_node_pool(&["10.0.1.0/24"]));
+        let line =
+            "nodePoolRef: NodePool clusters/w has pool clusters/b on network infra/vlan10 already, expected one pool";
+        let compared = |change: Change, others: &[MachinePool]| compare(&id("a"), &change, others, None);
+        let create = || Change::Create(of_node_pool(&["10.0.0.0/24"]));
+        assert_eq!(compared(create(), std::slice::from_ref(&second)), refused([line]));
+        // Two such pools are stored already.
+        let update =
+            Change::Update { old: Some(of_node_pool(&["10.0.0.8"])), new: Box::new(of_node_pool(&["10.0.0.9"])) };
+        let warned = Verdict { errors: Vec::new(), warnings: vec![line.to_owned()] };
+        assert_eq!(compared(update, std::slice::from_ref(&second)), warned);
+        let deleted = json!({"namespace": "clusters", "name": "b", "deletionTimestamp": "2026-08-14T10:00:00Z"});
+        let elsewhere = PoolSpec { network: "infra/vlan20".to_owned(), ..of_node_pool(&["10.0.1.0/24"]) };
+        for other in [
+            other(deleted, of_node_pool(&["10.0.1.0/24"])),
+            other(named.clone(), elsewhere),
+            other(named.clone(), spec(&["10.0.1.0/24"])),
+            other(json!({"namespace": "others", "name": "b"}), of_node_pool(&["10.0.1.0/24"])),
+        ] {
+            assert_eq!(compared(create(), &[other]), Verdict::default());
+        }
+    }
+
+    #[test]
+    fn a_pool_of_a_missing_node_pool_or_with_another_prefix_length_has_a_warning() {
+        let new = PoolSpec { node_pool_ref: Some(NodePoolRef { name: "w".to_owned() }), ..spec(&["10.0.0.8"]) };
+        let mut other = spec(&["10.0.0.9"]);
+        other.machine_network[0].cidr = "10.0.0.0/24".to_owned();
+        let object = json!({"metadata": {"namespace": "clusters", "name": "b"}, "spec": other});
+        let other = MachinePool::read(PoolObject::read(serde_json::from_value(object).unwrap()));
+        let expected = [
+            "nodePoolRef: NodePool clusters/w does not exist: the pool selects no machine until it does",
+            "pools clusters/b and clusters/a of network infra/vlan10 have IPv4 prefix lengths /24 and /16",
+        ];
+        let verdict = compare(&id("a"), &Change::Create(new), &[other], Some(&BTreeMap::new()));
+        assert_eq!(verdict, Verdict { errors: Vec::new(), warnings: expected.map(str::to_owned).into() });
+    }
+
+    #[test]
+    fn a_second_family_of_a_pool_with_claims_has_a_warning() {
+        let leases = [lease("clusters/a", "10.0.0.8", "a", false), lease("clusters/b", "10.0.0.9", "b", false)];
+        let warning = |old: &[&str], new: &[&str]| warn_of_family(&id("a"), &update(old, new), &leases);
+        let expected = "pool clusters/a gets a second family: a new claim needs the annotation ipam.glowplug.dev/family then \
+                        (claims with an address now: 1)";
+        assert_eq!(warning(&["10.0.0.8"], &["10.0.0.8", "fd00::8"]).as_deref(), Some(expected));
+        assert_eq!(warning(&["10.0.0.8", "fd00::8"], &["10.0.0.8", "fd00::9"]), None);
+        assert_eq!(warn_of_family(&id("a"), &update(&["10.0.0.8"], &["10.0.0.8", "fd00::8"]), &leases[1..]), None);
     }
 
     fn lease(pool: &str, address: &str, holder: &str, is_released: bool) -> LeaseSpec {

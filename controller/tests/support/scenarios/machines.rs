@@ -281,6 +281,35 @@ pub async fn a_machine_that_an_exhausted_pool_refuses_is_created_when_the_pool_g
     installed.stop().await;
 }
 
+pub async fn a_requested_address_that_a_machine_does_not_get_has_an_event(cluster: &Cluster) {
+    let (hosted, installed) = running(cluster, &["10.0.0.8/29"], 1).await;
+    let request = async |text: Value| {
+        let annotations = json!({"network.kubevirt.io/addresses": text.to_string()});
+        merge(&hosted.vms, "workers-0", &json!({"spec": {"template": {"metadata": {"annotations": annotations}}}}))
+            .await;
+    };
+    let vm = hosted.vms.get("workers-0").await.unwrap();
+    let interface = vm.data["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0]["name"].clone();
+    let interface = interface.as_str().unwrap();
+    request(json!({"eno101": ["10.0.0.9"]})).await;
+    let expected = format!(
+        "annotation network.kubevirt.io/addresses: no interface \"eno101\", expected KubeVirt's name of it: {interface}"
+    );
+    assert_eq!(hosted.until_event("workers-0", "AddressRequestIgnored").await, expected);
+    request(json!({interface: ["10.0.0.9"]})).await;
+    let expected = format!(
+        "annotation network.kubevirt.io/addresses: requests 10.0.0.9 for interface {interface:?}, which keeps 10.0.0.8: a machine \
+         gets another address when its VirtualMachine is created again"
+    );
+    let events: Api<Event> = Api::namespaced(cluster.client(), &hosted.namespace);
+    poll("the event of the changed request", async || {
+        let mut events = events.list(&ListParams::default()).await.unwrap().items.into_iter();
+        events.any(|event| event.note.as_ref() == Some(&expected)).then_some(())
+    })
+    .await;
+    installed.stop().await;
+}
+
 /// capk creates several machines at once, and the pool is not exhausted yet when the webhook is asked.
 pub async fn a_machine_that_was_admitted_past_the_end_of_its_pool_says_why_it_waits(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;

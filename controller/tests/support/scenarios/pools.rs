@@ -143,6 +143,22 @@ pub async fn an_exhausted_pool_has_a_condition_and_a_grown_pool_serves_waiting_c
     assert_eq!(count, Some(2));
 }
 
+pub async fn a_pool_of_a_node_pool_that_does_not_exist_has_a_condition(cluster: &Cluster) {
+    let place = Place::new(cluster).await;
+    place.create("workers", "10.0.0.8/30").await;
+    let _work = Work::start(cluster.controller(), &place.namespace).await;
+    place.until("workers", is_serving).await;
+    place.patch("workers", json!({"spec": {"nodePoolRef": {"name": "w"}}})).await;
+    let pool = place.until("workers", |pool| has(pool, "NodePoolFound", "False", "NodePoolNotFound")).await;
+    let expected = format!("NodePool {}/w does not exist, so the pool selects no machine", place.namespace);
+    assert_eq!(message(&pool, "NodePoolFound"), expected);
+    assert!(is_serving(&pool));
+    place.patch("workers", json!({"spec": {"nodePoolRef": null}})).await;
+    let has_condition =
+        |pool: &StaticIPPool| pool.status.iter().flat_map(|it| &it.conditions).any(|it| it.type_ == "NodePoolFound");
+    place.until("workers", |pool| !has_condition(pool)).await;
+}
+
 pub async fn a_pool_says_by_family_what_is_free(cluster: &Cluster) {
     let place = Place::new(cluster).await;
     let create = async |name: &str, spec: Value| {

@@ -194,6 +194,24 @@ pub async fn an_invalid_pool_is_refused_with_every_error(cluster: &Cluster) {
     asked.stop().await;
 }
 
+pub async fn a_second_pool_of_a_node_pool_is_refused_when_it_is_written(cluster: &Cluster) {
+    let asked = Asked::start(cluster).await;
+    let of_node_pool = |addresses: &[&str]| PoolSpec {
+        node_pool_ref: Some(NodePoolRef { name: "w".to_owned() }),
+        ..spec(&asked.network(), addresses)
+    };
+    assert_eq!(asked.create("a", of_node_pool(&["10.0.0.8"])).await, None);
+    let expected = format!(
+        "nodePoolRef: NodePool {namespace}/w has pool {namespace}/a on network {} already, expected one pool",
+        asked.network(),
+        namespace = asked.namespace
+    );
+    assert_eq!(asked.create("b", of_node_pool(&["10.0.0.9"])).await, Some(expected.clone()));
+    assert_eq!(asked.create("b", spec(&asked.network(), &["10.0.0.9"])).await, None);
+    assert_eq!(asked.change("b", json!({"spec": {"nodePoolRef": {"name": "w"}}})).await, Some(expected));
+    asked.stop().await;
+}
+
 pub async fn an_overlap_of_pools_of_either_kind_is_refused(cluster: &Cluster) {
     let asked = Asked::start(cluster).await;
     let (network, namespace) = (asked.network(), asked.namespace.clone());
