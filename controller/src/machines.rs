@@ -85,16 +85,21 @@ impl provider::Work for Work<'_> {
     fn watches(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
         self.machines.macs.restart();
         self.machines.reports.restart();
+        self.machines.states.set_selected([].into());
         self.watches_of_kinds()
     }
 
     fn note_change(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
-        self.note_object(kind, change)
+        let names = self.note_object(kind, change);
+        self.note_numbers();
+        names
     }
 
     fn set_pools(&self, pools: OpenPools) -> BTreeSet<Key> {
         self.machines.reports.pools();
-        self.index().set_pools(pools)
+        let names = self.index().set_pools(pools);
+        self.note_numbers();
+        names
     }
 
     fn note_holder(&self, holder: &Machine) -> BTreeSet<Key> {

@@ -115,7 +115,7 @@ async fn without_kubevirt_machines_a_virtual_machine_holds_its_address_until_its
     // The webhook does not reject a machine of an exhausted pool: nobody creates it again.
     hosted.until_condition("p", "Exhausted").await;
     let b = create_vm(&hosted, "b", &json!({})).await;
-    let exhausted = "No available IPs in pool for interface eno101";
+    let exhausted = format!("No available IPs in pool for interface eno101: pool {}/p, IPv4", hosted.namespace);
     assert_eq!(hosted.until_event("b", "IPPoolExhausted").await, exhausted);
     // The VirtualMachine is gone, and its guest still runs.
     hosted.kubevirt.hold("a");

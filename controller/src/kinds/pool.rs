@@ -54,6 +54,7 @@ pub const POOL_FINALIZER: &str = "ipam.glowplug.dev/protect-pool";
     printcolumn(name = "Used", type_ = "integer", json_path = ".status.ipAddresses.used"),
     printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waiting"),
     printcolumn(name = "Outdated", type_ = "integer", json_path = ".status.outdated", priority = 1),
+    printcolumn(name = "Machines", type_ = "integer", json_path = ".status.machines", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(
         name = "Free IPv4",
@@ -274,6 +275,9 @@ pub struct PoolStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
     pub first_waiting: Vec<Waiting>,
+    /// Number of VirtualMachines that the pool serves, with or without an address. Example: `3`.
+    #[serde(default)]
+    pub machines: u32,
     /// Number of machines whose guests run with earlier network data, because the pool or the machine has changed since they
     /// started. Example: `0`.
     #[serde(default)]

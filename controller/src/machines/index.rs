@@ -47,6 +47,8 @@ pub(super) struct Index {
     selection: Arc<Selection>,
     /// The pools that serve each existing VirtualMachine.
     selected: BTreeMap<Key, Chosen>,
+    /// Number of VirtualMachines that each pool serves, and whether a number has changed since it was last taken.
+    numbers: (BTreeMap<PoolId, u32>, bool),
     /// State of each name that no object records.
     memory: BTreeMap<Key, Memory>,
 }
@@ -73,7 +75,7 @@ impl Index {
                     return BTreeSet::new();
                 }
                 self.remember(&key, |memory| memory.is_freed = is_freed);
-                self.selected.insert(key.clone(), selected);
+                self.select(&key, Some(selected));
                 [key].into()
             }
             Kind::Instance => {
@@ -123,7 +125,7 @@ impl Index {
                 [key.clone()].into()
             }
             Kind::VirtualMachine => {
-                self.selected.remove(key);
+                self.select(key, None);
                 self.remember(key, |memory| {
                     (memory.notice, memory.is_retry_logged, memory.is_freed) = (None, false, false);
                 });
@@ -220,17 +222,45 @@ impl Index {
         let known = self.selection.pools().filter_map(|pool| Some((pool, before.pool(&pool.id)?)));
         let changed: BTreeSet<PoolId> = known.filter(has_other_settings).map(|(pool, _)| pool.id.clone()).collect();
         let is_of = |chosen: &Chosen| chosen.iter().flatten().any(|selected| changed.contains(&selected.pool));
-        let mut names = BTreeSet::new();
+        let mut chosen = Vec::new();
         for (key, vm) in self.vms.iter() {
             let selected = self.selection.of(vm).map_err(|problem| problem.to_string());
             if self.selected.get(key) != Some(&selected) || is_of(&selected) {
-                self.selected.insert(key.clone(), selected);
-                names.insert(key.clone());
+                chosen.push((key.clone(), selected));
             }
         }
+        let mut names: BTreeSet<Key> = chosen.iter().map(|(key, _)| key.clone()).collect();
+        chosen.into_iter().for_each(|(key, selected)| self.select(&key, Some(selected)));
         // The pools may have free addresses again.
         names.extend(self.machines().filter(|(_, machine)| machine.refused.is_some()).map(|(key, _)| key.clone()));
         names
+    }
+
+    /// Stores the pools that serve a VirtualMachine. `None`: it is gone.
+    fn select(&mut self, key: &Key, selected: Option<Chosen>) {
+        let pools = |chosen: &Option<Chosen>| -> Vec<PoolId> {
+            chosen.iter().flatten().flatten().map(|selected| selected.pool.clone()).collect()
+        };
+        let after = pools(&selected);
+        let before = pools(&match selected {
+            Some(selected) => self.selected.insert(key.clone(), selected),
+            None => self.selected.remove(key),
+        });
+        let (numbers, has_changed) = &mut self.numbers;
+        *has_changed |= before != after;
+        for pool in before {
+            match numbers.get_mut(&pool) {
+                Some(number) if *number > 1 => *number -= 1,
+                _ => drop(numbers.remove(&pool)),
+            }
+        }
+        after.into_iter().for_each(|pool| *numbers.entry(pool).or_default() += 1);
+    }
+
+    /// Returns the number of VirtualMachines that each pool serves, if a number has changed since the last call.
+    pub(super) fn take_numbers(&mut self) -> Option<BTreeMap<String, u32>> {
+        let (numbers, has_changed) = &mut self.numbers;
+        std::mem::take(has_changed).then(|| numbers.iter().map(|(pool, number)| (pool.to_string(), *number)).collect())
     }
 
     /// Begins to remember the names whose objects change, because their records may come too late for an adoption.

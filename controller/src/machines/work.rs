@@ -127,6 +127,13 @@ impl Work<'_> {
         }
     }
 
+    /// Notes the number of VirtualMachines that each pool serves, for the status of the pools.
+    pub(super) fn note_numbers(&self) {
+        if let Some(numbers) = self.index().take_numbers() {
+            self.machines.states.set_selected(numbers);
+        }
+    }
+
     /// Remembers an object that will claim for the VirtualMachine of a name.
     pub(super) fn note_claimant(&self, key: &Key, machine: &Machine) {
         self.index().remember(key, |memory| memory.claimed.extend([machine.clone()]));

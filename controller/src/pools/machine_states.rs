@@ -26,23 +26,41 @@ pub struct Counts {
     pub left_alone: u32,
     /// Machines in [`State::NotHeld`].
     pub not_held: u32,
+    /// Machines that the pool selects, in any state.
+    pub selected: u32,
 }
 
 /// A machine in one of these states, with the names of its pools.
 type Noted = (State, BTreeSet<String>);
 
-/// The machines in one of these states. The passes of machines note them, and the status of each pool counts them.
+/// The machines in one of these states, and the number of machines that each pool selects. The passes of machines note them, and
+/// the status of each pool counts them.
 #[derive(Debug, Default)]
-pub struct MachineStates(watch::Sender<BTreeMap<Key, Noted>>);
+pub struct MachineStates(watch::Sender<Known>);
+
+/// What is known about machines.
+#[derive(Debug, Default)]
+pub struct Known {
+    noted: BTreeMap<Key, Noted>,
+    selected: BTreeMap<String, u32>,
+}
 
 // === impl MachineStates ===
 
 impl MachineStates {
     /// Notes the state of a machine. `None`: the machine is in none of these states.
     pub fn note(&self, vm: &Key, noted: Option<Noted>) {
-        self.0.send_if_modified(|machines| match noted {
+        self.0.send_if_modified(|Known { noted: machines, .. }| match noted {
             None => machines.remove(vm).is_some(),
             Some(noted) => machines.insert(vm.clone(), noted.clone()) != Some(noted),
+        });
+    }
+
+    /// Sets the number of machines that each pool selects, by the name of the pool.
+    pub fn set_selected(&self, numbers: BTreeMap<String, u32>) {
+        self.0.send_if_modified(|known| {
+            let before = std::mem::replace(&mut known.selected, numbers);
+            before != known.selected
         });
     }
 
@@ -50,7 +68,11 @@ impl MachineStates {
     #[must_use]
     pub fn counts(&self) -> BTreeMap<String, Counts> {
         let mut counts: BTreeMap<String, Counts> = BTreeMap::new();
-        for (state, pools) in self.0.borrow().values() {
+        let known = self.0.borrow();
+        for (pool, number) in &known.selected {
+            counts.entry(pool.clone()).or_default().selected = *number;
+        }
+        for (state, pools) in known.noted.values() {
             for pool in pools {
                 let counts = counts.entry(pool.clone()).or_default();
                 match state {
@@ -65,7 +87,7 @@ impl MachineStates {
 
     /// Returns a receiver that is notified of every change.
     #[must_use]
-    pub fn changes(&self) -> watch::Receiver<BTreeMap<Key, Noted>> {
+    pub fn changes(&self) -> watch::Receiver<Known> {
         self.0.subscribe()
     }
 }
@@ -81,8 +103,12 @@ mod tests {
         machines.note(&("n", "a").into(), noted(State::Outdated, &["n/p", "n/q"]));
         machines.note(&("n", "b").into(), noted(State::Outdated, &["n/p"]));
         machines.note(&("n", "c").into(), noted(State::LeftAlone, &["n/p"]));
-        let counts = |outdated, left_alone| Counts { outdated, left_alone, not_held: 0 };
-        assert_eq!(machines.counts(), [("n/p".to_owned(), counts(2, 1)), ("n/q".to_owned(), counts(1, 0))].into());
+        machines.set_selected([("n/p".to_owned(), 5)].into());
+        let counts = |outdated, left_alone, selected| Counts { outdated, left_alone, not_held: 0, selected };
+        assert_eq!(
+            machines.counts(),
+            [("n/p".to_owned(), counts(2, 1, 5)), ("n/q".to_owned(), counts(1, 0, 0))].into()
+        );
         let changes = machines.changes();
         machines.note(&("n", "b").into(), noted(State::Outdated, &["n/p"]));
         assert!(!changes.has_changed().unwrap());
@@ -92,6 +118,6 @@ mod tests {
         machines.note(&("n", "d").into(), noted(State::NotHeld, &["n/r"]));
         assert_eq!(machines.counts()["n/r"], Counts { not_held: 1, ..Counts::default() });
         machines.note(&("n", "d").into(), None);
-        assert_eq!(machines.counts(), [("n/p".to_owned(), counts(0, 2))].into());
+        assert_eq!(machines.counts(), [("n/p".to_owned(), counts(0, 2, 5))].into());
     }
 }

@@ -329,7 +329,7 @@ pub async fn a_machine_that_was_admitted_past_the_end_of_its_pool_says_why_it_wa
     }]);
     poll("the waiting machine in the status of its pool", async || {
         let status = hosted.pools.get("workers").await.unwrap().status?;
-        (json!(status.first_waiting) == expected && status.waiting == 1).then_some(())
+        (json!(status.first_waiting) == expected && (status.waiting, status.machines) == (1, 2)).then_some(())
     })
     .await;
 
