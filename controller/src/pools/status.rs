@@ -125,9 +125,12 @@ pub fn observe(allocator: &Allocator, usage: BTreeMap<&str, PoolUsage>) -> Obser
     observations
 }
 
+/// The creation of a claim or machine that waits, and the family that it waits for.
+type Turn<'a> = (Timestamp, &'a Machine, Option<Family>);
+
 /// Returns the first claims and machines that wait for each pool, in the order in which they are served.
 fn first_waiting(allocator: &Allocator) -> BTreeMap<&str, Vec<Waiting>> {
-    let mut waiting: BTreeMap<&str, Vec<(Timestamp, &Machine, Option<Family>)>> = BTreeMap::new();
+    let mut waiting: BTreeMap<&str, Vec<Turn<'_>>> = BTreeMap::new();
     for (claim, queue) in allocator.waiting() {
         let pools: BTreeSet<&str> = claim.requests.iter().map(|request| request.pool.as_str()).collect();
         for pool in pools {
@@ -135,7 +138,7 @@ fn first_waiting(allocator: &Allocator) -> BTreeMap<&str, Vec<Waiting>> {
             waiting.entry(pool).or_default().push((claim.created, &claim.machine, family));
         }
     }
-    let first = |mut all: Vec<(Timestamp, &Machine, Option<Family>)>| {
+    let first = |mut all: Vec<Turn<'_>>| {
         all.sort_unstable_by_key(|(created, machine, _)| (*created, *machine));
         let first = all.into_iter().take(MOST_WAITING).map(|(created, machine, family)| Waiting {
             kind: machine.kind,
