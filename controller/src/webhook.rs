@@ -13,7 +13,7 @@ mod review;
 mod verdict;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use glowplug::host::claim::is_object_name;
@@ -29,6 +29,7 @@ use serde_json::Value;
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
+use crate::cluster::repeated::Repeated;
 use crate::kinds::kubevirt_machine::{ALLOCATION_ANNOTATION, recorded_addresses};
 use crate::kinds::lease_name::lease_name;
 use crate::kinds::mac_pool::MACPool;
@@ -62,6 +63,7 @@ pub struct Webhooks {
     metrics: Arc<Metrics>,
     selection: Arc<SelectionCache>,
     reader: Reader,
+    refusals: Arc<Mutex<Repeated>>,
 }
 
 // === impl Webhooks ===
@@ -70,7 +72,7 @@ impl Webhooks {
     /// Creates webhooks that read pools and leases through `client`, and the pools of machines from `selection`.
     #[must_use]
     pub fn new(client: Client, metrics: Arc<Metrics>, selection: Arc<SelectionCache>) -> Self {
-        Self { client, metrics, selection, reader: Reader::default() }
+        Self { client, metrics, selection, reader: Reader::default(), refusals: Arc::default() }
     }
 
     /// Responds to a request of an API server.
@@ -98,13 +100,44 @@ impl Webhooks {
             "instances" => review_instance(&request),
             _ => self.review_pool(&request).await,
         };
-        log(webhook, &request, &response);
+        self.log(webhook, &request, &response);
         let result = if response.allowed { "allowed" } else { "refused" };
         let labels = [("webhook", webhook), ("result", result)];
         self.metrics.webhook_seconds.get_or_create(&labels).observe(started.elapsed().as_secs_f64());
         match serde_json::to_vec(&response.into_review()) {
             Ok(body) => answer(StatusCode::OK, "application/json", body),
             Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "the answer cannot be written as JSON\n"),
+        }
+    }
+
+    /// Logs the refusal of a machine, and the change of a machine that a pool serves. Nothing is logged about other machines. capk
+    /// and KubeVirt try again many times, so a refusal for one reason has one line a minute.
+    fn log(&self, webhook: &str, request: &AdmissionRequest<Object>, response: &AdmissionResponse) {
+        // The API server checks names only after this webhook. A line break would look like a line of this program.
+        let one_line = |text: &str| text.replace(char::is_control, " ");
+        let namespace = request.namespace.as_deref().unwrap_or_default();
+        let machine = one_line(&format!("{namespace}/{}", request.name));
+        let refusal = one_line(&response.result.message);
+        let is_new = || {
+            let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+            refusals.note(&format!("{webhook} {machine} {refusal}"), Instant::now().into()).is_some()
+        };
+        match (webhook, response.allowed) {
+            // KubeVirt creates an instance once before its machine has MAC addresses.
+            ("instances", false) if is_new() => {
+                tracing::info!(%machine, "refused the instance of a machine: {refusal}")
+            }
+            ("machines" | "macs", false) if is_new() => tracing::warn!(%machine, "refused a machine: {refusal}"),
+            ("machines", true) if response.patch.is_some() => {
+                tracing::info!(%machine, "allowed a machine with a reference to its Secret");
+            }
+            ("machine-updates", true) if response.patch.is_some() => {
+                tracing::info!(%machine, "changed an update of a machine");
+            }
+            ("macs", true) if response.patch.is_some() => {
+                tracing::info!(%machine, "allowed a machine that waits for MAC addresses");
+            }
+            _ => {}
         }
     }
 
@@ -292,30 +325,6 @@ impl Webhooks {
                 response
             }
         }
-    }
-}
-
-/// Logs the refusal of a machine, and the change of a machine that a pool serves. Nothing is logged about other machines.
-fn log(webhook: &str, request: &AdmissionRequest<Object>, response: &AdmissionResponse) {
-    // The API server checks names only after this webhook. A line break would look like a line of this program.
-    let one_line = |text: &str| text.replace(char::is_control, " ");
-    let namespace = request.namespace.as_deref().unwrap_or_default();
-    let machine = one_line(&format!("{namespace}/{}", request.name));
-    let refusal = one_line(&response.result.message);
-    match (webhook, response.allowed) {
-        // KubeVirt creates an instance once before its machine has MAC addresses.
-        ("instances", false) => tracing::info!(%machine, "refused the instance of a machine: {refusal}"),
-        ("machines" | "macs", false) => tracing::warn!(%machine, "refused a machine: {refusal}"),
-        ("machines", true) if response.patch.is_some() => {
-            tracing::info!(%machine, "allowed a machine with a reference to its Secret");
-        }
-        ("machine-updates", true) if response.patch.is_some() => {
-            tracing::info!(%machine, "changed an update of a machine");
-        }
-        ("macs", true) if response.patch.is_some() => {
-            tracing::info!(%machine, "allowed a machine that waits for MAC addresses");
-        }
-        _ => {}
     }
 }
 
