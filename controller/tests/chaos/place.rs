@@ -58,6 +58,8 @@ const ADDRESS: Names = ("ipam.cluster.x-k8s.io", "v1beta2", "IPAddress", "ipaddr
 
 /// Annotation of an instance whose guest reports addresses that it does not use, or is silent.
 pub const AGENT: &str = "chaos.example/agent";
+/// First letter of the name of an IPAddress that came back without its claim, and of this claim.
+const RESTORED_NAME: char = 'r';
 /// Annotation of an IPAddress that a restore has brought back before its claim.
 pub const RESTORED: &str = "chaos.example/restored";
 /// Annotation of a KubevirtMachine with the address of its machine.
@@ -541,8 +543,11 @@ impl Place {
             }
         }
         for restored in self.restored_addresses().await {
-            self.delete(&self.claims, &restored.name_any()).await;
             self.delete(&self.addresses, &restored.name_any()).await;
+        }
+        // Also those whose IPAddress was deleted: they have no annotation for a pool of two families.
+        for claim in all(&self.claims).await.iter().filter(|claim| claim.name_any().starts_with(RESTORED_NAME)) {
+            self.delete(&self.claims, &claim.name_any()).await;
         }
         {
             let mut desired = self.desired.lock().unwrap();
@@ -797,7 +802,7 @@ impl Place {
 
     /// Creates an IPAddress whose claim does not exist, as a restore does.
     async fn restore_address(&self, address: &str, pool: &str) {
-        let name = format!("r{}", address.replace('.', "-"));
+        let name = format!("{RESTORED_NAME}{}", address.replace('.', "-"));
         let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": pool});
         let spec = json!({"claimRef": {"name": name}, "poolRef": pool, "address": address, "prefix": 16});
         let restored =
