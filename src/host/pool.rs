@@ -233,10 +233,9 @@ impl Pool {
         if holder.kind.is_claim() { self.claims.has(&holder.namespace) } else { self.serves(holder.served_in()) }
     }
 
-    /// Whether the pool serves no object of another namespace.
+    /// Whether the pool serves no machine of another namespace.
     pub(crate) fn serves_only(&self, namespace: &str) -> bool {
-        let own = Namespaces::only([namespace]);
-        own.covers(&self.machines) && own.covers(&self.claims)
+        Namespaces::only([namespace]).covers(&self.machines)
     }
 
     /// Whether the pool serves no namespace that `before` did not serve.
