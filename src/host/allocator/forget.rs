@@ -18,14 +18,14 @@ use crate::network::{Family, InterfaceName};
 const REMEMBERED: usize = 1_000;
 /// Number of remembered addresses for each held address, if this is more.
 const REMEMBERED_PER_HELD: usize = 4;
-/// Largest number of leases that are forgotten at once. Each one is a write.
-const AT_ONCE: usize = 64;
+/// Largest number of leases that are forgotten at once. Each one is a write, and the writes of the controller are in flight together.
+const AT_ONCE: usize = 32;
 
 /// A machine's name on an interface of a network: network, namespace, name, interface and family.
 type Name<'a> = (&'a str, &'a str, &'a str, InterfaceName, Family);
 
 impl Allocator {
-    /// Removes released leases whose reuse delay is over, and returns their number, at most 64. The newest one of each name of a
+    /// Removes released leases whose reuse delay is over, and returns their number, at most 32. The newest one of each name of a
     /// machine, and of each name of a claim in a sticky pool, is removed only if there are too many such leases: more than 1,000,
     /// and more than four for each held address. Then the oldest ones are removed.
     ///
