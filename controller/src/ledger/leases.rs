@@ -550,7 +550,13 @@ impl Write {
             (None, version) => {
                 let resource_version = version.map(|version| version.to_string());
                 let same = Preconditions { uid: self.uid.clone(), resource_version };
-                api.delete(&self.name, &DeleteParams::default().preconditions(same)).await.map(|_| None)
+                let deleted = api.delete(&self.name, &DeleteParams::default().preconditions(same)).await;
+                match deleted.map(|deleted| deleted.left()) {
+                    Ok(Some(object)) if object.metadata.deletion_timestamp.is_some() => {
+                        return Outcome::Denied("its finalizers keep the object".to_owned());
+                    }
+                    deleted => deleted.map(|_| None),
+                }
             }
         };
         let error = match result {
