@@ -244,8 +244,9 @@ impl Work<'_> {
                 self.take_address(view, object)?;
             }
             Step::DeleteAddress => {
-                let uid = view.address.as_ref().and_then(|address| address.metadata.uid.clone());
-                let same = Preconditions { uid, resource_version: None };
+                // Another leader may have given the IPAddress to a later claim of the name.
+                let metadata = view.address.as_ref().map(|address| address.metadata.clone()).unwrap_or_default();
+                let same = Preconditions { uid: metadata.uid, resource_version: metadata.resource_version };
                 let params = DeleteParams::default().preconditions(same);
                 stored(ask(addresses.delete(&key.name, &params)).await)?;
                 // The finalizer of another controller may keep the IPAddress.
