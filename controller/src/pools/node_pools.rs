@@ -38,8 +38,8 @@ pub use glowplug::host::metrics::EXHAUSTED_CONDITION as CONDITION;
 
 /// Pause after the first failure. The pause doubles with each further one.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause after a failure.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Longest pause after a failure. Machines of a new NodePool start without an address before its pool exists.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Interval between two attempts to write a pool that is invalid or that the API server rejects. The reason may be
 /// another object, such as the HostedCluster or a pool with some of the addresses.
 const RETRY: Duration = Duration::from_secs(60);
