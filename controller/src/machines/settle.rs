@@ -208,8 +208,9 @@ impl View {
         let instance = self.instance.as_ref()?;
         if !instance.has_started {
             // The name was replaced before its Secret was written: a lease has the name before the Secret exists.
-            let exists =
-                |read: &String| read == name || self.ledger.held.iter().any(|held| held.secrets.contains(read));
+            let is_own = |held: &&Held| held.claimant.machine == hand_out.machine;
+            let mut own = self.ledger.held.iter().filter(is_own);
+            let mut exists = |read: &String| read == name || own.any(|held| held.secrets.contains(read));
             let waits_for = instance.secret.as_ref().filter(|read| !exists(read))?;
             return Some(format!(
                 "The guest waits for Secret {waits_for:?}, and its machine has Secret {name:?}: restart the machine"
