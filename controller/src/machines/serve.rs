@@ -1,6 +1,7 @@
 //! Decides how a machine gets its network data: a reference, addresses, then the Secret. Pure, as [`super::decision`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use glowplug::diagnostic::Diagnostic;
 use glowplug::host::allocator::{ClaimError, exhausted_message};
@@ -376,7 +377,7 @@ impl View {
                 return self.hold_back(self.report("IPAddressConflict", problem));
             }
         }
-        if let Some(excluded) = self.excluded_of(selected) {
+        if let Some(excluded) = self.excluded_of(selected, allocations) {
             return self.refuse(format!(
                 "the machine keeps {excluded}, which its pools exclude: include this address again, or delete the machine"
             ));
@@ -447,12 +448,18 @@ impl View {
         document.map_err(|error| format!("template: {error}"))
     }
 
-    /// The addresses that the pools no longer offer, and that stay with the machine. It gets no other address of the family, and
-    /// without its Secret it would start with less than its pools promise. `None`: it has no such address.
-    fn excluded_of(&self, selected: &[Selected]) -> Option<String> {
-        let is_of = |network: &String| selected.iter().any(|selected| selected.network == *network);
-        let excluded = self.ledger.excluded.iter().filter(|(network, _)| is_of(network)).map(|(_, address)| address);
-        let excluded = list(excluded);
+    /// The addresses that the pools no longer offer, and that stay with the machine in place of an allocation: it gets no other address of
+    /// the family, and without its Secret it would start with less than its pools promise. `None`: it has no such address.
+    fn excluded_of(&self, selected: &[Selected], allocations: &[Allocation]) -> Option<String> {
+        let has = |interface: InterfaceName, family: Family| {
+            let mut own = allocations.iter().filter(|allocation| allocation.claimant.interface == interface);
+            own.any(|allocation| allocation.addresses.iter().any(|address| Family::of(address.ip()) == family))
+        };
+        let is_lacked = |(network, address): &&(String, IpAddr)| {
+            let mut of_network = selected.iter().filter(|selected| selected.network == *network);
+            of_network.any(|selected| !has(selected.interface, Family::of(*address)))
+        };
+        let excluded = list(self.ledger.excluded.iter().filter(is_lacked).map(|(_, address)| address));
         (!excluded.is_empty()).then_some(excluded)
     }
 
