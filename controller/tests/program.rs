@@ -195,9 +195,8 @@ async fn the_log_has_every_step_of_a_machine_once_and_with_its_name() {
 
     let machine = format!("{}/workers-1", hosted.namespace);
     hosted.scale("workers", 2).await;
-    // capk tries again when it has reported the first refusal.
     let mut story = lines_of(&mut program, &machine, "refused").await;
-    assert_eq!(lines_of(&mut program, &machine, "refused").await, story);
+    hosted.until_refused("workers-1").await;
     hosted.resize("workers", &["10.0.0.8/31"]).await;
     assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
     let secret = hosted.secret_name("workers-1").await;
