@@ -384,7 +384,9 @@ pub async fn a_moved_claim_keeps_its_address(cluster: &Cluster) {
 pub async fn a_paused_claim_that_comes_after_its_ipaddress_holds_the_address(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8/31"]).await;
     create(&site.clusters, json!({"metadata": {"name": "moved"}, "spec": {"paused": true}})).await;
-    create_address(&site, "a", None, "10.0.0.8").await;
+    let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
+    let spec = json!({"poolRef": pool, "claimRef": {"name": "a"}, "address": "10.0.0.8", "prefix": 16});
+    create(&site.addresses, json!({"metadata": {"name": "a"}, "spec": spec})).await;
     let reserved = async || site.pools.get("p").await.unwrap().status?.families.first().map(|it| it.by_record.clone());
     poll("a reserved address", async || (reserved().await? == "1").then_some(())).await;
     site.claim("a", &json!({"spec": {"clusterName": "moved"}})).await;
