@@ -526,6 +526,10 @@ impl Place {
                 count("guest restarted that waited for an earlier Secret");
             }
             // Such a guest has read the Secret of an earlier VirtualMachine, and an event says that it must be restarted.
+            // A manifest without the network data of the person was applied under the guest.
+            let has_other_data = vm.as_ref().is_some_and(|vm| {
+                own_network_data(&vm.data["spec"]["template"]["spec"]) != own_network_data(&instance.data["spec"])
+            });
             let is_mute = minutes == Some(1) && is_running(&instance) && addresses_of(&instance).is_empty();
             if instance.annotations().contains_key(AGENT) {
                 self.report_drive(&name).await;
@@ -538,7 +542,8 @@ impl Place {
             }
             let is_orphan = owner.is_none() || vm.and_then(|vm| vm.uid()) != owner;
             let is_unrecorded = unrecorded.contains(&format!("{}/{name}", self.namespace));
-            if instance.metadata.deletion_timestamp.is_none() && (is_orphan || is_unrecorded || is_mute || waits) {
+            let must_restart = is_orphan || is_unrecorded || is_mute || waits || (has_other_data && minutes == Some(1));
+            if instance.metadata.deletion_timestamp.is_none() && must_restart {
                 self.delete(&self.instances, &name).await;
             }
         }
