@@ -1,7 +1,7 @@
 //! Forgets released leases, so that a ledger does not grow with every machine that ever was.
 //!
 //! A released lease is needed for two things: it delays the reuse of its address, and it remembers the address for the next machine
-//! of the same name. It proves nothing else: an address is allocated only with a new record, whatever the ledger has forgotten.
+//! of the same name. Without it, the address is still safe: each allocation writes a new lease first.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
