@@ -152,28 +152,34 @@ impl Reports {
                 () = until_end => None,
             };
             let later = std::iter::from_fn(|| self.facts.try_recv().ok());
-            let facts: Vec<Fact> = first.into_iter().chain(later).take(GROUP).collect();
-            let mut settled = Vec::new();
-            let mut has_other_pools = false;
-            for fact in facts {
-                match fact {
-                    Fact::Pools => has_other_pools = true,
-                    Fact::Settle(receiver) => settled.push(receiver),
-                    fact => self.learn(fact),
-                }
-            }
-            self.index.expire(Instant::now());
-            self.has_settled |= !settled.is_empty();
-            if has_other_pools && self.has_settled || !settled.is_empty() {
-                let read = |allocator: &Allocator| allocator.pools().cloned().collect::<Vec<Pool>>();
-                self.index.set_pools(self.registry.read(read).await?);
-            }
-            self.pass().await?;
-            // A receiver may have stopped waiting.
-            for receiver in settled {
-                let _ = receiver.send(());
+            let facts = first.into_iter().chain(later).take(GROUP).collect();
+            self.process(facts).await?;
+        }
+    }
+
+    /// Learns facts, and passes what they change to the registry.
+    async fn process(&mut self, facts: Vec<Fact>) -> Result<(), Stopped> {
+        let mut settled = Vec::new();
+        let mut has_other_pools = false;
+        for fact in facts {
+            match fact {
+                Fact::Pools => has_other_pools = true,
+                Fact::Settle(receiver) => settled.push(receiver),
+                fact => self.learn(fact),
             }
         }
+        self.index.expire(Instant::now());
+        self.has_settled |= !settled.is_empty();
+        if has_other_pools && self.has_settled || !settled.is_empty() {
+            let read = |allocator: &Allocator| allocator.pools().cloned().collect::<Vec<Pool>>();
+            self.index.set_pools(self.registry.read(read).await?);
+        }
+        self.pass().await?;
+        // A receiver may have stopped waiting.
+        for receiver in settled {
+            let _ = receiver.send(());
+        }
+        Ok(())
     }
 
     fn learn(&mut self, fact: Fact) {
@@ -247,4 +253,47 @@ fn reservation(Reservation { place, uid }: Reservation) -> Option<glowplug::host
     let claimant = Claimant { machine: guest.holder(HolderKind::VirtualMachine, &uid), interface };
     let source = format!("VirtualMachineInstance {guest}");
     Some(glowplug::host::claim::Reservation { address, network: Some(network), claimant, source, kind: Source::Report })
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::reports::index::tests::{guest, key, pool};
+
+    /// An API server that has no lease, and whose watches report nothing.
+    fn client() -> Client {
+        let answer = |request: http::Request<Body>| async move {
+            if request.uri().query().is_some_and(|query| query.contains("watch=")) {
+                future::pending::<()>().await;
+            }
+            let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": []});
+            Ok::<_, tower::BoxError>(http::Response::new(Body::from(list.to_string().into_bytes())))
+        };
+        Client::new(tower::service_fn(answer), "glowplug-system")
+    }
+
+    #[tokio::test]
+    async fn a_report_reserves_nothing_before_the_records_of_the_start_are_adopted() {
+        let metrics = Arc::new(Metrics::default());
+        let (registry, _served) = RegistryHandle::start(client(), metrics, Arc::new(|_| {})).unwrap();
+        let pools = vec![pool("n/p", "n/net", &["10.0.0.0/24"], &[])];
+        assert_eq!(registry.resize(pools, BTreeSet::new()).await.unwrap(), []);
+        let (mut reports, _observer) = Reports::new(client(), registry.clone(), Arc::default());
+        let reserved = async || {
+            let address = |report: &Reported| report.address.to_string();
+            let read = move |allocator: &Allocator| allocator.reports().iter().map(address).collect();
+            registry.read::<Vec<String>>(read).await.unwrap()
+        };
+        let running = Fact::Guest(key("n/a"), Box::new(guest(&["10.0.0.5"])));
+        reports.process(vec![Fact::Restart, running, Fact::Listed, Fact::Pools]).await.unwrap();
+        assert_eq!(reserved().await, [""; 0]);
+        let (settled, is_settled) = oneshot::channel();
+        reports.process(vec![Fact::Settle(settled)]).await.unwrap();
+        is_settled.await.unwrap();
+        assert_eq!(reserved().await, ["10.0.0.5"]);
+    }
 }

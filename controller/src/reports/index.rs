@@ -395,4 +395,4 @@ impl Changes {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -9,13 +9,13 @@ use crate::kinds::pool::{MachineNetwork, PoolSpec};
 use crate::pools::facts::PoolObject;
 use crate::pools::selection::MachinePool;
 
-fn key(name: &str) -> Key {
+pub(in crate::reports) fn key(name: &str) -> Key {
     let (namespace, name) = name.split_once('/').unwrap();
     Key { namespace: namespace.to_owned(), name: name.to_owned() }
 }
 
 /// A pool that serves the namespace of its name.
-fn pool(name: &str, network: &str, addresses: &[&str], excluded: &[&str]) -> Pool {
+pub(in crate::reports) fn pool(name: &str, network: &str, addresses: &[&str], excluded: &[&str]) -> Pool {
     let texts = |texts: &[&str]| -> Vec<String> { texts.iter().map(|text| (*text).to_owned()).collect() };
     let (network, addresses, excluded_addresses) = (network.to_owned(), texts(addresses), texts(excluded));
     let machine_network = ["10.0.0.0/16", "fd00::/64"].map(|cidr| MachineNetwork { cidr: cidr.to_owned() }).into();
@@ -28,7 +28,7 @@ fn pool(name: &str, network: &str, addresses: &[&str], excluded: &[&str]) -> Poo
 }
 
 /// A guest in phase Running that reports these addresses on network `n/net`.
-fn guest(addresses: &[&str]) -> Guest {
+pub(in crate::reports) fn guest(addresses: &[&str]) -> Guest {
     on(&[("n/net", addresses)])
 }
 
