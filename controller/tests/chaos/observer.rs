@@ -635,8 +635,15 @@ impl State {
     /// Checks a new lease: no guest and no object may have named its address before, and its machine gets the address of its
     /// record.
     fn check_allocation(&mut self, seen: &Seen, address: &Address, holder: &(String, String), uid: &str) {
-        for ((kind, namespace, name), since) in self.reports.get(address).cloned().unwrap_or_default() {
+        let reports = self.reports.get(address).cloned().unwrap_or_default();
+        let is_recorded =
+            reports.keys().any(|(kind, of, name)| *kind == ADDRESSES && (of, name) == (&holder.0, &holder.1));
+        for ((kind, namespace, name), since) in reports {
             if (&namespace, &name) == (&holder.0, &holder.1) {
+                continue;
+            }
+            // The guest may be the user of a claim of its namespace, which has the address already.
+            if is_recorded && kind == INSTANCES && namespace == holder.0 {
                 continue;
             }
             let is_silent = self.silent.contains(&(kind, namespace.clone(), name.clone()));
