@@ -9,6 +9,7 @@ mod default_routes;
 mod family;
 mod hostname;
 mod route;
+mod routing_rule;
 mod values;
 
 pub use bond::{BondMode, BondOption, BondOptionError, BondOptions};
@@ -18,6 +19,8 @@ pub use family::Family;
 pub(crate) use hostname::is_label;
 pub use hostname::{Hostname, HostnameError};
 pub use route::{MixedFamilies, Route};
+#[doc(hidden)]
+pub use routing_rule::{RoutingRule, RoutingRuleError};
 pub use values::{
     DomainName, DomainNameError, InterfaceName, InterfaceNameError, Mtu, MtuError, Pattern, PatternError, VlanId,
     VlanIdError, parse_mac_address,
@@ -95,6 +98,8 @@ pub struct Link {
     pub dns: Dns,
     /// Routes through this link, in the document's order, default routes included.
     pub routes: Vec<Route>,
+    /// Rules that choose the routing table of packets, set together with this link, in the document's order.
+    pub routing_policy: Vec<RoutingRule>,
     /// Whether the document states that this link gets no address.
     pub without_addresses: bool,
 }
@@ -468,6 +473,7 @@ impl Link {
             ipv6: Ipv6Config::default(),
             dns: Dns::default(),
             routes: Vec::new(),
+            routing_policy: Vec::new(),
             without_addresses: false,
         }
     }
@@ -499,7 +505,15 @@ impl Link {
     /// Whether the link has addresses of the route's family. Without such an address the route does not work.
     #[must_use]
     pub fn can_route(&self, route: &Route) -> bool {
-        if route.destination().is_ipv4() { self.ipv4.is_used() } else { self.ipv6.is_used() }
+        self.uses(Family::of(route.destination().ip()))
+    }
+
+    /// Whether the link gets an address of the family.
+    pub(crate) fn uses(&self, family: Family) -> bool {
+        match family {
+            Family::Ipv4 => self.ipv4.is_used(),
+            Family::Ipv6 => self.ipv6.is_used(),
+        }
     }
 
     /// The MAC address to set, or else the MAC address that identifies the NIC; `None` when the document has neither.

@@ -13,7 +13,7 @@ use super::value::{Scalar, Value};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::network::{
     BondMode, BondOptionError, BondOptions, Contradiction, Dns, DomainName, Family, Link, LinkIndex, LinkKind, Located,
-    MAC_ADDRESS_EXPECTED, Mtu, NetworkConfig, Route, VlanId, parse_mac_address,
+    MAC_ADDRESS_EXPECTED, Mtu, NetworkConfig, Route, RoutingRule, VlanId, parse_mac_address,
 };
 
 /// A valid value, or an error that has already been reported.
@@ -251,6 +251,17 @@ pub(super) fn add_routes(diagnostics: &mut Diagnostics, link: &mut Link, routes:
             let (path, destination) = (&route.path, route.destination());
             diagnostics.push(Diagnostic::warning(path, "unreachable route", destination, expected));
         }
+    }
+}
+
+/// Removes the routing rules of a family without addresses on their link. Warnings as in [`add_routes`].
+pub(super) fn check_rules(diagnostics: &mut Diagnostics, link: &mut Link, is_sure: bool) {
+    let rules = std::mem::take(&mut link.routing_policy);
+    let (used, others) = rules.into_iter().partition(|rule| link.uses(rule.family()));
+    link.routing_policy = used;
+    for rule in others.into_iter().filter(|_: &RoutingRule| is_sure) {
+        let expected = format!("an {} address on its link", rule.family());
+        diagnostics.push(Diagnostic::warning(&rule.path, "unreachable network", &rule, &expected));
     }
 }
 

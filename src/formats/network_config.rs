@@ -261,6 +261,7 @@ impl<'d, 'f> Converter<'d, 'f> {
             }
             let is_sure = self.diagnostics().errors() == errors;
             convert::add_routes(self.diagnostics(), &mut link, routes, is_sure);
+            convert::check_rules(self.diagnostics(), &mut link, is_sure);
             self.links.push(link);
         }
         self.links.append(&mut self.implied);
@@ -578,7 +579,6 @@ impl<'d, 'f> Converter<'d, 'f> {
         let netmask = member(object, &["netmask", "prefix"]);
         let gateway = member(object, &["via", "gateway"]);
         let metric = member(object, &["metric"]);
-        let table = member(object, &["table"]);
         let written = WrittenRoute {
             destination: (destination.0, destination.1.as_ref()),
             netmask: (netmask.0, netmask.1.as_ref()),
@@ -587,15 +587,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         };
         let route = convert::route(self.diagnostics(), path, &written, family);
         let on_link = self.reader.switch(object, (path, "on-link"), Severity::Warning).unwrap_or(false);
-        let table_path = path.field("table");
-        let table = table.1.and_then(|written| {
-            let table = written.integer().and_then(|table| u32::try_from(table).ok());
-            if table.is_none() {
-                let expected = "a number of 0 to 4294967295: the main table is taken";
-                self.diagnostics().push(Diagnostic::warning(table_path, "invalid table", written, expected));
-            }
-            table
-        });
+        let table = self.table(object, path);
         let members = Members { named: [self.dialect.route_members, &[]], others: ROUTE_MEMBERS };
         self.reader.report_unknown_members(object, path, members, Severity::Warning, "");
         for name in ["type", "scope", "from", "mtu", "advertised-receive-window", "congestion-window"] {
@@ -613,9 +605,20 @@ impl<'d, 'f> Converter<'d, 'f> {
         }
         let mut route = route?;
         route.on_link = on_link;
-        // 254 is the number of the main table.
-        route.table = table.filter(|table| *table != 254);
+        route.table = table;
         Some(route)
+    }
+
+    /// Reads the number of a routing table. `None`: the main table.
+    fn table(&mut self, object: &Object, path: &FieldPath<'_>) -> Option<u32> {
+        let written = object.get("table").and_then(Scalar::of)?;
+        let table = written.integer().and_then(|table| u32::try_from(table).ok());
+        if table.is_none() {
+            let expected = "a number of 0 to 4294967295: the main table is taken";
+            self.diagnostics().push(Diagnostic::warning(path.field("table"), "invalid table", &written, expected));
+        }
+        // 254 is the number of the main table.
+        table.filter(|table| *table != 254)
     }
 }
 

@@ -69,7 +69,8 @@ impl Route {
     }
 }
 
-fn masked(network: IpNetwork) -> IpNetwork {
+/// The network with its host bits cleared.
+pub(super) fn masked(network: IpNetwork) -> IpNetwork {
     // `IpNetwork::new` fails only for a prefix length that is too long. The prefix length of a network is valid, so
     // `unwrap_or` never uses its fallback.
     IpNetwork::new(network.network(), network.prefix()).unwrap_or(network)

@@ -27,7 +27,7 @@ use crate::network::{
     Located, NetworkConfig, Nic, Pattern, Route,
 };
 use crate::render::Device;
-use crate::render::settings::report_other_names;
+use crate::render::settings::{ignore_rules, report_other_names};
 use device_names::DeviceNames;
 
 /// Longest line that is rendered, in bytes. dracut passes all arguments on in one environment string of at most 128
@@ -247,6 +247,8 @@ impl Render<'_, '_> {
         let mut kargs = Vec::new();
         self.addresses(index, &mut kargs);
         self.routes(index, &mut kargs);
+        let because = "kernel arguments cannot express a routing rule";
+        ignore_rules(self.config.link(index), |_| true, because, self.diagnostics);
         kargs
     }
 

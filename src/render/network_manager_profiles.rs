@@ -21,13 +21,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::device_names::{DeviceNames, Naming};
 use super::dracut::Karg;
 use super::networkd::File;
-use super::settings::{ignore_dns, mac_address, mtu, report_other_names};
+use super::settings::{MAIN_TABLE, ignore_dns, ignore_rules, mac_address, mtu, report_other_names, rule_priorities};
 use super::text::{Alphabet, Text};
 use super::{Device, metrics};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::network::{
-    BondOptions, BridgeOptions, DefaultRoutes, DhcpOverrides, Ipv6Dynamic, Link, LinkIndex, LinkKind, Located,
-    NetworkConfig, Nic, Pattern,
+    BondOptions, BridgeOptions, DefaultRoutes, DhcpOverrides, Family, Ipv6Dynamic, Link, LinkIndex, LinkKind, Located,
+    NetworkConfig, Nic, Pattern, RoutingRule,
 };
 use uuid::{NAMESPACE, Uuid};
 
@@ -57,6 +57,8 @@ const ARP_TARGETS: usize = 16;
 
 const CANNOT_EXPRESS: &str = "a profile of NetworkManager cannot express it";
 
+const NO_ADDRESS: &str = "its link has no address of its family";
+
 /// Types limit the bytes in every value to this alphabet, which needs no escaping in a keyfile.
 const ALPHABET: Alphabet =
     Alphabet { punctuation: " .:/_+-*?[],;=!", expected: "letters, digits, blanks and . : / _ + - * ? [ ] , ; = !" };
@@ -80,7 +82,8 @@ pub fn render(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Rendered
     let names = DeviceNames::assign(config, Naming::Arguments, diagnostics);
     let uuids = uuids(config, &names.devices);
     let own_profiles = OwnProfiles::of(config);
-    let mut render = Render { config, names, uuids, own_profiles, metrics: metrics::metrics(config), diagnostics };
+    let (metrics, rule_priorities) = (metrics::metrics(config), rule_priorities(config));
+    let mut render = Render { config, names, uuids, own_profiles, metrics, rule_priorities, diagnostics };
     let files = (0..config.links().len()).map(|at| render.profile(LinkIndex(at))).collect();
     render.report_unused_dns();
     report_other_names(config, &DefaultRoutes::of(config), &render.names.devices, render.diagnostics);
@@ -95,6 +98,8 @@ struct Render<'c, 'f> {
     own_profiles: OwnProfiles,
     /// Metric of each route of each link; `None` for a route that is not set.
     metrics: Vec<Vec<Option<u32>>>,
+    /// Priority of each routing rule of each link.
+    rule_priorities: Vec<Vec<u32>>,
     diagnostics: &'f mut Diagnostics,
 }
 
@@ -104,6 +109,10 @@ struct OwnProfiles {
     mac_addresses: String,
     names: String,
 }
+
+/// A routing rule in a keyfile, with its priority. NetworkManager ignores a rule without a priority, and reads the type of service
+/// as a hexadecimal number.
+struct Rule<'r>(&'r RoutingRule, u32);
 
 /// NetworkManager's method for the IPv6 addresses of a link.
 #[derive(Clone, Copy, Eq, PartialEq)]
@@ -328,6 +337,7 @@ impl Render<'_, '_> {
         text.section("ipv4");
         if !ipv4.is_used() {
             text.line("method", &"disabled");
+            self.ignore_routes_of(link, true);
             return;
         }
         text.line("method", &if ipv4.dhcp { "auto" } else { "manual" });
@@ -452,6 +462,11 @@ impl Render<'_, '_> {
                 text.line(&format!("{key}_options"), &options.join(","));
             }
         }
+        let rules = link.routing_policy.iter().zip(&self.rule_priorities[index.0]);
+        let rules = rules.filter(|(rule, _)| (rule.family() == Family::Ipv4) == ipv4 && link.uses(rule.family()));
+        for (at, (rule, priority)) in rules.enumerate() {
+            text.line(&format!("routing-rule{}", at + 1), &Rule(rule, *priority));
+        }
     }
 
     fn ignore_routes(&mut self, link: &Link) {
@@ -462,9 +477,10 @@ impl Render<'_, '_> {
     fn ignore_routes_of(&mut self, link: &Link, ipv4: bool) {
         let of_family = link.routes.iter().filter(|route| route.destination().is_ipv4() == ipv4);
         for route in of_family.filter(|route| !link.can_route(route)) {
-            let because = "its link has no address of its family";
-            self.diagnostics.push(Diagnostic::ignored(&route.path, route.destination(), because));
+            self.diagnostics.push(Diagnostic::ignored(&route.path, route.destination(), NO_ADDRESS));
         }
+        let is_ignored = |rule: &RoutingRule| (rule.family() == Family::Ipv4) == ipv4 && !link.uses(rule.family());
+        ignore_rules(link, is_ignored, NO_ADDRESS, self.diagnostics);
     }
 
     /// Warns about options for DHCP's answer that NetworkManager does not have.
@@ -519,6 +535,22 @@ fn hostname(link: &Link, text: &mut Text) {
     if let Some(used) = given.min() {
         text.section("hostname");
         text.line("from-dhcp", &u8::from(used));
+    }
+}
+
+// === impl Rule ===
+
+impl fmt::Display for Rule<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(rule, priority) = self;
+        write!(f, "priority {priority} {rule}")?;
+        if let Some(value) = rule.type_of_service {
+            write!(f, " tos 0x{value:x}")?;
+        }
+        if let Some(mark) = rule.mark {
+            write!(f, " fwmark 0x{mark:x}")?;
+        }
+        write!(f, " table {}", rule.table.unwrap_or(MAIN_TABLE))
     }
 }
 

@@ -18,11 +18,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::device_names::{DeviceNames, Naming};
-use super::settings::{ignore_dns, mac_address, mtu};
+use super::settings::{MAIN_TABLE, ignore_dns, ignore_rules, mac_address, mtu, rule_priorities};
 use super::text::{Alphabet, Text};
 use super::{Device, metrics};
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::network::{DhcpOverrides, Dns, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Nic, Pattern, Route};
+use crate::network::{
+    DhcpOverrides, Dns, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Nic, Pattern, Route, RoutingRule,
+};
 
 /// Prefixes of the names of our files. A file for one NIC sorts before a file that may match any NIC.
 #[doc(hidden)]
@@ -58,8 +60,8 @@ pub struct File {
 /// A setting that no file can express becomes a warning; all other settings are rendered.
 pub fn render(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Rendered {
     let names = DeviceNames::assign(config, Naming::Udev, diagnostics);
-    let metrics = metrics::metrics(config);
-    let mut render = Render { config, names, metrics, diagnostics, files: Vec::new() };
+    let (metrics, rule_priorities) = (metrics::metrics(config), rule_priorities(config));
+    let mut render = Render { config, names, metrics, rule_priorities, diagnostics, files: Vec::new() };
     for index in (0..config.links().len()).map(LinkIndex) {
         render.netdev(index);
         render.link(index);
@@ -76,6 +78,8 @@ struct Render<'c, 'f> {
     names: DeviceNames,
     /// Metric of each route of each link; `None` for a route that is not set.
     metrics: Vec<Vec<Option<u32>>>,
+    /// Priority of each routing rule of each link.
+    rule_priorities: Vec<Vec<u32>>,
     diagnostics: &'f mut Diagnostics,
     files: Vec<File>,
 }
@@ -241,6 +245,13 @@ impl Render<'_, '_> {
                 self.diagnostics.push(Diagnostic::ignored(&route.path, route.destination(), because));
             }
         }
+        for (rule, priority) in link.routing_policy.iter().zip(&self.rule_priorities[index.0]) {
+            if link.uses(rule.family()) {
+                self::rule(rule, *priority, text);
+            }
+        }
+        let because = "its link has no address of its family";
+        ignore_rules(config.link(index), |rule| !link.uses(rule.family()), because, self.diagnostics);
         dhcp(link, text, self.diagnostics);
         self.bridge_port(index, text);
     }
@@ -365,6 +376,19 @@ fn route(link: &Link, route: &Route, metric: u32, text: &mut Text) {
     }
     text.option("Metric", Some(metric).filter(|metric| *metric > 0));
     text.option("Table", route.table.filter(|table| *table > 0));
+}
+
+fn rule(rule: &RoutingRule, priority: u32, text: &mut Text) {
+    text.section("RoutingPolicyRule");
+    for (key, network) in [("From", rule.from()), ("To", rule.to())] {
+        if let Some(network) = network {
+            text.line(key, &network);
+        }
+    }
+    text.line("Priority", &priority);
+    text.option("FirewallMark", rule.mark);
+    text.option("TypeOfService", rule.type_of_service);
+    text.line("Table", &rule.table.unwrap_or(MAIN_TABLE));
 }
 
 /// Writes which options of DHCP servers and routers are used.

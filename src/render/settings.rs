@@ -6,7 +6,7 @@ use pnet_base::MacAddr;
 
 use super::Device;
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::network::{DefaultRoutes, Dns, LinkIndex, LinkKind, Mtu, NetworkConfig};
+use crate::network::{DefaultRoutes, Dns, Link, LinkIndex, LinkKind, Mtu, NetworkConfig, RoutingRule};
 
 /// Returns the MAC address that the link will have, if it is known: its own address, or the address of its first
 /// member, port or parent.
@@ -29,6 +29,39 @@ pub(super) fn mtu(config: &NetworkConfig, index: LinkIndex, diagnostics: &mut Di
         diagnostics.push(Diagnostic::ignored(format!("{}.mtu", link.path), mtu, &because));
     }
     None
+}
+
+/// Priority of the last rule without one in the document: directly before the rule of the main table, as the kernel chooses.
+const LAST_PRIORITY: u32 = 32_765;
+
+/// Number of the main table.
+pub(super) const MAIN_TABLE: u32 = 254;
+
+/// Returns the priority of each routing rule of each link. The kernel would choose one in the order in which rules come, which
+/// differs between two boots. So rules without a priority get numbers in the document's order.
+pub(super) fn rule_priorities(config: &NetworkConfig) -> Vec<Vec<u32>> {
+    let all = || config.links().iter().flat_map(|link| &link.routing_policy);
+    let missing = all().filter(|rule| rule.priority.is_none()).count() as u32;
+    let mut next = LAST_PRIORITY.saturating_sub(missing.saturating_sub(1));
+    let mut priority = |rule: &RoutingRule| {
+        rule.priority.unwrap_or_else(|| {
+            next += 1;
+            next - 1
+        })
+    };
+    config.links().iter().map(|link| link.routing_policy.iter().map(&mut priority).collect()).collect()
+}
+
+/// Warns about routing rules of a link that are not set.
+pub(super) fn ignore_rules(
+    link: &Link,
+    is_ignored: impl Fn(&RoutingRule) -> bool,
+    because: &str,
+    diagnostics: &mut Diagnostics,
+) {
+    for rule in link.routing_policy.iter().filter(|rule| is_ignored(rule)) {
+        diagnostics.push(Diagnostic::ignored(&rule.path, rule, because));
+    }
 }
 
 /// Warns about name servers and search domains of a link without addresses: network programs use them only on a link with

@@ -11,7 +11,7 @@ const INSIDE: &str = "it inside of an item of config, which takes more indentati
 const ALONE: &str = "without it the device has no settings";
 /// Members that every version 2 device may have, before and after the members of its kind.
 const COMMON: &str = "accept-ra, addresses, dhcp4, dhcp4-overrides, dhcp6, dhcp6-overrides, gateway4, gateway6";
-const NIC: &str = "macaddress, match, mtu, nameservers, routes or set-name";
+const NIC: &str = "macaddress, match, mtu, nameservers, routes, routing-policy or set-name";
 const NIC_V1: &str = "accept-ra, mac_address, mtu, name, subnets or type";
 const ROUTE: &str = "metric, on-link, table, to, type or via";
 const PATTERN: &str = "1 to 64 letters, digits, '.', '_', '-', '*', '?', '[' or ']'";
@@ -202,8 +202,8 @@ texts! {
         ];
     a_member_of_another_kind_of_device: v2 "vlans: {v.5: {id: 5, link: a, interfaces: [b], dhcp4: true}}\nbonds: {b: {interfaces: [c], link: a, dhcp4: true}}\nethernets: {a: {}, c: {}}"
         => read [
-            r#"warning bonds.b.link: unknown member "a", expected {COMMON}, interfaces, macaddress, mtu, nameservers, parameters or routes"#,
-            r#"warning vlans."v.5".interfaces: unknown member "an array", expected {COMMON}, id, link, macaddress, mtu, nameservers or routes"#
+            r#"warning bonds.b.link: unknown member "a", expected {COMMON}, interfaces, macaddress, mtu, nameservers, parameters, routes or routing-policy"#,
+            r#"warning vlans."v.5".interfaces: unknown member "an array", expected {COMMON}, id, link, macaddress, mtu, nameservers, routes or routing-policy"#
         ];
     strange_members_deeper_down: v2 "ethernets: {a: {addresses: [10.0.0.5/24], nameservers: {adresses: [8.8.8.8]}, dhcp6-overrides: {use-dsn: false}, routes: [{to: default, via: 10.0.0.1, metrc: 5}]}, lo: {adresses: [10.0.0.6/32]}}"
         => read [
@@ -356,12 +356,30 @@ texts! {
             r#"warning ethernets.a.dhcp4: invalid switch "maybe", expected true or false"#,
             r#"warning ethernets.b.dhcp6: invalid switch "maybe", expected true or false"#
         ];
-    members_of_a_device_that_are_left_out: v2 "ethernets: {a: {dhcp4: true, activation-mode: manual, ipv6-mtu: 1400, routing-policy: [{from: 10.0.0.0/8, table: 7}]}, b: {dhcp4: true, activation-mode: null, optional: true, wakeonlan: true}}"
+    members_of_a_device_that_are_left_out: v2 "ethernets: {a: {dhcp4: true, activation-mode: manual, ipv6-mtu: 1400}, b: {dhcp4: true, activation-mode: null, optional: true, wakeonlan: true}}"
         => read [
             r#"warning ethernets.a.activation-mode: "manual" ignored, glowplug does not support it"#,
-            r#"warning ethernets.a.ipv6-mtu: "1400" ignored, glowplug does not support it"#,
-            r#"warning ethernets.a.routing-policy: "an array" ignored, glowplug does not support it"#
+            r#"warning ethernets.a.ipv6-mtu: "1400" ignored, glowplug does not support it"#
         ];
+    routing_rules_that_are_wrong: v2 "ethernets: {a: {addresses: [10.0.0.5/24], routing-policy: [{from: 10.0.0.5, to: 'fd00::/64'}, {table: 7}, {from: default}, {to: 10.0.0.0/33}, {from: [10.0.0.5]}, rule]}}"
+        => refused [
+            r#"error ethernets.a.routing-policy[0].to: network of the other family "fd00::/64", expected a network of the family of 10.0.0.5"#,
+            r#"error ethernets.a.routing-policy[1]: missing, expected from or to"#,
+            r#"error ethernets.a.routing-policy[2].from: invalid network "default", expected an address or a CIDR"#,
+            r#"error ethernets.a.routing-policy[3].to: invalid network "10.0.0.0/33", expected an address or a CIDR"#,
+            r#"error ethernets.a.routing-policy[4].from: invalid network "an array", expected an address or a CIDR"#,
+            r#"error ethernets.a.routing-policy[5]: invalid item "a string", expected an object"#
+        ];
+    what_a_routing_rule_cannot_have: v2 "ethernets: {a: {addresses: [10.0.0.5/24], routing-policy: [{from: 10.0.0.5, table: 0, priority: low, mark: 0, type-of-service: 256, iif: eth0}]}}"
+        => refused [
+            r#"error ethernets.a.routing-policy[0].iif: unknown member "eth0", expected from, mark, priority, table, to or type-of-service"#,
+            r#"error ethernets.a.routing-policy[0].mark: invalid value "0", expected a number of 1 to 4294967295"#,
+            r#"error ethernets.a.routing-policy[0].priority: invalid value "low", expected a number of 0 to 4294967295"#,
+            r#"error ethernets.a.routing-policy[0].table: invalid value "0", expected a number of 1 to 4294967295"#,
+            r#"error ethernets.a.routing-policy[0].type-of-service: invalid value "256", expected a number of 0 to 255"#
+        ];
+    a_routing_rule_without_an_address_of_its_family: v2 "ethernets: {a: {addresses: [10.0.0.5/24], routing-policy: [{to: 'fd00::/64', table: 7}]}}"
+        => read [r#"warning ethernets.a.routing-policy[0]: unreachable network "to fd00::/64", expected an IPv6 address on its link"#];
     dhcp_in_every_word_for_on_and_off: v2 r#"ethernets: {a: {dhcp4: "true", dhcp6: 'no'}, b: {dhcp4: YES, dhcp6: "off"}, c: {dhcp4: 1, dhcp6: 0}, d: {dhcp4: null, dhcp6: on}}"#
         => read [];
     overrides_that_are_wrong: v2 "ethernets: {a: {dhcp4: true, dhcp6: true, dhcp4-overrides: [x], dhcp6-overrides: {route-metric: low, use-dns: perhaps, use-domains: route, hostname: web, use-ntp: false}}}"

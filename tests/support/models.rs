@@ -1,8 +1,8 @@
 //! Generates networks that no OpenStack document can describe.
 
 use glowplug::network::{
-    BondMode, BondOptions, BridgeOptions, BridgePort, DhcpOverrides, Ipv6Dynamic, Link, LinkIndex, LinkKind, Located,
-    Mtu, NetworkConfig, Nic, Route, VlanId,
+    BondMode, BondOptions, BridgeOptions, BridgePort, DhcpOverrides, Family, Ipv6Dynamic, Link, LinkIndex, LinkKind,
+    Located, Mtu, NetworkConfig, Nic, Route, RoutingRule, VlanId,
 };
 use pnet_base::MacAddr;
 
@@ -271,6 +271,26 @@ fn address(link: &mut Link, at: usize, random: &mut Random) {
             let via = format!("2001:db8:{at}::1");
             let via = *random.pick(&["fe80::1", via.as_str(), "2001:db8:aaaa::1"]);
             route(link, destination, via, random);
+        }
+    }
+    rules(link, at, random);
+}
+
+/// Adds rules for the addresses of a link. No two have the same priority.
+fn rules(link: &mut Link, at: usize, random: &mut Random) {
+    let ipv4 = [format!("10.{at}.0.5/32"), "10.0.0.0/8".to_owned(), "192.0.2.0/24".to_owned()];
+    let ipv6 = [format!("2001:db8:{at}::5/128"), "2001:db8::/32".to_owned(), "fd00::/8".to_owned()];
+    for (networks, is_used) in [(ipv4, link.ipv4.is_used()), (ipv6, link.ipv6.is_used())] {
+        for nth in 0..random.maybe(3, 1, 2).filter(|_| is_used).unwrap_or(0) {
+            let from = random.chance(2, 3).then(|| random.pick(&networks).parse().unwrap());
+            let to = (from.is_none() || random.chance(1, 3)).then(|| random.pick(&networks).parse().unwrap());
+            let mut rule = RoutingRule::new(from, to).unwrap();
+            rule.table = random.chance(3, 4).then(|| *random.pick(&[100, 1000, 4_000_000_000]));
+            let number = 10 * at as u32 + 2 * nth as u32 + u32::from(rule.family() == Family::Ipv6);
+            rule.priority = random.chance(1, 2).then(|| random.pick(&[100, 40_000]) + number);
+            rule.mark = random.chance(1, 4).then(|| *random.pick(&[1, 4_000_000_000]));
+            rule.type_of_service = random.chance(1, 4).then(|| *random.pick(&[4, 8, 16]));
+            link.routing_policy.push(rule);
         }
     }
 }

@@ -4,14 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use glowplug::network::{BondMode, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Nic};
+use glowplug::network::{BondMode, Family, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Nic};
 use serde_json::Value;
 
 use super::cases::Program;
 
-/// All devices, identified by their parts.
+/// All devices, identified by their parts, and the routing rules that are not the kernel's own.
 #[derive(Debug, Default, Eq, PartialEq)]
-pub(crate) struct State(BTreeMap<String, Device>);
+pub(crate) struct State {
+    devices: BTreeMap<String, Device>,
+    rules: BTreeSet<String>,
+    /// Rules of links that may be missing here. They are not compared.
+    unsure: BTreeSet<String>,
+}
 
 #[derive(Debug, Default, Eq, PartialEq)]
 struct Device {
@@ -141,7 +146,8 @@ impl State {
             }
             devices.insert(key(network, index), device);
         }
-        Self(devices)
+        let (rules, unsure) = rules(network, |index| machine.is_whole || is_possible_here(network, index));
+        Self { devices, rules, unsure }
     }
 
     /// Reads the output of the batch, for the expected devices.
@@ -170,7 +176,7 @@ impl State {
             let name = text(&link["ifname"]);
             let Some(key) = keys.get(&name).filter(|key| *key != "lo") else { continue };
             let mut device = Device::default();
-            let expected = meant.0.get(key);
+            let expected = meant.devices.get(key);
             device.mtu = link["mtu"].as_u64().filter(|_| expected.is_some_and(|expected| expected.mtu.is_some()));
             device.mac =
                 Some(text(&link["address"])).filter(|_| expected.is_some_and(|expected| expected.mac.is_some()));
@@ -242,8 +248,25 @@ impl State {
                 }
             }
         }
-        devices.retain(|key, _| meant.0.contains_key(key));
-        Self(devices)
+        devices.retain(|key, _| meant.devices.contains_key(key));
+        let mut rules = BTreeSet::new();
+        for (name, bits) in [("rule4", 32), ("rule6", 128)] {
+            // The kernel's own rules.
+            let is_own = |rule: &&Value| [0, 32_766, 32_767].map(Value::from).contains(&rule["priority"]);
+            for rule in json(name).as_array().into_iter().flatten().filter(|rule| !is_own(rule)) {
+                let network = |side: &str| {
+                    let address = rule[side].as_str().filter(|address| *address != "all")?;
+                    Some(format!("{address}/{}", rule[format!("{side}len")].as_u64().unwrap_or(bits)))
+                };
+                let hex = |name: &str| {
+                    u32::from_str_radix(rule[name].as_str()?.strip_prefix("0x")?, 16).ok().filter(|number| *number > 0)
+                };
+                let networks = [network("src"), network("dst")];
+                let priority = rule["priority"].as_u64().unwrap_or(0);
+                rules.insert(spell_rule(priority, networks, hex("fwmark"), hex("tos"), &text(&rule["table"])));
+            }
+        }
+        Self { devices, rules: &rules - &meant.unsure, unsure: meant.unsure.clone() }
     }
 }
 
@@ -313,6 +336,43 @@ fn is_near(link: &Link, gateway: IpAddr) -> bool {
     }
 }
 
+/// Returns the routing rules of the links that are set, and those of the other links, each with its number: rules without one
+/// come directly before the main table, in the order of the document.
+fn rules(network: &NetworkConfig, is_set: impl Fn(LinkIndex) -> bool) -> (BTreeSet<String>, BTreeSet<String>) {
+    let all = || network.links().iter().flat_map(|link| &link.routing_policy);
+    let mut next = 32_766 - all().filter(|rule| rule.priority.is_none()).count() as u32;
+    let (mut rules, mut others) = (BTreeSet::new(), BTreeSet::new());
+    for (at, link) in network.links().iter().enumerate() {
+        let index = LinkIndex::new(at);
+        for rule in &link.routing_policy {
+            let priority = rule.priority.unwrap_or(next);
+            next += u32::from(rule.priority.is_none());
+            let is_used = if rule.family() == Family::Ipv4 { link.ipv4.is_used() } else { link.ipv6.is_used() };
+            if is_used && network.controller_of(index).is_none() {
+                let networks = [rule.from(), rule.to()].map(|network| Some(network?.to_string()));
+                let (table, tos) = (rule.table.unwrap_or(254).to_string(), rule.type_of_service.map(u32::from));
+                let rule = spell_rule(priority.into(), networks, rule.mark, tos, &table);
+                if is_set(index) {
+                    rules.insert(rule)
+                } else {
+                    others.insert(rule)
+                };
+            }
+        }
+    }
+    (rules, others)
+}
+
+fn spell_rule(
+    priority: u64,
+    [from, to]: [Option<String>; 2],
+    mark: Option<u32>,
+    tos: Option<u32>,
+    table: &str,
+) -> String {
+    format!("{priority} from {from:?} to {to:?} mark {mark:?} tos {tos:?} table {table}")
+}
+
 fn spell_route(destination: &str, via: Option<&str>, metric: u64, table: &str, on_link: bool) -> String {
     let via = via.map(|via| format!(" via {via}")).unwrap_or_default();
     let on_link = if on_link { " onlink" } else { "" };
@@ -345,7 +405,8 @@ pub(crate) fn complaints(log: &str, program: Program, machine: &KernelAbilities)
 
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|(key, device)| writeln!(f, "{key}: {device:?}"))
+        self.devices.iter().try_for_each(|(key, device)| writeln!(f, "{key}: {device:?}"))?;
+        self.rules.iter().try_for_each(|rule| writeln!(f, "rule {rule}"))
     }
 }
 

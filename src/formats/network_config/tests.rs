@@ -102,8 +102,8 @@ fn kind_of(kind: &LinkKind) -> String {
 }
 
 fn lines_of(link: &Link) -> Vec<String> {
-    let Link { id, path, name_path: _, kind, mtu, cloned_mac_address, ipv4, ipv6, dns, routes, without_addresses } =
-        link;
+    let Link { id, path, name_path: _, kind, mtu, cloned_mac_address, ipv4, ipv6, dns, routes, .. } = link;
+    let Link { routing_policy, without_addresses, .. } = link;
     let mut first = format!("{id} at {path}: {}", kind_of(kind));
     for word in [given("mtu", *mtu), given("mac", *cloned_mac_address)].into_iter().flatten() {
         write!(first, " {word}").unwrap();
@@ -133,6 +133,17 @@ fn lines_of(link: &Link) -> Vec<String> {
         let words: Vec<String> = words.into_iter().flatten().collect();
         let title = format!("  route {}", route.destination());
         lines.push(line(&title, &words).unwrap_or(title) + " at " + &route.path);
+    }
+    for rule in routing_policy {
+        let words = [
+            given("table", rule.table),
+            given("priority", rule.priority),
+            given("mark", rule.mark),
+            given("tos", rule.type_of_service),
+        ];
+        let words: Vec<String> = words.into_iter().flatten().collect();
+        let title = format!("  rule {rule}");
+        lines.push(line(&title, &words).unwrap_or(title) + " at " + &rule.path);
     }
     lines
 }
@@ -571,6 +582,22 @@ ethernets:
             "  route 10.3.0.0/16 at ethernets.a.routes[5]",
             "  route 2001:db8:1::/48 via=fe80::2 metric=0 at ethernets.a.routes[6]",
             "  route 0.0.0.0/0 at ethernets.a.routes[7]"
+        ];
+    routing_rules: v2 r#"
+ethernets:
+  a:
+    addresses: [10.0.0.5/24, '2001:db8::5/64']
+    routing-policy:
+    - {from: 10.0.0.5, table: 100}
+    - {from: 10.0.0.9/24, to: 192.0.2.0/24, table: 254, priority: 0, mark: 7, type-of-service: 16}
+    - {to: '2001:db8:1::/48', table: 4294967295}"#
+        => [
+            "a at ethernets.a: NIC a",
+            "  ipv4 10.0.0.5/24",
+            "  ipv6 2001:db8::5/64",
+            "  rule from 10.0.0.5/32 table=100 at ethernets.a.routing-policy[0]",
+            "  rule from 10.0.0.0/24 to 192.0.2.0/24 priority=0 mark=7 tos=16 at ethernets.a.routing-policy[1]",
+            "  rule to 2001:db8:1::/48 table=4294967295 at ethernets.a.routing-policy[2]"
         ];
     a_route_without_a_list: v2 "ethernets: {a: {dhcp4: true, routes: {to: 10.1.0.0/16, via: 10.0.0.1}}}"
         => [

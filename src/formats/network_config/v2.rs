@@ -6,11 +6,13 @@ use ipnetwork::IpNetwork;
 
 use super::{Converter, Dialect, Entry, Kind, switch};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
+use crate::formats::address;
 use crate::formats::convert::{self, Reported};
 use crate::formats::reader::Members;
 use crate::formats::value::{Object, Scalar, Value};
 use crate::network::{
     DhcpOverrides, Family, InterfaceName, Ipv6Dynamic, Link, LinkIndex, Located, NetworkConfig, Nic, Pattern, Route,
+    RoutingRule, RoutingRuleError,
 };
 
 static DIALECT: Dialect = Dialect {
@@ -50,6 +52,7 @@ const COMMON: &[&str] = &[
     "mtu",
     "nameservers",
     "routes",
+    "routing-policy",
 ];
 
 /// netplan's further members of a device. Each has no effect on the network of the first boot, or has a separate
@@ -75,7 +78,6 @@ const PASSED_OVER: &[&str] = &[
     "optional-addresses",
     "receive-checksum-offload",
     "renderer",
-    "routing-policy",
     "tcp-segmentation-offload",
     "tcp6-segmentation-offload",
     "transmit-checksum-offload",
@@ -100,6 +102,9 @@ const OVERRIDES: Members = Members {
     ],
     others: &["hostname"],
 };
+
+const RULE: Members =
+    Members { named: [&["from", "mark", "priority", "table", "to", "type-of-service"], &[]], others: &[] };
 
 const NAME_SERVERS: Members = Members { named: [&["addresses", "search"], &[]], others: &[] };
 
@@ -342,6 +347,78 @@ impl Converter<'_, '_> {
     }
 }
 
+impl Converter<'_, '_> {
+    fn routing_policy(&mut self, object: &Object, path: &FieldPath<'_>) -> Vec<RoutingRule> {
+        let list = path.field("routing-policy");
+        let mut rules = Vec::new();
+        for (index, value) in self.reader.values(object, (path, "routing-policy"), Severity::Error).iter().enumerate() {
+            let path = list.index(index);
+            match value {
+                Value::Object(object) => rules.extend(self.rule(object, &path)),
+                other => self.diagnostics().push(Diagnostic::error(path, "invalid item", other.kind(), "an object")),
+            }
+        }
+        rules
+    }
+
+    /// Reads a rule. Without an invalid condition, the rule would be for more packets, so every problem is an error.
+    fn rule(&mut self, object: &Object, path: &FieldPath<'_>) -> Option<RoutingRule> {
+        let errors = self.diagnostics().errors();
+        self.reader.report_unknown_members(object, path, RULE, Severity::Error, "");
+        let (from, to) = (self.network(object, path, "from"), self.network(object, path, "to"));
+        let mut number = |name, least, most| {
+            let value = object.get(name).filter(|value| **value != Value::Null)?;
+            let number = value.to_string().parse().ok().filter(|number| (least..=most).contains(number));
+            if number.is_none() {
+                let expected = format!("a number of {least} to {most}");
+                self.diagnostics().push(Diagnostic::error(path.field(name), "invalid value", value, &expected));
+            }
+            number
+        };
+        // 254 is the number of the main table.
+        let table = number("table", 1, u32::MAX).filter(|table| *table != 254);
+        let priority = number("priority", 0, u32::MAX);
+        let mark = number("mark", 1, u32::MAX);
+        let type_of_service = number("type-of-service", 0, 255).and_then(|number| u8::try_from(number).ok());
+        match RoutingRule::new(from.ok()?, to.ok()?) {
+            Ok(mut rule) if self.diagnostics().errors() == errors => {
+                rule.path = path.path();
+                (rule.table, rule.priority) = (table, priority);
+                (rule.mark, rule.type_of_service) = (mark, type_of_service);
+                return Some(rule);
+            }
+            Ok(_) => {}
+            Err(RoutingRuleError::Missing) => {
+                let diagnostic = Diagnostic::without_value(Severity::Error, path, "missing", "from or to");
+                self.diagnostics().push(diagnostic);
+            }
+            Err(RoutingRuleError::MixedFamilies) => {
+                let [from, to] =
+                    ["from", "to"].map(|name| object.get(name).map_or_else(String::new, ToString::to_string));
+                let (path, expected) = (path.field("to"), format!("a network of the family of {from}"));
+                self.diagnostics().push(Diagnostic::error(path, "network of the other family", to, &expected));
+            }
+        }
+        None
+    }
+
+    /// Reads a network. An address without a prefix length is a single host.
+    fn network(&mut self, object: &Object, path: &FieldPath<'_>, name: &str) -> Reported<Option<IpNetwork>> {
+        let Some(written) = object.get(name).filter(|value| **value != Value::Null) else { return Ok(None) };
+        let text = Scalar::of(written).map(|written| written.text().into_owned());
+        match text.map(|text| address::destination(&text, None, Family::Ipv4)) {
+            // `default` has no family.
+            Some(Ok(prefixed)) if *written != Value::String("default".to_owned()) => Ok(Some(prefixed.network)),
+            _ => {
+                let diagnostic =
+                    Diagnostic::error(path.field(name), "invalid network", written, "an address or a CIDR");
+                self.diagnostics().push(diagnostic);
+                Err(())
+            }
+        }
+    }
+}
+
 fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Link) -> Vec<Route> {
     let (object, path) = (entry.object, &entry.path);
     let state = |name| object.get(name).and_then(switch);
@@ -364,7 +441,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
     for name in ["dhcp4", "dhcp6"] {
         converter.reader.switch(object, (path, name), severity);
     }
-    for name in ["activation-mode", "auth", "ipv6-address-token", "ipv6-mtu", "openvswitch", "routing-policy"] {
+    for name in ["activation-mode", "auth", "ipv6-address-token", "ipv6-mtu", "openvswitch"] {
         if let Some(value) = object.get(name).filter(|value| **value != Value::Null) {
             let ignored = Diagnostic::ignored(path.field(name), value, "glowplug does not support it");
             converter.diagnostics().push(ignored);
@@ -377,6 +454,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
         routes.extend(convert::default_route(converter.diagnostics(), path, written.as_ref(), Some(family), None));
     }
     converter.routes(object, path, None, &mut routes);
+    link.routing_policy = converter.routing_policy(object, path);
     if let Some(servers) = converter.reader.object(object, (path, "nameservers"), Severity::Warning) {
         let path = path.field("nameservers");
         converter.reader.report_unknown_members(servers, &path, NAME_SERVERS, Severity::Warning, "");

@@ -13,7 +13,7 @@ use crate::formats::value::{Object, Value};
 use crate::formats::{Meaning, read_network};
 use crate::network::{
     BondOptions, DefaultRoutes, Dns, DomainName, InterfaceName, Ipv6Dynamic, Link, LinkIndex, LinkKind, Located,
-    NetworkConfig, Nic, Route,
+    NetworkConfig, Nic, Route, RoutingRule,
 };
 
 /// Names of the kernel's bond options in netplan. netplan has no other options.
@@ -293,6 +293,7 @@ fn bare(network: &NetworkConfig) -> NetworkConfig {
     for link in &mut links {
         (link.id, link.path, link.name_path) = Default::default();
         link.routes.iter_mut().for_each(|route| route.path.clear());
+        link.routing_policy.iter_mut().for_each(|rule| rule.path.clear());
         link.dns.nameservers.iter_mut().for_each(|server| server.path.clear());
         link.dns.search.iter_mut().for_each(|domain| domain.path.clear());
         if let LinkKind::Bond { options, .. } = &mut link.kind {
@@ -372,7 +373,7 @@ fn spell_bond_options(options: &BondOptions, key: &dyn Fn(&LinkIndex) -> Value) 
 }
 
 fn spell_settings(link: &Link, device: &mut Object) {
-    let Link { mtu, cloned_mac_address, ipv4, ipv6, dns, routes, without_addresses, .. } = link;
+    let Link { mtu, cloned_mac_address, ipv4, ipv6, dns, routes, routing_policy, without_addresses, .. } = link;
     if let Some(address) = cloned_mac_address {
         device.insert("macaddress", text(address));
     }
@@ -397,6 +398,9 @@ fn spell_settings(link: &Link, device: &mut Object) {
     }
     if !routes.is_empty() {
         device.insert("routes", Value::Array(routes.iter().map(spell_route).collect()));
+    }
+    if !routing_policy.is_empty() {
+        device.insert("routing-policy", Value::Array(routing_policy.iter().map(spell_rule).collect()));
     }
     let mut servers = Object::default();
     if !dns.nameservers.is_empty() {
@@ -424,6 +428,24 @@ fn spell_route(route: &Route) -> Value {
     }
     if let Some(table) = route.table {
         spelled.insert("table", Value::Integer(table.into()));
+    }
+    Value::Object(spelled)
+}
+
+fn spell_rule(rule: &RoutingRule) -> Value {
+    let mut spelled = Object::default();
+    for (name, network) in [("from", rule.from()), ("to", rule.to())] {
+        if let Some(network) = network {
+            spelled.insert(name, text(network));
+        }
+    }
+    let type_of_service = rule.type_of_service.map(u32::from);
+    let numbers =
+        [("table", rule.table), ("priority", rule.priority), ("mark", rule.mark), ("type-of-service", type_of_service)];
+    for (name, given) in numbers {
+        if let Some(given) = given {
+            spelled.insert(name, Value::Integer(given.into()));
+        }
     }
     Value::Object(spelled)
 }

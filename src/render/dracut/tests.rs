@@ -1,7 +1,7 @@
 //! Exact arguments for each kind of network, and the names in them.
 
 use super::*;
-use crate::network::{BondMode, BridgePort, DomainName, Located, Mtu, VlanId};
+use crate::network::{BondMode, BridgePort, DomainName, Located, Mtu, RoutingRule, VlanId};
 use crate::render::network_legacy;
 
 // The last byte of a NIC's MAC address is the number of the NIC.
@@ -579,9 +579,10 @@ fn name_servers_of_links_come_once_and_after_the_machines_name_servers() {
     link.dns.search = vec!["example.org".parse::<DomainName>().unwrap().into()];
     let mut routes = nic(2).dhcp().via("10.0.0.0/8", "10.0.0.1");
     routes.routes[0].table = Some(7);
+    routes.routing_policy = vec![RoutingRule::new("10.0.0.5/32".parse().ok(), None).unwrap()];
     assert_eq!(
         rendered(render, vec![link, routes], &["1.1.1.1"]),
-        ("ip=[52:54:00:12:34:01]:dhcp ip=[52:54:00:12:34:02]:dhcp nameserver=1.1.1.1 nameserver=8.8.8.8".to_owned(), 2)
+        ("ip=[52:54:00:12:34:01]:dhcp ip=[52:54:00:12:34:02]:dhcp nameserver=1.1.1.1 nameserver=8.8.8.8".to_owned(), 3)
     );
 }
 

@@ -60,6 +60,33 @@ fn a_static_nic_has_its_routes_with_metrics_and_leaves_ipv6_to_the_kernel() {
 }
 
 #[test]
+fn routing_rules_without_a_priority_come_before_the_main_table_in_the_order_of_the_document() {
+    let rule = |from: &str| RoutingRule::new(Some(from.parse().unwrap()), None).unwrap();
+    let mut links = vec![with_ipv4(nic(1), "10.0.0.5/24"), with_ipv4(nic(2), "10.1.0.5/24")];
+    links[0].routing_policy = vec![rule("10.0.0.5/32"), rule("10.0.0.0/24"), rule("fd00::/64")];
+    let full = &mut links[0].routing_policy[1];
+    (full.table, full.priority, full.mark, full.type_of_service) = (Some(7), Some(5), Some(255), Some(16));
+    links[0].routing_policy[2].path = "routing-policy[2]".to_owned();
+    links[1].routing_policy = vec![rule("10.1.0.5/32")];
+    let (_, profiles, diagnostics) = rendered(links);
+    let rules = |profile: &String| {
+        profile.lines().filter(|line| line.starts_with("routing-rule")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        profiles.iter().map(rules).collect::<Vec<_>>(),
+        [
+            vec![
+                "routing-rule1=priority 32763 from 10.0.0.5/32 table 254".to_owned(),
+                "routing-rule2=priority 5 from 10.0.0.0/24 tos 0x10 fwmark 0xff table 7".to_owned(),
+            ],
+            vec!["routing-rule1=priority 32765 from 10.1.0.5/32 table 254".to_owned()],
+        ]
+    );
+    let ignored = "routing-policy[2]: \"from fd00::/64\" ignored, its link has no address of its family";
+    assert_eq!(diagnostics, [ignored]);
+}
+
+#[test]
 fn a_nic_without_addresses_has_a_profile_that_keeps_it_quiet() {
     let (_, profiles, _) = rendered(vec![nic(1)]);
     let expected = "[connection]\nid=50-glowplug-0000-52-54-00-12-34-01\ntype=ethernet\nautoconnect-priority=100\n\

@@ -185,6 +185,20 @@ fn a_route_of_a_family_without_an_address_is_ignored_with_a_warning() {
 }
 
 #[test]
+fn a_routing_rule_has_a_section() {
+    let mut link = with_ipv4(nic(1), "10.0.0.5/24", None);
+    let mut rule = RoutingRule::new("10.0.0.5/32".parse().ok(), "192.0.2.0/24".parse().ok()).unwrap();
+    (rule.table, rule.priority, rule.mark, rule.type_of_service) = (Some(7), Some(5), Some(255), Some(16));
+    link.routing_policy = vec![rule, RoutingRule::new("10.0.0.5/32".parse().ok(), None).unwrap()];
+    let (files, diagnostics) = rendered(vec![link]);
+    let expected = "[RoutingPolicyRule]\nFrom=10.0.0.5/32\nTo=192.0.2.0/24\nPriority=5\nFirewallMark=255\n\
+                    TypeOfService=16\nTable=7\n\n\
+                    [RoutingPolicyRule]\nFrom=10.0.0.5/32\nPriority=32765\nTable=254\n\n";
+    assert!(files[0].1.contains(expected), "{}", files[0].1);
+    assert_eq!(diagnostics, [""; 0]);
+}
+
+#[test]
 fn dhcpv6_starts_without_a_router_advertisement() {
     let mut nic = nic(1);
     nic.ipv6.dynamic = Some(Ipv6Dynamic::StatefulDhcp);
