@@ -96,11 +96,7 @@ impl provider::Work for Work<'_> {
     }
 
     fn note_change(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
-        match change {
-            Change::Apply(object) => self.index().apply(kind, object),
-            Change::Remove(key, version) => self.index().remove(kind, &key, version),
-            Change::Listed => BTreeSet::new(),
-        }
+        self.index().note(kind, change)
     }
 
     fn set_pools(&self, pools: OpenPools) -> BTreeSet<Key> {
@@ -359,7 +355,7 @@ impl Work<'_> {
             index.end(Kind::Claim, &view.key, version);
             index.forget(&view.key, claim.uid());
         } else {
-            index.apply(Kind::Claim, object);
+            index.store(Kind::Claim, object);
         }
         view.claim = Some(claim);
         Ok(())
@@ -370,7 +366,7 @@ impl Work<'_> {
         let address = IpAddress::read(object.clone()).map_err(request::Error::Unreadable)?;
         match is_gone {
             true => self.index().end(Kind::Address, &view.key, version),
-            false => drop(self.index().apply(Kind::Address, object)),
+            false => drop(self.index().store(Kind::Address, object)),
         }
         view.address = Some(address).filter(|_| !is_gone);
         Ok(())

@@ -137,7 +137,7 @@ impl Observer {
                 self.send(Fact::Vm(key, version, Box::new(Vm::read(object))));
             }
             Change::Remove(key, version) => self.send(Fact::VmGone(key.clone(), *version)),
-            Change::Listed => {}
+            Change::Lists | Change::Listed => {}
         }
     }
 
@@ -148,7 +148,7 @@ impl Observer {
                 self.send(Fact::Guest(key, version, Box::new(Guest::read(object))));
             }
             Change::Remove(key, version) => self.send(Fact::GuestGone(key.clone(), *version)),
-            Change::Listed => {}
+            Change::Lists | Change::Listed => {}
         }
     }
 
@@ -244,6 +244,7 @@ impl Macs {
             Input::Fact(Fact::Guest(key, version, guest)) => return index.store_guest(key, version, *guest),
             Input::Fact(Fact::VmGone(key, version)) => index.remove_vm(&key, version),
             Input::Fact(Fact::GuestGone(key, version)) => index.remove_guest(&key, version),
+            Input::Pool(Change::Lists) => return false,
             Input::Pool(Change::Listed) => self.is_listed[0] = true,
             Input::Pool(Change::Apply(object)) if self.scope.has_label(&object.metadata) => {
                 return index.apply_pool(object);
@@ -259,6 +260,7 @@ impl Macs {
                             index.remove_lease(&key.name);
                             true
                         }
+                        Change::Lists => false,
                         Change::Listed => {
                             self.is_listed[1] = true;
                             true

@@ -92,7 +92,7 @@ impl Observer {
                 self.send(Fact::Guest(Key::of(&object.metadata), Box::new(Guest::read(object))));
             }
             Change::Remove(key, _) => self.send(Fact::Gone(key.clone())),
-            Change::Listed => {}
+            Change::Lists | Change::Listed => {}
         }
     }
 

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::claims::decision::{Cluster, Recorded, Unrecorded, View};
 use crate::cluster::key::{Key, PoolId};
-use crate::cluster::newest::Newest;
+use crate::cluster::newest::{Newest, Progress};
 use crate::cluster::object::{Object, version_of};
+use crate::cluster::watch::Change;
 use crate::kinds::cluster_api::{IpAddress, IpAddressClaim, Version, WATCH_FILTER_LABEL, is_paused};
 use crate::pools::facts::Facts;
 
@@ -57,6 +58,29 @@ impl Index {
         }
     }
 
+    /// Notes a change that a watch reports. Returns the names whose decision may have changed.
+    pub(crate) fn note(&mut self, kind: Kind, change: Change) -> BTreeSet<Key> {
+        let progress = change.progress();
+        let mut names = match change {
+            Change::Apply(object) => self.apply(kind, object),
+            Change::Remove(key, version) => self.remove(kind, &key, version),
+            Change::Lists | Change::Listed => BTreeSet::new(),
+        };
+        for key in progress.map(|progress| self.follow(kind, &progress)).unwrap_or_default() {
+            names.extend(self.remove(kind, &key, None));
+        }
+        names
+    }
+
+    /// The objects that the watch of a kind has passed without a report.
+    fn follow(&mut self, kind: Kind, progress: &Progress<Key>) -> Vec<Key> {
+        match kind {
+            Kind::Claim => self.claims.follow(progress),
+            Kind::Address => self.addresses.follow(progress),
+            Kind::Cluster => Vec::new(),
+        }
+    }
+
     /// Stores an object. Returns the names whose decision may have changed.
     pub(crate) fn apply(&mut self, kind: Kind, object: Object) -> BTreeSet<Key> {
         let key = Key::of(&object.metadata);
@@ -81,6 +105,20 @@ impl Index {
                 self.of_cluster(&key, before != Some(is_paused))
             }
         }
+    }
+
+    /// Stores the object of a response, which the watch may report later. Returns the names whose decision may have changed.
+    pub(crate) fn store(&mut self, kind: Kind, object: Object) -> BTreeSet<Key> {
+        let key = Key::of(&object.metadata);
+        let is_unknown = self.version(kind, &key).is_none();
+        let names = self.apply(kind, object);
+        match kind {
+            _ if !is_unknown => {}
+            Kind::Claim => self.claims.expect(&key),
+            Kind::Address => self.addresses.expect(&key),
+            Kind::Cluster => {}
+        }
+        names
     }
 
     /// Stores the facts about the pools. Returns the names whose decision may have changed.
@@ -126,7 +164,7 @@ impl Index {
     pub(crate) fn take(&mut self, kind: Kind, key: &Key, known: Option<u64>, object: Option<Object>) -> bool {
         match (object, known) {
             (Some(_), Some(_)) if self.version(kind, key).is_none() => return false,
-            (Some(object), _) => drop(self.apply(kind, object)),
+            (Some(object), _) => drop(self.store(kind, object)),
             // The watch reports the deletion later.
             (None, Some(known)) => self.end(kind, key, known),
             (None, None) => {}
@@ -397,6 +435,15 @@ mod tests {
 
     fn version(index: &Index) -> Option<u64> {
         index.view(&key("a")).claim.map(|claim| version_of(&claim.metadata))
+    }
+
+    #[test]
+    fn a_claim_that_was_created_and_deleted_between_two_lists_is_gone() {
+        let mut index = index();
+        assert!(index.take(Kind::Claim, &key("a"), None, Some(claim("a", "u1", 9))));
+        assert_eq!(index.note(Kind::Claim, Change::Listed), [key("a")].into());
+        assert_eq!(index.version(Kind::Claim, &key("a")), None);
+        assert_eq!(index.view(&key("a")).former, ["u1".to_owned()].into());
     }
 
     #[test]

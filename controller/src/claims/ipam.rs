@@ -117,11 +117,7 @@ impl provider::Work for Work<'_> {
 
     fn note_change(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
         let mut index = self.index();
-        let mut names = match change {
-            Change::Apply(object) => index.apply(kind, object),
-            Change::Remove(key, version) => index.remove(kind, &key, version),
-            Change::Listed => BTreeSet::new(),
-        };
+        let mut names = index.note(kind, change);
         names.retain(|key| index.concerns(key));
         names
     }
@@ -331,7 +327,7 @@ impl Work<'_> {
             }
             view.former = index.view(&view.key).former;
         } else {
-            self.index().apply(Kind::Claim, object);
+            self.index().store(object);
         }
         view.claim = Some(claim).filter(|_| !is_gone);
     }

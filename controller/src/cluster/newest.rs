@@ -3,13 +3,34 @@
 //!
 //! The caller stores a type with the members that it needs, never a whole object: users write objects of any size.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The newest known version of each object, by name.
 ///
 /// A recreated object has a higher version than every version of the object before it, so a name is enough.
+///
+/// A watch reports the deletion only of an object that it has reported before. An object that was created and deleted between
+/// two lists is known from a response alone, and would stay for ever. So [`Newest::follow`] says which objects the watch has
+/// passed without a report: they are gone.
 #[derive(Debug)]
-pub(crate) struct Newest<K, T>(BTreeMap<K, Known<T>>);
+pub(crate) struct Newest<K, T> {
+    known: BTreeMap<K, Known<T>>,
+    /// Objects that only a response has reported, by their version.
+    unseen: BTreeSet<(u64, K)>,
+    /// Whether the watch reports changes in the order of the versions. A list has the order of the names.
+    is_ordered: bool,
+}
+
+/// How far a watch has come.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Progress<K> {
+    /// A list begins.
+    Lists,
+    /// A list is complete.
+    Listed,
+    /// The watch has reported this version of an object.
+    Reported(K, u64),
+}
 
 #[derive(Debug)]
 struct Known<T> {
@@ -23,19 +44,19 @@ struct Known<T> {
 
 impl<K, T> Default for Newest<K, T> {
     fn default() -> Self {
-        Self(BTreeMap::new())
+        Self { known: BTreeMap::new(), unseen: BTreeSet::new(), is_ordered: false }
     }
 }
 
-impl<K: Ord, T> Newest<K, T> {
+impl<K: Clone + Ord, T> Newest<K, T> {
     /// Returns an object that exists.
     pub(crate) fn get(&self, key: &K) -> Option<&T> {
-        self.0.get(key)?.object.as_ref()
+        self.known.get(key)?.object.as_ref()
     }
 
     /// Returns the newest known version of an object. `None`: the object is unknown.
     pub(crate) fn version(&self, key: &K) -> Option<u64> {
-        self.0.get(key).map(|known| known.version)
+        self.known.get(key).map(|known| known.version)
     }
 
     /// Whether neither this version nor a newer version of an object is known.
@@ -47,16 +68,45 @@ impl<K: Ord, T> Newest<K, T> {
     pub(crate) fn apply(&mut self, key: K, version: u64, object: T) -> bool {
         let is_news = self.is_news(&key, version);
         if is_news {
-            self.0.insert(key, Known { version, object: Some(object) });
+            self.move_unseen(&key, version);
+            self.known.insert(key, Known { version, object: Some(object) });
         }
         is_news
+    }
+
+    /// Notes that only a response has reported an object so far.
+    pub(crate) fn expect(&mut self, key: &K) {
+        self.unseen.extend(self.version(key).map(|version| (version, key.clone())));
+    }
+
+    /// Notes how far the watch of these objects has come, after its report is stored. Returns the objects that it has passed
+    /// without a report. The caller must remove them. An object that is newer than a list is reported again.
+    pub(crate) fn follow(&mut self, progress: &Progress<K>) -> Vec<K> {
+        match progress {
+            Progress::Lists => {
+                self.is_ordered = false;
+                Vec::new()
+            }
+            Progress::Listed => {
+                self.is_ordered = true;
+                self.unseen.iter().map(|(_, key)| key.clone()).collect()
+            }
+            Progress::Reported(key, version) => {
+                self.see(key);
+                let passed = self.unseen.iter().take_while(|(unseen, _)| self.is_ordered && unseen <= version);
+                passed.map(|(_, key)| key.clone()).collect()
+            }
+        }
     }
 
     /// Removes an object that a watch reports as deleted at `version`. `None`: a list no longer contains the object.
     /// Returns `false` if the object is unknown or newer.
     pub(crate) fn remove(&mut self, key: &K, version: Option<u64>) -> bool {
         let is_gone = self.version(key).is_some_and(|known| version.is_none_or(|version| known <= version));
-        is_gone && self.0.remove(key).is_some()
+        if is_gone {
+            self.see(key);
+        }
+        is_gone && self.known.remove(key).is_some()
     }
 
     /// Records that an object no longer exists: a consistent read after `version` did not find the object, or `version`
@@ -64,19 +114,33 @@ impl<K: Ord, T> Newest<K, T> {
     ///
     /// An unknown object stays unknown: the watch has reported its deletion.
     pub(crate) fn forget(&mut self, key: &K, version: u64) {
-        if let Some(known) = self.0.get_mut(key).filter(|known| known.version <= version) {
-            *known = Known { version, object: None };
+        if self.version(key).is_some_and(|known| known <= version) {
+            self.move_unseen(key, version);
+            self.known.insert(key.clone(), Known { version, object: None });
         }
+    }
+
+    /// Notes that an object that no watch has reported gets another version.
+    fn move_unseen(&mut self, key: &K, version: u64) {
+        if self.see(key) {
+            self.unseen.insert((version, key.clone()));
+        }
+    }
+
+    /// Notes that a watch has reported an object, or that it is removed. Returns whether no watch had reported it.
+    fn see(&mut self, key: &K) -> bool {
+        let known = self.version(key).filter(|_| !self.unseen.is_empty());
+        known.is_some_and(|known| self.unseen.remove(&(known, key.clone())))
     }
 
     /// The objects that exist, in the order of their names.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &T)> {
-        self.0.iter().filter_map(|(key, known)| Some((key, known.object.as_ref()?)))
+        self.known.iter().filter_map(|(key, known)| Some((key, known.object.as_ref()?)))
     }
 
     /// The objects that exist whose names are `first` or later, in the order of their names.
     pub(crate) fn since(&self, first: &K) -> impl Iterator<Item = (&K, &T)> {
-        self.0.range(first..).filter_map(|(key, known)| Some((key, known.object.as_ref()?)))
+        self.known.range(first..).filter_map(|(key, known)| Some((key, known.object.as_ref()?)))
     }
 }
 
@@ -118,6 +182,36 @@ mod tests {
         assert_eq!((known(&newest), newest.version(&"a")), (Vec::new(), Some(7)));
         assert!(newest.remove(&"a", Some(8)));
         assert_eq!(newest.version(&"a"), None);
+    }
+
+    #[test]
+    fn an_object_that_the_watch_has_passed_without_a_report_is_gone() {
+        let mut newest = Newest::default();
+        let answer = |newest: &mut Newest<&'static str, u64>, key, version| {
+            newest.apply(key, version, version);
+            newest.expect(&key);
+        };
+        // A list has no order of versions.
+        answer(&mut newest, "early", 20);
+        newest.apply("listed", 30, 30);
+        assert_eq!(newest.follow(&Progress::Reported("listed", 30)), [""; 0]);
+        assert_eq!(newest.follow(&Progress::Listed), ["early"]);
+        assert!(newest.remove(&"early", None));
+        // One object that the watch reports later, and one that it never reports.
+        answer(&mut newest, "new", 52);
+        answer(&mut newest, "ghost", 54);
+        newest.apply("ghost", 55, 55);
+        assert_eq!(newest.follow(&Progress::Reported("new", 52)), [""; 0]);
+        assert_eq!(newest.follow(&Progress::Reported("other", 54)), [""; 0]);
+        assert_eq!(newest.follow(&Progress::Reported("other", 56)), ["ghost"]);
+        assert!(newest.remove(&"ghost", None));
+        assert_eq!(newest.follow(&Progress::Listed), [""; 0]);
+        assert_eq!(newest.follow(&Progress::Lists), [""; 0]);
+        answer(&mut newest, "between two lists", 60);
+        newest.forget(&"between two lists", 61);
+        assert_eq!(newest.follow(&Progress::Reported("listed", 70)), [""; 0]);
+        assert_eq!(newest.follow(&Progress::Listed), ["between two lists"]);
+        assert_eq!(known(&newest), [("listed", 30), ("new", 52)]);
     }
 
     #[test]

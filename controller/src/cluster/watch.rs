@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::cluster::key::Key;
+use crate::cluster::newest::Progress;
 use crate::cluster::object::{Object, version_of};
 use crate::cluster::repeated::Repeated;
 
@@ -30,6 +31,8 @@ pub enum Change {
     /// The object of this name no longer exists. The number is its last version. `None`: a list no longer has the
     /// object.
     Remove(Key, Option<u64>),
+    /// A list begins.
+    Lists,
     /// A list is complete.
     Listed,
 }
@@ -85,6 +88,20 @@ pub(crate) fn events(api: Api<Object>, config: watcher::Config) -> impl Stream<I
     })
 }
 
+// === impl Change ===
+
+impl Change {
+    /// How far the watch has come with this change. `None`: no further.
+    pub(crate) fn progress(&self) -> Option<Progress<Key>> {
+        match self {
+            Self::Apply(object) => Some(Progress::Reported(key(object), version_of(&object.metadata))),
+            Self::Remove(key, version) => version.map(|version| Progress::Reported(key.clone(), version)),
+            Self::Lists => Some(Progress::Lists),
+            Self::Listed => Some(Progress::Listed),
+        }
+    }
+}
+
 // === impl Known ===
 
 impl Known {
@@ -93,7 +110,7 @@ impl Known {
         match event {
             Event::Init => {
                 self.listed.clear();
-                Vec::new()
+                vec![Change::Lists]
             }
             Event::InitApply(object) => {
                 self.listed.insert(key(&object));
@@ -137,6 +154,7 @@ mod tests {
             Change::Apply(object) => format!("apply {}", object.name_any()),
             Change::Remove(key, Some(version)) => format!("remove {key} of version {version}"),
             Change::Remove(key, None) => format!("remove {key}"),
+            Change::Lists => "lists".to_owned(),
             Change::Listed => "listed".to_owned(),
         };
         events.into_iter().flat_map(|event| known.changes(event)).map(text).collect()
@@ -146,11 +164,11 @@ mod tests {
     fn an_object_that_a_later_list_lacks_is_gone() {
         let mut known = Known::default();
         let first = vec![Event::Init, Event::InitApply(object("a")), Event::InitApply(object("b")), Event::InitDone];
-        assert_eq!(changes(&mut known, first), ["apply a", "apply b", "listed"]);
+        assert_eq!(changes(&mut known, first), ["lists", "apply a", "apply b", "listed"]);
         let events = vec![Event::Apply(object("c")), Event::Apply(object("d")), Event::Delete(object("a"))];
         assert_eq!(changes(&mut known, events), ["apply c", "apply d", "remove n/a of version 7"]);
         let second = vec![Event::Init, Event::InitApply(object("c")), Event::InitDone];
-        assert_eq!(changes(&mut known, second), ["apply c", "remove n/b", "remove n/d", "listed"]);
+        assert_eq!(changes(&mut known, second), ["lists", "apply c", "remove n/b", "remove n/d", "listed"]);
     }
 
     #[test]
@@ -158,6 +176,6 @@ mod tests {
         let mut known = Known::default();
         changes(&mut known, vec![Event::Init, Event::InitApply(object("a")), Event::InitDone]);
         let broken = vec![Event::Init, Event::Init, Event::InitApply(object("a")), Event::InitDone];
-        assert_eq!(changes(&mut known, broken), ["apply a", "listed"]);
+        assert_eq!(changes(&mut known, broken), ["lists", "lists", "apply a", "listed"]);
     }
 }

@@ -13,8 +13,9 @@ use glowplug::host::records::{ANNOTATION_PREFIX, Inventory, Objects};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::cluster::key::{Key, PoolId};
-use crate::cluster::newest::Newest;
+use crate::cluster::newest::{Newest, Progress};
 use crate::cluster::object::{Object, version_of};
+use crate::cluster::watch::Change;
 use crate::kinds::ipam_claim::IpamClaim;
 use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, read_records_of_vm};
 use crate::kinds::pool::HolderKind;
@@ -56,6 +57,31 @@ pub(super) struct Index {
 // === impl Index ===
 
 impl Index {
+    /// Notes a change that a watch reports. Returns the names whose decision may have changed.
+    pub(super) fn note(&mut self, kind: Kind, change: Change) -> BTreeSet<Key> {
+        let progress = change.progress();
+        let mut names = match change {
+            Change::Apply(object) => self.apply(kind, object),
+            Change::Remove(key, version) => self.remove(kind, &key, version),
+            Change::Lists | Change::Listed => BTreeSet::new(),
+        };
+        for key in progress.map(|progress| self.follow(kind, &progress)).unwrap_or_default() {
+            names.extend(self.remove(kind, &key, None));
+        }
+        names
+    }
+
+    /// The objects that the watch of a kind has passed without a report.
+    fn follow(&mut self, kind: Kind, progress: &Progress<Key>) -> Vec<Key> {
+        match kind {
+            Kind::KubevirtMachine => self.machines.follow(progress),
+            Kind::VirtualMachine => self.vms.follow(progress),
+            Kind::Instance => self.instances.follow(progress),
+            Kind::AddressClaim(_) => self.claims.follow(progress),
+            Kind::IpamClaim => self.ipam_claims.follow(progress),
+        }
+    }
+
     /// Stores an object. Returns the names whose decision may have changed.
     pub(super) fn apply(&mut self, kind: Kind, object: Object) -> BTreeSet<Key> {
         let (key, version) = (Key::of(&object.metadata), version_of(&object.metadata));
@@ -101,6 +127,22 @@ impl Index {
         }
     }
 
+    /// Stores the object of a response, which the watch may report later. Returns the names whose decision may have changed.
+    pub(super) fn store(&mut self, kind: Kind, object: Object) -> BTreeSet<Key> {
+        let key = Key::of(&object.metadata);
+        let is_unknown = self.version(kind, &key).is_none();
+        let names = self.apply(kind, object);
+        match kind {
+            _ if !is_unknown => {}
+            Kind::KubevirtMachine => self.machines.expect(&key),
+            Kind::VirtualMachine => self.vms.expect(&key),
+            Kind::Instance => self.instances.expect(&key),
+            Kind::AddressClaim(_) => self.claims.expect(&key),
+            Kind::IpamClaim => self.ipam_claims.expect(&key),
+        }
+        names
+    }
+
     /// Removes an object that is gone. Returns the names whose decision may have changed.
     ///
     /// `version` is the last version of the object. `None`: a list no longer contains the object.
@@ -143,7 +185,7 @@ impl Index {
     pub(super) fn take(&mut self, kind: Kind, key: &Key, known: Option<u64>, object: Option<Object>) -> BTreeSet<Key> {
         match (object, known) {
             (Some(_), Some(_)) if self.version(kind, key).is_none() => {}
-            (Some(object), _) => return self.apply(kind, object),
+            (Some(object), _) => return self.store(kind, object),
             (None, None) => {}
             (None, Some(version)) => match kind {
                 Kind::KubevirtMachine => self.machines.forget(key, version),
@@ -457,6 +499,36 @@ mod tests {
             "resourceVersion": version.to_string()}});
         json_patch::merge(&mut object, more);
         serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn a_machine_that_was_created_and_deleted_between_two_lists_is_forgotten() {
+        let (mut index, machine, kind) = (Index::default(), key("n", "w"), Kind::KubevirtMachine);
+        for change in [Change::Lists, Change::Listed, Change::Lists] {
+            assert_eq!(index.note(kind, change), [].into());
+        }
+        index.take(kind, &machine, None, Some(object("n", "w", 5, &json!({}))));
+        assert!(index.machine(&machine).is_some());
+        assert_eq!(index.note(kind, Change::Listed), [machine.clone()].into());
+        assert!(index.machine(&machine).is_none());
+    }
+
+    #[test]
+    fn a_machine_that_the_watch_reports_after_its_response_stays() {
+        let (mut index, kind) = (Index::default(), Kind::KubevirtMachine);
+        index.note(kind, Change::Listed);
+        index.take(kind, &key("n", "w"), None, Some(object("n", "w", 5, &json!({}))));
+        // The watch has not come to this machine yet.
+        index.note(kind, Change::Apply(object("n", "a", 4, &json!({}))));
+        index.note(kind, Change::Apply(object("n", "w", 5, &json!({}))));
+        assert_eq!(index.note(kind, Change::Apply(object("n", "b", 6, &json!({})))), [key("n", "b")].into());
+        assert!(index.machine(&key("n", "w")).is_some());
+        // A late response revives a machine whose deletion the watch has reported: the next report ends it.
+        index.note(kind, Change::Remove(key("n", "w"), Some(7)));
+        index.take(kind, &key("n", "w"), None, Some(object("n", "w", 5, &json!({}))));
+        let names = [key("n", "b"), key("n", "w")].into();
+        assert_eq!(index.note(kind, Change::Apply(object("n", "b", 8, &json!({})))), names);
+        assert!(index.machine(&key("n", "w")).is_none());
     }
 
     #[test]

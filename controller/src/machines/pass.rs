@@ -383,14 +383,14 @@ impl Work<'_> {
         let (key, kind) = (Key::of(&claim.metadata), self.claims()?);
         let answer = answered(self.api(kind, &key).create(&PostParams::default(), &claim)).await;
         if let Some(claim) = stored(answer)? {
-            self.index().apply(kind, claim);
+            self.index().store(kind, claim);
             return Ok(Response::Done);
         }
         // Another leader has created the claim first, or another author has created a claim of this name.
         let claim = ask(self.api(kind, &key).get_opt(&key.name)).await?.ok_or(Error::Behind)?;
         let problem = match MachineClaim::read(claim.clone()) {
             Ok(known) => {
-                self.index().apply(kind, claim);
+                self.index().store(kind, claim);
                 if self.index().is_machine_of(&known.claimant.machine, &view.key) {
                     return Ok(Response::Done);
                 }

@@ -120,11 +120,7 @@ impl Work<'_> {
                 self.machines.reports.instance(&change);
             }
         }
-        match change {
-            Change::Apply(object) => self.index().apply(kind, object),
-            Change::Remove(key, version) => self.index().remove(kind, &key, version),
-            Change::Listed => BTreeSet::new(),
-        }
+        self.index().note(kind, change)
     }
 
     /// Notes the number of VirtualMachines that each pool serves, for the status of the pools.

@@ -613,7 +613,13 @@ impl Index {
 }
 
 /// Stores an object, unless a newer version is known. Returns whether the object differs from the version before.
-fn store<K: Ord, T>(known: &mut Newest<K, T>, key: K, version: u64, new: T, is_like: impl Fn(&T, &T) -> bool) -> bool {
+fn store<K: Clone + Ord, T>(
+    known: &mut Newest<K, T>,
+    key: K,
+    version: u64,
+    new: T,
+    is_like: impl Fn(&T, &T) -> bool,
+) -> bool {
     let is_same = known.get(&key).is_some_and(|known| is_like(known, &new));
     known.apply(key, version, new) && !is_same
 }

@@ -136,6 +136,7 @@ impl Known {
             }
             Change::Apply(object) => self.remove(&object.metadata.name.unwrap_or_default()),
             Change::Remove(key, _) => self.remove(&key.name),
+            Change::Lists => {}
             Change::Listed => self.is_listed = true,
         }
     }

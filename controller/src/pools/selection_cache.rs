@@ -291,6 +291,7 @@ impl Objects {
     /// Applies a change.
     fn apply(&mut self, kind: Kind, change: Change, has_label: impl Fn(&ObjectMeta) -> bool) -> Effect {
         let is_gone = match (kind, change) {
+            (_, Change::Lists) => false,
             (_, Change::Listed) => {
                 if let Some(listed) = self.next_node_pools.take_if(|_| kind == Kind::NodePool) {
                     (self.node_pools, self.has_node_pools) = (listed, true);

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::claims::ipam::decision::{Recorded, Serving, View};
 use crate::cluster::key::{Key, PoolId};
-use crate::cluster::newest::Newest;
+use crate::cluster::newest::{Newest, Progress};
 use crate::cluster::object::{Object, version_of};
+use crate::cluster::watch::Change;
 use crate::kinds::cluster_api::{CLAIM_FINALIZER, has_finalizer};
 use crate::kinds::ipam_claim::{IpamClaim, network_name, vm_of_name};
 use crate::pools::facts::Facts;
@@ -37,12 +38,44 @@ pub(crate) enum Kind {
 // === impl Index ===
 
 impl Index {
+    /// Notes a change that a watch reports. Returns the names whose decision may have changed.
+    pub(crate) fn note(&mut self, kind: Kind, change: Change) -> BTreeSet<Key> {
+        let progress = change.progress();
+        let mut names = match change {
+            Change::Apply(object) => self.apply(kind, object),
+            Change::Remove(key, version) => self.remove(kind, &key, version),
+            Change::Lists | Change::Listed => BTreeSet::new(),
+        };
+        for key in progress.map(|progress| self.follow(kind, &progress)).unwrap_or_default() {
+            names.extend(self.remove(kind, &key, None));
+        }
+        names
+    }
+
+    /// The objects that the watch of a kind has passed without a report.
+    fn follow(&mut self, kind: Kind, progress: &Progress<Key>) -> Vec<Key> {
+        match kind {
+            Kind::Claim => self.claims.follow(progress),
+            Kind::Attachment => Vec::new(),
+        }
+    }
+
     /// Stores an object. Returns the names whose decision may have changed.
     pub(crate) fn apply(&mut self, kind: Kind, object: Object) -> BTreeSet<Key> {
         let key = Key::of(&object.metadata);
         match kind {
             Kind::Claim => self.apply_claim(IpamClaim::read(object)),
             Kind::Attachment => self.set_network(key, network_name(&object)),
+        }
+    }
+
+    /// Stores the claim of a response, which the watch may report later.
+    pub(crate) fn store(&mut self, claim: Object) {
+        let key = Key::of(&claim.metadata);
+        let is_unknown = self.version(&key).is_none();
+        self.apply(Kind::Claim, claim);
+        if is_unknown {
+            self.claims.expect(&key);
         }
     }
 
@@ -66,7 +99,7 @@ impl Index {
     pub(crate) fn take(&mut self, key: &Key, known: Option<u64>, object: Option<Object>) -> bool {
         match (object, known) {
             (Some(_), Some(_)) if self.version(key).is_none() => return false,
-            (Some(object), _) => drop(self.apply(Kind::Claim, object)),
+            (Some(object), _) => self.store(object),
             // The watch reports the deletion later.
             (None, Some(known)) => self.end(key, known),
             (None, None) => {}
