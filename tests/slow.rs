@@ -5,6 +5,7 @@
 
 mod afterburn;
 mod boot;
+mod netplan;
 mod network_manager;
 mod packaging;
 mod support;

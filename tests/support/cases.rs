@@ -38,6 +38,8 @@ fn network(document: &Value) -> NetworkConfig {
 pub(crate) enum Program {
     Networkd,
     NetworkManager,
+    /// networkd with the files of netplan, which reads the document itself.
+    Netplan,
 }
 
 impl Program {
@@ -45,6 +47,7 @@ impl Program {
         let mut diagnostics = Diagnostics::default();
         let files = match self {
             Self::Networkd => networkd::render(network, &mut diagnostics).files,
+            Self::Netplan => Vec::new(),
             Self::NetworkManager => network_manager_profiles::render(network, &mut diagnostics).files,
         };
         (files, diagnostics)

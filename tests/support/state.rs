@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use glowplug::network::{BondMode, Family, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Nic};
+use glowplug::network::{BondMode, Family, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Nic, Route};
 use serde_json::Value;
 
 use super::cases::Program;
@@ -141,8 +141,10 @@ impl State {
                 continue;
             }
             let mut device = Device::meant(network, index, link, &routes[at]);
-            if program == Program::NetworkManager {
-                device.as_profile(network, index);
+            match program {
+                Program::Networkd => {}
+                Program::NetworkManager => device.as_profile(network, index),
+                Program::Netplan => device.as_netplan(network, index),
             }
             devices.insert(key(network, index), device);
         }
@@ -270,6 +272,17 @@ impl State {
     }
 }
 
+impl State {
+    /// The same state, with each name server of a device once.
+    pub(crate) fn without_repeated_servers(mut self) -> Self {
+        for device in self.devices.values_mut() {
+            let all = std::mem::take(&mut device.dns);
+            once(&mut device.dns, all.into_iter());
+        }
+        self
+    }
+}
+
 /// Whether a device can exist on a kernel without bonds and VLANs and with NICs without a permanent address. A device
 /// below a VLAN fails together with the VLAN.
 fn is_possible_here(network: &NetworkConfig, index: LinkIndex) -> bool {
@@ -324,6 +337,15 @@ fn routes(network: &NetworkConfig) -> Vec<BTreeSet<String>> {
         }
     }
     routes
+}
+
+/// Whether a gateway is outside of the subnets of its link. The kernel rejects its route without `on-link`, and only glowplug adds
+/// this.
+pub(crate) fn has_far_gateway(network: &NetworkConfig) -> bool {
+    network.links().iter().any(|link| {
+        let routes = link.routes.iter().filter(|route| link.can_route(route) && !route.on_link);
+        routes.filter_map(Route::gateway).any(|gateway| !is_near(link, gateway))
+    })
 }
 
 fn is_near(link: &Link, gateway: IpAddr) -> bool {
@@ -493,6 +515,31 @@ impl Device {
             self.domains.extend(self.domains.clone());
         }
         self.dns = dns;
+    }
+
+    /// Changes what differs with netplan. Its NICs have link-local addresses and accept routers, also beside static addresses, and
+    /// DHCPv6 waits for a router. Every route is set, with the metric of the document.
+    fn as_netplan(&mut self, network: &NetworkConfig, index: LinkIndex) {
+        let link = network.link(index);
+        if network.controller_of(index).is_some() {
+            return;
+        }
+        self.link_local = link.ipv6.link_local != Some(false);
+        self.asks.remove("ra");
+        self.asks.remove("dhcp6");
+        if self.link_local && link.ipv6.accept_ra != Some(false) {
+            self.asks.insert("ra");
+        }
+        let spell = |route: &Route| {
+            let default = if route.destination().is_ipv4() { 0 } else { 1024 };
+            let metric = route.metric().filter(|metric| *metric > 0).map_or(default, u64::from);
+            let table = route.table.map_or_else(|| "main".to_owned(), |table| table.to_string());
+            let via = route.gateway().map(|via| via.to_string());
+            spell_route(&route.destination().to_string(), via.as_deref(), metric, &table, route.on_link)
+        };
+        self.routes = link.routes.iter().filter(|route| link.can_route(route)).map(spell).collect();
+        // The name servers of IPv4 come first.
+        self.dns.sort_by_key(|server| server.contains(':'));
     }
 
     /// Whether the kernel alone configures IPv6.

@@ -1,0 +1,130 @@
+//! Lets netplan read documents of version 2, and compares the network with the one that glowplug means.
+//!
+//! `netplan generate` makes files for systemd-networkd from generated documents. The real networkd runs on these files, in a
+//! network namespace with its own NICs. The state of the kernel and of networkd is then compared with glowplug's model of the
+//! same document. `docs/cloud-init.md` lists the differences, and `State::meant` knows them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+use std::env;
+use std::fs::{self, Permissions};
+use std::ops::Range;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use glowplug::formats::{Meaning, read_network};
+use glowplug::network::{LinkKind, NetworkConfig};
+use serde_json::Value;
+
+use crate::support::cases::{self, Program};
+use crate::support::state::{self, KernelAbilities, State};
+use crate::support::{models, network_config};
+
+/// Seeds of the documents. `NETPLAN_SEEDS=17..18` sets others, for example to repeat a failure.
+const SEEDS: Range<u64> = 0..200;
+
+/// Number of differences that a failing test shows.
+const DIFFERENCES: usize = 3;
+
+/// What netplan refuses and glowplug reads, as cloud-init does: the start of netplan's message.
+const REFUSED: [&str; 7] = [
+    "Invalid MAC address",
+    "expected sequence",
+    "invalid boolean value '1'",
+    "networkd requires that use-dns has the same value",
+    "malformed address 'resolver.example.com'",
+    "unknown bond mode",
+    "'set-name:' requires 'match:' properties",
+];
+
+/// A document with routing rules, which the generator does not write.
+const RULES: &str = r#"{"network": {"version": 2, "ethernets": {"eno1": {"addresses": ["10.0.0.5/24", "2001:db8::5/64"],
+    "routes": [{"to": "default", "via": "10.0.0.1", "table": 100}], "routing-policy": [
+    {"from": "10.0.0.5", "table": 100, "priority": 7}, {"to": "2001:db8:1::/48", "table": 1000, "priority": 8, "mark": 255},
+    {"from": "10.0.0.0/24", "to": "192.0.2.0/24", "table": 254, "priority": 40000, "type-of-service": 16}]}}}}"#;
+
+fn seeds() -> Range<u64> {
+    let Ok(range) = env::var("NETPLAN_SEEDS") else { return SEEDS };
+    let (first, end) = range.split_once("..").expect("NETPLAN_SEEDS is a range such as 17..18");
+    first.parse().unwrap()..end.parse().unwrap()
+}
+
+/// A document and what glowplug means by it. `None`: the NICs of this test cannot show it, or the two programs differ about it.
+fn document(tree: Value) -> Option<(Value, NetworkConfig)> {
+    let text = tree.to_string();
+    let reading = read_network(text.as_bytes());
+    let Meaning::Network(network) = reading.meaning else { panic!("{text}") };
+    let is_empty = |kind: &LinkKind| matches!(kind, LinkKind::Bridge { ports, .. } if ports.is_empty());
+    let has_empty_bridge = network.links().iter().any(|link| is_empty(&link.kind));
+    let is_shown = models::fitted(&network) == network && !has_empty_bridge && !state::has_far_gateway(&network);
+    // An unspecified address as a destination, and a route of a family of which the device has no address.
+    let is_same = [r#""to":"::""#, r#""to":"0.0.0.0""#].iter().all(|words| !text.contains(words))
+        && !reading.diagnostics.kept().iter().any(|diagnostic| diagnostic.problem() == "unreachable route");
+    let document = if tree.get("network").is_some() { tree } else { serde_json::json!({"network": tree}) };
+    (is_shown && is_same).then_some((document, network))
+}
+
+/// Writes what netplan makes of a document into the directory of a case, or returns why netplan refuses the document.
+fn generate(case: &Path, document: &Value, network: &NetworkConfig) -> Result<(), String> {
+    let place = case.join("etc/netplan");
+    fs::create_dir_all(&place).unwrap();
+    let file = place.join("document.yaml");
+    fs::write(&file, document.to_string()).unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    let answer = Command::new("netplan").args(["generate", "--root-dir"]).arg(case).output();
+    let answer = answer.expect("netplan runs: install netplan.io");
+    if !answer.status.success() {
+        return Err(String::from_utf8_lossy(&answer.stderr).into_owned());
+    }
+    for file in files(case) {
+        let text = fs::read_to_string(&file).unwrap();
+        // The NICs here have no permanent address, and udev does not give them their new names.
+        let by_mac = text.contains("PermanentMACAddress=");
+        let lines = text.lines().filter(|line| !(by_mac && line.starts_with("Name=")));
+        let lines = lines.map(|line| line.replace("PermanentMACAddress=", "MACAddress=") + "\n");
+        fs::write(&file, lines.collect::<String>()).unwrap();
+    }
+    fs::write(case.join("nics"), state::nics(network)).unwrap();
+    Ok(())
+}
+
+/// The files for networkd of a case.
+fn files(case: &Path) -> Vec<std::path::PathBuf> {
+    let files = fs::read_dir(case.join("run/systemd/network")).unwrap();
+    files.map(|file| file.unwrap().path()).collect()
+}
+
+#[test]
+fn netplan_means_the_same_network_by_every_generated_document() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut documents = Vec::new();
+    let trees = seeds().map(|seed| network_config::tree(seed, 2)).chain([serde_json::from_str(RULES).unwrap()]);
+    for (number, (document, network)) in trees.filter_map(document).enumerate() {
+        let case = directory.path().join(number.to_string());
+        match generate(&case, &document, &network) {
+            Ok(()) => documents.push((case, document, network)),
+            Err(problem) => {
+                assert!(REFUSED.iter().any(|known| problem.contains(known)), "{document}\n{problem}");
+                fs::remove_dir_all(case).unwrap();
+            }
+        }
+    }
+    assert!(!documents.is_empty());
+    let batch = cases::script("networkd/batch");
+    cases::run(Command::new("unshare").args(["--net", "--mount"]).arg(batch).arg(directory.path()).arg("400"));
+    let mut differences = Vec::new();
+    for (case, document, network) in &documents {
+        let meant = State::meant(network, Program::Netplan, &KernelAbilities::here());
+        let read = |name: &str| fs::read_to_string(case.join(name)).unwrap_or_default();
+        let found = State::found(read, &meant).without_repeated_servers();
+        if found != meant {
+            let text =
+                |file: std::path::PathBuf| format!("--- {}\n{}", file.display(), fs::read_to_string(&file).unwrap());
+            let files: String = files(case).into_iter().map(text).collect();
+            differences.push(format!("{document}\n{files}=== glowplug\n{meant}\n=== netplan\n{found}"));
+        }
+    }
+    let (count, total) = (differences.len(), documents.len());
+    differences.truncate(DIFFERENCES);
+    assert!(count == 0, "{count} of {total} documents have another meaning:\n{}", differences.join("\n"));
+}
