@@ -510,7 +510,7 @@ impl Place {
             // A backup or a snapshot has brought back an earlier machine of the name, which has no address as its person wants it.
             let is_of_other_pool = vm.labels().get("pool").is_none_or(|label| label != LABELS[wanted.label]);
             let has_other_data = own_network_data(&vm.data["spec"]["template"]["spec"]) != wanted.own.is_some();
-            if has_other_data || wanted.record.is_some() && is_of_other_pool {
+            if has_other_data || is_of_other_pool {
                 count("machine deleted that is not the wanted one of its name");
                 self.delete_machine(&vm.name_any()).await;
             }
