@@ -145,13 +145,12 @@ async fn run_kinds<W: Work>(
     is_ready: impl Fn(),
 ) -> Result<Infallible, Stopped> {
     let watches = work.watches();
-    let mut lists = watches.len();
-    let mut changes = stream::select_all(watches);
-    while lists > 0 {
-        let Some((kind, change)) = changes.next().await else { return Err(Stopped) };
-        lists -= usize::from(matches!(change, Change::Listed));
-        work.note_change(kind, change);
-    }
+    let unlisted = (0..watches.len()).collect();
+    let numbered = |(number, watch): (usize, BoxStream<'static, (W::Kind, Change)>)| {
+        watch.map(move |(kind, change)| (number, kind, change)).boxed()
+    };
+    let mut changes = stream::select_all(watches.into_iter().enumerate().map(numbered));
+    until_listed(&mut changes, unlisted, |kind, change| drop(work.note_change(kind, change))).await?;
     // The registry cannot attribute a record to a pool that it does not have yet.
     let first = first(pools).await?;
     let growth = first.growth;
@@ -159,7 +158,7 @@ async fn run_kinds<W: Work>(
     start(part.noun, || open(part, work, &first)).await?;
     is_ready();
     let names = work.names(&part.registry.holders().await?);
-    let changes = changes.map(|(kind, change)| -> Names {
+    let changes = changes.map(|(_, kind, change)| -> Names {
         let names = work.note_change(kind, change);
         part.registry.note_changes(&names);
         Some(names)
@@ -170,6 +169,23 @@ async fn run_kinds<W: Work>(
     let messages = stream::select(served, of_others);
     let wakes = stream::select(changes.chain(stream::iter([None])), stream::select(pools, messages));
     Err(serve(part.noun, names, Box::pin(wakes), |key| work.pass(key, Until::Nothing)).await)
+}
+
+/// Notes changes until each of these watches has listed its objects. One watch may list its objects twice before another has
+/// listed its own, and no record of these may be missing when the first addresses are allocated.
+async fn until_listed<K>(
+    changes: &mut (impl Stream<Item = (usize, K, Change)> + Unpin),
+    mut unlisted: BTreeSet<usize>,
+    note: impl Fn(K, Change),
+) -> Result<(), Stopped> {
+    while !unlisted.is_empty() {
+        let (number, kind, change) = changes.next().await.ok_or(Stopped)?;
+        if matches!(change, Change::Listed) {
+            unlisted.remove(&number);
+        }
+        note(kind, change);
+    }
+    Ok(())
 }
 
 /// Synchronizes the registry with the cluster: adopts every record, and processes the outstanding claims in the order of
@@ -203,4 +219,19 @@ fn each_pools<'a, W: Work>(
         Some((Some(work.set_pools(now)), (pools, growth)))
     });
     names.chain(stream::iter([None]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_watch_that_lists_twice_does_not_count_for_another() {
+        let events =
+            [(0, Change::Listed), (0, Change::Lists), (0, Change::Listed), (1, Change::Listed), (1, Change::Lists)];
+        let mut changes = stream::iter(events.map(|(number, change)| (number, (), change)));
+        until_listed(&mut changes, [0, 1].into(), |(), _| {}).await.unwrap();
+        let left: Vec<_> = changes.collect().await;
+        assert!(matches!(left[..], [(1, (), Change::Lists)]), "{left:?}");
+    }
 }
