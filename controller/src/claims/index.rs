@@ -8,7 +8,7 @@ use crate::cluster::key::{Key, PoolId};
 use crate::cluster::newest::{Newest, Progress};
 use crate::cluster::object::{Object, version_of};
 use crate::cluster::watch::Change;
-use crate::kinds::cluster_api::{IpAddress, IpAddressClaim, Version, WATCH_FILTER_LABEL, is_paused};
+use crate::kinds::cluster_api::{IpAddress, IpAddressClaim, PoolRef, Version, WATCH_FILTER_LABEL, is_paused};
 use crate::pools::facts::Facts;
 
 /// All known objects.
@@ -112,11 +112,16 @@ impl Index {
         let key = Key::of(&object.metadata);
         let is_unknown = self.version(kind, &key).is_none();
         let names = self.apply(kind, object);
+        // The report of an object of another provider is ignored, so it says nothing about the object.
+        let is_ours = |pool: &PoolRef| pool.resolve(&key.namespace).is_some();
         match kind {
-            _ if !is_unknown => {}
-            Kind::Claim => self.claims.expect(&key),
-            Kind::Address => self.addresses.expect(&key),
-            Kind::Cluster => {}
+            Kind::Claim if is_unknown && self.claims.get(&key).is_some_and(|claim| is_ours(&claim.pool)) => {
+                self.claims.expect(&key);
+            }
+            Kind::Address if is_unknown && self.addresses.get(&key).is_some_and(|it| is_ours(&it.pool)) => {
+                self.addresses.expect(&key);
+            }
+            Kind::Claim | Kind::Address | Kind::Cluster => {}
         }
         names
     }
@@ -441,6 +446,7 @@ mod tests {
     fn a_claim_that_was_created_and_deleted_between_two_lists_is_gone() {
         let mut index = index();
         assert!(index.take(Kind::Claim, &key("a"), None, Some(claim("a", "u1", 9))));
+        index.note(Kind::Claim, Change::Apply(claim("b", "u2", 10)));
         assert_eq!(index.note(Kind::Claim, Change::Listed), [key("a")].into());
         assert_eq!(index.version(Kind::Claim, &key("a")), None);
         assert_eq!(index.view(&key("a")).former, ["u1".to_owned()].into());
@@ -454,6 +460,19 @@ mod tests {
         assert_eq!(version(&index), Some(9));
         assert_eq!(index.remove(Kind::Claim, &key("a"), Some(8)), [].into());
         assert_eq!(version(&index), Some(9));
+    }
+
+    #[test]
+    fn an_ipaddress_of_another_provider_stays_although_its_watch_has_passed() {
+        let (mut index, mut foreign) = (index(), address("a", 5));
+        foreign.data["spec"]["poolRef"]["kind"] = "InClusterIPPool".into();
+        index.note(Kind::Address, Change::Listed);
+        // The report says nothing about a name without a claim.
+        assert_eq!(index.note(Kind::Address, Change::Apply(foreign.clone())), [].into());
+        index.note(Kind::Claim, Change::Apply(claim("a", "u1", 6)));
+        index.take(Kind::Address, &key("a"), None, Some(foreign));
+        assert_eq!(index.note(Kind::Address, Change::Apply(address("b", 7))), [key("b")].into());
+        assert_eq!(index.version(Kind::Address, &key("a")), Some(5));
     }
 
     #[test]

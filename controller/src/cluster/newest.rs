@@ -19,6 +19,8 @@ pub(crate) struct Newest<K, T> {
     unseen: BTreeSet<(u64, K)>,
     /// Whether the watch reports changes in the order of the versions. A list has the order of the names.
     is_ordered: bool,
+    /// The highest version that the watch has reported since its last list began. A list is at least as new.
+    reported: u64,
 }
 
 /// How far a watch has come.
@@ -44,7 +46,7 @@ struct Known<T> {
 
 impl<K, T> Default for Newest<K, T> {
     fn default() -> Self {
-        Self { known: BTreeMap::new(), unseen: BTreeSet::new(), is_ordered: false }
+        Self { known: BTreeMap::new(), unseen: BTreeSet::new(), is_ordered: false, reported: 0 }
     }
 }
 
@@ -80,33 +82,33 @@ impl<K: Clone + Ord, T> Newest<K, T> {
     }
 
     /// Notes how far the watch of these objects has come, after its report is stored. Returns the objects that it has passed
-    /// without a report. The caller must remove them. An object that is newer than a list is reported again.
+    /// without a report. The caller must remove them.
     pub(crate) fn follow(&mut self, progress: &Progress<K>) -> Vec<K> {
         match progress {
-            Progress::Lists => {
-                self.is_ordered = false;
-                Vec::new()
-            }
-            Progress::Listed => {
-                self.is_ordered = true;
-                self.unseen.iter().map(|(_, key)| key.clone()).collect()
-            }
+            Progress::Lists => (self.is_ordered, self.reported) = (false, 0),
+            Progress::Listed => self.is_ordered = true,
             Progress::Reported(key, version) => {
-                self.see(key);
-                let passed = self.unseen.iter().take_while(|(unseen, _)| self.is_ordered && unseen <= version);
-                passed.map(|(_, key)| key.clone()).collect()
+                self.reported = self.reported.max(*version);
+                if self.version(key).is_some_and(|known| known <= *version) {
+                    self.see(key);
+                }
             }
         }
+        let passed = self.unseen.iter().take_while(|(version, _)| self.is_ordered && *version <= self.reported);
+        passed.map(|(_, key)| key.clone()).collect()
     }
 
     /// Removes an object that a watch reports as deleted at `version`. `None`: a list no longer contains the object.
     /// Returns `false` if the object is unknown or newer.
     pub(crate) fn remove(&mut self, key: &K, version: Option<u64>) -> bool {
-        let is_gone = self.version(key).is_some_and(|known| version.is_none_or(|version| known <= version));
-        if is_gone {
-            self.see(key);
+        let Some(known) = self.version(key) else { return false };
+        if version.is_some_and(|version| version < known) {
+            // A response has reported the object that was created after the deletion. The watch has not.
+            self.expect(key);
+            return false;
         }
-        is_gone && self.known.remove(key).is_some()
+        self.see(key);
+        self.known.remove(key).is_some()
     }
 
     /// Records that an object no longer exists: a consistent read after `version` did not find the object, or `version`
@@ -191,12 +193,14 @@ mod tests {
             newest.apply(key, version, version);
             newest.expect(&key);
         };
-        // A list has no order of versions.
+        // A list has no order of versions. An object that is newer than all in the list may be newer than the list.
         answer(&mut newest, "early", 20);
+        answer(&mut newest, "late", 31);
         newest.apply("listed", 30, 30);
         assert_eq!(newest.follow(&Progress::Reported("listed", 30)), [""; 0]);
         assert_eq!(newest.follow(&Progress::Listed), ["early"]);
         assert!(newest.remove(&"early", None));
+        assert_eq!(newest.follow(&Progress::Reported("late", 31)), [""; 0]);
         // One object that the watch reports later, and one that it never reports.
         answer(&mut newest, "new", 52);
         answer(&mut newest, "ghost", 54);
@@ -211,7 +215,19 @@ mod tests {
         newest.forget(&"between two lists", 61);
         assert_eq!(newest.follow(&Progress::Reported("listed", 70)), [""; 0]);
         assert_eq!(newest.follow(&Progress::Listed), ["between two lists"]);
-        assert_eq!(known(&newest), [("listed", 30), ("new", 52)]);
+        assert_eq!(known(&newest), [("late", 31), ("listed", 30), ("new", 52)]);
+    }
+
+    #[test]
+    fn an_object_that_was_created_again_is_expected_after_the_deletion_of_the_earlier_one() {
+        let mut newest = Newest::default();
+        newest.apply("a", 5, 5);
+        newest.follow(&Progress::Listed);
+        // A response reports the new object before the watch reports the deletion of the earlier one.
+        newest.apply("a", 12, 12);
+        assert!(!newest.remove(&"a", Some(10)));
+        assert_eq!(newest.follow(&Progress::Reported("a", 10)), [""; 0]);
+        assert_eq!(newest.follow(&Progress::Reported("b", 14)), ["a"]);
     }
 
     #[test]

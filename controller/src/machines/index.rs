@@ -21,7 +21,7 @@ use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, read_records_of_
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::kind::Kind;
-use crate::machines::source::MachineClaim;
+use crate::machines::source::{CLAIM_LABEL, MachineClaim};
 use crate::machines::view::{Chosen, Memory};
 use crate::pools::facts::{Facts, PoolFacts};
 use crate::pools::selection::{MachinePool, OpenPools, Selection};
@@ -130,10 +130,12 @@ impl Index {
     /// Stores the object of a response, which the watch may report later. Returns the names whose decision may have changed.
     pub(super) fn store(&mut self, kind: Kind, object: Object) -> BTreeSet<Key> {
         let key = Key::of(&object.metadata);
-        let is_unknown = self.version(kind, &key).is_none();
+        // The watch of claims reports only those with the label.
+        let is_watched = object.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(CLAIM_LABEL));
+        let is_expected = self.version(kind, &key).is_none() && (is_watched || !matches!(kind, Kind::AddressClaim(_)));
         let names = self.apply(kind, object);
         match kind {
-            _ if !is_unknown => {}
+            _ if !is_expected => {}
             Kind::KubevirtMachine => self.machines.expect(&key),
             Kind::VirtualMachine => self.vms.expect(&key),
             Kind::Instance => self.instances.expect(&key),
@@ -509,6 +511,7 @@ mod tests {
         }
         index.take(kind, &machine, None, Some(object("n", "w", 5, &json!({}))));
         assert!(index.machine(&machine).is_some());
+        assert_eq!(index.note(kind, Change::Apply(object("n", "other", 6, &json!({})))), [key("n", "other")].into());
         assert_eq!(index.note(kind, Change::Listed), [machine.clone()].into());
         assert!(index.machine(&machine).is_none());
     }
