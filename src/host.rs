@@ -59,7 +59,8 @@
 //! | [`image`] | the config drive |
 //! | [`metrics`] | the state of pools for Prometheus |
 //!
-//! What a recorded address may do, for each kind of record, is decided by one table in the hidden module `may_record`.
+//! What a recorded address may do, for each kind of record, is decided by one table in the hidden module `may_record`. The
+//! hidden module `counts` has the words for the states of addresses.
 //!
 //! No module connects to a cluster. The caller passes objects (as JSON) and times with each call, and receives patches
 //! (as JSON).
@@ -70,6 +71,8 @@ pub mod allocator;
 pub mod audit;
 pub mod change;
 pub mod claim;
+#[doc(hidden)]
+pub mod counts;
 pub mod expand;
 #[doc(hidden)]
 pub mod free_ranges;

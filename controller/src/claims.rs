@@ -268,6 +268,10 @@ impl Work<'_> {
                 registry.withdraw(key.holder(HOLDER, uid)).await?;
                 view.ledger.waits = false;
             }
+            Step::EndRecords(holder, addresses) => {
+                registry.end_records(holder, addresses).await?;
+                self.read_registry(view).await?;
+            }
             Step::Release(holder) => {
                 let uid = holder.uid.clone();
                 let addresses = provider.release(holder).await?;

@@ -69,7 +69,7 @@ impl Default for Metrics {
         let leading = Gauge::default();
         registry.register("leading", "Whether this replica leads and serves", leading.clone());
         let duplicate_records = Gauge::default();
-        let help = "Addresses with a conflicting record";
+        let help = "Addresses with two users";
         registry.register("duplicate_records", help, duplicate_records.clone());
         // From 1 ms to 9 minutes: a claim may wait for an address.
         let allocation_seconds = Histogram::new(exponential_buckets(0.001, 2.0, 20));
@@ -132,8 +132,8 @@ impl Metrics {
         self.claims.get_or_create(&[("result", result)]).inc();
     }
 
-    /// Sets the metrics of pools, in the format of [`glowplug::host::metrics::text`], and the number of conflicting
-    /// records.
+    /// Sets the metrics of pools, in the format of [`glowplug::host::metrics::text`], and the number of addresses with two
+    /// users.
     pub fn set_pools(&self, text: String, conflicts: usize) {
         self.duplicate_records.set(i64::try_from(conflicts).unwrap_or(i64::MAX));
         *self.pools.lock().unwrap_or_else(PoisonError::into_inner) = text;

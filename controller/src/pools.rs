@@ -160,7 +160,7 @@ impl Pools {
         for (pool, counts) in self.states.counts() {
             observations.entry(pool).or_default().machines = counts;
         }
-        let conflicts: BTreeSet<&String> = observations.values().flat_map(|known| &known.conflicts).collect();
+        let conflicts: BTreeSet<_> = observations.values().flat_map(|known| known.conflicts.keys()).collect();
         self.metrics.set_pools(text, conflicts.len());
         let updates = stream::iter(self.index.updates(&observations, now));
         let writer = &self.writer;

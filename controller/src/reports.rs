@@ -17,7 +17,7 @@ use std::time::Instant;
 use futures::future;
 use glowplug::host::allocator::{Allocator, Reported};
 use glowplug::host::claim::{Claimant, HolderKind, Machine};
-use glowplug::host::may_record::{Source, State};
+use glowplug::host::may_record::Source;
 use glowplug::host::pool::Pool;
 use kube::Client;
 use kube::api::ApiResource;
@@ -222,12 +222,12 @@ impl Reports {
         Ok(())
     }
 
-    /// Publishes the events about a report that begins: on both sides, if another machine holds the address.
+    /// Publishes the events about a report that begins: on both sides, if another user holds the address.
     fn tell(&self, reported: &Reported) {
-        let Reported { network, address, claimant, state, holder, .. } = reported;
+        let Reported { network, address, claimant, is_reserved, is_conflict, holder, .. } = reported;
         let guest = Key::of_vm(&claimant.machine);
-        match (state, holder) {
-            (Some(State::Conflict), Some(holder)) => {
+        match holder {
+            Some(holder) if *is_conflict => {
                 let note =
                     format!("{address} of network {network}: the guest of {guest} reports it, and {holder} holds it");
                 tracing::warn!(machine = %guest, reason = CONFLICT, "{note}");
@@ -240,8 +240,8 @@ impl Reports {
                     self.events.publish(machine, EventType::Warning, CONFLICT, &note);
                 }
             }
-            (Some(_), _) => tracing::info!(machine = %guest, %address, network, "reserved a reported address"),
-            (None, _) => {}
+            _ if *is_reserved => tracing::info!(machine = %guest, %address, network, "reserved a reported address"),
+            _ => {}
         }
     }
 }

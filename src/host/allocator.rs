@@ -29,9 +29,11 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod types;
+mod users;
 mod want;
 
 pub use adopt::{Adoption, Mismatch, Problem};
 pub use reports::{ReportChanges, Reported};
 pub use state::Allocator;
 pub use types::{ClaimError, EXHAUSTED_MESSAGE, PoolError, PoolUsage, Rename, Resized, Usage, exhausted_message};
+pub use users::{Conflicted, OtherUser};

@@ -239,7 +239,7 @@ fn disagreements(allocator: &Allocator, inventory: &Inventory, adoption: &Adopti
         allocator.leases().map(|(_, address, lease)| (&*lease.claimant, address)).collect();
     let reserved: Vec<(Claimant, IpAddr)> = allocator
         .conflicts()
-        .filter(|(_, _, conflict)| conflict.state != State::Conflict)
+        .filter(|(_, _, conflict)| conflict.state != State::Mismatch)
         .map(|(_, address, conflict)| (conflict.claimant, address))
         .collect();
     let reserved: BTreeSet<(&Claimant, IpAddr)> =

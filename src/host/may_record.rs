@@ -7,28 +7,33 @@
 //!
 //! | source | held | offered | excluded | reserved | no pool | foreign | held by another |
 //! |---|---|---|---|---|---|---|---|
-//! | annotation | lease | lease | excluded | conflict | conflict | ignored | conflict |
-//! | status map | lease | lease | excluded | conflict | conflict | ignored | conflict |
-//! | Secret | lease | lease | excluded | conflict | conflict | ignored | conflict |
-//! | IPAddress of a claim | lease | lease | excluded | conflict | conflict | ignored | conflict |
-//! | IPAddress without its claim | lease | by record | by record | conflict | ignored | ignored | conflict |
-//! | IPAMClaim | lease | lease | excluded | conflict | conflict | ignored | conflict |
-//! | report of a guest | lease | by report | by report | by report | by report | by report | conflict |
-//! | network data of a user | lease | by record | by record | conflict | ignored | ignored | conflict |
-//! | MAC address of a template | lease | lease | ignored | ignored | ignored | ignored | conflict |
-//! | unreadable record | lease | conflict | conflict | conflict | ignored | ignored | conflict |
+//! | annotation | lease | lease | excluded | mismatch | mismatch | ignored | mismatch |
+//! | status map | lease | lease | excluded | mismatch | mismatch | ignored | mismatch |
+//! | Secret | lease | lease | excluded | mismatch | mismatch | ignored | mismatch |
+//! | IPAddress of a claim | lease | lease | excluded | mismatch | mismatch | ignored | mismatch |
+//! | IPAddress without its claim | lease | by record | by record | mismatch | ignored | ignored | mismatch |
+//! | IPAMClaim | lease | lease | excluded | mismatch | mismatch | ignored | mismatch |
+//! | report of a guest | lease | by report | by report | by report | by report | by report | by report |
+//! | network data of a user | lease | by record | by record | mismatch | ignored | ignored | by record |
+//! | MAC address of a template | lease | lease | ignored | ignored | ignored | ignored | mismatch |
+//! | unreadable record | lease | mismatch | mismatch | mismatch | ignored | ignored | mismatch |
 //!
 //! - *lease*: the claimant of the record gets, or keeps, the lease of the address.
-//! - *excluded*, *by record*, *by report* and *conflict* are the [`State`] of an address that no other machine gets before the
-//!   machine of the record is gone. A conflict needs a person; the others do not.
+//! - *excluded*, *by record*, *by report* and *mismatch* are the [`State`] of an address that no other machine gets before the
+//!   machine of the record is gone. The object of a mismatch gets an event or a condition.
 //! - *ignored*: the record does nothing.
+//!
+//! No state says whether an address has two users: that depends on everything else that is known about the address, and ends
+//! with it. [`Allocator::is_conflict`](crate::host::allocator::Allocator::is_conflict) decides.
 //!
 //! A report is never ignored, because a running guest uses the address whatever a pool says about it. The collector of the
 //! reports bounds their number for each instance and namespace.
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+
+use crate::host::counts::Count;
 
 /// Where a record of an address stands.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -88,17 +93,16 @@ pub enum Verdict {
 }
 
 /// State of an address that is not allocated because of a record of a machine that does not hold the address.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum State {
-    /// `conflict`: the record contradicts a lease, a pool or another record.
+    /// The record contradicts a lease, a pool or another record. Outputs call it `byRecord`.
     #[default]
-    Conflict,
-    /// `excluded`: the pools no longer offer the address, and the machine of the record keeps it.
+    Mismatch,
+    /// The pools no longer offer the address, and the machine of the record keeps it.
     Excluded,
-    /// `byRecord`: an object has the address, and needs no lease.
+    /// An object has the address, and needs no lease.
     ByRecord,
-    /// `byReport`: a running guest has the address.
+    /// A running guest has the address.
     ByReport,
 }
 
@@ -120,19 +124,20 @@ pub fn may_record(source: Source, standing: Standing) -> Verdict {
     match (source, standing) {
         // A lease that exists stays, whatever the pools say today.
         (_, Standing::Held) => Lease,
-        (_, Standing::HeldByOther) => Reserve(State::Conflict),
         // The address is in use, also where no pool offers it to this guest.
         (Source::Report, _) => Reserve(State::ByReport),
+        (Source::NetworkData, Standing::HeldByOther) => Reserve(State::ByRecord),
+        (_, Standing::HeldByOther) => Reserve(State::Mismatch),
         // Users of one namespace could otherwise reserve the addresses of all others.
         (_, Standing::Foreign) => Ignore(Ignored::OtherNamespace),
         (Source::MacAddress, Standing::Offered) => Lease,
         (Source::MacAddress, Standing::Reserved) => Ignore(Ignored::Reserved),
         (Source::MacAddress, Standing::Excluded | Standing::NoPool) => Ignore(Ignored::NoPool),
-        (_, Standing::Reserved) => Reserve(State::Conflict),
+        (_, Standing::Reserved) => Reserve(State::Mismatch),
         (Source::LoneIpAddress | Source::NetworkData | Source::Unreadable, Standing::NoPool) => Ignore(Ignored::NoPool),
-        (_, Standing::NoPool) => Reserve(State::Conflict),
+        (_, Standing::NoPool) => Reserve(State::Mismatch),
         // The record may be of another machine, or have another address.
-        (Source::Unreadable, Standing::Offered | Standing::Excluded) => Reserve(State::Conflict),
+        (Source::Unreadable, Standing::Offered | Standing::Excluded) => Reserve(State::Mismatch),
         (Source::LoneIpAddress | Source::NetworkData, Standing::Offered | Standing::Excluded) => {
             Reserve(State::ByRecord)
         }
@@ -187,25 +192,30 @@ impl Standing {
 // === impl State ===
 
 impl State {
-    /// The states, each with its word in status, metrics, events and programs.
-    const WORDS: [(Self, &'static str); 4] = [
-        (Self::Conflict, "conflict"),
-        (Self::Excluded, "excluded"),
-        (Self::ByRecord, "byRecord"),
-        (Self::ByReport, "byReport"),
-    ];
-
-    /// The state with this word.
+    /// What an output calls the address.
     #[must_use]
-    pub fn of_word(word: &str) -> Option<Self> {
-        Self::WORDS.iter().find(|(_, other)| *other == word).map(|(state, _)| *state)
+    pub fn count(self) -> Count {
+        match self {
+            Self::Excluded => Count::Excluded,
+            Self::Mismatch | Self::ByRecord => Count::ByRecord,
+            Self::ByReport => Count::ByReport,
+        }
+    }
+
+    /// The word of the state in a ledger. A mismatch has none: it is what ledgers of earlier versions have.
+    pub(crate) fn stored(self) -> Option<&'static str> {
+        (self != Self::Mismatch).then(|| self.count().word())
+    }
+
+    /// The state with this word in a ledger.
+    pub(crate) fn of_stored(word: &str) -> Option<Self> {
+        [Self::Excluded, Self::ByRecord, Self::ByReport].into_iter().find(|state| state.stored() == Some(word))
     }
 }
 
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = Self::WORDS.iter().find(|(state, _)| state == self).map_or("", |(_, word)| word);
-        f.write_str(word)
+impl Serialize for State {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.count().word())
     }
 }
 
@@ -229,9 +239,8 @@ mod tests {
     fn word(verdict: Verdict) -> String {
         match verdict {
             Verdict::Lease => "lease".to_owned(),
-            Verdict::Reserve(State::ByRecord) => "by record".to_owned(),
-            Verdict::Reserve(State::ByReport) => "by report".to_owned(),
-            Verdict::Reserve(state) => state.to_string(),
+            Verdict::Reserve(State::Mismatch) => "mismatch".to_owned(),
+            Verdict::Reserve(state) => state.count().head().to_lowercase(),
             Verdict::Ignore(_) => "ignored".to_owned(),
         }
     }
@@ -276,11 +285,11 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_contradicts_a_holder_or_a_reservation_is_a_conflict() {
+    fn a_record_that_contradicts_a_holder_or_a_reservation_is_a_mismatch() {
         let leased = Source::ALL.into_iter().filter(|it| may_record(*it, Standing::Offered) == Verdict::Lease);
         for source in leased.filter(|source| *source != Source::MacAddress) {
             for standing in [Standing::Reserved, Standing::HeldByOther] {
-                assert_eq!(may_record(source, standing), Verdict::Reserve(State::Conflict), "{source}, {standing:?}");
+                assert_eq!(may_record(source, standing), Verdict::Reserve(State::Mismatch), "{source}, {standing:?}");
             }
             assert_eq!(may_record(source, Standing::Excluded), Verdict::Reserve(State::Excluded), "{source}");
         }
@@ -318,14 +327,15 @@ mod tests {
     }
 
     #[test]
-    fn each_state_has_one_word() {
-        for (state, word) in State::WORDS {
-            let json = serde_json::to_value(state).unwrap();
-            assert_eq!(
-                (state.to_string().as_str(), State::of_word(word), json.as_str()),
-                (word, Some(state), Some(word))
-            );
+    fn a_ledger_has_the_words_of_outputs_and_none_for_a_mismatch() {
+        let states = [State::Mismatch, State::Excluded, State::ByRecord, State::ByReport];
+        let words = states.map(|state| (state.stored(), serde_json::to_value(state).unwrap()));
+        let expected = [(None, "byRecord"), (Some("excluded"), "excluded"), (Some("byRecord"), "byRecord")];
+        let expected = [&expected[..], &[(Some("byReport"), "byReport")]].concat();
+        assert_eq!(words.to_vec(), expected.into_iter().map(|(stored, word)| (stored, word.into())).collect::<Vec<_>>());
+        for state in &states[1..] {
+            assert_eq!(State::of_stored(state.stored().unwrap()), Some(*state));
         }
-        assert_eq!(State::of_word("reserved"), None);
+        assert_eq!(["conflict", "reserved", ""].map(State::of_stored), [None; 3]);
     }
 }

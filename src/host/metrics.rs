@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::allocator::{Allocator, PoolUsage};
+use super::counts::Count;
 use super::pool::Pool;
 use crate::network::Family;
 
@@ -28,16 +29,17 @@ pub fn exhausted_families(pool: &Pool, usage: &PoolUsage) -> impl Iterator<Item 
 ///
 /// - `kubevirt_ippool_exhausted{cluster,namespace}`: 1 when a pool of the hosted cluster is exhausted, else 0. The label
 ///   `cluster` is empty for pools without a known cluster. `namespace` is the namespace of the cluster and its NodePools.
-/// - `glowplug_ippool_addresses{cluster,pool,network,family,state}`: number of addresses in each state. The states
-///   `reserved`, `used`, `conflicting`, `by_record`, `by_report`, `reuse_delay` and `free` add up to all addresses of the
-///   pool.
+/// - `glowplug_ippool_addresses{cluster,pool,network,family,state}`: number of addresses in each state. The states `free`,
+///   `allocated`, `excluded`, `byRecord`, `byReport` and `reuseDelay` add up to all addresses of the pool.
+/// - `glowplug_ippool_conflicts{cluster,pool,network,family}`: number of addresses with two users.
 /// - `glowplug_ippool_outside_addresses{cluster,pool,network,family}`: number of addresses held from the pool that the pool
 ///   does not offer, or no longer offers.
 /// - `glowplug_ippool_waiting_machines{cluster,pool,network}`: number of machines that wait for an address of the pool.
 #[must_use]
 pub fn text(allocator: &Allocator, usage: &BTreeMap<&str, PoolUsage>) -> String {
     let mut exhausted = BTreeMap::new();
-    let (mut addresses, mut outside, mut waiting) = (String::new(), String::new(), String::new());
+    let (mut addresses, mut conflicts) = (String::new(), String::new());
+    let (mut outside, mut waiting) = (String::new(), String::new());
     for pool in allocator.pools() {
         let Some(usage) = usage.get(pool.name()) else { continue };
         let cluster = pool.cluster().unwrap_or_default();
@@ -49,19 +51,12 @@ pub fn text(allocator: &Allocator, usage: &BTreeMap<&str, PoolUsage>) -> String 
         let labels = format!(r#"cluster="{cluster}",pool="{}",network="{}""#, pool.name, pool.network);
         let machines = usage.waiting;
         for usage in &usage.families {
-            let states = [
-                ("reserved", usage.reserved),
-                ("used", usage.used),
-                ("conflicting", usage.conflicting),
-                ("by_record", usage.by_record),
-                ("by_report", usage.by_report),
-                ("reuse_delay", usage.reuse_delay),
-                ("free", usage.free),
-            ];
             let labels = format!(r#"{labels},family="{}""#, usage.family);
             let _ = writeln!(outside, "glowplug_ippool_outside_addresses{{{labels}}} {}", usage.outside);
-            for (state, count) in states {
-                let _ = writeln!(addresses, r#"glowplug_ippool_addresses{{{labels},state="{state}"}} {count}"#);
+            let _ = writeln!(conflicts, "glowplug_ippool_conflicts{{{labels}}} {}", usage.conflicts);
+            for state in Count::STATES {
+                let (word, count) = (state.word(), state.of(usage).unwrap_or_default());
+                let _ = writeln!(addresses, r#"glowplug_ippool_addresses{{{labels},state="{word}"}} {count}"#);
             }
         }
         let _ = writeln!(waiting, "glowplug_ippool_waiting_machines{{{labels}}} {machines}");
@@ -79,6 +74,11 @@ pub fn text(allocator: &Allocator, usage: &BTreeMap<&str, PoolUsage>) -> String 
          # TYPE glowplug_ippool_addresses gauge\n",
     );
     text.push_str(&addresses);
+    text.push_str(
+        "# HELP glowplug_ippool_conflicts Addresses of a pool with two users.\n\
+         # TYPE glowplug_ippool_conflicts gauge\n",
+    );
+    text.push_str(&conflicts);
     text.push_str(
         "# HELP glowplug_ippool_outside_addresses Addresses that are held from a pool that does not offer them any more.\n\
          # TYPE glowplug_ippool_outside_addresses gauge\n",

@@ -408,6 +408,23 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
+    /// Notes that the objects of a machine no longer record these addresses, each with its network. The addresses stay reserved
+    /// until the machine is released, and are no longer reasons for a conflict. No ledger stores this.
+    ///
+    /// # Errors
+    ///
+    /// The ledger cannot be read.
+    #[doc(hidden)]
+    pub fn end_records(
+        &mut self,
+        machine: &Machine,
+        addresses: &BTreeSet<(String, IpAddr)>,
+    ) -> Result<(), LedgerError> {
+        self.state()?;
+        self.allocator.end_records(machine, addresses);
+        Ok(())
+    }
+
     /// Records the result of a search for machines in one transaction: which machines are there, and which are missing.
     ///
     /// Returns for each missing machine when an earlier search first missed it; `None` if this search is the first. A

@@ -289,13 +289,14 @@ impl Model {
                 *other != *machine && !(needs_none && is_namesake(other, machine))
             };
             let is_recorded = records.any(|(other, state)| is_rival(&other.machine, *state));
-            *kind != Source::Report && (is_recorded || self.other_guest(*address, machine).is_some())
+            is_recorded || self.other_guest(*address, machine).is_some()
         };
-        if holder.is_some() || is_contested() {
-            return Some(May::Reserve(State::Conflict));
-        }
         if *kind == Source::Report {
             return Some(May::Reserve(State::ByReport));
+        }
+        if holder.is_some() || is_contested() {
+            let is_own = *kind == Source::NetworkData;
+            return Some(May::Reserve(if is_own { State::ByRecord } else { State::Mismatch }));
         }
         let is_offered = (0..3).any(|at| own(&at) && self.offers_to(at, *address, machine));
         let is_kept_for_others = || {
@@ -311,12 +312,33 @@ impl Model {
         };
         let is_withheld = !is_offered && (is_kept_for_others() || is_end());
         Some(match kind {
-            Source::Unreadable => May::Reserve(State::Conflict),
-            _ if is_withheld => May::Reserve(State::Conflict),
+            Source::Unreadable => May::Reserve(State::Mismatch),
+            _ if is_withheld => May::Reserve(State::Mismatch),
             Source::NetworkData | Source::LoneIpAddress => May::Reserve(State::ByRecord),
             _ if is_offered => May::Lease,
             _ => May::Reserve(State::Excluded),
         })
+    }
+
+    /// Whether two different guests have an address. Guests that report it alone count only if a pool offers it.
+    fn has_two_users(&self, address: IpAddr) -> bool {
+        let family = Family::of(address);
+        let name = |claimant: &Claimant| (claimant.machine.namespace.clone(), claimant.machine.name.clone());
+        let holder = self.held.get(&address).map(|(holder, ..)| name(holder));
+        let records = self.conflicts.get(&address).into_iter().flatten();
+        let (reported, recorded): (Vec<_>, Vec<_>) = records.partition(|(_, state)| **state == State::ByReport);
+        let users: BTreeSet<_> = holder.into_iter().chain(recorded.into_iter().map(|(by, _)| name(by))).collect();
+        let guests = reported.into_iter().map(|(by, _)| name(by));
+        let guests: BTreeSet<_> =
+            guests.chain(self.reports.get(&address).into_iter().flatten().map(name)).collect();
+        let is_kept = |at: usize| {
+            kept_for(at, self.sizes[at]).iter().any(|(name, kept)| {
+                let (namespace, name) = name.split_once('/').unwrap_or(("clusters", name));
+                kept.parse() == Ok(address) && self.offers_to(at, address, &Machine::new(namespace, name, ""))
+            })
+        };
+        let is_offered = || (0..3).any(|at| self.offered(at, family).contains(&address) || is_kept(at));
+        (!users.is_empty() || is_offered()) && users.union(&guests).count() > 1
     }
 
     fn note(&mut self, recorded: &Recorded, state: State) {
@@ -357,19 +379,19 @@ impl Model {
             let verdict = self.may_record(recorded);
             if pools.is_empty() {
                 if verdict.is_some() && (0..3).any(|at| has(&at)) {
-                    self.note(recorded, State::Conflict);
+                    self.note(recorded, State::Mismatch);
                 }
                 continue;
             }
             match verdict {
                 None | Some(May::Keep) => {}
-                Some(_) if held.is_some() => self.note(recorded, State::Conflict),
+                Some(_) if held.is_some() => self.note(recorded, State::Mismatch),
                 Some(May::Reserve(state)) => {
                     self.note(recorded, state);
-                    reserved += usize::from(state != State::Conflict);
+                    reserved += usize::from(state != State::Mismatch);
                 }
                 Some(May::Lease) if rivals.get(&recorded.address).is_some_and(|rivals| rivals.len() > 1) => {
-                    self.note(recorded, State::Conflict);
+                    self.note(recorded, State::Mismatch);
                 }
                 Some(May::Lease) => {
                     let offers = |at: &&usize| self.offers_to(**at, recorded.address, &recorded.machine);
@@ -984,16 +1006,17 @@ fn compare<L: Ledger>(ours: &mut [Registry<Faulty<L>>], model: &Model) {
                     states.into_iter().next().filter(|_| !model.held.contains_key(address))
                 };
                 let in_state = |is: &[State]| count(&|address| state(address).is_some_and(|state| is.contains(&state)));
-                let conflicting = in_state(&[State::Conflict]);
-                let by_record = in_state(&[State::Excluded, State::ByRecord]);
+                let by_record = in_state(&[State::Mismatch, State::Excluded, State::ByRecord]);
                 let by_report = in_state(&[State::ByReport]);
                 assert_eq!(
-                    (usage.total, usage.reserved, usage.used, usage.reuse_delay),
+                    (usage.total, usage.excluded, usage.allocated, usage.reuse_delay),
                     (all.len() as u128, (all.len() - offered.len()) as u128 - kept, used + kept, reuse_delay)
                 );
-                assert_eq!((usage.conflicting, usage.by_record, usage.by_report), (conflicting, by_record, by_report));
+                assert_eq!((usage.by_record, usage.by_report), (by_record, by_report));
                 let free = offered.len() as u128 - used - reuse_delay;
-                assert_eq!(usage.free, free - conflicting - by_record - by_report);
+                assert_eq!(usage.free, free - by_record - by_report);
+                let conflicts = all.iter().filter(|address| model.has_two_users(**address)).count() as u128;
+                assert_eq!(usage.conflicts, conflicts);
                 let outside = model.outside(at).into_iter().flat_map(|allocation| allocation.addresses);
                 let outside = outside.filter(|address| Family::of(address.ip()) == usage.family);
                 assert_eq!(usage.outside, outside.count() as u128);

@@ -86,6 +86,8 @@ pub(crate) struct Recorded {
     pub(crate) is_left_over: bool,
     /// Whether an earlier claim of the name holds the address of the IPAddress.
     pub(crate) is_of_former: bool,
+    /// Addresses that are reserved for the claim, and that its IPAddress does not have, each with its network.
+    pub(crate) unrecorded: BTreeSet<(String, IpAddr)>,
 }
 
 /// A pool of the registry.
@@ -127,6 +129,8 @@ pub(crate) enum Step {
     Keep(Claimant, IpAddr),
     /// Removes the claim from the wait queue.
     Withdraw,
+    /// Notes that the claim no longer records these addresses.
+    EndRecords(Machine, BTreeSet<(String, IpAddr)>),
     /// Releases everything that a claim holds.
     Release(Machine),
 }
@@ -137,6 +141,10 @@ pub(crate) fn decide(view: &View, now: Timestamp) -> Step {
         None => view.clean_up().unwrap_or(Step::Wait),
         Some(claim) if view.is_stopped(claim) => view.stop(claim, now),
         Some(claim) if claim.is_deleted() => view.end(claim),
+        Some(claim) if !view.ledger.unrecorded.is_empty() => {
+            let holder = view.key.holder(HolderKind::IpAddressClaim, claim.uid());
+            Step::EndRecords(holder, view.ledger.unrecorded.clone())
+        }
         Some(claim) => view.serve(claim, now),
     }
 }
@@ -489,7 +497,11 @@ impl Recorded {
         address: Option<&IpAddress>,
     ) -> Self {
         let holder = key.holder(HolderKind::IpAddressClaim, uid);
+        // An IPAddress whose address cannot be read may have any.
+        let is_recorded = |at: IpAddr| address.is_some_and(|address| address.ip().is_none_or(|ip| ip == at));
+        let reserved = allocator.reserved_by_records_of(&holder).filter(|(_, address)| !is_recorded(*address));
         Self {
+            unrecorded: reserved.map(|(network, address)| (network.to_owned(), address)).collect(),
             pool: pool.and_then(|pool| allocator.pool(&pool.to_string())).map(RegisteredPool::of),
             held: held_by(allocator, &holder),
             waits: allocator.waits(&holder),

@@ -209,11 +209,14 @@ impl Work<'_> {
     async fn read_registry(&self, view: &mut View) -> Result<(), Error> {
         let key = view.key.clone();
         let uid = view.claim.as_ref().map(|claim| claim.uid().to_owned()).unwrap_or_default();
+        let addresses = view.claim.as_ref().and_then(|claim| claim.addresses().ok());
         let pool = match &view.pool {
             Serving::Pool(pool, _) | Serving::Several(pool, _) => Some(pool.clone()),
             Serving::None => None,
         };
-        let read = move |allocator: &_| Recorded::read(allocator, &key, &uid, pool.as_ref());
+        let read = move |allocator: &_| {
+            Recorded::read(allocator, &key, (&uid, addresses.as_deref()), pool.as_ref())
+        };
         view.ledger = self.provider.registry.read(read).await?;
         Ok(())
     }
@@ -260,6 +263,10 @@ impl Work<'_> {
                 let uid = view.claim.as_ref().map(IpamClaim::uid).unwrap_or_default();
                 registry.withdraw(key.holder(HOLDER, uid)).await?;
                 view.ledger.waits = false;
+            }
+            Step::EndRecords(holder, addresses) => {
+                registry.end_records(holder, addresses).await?;
+                self.read_registry(view).await?;
             }
             Step::Release(holder) => {
                 let uid = holder.uid.clone();

@@ -51,7 +51,7 @@ pub const POOL_FINALIZER: &str = "ipam.glowplug.dev/protect-pool";
     printcolumn(name = "Network", type_ = "string", json_path = ".spec.network"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
     printcolumn(name = "Free", type_ = "integer", json_path = ".status.ipAddresses.free"),
-    printcolumn(name = "Used", type_ = "integer", json_path = ".status.ipAddresses.used"),
+    printcolumn(name = "Allocated", type_ = "integer", json_path = ".status.ipAddresses.allocated"),
     printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waiting"),
     printcolumn(name = "Outdated", type_ = "integer", json_path = ".status.outdated", priority = 1),
     printcolumn(name = "Machines", type_ = "integer", json_path = ".status.machines", priority = 1),
@@ -177,7 +177,7 @@ pub struct PoolSpec {
     printcolumn(name = "Network", type_ = "string", json_path = ".spec.network"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
     printcolumn(name = "Free", type_ = "integer", json_path = ".status.ipAddresses.free"),
-    printcolumn(name = "Used", type_ = "integer", json_path = ".status.ipAddresses.used"),
+    printcolumn(name = "Allocated", type_ = "integer", json_path = ".status.ipAddresses.allocated"),
     printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waiting"),
     printcolumn(name = "Outdated", type_ = "integer", json_path = ".status.outdated", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
@@ -295,7 +295,7 @@ pub struct PoolStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reports_beyond: Option<ReportsBeyond>,
     /// `Ready`: the pool allocates addresses. `Exhausted`: the pool has no free address of a family. `DuplicateRecords`: two
-    /// records name one address of the pool. `NodePoolFound`: the NodePool of the pool exists.
+    /// users have one address of the pool. `NodePoolFound`: the NodePool of the pool exists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -346,12 +346,16 @@ pub struct AddressCount {
     /// Example: `79`.
     pub free: Option<i64>,
     /// Addresses that a claim or machine holds. Example: `3`.
-    pub used: i64,
+    #[serde(default)]
+    pub allocated: i64,
     /// Held addresses that the pool no longer contains, or keeps for another name. Example: `0`.
-    pub out_of_range: i64,
+    #[serde(default)]
+    pub outside: i64,
 }
 
-/// Exact number of addresses of one family, as decimal text: a pool may have 2^64 of them.
+/// Exact number of addresses of one family, as decimal text: a pool may have 2^64 of them. `total` is the sum of `free`,
+/// `allocated`, `reserved` and `reuseDelay`.
+// The members have the words of `glowplug::host::counts`. A status of an earlier version does not have all of them.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FamilyCount {
@@ -359,26 +363,33 @@ pub struct FamilyCount {
     pub family: String,
     /// All addresses of the pool. Example: `"41"`.
     pub total: String,
-    /// Addresses that are not allocated: gateways, name servers, exclusions, ends of subnets, and pre-allocated addresses
-    /// that their machine or claim does not hold. Example: `"0"`.
-    pub reserved: String,
     /// Addresses that a claim or machine holds. Example: `"2"`.
-    pub used: String,
-    /// Addresses that only a conflicting record names. Example: `"0"`.
-    pub conflicting: String,
-    /// Addresses that an object has without a lease: an IPAddress whose claim does not exist, network data of the user's own, or
-    /// an address that the pool no longer offers to its machine. Example: `"0"`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub allocated: String,
+    /// Addresses that no claim gets: the sum of `excluded`, `byRecord` and `byReport`. Example: `"0"`.
+    pub reserved: String,
+    /// Reserved addresses: gateways, name servers, exclusions, ends of subnets, and pre-allocated addresses that their machine
+    /// or claim does not hold. Example: `"0"`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub excluded: String,
+    /// Reserved addresses that an object has without a lease: an IPAddress whose claim does not exist, network data of the
+    /// user's own, an address that the pool no longer offers to its machine, or a record that does not fit. Example: `"0"`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by_record: String,
-    /// Addresses that only a running guest reports. Example: `"0"`.
+    /// Reserved addresses that only a running guest reports. Example: `"0"`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by_report: String,
     /// Released addresses in their reuse delay. Example: `"0"`.
-    pub reuse_delayed: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reuse_delay: String,
     /// Addresses that the next claims may get. Example: `"39"`.
     pub free: String,
+    /// Addresses of two users: see the condition `DuplicateRecords`. They are allocated or reserved, too. Example: `"0"`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub conflicts: String,
     /// Held addresses that the pool no longer contains, or keeps for another name. Example: `"0"`.
-    pub out_of_range: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub outside: String,
 }
 
 // === impl AddressCount ===
@@ -390,10 +401,10 @@ impl AddressCount {
         let number = |count: u128| i64::try_from(count).unwrap_or(i64::MAX);
         let sum = |count: fn(&Usage) -> u128| number(usage.iter().map(count).fold(0, u128::saturating_add));
         Self {
-            total: sum(|usage| usage.total - usage.reserved),
+            total: sum(|usage| usage.total - usage.excluded),
             free: usage.iter().map(|usage| number(usage.free)).min(),
-            used: sum(|usage| usage.used),
-            out_of_range: sum(|usage| usage.outside),
+            allocated: sum(|usage| usage.allocated),
+            outside: sum(|usage| usage.outside),
         }
     }
 }
@@ -405,14 +416,15 @@ impl From<&Usage> for FamilyCount {
         Self {
             family: usage.family.to_string(),
             total: usage.total.to_string(),
-            reserved: usage.reserved.to_string(),
-            used: usage.used.to_string(),
-            conflicting: usage.conflicting.to_string(),
+            allocated: usage.allocated.to_string(),
+            reserved: usage.reserved().to_string(),
+            excluded: usage.excluded.to_string(),
             by_record: usage.by_record.to_string(),
             by_report: usage.by_report.to_string(),
-            reuse_delayed: usage.reuse_delay.to_string(),
+            reuse_delay: usage.reuse_delay.to_string(),
             free: usage.free.to_string(),
-            out_of_range: usage.outside.to_string(),
+            conflicts: usage.conflicts.to_string(),
+            outside: usage.outside.to_string(),
         }
     }
 }

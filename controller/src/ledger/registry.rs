@@ -384,6 +384,15 @@ impl RegistryHandle {
         self.write(move |owner| owner.registry.set_aside(conflicts.iter().cloned(), Timestamp::now())).await
     }
 
+    /// Notes that the objects of a machine or claim no longer record these addresses, see [`Registry::end_records`].
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn end_records(&self, machine: Machine, addresses: BTreeSet<(String, IpAddr)>) -> Result<(), Stopped> {
+        self.write(move |owner| owner.registry.end_records(&machine, &addresses)).await
+    }
+
     /// The objects that hold an address or have a conflicting record, without the holders of leases that cannot be read.
     ///
     /// # Errors

@@ -305,6 +305,14 @@ impl Work<'_> {
                 registry.add_conflicts(late).await?;
                 self.publish(view, &notice);
             }
+            Step::EndRecords(machines) => {
+                for (machine, addresses) in machines {
+                    let uid = machine.uid.clone();
+                    let ended = list(addresses.iter().map(|(_, address)| address));
+                    registry.end_records(machine, addresses).await?;
+                    tracing::info!(machine = %key, uid, addresses = ended, "no object of the machine records the addresses any more");
+                }
+            }
             Step::Reserve(conflicts) => registry.add_conflicts(conflicts).await?,
             Step::Withdraw(machine) => {
                 registry.withdraw(machine.clone()).await?;

@@ -35,6 +35,8 @@ pub(super) struct Recorded {
     /// Addresses that objects of the machine record, and that the machine neither holds nor has a reservation of: the record came
     /// after the address was open.
     pub(super) late: Vec<Reservation>,
+    /// Addresses that are reserved for machines of this name, and that no object of the machine records any more.
+    pub(super) unrecorded: BTreeMap<Machine, BTreeSet<(String, IpAddr)>>,
     /// Machines of this name that wait for an address.
     pub(super) waiting: BTreeSet<Machine>,
 }
@@ -119,6 +121,16 @@ impl Recorded {
             let excluded = of_machine.filter(|(network, at)| allocator.is_excluded_for(network, *at, machine));
             recorded.excluded.extend(excluded.map(|(network, address)| (network.to_owned(), address)));
         }
+        let is_recorded = |address: IpAddr| {
+            records.iter().any(|record| record.addresses.iter().any(|recorded| recorded.ip() == address))
+        };
+        for machine in &recorded.known {
+            let reserved = allocator.reserved_by_records_of(machine).filter(|(_, address)| !is_recorded(*address));
+            let unrecorded: BTreeSet<_> = reserved.map(|(network, address)| (network.to_owned(), address)).collect();
+            if !unrecorded.is_empty() {
+                recorded.unrecorded.insert(machine.clone(), unrecorded);
+            }
+        }
         // While addresses are closed, their records are not adopted yet.
         let records = if allocator.growth() == growth { records } else { &[] };
         recorded.late = records.iter().flat_map(|record| recorded.late(allocator, record, may_be_copies)).collect();
@@ -136,8 +148,11 @@ impl Recorded {
             let mut pools = allocator.pools().filter(|pool| *pool.network() == ***network);
             pools.any(|pool| pool.interface() == claimant.interface)
         };
-        let noted: BTreeSet<(&str, IpAddr)> =
-            self.known.iter().flat_map(|machine| allocator.conflicts_of(machine)).collect();
+        let noted_of = |machine| {
+            let of_machine = allocator.conflicts_of(machine);
+            of_machine.filter(move |(network, address)| !allocator.has_ended(network, *address, machine))
+        };
+        let noted: BTreeSet<(&str, IpAddr)> = self.known.iter().flat_map(noted_of).collect();
         let mut late = Vec::new();
         for network in networks.iter().filter(has_pool) {
             for address in record.addresses.iter().map(IpNetwork::ip) {

@@ -38,6 +38,8 @@ impl View {
     pub(super) fn settle(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Step {
         let known = self.adopt(hand_out).or_else(|| self.record_secret(hand_out)).or_else(|| self.keep(hand_out));
         let known = known.or_else(|| self.reserve_recorded());
+        let handed = || hand_out.interfaces.iter().flat_map(|handed| &handed.addresses).map(IpNetwork::ip).collect();
+        let known = known.or_else(|| self.end_records(&handed(), Some(hand_out.name())));
         let updated = known.or_else(|| self.update(vm, hand_out)).or_else(|| self.project(vm, hand_out));
         let step = updated.or_else(|| self.compare_sources(vm, hand_out));
         let step = step.or_else(|| self.drop_secrets(&hand_out.machine, hand_out.name()));
@@ -326,6 +328,22 @@ impl View {
         Some(Step::ReserveRecorded(late.clone(), Notice { is_warning: true, reason: "IPAddressConflict", note }))
     }
 
+    /// Notes the addresses that were reserved for the machine, and that none of its objects records any more. They are no longer a
+    /// reason for a conflict. `named` are the addresses in the current network data of the machine, and `secret` is the Secret that
+    /// has them. `None`: no such address, or a guest with other network data may have one of them.
+    pub(super) fn end_records(&self, named: &BTreeSet<IpAddr>, secret: Option<&str>) -> Option<Step> {
+        let mut guest = self.instance.iter().filter(|instance| instance.has_started && !instance.has_ended);
+        if guest.any(|instance| secret.is_none() || instance.secret.as_deref() != secret) {
+            return None;
+        }
+        let of_machine = self.ledger.unrecorded.iter().map(|(machine, addresses)| {
+            let addresses = addresses.iter().filter(|(_, address)| !named.contains(address)).cloned();
+            (machine.clone(), addresses.collect::<BTreeSet<_>>())
+        });
+        let ended: BTreeMap<_, _> = of_machine.filter(|(_, addresses)| !addresses.is_empty()).collect();
+        (!ended.is_empty() && !self.has_done(Once::EndRecords)).then_some(Step::EndRecords(ended))
+    }
+
     /// Reports a Secret of another author, which is not changed, and reserves its addresses, so that no machine gets
     /// them.
     pub(super) fn refuse_foreign(&self, vm: &VirtualMachine, name: &str, problem: &str, addresses: &[IpAddr]) -> Step {
@@ -349,7 +367,8 @@ impl View {
             }
             (NetworkData::Inline(addresses), _) => (format!("VirtualMachine {}", self.key), addresses),
         };
-        if let Some(step) = self.reserve(vm, &source, addresses) {
+        let ended = || self.end_records(&addresses.iter().copied().collect(), None);
+        if let Some(step) = self.reserve(vm, &source, addresses).or_else(ended) {
             return Some(step);
         }
         let pools: Vec<String> = selected.iter().map(|selected| selected.pool.to_string()).collect();

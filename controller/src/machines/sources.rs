@@ -52,7 +52,11 @@ impl View {
         for selected in selected {
             let pool = selected.pool.to_string();
             let Some(PoolSettings { source: Some(source), .. }) = self.pools.get(&pool) else { continue };
-            let offer = match self.ask(vm, selected, source, claimed) {
+            let answer = self.ask(vm, selected, source, claimed);
+            if let (Answer::Wait(_) | Answer::Exhausted(_), Some(step)) = (&answer, self.end_records(&BTreeSet::new(), None)) {
+                return Err(step);
+            }
+            let offer = match answer {
                 Answer::Offer(offer) => offer,
                 Answer::Step(step) => return Err(step),
                 Answer::Wait(missing) => {

@@ -1,6 +1,6 @@
 //! The requests of a pass, and the events about a machine.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use glowplug::host::claim::{Claim, Claimant, Machine, Record};
@@ -89,6 +89,8 @@ pub(super) enum Step {
     Retry(Value),
     /// Reserves these addresses, which records name that came too late. Then publishes this event.
     ReserveRecorded(Vec<Reservation>, Notice),
+    /// Notes that the objects of these machines no longer record these addresses, each with its network.
+    EndRecords(BTreeMap<Machine, BTreeSet<(String, IpAddr)>>),
     /// Reserves those of these addresses that are of pools which may serve the namespace of the VirtualMachine.
     Reserve(Vec<Reservation>),
     /// Removes a machine from the wait queue.
@@ -124,6 +126,7 @@ pub(super) enum Once {
     PatchStatus,
     Retry,
     ReserveRecorded,
+    EndRecords,
     Reserve,
 }
 
@@ -174,6 +177,7 @@ impl Step {
             Self::PatchStatus(_) => Some(Once::PatchStatus),
             Self::Retry(_) => Some(Once::Retry),
             Self::ReserveRecorded(..) => Some(Once::ReserveRecorded),
+            Self::EndRecords(_) => Some(Once::EndRecords),
             Self::Reserve(_) => Some(Once::Reserve),
             _ => None,
         }
@@ -182,7 +186,7 @@ impl Step {
     /// Whether the request may change the state of the registry.
     pub(super) fn changes_registry(&self) -> bool {
         use Step::{
-            Adopt, Claim, DropSecrets, Hold, Keep, Prove, RecordMigration, RecordSecrets, Release, Reserve,
+            Adopt, Claim, DropSecrets, EndRecords, Hold, Keep, Prove, RecordMigration, RecordSecrets, Release, Reserve,
             ReserveRecorded, Restore, Withdraw,
         };
         let is_record = matches!(self, Adopt(..) | Restore(_) | Hold(..) | Keep(..) | Reserve(_) | ReserveRecorded(..));
@@ -192,6 +196,7 @@ impl Step {
                 Claim(..)
                     | Prove(..)
                     | Withdraw(_)
+                    | EndRecords(_)
                     | RecordSecrets(..)
                     | DropSecrets(..)
                     | RecordMigration(..)

@@ -3,11 +3,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use glowplug::host::allocator::{Allocator, PoolError, PoolUsage, Reported, exhausted_message};
+use glowplug::host::allocator::{Allocator, Conflicted, OtherUser, PoolError, PoolUsage, exhausted_message};
 use glowplug::host::claim::Machine;
-use glowplug::host::may_record::State;
 use glowplug::host::metrics::exhausted_families;
 use glowplug::host::pool::{Pool, overlaps};
 use glowplug::network::Family;
@@ -32,8 +32,8 @@ pub struct Observation {
     pub usage: PoolUsage,
     /// The first claims and machines that wait for an address.
     pub waiting: Vec<Waiting>,
-    /// One line for each conflicting record of an address of the pool.
-    pub conflicts: Vec<String>,
+    /// The addresses of the pool with two users, by network, with one line for each user without the lease.
+    pub conflicts: BTreeMap<(String, IpAddr), Vec<String>>,
     /// Number of machines whose guests do not have what the pool would give them now.
     pub machines: Counts,
     /// Addresses that guests report, and that are not reserved. `None`: every one is reserved.
@@ -88,6 +88,9 @@ struct Verdict {
 /// Largest number of claims and machines in [`Observation::waiting`].
 const MOST_WAITING: usize = 10;
 
+/// Largest number of lines in the condition `DuplicateRecords`. A condition has at most 32,768 characters.
+const MOST_LINES: usize = 20;
+
 /// The condition of a pool that refers to a NodePool.
 const NODE_POOL_FOUND: &str = "NodePoolFound";
 
@@ -103,23 +106,22 @@ pub fn observe(allocator: &Allocator, usage: BTreeMap<&str, PoolUsage>) -> Obser
     for (pool, waiting) in first_waiting(allocator) {
         observations.entry(pool.to_owned()).or_default().waiting = waiting;
     }
-    let conflicts = allocator.conflicts().filter(|(_, _, conflict)| conflict.state == State::Conflict);
-    for (network, address, conflict) in conflicts {
-        let holder = match allocator.holder(network, address) {
+    for conflicted in allocator.conflicted() {
+        let Conflicted { network, address, holder, others } = conflicted;
+        let with = match &holder {
             Some(holder) => format!("held by {holder}"),
             None => "without a holder".to_owned(),
         };
-        let line = format!("{address}: {} records it for {}, {holder}", conflict.source, conflict.claimant);
-        let may_have = |pool: &&Pool| pool.contains(address) || pool.is_external();
-        for pool in allocator.pools().filter(|pool| pool.network() == network).filter(may_have) {
-            observations.entry(pool.name().to_owned()).or_default().conflicts.push(line.clone());
-        }
-    }
-    for Reported { network, address, claimant, source, holder, .. } in allocator.report_conflicts() {
-        let Some(holder) = holder else { continue };
-        let line = format!("{address}: {source} reports it for {claimant}, held by {holder}");
-        for pool in allocator.pools().filter(|pool| *pool.network() == *network && pool.contains(address)) {
-            observations.entry(pool.name().to_owned()).or_default().conflicts.push(line.clone());
+        let line = |OtherUser { claimant, source, is_report }: &OtherUser| {
+            let verb = if *is_report { "reports" } else { "records" };
+            format!("{address}: {source} {verb} it for {claimant}, {with}")
+        };
+        let lines: Vec<String> = others.iter().map(line).collect();
+        let of_holder = allocator.leased_from(&network, address);
+        let has = |pool: &&Pool| pool.contains(address) || pool.is_external() || of_holder == Some(pool.name());
+        for pool in allocator.pools().filter(|pool| *pool.network() == *network).filter(has) {
+            let observation = observations.entry(pool.name().to_owned()).or_default();
+            observation.conflicts.insert((network.clone(), address), lines.clone());
         }
     }
     observations
@@ -150,6 +152,14 @@ fn first_waiting(allocator: &Allocator) -> BTreeMap<&str, Vec<Waiting>> {
         first.collect()
     };
     waiting.into_iter().map(|(pool, all)| (pool, first(all))).collect()
+}
+
+/// The first lines about conflicts, and the number of the others: a guest may report any number of addresses.
+fn first_lines(conflicts: &BTreeMap<(String, IpAddr), Vec<String>>) -> String {
+    let all = conflicts.values().map(Vec::len).sum::<usize>();
+    let mut lines: Vec<String> = conflicts.values().flatten().take(MOST_LINES).cloned().collect();
+    lines.extend((all > MOST_LINES).then(|| format!("and {} more", all - MOST_LINES)));
+    lines.join("\n")
 }
 
 // === impl Index ===
@@ -329,9 +339,9 @@ impl KnownPool {
         now: Timestamp,
     ) -> Option<Update> {
         let exhausted = self.exhausted(id, &observation.usage);
-        let duplicates = match &observation.conflicts[..] {
-            [] => Verdict::of("False", "NoDuplicates", "Every address has at most one record"),
-            lines => Verdict::of("True", "ConflictingRecords", &lines.join("\n")),
+        let duplicates = match observation.conflicts.is_empty() {
+            true => Verdict::of("False", "NoDuplicates", "Every address has at most one user"),
+            false => Verdict::of("True", "ConflictingRecords", &first_lines(&observation.conflicts)),
         };
         let verdicts: Vec<(&str, Verdict)> =
             [("DuplicateRecords", duplicates), ("Exhausted", exhausted)].into_iter().chain(others).collect();
@@ -357,8 +367,8 @@ impl KnownPool {
             observed_generation: self.metadata.generation,
             ip_addresses: match self.source() {
                 Some(_) => {
-                    let used = i64::try_from(observation.usage.held).unwrap_or(i64::MAX);
-                    Some(AddressCount { total: used, used, ..AddressCount::default() })
+                    let held = i64::try_from(observation.usage.held).unwrap_or(i64::MAX);
+                    Some(AddressCount { total: held, allocated: held, ..AddressCount::default() })
                 }
                 None => (!families.is_empty()).then(|| AddressCount::of(&observation.usage.families)),
             },
@@ -506,20 +516,20 @@ mod tests {
     }
 
     /// State of a pool with these counts in the registry.
-    fn observation(free: u128, used: u128) -> Observation {
+    fn observation(free: u128, allocated: u128) -> Observation {
         let usage = Usage {
             family: glowplug::network::Family::Ipv4,
-            total: free + used + 2,
-            reserved: 2,
-            used,
-            conflicting: 0,
+            total: free + allocated + 2,
+            allocated,
+            excluded: 2,
             by_record: 0,
             by_report: 0,
             reuse_delay: 0,
             free,
+            conflicts: 0,
             outside: 0,
         };
-        let usage = PoolUsage { families: vec![usage], held: usize::try_from(used).unwrap(), waiting: 0 };
+        let usage = PoolUsage { families: vec![usage], held: usize::try_from(allocated).unwrap(), waiting: 0 };
         Observation { usage, ..Observation::default() }
     }
 
@@ -576,10 +586,10 @@ mod tests {
             "metadata": {"resourceVersion": "7"},
             "status": {
                 "observedGeneration": 1,
-                "ipAddresses": {"total": 254, "free": 251, "used": 3, "outOfRange": 0},
+                "ipAddresses": {"total": 254, "free": 251, "allocated": 3, "outside": 0},
                 "families": [{
-                    "family": "IPv4", "total": "256", "reserved": "2", "used": "3", "conflicting": "0",
-                    "byRecord": "0", "byReport": "0", "reuseDelayed": "0", "free": "251", "outOfRange": "0",
+                    "family": "IPv4", "total": "256", "allocated": "3", "reserved": "2", "excluded": "2", "byRecord": "0",
+                    "byReport": "0", "reuseDelay": "0", "free": "251", "conflicts": "0", "outside": "0",
                 }],
                 "waiting": 0,
                 "firstWaiting": [],
@@ -589,7 +599,7 @@ mod tests {
                 "notHeld": 0,
                 "reportsBeyond": null,
                 "conditions": [
-                    condition("DuplicateRecords", "False", "NoDuplicates", "Every address has at most one record"),
+                    condition("DuplicateRecords", "False", "NoDuplicates", "Every address has at most one user"),
                     condition("Exhausted", "False", "FreeAddresses", "The pool has free addresses"),
                     condition("Ready", "True", "Serving", "The pool allocates addresses"),
                 ],
@@ -610,7 +620,7 @@ mod tests {
         assert_eq!(serving(&index), ["clusters/a"]);
         let known = observations([("clusters/a", held(2))]);
         let update = index.updates(&known, at(100)).remove(0);
-        let count = json!({"total": 2, "free": null, "used": 2, "outOfRange": 0});
+        let count = json!({"total": 2, "free": null, "allocated": 2, "outside": 0});
         assert_eq!(update.patch["status"]["ipAddresses"], count);
         let ready = ["True", "Serving", "The pool takes addresses from InClusterIPPool x"];
         assert_eq!(condition(&update, "Ready"), ready);
@@ -783,12 +793,23 @@ mod tests {
     }
 
     #[test]
-    fn every_conflicting_record_is_named() {
-        let conflicts = vec!["one".to_owned(), "two".to_owned()];
-        let known = observations([("clusters/a", Observation { conflicts, ..observation(252, 0) })]);
+    fn every_user_of_an_address_of_two_is_named() {
+        let conflicts = ["10.0.0.8", "10.0.0.9"].map(|address| {
+            (("infra/vlan10".to_owned(), address.parse().unwrap()), vec![format!("{address} a"), format!("{address} b")])
+        });
+        let known = observations([("clusters/a", Observation { conflicts: conflicts.into(), ..observation(252, 0) })]);
         let update = index([pool("a", 1, "10.0.0.0/24")]).updates(&known, at(100)).remove(0);
-        assert_eq!(condition(&update, "DuplicateRecords"), ["True", "ConflictingRecords", "one\ntwo"]);
-        assert_eq!(update.events, [("IPAddressConflict", "one\ntwo".to_owned())]);
+        let lines = "10.0.0.8 a\n10.0.0.8 b\n10.0.0.9 a\n10.0.0.9 b";
+        assert_eq!(condition(&update, "DuplicateRecords"), ["True", "ConflictingRecords", lines]);
+        assert_eq!(update.events, [("IPAddressConflict", lines.to_owned())]);
+    }
+
+    #[test]
+    fn a_condition_has_the_first_lines_of_many() {
+        let key = ("infra/vlan10".to_owned(), "10.0.0.8".parse().unwrap());
+        let lines: Vec<String> = (0..23).map(|at| at.to_string()).collect();
+        let conflicts = BTreeMap::from([(key, lines.clone())]);
+        assert_eq!(first_lines(&conflicts), lines[..20].join("\n") + "\nand 3 more");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use clap::Args;
 use glowplug::host::address::parse_address;
 use glowplug::host::allocator::Allocator;
 use glowplug::host::claim::Machine;
+use glowplug::host::counts::Count;
 use glowplug::host::may_record::State;
 use serde::Serialize;
 
@@ -53,7 +54,10 @@ struct Filter {
 pub(crate) struct Listed {
     version: u32,
     addresses: Vec<ListedAddress>,
-    conflicting: Vec<ListedConflict>,
+    /// Records of an address that two machines use.
+    conflicts: Vec<ListedRecord>,
+    /// Other records of an address without a lease.
+    reserved: Vec<ListedRecord>,
     pub(crate) waiting: Vec<ListedWaiter>,
     missing: Vec<ListedMissing>,
 }
@@ -73,14 +77,14 @@ struct ListedAddress {
 }
 
 #[derive(Serialize)]
-struct ListedConflict {
+struct ListedRecord {
     network: String,
     address: IpAddr,
     #[serde(flatten)]
     machine: Machine,
     interface: String,
     source: String,
-    /// `conflict`, or why the address is reserved: `excluded`, `byRecord`, `byReport`.
+    /// Why the address is reserved: `excluded`, `byRecord`, `byReport`.
     state: State,
 }
 
@@ -131,14 +135,18 @@ impl Listed {
             interface: lease.claimant.interface.to_string(),
             since: whole_seconds(lease.since),
         });
-        let conflicting = allocator.conflicts().map(|(network, address, conflict)| ListedConflict {
-            network: network.to_owned(),
-            address,
-            machine: conflict.claimant.machine,
-            interface: conflict.claimant.interface.to_string(),
-            source: conflict.source,
-            state: conflict.state,
-        });
+        let (mut conflicts, mut reserved) = (Vec::new(), Vec::new());
+        for (network, address, record) in allocator.conflicts() {
+            let records = if allocator.is_conflict(network, address) { &mut conflicts } else { &mut reserved };
+            records.push(ListedRecord {
+                network: network.to_owned(),
+                address,
+                machine: record.claimant.machine,
+                interface: record.claimant.interface.to_string(),
+                source: record.source,
+                state: record.state,
+            });
+        }
         let waiting = allocator.waiters().into_iter().map(|claim| ListedWaiter {
             machine: claim.machine.clone(),
             created: whole_seconds(claim.created),
@@ -150,7 +158,8 @@ impl Listed {
         Self {
             version: VERSION,
             addresses: addresses.collect(),
-            conflicting: conflicting.collect(),
+            conflicts,
+            reserved,
             waiting: waiting.collect(),
             missing: missing.collect(),
         }
@@ -158,8 +167,8 @@ impl Listed {
 }
 
 impl Listed {
-    /// Keeps the entries that match a filter. `clusters` has the hosted cluster of each pool. A conflicting record has no
-    /// pool, and a waiting machine has no address. A missing machine stays if it holds a listed address.
+    /// Keeps the entries that match a filter. `clusters` has the hosted cluster of each pool. A record without a lease
+    /// has no pool, and a waiting machine has no address. A missing machine stays if it holds a listed address.
     fn retain(&mut self, filter: &Filter, clusters: &BTreeMap<String, String>) {
         let Filter { node_pool, cluster, address, network, .. } = filter;
         self.addresses.retain(|it| {
@@ -167,12 +176,14 @@ impl Listed {
                 && filter.has_pool(&it.pool, clusters)
                 && filter.has_address(&it.network, it.ip)
         });
-        self.conflicting.retain(|it| {
+        let has_record = |it: &ListedRecord| {
             node_pool.is_none()
                 && cluster.is_none()
                 && filter.has_machine(&it.machine)
                 && filter.has_address(&it.network, it.address)
-        });
+        };
+        self.conflicts.retain(has_record);
+        self.reserved.retain(has_record);
         self.waiting.retain(|it| {
             let is_of_pool = it.pools.iter().any(|pool| filter.has_pool(pool, clusters));
             is_of_pool && filter.has_machine(&it.machine) && address.is_none() && network.is_none()
@@ -188,7 +199,7 @@ pub(crate) fn waiting_table(waiting: Vec<ListedWaiter>) -> String {
     let row =
         |waiter: ListedWaiter| [waiter.machine.title(), waiter.machine.uid, waiter.pools.join(" "), waiter.created];
     let rows: Vec<_> = waiting.into_iter().map(row).collect();
-    table(["WAITING", "UID", "POOLS", "CREATED"], &rows)
+    table([Count::Waiting.head(), "UID", "POOLS", "CREATED"], &rows)
 }
 
 pub(crate) fn list(args: List) -> Result<ExitCode> {
@@ -202,24 +213,22 @@ pub(crate) fn list(args: List) -> Result<ExitCode> {
         print_json(&listed)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let Listed { addresses, conflicting, waiting, missing, .. } = listed;
+    let Listed { addresses, conflicts, reserved, waiting, missing, .. } = listed;
     let addresses: Vec<_> = addresses
         .into_iter()
         .map(|held| {
             [held.network, held.address, held.machine.title(), held.machine.uid, held.interface, held.pool, held.since]
         })
         .collect();
-    let (conflicting, reserved): (Vec<_>, Vec<_>) =
-        conflicting.into_iter().partition(|other| other.state == State::Conflict);
-    let row = |other: ListedConflict| {
-        let (address, machine) = (other.address.to_string(), other.machine.title());
-        (other.state.to_string(), [address, machine, other.machine.uid, other.interface, other.source])
+    let row = |it: ListedRecord| {
+        let (address, state, machine) = (it.address.to_string(), it.state.count().word(), it.machine.title());
+        [address, state.to_owned(), machine, it.machine.uid, it.interface, it.source]
     };
-    let conflicting: Vec<_> = conflicting.into_iter().map(|other| row(other).1).collect();
-    let reserved = reserved.into_iter().map(row);
-    let reserved = reserved
-        .map(|(state, [address, machine, uid, interface, source])| [address, state, machine, uid, interface, source]);
-    let reserved: Vec<_> = reserved.collect();
+    let conflicts = conflicts.into_iter().map(row);
+    let conflicts = conflicts
+        .map(|[address, _, machine, uid, interface, source]| [address, machine, uid, interface, source]);
+    let conflicts: Vec<_> = conflicts.collect();
+    let reserved: Vec<_> = reserved.into_iter().map(row).collect();
     let missing: Vec<_> =
         missing.into_iter().map(|missing| [missing.machine.title(), missing.machine.uid, missing.since]).collect();
     let waiting = waiting_table(waiting);
@@ -228,8 +237,8 @@ pub(crate) fn list(args: List) -> Result<ExitCode> {
     } else {
         sections([
             table(["NETWORK", "ADDRESS", "MACHINE", "UID", "INTERFACE", "POOL", "SINCE"], &addresses),
-            table(["CONFLICT", "MACHINE", "UID", "INTERFACE", "RECORD"], &conflicting),
-            table(["RESERVED", "STATE", "MACHINE", "UID", "INTERFACE", "RECORD"], &reserved),
+            table([Count::Conflicts.head(), "MACHINE", "UID", "INTERFACE", "RECORD"], &conflicts),
+            table([Count::Reserved.head(), "STATE", "MACHINE", "UID", "INTERFACE", "RECORD"], &reserved),
             waiting,
             table(["MISSING", "UID", "SINCE"], &missing),
         ])

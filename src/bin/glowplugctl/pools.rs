@@ -11,6 +11,7 @@ use glowplug::diagnostic::Diagnostic;
 use glowplug::host::Timestamp;
 use glowplug::host::allocator::{PoolUsage, Rename, Resized, Usage};
 use glowplug::host::claim::Allocation;
+use glowplug::host::counts::Count;
 use glowplug::host::metrics;
 use glowplug::host::nodepool::{BootstrapNetworkConfig, MachineTemplate};
 use glowplug::host::pool::{self, Pool, ReservedAddresses};
@@ -258,12 +259,8 @@ pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
     registry.suspend(deleted);
     let now = Timestamp::now();
     let row = |pool: &Pool, usage: &Usage| {
-        let Usage { family, total, reserved, used, conflicting, reuse_delay, free, outside, .. } = *usage;
-        let [total, reserved, used, conflicting, by_record, by_report, reuse_delay, free, outside] =
-            [total, reserved, used, conflicting, usage.by_record, usage.by_report, reuse_delay, free, outside]
-                .map(|count| count.to_string());
-        let pool = pool.title();
-        [pool, family.to_string(), total, reserved, used, conflicting, by_record, by_report, reuse_delay, free, outside]
+        let counts = Count::OF_ADDRESSES.map(|count| count.of(usage).unwrap_or_default().to_string());
+        with_pool([pool.title(), usage.family.to_string()], counts)
     };
     let Resized { renamed, prefix_changed, outside, served, .. } =
         registry.resize(pools.clone(), &args.renames, now)?;
@@ -287,27 +284,21 @@ pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
         return Ok(exit_code(is_whole));
     }
     let renamed: Vec<_> = renamed.into_iter().map(|Rename { old, new }| [old, new]).collect();
-    let head = [
-        "POOL",
-        "FAMILY",
-        "TOTAL",
-        "RESERVED",
-        "USED",
-        "CONFLICT",
-        "BY RECORD",
-        "BY REPORT",
-        "REUSE DELAY",
-        "FREE",
-        "OUTSIDE",
-    ];
+    let head = with_pool(["POOL", "FAMILY"], Count::OF_ADDRESSES.map(Count::head));
     print(&sections([
         table(head, &rows),
         table(["RENAMED", "NEW NAME"], &renamed),
         allocations_table("PREFIX CHANGED", &prefix_changed),
-        allocations_table("OUTSIDE", &outside),
+        allocations_table(Count::Outside.head(), &outside),
         allocations_table("SERVED", &served),
     ]))?;
     Ok(exit_code(is_whole))
+}
+
+/// A row of counts behind the name and family of a pool.
+fn with_pool<T>([pool, family]: [T; 2], counts: [T; 10]) -> [T; 12] {
+    let [total, allocated, reserved, excluded, by_record, by_report, reuse_delay, free, conflicts, outside] = counts;
+    [pool, family, total, allocated, reserved, excluded, by_record, by_report, reuse_delay, free, conflicts, outside]
 }
 
 #[derive(Serialize)]

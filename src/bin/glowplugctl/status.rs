@@ -7,6 +7,7 @@ use clap::Args;
 use glowplug::host::Timestamp;
 use glowplug::host::allocator::{PoolUsage, Usage};
 use glowplug::host::claim::Allocation;
+use glowplug::host::counts::Count;
 use glowplug::host::pool::Pool;
 use serde::Serialize;
 
@@ -49,7 +50,7 @@ pub(crate) fn status(args: Status) -> Result<ExitCode> {
     let mut usage = allocator.usage(Timestamp::now());
     let by_pool: Vec<(&Pool, PoolUsage)> =
         allocator.pools().map(|pool| (pool, usage.remove(pool.name()).unwrap_or_default())).collect();
-    let outside: Vec<Allocation> = allocator.pools().flat_map(|pool| allocator.outside(pool.name())).collect();
+    let not_offered: Vec<Allocation> = allocator.pools().flat_map(|pool| allocator.outside(pool.name())).collect();
     let waiting = Listed::of(allocator).waiting;
     if args.json {
         let pools = by_pool.iter().map(|(pool, usage)| PoolStatus {
@@ -61,19 +62,23 @@ pub(crate) fn status(args: Status) -> Result<ExitCode> {
             waiting: usage.waiting,
         });
         let pools = pools.collect();
-        print_json(&StatusDocument { version: VERSION, pools, waiting, outside })?;
+        print_json(&StatusDocument { version: VERSION, pools, waiting, outside: not_offered })?;
         return Ok(ExitCode::SUCCESS);
     }
+    let shown = [Count::Total, Count::Allocated, Count::Reserved, Count::Free, Count::Conflicts, Count::Outside];
     let mut rows = Vec::new();
     for (pool, PoolUsage { families, waiting, .. }) in &by_pool {
         for usage in families {
-            let counts = [usage.total, usage.reserved, usage.used, usage.free, usage.outside, *waiting as u128];
-            let [total, reserved, used, free, outside, waiting] = counts.map(|count| count.to_string());
+            let counts = shown.map(|count| count.of(usage).unwrap_or_default().to_string());
+            let [total, allocated, reserved, free, conflicts, outside] = counts;
             let (title, network, family) = (pool.title(), pool.network().to_owned(), usage.family.to_string());
-            rows.push([title, network, family, total, reserved, used, free, outside, waiting]);
+            let waiting = waiting.to_string();
+            rows.push([title, network, family, total, allocated, reserved, free, conflicts, outside, waiting]);
         }
     }
-    let head = ["POOL", "NETWORK", "FAMILY", "TOTAL", "RESERVED", "USED", "FREE", "OUTSIDE", "WAITING"];
-    print(&sections([table(head, &rows), waiting_table(waiting), allocations_table("OUTSIDE", &outside)]))?;
+    let [total, allocated, reserved, free, conflicts, outside] = shown.map(Count::head);
+    let waits = Count::Waiting.head();
+    let head = ["POOL", "NETWORK", "FAMILY", total, allocated, reserved, free, conflicts, outside, waits];
+    print(&sections([table(head, &rows), waiting_table(waiting), allocations_table(Count::Outside.head(), &not_offered)]))?;
     Ok(ExitCode::SUCCESS)
 }

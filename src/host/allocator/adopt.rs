@@ -246,7 +246,7 @@ impl Allocator {
                 for network in networks {
                     let verdict = self.may_record(origin.kind, claimant, network, address);
                     if !matches!(verdict, Verdict::Ignore(_)) {
-                        self.add_conflict(network, address, origin, State::Conflict, journal);
+                        self.add_conflict(network, address, origin, State::Mismatch, journal);
                         counts = true;
                     }
                 }
@@ -270,12 +270,12 @@ impl Allocator {
         if let Some((_, held)) = held.first().filter(|_| standing != Standing::HeldByOther) {
             let other_network = known.map(|known| Problem::OtherNetwork(known.to_string()));
             problems.push(other_network.unwrap_or(Problem::OtherAddress(*held)));
-            self.add_conflict(network, address, origin, State::Conflict, journal);
+            self.add_conflict(network, address, origin, State::Mismatch, journal);
             return Outcome::Refused;
         }
         if let Verdict::Reserve(state) = verdict {
             self.add_conflict(network, address, origin, state, journal);
-            if state != State::Conflict {
+            if state != State::Mismatch {
                 return Outcome::Reserved;
             }
             problems.push(match self.rival(network, address, claimant) {
@@ -291,7 +291,7 @@ impl Allocator {
         let rivals = rivals.get(&(Arc::clone(network), address)).into_iter().flatten();
         if let Some(other) = rivals.into_iter().find(|other| *other != claimant) {
             problems.push(Problem::Duplicate(Claimant::clone(other)));
-            self.add_conflict(network, address, origin, State::Conflict, journal);
+            self.add_conflict(network, address, origin, State::Mismatch, journal);
             return Outcome::Refused;
         }
         let Some(state) = self.pools.get(name) else { return Outcome::Refused };
@@ -299,7 +299,7 @@ impl Allocator {
         let Some(of_network) = self.networks.get(network) else { return Outcome::Refused };
         // The address is not allocated before the machine is gone. The next adoption of the record may succeed.
         if of_network.is_refused(address) || self.check_denied(&claimant.machine).is_err() {
-            self.add_conflict(network, address, origin, State::Conflict, journal);
+            self.add_conflict(network, address, origin, State::Mismatch, journal);
             return Outcome::Refused;
         }
         // The record of an unknown machine may be the record of this machine.
@@ -401,6 +401,9 @@ impl Allocator {
         }
         let (name, network) = (Arc::clone(name), Arc::from(state.pool().network.as_str()));
         let claimant = Arc::new(claimant.clone());
+        for change in self.outdated(&network, &claimant, addresses, source) {
+            self.decide(change, journal);
+        }
         let mut changes = Vec::new();
         for (at, address) in addresses.iter().enumerate() {
             let (named, family) = (address.ip(), Family::of(address.ip()));
@@ -445,7 +448,6 @@ impl Allocator {
                 changes.push(Change::Lease { network: Arc::clone(&network), address: named, lease: Some(lease) });
             }
         }
-        changes.extend(self.outdated(&network, &claimant, addresses, source));
         for change in changes {
             self.decide(change, journal);
         }
@@ -453,8 +455,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Removals of the conflicts of a claimant at addresses that the same source chose before. The claimant never got
-    /// these addresses.
+    /// Removals of the records of a claimant at addresses that the same source chose before. The claimant never got these
+    /// addresses.
     fn outdated(
         &self,
         network: &Arc<str>,
@@ -614,6 +616,16 @@ impl Allocator {
         having.map(|(name, _)| Arc::clone(name)).collect()
     }
 
+    /// Notes that the objects of a machine no longer record these addresses of networks. The addresses stay reserved for the
+    /// machine, because it may have one of them nevertheless. They are no longer reasons for a conflict.
+    pub(crate) fn end_records(&mut self, machine: &Machine, addresses: &BTreeSet<(String, IpAddr)>) {
+        for (network, address) in addresses {
+            if let Some(state) = self.networks.get_mut(network.as_str()) {
+                state.set_ended(*address, machine, true);
+            }
+        }
+    }
+
     /// Adds a record of an address that its claimant does not hold. A record that becomes a reservation only because a guest
     /// reports the address, or because it needs no lease, does not change an earlier record of the same claimant.
     fn add_conflict(
@@ -625,6 +637,9 @@ impl Allocator {
         journal: &mut Journal,
     ) {
         let claimant = &origin.claimant;
+        if let Some(of_network) = self.networks.get_mut(network) {
+            of_network.set_ended(address, &claimant.machine, false);
+        }
         let is_noted = self.networks.get(network).is_some_and(|of_network| {
             let is_weak = matches!(state, State::ByRecord | State::ByReport);
             of_network.held_at(address).is_some_and(|lease| lease.claimant == *claimant)

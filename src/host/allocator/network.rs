@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::users::{Evidence, User};
 use crate::host::address::{AddressRange, AddressSet};
 use crate::host::claim::{Claimant, Conflict, Lease, Machine, is_guest_of};
 use crate::host::free_ranges::FreeRanges;
@@ -19,6 +20,9 @@ pub(super) struct Network {
     // Leases of held addresses, and of released addresses until another claimant gets the address.
     leases: BTreeMap<IpAddr, Lease>,
     conflicts: BTreeMap<IpAddr, BTreeMap<Machine, Records>>,
+    // Machines of `conflicts` whose objects no longer record the address. The address stays reserved for the machine. The caller
+    // tells this, so no ledger has it.
+    ended: BTreeMap<IpAddr, BTreeSet<Machine>>,
     // Addresses that running guests report, with the reporting claimants and the sources of the reports. The caller sets
     // them, so no ledger has them.
     reports: BTreeMap<IpAddr, BTreeMap<Claimant, Arc<str>>>,
@@ -96,7 +100,54 @@ impl Network {
         recorded.chain(self.reports.range(addresses(range)).map(|(address, _)| *address)).collect()
     }
 
-    /// Why an address is not allocated, if a record or a report is the reason. A conflict comes first.
+    /// The addresses that have a record without a lease, or a report, each once.
+    pub(super) fn recorded(&self) -> BTreeSet<IpAddr> {
+        self.conflicts.keys().chain(self.reports.keys()).copied().collect()
+    }
+
+    /// The machines that record an address which they do not hold.
+    pub(super) fn recorders(&self, address: IpAddr) -> impl Iterator<Item = User<'_>> {
+        let ended = self.ended.get(&address);
+        let machines = self.conflicts.get(&address).into_iter().flatten();
+        let machines = machines.filter(move |(machine, _)| !ended.is_some_and(|ended| ended.contains(machine)));
+        machines.flat_map(|(machine, interfaces)| {
+            interfaces.iter().map(move |(interface, (state, source))| User {
+                claimant: Claimant { machine: machine.clone(), interface: *interface },
+                source,
+                evidence: match state {
+                    State::Mismatch | State::Excluded => Evidence::Record,
+                    State::ByRecord => Evidence::OwnRecord,
+                    State::ByReport => Evidence::Report,
+                },
+            })
+        })
+    }
+
+    /// The guests that report an address.
+    pub(super) fn reporters(&self, address: IpAddr) -> impl Iterator<Item = User<'_>> {
+        let claimants = self.reports.get(&address).into_iter().flatten();
+        claimants.map(|(claimant, source)| User { claimant: claimant.clone(), source, evidence: Evidence::Report })
+    }
+
+    /// Whether the objects of a machine no longer record an address that is reserved for it.
+    pub(super) fn has_ended(&self, address: IpAddr, machine: &Machine) -> bool {
+        self.ended.get(&address).is_some_and(|ended| ended.contains(machine))
+    }
+
+    /// Sets whether the objects of a machine no longer record an address that is reserved for it.
+    pub(super) fn set_ended(&mut self, address: IpAddr, machine: &Machine, has_ended: bool) {
+        let is_known = self.conflicts.get(&address).is_some_and(|machines| machines.contains_key(machine));
+        if has_ended && is_known {
+            self.ended.entry(address).or_default().insert(machine.clone());
+        } else if let Some(ended) = self.ended.get_mut(&address) {
+            ended.remove(machine);
+            if ended.is_empty() {
+                self.ended.remove(&address);
+            }
+        }
+    }
+
+    /// Why an address is not allocated, if a record or a report is the reason. A record comes first.
     pub(super) fn reserved_as(&self, address: IpAddr) -> Option<State> {
         let records = self.conflicts.get(&address).into_iter().flat_map(BTreeMap::values).flat_map(BTreeMap::values);
         let reported = self.reports.contains_key(&address).then_some(State::ByReport);
@@ -369,6 +420,8 @@ impl Network {
         if machines.is_empty() {
             self.conflicts.remove(&address);
         }
+        // A new record, or none.
+        self.set_ended(address, machine, false);
         before
     }
 

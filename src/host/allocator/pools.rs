@@ -328,7 +328,8 @@ impl Allocator {
             let network = self.networks.get(state.pool.network.as_str());
             let spaces =
                 network.into_iter().flat_map(|network| state.offered.spaces().map(move |space| (network, space)));
-            let families = spaces.map(|(network, space)| count(state, space, network, now)).collect();
+            let is_conflict = |address: &IpAddr| self.is_conflict(&state.pool.network, *address);
+            let families = spaces.map(|(network, space)| count(state, space, network, &is_conflict, now)).collect();
             usage.insert(&**name, PoolUsage { families, ..PoolUsage::default() });
         }
         for (network, address, lease) in self.leases() {
@@ -349,48 +350,54 @@ impl Allocator {
 }
 
 /// Counts the addresses of one family of a pool. The caller counts the addresses outside the pool.
-fn count(state: &PoolState, space: &Space, network: &Network, now: Timestamp) -> Usage {
-    let (mut used, mut conflicting, mut by_record, mut by_report, mut reuse_delay) = (0, 0, 0, 0, 0);
+fn count(
+    state: &PoolState,
+    space: &Space,
+    network: &Network,
+    is_conflict: &dyn Fn(&IpAddr) -> bool,
+    now: Timestamp,
+) -> Usage {
+    let (mut allocated, mut by_record, mut by_report, mut reuse_delay) = (0, 0, 0, 0);
     let ranges = || space.ranges().iter();
     for (address, lease) in ranges().flat_map(|range| network.leases_in(range)) {
         if !space.offers(address) {
             continue;
         } else if lease.released.is_none() {
-            used += 1;
+            allocated += 1;
         } else if network.reserved_as(address).is_none()
             && network.delayed_until(address).is_some_and(|until| until > now)
         {
             reuse_delay += 1;
         }
     }
-    for address in ranges().flat_map(|range| network.recorded_in(range)) {
-        if !space.offers(address) || network.held_at(address).is_some() {
+    let recorded: Vec<IpAddr> = ranges().flat_map(|range| network.recorded_in(range)).collect();
+    for address in &recorded {
+        if !space.offers(*address) || network.held_at(*address).is_some() {
             continue;
         }
-        match network.reserved_as(address) {
-            Some(State::Conflict) => conflicting += 1,
-            Some(State::Excluded | State::ByRecord) => by_record += 1,
+        match network.reserved_as(*address) {
+            Some(State::Mismatch | State::Excluded | State::ByRecord) => by_record += 1,
             Some(State::ByReport) => by_report += 1,
             None => {}
         }
     }
-    let is_used = |address: &&IpAddr| {
+    let is_held_for = |address: &&IpAddr| {
         let lease = network.held_at(**address).filter(|_| !space.offers(**address));
         lease.is_some_and(|lease| state.offers_to(&lease.claimant.machine, **address))
     };
     let pre_allocated = state.pre_allocated.iter().filter(|address| Family::of(**address) == space.family());
-    let used_pre_allocated = pre_allocated.filter(is_used).count() as u128;
+    let held_pre_allocated = pre_allocated.filter(is_held_for).count() as u128;
     let (total, offered) = (space.total(), space.allocatable());
     Usage {
         family: space.family(),
         total,
-        reserved: total - offered - used_pre_allocated,
-        used: used + used_pre_allocated,
-        conflicting,
+        allocated: allocated + held_pre_allocated,
+        excluded: total - offered - held_pre_allocated,
         by_record,
         by_report,
         reuse_delay,
-        free: offered - used - conflicting - by_record - by_report - reuse_delay,
+        free: offered - allocated - by_record - by_report - reuse_delay,
+        conflicts: recorded.iter().filter(|address| is_conflict(address)).count() as u128,
         outside: 0,
     }
 }

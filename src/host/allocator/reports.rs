@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::network::Network;
 use super::state::Allocator;
 use crate::host::claim::{Claimant, Reservation};
-use crate::host::may_record::{Source, State, Verdict};
+use crate::host::may_record::{Source, Verdict};
 
 /// What a change of reports changed.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -32,11 +32,12 @@ pub struct Reported {
     pub claimant: Claimant,
     /// Where the report was read.
     pub source: String,
-    /// [`State::ByReport`], or [`State::Conflict`] if another claimant holds the address. `None`: the claimant itself holds
-    /// the address, so that nothing is reserved.
-    pub state: Option<State>,
+    /// Whether the address is reserved. Else the claimant itself holds it.
+    pub is_reserved: bool,
     /// The claimant that holds the address. `None` if no claimant holds it.
     pub holder: Option<Claimant>,
+    /// Whether the holder is another user of the address than the guest.
+    pub is_conflict: bool,
 }
 
 // === impl Allocator ===
@@ -87,37 +88,16 @@ impl Allocator {
     }
 
     fn reported(&self, network: &str, address: IpAddr, claimant: &Claimant, source: &str) -> Reported {
+        let verdict = self.may_record(Source::Report, claimant, network, address);
         Reported {
             network: network.to_owned(),
             address,
             claimant: claimant.clone(),
             source: source.to_owned(),
-            state: self.state_of_report(network, address, claimant),
+            is_reserved: matches!(verdict, Verdict::Reserve(_)),
             holder: self.holder(network, address).cloned(),
+            is_conflict: self.networks.get(network).is_some_and(|state| state.holder_differs(address, claimant)),
         }
-    }
-
-    fn state_of_report(&self, network: &str, address: IpAddr, claimant: &Claimant) -> Option<State> {
-        match self.may_record(Source::Report, claimant, network, address) {
-            Verdict::Reserve(state) => Some(state),
-            Verdict::Lease | Verdict::Ignore(_) => None,
-        }
-    }
-
-    /// The reported addresses that another claimant holds, sorted by network, address and claimant.
-    #[doc(hidden)]
-    pub fn report_conflicts(&self) -> Vec<Reported> {
-        let mut conflicts = Vec::new();
-        for (name, network) in &self.networks {
-            for (address, claimants) in network.reports() {
-                let is_held = network.held_at(*address).is_some();
-                for (claimant, source) in claimants.iter().filter(|_| is_held) {
-                    let reported = self.reported(name, *address, claimant, source);
-                    conflicts.extend(Some(reported).filter(|reported| reported.state == Some(State::Conflict)));
-                }
-            }
-        }
-        conflicts
     }
 
     /// The addresses that running guests report, sorted by network, address and claimant.

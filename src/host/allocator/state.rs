@@ -237,6 +237,13 @@ impl Allocator {
         self.networks.get(network)?.held_at(address).map(|lease| &*lease.claimant)
     }
 
+    /// Name of the pool of the lease of an address. `None`: no machine holds the address.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn leased_from(&self, network: &str, address: IpAddr) -> Option<&str> {
+        self.networks.get(network)?.held_at(address).map(|lease| &*lease.pool)
+    }
+
     /// The lease of an address of a network, held or released.
     pub(crate) fn lease(&self, network: &str, address: IpAddr) -> Option<&Lease> {
         self.networks.get(network)?.lease(address)
@@ -276,6 +283,22 @@ impl Allocator {
         };
         let conflicts = paths.filter(move |(network, address)| has_conflict(network, *address));
         conflicts.map(|(network, address)| (&**network, *address))
+    }
+
+    /// The addresses that are reserved for a machine because its objects record them, with their network, without those that the
+    /// machine keeps although no pool offers them.
+    #[doc(hidden)]
+    pub fn reserved_by_records_of(&self, machine: &Machine) -> impl Iterator<Item = (&str, IpAddr)> {
+        self.conflicts_of(machine).filter(|(network, address)| {
+            !self.has_ended(network, *address, machine) && !self.is_excluded_for(network, *address, machine)
+        })
+    }
+
+    /// Whether an address is reserved for a machine whose objects no longer record the address.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn has_ended(&self, network: &str, address: IpAddr, machine: &Machine) -> bool {
+        self.networks.get(network).is_some_and(|network| network.has_ended(address, machine))
     }
 
     /// Whether an address is reserved for a machine because no pool offers it any more.

@@ -1,5 +1,6 @@
 mod growth;
 mod records;
+mod users;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -65,7 +66,7 @@ fn named(name: &str, uid: &str, pool: &str, addresses: &[&str]) -> Claim {
 
 fn free_and_reserved(allocator: &mut Allocator, pool: &str) -> Vec<(u128, u128, u128)> {
     let usage = &allocator.usage(at(0))[pool];
-    usage.families.iter().map(|usage| (usage.total, usage.reserved, usage.free)).collect()
+    usage.families.iter().map(|usage| (usage.total, usage.excluded, usage.free)).collect()
 }
 
 #[test]
@@ -82,13 +83,13 @@ fn leases_and_waiting_machines_count_for_their_pool_also_after_the_ledger_lost_t
     let families = vec![Usage {
         family: Family::Ipv4,
         total: 2,
-        reserved: 0,
-        used: 2,
-        conflicting: 0,
+        allocated: 2,
+        excluded: 0,
         by_record: 0,
         by_report: 0,
         reuse_delay: 0,
         free: 0,
+        conflicts: 0,
         outside: 0,
     }];
     let expected = [
@@ -297,7 +298,8 @@ fn a_rebuild_adds_and_reports_and_no_reported_address_is_allocated() {
     let again = allocator.adopt(records, at(2), &mut Journal::default());
     assert_eq!((again.adopted, again.known, again.reserved, again.mismatches.len()), (0, 2, 1, 4));
     let usage = allocator.usage(at(2))["n/one"].families[0];
-    assert_eq!((usage.used, usage.conflicting, usage.outside, usage.reserved, usage.free), (2, 2, 0, 3, 1));
+    assert_eq!((usage.allocated, usage.by_record, usage.conflicts), (2, 2, 1));
+    assert_eq!((usage.outside, usage.excluded, usage.free), (0, 3, 1));
     // One address is free. A released address does not become free while a conflict remains.
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/one"]), 3), "10.0.0.5/29");
     allocator.release(&machine("a", "1"), at(4), &mut Journal::default());

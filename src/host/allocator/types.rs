@@ -4,9 +4,11 @@ use std::fmt;
 use std::net::IpAddr;
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 
-use crate::host::claim::{Allocation, Claimant, as_string};
+use crate::host::claim::{Allocation, Claimant};
+use crate::host::counts::Count;
 use crate::host::pool::ReservedAddress;
 use crate::network::{Family, InterfaceName};
 
@@ -120,32 +122,30 @@ pub enum ClaimError {
 
 /// Counts of the addresses of one family of a pool, by state.
 ///
-/// `total` is always the sum of `reserved`, `used`, `conflicting`, `by_record`, `by_report`, `reuse_delay` and `free`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+/// `total` is always the sum of `allocated`, `excluded`, `by_record`, `by_report`, `reuse_delay` and `free`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Usage {
     /// Address family.
-    #[serde(serialize_with = "as_string")]
     pub family: Family,
     /// Number of all addresses of the pool.
     pub total: u128,
-    /// Reserved addresses: a pool of the network reserves them. A pre-allocated address that its machine holds counts
-    /// as used.
-    pub reserved: u128,
     /// Held addresses, including addresses that were allocated from another pool of the network.
-    pub used: u128,
-    /// Addresses without a holder that have a conflicting record.
-    pub conflicting: u128,
-    /// Addresses without a holder and without a conflict that a machine keeps by its record.
+    pub allocated: u128,
+    /// Addresses that a pool or template of the network reserves. A pre-allocated address that its machine holds counts as
+    /// allocated.
+    pub excluded: u128,
+    /// Other addresses without a holder that an object records.
     pub by_record: u128,
-    /// Addresses without a holder and without a record that a running guest reports.
+    /// Other addresses without a holder and without a record that a running guest reports.
     pub by_report: u128,
     /// Addresses in their reuse delay.
     pub reuse_delay: u128,
     /// Addresses that the next claim may get, at once or when they are open.
     pub free: u128,
+    /// Addresses with two users. They have another state, too.
+    pub conflicts: u128,
     /// Held leases of this pool whose address the pool does not offer, or no longer offers. The other counts do not
-    /// include these addresses, except that `reserved` may.
+    /// include these addresses, except that `excluded` may.
     pub outside: u128,
 }
 
@@ -208,6 +208,28 @@ pub enum PoolError {
         /// Number of held addresses.
         addresses: usize,
     },
+}
+
+// === impl Usage ===
+
+impl Usage {
+    /// Number of addresses that no claim gets.
+    #[must_use]
+    pub fn reserved(&self) -> u128 {
+        self.excluded + self.by_record + self.by_report
+    }
+}
+
+impl Serialize for Usage {
+    /// The members have the words of [`Count`].
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("family", &self.family.to_string())?;
+        for count in Count::OF_ADDRESSES {
+            map.serialize_entry(count.word(), &count.of(self))?;
+        }
+        map.end()
+    }
 }
 
 // === impl ClaimError ===

@@ -88,6 +88,8 @@ pub(crate) struct Recorded {
     pub(crate) held: Vec<Held>,
     /// Whether the claim waits for addresses.
     pub(crate) waits: bool,
+    /// Addresses that are reserved for the claim, and that its status no longer has, each with its network.
+    pub(crate) unrecorded: BTreeSet<(String, IpAddr)>,
 }
 
 /// A pool of the registry.
@@ -117,6 +119,8 @@ pub(crate) enum Step {
     Keep(Claimant, Vec<IpAddr>),
     /// Removes the claim from the wait queue.
     Withdraw,
+    /// Notes that the claim no longer records these addresses.
+    EndRecords(Machine, BTreeSet<(String, IpAddr)>),
     /// Releases everything that a claim holds.
     Release(Machine),
 }
@@ -126,6 +130,10 @@ pub(crate) fn decide(view: &View, now: Timestamp) -> Step {
     match &view.claim {
         None => view.release_former().unwrap_or(Step::Wait),
         Some(claim) if claim.is_deleted() => view.end(claim, now),
+        Some(claim) if !view.ledger.unrecorded.is_empty() => {
+            let holder = view.key.holder(HolderKind::IpamClaim, claim.uid());
+            Step::EndRecords(holder, view.ledger.unrecorded.clone())
+        }
         Some(claim) => view.serve(claim, now),
     }
 }
@@ -376,10 +384,19 @@ fn title(pool: &PoolId) -> String {
 // === impl Recorded ===
 
 impl Recorded {
-    /// Reads the state of the claim `uid` of a name, and of its pool.
-    pub(crate) fn read(allocator: &Allocator, key: &Key, uid: &str, pool: Option<&PoolId>) -> Self {
+    /// Reads the state of the claim `uid` of a name, and of its pool. `addresses` are those in the status of the claim. `None`: they
+    /// cannot be read.
+    pub(crate) fn read(
+        allocator: &Allocator,
+        key: &Key,
+        (uid, addresses): (&str, Option<&[IpNetwork]>),
+        pool: Option<&PoolId>,
+    ) -> Self {
         let holder = key.holder(HolderKind::IpamClaim, uid);
+        let is_recorded = |at: IpAddr| addresses.is_none_or(|all| all.iter().any(|address| address.ip() == at));
+        let reserved = allocator.reserved_by_records_of(&holder).filter(|(_, address)| !is_recorded(*address));
         Self {
+            unrecorded: reserved.map(|(network, address)| (network.to_owned(), address)).collect(),
             pool: pool.and_then(|pool| allocator.pool(&pool.to_string())).map(RegisteredPool::of),
             held: held_by(allocator, &holder),
             waits: allocator.waits(&holder),

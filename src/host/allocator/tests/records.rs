@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
+use super::users::two_users;
 use super::*;
 use crate::host::claim::Conflict;
-use crate::host::may_record::State;
 use crate::host::pool::Namespaces;
 
 /// A pool of network `infra/vlan10` for the machines and claims of one namespace.
@@ -22,7 +22,7 @@ fn adopt(allocator: &mut Allocator, records: &[Record]) -> (usize, usize, Vec<St
 /// Each conflicting record: address, name of the machine, state.
 fn conflicts(allocator: &Allocator) -> Vec<(String, String, String)> {
     let row = |(_, address, conflict): (&str, IpAddr, Conflict)| {
-        (address.to_string(), conflict.claimant.machine.name, conflict.state.to_string())
+        (address.to_string(), conflict.claimant.machine.name, format!("{:?}", conflict.state))
     };
     allocator.conflicts().map(row).collect()
 }
@@ -37,7 +37,8 @@ fn report(name: &str, address: &str) -> Reservation {
     Reservation { address: addresses[0].ip(), network, claimant, source: format!("guest {name}"), kind: Source::Report }
 }
 
-/// Replaces all reports. Returns the begun and the ended reports, each as address, name, state and name of the holder, sorted.
+/// Replaces all reports. Returns the begun and the ended reports, each as address, name, what it is, and name of the holder,
+/// sorted.
 fn set_reports(allocator: &mut Allocator, reports: &[Reservation], now: u64) -> (Vec<String>, Vec<String>) {
     let is_over = |known: &Reported| {
         !reports.iter().any(|report| report.address == known.address && report.claimant == known.claimant)
@@ -49,7 +50,11 @@ fn set_reports(allocator: &mut Allocator, reports: &[Reservation], now: u64) -> 
     });
     let changes = allocator.change_reports(reports, &ended.collect::<Vec<_>>(), at(now));
     let text = |reported: &Reported| {
-        let state = reported.state.map_or_else(|| "own".to_owned(), |state| state.to_string());
+        let state = match (reported.is_reserved, reported.is_conflict) {
+            (false, _) => "own",
+            (true, false) => "reserved",
+            (true, true) => "conflict",
+        };
         let holder = reported.holder.as_ref().map_or("-", |holder| &holder.machine.name);
         format!("{} {} {state} {holder}", reported.address, reported.claimant.machine.name)
     };
@@ -105,14 +110,14 @@ fn a_record_does_what_the_table_says_for_its_address() {
         ["n/vlan10 10.0.0.4/24 n/one db", "n/vlan10 10.0.0.5/24 n/one a", "n/vlan10 10.0.0.6/24 n/one k"]
     );
     let expected = [
-        row("10.0.0.0", "g", "conflict"),
-        row("10.0.0.1", "c", "conflict"),
-        row("10.0.0.2", "d", "conflict"),
-        row("10.0.0.3", "e", "excluded"),
-        row("10.0.0.5", "b", "conflict"),
-        row("10.0.0.7", "f", "conflict"),
-        row("10.0.0.40", "h", "excluded"),
-        row("10.0.0.200", "j", "conflict"),
+        row("10.0.0.0", "g", "Mismatch"),
+        row("10.0.0.1", "c", "Mismatch"),
+        row("10.0.0.2", "d", "Mismatch"),
+        row("10.0.0.3", "e", "Excluded"),
+        row("10.0.0.5", "b", "Mismatch"),
+        row("10.0.0.7", "f", "Mismatch"),
+        row("10.0.0.40", "h", "Excluded"),
+        row("10.0.0.200", "j", "Mismatch"),
     ];
     assert_eq!(conflicts(&allocator), expected);
     // The claimant already holds the address. So the record is no conflict, although no pool offers the address now.
@@ -138,7 +143,7 @@ fn a_machine_keeps_an_address_that_a_pool_excludes_and_its_claim_needs_no_other_
     // The address is not allocated when the exclusion ends. The next adoption leases it to its machine.
     resize(&mut allocator, both("10.0.0.20"));
     let usage = allocator.usage(at(3))["n/one"].families[0];
-    assert_eq!((usage.used, usage.conflicting, usage.by_record, usage.free), (1, 0, 1, 6));
+    assert_eq!((usage.allocated, usage.conflicts, usage.by_record, usage.free), (1, 0, 1, 6));
     assert_eq!(given(&mut allocator, &claim("c", "1", &["n/one"]), 3), "10.0.0.10/24 fd00::a/64");
     let mut again = allocator.clone();
     assert_eq!(adopt(&mut again, &[record("a", "10.0.0.8")]), (1, 0, vec![]));
@@ -160,7 +165,7 @@ fn no_machine_of_two_records_of_one_free_address_gets_it_in_any_order() {
             format!("KubevirtMachine n/{of}: 10.0.0.1 of eth0 of n/{of} (1) is also of eth0 of n/{other} (1)")
         });
         assert_eq!((adopted, reserved, mismatches), (0, 0, expected.to_vec()));
-        assert_eq!(conflicts(&allocator), [row("10.0.0.1", "a", "conflict"), row("10.0.0.1", "b", "conflict")]);
+        assert_eq!(conflicts(&allocator), [row("10.0.0.1", "a", "Mismatch"), row("10.0.0.1", "b", "Mismatch")]);
         // Also one after the other: the records are known.
         for one in &records {
             assert_eq!(adopt(&mut allocator, std::slice::from_ref(one)).0, 0);
@@ -193,26 +198,26 @@ fn the_record_of_a_claim_counts_only_for_the_pool_of_the_claim() {
         format!("KubevirtMachine n/{name}: 10.0.0.9 of eth0 of n/{name} (1) is ignored: {why}")
     };
     assert_eq!(adopt(&mut allocator, &records), (1, 1, ["b", "c", "d"].map(ignored).to_vec()));
-    assert_eq!(conflicts(&allocator), [row("10.0.0.20", "e", "excluded")]);
+    assert_eq!(conflicts(&allocator), [row("10.0.0.20", "e", "Excluded")]);
 }
 
 #[test]
 fn an_address_that_a_running_guest_reports_is_allocated_to_no_other_machine() {
     let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29], gateway: [10.0.0.6]")], []);
     let reports = [report("x", "10.0.0.1"), report("x", "10.0.0.6"), report("x", "10.9.9.9"), report("y", "10.0.0.1")];
-    let begun = ["10.0.0.1 x byReport -", "10.0.0.1 y byReport -", "10.0.0.6 x byReport -", "10.9.9.9 x byReport -"];
+    let begun = ["10.0.0.1 x reserved -", "10.0.0.1 y reserved -", "10.0.0.6 x reserved -", "10.9.9.9 x reserved -"];
     let begun = begun.map(str::to_owned).to_vec();
     assert_eq!(set_reports(&mut allocator, &reports, 1), (begun, vec![]));
     assert_eq!(set_reports(&mut allocator, &reports, 1), (vec![], vec![]), "a repeated call changes nothing");
     let usage = allocator.usage(at(1))["n/one"].families[0];
-    assert_eq!((usage.used, usage.by_report, usage.conflicting, usage.free), (0, 1, 0, 4));
+    assert_eq!((usage.allocated, usage.by_report, usage.conflicts, usage.free), (0, 1, 1, 4));
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 2), "10.0.0.2/29");
     // Also when the pools change: a report does not depend on them.
     resize(&mut allocator, on("vlan10", "one", "addresses: [10.0.0.0/28], gateway: [10.0.0.8]"));
     for address in ["10.0.0.3/28", "10.0.0.4/28", "10.0.0.5/28", "10.0.0.7/28"] {
         assert_eq!(given(&mut allocator, &claim(address, "1", &["n/one"]), 3), address);
     }
-    let ended = ["10.0.0.1 y byReport -", "10.0.0.6 x byReport -", "10.9.9.9 x byReport -"].map(str::to_owned);
+    let ended = ["10.0.0.1 y reserved -", "10.0.0.6 x reserved -", "10.9.9.9 x reserved -"].map(str::to_owned);
     assert_eq!(set_reports(&mut allocator, &reports[..1], 4), (vec![], ended.to_vec()));
     assert_eq!(given(&mut allocator, &claim("b", "1", &["n/one"]), 5), "10.0.0.6/28");
     set_reports(&mut allocator, &[], 6);
@@ -244,9 +249,9 @@ fn a_change_of_reports_reserves_what_began_and_frees_what_ended() {
     assert_eq!(given(&mut allocator, &claim("b", "1", &["n/one"]), 4), "10.0.0.2/29");
     allocator.change_reports(&[], &reports, at(5));
     assert_eq!(given(&mut allocator, &claim("c", "1", &["n/one"]), 6), "10.0.0.1/29");
-    assert_eq!(allocator.report_conflicts(), []);
+    assert_eq!(two_users(&allocator), [] as [&str; 0]);
     allocator.change_reports(&[report("x", "10.0.0.1"), report("c", "10.0.0.1")], &[], at(7));
-    assert_eq!(addresses(&allocator.report_conflicts()), ["10.0.0.1 x"]);
+    assert_eq!(two_users(&allocator), ["10.0.0.1 of c: x"]);
 }
 
 #[test]
@@ -278,7 +283,7 @@ fn a_record_of_an_address_with_which_another_guest_runs_is_a_conflict() {
     let records = [record("a", "10.0.0.1/29"), record("b", "10.0.0.2/29")];
     let mismatch = "KubevirtMachine n/a: 10.0.0.1 of eth0 of n/a (1) is also of eth0 of n/x (1)".to_owned();
     assert_eq!(adopt(&mut allocator, &records), (1, 0, vec![mismatch]));
-    assert_eq!(conflicts(&allocator), [row("10.0.0.1", "a", "conflict")]);
+    assert_eq!(conflicts(&allocator), [row("10.0.0.1", "a", "Mismatch")]);
     assert_eq!(held(&allocator), ["n/vlan10 10.0.0.2/29 n/one b"]);
 }
 
@@ -317,14 +322,13 @@ fn an_address_of_an_object_that_needs_no_lease_is_reserved_while_the_object_exis
     set_aside(&mut allocator, "d", "10.0.0.10", Source::LoneIpAddress);
     set_aside(&mut allocator, "e", "10.0.0.3", Source::Unreadable);
     let expected =
-        [row("10.0.0.1", "a", "byRecord"), row("10.0.0.2", "b", "byRecord"), row("10.0.0.3", "e", "conflict")];
+        [row("10.0.0.1", "a", "ByRecord"), row("10.0.0.2", "b", "ByRecord"), row("10.0.0.3", "e", "Mismatch")];
     assert_eq!(conflicts(&allocator), expected);
     let usage = allocator.usage(at(1))["n/one"].families[0];
-    assert_eq!((usage.by_record, usage.conflicting, usage.free), (2, 1, 4));
+    assert_eq!((usage.by_record, usage.conflicts, usage.free), (3, 0, 4));
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/one"]), 2), "10.0.0.4/24");
     allocator.release(&machine("a", "1"), at(3), &mut Journal::default());
     assert_eq!(given(&mut allocator, &claim("y", "1", &["n/one"]), 4), "10.0.0.1/24");
-    assert_eq!(State::of_word("byRecord"), Some(State::ByRecord));
 }
 
 #[test]
@@ -352,7 +356,7 @@ fn a_record_of_an_address_with_which_a_guest_migrated_is_a_conflict_until_the_de
         assert_eq!((adopted, reserved, mismatches.len()), (0, 0, 1));
         assert!(mismatches[0].ends_with("is also of eth0 of n/a (1)"), "{mismatches:?}");
     }
-    assert_eq!(conflicts(&allocator), [row("10.0.0.1", "a", "conflict"), row("10.0.0.1", "b", "conflict")]);
+    assert_eq!(conflicts(&allocator), [row("10.0.0.1", "a", "Mismatch"), row("10.0.0.1", "b", "Mismatch")]);
     let mut namesake = held_outside;
     namesake.machine.uid = "2".to_owned();
     assert!(matches!(hold(&mut allocator, &namesake, 3), Err(ClaimError::ReuseDelay { .. })));
@@ -377,6 +381,6 @@ fn the_report_of_a_guest_in_another_namespace_contests_the_address_of_a_claim() 
     let records = [of_claim("c", "10.0.0.1"), of_claim("d", "10.0.0.2")];
     let (adopted, reserved, mismatches) = adopt(&mut allocator, &records);
     assert_eq!((adopted, reserved, mismatches.len()), (1, 0, 1));
-    assert_eq!(conflicts(&allocator), [row("10.0.0.1", "c", "conflict")]);
+    assert_eq!(conflicts(&allocator), [row("10.0.0.1", "c", "Mismatch")]);
     assert_eq!(held(&allocator), ["n/vlan10 10.0.0.2/29 n/one d"]);
 }

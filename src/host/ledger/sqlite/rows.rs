@@ -155,18 +155,18 @@ pub(super) fn checksum(change: &Change) -> Option<i64> {
     })
 }
 
-/// The source of a conflicting record, after the state of its address if this is not a conflict. Ledgers of earlier versions
-/// have the source alone.
+/// The source of a record, after the state of its address if this is no mismatch. Ledgers of earlier versions have the source
+/// alone.
 pub(super) fn source_text((state, source): &(State, Arc<str>)) -> Cow<'_, str> {
-    match state {
-        State::Conflict => Cow::Borrowed(source),
-        state => Cow::Owned(format!("{state}: {source}")),
+    match state.stored() {
+        None => Cow::Borrowed(source),
+        Some(word) => Cow::Owned(format!("{word}: {source}")),
     }
 }
 
 fn source(text: &str) -> (State, Arc<str>) {
-    let parts = text.split_once(": ").and_then(|(word, source)| Some((State::of_word(word)?, source)));
-    let (state, source) = parts.filter(|(state, _)| *state != State::Conflict).unwrap_or((State::Conflict, text));
+    let parts = text.split_once(": ").and_then(|(word, source)| Some((State::of_stored(word)?, source)));
+    let (state, source) = parts.unwrap_or((State::Mismatch, text));
     (state, source.into())
 }
 

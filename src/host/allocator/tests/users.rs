@@ -1,0 +1,241 @@
+//! Which addresses have two users, and when that ends.
+
+use super::*;
+use crate::host::claim::HolderKind;
+
+/// The addresses with two users, each with its holder and its other users.
+pub(super) fn two_users(allocator: &Allocator) -> Vec<String> {
+    let text = |it: Conflicted| {
+        assert!(allocator.is_conflict(&it.network, it.address));
+        let holder = it.holder.map_or_else(|| "-".to_owned(), |holder| holder.machine.name);
+        let mut others: Vec<String> = it.others.into_iter().map(|other| other.claimant.machine.name).collect();
+        others.dedup();
+        format!("{} of {holder}: {}", it.address, others.join(" "))
+    };
+    allocator.conflicted().into_iter().map(text).collect()
+}
+
+const NONE: [&str; 0] = [];
+
+fn adopt(allocator: &mut Allocator, records: &[Record]) {
+    allocator.adopt(records.iter().cloned(), at(1), &mut Journal::default());
+}
+
+fn release(allocator: &mut Allocator, name: &str) {
+    allocator.release(&machine(name, "1"), at(2), &mut Journal::default());
+}
+
+fn reservation(name: &str, address: &str, kind: Source) -> Reservation {
+    let Record { claimant, addresses, .. } = record(name, address);
+    let network = Some("n/vlan10".to_owned());
+    Reservation { address: addresses[0].ip(), network, claimant, source: name.to_owned(), kind }
+}
+
+fn set_aside(allocator: &mut Allocator, name: &str, address: &str, kind: Source) {
+    allocator.set_aside(reservation(name, address, kind), at(1), &mut Journal::default());
+}
+
+/// A guest begins to report an address, or ends to report it.
+fn report(allocator: &mut Allocator, name: &str, address: &str, is_begun: bool) {
+    let change = [reservation(name, address, Source::Report)];
+    let (begun, ended) = if is_begun { (&change[..], &[][..]) } else { (&[][..], &change[..]) };
+    allocator.change_reports(begun, ended, at(1));
+}
+
+/// An allocator with a pool of 10.0.0.0/28, in which machine `a` holds 10.0.0.2.
+fn one() -> Allocator {
+    let pool = on("vlan10", "one", "addresses: [10.0.0.0/28], gateway: [10.0.0.1], excludedAddresses: [10.0.0.14]");
+    let mut allocator = allocator([pool], []);
+    assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.2/28");
+    allocator
+}
+
+#[test]
+fn a_record_that_contradicts_the_pools_has_one_user() {
+    let mut allocator = one();
+    let records = [
+        record("b", "10.0.0.1"),
+        record("a", "10.0.0.3"),
+        record("c", "10.0.0.14"),
+        record("d", "10.0.1.5"),
+        Record { network: None, attachments: vec!["n/none".to_owned()], ..record("e", "10.0.0.5") },
+    ];
+    adopt(&mut allocator, &records);
+    set_aside(&mut allocator, "f", "10.0.0.4", Source::Unreadable);
+    set_aside(&mut allocator, "g", "10.0.0.6", Source::NetworkData);
+    assert!(allocator.conflicts().count() >= 6);
+    assert_eq!(two_users(&allocator), NONE);
+    let usage = allocator.usage(at(2))["n/one"].families[0];
+    assert_eq!((usage.conflicts, usage.allocated, usage.excluded, usage.reserved()), (0, 1, 4, 4 + usage.by_record));
+}
+
+#[test]
+fn a_conflict_ends_with_its_holder_or_with_the_machine_of_its_record() {
+    for gone in ["a", "b"] {
+        let mut allocator = one();
+        adopt(&mut allocator, &[record("b", "10.0.0.2")]);
+        assert_eq!(two_users(&allocator), ["10.0.0.2 of a: b"]);
+        let usage = allocator.usage(at(2))["n/one"].families[0];
+        assert_eq!((usage.conflicts, usage.allocated, usage.by_record), (1, 1, 0));
+        release(&mut allocator, gone);
+        assert_eq!(two_users(&allocator), NONE);
+        // The address stays with the other user.
+        assert_eq!(given(&mut allocator, &claim("c", "1", &["n/one"]), 3), "10.0.0.3/28");
+    }
+}
+
+#[test]
+fn a_conflict_of_two_records_ends_with_one_of_the_machines() {
+    for (gone, stays) in [("b", "c"), ("c", "b")] {
+        let mut allocator = one();
+        adopt(&mut allocator, &["b", "c"].map(|name| record(name, "10.0.0.3")));
+        assert_eq!(two_users(&allocator), ["10.0.0.3 of -: b c"]);
+        let usage = allocator.usage(at(2))["n/one"].families[0];
+        assert_eq!((usage.conflicts, usage.by_record), (1, 1));
+        release(&mut allocator, gone);
+        assert_eq!(two_users(&allocator), NONE);
+        assert_eq!(given(&mut allocator, &claim("d", "1", &["n/one"]), 3), "10.0.0.4/28");
+        release(&mut allocator, stays);
+        assert_eq!(given(&mut allocator, &claim("e", "1", &["n/one"]), 4), "10.0.0.3/28");
+    }
+}
+
+#[test]
+fn a_conflict_ends_when_the_objects_of_a_machine_no_longer_record_the_address() {
+    let mut allocator = one();
+    let record = record("b", "10.0.0.2");
+    adopt(&mut allocator, std::slice::from_ref(&record));
+    let ended = [("n/vlan10".to_owned(), "10.0.0.2".parse().unwrap())].into();
+    assert_eq!(allocator.reserved_by_records_of(&machine("b", "1")).count(), 1);
+    allocator.end_records(&machine("b", "1"), &ended);
+    assert_eq!(two_users(&allocator), NONE);
+    assert_eq!(allocator.reserved_by_records_of(&machine("b", "1")).count(), 0);
+    // No other machine gets the address while the machine exists, also after the release by its holder.
+    let mut released = allocator.clone();
+    release(&mut released, "a");
+    assert_eq!(given(&mut released, &claim("c", "1", &["n/one"]), 3), "10.0.0.3/28");
+    release(&mut released, "b");
+    assert_eq!(given(&mut released, &claim("d", "1", &["n/one"]), 3), "10.0.0.2/28");
+    // The record comes back.
+    adopt(&mut allocator, &[record]);
+    assert_eq!(two_users(&allocator), ["10.0.0.2 of a: b"]);
+}
+
+#[test]
+fn a_conflict_ends_with_the_report_of_a_guest() {
+    let mut allocator = one();
+    for name in ["a", "b"] {
+        report(&mut allocator, name, "10.0.0.2", true);
+    }
+    assert_eq!(two_users(&allocator), ["10.0.0.2 of a: b"], "the report of the holder is no other user");
+    report(&mut allocator, "b", "10.0.0.2", false);
+    assert_eq!(two_users(&allocator), NONE);
+    // A record and a guest, and two guests.
+    for record_first in [false, true] {
+        let mut allocator = one();
+        if record_first {
+            set_aside(&mut allocator, "b", "10.0.0.3", Source::NetworkData);
+        }
+        report(&mut allocator, "c", "10.0.0.3", true);
+        if !record_first {
+            set_aside(&mut allocator, "b", "10.0.0.3", Source::NetworkData);
+        }
+        assert_eq!(two_users(&allocator), ["10.0.0.3 of -: b c"]);
+        report(&mut allocator, "d", "10.0.0.3", true);
+        release(&mut allocator, "b");
+        assert_eq!(two_users(&allocator), ["10.0.0.3 of -: c d"]);
+        report(&mut allocator, "c", "10.0.0.3", false);
+        assert_eq!(two_users(&allocator), NONE);
+    }
+}
+
+#[test]
+fn a_virtual_address_that_no_pool_offers_may_be_on_several_guests() {
+    let mut allocator = one();
+    for address in ["10.0.0.1", "10.0.0.14", "10.0.0.40"] {
+        report(&mut allocator, "b", address, true);
+        report(&mut allocator, "c", address, true);
+    }
+    assert_eq!(two_users(&allocator), NONE);
+    // The address of a machine is no virtual address.
+    adopt(&mut allocator, &[record("d", "10.0.0.14")]);
+    assert_eq!(two_users(&allocator), ["10.0.0.14 of -: d b c"]);
+}
+
+#[test]
+fn network_data_of_a_user_is_used_by_its_machine() {
+    let mut allocator = one();
+    set_aside(&mut allocator, "b", "10.0.0.3", Source::NetworkData);
+    report(&mut allocator, "b", "10.0.0.3", true);
+    assert_eq!(two_users(&allocator), NONE);
+    // The address of a claim of the namespace: the claim may be for the machine.
+    let of_claim = |name: &str, address: &str| {
+        let mut record = record(name, address);
+        record.claimant.machine = record.claimant.machine.of_kind(HolderKind::IpAddressClaim);
+        Record { node_pool: Some("n/one".to_owned()), kind: Source::IpAddress, ..record }
+    };
+    adopt(&mut allocator, &[of_claim("x", "10.0.0.4")]);
+    set_aside(&mut allocator, "c", "10.0.0.4", Source::NetworkData);
+    report(&mut allocator, "c", "10.0.0.4", true);
+    assert_eq!(two_users(&allocator), NONE);
+    // Two machines cannot both be the user, and neither can a machine whose own record has the address.
+    report(&mut allocator, "d", "10.0.0.4", true);
+    assert_eq!(two_users(&allocator), ["10.0.0.4 of x: c d"]);
+    adopt(&mut allocator, &[of_claim("y", "10.0.0.5"), record("e", "10.0.0.5")]);
+    assert_eq!(two_users(&allocator), ["10.0.0.4 of x: c d", "10.0.0.5 of -: e y"]);
+    // Two machines have the same network data.
+    set_aside(&mut allocator, "f", "10.0.0.3", Source::NetworkData);
+    assert_eq!(two_users(&allocator)[0], "10.0.0.3 of -: b f b");
+}
+
+#[test]
+fn the_objects_of_one_virtual_machine_are_one_user() {
+    let mut allocator = one();
+    let mut other = record("a", "10.0.0.2");
+    other.claimant.machine = machine("a", "2").of_kind(HolderKind::VirtualMachine);
+    adopt(&mut allocator, &[other]);
+    assert_eq!(allocator.conflicts().count(), 1);
+    assert_eq!(two_users(&allocator), NONE);
+}
+
+#[test]
+fn the_unknown_machine_of_an_unreadable_record_is_no_second_user() {
+    let mut allocator = one();
+    let mut unknown = reservation("x", "10.0.0.2", Source::Unreadable);
+    unknown.claimant.machine = Machine::new("-", "unreadable-record", "10.0.0.2");
+    allocator.set_aside(unknown, at(1), &mut Journal::default());
+    assert_eq!(allocator.conflicts().count(), 1);
+    assert_eq!(two_users(&allocator), NONE);
+}
+
+#[test]
+fn an_address_that_its_source_no_longer_gives_is_no_conflict_although_the_next_one_is_taken() {
+    let mut allocator = allocator([external("ext", "")], []);
+    let of = |name: &str| Claimant { machine: machine(name, "1"), interface: "eth0".parse().unwrap() };
+    let hold = |allocator: &mut Allocator, name: &str, address: &str| {
+        let addresses = [address.parse().unwrap()];
+        let source = format!("IPAddress n/{name}");
+        allocator.hold("n/ext", &of(name), &addresses, &source, at(1), &mut Journal::default()).is_ok()
+    };
+    assert!(hold(&mut allocator, "a", "10.0.0.60/24") && hold(&mut allocator, "b", "10.0.0.61/24"));
+    assert!(!hold(&mut allocator, "c", "10.0.0.60/24"));
+    assert_eq!(two_users(&allocator), ["10.0.0.60 of a: c"]);
+    assert!(!hold(&mut allocator, "c", "10.0.0.61/24"));
+    assert_eq!(two_users(&allocator), ["10.0.0.61 of b: c"]);
+    assert!(hold(&mut allocator, "c", "10.0.0.62/24"));
+    assert_eq!(two_users(&allocator), NONE);
+}
+
+#[test]
+fn one_address_in_the_reports_and_records_of_many_costs_little() {
+    let mut allocator = one();
+    let names: Vec<String> = (0..20_000).map(|at| format!("m-{at}")).collect();
+    for address in ["10.0.0.3", "10.0.0.40"] {
+        let reports: Vec<Reservation> =
+            names.iter().map(|name| reservation(name, address, Source::Report)).collect();
+        allocator.change_reports(&reports, &[], at(1));
+    }
+    adopt(&mut allocator, &names.iter().map(|name| record(name, "10.0.0.4")).collect::<Vec<_>>());
+    let others: Vec<usize> = allocator.conflicted().iter().map(|it| it.others.len()).collect();
+    assert_eq!(others, [20_000, 20_000]);
+}
