@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Claimant, Machine, Record, Reservation};
-use glowplug::host::may_record::{Source, State};
+use glowplug::host::may_record::Source;
 use glowplug::host::pool::Namespaces;
 use glowplug::host::records::Inventory;
 use glowplug_controller::cluster::key::Key;
@@ -541,7 +541,7 @@ async fn a_new_pool_allocates_when_its_growth_is_opened_and_no_address_that_a_gu
         kind: Source::Report,
     };
     let new = registry.change_reports(vec![report.clone()], Vec::new()).await.unwrap();
-    assert_eq!((new.len(), new[0].state), (1, Some(State::ByReport)));
+    assert_eq!((new.len(), new[0].is_reserved, new[0].is_conflict), (1, true, false));
     registry.open(growth).await.unwrap();
     assert_eq!(served.claims.recv().await, Some(machine(NETWORK, 0)));
     assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.9", "worker-0", false)]);

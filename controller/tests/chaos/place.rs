@@ -682,8 +682,8 @@ impl Place {
             let (inside, outside): (Vec<_>, Vec<_>) =
                 all.partition(|spec| pool.spec.addresses.iter().any(|range| is_in(range, &spec.address)));
             let outside = outside.into_iter().filter(|spec| spec.pool == name).count();
-            let [used, out_of_range] = [counts.used, counts.out_of_range].map(usize::try_from);
-            if (used, out_of_range) != (Ok(inside.len()), Ok(outside)) {
+            let [allocated, not_offered] = [counts.allocated, counts.outside].map(usize::try_from);
+            if (allocated, not_offered) != (Ok(inside.len()), Ok(outside)) {
                 let expected = format!("{} leases in its range and {outside} outside", inside.len());
                 problems.push(format!("status of pool {name}: {counts:?}, expected {expected}"));
             }

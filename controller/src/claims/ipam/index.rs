@@ -359,7 +359,7 @@ mod tests {
                 assert_eq!((Key::of_machine(&record.claimant.machine), network.as_str()), (view.key.clone(), "n/blue"));
             }
             Step::Keep(claimant, _) => assert_eq!(Key::of_machine(&claimant.machine), view.key),
-            Step::Release(holder) => assert_eq!(Key::of_machine(&holder), view.key),
+            Step::Release(holder) | Step::EndRecords(holder, _) => assert_eq!(Key::of_machine(&holder), view.key),
             Step::ReadGuests(names) => assert!(names.iter().all(|name| is_object_name(name)), "{names:?}"),
             Step::PatchClaim(_) | Step::PatchStatus(..) | Step::Withdraw | Step::Wait => {}
         }

@@ -191,7 +191,7 @@ pub async fn a_pool_that_gets_its_selector_allocates_no_recorded_address(cluster
     installed.stop().await;
 }
 
-pub async fn a_record_that_comes_after_its_pool_is_a_conflict(cluster: &Cluster) {
+pub async fn a_record_that_comes_after_its_pool_reserves_its_address_and_is_no_conflict(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     let installed = Installed::start(cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;
@@ -203,12 +203,54 @@ pub async fn a_record_that_comes_after_its_pool_is_a_conflict(cluster: &Cluster)
     record(&hosted, "workers-0", "10.0.0.9").await;
     let note = hosted.until_event("workers-0", "IPAddressConflict").await;
     assert!(note.contains("records 10.0.0.9,"), "{note}");
-    hosted.until_condition("workers", "DuplicateRecords").await;
+    until_reserved_by_record(&hosted, "1").await;
     // The annotation is written again after the conflict is recorded.
     let is_right = |machine: &DynamicObject| machine.annotations()[ANNOTATION] == r#"["10.0.0.8/16"]"#;
     until(&hosted.machines, "workers-0", is_right).await;
     hosted.scale("workers", 2).await;
     assert_eq!(hosted.address_of("workers-1").await, "10.0.0.10");
+    hosted.until_no_condition("workers", "DuplicateRecords").await;
+    installed.stop().await;
+}
+
+/// Waits until the pool counts this number of addresses that objects record and no machine holds.
+async fn until_reserved_by_record(hosted: &Hosted, addresses: &str) {
+    poll(&format!("{addresses} recorded addresses"), async || {
+        (hosted.pools.get("workers").await.unwrap().status?.families[0].by_record == addresses).then_some(())
+    })
+    .await;
+}
+
+pub async fn a_conflict_ends_when_the_record_of_the_other_machine_is_right_again(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let installed = Installed::start(cluster).await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.pool("workers", &["10.0.0.8/29"]).await;
+    installed.until_asked(&hosted, "workers").await;
+    for (replicas, name, address) in [(1, "workers-0", "10.0.0.8"), (2, "workers-1", "10.0.0.9")] {
+        hosted.scale("workers", replicas).await;
+        assert_eq!(hosted.address_of(name).await, address);
+        hosted.until_annotated(name, ANNOTATION).await;
+    }
+    // A user writes the address of one machine into the annotation of the other one. The controller corrects the annotation.
+    record(&hosted, "workers-0", "10.0.0.9").await;
+    let note = hosted.until_event("workers-0", "IPAddressConflict").await;
+    assert!(note.contains("records 10.0.0.9,"), "{note}");
+    let is_right = |machine: &DynamicObject| machine.annotations()[ANNOTATION] == r#"["10.0.0.8/16"]"#;
+    until(&hosted.machines, "workers-0", is_right).await;
+    // A status that counts the third machine is later than the record.
+    hosted.scale("workers", 3).await;
+    assert_eq!(hosted.address_of("workers-2").await, "10.0.0.10");
+    poll("no conflict", async || {
+        let counts = hosted.pools.get("workers").await.unwrap().status?.families.first()?.clone();
+        (counts.allocated == "3" && counts.conflicts == "0").then_some(())
+    })
+    .await;
+    hosted.until_no_condition("workers", "DuplicateRecords").await;
+    // The address stays reserved for the machine that once recorded it. HyperShift replaces the other one.
+    hosted.delete("workers-1").await;
+    until_reserved_by_record(&hosted, "1").await;
+    assert_eq!(hosted.address_of("workers-3").await, "10.0.0.11");
     installed.stop().await;
 }
 
@@ -415,7 +457,7 @@ pub async fn a_restored_machine_gets_another_address_when_its_own_is_in_use(clus
     assert_eq!(hosted.address_of("a").await, "10.0.0.9");
     poll("counts without a conflict", async || {
         let counts = hosted.pools.get("p").await.unwrap().status?.families.first()?.clone();
-        (counts.used == "2" && counts.conflicting == "0").then_some(())
+        (counts.allocated == "2" && counts.conflicts == "0").then_some(())
     })
     .await;
     installed.stop().await;

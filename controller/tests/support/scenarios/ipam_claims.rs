@@ -23,13 +23,20 @@ fn rows<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
     rows.map(|(address, name)| (address.to_owned(), name.to_owned())).into()
 }
 
-/// Waits until the pool reports conflicting records, and returns their lines.
+/// Waits until the pool reports an address with two users, and returns the lines about it.
 async fn until_duplicates(tenant: &Tenant) -> String {
-    let pools: Api<StaticIPPool> = tenant.site.pools.clone();
-    crate::support::hosted::poll("DuplicateRecords of the pool", async || {
-        let status = pools.get("p").await.unwrap().status?;
+    until_condition(tenant, "True").await
+}
+
+async fn until_no_duplicates(tenant: &Tenant) {
+    until_condition(tenant, "False").await;
+}
+
+async fn until_condition(tenant: &Tenant, is: &str) -> String {
+    crate::support::hosted::poll(&format!("DuplicateRecords {is}"), async || {
+        let status = tenant.site.pools.get("p").await.unwrap().status?;
         let mut conditions = status.conditions.into_iter();
-        let condition = conditions.find(|it| it.type_ == "DuplicateRecords" && it.status == "True");
+        let condition = conditions.find(|it| it.type_ == "DuplicateRecords" && it.status == is);
         condition.map(|condition| condition.message)
     })
     .await
@@ -122,7 +129,7 @@ pub async fn an_ipam_claim_keeps_its_address_while_guests_come_and_go(cluster: &
     tenant.claim("c", &json!({})).await;
     assert_eq!(tenant.ips_of("c").await, ["10.0.0.9/16"]);
     let status = tenant.site.pools.get("p").await.unwrap().status.unwrap();
-    assert_eq!(status.families[0].conflicting, "0");
+    assert_eq!((&*status.families[0].conflicts, &*status.families[0].by_record), ("0", "0"));
     // The virtual machine is gone, the claim is left, and the virtual machine is created again.
     tenant.stop("a").await;
     tenant.merge("a", &json!({"metadata": {"ownerReferences": null}})).await;
@@ -211,6 +218,11 @@ pub async fn addresses_that_ipam_claims_have_at_the_start_are_theirs(cluster: &C
     assert!(until_duplicates(&tenant).await.contains("10.0.0.9"));
     let expected = rows([("10.0.0.10", "new.net1"), ("10.0.0.8", "a.net1")]);
     assert_eq!(tenant.site.held().await, expected);
+    // The network gives one of them another address.
+    let other = Patch::Merge(json!({"status": {"ips": ["10.0.0.11/16"]}}));
+    tenant.claims.patch_status("twin.net1", &PatchParams::default(), &other).await.unwrap();
+    until_no_duplicates(&tenant).await;
+    assert_eq!(tenant.ips_of("twin").await, ["10.0.0.11/16"]);
 }
 
 pub async fn an_address_that_another_program_writes_is_reported_and_not_replaced(cluster: &Cluster) {
@@ -223,12 +235,18 @@ pub async fn an_address_that_another_program_writes_is_reported_and_not_replaced
     assert!(message.contains("10.0.0.9") && message.contains("10.0.0.8"), "{message}");
     let event = until_event(cluster.client(), &tenant.site.namespace, Some("IPAMClaim"), "a.net1", "IPAddressConflict");
     assert_eq!(event.await, message);
-    assert!(until_duplicates(&tenant).await.contains("10.0.0.9"));
     // No other claim gets one of the two addresses.
     tenant.claim("b", &json!({})).await;
     tenant.until_failed("b", "SubnetExhausted").await;
     assert_eq!(tenant.claims.get("a.net1").await.unwrap().data["status"]["ips"], json!(["10.0.0.9/16"]));
     assert_eq!(tenant.site.held().await, rows([("10.0.0.8", "a.net1")]));
+    // Both addresses have one user.
+    crate::support::hosted::poll("a reserved address", async || {
+        let counts = tenant.site.pools.get("p").await.unwrap().status?.families.first()?.clone();
+        (counts.by_record == "1" && counts.conflicts == "0").then_some(())
+    })
+    .await;
+    until_no_duplicates(&tenant).await;
     // The claim has its own address again.
     let own = Patch::Merge(json!({"status": {"ips": ["10.0.0.8/16"]}}));
     tenant.claims.patch_status("a.net1", &PatchParams::default(), &own).await.unwrap();

@@ -94,9 +94,9 @@ pub async fn a_pool_is_protected_and_its_status_is_written(cluster: &Cluster) {
         let answer = work.registry.claim(place.claim(name, name.len())).await.unwrap();
         assert_eq!(answer.unwrap()[0].addresses.len(), 1);
         let used =
-            |pool: &StaticIPPool| pool.status.as_ref().unwrap().ip_addresses.is_some_and(|count| count.used == 1);
+            |pool: &StaticIPPool| pool.status.as_ref().unwrap().ip_addresses.is_some_and(|count| count.allocated == 1);
         let families = place.until(name, used).await.status.unwrap().families;
-        assert_eq!((families[0].used.as_str(), families[0].free.as_str()), ("1", "3"));
+        assert_eq!((families[0].allocated.as_str(), families[0].free.as_str()), ("1", "3"));
     }
 }
 
@@ -288,7 +288,7 @@ pub async fn the_next_leader_goes_on_where_the_last_one_stopped(cluster: &Cluste
     let next = Work::start(cluster.controller(), &place.namespace).await;
     assert_eq!(next.registry.claim(place.claim("workers", 0)).await.unwrap().unwrap(), held);
     let counts = |pool: &StaticIPPool| {
-        pool.status.as_ref().unwrap().ip_addresses.is_some_and(|count| (count.total, count.used) == (4, 1))
+        pool.status.as_ref().unwrap().ip_addresses.is_some_and(|count| (count.total, count.allocated) == (4, 1))
     };
     place.until("workers", counts).await;
 }

@@ -88,7 +88,7 @@ pub async fn a_machine_starts_with_the_address_of_its_ipam_claim(cluster: &Clust
     assert_eq!((lease.pool, lease.prefix), (format!("{}/workers", hosted.clusters), 16));
     poll("the count of the pool", async || {
         let status = hosted.pools.get("workers").await.unwrap().status.unwrap_or_default();
-        status.ip_addresses.filter(|count| count.used == 1)
+        status.ip_addresses.filter(|count| count.allocated == 1)
     })
     .await;
     // The guest keeps its address when it migrates and when it starts again.
