@@ -23,3 +23,4 @@ mod rights;
 mod serve;
 mod skew;
 mod support;
+mod words;

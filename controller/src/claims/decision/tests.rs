@@ -489,3 +489,12 @@ fn an_ipaddress_of_another_pool_is_not_adopted_and_goes_with_its_former_claim() 
     let former = View { address: of(owner("u0")), former: ["u0".to_owned()].into(), ..view() };
     assert_eq!(next(&former), Step::DeleteAddress);
 }
+
+#[test]
+fn the_record_of_an_address_that_the_ipaddress_does_not_have_ends() {
+    let mut view = view();
+    let noted = BTreeSet::from([("infra/vlan10".to_owned(), "10.0.0.9".parse().unwrap())]);
+    view.ledger.unrecorded = noted.clone();
+    let holder = view.key.holder(HolderKind::IpAddressClaim, view.claim.as_ref().unwrap().uid());
+    assert_eq!(decide(&view, Timestamp::UNIX_EPOCH), Step::EndRecords(holder, noted));
+}

@@ -1932,3 +1932,39 @@ fn a_claim_of_another_author_is_not_read_as_a_claim_of_a_machine() {
     let note = r#"{"kind":"KubevirtMachine","machine":{"namespace":"n","name":"v","uid":"m-1"},"interface":"eno101"}"#;
     assert_eq!(read(Some(note)), "annotation ipam.glowplug.dev/claimant: it names eno101 of n/v");
 }
+
+#[test]
+fn a_record_ends_when_no_object_has_it_and_the_guest_reads_other_network_data() {
+    let noted = || -> BTreeMap<Machine, BTreeSet<(String, IpAddr)>> {
+        [(holder("m-1"), ["10.0.0.8", "10.0.0.9"].map(|it| ("infra/vlan10".to_owned(), it.parse().unwrap())).into())].into()
+    };
+    let view = |instance: Option<Instance>| {
+        let mut view = View { instance, ..settled() };
+        view.ledger.unrecorded = noted();
+        view
+    };
+    // The Secret has the first address.
+    let mut expected = noted();
+    expected.get_mut(&holder("m-1")).unwrap().retain(|(_, address)| address.to_string() == "10.0.0.9");
+    let ended = json!({"status": {"phase": "Succeeded"}});
+    for guest in [None, Some(instance(&running())), Some(instance(&ended))] {
+        let mut view = view(guest);
+        assert_eq!(decide(&view), Step::EndRecords(expected.clone()));
+        view.done.insert(Once::EndRecords);
+        assert!(!matches!(decide(&view), Step::EndRecords(_)));
+    }
+    // A guest that runs with other network data may have the address.
+    for secret in [None, Some(EARLIER)] {
+        assert!(!matches!(decide(&view(Some(reading(secret, &running())))), Step::EndRecords(_)), "{secret:?}");
+    }
+}
+
+#[test]
+fn the_record_of_an_address_that_a_source_no_longer_gives_ends() {
+    let mut view = with_ipam_claim(&json!({"status": {"ips": []}}));
+    let noted = BTreeMap::from([(holder("m-1"), [("infra/vlan10".to_owned(), "10.0.0.8".parse().unwrap())].into())]);
+    view.ledger.unrecorded = noted.clone();
+    assert_eq!(decide(&view), Step::EndRecords(noted));
+    view.done.insert(Once::EndRecords);
+    assert!(!matches!(decide(&view), Step::EndRecords(_)));
+}

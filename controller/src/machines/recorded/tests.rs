@@ -76,3 +76,27 @@ fn an_earlier_address_is_free_when_it_is_open_and_no_other_machine_holds_it() {
     free.retain(|record| record.addresses != [held]);
     assert_eq!((free_of(registry.state().unwrap(), records()), free.len()), (Ok(free), 1));
 }
+
+#[test]
+fn an_address_is_without_a_record_when_no_object_of_its_machine_has_it_and_is_late_when_one_has_it_again() {
+    let mut registry = with_pool(Registry::open(MemoryLedger::default()).unwrap());
+    let Record { claimant, network, source, .. } = record("w", "10.0.0.9/16");
+    let address = "10.0.0.9".parse().unwrap();
+    let reservation = Reservation { address, network, claimant, source, kind: Source::Unreadable };
+    registry.set_aside([reservation.clone()], NOW).unwrap();
+    let read = |registry: &mut Registry<MemoryLedger>, records: &[Record]| {
+        let allocator = registry.state().unwrap();
+        let records = (records, false, allocator.growth());
+        let read = Recorded::read(allocator, (&key("w"), &[].into()), &[].into(), records, &["n/p".to_owned()], "");
+        (read.unrecorded, read.late)
+    };
+    let records = [record("w", "10.0.0.9/16")];
+    assert_eq!(read(&mut registry, &records), (BTreeMap::new(), vec![]));
+    let unrecorded = BTreeMap::from([(machine("w"), [("infra/vlan10".to_owned(), address)].into())]);
+    assert_eq!(read(&mut registry, &[]), (unrecorded.clone(), vec![]));
+    registry.end_records(&machine("w"), &unrecorded[&machine("w")]).unwrap();
+    assert_eq!(read(&mut registry, &[]), (BTreeMap::new(), vec![]));
+    assert_eq!(read(&mut registry, &records), (BTreeMap::new(), vec![reservation.clone()]));
+    registry.set_aside([reservation], NOW).unwrap();
+    assert_eq!(read(&mut registry, &records), (BTreeMap::new(), vec![]));
+}

@@ -282,3 +282,42 @@ fn every_virtual_machine_that_a_claim_names_may_use_its_address() {
     let hostile = json!({"metadata": {"labels": {"kubevirt.io/vm": "../x"}, "ownerReferences": []}});
     assert_eq!(next(&deleted(&hostile)), Step::ReadGuests(names(&["a"])));
 }
+
+#[test]
+fn the_record_of_an_address_that_the_status_no_longer_has_ends() {
+    let mut view = with(&["10.0.0.8/24"], &["10.0.0.8/24"]);
+    let noted = BTreeSet::from([("n/vlan10".to_owned(), "10.0.0.9".parse().unwrap())]);
+    view.ledger.unrecorded = noted.clone();
+    assert_eq!(next(&view), Step::EndRecords(holder("u1"), noted));
+}
+
+#[test]
+fn only_addresses_that_the_status_does_not_have_are_without_a_record() {
+    use glowplug::host::claim::Reservation;
+    use glowplug::host::ledger::MemoryLedger;
+    use glowplug::host::registry::Registry;
+
+    let pool = br#"{"namespace": "n", "name": "p", "network": "n/vlan10", "addresses": ["10.0.0.8/30"]}"#;
+    let mut registry = Registry::open(MemoryLedger::default()).unwrap();
+    registry.resize(Pool::parse(pool).unwrap(), &[], Timestamp::UNIX_EPOCH).unwrap();
+    let reservation = Reservation {
+        address: "10.0.0.9".parse().unwrap(),
+        network: None,
+        claimant: Claimant { machine: holder("u1"), interface: eno101() },
+        source: "IPAMClaim n/a.net1".to_owned(),
+        kind: Source::Unreadable,
+    };
+    registry.set_aside([reservation], Timestamp::UNIX_EPOCH).unwrap();
+    let mut unrecorded = |addresses: Option<&[IpNetwork]>| {
+        let allocator = registry.state().unwrap();
+        let key = Key { namespace: "n".to_owned(), name: "a.net1".to_owned() };
+        let unrecorded = Recorded::read(allocator, &key, ("u1", addresses), None).unrecorded;
+        registry.end_records(&holder("u1"), &unrecorded).unwrap();
+        unrecorded.into_iter().map(|(_, address)| address.to_string()).collect::<Vec<_>>()
+    };
+    let none: [&str; 0] = [];
+    assert_eq!(unrecorded(None), none, "the status cannot be read");
+    assert_eq!(unrecorded(Some(&["10.0.0.9/24".parse().unwrap()])), none);
+    assert_eq!(unrecorded(Some(&[])), ["10.0.0.9"]);
+    assert_eq!(unrecorded(Some(&[])), none, "its record has ended");
+}
