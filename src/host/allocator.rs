@@ -14,6 +14,7 @@
 //! - the reuse delay of the address is over.
 
 mod adopt;
+mod conflicts;
 mod decide;
 mod forget;
 mod network;
@@ -33,7 +34,7 @@ mod users;
 mod want;
 
 pub use adopt::{Adoption, Mismatch, Problem};
+pub use conflicts::{Conflicted, OtherUser};
 pub use reports::{ReportChanges, Reported};
 pub use state::Allocator;
 pub use types::{ClaimError, EXHAUSTED_MESSAGE, PoolError, PoolUsage, Rename, Resized, Usage, exhausted_message};
-pub use users::{Conflicted, OtherUser};

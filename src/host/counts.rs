@@ -17,8 +17,6 @@
 //! | `outdated` | machines whose guests run with earlier network data |
 //! | `leftAlone` | machines that ran already when their pool came |
 
-use crate::host::allocator::Usage;
-
 /// What a pool counts, and the word for it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Count {
@@ -126,24 +124,6 @@ impl Count {
             Self::Outdated => "OUTDATED",
             Self::LeftAlone => "LEFT ALONE",
         }
-    }
-
-    /// The number of addresses in a pool. `None`: the count is no count of addresses.
-    #[must_use]
-    pub fn of(self, usage: &Usage) -> Option<u128> {
-        Some(match self {
-            Self::Total => usage.total,
-            Self::Free => usage.free,
-            Self::Allocated => usage.allocated,
-            Self::Reserved => usage.reserved(),
-            Self::Excluded => usage.excluded,
-            Self::ByRecord => usage.by_record,
-            Self::ByReport => usage.by_report,
-            Self::ReuseDelay => usage.reuse_delay,
-            Self::Conflicts => usage.conflicts,
-            Self::Outside => usage.outside,
-            Self::Waiting | Self::Outdated | Self::LeftAlone => return None,
-        })
     }
 }
 

@@ -55,7 +55,7 @@ pub fn text(allocator: &Allocator, usage: &BTreeMap<&str, PoolUsage>) -> String 
             let _ = writeln!(outside, "glowplug_ippool_outside_addresses{{{labels}}} {}", usage.outside);
             let _ = writeln!(conflicts, "glowplug_ippool_conflicts{{{labels}}} {}", usage.conflicts);
             for state in Count::STATES {
-                let (word, count) = (state.word(), state.of(usage).unwrap_or_default());
+                let (word, count) = (state.word(), usage.number(state));
                 let _ = writeln!(addresses, r#"glowplug_ippool_addresses{{{labels},state="{word}"}} {count}"#);
             }
         }

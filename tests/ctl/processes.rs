@@ -130,7 +130,7 @@ fn a_user_who_may_only_read_the_ledger_gets_lists_and_metrics() {
     };
     let list = ["list", "--ledger", "ledger"];
     assert_eq!(run(&list), (Some(0), 2, String::new()));
-    assert_eq!(run(&["metrics", "--pool", "pool", "--ledger", "ledger"]), (Some(0), 18, String::new()));
+    assert_eq!(run(&["metrics", "--pool", "pool", "--ledger", "ledger"]), (Some(0), 20, String::new()));
     let refused = run(&["claim", "--pool", "pool", "--ledger", "ledger", "a/b", "--uid", "c"]);
     let readonly = "error: writing the ledger: attempt to write a readonly database\n";
     assert_eq!(refused, (Some(1), 0, readonly.to_owned()));

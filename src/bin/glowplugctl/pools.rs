@@ -259,7 +259,7 @@ pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
     registry.suspend(deleted);
     let now = Timestamp::now();
     let row = |pool: &Pool, usage: &Usage| {
-        let counts = Count::OF_ADDRESSES.map(|count| count.of(usage).unwrap_or_default().to_string());
+        let counts = Count::OF_ADDRESSES.map(|count| usage.number(count).to_string());
         with_pool([pool.title(), usage.family.to_string()], counts)
     };
     let Resized { renamed, prefix_changed, outside, served, .. } =

@@ -69,7 +69,7 @@ pub(crate) fn status(args: Status) -> Result<ExitCode> {
     let mut rows = Vec::new();
     for (pool, PoolUsage { families, waiting, .. }) in &by_pool {
         for usage in families {
-            let counts = shown.map(|count| count.of(usage).unwrap_or_default().to_string());
+            let counts = shown.map(|count| usage.number(count).to_string());
             let [total, allocated, reserved, free, conflicts, outside] = counts;
             let (title, network, family) = (pool.title(), pool.network().to_owned(), usage.family.to_string());
             let waiting = waiting.to_string();

@@ -218,6 +218,25 @@ impl Usage {
     pub fn reserved(&self) -> u128 {
         self.excluded + self.by_record + self.by_report
     }
+
+    /// The number of addresses. 0: the count is no count of addresses.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn number(&self, count: Count) -> u128 {
+        match count {
+            Count::Total => self.total,
+            Count::Free => self.free,
+            Count::Allocated => self.allocated,
+            Count::Reserved => self.reserved(),
+            Count::Excluded => self.excluded,
+            Count::ByRecord => self.by_record,
+            Count::ByReport => self.by_report,
+            Count::ReuseDelay => self.reuse_delay,
+            Count::Conflicts => self.conflicts,
+            Count::Outside => self.outside,
+            Count::Waiting | Count::Outdated | Count::LeftAlone => 0,
+        }
+    }
 }
 
 impl Serialize for Usage {
@@ -226,7 +245,7 @@ impl Serialize for Usage {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("family", &self.family.to_string())?;
         for count in Count::OF_ADDRESSES {
-            map.serialize_entry(count.word(), &count.of(self))?;
+            map.serialize_entry(count.word(), &self.number(count))?;
         }
         map.end()
     }
