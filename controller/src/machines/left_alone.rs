@@ -24,7 +24,8 @@ impl View {
             return None;
         }
         if vm.is_left_alone() {
-            return Some(self.hold_back(self.reserve_recorded().unwrap_or(Step::Wait)));
+            let recorded = self.reserve_recorded().or_else(|| self.end_records(&BTreeSet::new(), None));
+            return Some(self.hold_back(recorded.unwrap_or(Step::Wait)));
         }
         if !self.ledger.held.is_empty() || self.memory.is_freed {
             return None;

@@ -258,7 +258,11 @@ impl View {
             // yet.
             return Step::ReadMachine(Key::of_machine(&claimant.machine));
         }
-        if let Some(step) = self.restore(vm, selected, &claimant).or_else(|| self.reserve_recorded()) {
+        // The records of sources are compared when the sources are asked.
+        let has_source = self.pools.values().any(|pool| pool.source.is_some());
+        let ended = || self.end_records(&BTreeSet::new(), None).filter(|_| !has_source);
+        let recorded = || self.reserve_recorded().or_else(ended);
+        if let Some(step) = self.restore(vm, selected, &claimant).or_else(recorded) {
             return step;
         }
         if let Some(patch) = self.remove_copied_records(vm) {

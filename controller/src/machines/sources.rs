@@ -53,7 +53,9 @@ impl View {
             let pool = selected.pool.to_string();
             let Some(PoolSettings { source: Some(source), .. }) = self.pools.get(&pool) else { continue };
             let answer = self.ask(vm, selected, source, claimed);
-            if let (Answer::Wait(_) | Answer::Exhausted(_), Some(step)) = (&answer, self.end_records(&BTreeSet::new(), None)) {
+            if let Answer::Wait(_) | Answer::Exhausted(_) = &answer
+                && let Some(step) = self.end_offers(vm, claimed)
+            {
                 return Err(step);
             }
             let offer = match answer {
@@ -76,6 +78,22 @@ impl View {
             offers.insert(selected.interface, offer);
         }
         Ok(offers)
+    }
+
+    /// Notes the addresses that sources gave to the machine, and that no source gives now. `None`: no such address, or a source has
+    /// not answered yet.
+    fn end_offers(&self, vm: &VirtualMachine, claimed: &Claimed) -> Option<Step> {
+        let mut offered = BTreeSet::new();
+        for selected in self.selected.iter().flatten() {
+            let pool = self.pools.get(&selected.pool.to_string());
+            let Some(source) = pool.and_then(|pool| pool.source.as_ref()) else { continue };
+            match self.ask(vm, selected, source, claimed) {
+                Answer::Offer(offer) => offered.extend(offer.addresses.iter().map(IpNetwork::ip)),
+                Answer::Step(_) => return None,
+                Answer::Wait(_) | Answer::Exhausted(_) | Answer::Refused(_) | Answer::Invalid(_) => {}
+            }
+        }
+        self.end_records(&offered, None)
     }
 
     /// Records the addresses of an offer as leases. `None`: the machine holds all of them.

@@ -63,11 +63,11 @@ impl Allocator {
                 let holder = users.first().filter(|user| matches!(user.evidence, Evidence::Lease | Evidence::Migrated));
                 let is_other = |user: &&User<'_>| holder.is_none_or(|holder| !user.is_of(holder));
                 let others = rivals.into_iter().filter(is_other).map(|user| OtherUser {
-                    claimant: user.claimant.clone(),
+                    claimant: user.claimant(),
                     source: user.source.to_owned(),
                     is_report: user.evidence == Evidence::Report,
                 });
-                let (others, holder) = (others.collect(), holder.map(|holder| holder.claimant.clone()));
+                let (others, holder) = (others.collect(), holder.map(User::claimant));
                 all.push(Conflicted { network: name.to_string(), address, holder, others });
             }
         }
@@ -96,7 +96,8 @@ impl Network {
 
     /// Whether the holder of an address is another user than a guest that reports the address. `false` without a holder.
     pub(super) fn holder_differs(&self, address: IpAddr, claimant: &Claimant) -> bool {
-        let guest = User { claimant: claimant.clone(), source: "", evidence: Evidence::Report };
+        let Claimant { machine, interface } = claimant;
+        let guest = User { machine, interface: *interface, source: "", evidence: Evidence::Report };
         self.holding(address).is_some_and(|holder| differs(&holder, &guest))
     }
 
@@ -104,6 +105,7 @@ impl Network {
     fn holding(&self, address: IpAddr) -> Option<User<'_>> {
         let held = self.held_at(address).map(|lease| (lease, Evidence::Lease));
         let (lease, evidence) = held.or_else(|| self.migrated_at(address).map(|lease| (lease, Evidence::Migrated)))?;
-        Some(User { claimant: Claimant::clone(&lease.claimant), source: "", evidence })
+        let Claimant { machine, interface } = &*lease.claimant;
+        Some(User { machine, interface: *interface, source: "", evidence })
     }
 }

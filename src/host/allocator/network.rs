@@ -112,7 +112,8 @@ impl Network {
         let machines = machines.filter(move |(machine, _)| !ended.is_some_and(|ended| ended.contains(machine)));
         machines.flat_map(|(machine, interfaces)| {
             interfaces.iter().map(move |(interface, (state, source))| User {
-                claimant: Claimant { machine: machine.clone(), interface: *interface },
+                machine,
+                interface: *interface,
                 source,
                 evidence: match state {
                     State::Mismatch | State::Excluded => Evidence::Record,
@@ -126,7 +127,12 @@ impl Network {
     /// The guests that report an address.
     pub(super) fn reporters(&self, address: IpAddr) -> impl Iterator<Item = User<'_>> {
         let claimants = self.reports.get(&address).into_iter().flatten();
-        claimants.map(|(claimant, source)| User { claimant: claimant.clone(), source, evidence: Evidence::Report })
+        claimants.map(|(Claimant { machine, interface }, source)| User {
+            machine,
+            interface: *interface,
+            source,
+            evidence: Evidence::Report,
+        })
     }
 
     /// Whether the objects of a machine no longer record an address that is reserved for it.

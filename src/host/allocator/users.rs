@@ -18,6 +18,7 @@
 //! - a guest that migrated to another cluster, and a guest that reports the address: they may be the same
 
 use crate::host::claim::{Claimant, HolderKind, Machine, is_guest_of};
+use crate::network::InterfaceName;
 
 /// Why a claimant counts as a user of an address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -33,7 +34,9 @@ pub(super) enum Evidence {
 /// A user of an address.
 #[derive(Clone, Debug)]
 pub(super) struct User<'n> {
-    pub(super) claimant: Claimant,
+    pub(super) machine: &'n Machine,
+    pub(super) interface: InterfaceName,
+    /// Kind and name of the object with the record or report. Empty for a lease.
     pub(super) source: &'n str,
     pub(super) evidence: Evidence,
 }
@@ -41,10 +44,14 @@ pub(super) struct User<'n> {
 // === impl User ===
 
 impl User<'_> {
+    pub(super) fn claimant(&self) -> Claimant {
+        Claimant { machine: self.machine.clone(), interface: self.interface }
+    }
+
     /// Whether this is the holder, or its guest.
     pub(super) fn is_of(&self, holder: &User<'_>) -> bool {
-        let (machine, other) = (&self.claimant.machine, &holder.claimant.machine);
-        machine == other || holder.evidence == Evidence::Lease && is_guest_of(machine, other)
+        self.machine == holder.machine
+            || holder.evidence == Evidence::Lease && is_guest_of(self.machine, holder.machine)
     }
 }
 
@@ -65,7 +72,7 @@ pub(super) fn differs_from_any(user: &User<'_>, users: &[User<'_>], is_offered: 
 /// Whether two users of one address are certainly not one user.
 pub(super) fn differs(one: &User<'_>, other: &User<'_>) -> bool {
     use Evidence::{Migrated, OwnRecord, Report};
-    let (machine, other_machine) = (&one.claimant.machine, &other.claimant.machine);
+    let (machine, other_machine) = (one.machine, other.machine);
     if machine == other_machine || !machine.may_exist() || !other_machine.may_exist() {
         return false;
     }
@@ -78,8 +85,8 @@ pub(super) fn differs(one: &User<'_>, other: &User<'_>) -> bool {
     let is_for = |claim: &Machine, user: &User<'_>| {
         claim.kind == HolderKind::IpAddressClaim
             && matches!(user.evidence, OwnRecord | Report)
-            && !user.claimant.machine.kind.is_claim()
-            && user.claimant.machine.served_in() == claim.served_in()
+            && !user.machine.kind.is_claim()
+            && user.machine.served_in() == claim.served_in()
     };
     !is_guest_of(machine, other_machine) && !is_for(machine, other) && !is_for(other_machine, one)
 }

@@ -288,3 +288,23 @@ impl ToSql for Octets {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_records_of_earlier_versions_are_read_and_stay_as_they_are() {
+        let rows = [
+            ("list.json: items[0]", State::Mismatch, "list.json: items[0]"),
+            ("conflict: items[0]", State::Mismatch, "conflict: items[0]"),
+            ("excluded: items[0]", State::Excluded, "items[0]"),
+            ("byRecord: Secret n/a", State::ByRecord, "Secret n/a"),
+            ("byReport: guest: a", State::ByReport, "guest: a"),
+        ];
+        for (text, state, from) in rows {
+            let record = source(text);
+            assert_eq!((record.0, &*record.1, &*source_text(&record)), (state, from, text));
+        }
+    }
+}
