@@ -117,7 +117,7 @@ fn glowplugctl_has_the_words() {
     let other_heads = set(["POOL", "NETWORK", "FAMILY"]);
     for file in fs::read_dir(path).unwrap() {
         let text = fs::read_to_string(file.unwrap().path()).unwrap();
-        let (mut is_family, mut is_reserved) = (false, false);
+        let (mut is_family, mut is_reserved, mut before) = (false, false, None);
         for line in text.lines() {
             let columns = || line.split("  ").map(str::trim).filter(|column| !column.is_empty());
             // The tables of `status` and `resize` have both of these columns, and no other table has.
@@ -133,13 +133,15 @@ fn glowplugctl_has_the_words() {
                 }
                 _ => false,
             };
-            // In JSON, the counts of a family come after its name.
+            // In JSON, the counts of a family begin with the total after the name of the family.
             let member = line.trim().strip_prefix('"').and_then(|rest| rest.split_once("\": ")).map(|(name, _)| name);
-            match member {
-                Some("family") => is_family = line.contains("IPv"),
-                Some(name) if is_family => drop(members.insert(name.to_owned())),
-                _ => is_family = false,
-            }
+            is_family = match member {
+                Some("total") => before == Some("family"),
+                Some(_) => is_family,
+                None => false,
+            };
+            members.extend(member.filter(|_| is_family).map(str::to_owned));
+            before = member;
         }
     }
     let of_resize = Count::OF_ADDRESSES.map(Count::head);

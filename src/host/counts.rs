@@ -141,7 +141,8 @@ mod tests {
     #[test]
     fn the_head_of_a_column_is_its_word_in_capitals() {
         for count in Count::ALL {
-            let spaced = count.word().chars().flat_map(|c| c.is_ascii_uppercase().then_some(' ').into_iter().chain([c]));
+            let spaced =
+                count.word().chars().flat_map(|c| c.is_ascii_uppercase().then_some(' ').into_iter().chain([c]));
             assert_eq!(count.head(), spaced.collect::<String>().to_uppercase());
         }
     }

@@ -332,7 +332,10 @@ mod tests {
         let words = states.map(|state| (state.stored(), serde_json::to_value(state).unwrap()));
         let expected = [(None, "byRecord"), (Some("excluded"), "excluded"), (Some("byRecord"), "byRecord")];
         let expected = [&expected[..], &[(Some("byReport"), "byReport")]].concat();
-        assert_eq!(words.to_vec(), expected.into_iter().map(|(stored, word)| (stored, word.into())).collect::<Vec<_>>());
+        assert_eq!(
+            words.to_vec(),
+            expected.into_iter().map(|(stored, word)| (stored, word.into())).collect::<Vec<_>>()
+        );
         for state in &states[1..] {
             assert_eq!(State::of_stored(state.stored().unwrap()), Some(*state));
         }

@@ -329,8 +329,7 @@ impl Model {
         let (reported, recorded): (Vec<_>, Vec<_>) = records.partition(|(_, state)| **state == State::ByReport);
         let users: BTreeSet<_> = holder.into_iter().chain(recorded.into_iter().map(|(by, _)| name(by))).collect();
         let guests = reported.into_iter().map(|(by, _)| name(by));
-        let guests: BTreeSet<_> =
-            guests.chain(self.reports.get(&address).into_iter().flatten().map(name)).collect();
+        let guests: BTreeSet<_> = guests.chain(self.reports.get(&address).into_iter().flatten().map(name)).collect();
         let is_kept = |at: usize| {
             kept_for(at, self.sizes[at]).iter().any(|(name, kept)| {
                 let (namespace, name) = name.split_once('/').unwrap_or(("clusters", name));

@@ -214,9 +214,7 @@ impl Work<'_> {
             Serving::Pool(pool, _) | Serving::Several(pool, _) => Some(pool.clone()),
             Serving::None => None,
         };
-        let read = move |allocator: &_| {
-            Recorded::read(allocator, &key, (&uid, addresses.as_deref()), pool.as_ref())
-        };
+        let read = move |allocator: &_| Recorded::read(allocator, &key, (&uid, addresses.as_deref()), pool.as_ref());
         view.ledger = self.provider.registry.read(read).await?;
         Ok(())
     }

@@ -795,7 +795,10 @@ mod tests {
     #[test]
     fn every_user_of_an_address_of_two_is_named() {
         let conflicts = ["10.0.0.8", "10.0.0.9"].map(|address| {
-            (("infra/vlan10".to_owned(), address.parse().unwrap()), vec![format!("{address} a"), format!("{address} b")])
+            (
+                ("infra/vlan10".to_owned(), address.parse().unwrap()),
+                vec![format!("{address} a"), format!("{address} b")],
+            )
         });
         let known = observations([("clusters/a", Observation { conflicts: conflicts.into(), ..observation(252, 0) })]);
         let update = index([pool("a", 1, "10.0.0.0/24")]).updates(&known, at(100)).remove(0);

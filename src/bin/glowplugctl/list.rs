@@ -225,8 +225,8 @@ pub(crate) fn list(args: List) -> Result<ExitCode> {
         [address, state.to_owned(), machine, it.machine.uid, it.interface, it.source]
     };
     let conflicts = conflicts.into_iter().map(row);
-    let conflicts = conflicts
-        .map(|[address, _, machine, uid, interface, source]| [address, machine, uid, interface, source]);
+    let conflicts =
+        conflicts.map(|[address, _, machine, uid, interface, source]| [address, machine, uid, interface, source]);
     let conflicts: Vec<_> = conflicts.collect();
     let reserved: Vec<_> = reserved.into_iter().map(row).collect();
     let missing: Vec<_> =

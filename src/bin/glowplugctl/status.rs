@@ -79,6 +79,10 @@ pub(crate) fn status(args: Status) -> Result<ExitCode> {
     let [total, allocated, reserved, free, conflicts, outside] = shown.map(Count::head);
     let waits = Count::Waiting.head();
     let head = ["POOL", "NETWORK", "FAMILY", total, allocated, reserved, free, conflicts, outside, waits];
-    print(&sections([table(head, &rows), waiting_table(waiting), allocations_table(Count::Outside.head(), &not_offered)]))?;
+    print(&sections([
+        table(head, &rows),
+        waiting_table(waiting),
+        allocations_table(Count::Outside.head(), &not_offered),
+    ]))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1936,7 +1936,8 @@ fn a_claim_of_another_author_is_not_read_as_a_claim_of_a_machine() {
 #[test]
 fn a_record_ends_when_no_object_has_it_and_the_guest_reads_other_network_data() {
     let noted = || -> BTreeMap<Machine, BTreeSet<(String, IpAddr)>> {
-        [(holder("m-1"), ["10.0.0.8", "10.0.0.9"].map(|it| ("infra/vlan10".to_owned(), it.parse().unwrap())).into())].into()
+        [(holder("m-1"), ["10.0.0.8", "10.0.0.9"].map(|it| ("infra/vlan10".to_owned(), it.parse().unwrap())).into())]
+            .into()
     };
     let view = |instance: Option<Instance>| {
         let mut view = View { instance, ..settled() };

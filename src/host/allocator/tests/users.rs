@@ -231,8 +231,7 @@ fn one_address_in_the_reports_and_records_of_many_costs_little() {
     let mut allocator = one();
     let names: Vec<String> = (0..20_000).map(|at| format!("m-{at}")).collect();
     for address in ["10.0.0.3", "10.0.0.40"] {
-        let reports: Vec<Reservation> =
-            names.iter().map(|name| reservation(name, address, Source::Report)).collect();
+        let reports: Vec<Reservation> = names.iter().map(|name| reservation(name, address, Source::Report)).collect();
         allocator.change_reports(&reports, &[], at(1));
     }
     adopt(&mut allocator, &names.iter().map(|name| record(name, "10.0.0.4")).collect::<Vec<_>>());
