@@ -189,6 +189,13 @@ pub async fn a_machine_with_network_data_of_its_own_keeps_it_and_nobody_gets_its
     hosted.set_cloud_init(Value::Null);
     hosted.scale("workers", 2).await;
     assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
+    // The machine uses the address, also after its guest reports it.
+    poll("a recorded address of one user", async || {
+        let counts = hosted.pools.get("workers").await.unwrap().status?.families.first()?.clone();
+        ((&*counts.by_record, &*counts.conflicts) == ("1", "0")).then_some(())
+    })
+    .await;
+    hosted.until_no_condition("workers", "DuplicateRecords").await;
     installed.stop_leading();
     hosted.scale("workers", 3).await;
     installed.lead().await;

@@ -304,6 +304,7 @@ scenarios! {
     reports::an_instance_that_never_ran_reserves_nothing,
     reports::guests_that_lie_use_up_no_pool_of_another_namespace,
     reports::silence_of_a_guest_ends_no_reservation,
+    reports::an_excluded_address_that_several_guests_report_is_no_conflict,
     reports::both_sides_are_told_of_an_address_that_was_allocated_before_a_guest_reports_it,
     upgrade::no_machine_is_refused_during_an_upgrade_and_a_downgrade,
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use kube::api::{DeleteParams, DynamicObject, PostParams};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
@@ -276,6 +276,32 @@ pub async fn both_sides_are_told_of_an_address_that_was_allocated_before_a_guest
     assert_eq!(place.held().await, rows([("10.0.0.8", "workers-0")]));
     assert_eq!(place.restart("workers-0").await.addresses()[0].1, "10.0.0.8");
     other.end("stray").await;
+    place.until_no_condition("workers", "DuplicateRecords").await;
+    place.stop().await;
+}
+
+pub async fn an_excluded_address_that_several_guests_report_is_no_conflict(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8-10.0.0.10"]).await;
+    let exclude = async |addresses: Value| {
+        let patch = Patch::Merge(json!({"spec": {"excludedAddresses": addresses}}));
+        place.pools.patch("workers", &PatchParams::default(), &patch).await.unwrap();
+    };
+    exclude(json!(["10.0.0.8"])).await;
+    let own = place.own_guests();
+    for node in ["node-0", "node-1"] {
+        own.start(node, &["10.0.0.8"]).await;
+    }
+    // The leader has seen the earlier reports when it has seen a later one.
+    own.start("other", &["10.0.0.9"]).await;
+    place.until_reserved(1).await;
+    place.scale("workers", 1).await;
+    assert_eq!(place.address_of("workers-0").await, "10.0.0.10");
+    place.until_no_condition("workers", "DuplicateRecords").await;
+    assert_eq!(place.status().await["families"][0]["conflicts"], "0");
+    // An address that the pool offers is no virtual address.
+    exclude(Value::Null).await;
+    place.until_condition("workers", "DuplicateRecords").await;
+    own.end("node-1").await;
     place.until_no_condition("workers", "DuplicateRecords").await;
     place.stop().await;
 }
