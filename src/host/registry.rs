@@ -193,7 +193,7 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
-    /// Releases everything that a machine holds, waits for or has a conflicting record of, and serves waiting machines.
+    /// Releases everything that a machine holds, waits for or has a record without a lease of, and serves waiting machines.
     ///
     /// The UID must match too: another machine of the same name keeps its addresses. Releasing a machine that holds
     /// nothing is not an error.

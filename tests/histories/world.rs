@@ -867,7 +867,7 @@ impl World {
             for machine in machines.iter().filter(|machine| !allowed.released.contains(machine)) {
                 let holds = self.seen.leases.get(place).is_some_and(|held| held.claimant.machine == *machine);
                 if !holds && !now.is_some_and(|now| now.contains(machine)) {
-                    return Err(format!("the conflicting record of {place:?} of {machine} is lost"));
+                    return Err(format!("the record without a lease of {place:?} of {machine} is lost"));
                 }
             }
         }

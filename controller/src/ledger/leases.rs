@@ -350,7 +350,7 @@ impl ApiLedger {
     fn writes(&self, changes: &[Change]) -> Result<Vec<Write>, LedgerError> {
         let mut last: BTreeMap<String, Write> = BTreeMap::new();
         for change in changes {
-            // Waiting machines, missing machines and conflicting records are read from the machine objects.
+            // Waiting machines, missing machines and records without a lease are read from the machine objects.
             let Change::Lease { network, address, lease } = change else { continue };
             let name = lease_name(*address, network).map_err(|error| store("naming a lease", error))?;
             let known = self.known.get(&name);

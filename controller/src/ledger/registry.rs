@@ -393,7 +393,7 @@ impl RegistryHandle {
         self.write(move |owner| owner.registry.end_records(&machine, &addresses)).await
     }
 
-    /// The objects that hold an address or have a conflicting record, without the holders of leases that cannot be read.
+    /// The objects that hold an address or have a record without a lease, without the holders of leases that cannot be read.
     ///
     /// # Errors
     ///

@@ -21,7 +21,7 @@ pub(super) struct Recorded {
     pub(super) pools: BTreeMap<String, Pool>,
     /// Addresses that machines of this name hold, oldest lease first.
     pub(super) held: Vec<Held>,
-    /// Machines of this name that hold an address or have a conflicting record.
+    /// Machines of this name that hold an address or have a record without a lease.
     pub(super) known: BTreeSet<Machine>,
     /// Whether machines of this name hold addresses of pools that belong to another controller.
     pub(super) is_of_another: bool,

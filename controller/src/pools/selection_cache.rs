@@ -372,7 +372,7 @@ mod tests {
     fn only_what_selects_or_refuses_a_machine_changes_the_selection() {
         let mut objects = Objects::default();
         let mut apply = |change, has_label| objects.apply(Kind::Pool, change, |_| has_label);
-        let counts = |used| json!({"ipAddresses": {"total": 256, "free": 253 - used, "used": used, "outOfRange": 0}});
+        let counts = |held| json!({"ipAddresses": {"total": 256, "free": 253 - held, "allocated": held, "outside": 0}});
         let condition = json!({
             "type": "Exhausted", "status": "True", "reason": "NoFreeAddress", "message": "No available IPs",
             "lastTransitionTime": "2026-01-01T00:00:00Z",

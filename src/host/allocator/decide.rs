@@ -75,7 +75,7 @@ impl Allocator {
         }
     }
 
-    /// Releases everything that a machine holds, waits for or has a conflicting record of, and returns what it held.
+    /// Releases everything that a machine holds, waits for or has a record without a lease of, and returns what it held.
     ///
     /// Each address gets the reuse delay of its pool. The UID must match too: another machine of the same name keeps
     /// its addresses.

@@ -49,7 +49,7 @@ struct PoolRange {
     pool: Arc<str>,
 }
 
-/// The conflicting records of a machine by interface: the state of the address, and the source.
+/// The records without a lease of a machine by interface: the state of the address, and the source.
 type Records = BTreeMap<InterfaceName, (State, Arc<str>)>;
 
 /// The claimants that report each address, with the sources of the reports.
@@ -94,7 +94,7 @@ impl Network {
         })
     }
 
-    /// The addresses of a range that have a conflicting record or a report, each once.
+    /// The addresses of a range that have a record without a lease or a report, each once.
     pub(super) fn recorded_in(&self, range: &AddressRange) -> BTreeSet<IpAddr> {
         let recorded = self.conflicts.range(addresses(range)).map(|(address, _)| *address);
         recorded.chain(self.reports.range(addresses(range)).map(|(address, _)| *address)).collect()
@@ -164,7 +164,7 @@ impl Network {
         self.conflicts.contains_key(&address)
     }
 
-    /// The first claimant with a conflicting record of an address for which `fits` is true.
+    /// The first claimant with a record without a lease of an address for which `fits` is true.
     pub(super) fn conflict_at(&self, address: IpAddr, fits: impl Fn(&Claimant) -> bool) -> Option<Claimant> {
         let machines = self.conflicts.get(&address).into_iter().flatten();
         let claimants = machines.flat_map(|(machine, interfaces)| {
@@ -173,7 +173,7 @@ impl Network {
         claimants.into_iter().find(fits)
     }
 
-    /// The interfaces for which a machine has a conflicting record of this address.
+    /// The interfaces for which a machine has a record without a lease of this address.
     pub(super) fn conflicts_of(&self, address: IpAddr, machine: &Machine) -> Vec<InterfaceName> {
         let interfaces = self.conflicts.get(&address).and_then(|machines| machines.get(machine));
         interfaces.into_iter().flat_map(BTreeMap::keys).copied().collect()
@@ -300,7 +300,7 @@ impl Network {
         })
     }
 
-    /// The state of an address because of a record of a claimant. `None`: the claimant has no conflicting record.
+    /// The state of an address because of a record of a claimant. `None`: the claimant has no record without a lease.
     pub(super) fn state_of(&self, address: IpAddr, claimant: &Claimant) -> Option<State> {
         let interfaces = self.conflicts.get(&address)?.get(&claimant.machine)?;
         interfaces.get(&claimant.interface).map(|(state, _)| *state)
@@ -406,7 +406,7 @@ impl Network {
         before
     }
 
-    /// Adds, replaces or removes a conflicting record of an address, and returns the previous record.
+    /// Adds, replaces or removes a record without a lease of an address, and returns the previous record.
     pub(super) fn set_conflict(
         &mut self,
         address: IpAddr,
@@ -431,7 +431,7 @@ impl Network {
         before
     }
 
-    /// Whether a machine has a lease or a conflicting record of an address.
+    /// Whether a machine has a lease or a record without a lease of an address.
     pub(super) fn mentions(&self, address: IpAddr, machine: &Machine) -> bool {
         self.lease(address).is_some_and(|lease| lease.claimant.machine == *machine)
             || self.conflicts.get(&address).is_some_and(|machines| machines.contains_key(machine))

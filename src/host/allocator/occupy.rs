@@ -36,7 +36,7 @@ impl Allocator {
         before
     }
 
-    /// Adds, replaces or removes a conflicting record of an address, and returns the previous record.
+    /// Adds, replaces or removes a record without a lease of an address, and returns the previous record.
     pub(super) fn set_conflict(
         &mut self,
         name: &Arc<str>,

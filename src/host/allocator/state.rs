@@ -24,7 +24,7 @@ use crate::network::Family;
 pub struct Allocator {
     pub(super) pools: BTreeMap<Arc<str>, PoolState>,
     pub(super) networks: BTreeMap<Arc<str>, Network>,
-    // Addresses that each machine holds, was the last to hold, or has a conflicting record of.
+    // Addresses that each machine holds, was the last to hold, or has a record without a lease of.
     pub(super) paths: BTreeMap<Machine, BTreeSet<FieldPath>>,
     pub(super) queues: Queues,
     // Names of pools that allocate nothing. The caller sets them, so no ledger reports them.
@@ -268,14 +268,14 @@ impl Allocator {
         self.queues.claim_of(machine).is_some()
     }
 
-    /// The conflicting records with network and address, sorted by network, address and machine.
+    /// The records without a lease with network and address, sorted by network, address and machine.
     pub fn conflicts(&self) -> impl Iterator<Item = (&str, IpAddr, Conflict)> {
         self.networks.iter().flat_map(|(name, network)| {
             network.conflicts().map(move |(address, conflict)| (&**name, address, conflict))
         })
     }
 
-    /// The addresses of which a machine has a conflicting record, with their network, sorted by network and address.
+    /// The addresses of which a machine has a record without a lease, with their network, sorted by network and address.
     pub fn conflicts_of(&self, machine: &Machine) -> impl Iterator<Item = (&str, IpAddr)> {
         let paths = self.paths.get(machine).into_iter().flatten();
         let has_conflict = |network: &Arc<str>, address: IpAddr| {

@@ -104,7 +104,7 @@ pub enum ClaimError {
         /// Why the address is reserved, and by which pool. `None` if no reason is known.
         why: Option<ReservedAddress>,
     },
-    /// Another claimant holds the named address, or a conflicting record names the address.
+    /// Another claimant holds the named address, or a record without a lease names the address.
     Taken {
         /// The address that the claim names, or that a pool keeps for the machine.
         named: IpAddr,

@@ -90,7 +90,7 @@ pub async fn a_pool_is_protected_and_its_status_is_written(cluster: &Cluster) {
         let pool = place.until(name, is_serving).await;
         assert_eq!(pool.finalizers(), [POOL_FINALIZER]);
         let status = serde_json::to_value(pool.status.unwrap().ip_addresses).unwrap();
-        assert_eq!(status, json!({"total": 4, "free": 4, "used": 0, "outOfRange": 0}));
+        assert_eq!(status, json!({"total": 4, "free": 4, "allocated": 0, "outside": 0}));
         let answer = work.registry.claim(place.claim(name, name.len())).await.unwrap();
         assert_eq!(answer.unwrap()[0].addresses.len(), 1);
         let used =

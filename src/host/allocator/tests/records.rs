@@ -19,7 +19,7 @@ fn adopt(allocator: &mut Allocator, records: &[Record]) -> (usize, usize, Vec<St
     (adoption.adopted, adoption.reserved, adoption.mismatches.iter().map(ToString::to_string).collect())
 }
 
-/// Each conflicting record: address, name of the machine, state.
+/// Each record without a lease: address, name of the machine, state.
 fn conflicts(allocator: &Allocator) -> Vec<(String, String, String)> {
     let row = |(_, address, conflict): (&str, IpAddr, Conflict)| {
         (address.to_string(), conflict.claimant.machine.name, format!("{:?}", conflict.state))
