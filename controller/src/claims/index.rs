@@ -2,6 +2,7 @@
 //! the input is objects, the output is the names that need a pass.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use crate::claims::decision::{Cluster, Recorded, Unrecorded, View};
 use crate::cluster::key::{Key, PoolId};
@@ -10,6 +11,10 @@ use crate::cluster::object::{Object, version_of};
 use crate::cluster::watch::Change;
 use crate::kinds::cluster_api::{IpAddress, IpAddressClaim, PoolRef, Version, WATCH_FILTER_LABEL, is_paused};
 use crate::pools::facts::Facts;
+
+/// Time after the end of a claim in which a request of an earlier leader may still create its IPAddress. The client gives up
+/// earlier.
+const LATEST: Duration = Duration::from_secs(300);
 
 /// All known objects.
 #[derive(Debug)]
@@ -22,6 +27,10 @@ pub(crate) struct Index {
     addresses: Newest<Key, IpAddress>,
     /// UIDs of claims of each name that may be gone and may hold an address.
     former: BTreeMap<Key, BTreeSet<String>>,
+    /// UIDs of claims that have ended, and when. Those that have ended long ago are removed now and then.
+    ended: BTreeMap<String, Instant>,
+    /// Number of the claims in `ended` after the last removal.
+    recent: usize,
     /// Whether each Cluster is paused.
     clusters: BTreeMap<Key, bool>,
     /// Facts about pools, by the name of the pool.
@@ -51,6 +60,8 @@ impl Index {
             claims: Newest::default(),
             addresses: Newest::default(),
             former: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            recent: 0,
             clusters: BTreeMap::new(),
             pools: Facts::new(),
             unrecorded: BTreeSet::new(),
@@ -215,6 +226,12 @@ impl Index {
 
     /// Forgets an earlier claim of a name after all its objects and leases are removed.
     pub(crate) fn forget(&mut self, key: &Key, uid: &str) {
+        let now = Instant::now();
+        self.ended.insert(uid.to_owned(), now);
+        if self.ended.len() >= 2 * self.recent.max(512) {
+            self.ended.retain(|_, ended| now.duration_since(*ended) <= LATEST);
+            self.recent = self.ended.len();
+        }
         for of_names in [&mut self.former, &mut self.reserved] {
             if let Some(former) = of_names.get_mut(key) {
                 former.remove(uid);
@@ -357,8 +374,17 @@ impl Index {
         if !is_recorded {
             self.note_unrecorded(&address);
         }
+        // A request of an earlier leader has arrived after the claim has ended.
+        let owner = address.owner().filter(|_| address.is_ours() && self.addresses.version(&key).is_none());
+        if let Some(owner) = owner.filter(|owner| self.has_just_ended(owner)).map(str::to_owned) {
+            self.note_former(&key, owner);
+        }
         self.addresses.apply(key.clone(), version, address);
         [key].into()
+    }
+
+    fn has_just_ended(&self, uid: &str) -> bool {
+        self.ended.get(uid).is_some_and(|ended| ended.elapsed() <= LATEST)
     }
 
     fn is_known(&self, key: &Key) -> bool {
@@ -409,6 +435,7 @@ mod tests {
 
     use super::super::decision::decide;
     use super::*;
+    use crate::kinds::cluster_api::ADDRESS_FINALIZER;
 
     fn object(value: Value) -> Object {
         serde_json::from_value(value).unwrap()
@@ -473,6 +500,25 @@ mod tests {
         index.take(Kind::Address, &key("a"), None, Some(foreign));
         assert_eq!(index.note(Kind::Address, Change::Apply(address("b", 7))), [key("b")].into());
         assert_eq!(index.version(Kind::Address, &key("a")), Some(5));
+    }
+
+    #[test]
+    fn an_ipaddress_that_arrives_after_the_end_of_its_claim_is_left_over() {
+        let owned = |name: &str, uid: &str, version| {
+            let mut address = address(name, version);
+            let owner = json!([{"apiVersion": "ipam.cluster.x-k8s.io/v1beta2", "kind": "IPAddressClaim", "name": name,
+                "uid": uid, "controller": true}]);
+            address.metadata.owner_references = serde_json::from_value(owner).unwrap();
+            address.metadata.finalizers = Some(vec![ADDRESS_FINALIZER.to_owned()]);
+            address
+        };
+        let mut index = index();
+        index.forget(&key("a"), "u1");
+        index.note(Kind::Address, Change::Apply(owned("a", "u1", 5)));
+        assert_eq!(index.view(&key("a")).former, ["u1".to_owned()].into());
+        // A restore may bring an IPAddress of a claim that this leader has never seen.
+        index.note(Kind::Address, Change::Apply(owned("b", "u2", 6)));
+        assert_eq!(index.view(&key("b")).former, [].into());
     }
 
     #[test]
