@@ -78,6 +78,10 @@ pub mod expand;
 pub mod free_ranges;
 mod growth;
 pub mod image;
+#[doc(hidden)]
+pub mod lease_name;
+#[doc(hidden)]
+pub mod leases_file;
 pub mod ledger;
 #[doc(hidden)]
 pub mod may_record;
@@ -86,6 +90,8 @@ pub mod metrics;
 #[doc(hidden)]
 pub mod nodepool;
 pub mod pool;
+#[doc(hidden)]
+pub mod pool_object;
 #[doc(hidden)]
 pub mod pools_file;
 pub mod records;

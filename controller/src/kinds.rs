@@ -5,8 +5,9 @@ pub(crate) mod guest;
 pub mod ip_address_claim_status;
 pub mod ipam_claim;
 pub(crate) mod kubevirt_machine;
-pub mod lease_name;
 pub mod mac_pool;
 pub mod network_data;
 pub mod pool;
 pub mod virtual_machine;
+
+pub use glowplug::host::lease_name;

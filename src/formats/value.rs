@@ -18,10 +18,10 @@ use crate::diagnostic::Diagnostic;
 
 #[cfg(feature = "host")]
 pub use parse::MAX_LIST_BYTES;
-#[cfg(feature = "host")]
-pub(crate) use parse::parse_list;
 pub(super) use parse::read;
 pub use parse::{parse, parse_strict};
+#[cfg(feature = "host")]
+pub(crate) use parse::{parse_documents, parse_list};
 
 /// Maximum size of a machine's document, in bytes.
 pub const MAX_BYTES: usize = 1024 * 1024;
@@ -70,10 +70,12 @@ struct Rules {
     bytes: usize,
     /// Maximum number of values in a document. The values behind a YAML alias count at each use.
     values: usize,
+    /// Whether a YAML file may have several documents.
+    has_several: bool,
 }
 
 /// The limits for a document of a machine.
-const MACHINE: Rules = Rules { repeats: Repeats::LastCounts, bytes: MAX_BYTES, values: MAX_VALUES };
+const MACHINE: Rules = Rules { repeats: Repeats::LastCounts, bytes: MAX_BYTES, values: MAX_VALUES, has_several: false };
 
 /// The rule for a key that an object already has.
 #[derive(Clone, Copy, Eq, PartialEq)]
@@ -360,11 +362,48 @@ mod tests {
     #[test]
     fn a_list_of_objects_has_room_for_a_cluster() {
         let list = format!("[{}]", vec!["{\"kind\": \"NodePool\"}"; 60_000].join(","));
-        assert_eq!(parse_list(list.as_bytes()).map(|value| value.kind()), Ok("an array"));
+        assert_eq!(parse_documents(list.as_bytes()).map(|values| values[0].kind()), Ok("an array"));
         assert_eq!(
-            parse_list(&vec![b' '; MAX_LIST_BYTES + 1]).unwrap_err().to_string(),
+            parse_documents(&vec![b' '; MAX_LIST_BYTES + 1]).unwrap_err().to_string(),
             r#"document: too many bytes "67108865", expected at most 67108864"#
         );
+    }
+
+    #[cfg(feature = "host")]
+    #[test]
+    fn a_file_has_each_of_its_documents() {
+        let documents = |file: &str| parse_documents(file.as_bytes()).map_err(|diagnostic| diagnostic.to_string());
+        let object = |text: &str| parse(text.as_bytes()).unwrap();
+        let both = Ok(vec![object("a: 1"), object("a: 2")]);
+        assert_eq!(documents("a: 1\n---\na: 2\n"), both);
+        assert_eq!(documents("---\na: 1\n...\n---\na: 2\n..."), both);
+        assert_eq!(documents("{a: 1}\n---\n{a: 2}\n"), both);
+        assert_eq!(documents(r#"{"a": 1}"#), Ok(vec![object("a: 1")]));
+        assert_eq!(documents("# nothing\n"), Ok(vec![]));
+        assert_eq!(documents("a: 1\n---\n# nothing\n---\na: 2"), Ok(vec![object("a: 1"), Value::Null, object("a: 2")]));
+        let repeated = r#"line 4 column 1: repeated key "a", expected each key of a mapping once"#;
+        assert_eq!(documents("a: 1\n---\na: 2\na: 3\n"), Err(repeated.to_owned()));
+    }
+
+    #[cfg(feature = "host")]
+    #[test]
+    fn an_alias_does_not_reach_another_document() {
+        let alias = parse_documents(b"a: &a 1\n---\nb: *a\n").unwrap_err();
+        assert_eq!(alias.to_string(), r#"line 3 column 4: unknown alias "1", expected a value that is complete"#);
+    }
+
+    #[cfg(feature = "host")]
+    #[test]
+    fn the_limits_apply_to_all_documents_of_a_file_together() {
+        let rules = |bytes: usize, values: usize| {
+            let rules = Rules { repeats: Repeats::Refused, bytes, values, has_several: true };
+            yaml::parse_all(b"aa: 11\n---\nbb: 22\n", rules).map(drop).map_err(|diagnostic| diagnostic.to_string())
+        };
+        // Each document is an object with a key and a value.
+        assert_eq!(rules(8, 6), Ok(()));
+        assert_eq!(rules(8, 5), Err(r#"document: too many values "more than 5", expected at most 5"#.to_owned()));
+        let bytes = r#"document: too much text behind aliases "more than 7", expected at most 7 bytes"#;
+        assert_eq!(rules(7, 6), Err(bytes.to_owned()));
     }
 
     #[test]

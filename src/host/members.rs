@@ -45,6 +45,30 @@ impl<'a> Members<'a> {
         }
     }
 
+    /// A member that must be a string.
+    pub(crate) fn required_text(
+        &mut self,
+        name: &'static str,
+        expected: &str,
+        diagnostics: &mut Diagnostics,
+    ) -> Option<String> {
+        if !self.has(name) {
+            let path = self.path;
+            diagnostics.push(Diagnostic::without_value(Severity::Error, path.field(name), "missing", expected));
+        }
+        self.text(name, diagnostics)
+    }
+
+    pub(crate) fn object(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Option<&'a Object> {
+        match self.get(name)? {
+            Value::Object(object) => Some(object),
+            other => {
+                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", other, "an object"));
+                None
+            }
+        }
+    }
+
     pub(crate) fn switch(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> bool {
         match self.get(name) {
             None => false,

@@ -225,6 +225,13 @@ impl Pool {
         self.machines.has(namespace)
     }
 
+    /// Whether the pool may serve machines of any namespace. A GlobalStaticIPPool serves claims only.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn serves_machines(&self) -> bool {
+        !Namespaces::only(None::<String>).covers(&self.machines)
+    }
+
     /// Whether the pool may serve an object: a claim by the namespace of the claim, a machine by the namespace of its
     /// VirtualMachine.
     #[must_use]

@@ -4,28 +4,38 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::members::Members;
 use super::nodepool;
-use super::pool::{Pool, PoolSpec, TemplateFacts};
+use super::pool::{Pool, PoolSpec};
+use super::pool_object::{self, PoolKind};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{self, Object, Value};
 
-/// Reads the pools of a document, as JSON or YAML.
+/// Reads the pools of a file, as JSON or YAML. YAML may have several documents.
 ///
-/// The document is one pool, a list of pools, or an object with a list of `pools`. A pool may also be a NodePool with a
-/// `bootstrapNetworkConfig`, or a StaticIPPool of the controller, alone or in a list such as `kubectl get -o yaml`
-/// prints. A HostedCluster of that list sets the `machineNetwork` of its NodePools.
+/// A document is one pool, a list of pools, or an object with a list of `pools`. A pool may also be a NodePool with a
+/// `bootstrapNetworkConfig`, or a StaticIPPool or GlobalStaticIPPool of the controller, alone or in a list such as
+/// `kubectl get -o yaml` prints. A HostedCluster of the file sets the `machineNetwork` of its NodePools.
 ///
 /// An unknown key is an error, because the setting of a misspelt key would be lost. A repeated key is an error, too. This
 /// holds for the members of a StaticIPPool as well. A NodePool normally has other keys, so only unknown keys within
-/// `bootstrapNetworkConfig` are reported, as warnings.
+/// `bootstrapNetworkConfig` are reported, as warnings. A warning names each object of another kind.
 ///
 /// The pools are not checked yet; pass them to [`Pool::new`]. An error in one pool does not affect
 /// the other pools.
 #[must_use]
 #[doc(hidden)]
-pub fn read_pools(document: &[u8]) -> (Vec<PoolSpec>, Diagnostics) {
+pub fn read_pools(file: &[u8]) -> (Vec<PoolSpec>, Diagnostics) {
     let mut reader = PoolReader::default();
-    match value::parse_list(document) {
-        Ok(value) => reader.document(&value),
+    let path = FieldPath::Document;
+    match value::parse_documents(file) {
+        Ok(documents) => match documents.as_slice() {
+            [document] => reader.document(document, path),
+            documents => {
+                let path = path.field("documents");
+                for (at, document) in documents.iter().enumerate() {
+                    reader.document(document, path.index(at));
+                }
+            }
+        },
         Err(diagnostic) => reader.diagnostics.push(diagnostic),
     }
     reader.complete();
@@ -33,10 +43,10 @@ pub fn read_pools(document: &[u8]) -> (Vec<PoolSpec>, Diagnostics) {
 }
 
 impl Pool {
-    /// Reads and checks the pools of a document, as JSON or YAML.
+    /// Reads and checks the pools of a file, as JSON or YAML. YAML may have several documents.
     ///
-    /// The document is one pool, a list of pools, or an object with a list of `pools`. A pool may also be a NodePool
-    /// with a `bootstrapNetworkConfig`, alone or in a list such as `kubectl get -o yaml` prints.
+    /// A document is one pool, a list of pools, or an object with a list of `pools`. A pool may also be a NodePool with a
+    /// `bootstrapNetworkConfig`, or a pool of the controller, alone or in a list such as `kubectl get -o yaml` prints.
     ///
     /// ```
     /// use glowplug::host::pool::Pool;
@@ -60,8 +70,11 @@ impl Pool {
     /// warnings only is accepted, and its warnings are not returned.
     pub fn parse(document: &[u8]) -> Result<Vec<Self>, Diagnostics> {
         let (specs, mut diagnostics) = read_pools(document);
-        let template = TemplateFacts::default();
-        let pools = specs.iter().filter_map(|spec| Self::new(spec, &template, &mut diagnostics)).collect();
+        let pools = specs.iter().filter_map(|spec| {
+            let template = pool_object::template_facts(spec, &mut diagnostics);
+            Self::new(spec, &template, &mut diagnostics)
+        });
+        let pools = pools.collect();
         if diagnostics.has_errors() { Err(diagnostics) } else { Ok(pools) }
     }
 }
@@ -81,42 +94,37 @@ struct MachineNetwork {
 }
 
 /// Description of a valid document, for messages.
-const EXPECTED: &str = "a pool, a list of pools, NodePools with a bootstrapNetworkConfig, or StaticIPPools";
-
-/// The members of a Kubernetes object.
-const OBJECT_MEMBERS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
-
-/// The members of a StaticIPPool that only the controller uses.
-const CONTROLLER_MEMBERS: [&str; 6] =
-    ["sticky", "serveIPAMClaims", "template", "nodePoolRef", "machineSelector", "addressesFrom"];
+const EXPECTED: &str =
+    "a pool, a list of pools, NodePools with a bootstrapNetworkConfig, StaticIPPools or GlobalStaticIPPools";
 
 // === impl PoolReader ===
 
 impl PoolReader {
-    fn document(&mut self, document: &Value) {
+    fn document(&mut self, document: &Value, path: FieldPath<'_>) {
         match document {
             Value::Array(elements) => {
                 for (at, element) in elements.iter().enumerate() {
-                    self.item(element, FieldPath::Document.index(at));
+                    self.item(element, path.index(at));
                 }
             }
             Value::Object(object) if object.get("pools").is_some() => {
-                let mut members = Members::new(object, FieldPath::Document);
-                let list = FieldPath::Document.field("pools");
-                for (at, element) in members.list("pools", &mut self.diagnostics).iter().enumerate() {
-                    self.item(element, list.index(at));
-                }
+                let mut members = Members::new(object, path);
+                self.list("pools", &mut members);
                 members.finish(Severity::Error, &mut self.diagnostics);
             }
             Value::Object(object) if object.get("kind").is_some() && object.get("items").is_some() => {
-                let mut members = Members::new(object, FieldPath::Document);
-                let list = FieldPath::Document.field("items");
-                for (at, element) in members.list("items", &mut self.diagnostics).iter().enumerate() {
-                    self.item(element, list.index(at));
-                }
+                self.list("items", &mut Members::new(object, path));
             }
             Value::Null => {}
-            other => self.item(other, FieldPath::Document),
+            other => self.item(other, path),
+        }
+    }
+
+    fn list(&mut self, name: &'static str, members: &mut Members<'_>) {
+        let path = members.path;
+        let list = path.field(name);
+        for (at, element) in members.list(name, &mut self.diagnostics).iter().enumerate() {
+            self.item(element, list.index(at));
         }
     }
 
@@ -141,13 +149,18 @@ impl PoolReader {
                 let has_errors = self.diagnostics.errors() > errors;
                 self.machine_networks.extend(network.map(|(name, cidrs)| (name, MachineNetwork { cidrs, has_errors })));
             }
-            Some(Value::String(kind)) if kind == "StaticIPPool" => {
-                let spec = self.static_ip_pool(object, path);
+            Some(Value::String(kind)) if kind == "StaticIPPool" || kind == "GlobalStaticIPPool" => {
+                let kind = if kind == "StaticIPPool" { PoolKind::StaticIpPool } else { PoolKind::GlobalStaticIpPool };
+                let spec = pool_object::read(object, kind, path, &mut self.diagnostics);
                 let has_errors = self.diagnostics.errors() > errors;
                 self.specs.push(PoolSpec { has_errors, ..spec });
             }
+            Some(Value::String(kind)) if kind == "MACPool" => {
+                let because = "only the controller allocates MAC addresses";
+                self.diagnostics.push(Diagnostic::ignored(path.field("kind"), kind, because));
+            }
             Some(kind) => {
-                let expected = "NodePool, HostedCluster or StaticIPPool";
+                let expected = "NodePool, HostedCluster, StaticIPPool or GlobalStaticIPPool";
                 self.diagnostics.push(Diagnostic::warning(path.field("kind"), "no pool", kind, expected));
             }
         }
@@ -162,33 +175,6 @@ impl PoolReader {
         let spec = PoolSpec::read(&mut members, diagnostics);
         members.finish(Severity::Error, diagnostics);
         PoolSpec { name, namespace, cluster_name, ..spec }
-    }
-
-    /// Reads a pool of the controller. Some of its members say which machines the controller serves, and how.
-    fn static_ip_pool(&mut self, object: &Object, path: FieldPath<'_>) -> PoolSpec {
-        let empty = Object::default();
-        let member = |name: &str| match object.get(name) {
-            Some(Value::Object(member)) => member,
-            _ => &empty,
-        };
-        let text = |name: &str| match member("metadata").get(name) {
-            Some(Value::String(text)) => Some(text.clone()),
-            _ => None,
-        };
-        let mut object_members = Members::new(object, path);
-        object_members.allow(&OBJECT_MEMBERS);
-        object_members.finish(Severity::Error, &mut self.diagnostics);
-        let mut members = Members::new(member("spec"), path.field("spec"));
-        let spec = PoolSpec::read(&mut members, &mut self.diagnostics);
-        members.allow(&CONTROLLER_MEMBERS);
-        members.finish(Severity::Error, &mut self.diagnostics);
-        PoolSpec {
-            name: text("name").unwrap_or_default(),
-            namespace: text("namespace"),
-            created: text("creationTimestamp").and_then(|text| text.parse().ok()),
-            is_deleted: member("metadata").get("deletionTimestamp").is_some_and(|time| *time != Value::Null),
-            ..spec
-        }
     }
 
     /// Adds the machine networks of hosted clusters to the pools, and reports errors that concern several pools.
@@ -217,6 +203,7 @@ impl PoolReader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::pool::TemplateFacts;
     use crate::network::Family;
     use proptest::prelude::*;
 
@@ -287,6 +274,8 @@ mod tests {
                 on_link_gateway: true,
                 address_reuse_grace_period_seconds: 300,
                 is_external: false,
+                is_global: false,
+                template: None,
                 is_deleted: false,
                 created: None,
                 has_errors: false,
@@ -315,8 +304,7 @@ mod tests {
             let spec = format!("network: n, addresses: [10.0.0.0/24]{rest}");
             format!("{{apiVersion: v1, kind: StaticIPPool, metadata: {{name: a}}, spec: {{{spec}}}, status: {{}}}}")
         };
-        let allowed = ", sticky: true, serveIPAMClaims: true, template: '', nodePoolRef: {name: w}, \
-                       machineSelector: {}, addressesFrom: {ipamClaim: {}}";
+        let allowed = ", sticky: true, serveIPAMClaims: true, template: '', nodePoolRef: {name: w}";
         assert_eq!(refusal(&pool(allowed)), Vec::<String>::new());
         let expected = "expected one of network, interface, addresses, excludedAddresses, preAllocations, gateway, \
                         nameservers, machineNetwork, allocateReservedIPAddresses, onLinkGateway, \
@@ -388,7 +376,7 @@ mod tests {
     #[test]
     fn a_document_without_pools_is_refused() {
         let none = [
-            "document: no pool in it, expected a pool, a list of pools, NodePools with a bootstrapNetworkConfig, or StaticIPPools",
+            "document: no pool in it, expected a pool, a list of pools, NodePools with a bootstrapNetworkConfig, StaticIPPools or GlobalStaticIPPools",
         ];
         assert_eq!(refusal(""), none);
         assert_eq!(refusal("[]"), none);
@@ -404,10 +392,55 @@ mod tests {
     }
 
     #[test]
-    fn several_documents_in_one_are_refused_for_a_list() {
+    fn a_file_has_the_pools_of_all_its_documents() {
+        let file = "
+---
+# Written by hand.
+{name: a, network: n, addresses: [10.0.0.0/24]}
+---
+# Nothing.
+---
+kind: List
+items:
+- {kind: StaticIPPool, metadata: {name: b, namespace: m}, spec: {network: n, addresses: [10.0.1.0/24]}}
+- {kind: GlobalStaticIPPool, metadata: {name: b}, spec: {network: infra/n, addresses: [10.0.2.0/24]}}
+---
+- {name: c, network: n}
+---
+pools: [{name: d, network: n}]
+";
+        let paths = [
+            "documents[0] default/a",
+            "documents[2].items[0].spec m/b",
+            "documents[2].items[1].spec b",
+            "documents[3][0] default/c",
+            "documents[4].pools[0] default/d",
+        ];
+        assert_eq!(names(file), (paths.map(str::to_owned).into(), Vec::new()));
+    }
+
+    #[test]
+    fn an_error_names_its_document() {
         assert_eq!(
-            refusal("name: a\n---\nname: b\n"),
-            [r#"line 2 column 1: second document "---", expected one document"#]
+            refusal("name: a\nexclude: []\n---\nname: b\n---\nname: b\nspec: 1\n")
+                .iter()
+                .map(|line| line.split(", expected").next().unwrap_or_default())
+                .collect::<Vec<_>>(),
+            [
+                "documents[0].exclude: unknown key",
+                r#"documents[2].name: second pool of that name "default/b""#,
+                "documents[2].spec: unknown key",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_pool_of_mac_addresses_is_named_and_not_used() {
+        let pool = "{kind: StaticIPPool, metadata: {name: a}, spec: {network: n, addresses: [10.0.0.0/24]}}";
+        let macs = "{kind: MACPool, metadata: {name: m}, spec: {ranges: ['02:00:00:00:00:00-02:00:00:00:00:ff']}}";
+        assert_eq!(
+            refusal(&format!("{pool}\n---\n{macs}\n")),
+            [r#"documents[1].kind: "MACPool" ignored, only the controller allocates MAC addresses"#]
         );
     }
 
@@ -441,7 +474,9 @@ mod tests {
         assert_eq!((pool.title().as_str(), pool.network.as_str()), ("blue/clusters/workers", "clusters-blue/n"));
         assert_eq!(
             diagnostics.kept().iter().map(ToString::to_string).collect::<Vec<String>>(),
-            [r#"items[0].kind: no pool "ConfigMap", expected NodePool, HostedCluster or StaticIPPool"#]
+            [
+                r#"items[0].kind: no pool "ConfigMap", expected NodePool, HostedCluster, StaticIPPool or GlobalStaticIPPool"#
+            ]
         );
     }
 

@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
+use glowplug::diagnostic::{Diagnostic, Diagnostics};
 use glowplug::host::allocator::Usage;
 pub use glowplug::host::claim::HolderKind;
-use glowplug::host::claim::is_object_name;
-use glowplug::host::expand::{ExpandError, Template};
-use glowplug::host::pool::{Pool, TemplateFacts};
+use glowplug::host::lease_name::{NameError, lease_name};
+use glowplug::host::pool::{Pool, PoolSpec as FilePool};
+pub use glowplug::host::pool_object::GROUP;
+use glowplug::host::pool_object::template_facts;
 use glowplug::host::pools_file::read_pools;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, MicroTime, Time};
@@ -22,14 +23,10 @@ use kube::core::{ParseExpressionError, Selector};
 use kube::{CustomResource, CustomResourceExt, KubeSchema};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cluster::key::PoolId;
-use crate::kinds::lease_name::{NameError, lease_name};
 use crate::kinds::mac_pool::MACPool;
-
-/// The API group of all these kinds.
-pub const GROUP: &str = "ipam.glowplug.dev";
 
 /// Label with the name of the cluster of an object. Cluster API sets the label.
 pub const CLUSTER_LABEL: &str = "cluster.x-k8s.io/cluster-name";
@@ -535,13 +532,8 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
 
 // === impl PoolSpec ===
 
-/// Members of the specification that select machines, or change the way of serving them. Pool files do not have these
-/// members.
-const NOT_OF_FILES: [&str; 6] =
-    ["sticky", "template", "nodePoolRef", "machineSelector", "addressesFrom", "serveIPAMClaims"];
-
 impl PoolSpec {
-    /// Checks a specification with the parser of `glowplugctl`'s pool files and returns the pool, with every diagnostic.
+    /// Checks a specification as `glowplugctl` checks the object in a file, and returns the pool, with every diagnostic.
     ///
     /// `namespace` is `None` for a [`GlobalStaticIPPool`]. The pool's name is `namespace/name`, or `name` alone, so that the
     /// two kinds never have one name. Places are those of the specification: `addresses[0]`.
@@ -549,160 +541,34 @@ impl PoolSpec {
     /// `None` when there is an error.
     #[must_use]
     pub fn check(&self, namespace: Option<&str>, name: &str) -> (Option<Pool>, Diagnostics) {
-        let mut document = serde_json::to_value(self).unwrap_or_default();
-        if let Some(members) = document.as_object_mut() {
-            members.retain(|member, _| !NOT_OF_FILES.contains(&member.as_str()));
-            members.insert("name".to_owned(), name.into());
-            members.entry("addresses").or_insert_with(|| serde_json::json!([]));
-            if let Some(namespace) = namespace {
-                members.insert("namespace".to_owned(), namespace.into());
-            }
+        let kind = if namespace.is_some() { "StaticIPPool" } else { "GlobalStaticIPPool" };
+        let spec = serde_json::to_value(self).unwrap_or_default();
+        let mut object = json!({"kind": kind, "metadata": {"name": name, "namespace": namespace}, "spec": spec});
+        // The schema allows a pool without this list, which is an empty list.
+        if let Some(members) = object["spec"].as_object_mut() {
+            members.entry("addresses").or_insert_with(|| json!([]));
         }
-        let (mut specs, mut diagnostics) = read_pools(document.to_string().as_bytes());
-        if namespace.is_none() {
-            self.check_global(&mut diagnostics);
-        }
-        if let Some(source) = &self.addresses_from {
-            specs.iter_mut().for_each(|spec| spec.is_external = true);
-            self.check_source(source, &mut diagnostics);
-        }
-        if self.serve_ipam_claims && self.network == Pool::DEFAULT_NETWORK {
-            let expected = "the network attachment definition of the IPAMClaims, namespace/name or a name";
-            diagnostics.push(Diagnostic::error("network", "no attachment", &self.network, expected));
-        }
-        if let (Some(_), Some(_)) = (&self.node_pool_ref, &self.machine_selector) {
-            diagnostics.push(Diagnostic::error(
-                "machineSelector",
-                "set together with nodePoolRef",
-                "an object",
-                "one of the two",
-            ));
+        let (specs, read) = read_pools(object.to_string().as_bytes());
+        let mut diagnostics = Diagnostics::default();
+        for diagnostic in read.into_parts().0 {
+            let path = diagnostic.path.strip_prefix("spec.").unwrap_or(&diagnostic.path).to_owned();
+            diagnostics.push(Diagnostic { path, ..diagnostic });
         }
         let selector = self.machine_selector.clone().map(Selector::try_from);
         if let Some(Err(ParseExpressionError(problem))) = selector {
             let expected = "matchLabels and matchExpressions with the operators In, NotIn, Exists and DoesNotExist";
             diagnostics.push(Diagnostic::error("machineSelector", "invalid selector", &problem, expected));
         }
-        let template = self.template_facts(&mut diagnostics);
-        let pool = specs.first().and_then(|spec| Pool::new(spec, &template, &mut diagnostics));
+        // Its further diagnostics have the same places.
+        let spec = specs.into_iter().next().map(|spec| FilePool { path: String::new(), ..spec });
+        let pool = spec.and_then(|spec| {
+            let template = template_facts(&spec, &mut diagnostics);
+            Pool::new(&spec, &template, &mut diagnostics)
+        });
         if let Some(pool) = &pool {
             check_lease_names(pool, &mut diagnostics);
         }
-        let pool = pool.filter(|_| !diagnostics.has_errors());
-        let pool = if namespace.is_none() { pool.map(|pool| pool.with_name(name.to_owned())) } else { pool };
-        (pool, diagnostics)
-    }
-
-    /// The prefix lengths and addresses in the template. Paths of its diagnostics begin with `template`.
-    fn template_facts(&self, diagnostics: &mut Diagnostics) -> TemplateFacts {
-        let interface = self.interface.as_deref().unwrap_or(Pool::DEFAULT_INTERFACE).parse();
-        // The pool reports an invalid interface.
-        let (Some(template), Ok(interface)) = (&self.template, interface) else { return TemplateFacts::default() };
-        let facts = Template::parse(template.as_bytes()).and_then(|template| template.facts(&interface));
-        match facts {
-            Ok(facts) => return facts,
-            Err(ExpandError::Template(of_template)) => {
-                for mut diagnostic in of_template.into_parts().0 {
-                    diagnostic.path = match diagnostic.path.as_str() {
-                        "document" => "template".to_owned(),
-                        line if line.starts_with("line ") => format!("template {line}"),
-                        path => format!("template.{path}"),
-                    };
-                    diagnostics.push(diagnostic);
-                }
-            }
-            Err(error) => {
-                diagnostics.push(Diagnostic::error("template", "invalid template", error, "network_data.json"))
-            }
-        }
-        TemplateFacts::default()
-    }
-
-    /// Checks the members that contradict `addressesFrom`, and its own members.
-    fn check_source(&self, source: &AddressesFrom, diagnostics: &mut Diagnostics) {
-        const PROBLEM: &str = "set together with addressesFrom";
-        if !self.addresses.is_empty() {
-            diagnostics.push(Diagnostic::error("addresses", PROBLEM, "a list", "one of the two"));
-        }
-        let choices = [
-            ("excludedAddresses", !self.excluded_addresses.is_empty()),
-            ("allocateReservedIPAddresses", self.allocate_reserved_ip_addresses),
-            ("addressReuseGracePeriodSeconds", self.address_reuse_grace_period_seconds.is_some()),
-            ("sticky", self.sticky),
-        ];
-        for (member, _) in choices.into_iter().filter(|(_, is_set)| *is_set) {
-            diagnostics.push(Diagnostic::error(member, PROBLEM, "a value", "none: the other program decides this"));
-        }
-        if self.serve_ipam_claims {
-            let expected = "one of the two: a pool serves IPAMClaims or takes addresses from elsewhere";
-            diagnostics.push(Diagnostic::error("serveIPAMClaims", PROBLEM, "true", expected));
-        }
-        if self.node_pool_ref.is_none() && self.machine_selector.is_none() {
-            let expected = "nodePoolRef or machineSelector: the pool serves machines only";
-            diagnostics.push(Diagnostic::without_value(Severity::Error, "addressesFrom", "no machines", expected));
-        }
-        match source {
-            AddressesFrom { pool_ref: Some(_), ipam_claim: Some(_) } => diagnostics.push(Diagnostic::error(
-                "addressesFrom.ipamClaim",
-                "set together with poolRef",
-                "an object",
-                "one of the two",
-            )),
-            AddressesFrom { pool_ref: Some(pool), ipam_claim: None } => pool.check(diagnostics),
-            AddressesFrom { pool_ref: None, ipam_claim: Some(_) } if self.network == Pool::DEFAULT_NETWORK => {
-                let expected = "the network attachment definition of the IPAMClaims, namespace/name or a name";
-                diagnostics.push(Diagnostic::error("network", "no attachment", &self.network, expected));
-            }
-            AddressesFrom { pool_ref: None, ipam_claim: Some(_) } => {}
-            AddressesFrom { pool_ref: None, ipam_claim: None } => diagnostics.push(Diagnostic::without_value(
-                Severity::Error,
-                "addressesFrom",
-                "empty object",
-                "poolRef or ipamClaim",
-            )),
-        }
-    }
-
-    fn check_global(&self, diagnostics: &mut Diagnostics) {
-        if self.network != Pool::DEFAULT_NETWORK && !self.network.contains('/') {
-            diagnostics.push(Diagnostic::error("network", "no namespace", &self.network, "namespace/name or default"));
-        }
-        // Users of any namespace may create a claim with any name.
-        for name in self.pre_allocations.keys().filter(|name| !name.contains('/')) {
-            diagnostics.push(Diagnostic::error("preAllocations", "no namespace", name, "namespace/name"));
-        }
-        let selects = [
-            ("nodePoolRef", self.node_pool_ref.is_some()),
-            ("machineSelector", self.machine_selector.is_some()),
-            ("addressesFrom", self.addresses_from.is_some()),
-        ];
-        for (member, _) in selects.into_iter().filter(|(_, selects)| *selects) {
-            diagnostics.push(Diagnostic::error(member, "not of a GlobalStaticIPPool", "an object", "a StaticIPPool"));
-        }
-    }
-}
-
-// === impl ProviderPoolRef ===
-
-impl ProviderPoolRef {
-    fn check(&self, diagnostics: &mut Diagnostics) {
-        const PLACE: &str = "addressesFrom.poolRef";
-        if self.api_group == GROUP {
-            let expected = "the group of another provider: machines need no claim on a pool of this group";
-            diagnostics.push(Diagnostic::error(format!("{PLACE}.apiGroup"), "own pool", &self.api_group, expected));
-        } else if !is_object_name(&self.api_group) {
-            let expected = "an API group, such as ipam.cluster.x-k8s.io";
-            let path = format!("{PLACE}.apiGroup");
-            diagnostics.push(Diagnostic::error(path, "invalid API group", &self.api_group, expected));
-        }
-        if !is_object_name(&self.kind.to_ascii_lowercase()) {
-            let expected = "a kind, such as InClusterIPPool";
-            diagnostics.push(Diagnostic::error(format!("{PLACE}.kind"), "invalid kind", &self.kind, expected));
-        }
-        if !is_object_name(&self.name) {
-            let expected = "lower case letters, digits, '-' and '.'";
-            diagnostics.push(Diagnostic::error(format!("{PLACE}.name"), "invalid name", &self.name, expected));
-        }
+        (pool.filter(|_| !diagnostics.has_errors()), diagnostics)
     }
 }
 
@@ -756,7 +622,7 @@ impl PoolId {
 mod tests {
     use std::time::Duration;
 
-    use serde_json::{Value, json};
+    use glowplug::host::pool::TemplateFacts;
 
     use super::*;
 

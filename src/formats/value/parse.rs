@@ -32,7 +32,8 @@ pub fn parse(document: &[u8], diagnostics: &mut Diagnostics) -> Result<Value, Di
 ///
 /// As [`parse`], and an error for every repeated key.
 pub fn parse_strict(document: &[u8]) -> Result<Value, Diagnostic> {
-    read_strict(document, Rules { repeats: Repeats::Refused, ..MACHINE })
+    let documents = read_strict(document, Rules { repeats: Repeats::Refused, ..MACHINE })?;
+    Ok(documents.into_iter().next().unwrap_or(Value::Null))
 }
 
 /// Parses a list of objects as [`parse_strict`] does, with limits for the objects of a whole cluster.
@@ -42,29 +43,45 @@ pub fn parse_strict(document: &[u8]) -> Result<Value, Diagnostic> {
 /// As of [`parse_strict`].
 #[cfg(feature = "host")]
 pub(crate) fn parse_list(document: &[u8]) -> Result<Value, Diagnostic> {
-    read_strict(document, Rules { repeats: Repeats::Refused, bytes: MAX_LIST_BYTES, values: MAX_LIST_VALUES })
+    let documents = read_strict(document, Rules { has_several: false, ..CLUSTER })?;
+    Ok(documents.into_iter().next().unwrap_or(Value::Null))
 }
 
-/// Maximum size of a list of objects, in bytes. A HostedCluster with its NodePools has about 25 KiB.
+/// Parses each document of a file as [`parse_list`] does. YAML has a line `---` between two documents; JSON is one document. The
+/// limits apply to all documents together.
+///
+/// # Errors
+///
+/// As of [`parse_strict`].
+#[cfg(feature = "host")]
+pub(crate) fn parse_documents(file: &[u8]) -> Result<Vec<Value>, Diagnostic> {
+    read_strict(file, CLUSTER)
+}
+
+/// The limits for a file with the objects of a cluster.
+#[cfg(feature = "host")]
+const CLUSTER: Rules =
+    Rules { repeats: Repeats::Refused, bytes: MAX_LIST_BYTES, values: MAX_LIST_VALUES, has_several: true };
+
+/// Maximum size of a file with objects, in bytes. A HostedCluster with its NodePools has about 25 KiB.
 #[cfg(feature = "host")]
 pub const MAX_LIST_BYTES: usize = 64 * 1024 * 1024;
-/// Maximum number of values in a list of objects. Each value takes about 100 bytes of memory.
+/// Maximum number of values in a file with objects. Each value takes about 100 bytes of memory.
 #[cfg(feature = "host")]
 const MAX_LIST_VALUES: usize = 4 * 1024 * 1024;
 
-fn read_strict(document: &[u8], rules: Rules) -> Result<Value, Diagnostic> {
+fn read_strict(document: &[u8], rules: Rules) -> Result<Vec<Value>, Diagnostic> {
     check_size(document, rules)?;
     if !is_like_json(document) {
-        return yaml::parse(document, rules).map(|parsed| parsed.value);
+        return yaml::parse_all(document, rules);
     }
     match parse_json(document, rules) {
-        Ok(value) => Ok(value),
+        Ok(value) => Ok(vec![value]),
         Err(Broken::Refused(diagnostic)) => Err(diagnostic),
         // A document whose first key has no quotes is YAML, so its author needs the error of the YAML parser.
         Err(Broken::Syntax(json)) => {
             let is_yaml = !starts_as_json(document);
-            yaml::parse(document, rules)
-                .map(|parsed| parsed.value)
+            yaml::parse_all(document, rules)
                 .map_err(|yaml| if is_yaml || yaml.problem() == REPEATED { yaml } else { json.expecting(EXPECTED) })
         }
     }

@@ -22,6 +22,22 @@ use crate::diagnostic::Diagnostic;
 /// errors: several documents in one file, a key that is not a scalar, a key with blanks or punctuation, and a repeated
 /// key if [`Repeats::Refused`] applies.
 pub(super) fn parse(document: &[u8], rules: Rules) -> Result<Parsed, Diagnostic> {
+    let Composer { document, repeated: repeats, .. } = compose(document, Rules { has_several: false, ..rules })?;
+    Ok(Parsed { value: document.unwrap_or(Value::Null), repeats })
+}
+
+/// Parses each document of a YAML file. A file without a document gives no value.
+///
+/// # Errors
+///
+/// As of [`parse`]; several documents are an error only if the rules do not allow them.
+pub(super) fn parse_all(file: &[u8], rules: Rules) -> Result<Vec<Value>, Diagnostic> {
+    let Composer { mut earlier, document, .. } = compose(file, rules)?;
+    earlier.extend(document);
+    Ok(earlier)
+}
+
+fn compose(document: &[u8], rules: Rules) -> Result<Composer, Diagnostic> {
     let document = std::str::from_utf8(document).map_err(|e| {
         let before = String::from_utf8_lossy(document.get(..e.valid_up_to()).unwrap_or_default());
         Diagnostic::error(path_after(&before), "not readable as YAML", "invalid UTF-8", super::EXPECTED)
@@ -37,7 +53,8 @@ pub(super) fn parse(document: &[u8], rules: Rules) -> Result<Parsed, Diagnostic>
         return Err(Diagnostic::error(path_after(&document[..at]), "control character", found, expected));
     }
     let (values, bytes, open, anchors) = (rules.values, rules.bytes, Vec::new(), BTreeMap::new());
-    let mut composer = Composer { open, anchors, document: None, values, bytes, rules, repeated: Vec::new() };
+    let (earlier, repeated) = (Vec::new(), Vec::new());
+    let mut composer = Composer { open, anchors, earlier, document: None, values, bytes, rules, repeated };
     for event in Parser::new_from_str(document) {
         let (event, at) = event.map_err(|e| {
             let here = path(*e.marker());
@@ -48,7 +65,7 @@ pub(super) fn parse(document: &[u8], rules: Rules) -> Result<Parsed, Diagnostic>
         })?;
         composer.take(event, at)?;
     }
-    Ok(Parsed { value: composer.document.unwrap_or(Value::Null), repeats: composer.repeated })
+    Ok(composer)
 }
 
 /// The first IPv6 address on a line that ends with a colon. YAML reads this colon as the end of a key.
@@ -78,6 +95,8 @@ struct Composer {
     open: Vec<Collection>,
     /// Complete values by anchor, for aliases.
     anchors: BTreeMap<usize, Value>,
+    /// The documents before this one.
+    earlier: Vec<Value>,
     document: Option<Value>,
     /// The number of further values that the limit permits. The values behind an alias count at each use.
     values: usize,
@@ -128,10 +147,14 @@ impl Composer {
     fn take(&mut self, event: Event<'_>, at: Span) -> Result<(), Diagnostic> {
         match event {
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Ok(()),
-            Event::DocumentStart(_) if self.document.is_some() => {
+            Event::DocumentStart(_) if self.document.is_some() && !self.rules.has_several => {
                 Err(Diagnostic::error(path(at.start), "second document", "---", "one document"))
             }
-            Event::DocumentStart(_) => Ok(()),
+            Event::DocumentStart(_) => {
+                self.earlier.extend(self.document.take());
+                self.anchors.clear();
+                Ok(())
+            }
             Event::SequenceStart(anchor, _) => self.begin(anchor, Kind::Array(Vec::new())),
             Event::MappingStart(anchor, _) => {
                 let (merged, members, keys) = (Vec::new(), Vec::new(), BTreeMap::new());

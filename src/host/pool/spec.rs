@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Pool, Reserved, Space, TemplateFacts};
+use super::{Namespaces, Pool, Reserved, Space, TemplateFacts};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::host::address::{
     AddressError, AddressRange, AddressSet, Entry, is_link_local, parse_address, parse_gateway,
@@ -58,8 +58,12 @@ pub struct PoolSpec {
     /// Seconds after a release in which no other machine gets the address. Key in a document:
     /// `addressReuseGracePeriodSeconds`, the name in the in-cluster provider of Cluster API.
     pub address_reuse_grace_period_seconds: u32,
-    /// Whether another program chooses the addresses, see [`Pool::is_external`]. No document has this member.
+    /// Whether another program chooses the addresses, see [`Pool::is_external`]: a StaticIPPool with `addressesFrom`.
     pub is_external: bool,
+    /// Whether the pool belongs to no namespace and serves the claims of all of them: a GlobalStaticIPPool.
+    pub is_global: bool,
+    /// The own template of the machines of a StaticIPPool. `None`: the pool has no template.
+    pub template: Option<String>,
     /// Creation time of the NodePool. `None` when unknown. If two pools overlap, the younger
     /// pool allocates no address.
     pub created: Option<Timestamp>,
@@ -103,10 +107,10 @@ impl PoolSpec {
         }
     }
 
-    /// Name of the pool with its namespace.
+    /// Name of the pool with its namespace. A global pool has its name alone, so that it has the name of no other pool.
     #[must_use]
     pub fn full_name(&self) -> String {
-        format!("{}/{}", self.namespace(), self.name)
+        if self.is_global { self.name.clone() } else { format!("{}/{}", self.namespace(), self.name) }
     }
 
     fn namespace(&self) -> &str {
@@ -222,7 +226,7 @@ impl Pool {
             diagnostics.push(Diagnostic::without_value(Severity::Warning, spec.at("addresses"), &problem, expected));
         }
         for unread in &template.unread {
-            let path = format!("template.{}", unread.path);
+            let path = spec.at(format_args!("template.{}", unread.path));
             diagnostics.push(Diagnostic { path, ..unread.clone() });
         }
         let gateways = gateways.into_values().map(|(_, gateway)| gateway).collect();
@@ -231,6 +235,10 @@ impl Pool {
         let template = TemplateFacts { unread: Vec::new(), ..template.clone() };
         let excluded = excluded.into_iter().collect();
         let (cluster, is_external) = (spec.cluster_name.clone(), spec.is_external);
+        let pool = match spec.is_global {
+            true => pool.with_namespaces(Namespaces::only(None::<String>), Namespaces::every()),
+            false => pool,
+        };
         Some(Self { cluster, reuse_delay, template, excluded, pre_allocations, is_external, ..pool })
     }
 }

@@ -1,10 +1,10 @@
-//! Names of leases: one name for one address of one network.
+//! Names of the controller's leases: one name for one address of one network.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use glowplug::host::claim::is_object_name;
-use glowplug::host::pool::Pool;
+use super::claim::is_object_name;
+use super::pool::Pool;
 
 /// Longest name of a Kubernetes object, in bytes.
 const MAX: usize = 253;
@@ -28,7 +28,7 @@ pub enum NameError {
 /// The network cannot be part of an object's name.
 ///
 /// ```
-/// use glowplug_controller::kinds::lease_name::lease_name;
+/// use glowplug::host::lease_name::lease_name;
 ///
 /// assert_eq!(lease_name("10.0.0.5".parse()?, "infra/vlan10")?, "10-0-0-5.infra.vlan10");
 /// assert_eq!(lease_name("fd00::5".parse()?, "default")?, "fd00-0-0-0-0-0-0-5.default");
@@ -52,7 +52,7 @@ pub fn lease_name(address: IpAddr, network: &str) -> Result<String, NameError> {
 /// produce.
 ///
 /// ```
-/// use glowplug_controller::kinds::lease_name::parse_lease_name;
+/// use glowplug::host::lease_name::parse_lease_name;
 ///
 /// let read = parse_lease_name("10-0-0-5.infra.vlan10.a");
 /// assert_eq!(read, Some(("10.0.0.5".parse()?, "infra/vlan10.a".to_owned())));

@@ -1,0 +1,419 @@
+//! Reads the pools of the controller: the kinds `StaticIPPool` and `GlobalStaticIPPool`.
+//!
+//! The members with the addresses have the same names as in a pool file. The other members select machines, say how they are
+//! served, or name another program that chooses the addresses. The controller and `glowplugctl` read an object by the rules of
+//! this module.
+
+use super::claim::is_object_name;
+use super::expand::{ExpandError, Template};
+use super::members::Members;
+use super::pool::{Pool, PoolSpec, TemplateFacts};
+use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
+use crate::formats::value::{Object, Value};
+
+/// The API group of the kinds.
+pub const GROUP: &str = "ipam.glowplug.dev";
+
+/// A kind of pool.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum PoolKind {
+    /// A pool of a namespace, for machines and claims.
+    StaticIpPool,
+    /// A pool for the claims of every namespace.
+    GlobalStaticIpPool,
+}
+
+/// The members of a Kubernetes object.
+const OBJECT_MEMBERS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
+
+/// The members of a pool that select its machines or the source of its addresses.
+#[derive(Clone, Copy)]
+struct Selection<'o> {
+    sticky: bool,
+    has_reuse_delay: bool,
+    serves_ipam_claims: bool,
+    node_pool_ref: Option<&'o Object>,
+    machine_selector: Option<&'o Object>,
+    addresses_from: Option<&'o Object>,
+}
+
+/// The check of a pool, with the diagnostics so far.
+struct Check<'a> {
+    /// Path of the specification.
+    path: FieldPath<'a>,
+    spec: &'a PoolSpec,
+    selection: Selection<'a>,
+    diagnostics: &'a mut Diagnostics,
+}
+
+/// Reads a pool of the controller. `path` is the path of the object. Paths of the members begin with `spec` below it.
+pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnostics: &mut Diagnostics) -> PoolSpec {
+    let empty = Object::EMPTY;
+    let metadata = object.object("metadata").unwrap_or(&empty);
+    let text = |name: &str| match metadata.get(name) {
+        Some(Value::String(text)) => Some(text.clone()),
+        _ => None,
+    };
+    let mut members = Members::new(object, path);
+    members.allow(&OBJECT_MEMBERS);
+    members.finish(Severity::Error, diagnostics);
+    let path = path.field("spec");
+    let mut members = Members::new(object.object("spec").unwrap_or(&empty), path);
+    let spec = PoolSpec::read(&mut members, diagnostics);
+    let is_global = kind == PoolKind::GlobalStaticIpPool;
+    let has_reuse_delay = members.has("addressReuseGracePeriodSeconds");
+    let sticky = members.switch("sticky", diagnostics);
+    let serves_ipam_claims = members.switch("serveIPAMClaims", diagnostics);
+    let template = members.text("template", diagnostics);
+    let selection = Selection {
+        sticky,
+        has_reuse_delay,
+        serves_ipam_claims,
+        node_pool_ref: members.object("nodePoolRef", diagnostics),
+        machine_selector: members.object("machineSelector", diagnostics),
+        addresses_from: members.object("addressesFrom", diagnostics),
+    };
+    members.finish(Severity::Error, diagnostics);
+    let spec = PoolSpec {
+        name: text("name").unwrap_or_default(),
+        namespace: text("namespace").filter(|_| !is_global),
+        created: text("creationTimestamp").and_then(|text| text.parse().ok()),
+        is_deleted: metadata.get("deletionTimestamp").is_some_and(|time| *time != Value::Null),
+        is_external: selection.addresses_from.is_some(),
+        is_global,
+        template,
+        ..spec
+    };
+    let mut check = Check { path, spec: &spec, selection, diagnostics };
+    check.machines();
+    check.claims();
+    check.source();
+    spec
+}
+
+/// The prefix lengths and addresses in the own template of a pool. Paths of its diagnostics begin with `template` in the pool.
+#[must_use]
+pub fn template_facts(spec: &PoolSpec, diagnostics: &mut Diagnostics) -> TemplateFacts {
+    let interface = spec.interface.as_deref().unwrap_or(Pool::DEFAULT_INTERFACE).parse();
+    // The pool reports an invalid interface.
+    let (Some(template), Ok(interface)) = (&spec.template, interface) else { return TemplateFacts::default() };
+    match Template::parse(template.as_bytes()).and_then(|template| template.facts(&interface)) {
+        Ok(facts) => return facts,
+        Err(ExpandError::Template(of_template)) => {
+            for mut diagnostic in of_template.into_parts().0 {
+                diagnostic.path = spec.at(match diagnostic.path.as_str() {
+                    "document" => "template".to_owned(),
+                    line if line.starts_with("line ") => format!("template {line}"),
+                    path => format!("template.{path}"),
+                });
+                diagnostics.push(diagnostic);
+            }
+        }
+        Err(error) => {
+            diagnostics.push(Diagnostic::error(spec.at("template"), "invalid template", error, "network_data.json"));
+        }
+    }
+    TemplateFacts::default()
+}
+
+// === impl Check ===
+
+impl Check<'_> {
+    fn error(&mut self, member: &str, problem: &str, value: &str, expected: &str) {
+        self.diagnostics.push(Diagnostic::error(self.path.field(member), problem, value, expected));
+    }
+
+    /// Checks the members that select machines.
+    fn machines(&mut self) {
+        let Selection { node_pool_ref, machine_selector, addresses_from, .. } = self.selection;
+        let selects = [
+            ("nodePoolRef", node_pool_ref.is_some()),
+            ("machineSelector", machine_selector.is_some()),
+            ("addressesFrom", addresses_from.is_some()),
+        ];
+        for (member, _) in selects.into_iter().filter(|(_, is_set)| self.spec.is_global && *is_set) {
+            self.error(member, "not of a GlobalStaticIPPool", "an object", "a StaticIPPool");
+        }
+        if node_pool_ref.is_some() && machine_selector.is_some() {
+            self.error("machineSelector", "set together with nodePoolRef", "an object", "one of the two");
+        }
+        if let Some(reference) = node_pool_ref {
+            let mut members = Members::new(reference, self.path.field("nodePoolRef"));
+            members.required_text("name", "the name of a NodePool", self.diagnostics);
+            members.finish(Severity::Error, self.diagnostics);
+        }
+    }
+
+    /// Checks the members that matter for claims.
+    fn claims(&mut self) {
+        let spec = self.spec;
+        if spec.is_global {
+            if !spec.network.is_empty() && spec.network != Pool::DEFAULT_NETWORK && !spec.network.contains('/') {
+                self.error("network", "no namespace", &spec.network, "namespace/name or default");
+            }
+            // Users of any namespace may create a claim with any name.
+            for (name, _) in spec.pre_allocations.iter().filter(|(name, _)| !name.contains('/')) {
+                self.error("preAllocations", "no namespace", name, "namespace/name");
+            }
+        }
+        if self.selection.serves_ipam_claims {
+            self.needs_attachment();
+        }
+    }
+
+    /// IPAMClaims name a network attachment definition, which the network of pods does not have.
+    fn needs_attachment(&mut self) {
+        if self.spec.network == Pool::DEFAULT_NETWORK {
+            let expected = "the network attachment definition of the IPAMClaims, namespace/name or a name";
+            self.error("network", "no attachment", Pool::DEFAULT_NETWORK, expected);
+        }
+    }
+
+    /// Checks the program that chooses the addresses, and the members that contradict it.
+    fn source(&mut self) {
+        const PROBLEM: &str = "set together with addressesFrom";
+        let Selection { node_pool_ref, machine_selector, addresses_from, .. } = self.selection;
+        let (spec, Some(source)) = (self.spec, addresses_from) else { return };
+        if spec.addresses.as_ref().is_some_and(|addresses| !addresses.is_empty()) {
+            self.error("addresses", PROBLEM, "a list", "one of the two");
+        }
+        let choices = [
+            ("excludedAddresses", !spec.excluded_addresses.is_empty()),
+            ("allocateReservedIPAddresses", spec.allocate_reserved_ip_addresses),
+            ("addressReuseGracePeriodSeconds", self.selection.has_reuse_delay),
+            ("sticky", self.selection.sticky),
+        ];
+        for (member, _) in choices.into_iter().filter(|(_, is_set)| *is_set) {
+            self.error(member, PROBLEM, "a value", "none: the other program decides this");
+        }
+        if self.selection.serves_ipam_claims {
+            let expected = "one of the two: a pool serves IPAMClaims or takes addresses from elsewhere";
+            self.error("serveIPAMClaims", PROBLEM, "true", expected);
+        }
+        let of_spec = self.path;
+        let path = of_spec.field("addressesFrom");
+        if node_pool_ref.is_none() && machine_selector.is_none() {
+            let expected = "nodePoolRef or machineSelector: the pool serves machines only";
+            self.diagnostics.push(Diagnostic::without_value(Severity::Error, path, "no machines", expected));
+        }
+        let mut members = Members::new(source, path);
+        let pool = members.object("poolRef", self.diagnostics);
+        let ipam_claim = members.object("ipamClaim", self.diagnostics);
+        members.finish(Severity::Error, self.diagnostics);
+        match (pool, ipam_claim) {
+            (Some(_), Some(_)) => {
+                let path = path.field("ipamClaim");
+                self.diagnostics.push(Diagnostic::error(
+                    path,
+                    "set together with poolRef",
+                    "an object",
+                    "one of the two",
+                ));
+            }
+            (Some(pool), None) => self.provider_pool(pool, path.field("poolRef")),
+            (None, Some(claim)) => {
+                Members::new(claim, path.field("ipamClaim")).finish(Severity::Error, self.diagnostics);
+                self.needs_attachment();
+            }
+            (None, None) => {
+                let expected = "poolRef or ipamClaim";
+                self.diagnostics.push(Diagnostic::without_value(Severity::Error, path, "empty object", expected));
+            }
+        }
+    }
+
+    /// Checks the reference to a pool of another IPAM provider.
+    fn provider_pool(&mut self, pool: &Object, path: FieldPath<'_>) {
+        let diagnostics = &mut *self.diagnostics;
+        let mut members = Members::new(pool, path);
+        if let Some(group) = members.required_text("apiGroup", "the API group of a pool", diagnostics) {
+            let path = path.field("apiGroup");
+            if group == GROUP {
+                let expected = "the group of another provider: machines need no claim on a pool of this group";
+                diagnostics.push(Diagnostic::error(path, "own pool", group, expected));
+            } else if !is_object_name(&group) {
+                let expected = "an API group, such as ipam.cluster.x-k8s.io";
+                diagnostics.push(Diagnostic::error(path, "invalid API group", group, expected));
+            }
+        }
+        let kind = members.required_text("kind", "the kind of a pool", diagnostics);
+        if let Some(kind) = kind.filter(|kind| !is_object_name(&kind.to_ascii_lowercase())) {
+            let expected = "a kind, such as InClusterIPPool";
+            diagnostics.push(Diagnostic::error(path.field("kind"), "invalid kind", kind, expected));
+        }
+        let name = members.required_text("name", "the name of a pool", diagnostics);
+        if let Some(name) = name.filter(|name| !is_object_name(name)) {
+            let expected = "lower case letters, digits, '-' and '.'";
+            diagnostics.push(Diagnostic::error(path.field("name"), "invalid name", name, expected));
+        }
+        members.finish(Severity::Error, diagnostics);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::host::claim::{HolderKind, Machine};
+    use crate::host::pool::{Pool, TemplateFacts};
+    use crate::host::pools_file::read_pools;
+
+    use super::template_facts;
+
+    /// The pool of an object in flow style, and the diagnostics.
+    fn pool(kind: &str, members: &str) -> (Option<Pool>, Vec<String>) {
+        let text = format!("{{kind: {kind}, metadata: {{name: p, namespace: n}}, spec: {{{members}}}}}");
+        let (specs, mut diagnostics) = read_pools(text.as_bytes());
+        let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics);
+        (pool, diagnostics.kept().iter().map(ToString::to_string).collect())
+    }
+
+    fn refusal(kind: &str, members: &str) -> Vec<String> {
+        let (pool, diagnostics) = pool(kind, members);
+        assert_eq!(pool, None, "{members}");
+        diagnostics
+    }
+
+    #[test]
+    fn a_global_pool_has_its_name_alone_and_serves_claims_only() {
+        let (pool, diagnostics) = pool("GlobalStaticIPPool", "network: infra/a, addresses: [10.0.0.0/24]");
+        assert_eq!(diagnostics, [""; 0]);
+        let pool = pool.unwrap();
+        let machine = Machine::new("n", "p", "u");
+        let claim = machine.clone().of_kind(HolderKind::IpAddressClaim);
+        assert_eq!(
+            (pool.name(), pool.network(), pool.serves_holder(&machine), pool.serves_holder(&claim)),
+            ("p", "infra/a", false, true)
+        );
+    }
+
+    #[test]
+    fn a_global_pool_names_its_network_in_full_and_selects_no_machine() {
+        let members = "network: a, addresses: [10.0.0.0/24], nodePoolRef: {name: w}, machineSelector: {}, \
+                       addressesFrom: {ipamClaim: {}}, preAllocations: {db: 10.0.0.5}";
+        assert_eq!(
+            refusal("GlobalStaticIPPool", members),
+            [
+                "spec.addresses: set together with addressesFrom \"a list\", expected one of the two",
+                "spec.addressesFrom: not of a GlobalStaticIPPool \"an object\", expected a StaticIPPool",
+                "spec.machineSelector: not of a GlobalStaticIPPool \"an object\", expected a StaticIPPool",
+                "spec.machineSelector: set together with nodePoolRef \"an object\", expected one of the two",
+                "spec.network: no namespace \"a\", expected namespace/name or default",
+                "spec.nodePoolRef: not of a GlobalStaticIPPool \"an object\", expected a StaticIPPool",
+                "spec.preAllocations: no namespace \"db\", expected namespace/name",
+                "spec.preAllocations: not allowed, expected none, because another program chooses the addresses of the pool",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_pool_whose_addresses_another_program_chooses_has_none_of_its_own() {
+        let external = |source: &str| {
+            let (pool, diagnostics) = pool(
+                "StaticIPPool",
+                &format!(
+                    "network: infra/a, gateway: [10.0.0.1], nodePoolRef: {{name: w}}, addressesFrom: {{{source}}}"
+                ),
+            );
+            assert_eq!(diagnostics, [""; 0]);
+            pool.map(|pool| (pool.is_external(), pool.spaces().count(), pool.gateways().len()))
+        };
+        let pool_ref = "poolRef: {apiGroup: ipam.cluster.x-k8s.io, kind: InClusterIPPool, name: w}";
+        assert_eq!([pool_ref, "ipamClaim: {}"].map(external), [Some((true, 0, 1)); 2]);
+    }
+
+    #[test]
+    fn members_that_contradict_the_other_program_are_errors() {
+        let members = "network: default, addresses: [10.0.0.8], excludedAddresses: [10.0.0.9], sticky: true, \
+                       allocateReservedIPAddresses: true, addressReuseGracePeriodSeconds: 0, serveIPAMClaims: true, \
+                       addressesFrom: {poolRef: {kind: 'In Cluster', name: W, namespace: n}, ipamClaims: {}}";
+        let decides = "set together with addressesFrom \"a value\", expected none: the other program decides this";
+        assert_eq!(
+            refusal("StaticIPPool", members),
+            [
+                format!("spec.addressReuseGracePeriodSeconds: {decides}"),
+                "spec.addresses: set together with addressesFrom \"a list\", expected one of the two".to_owned(),
+                "spec.addressesFrom: no machines, expected nodePoolRef or machineSelector: the pool serves machines only"
+                    .to_owned(),
+                "spec.addressesFrom.ipamClaims: unknown key, expected one of poolRef, ipamClaim".to_owned(),
+                "spec.addressesFrom.poolRef.apiGroup: missing, expected the API group of a pool".to_owned(),
+                "spec.addressesFrom.poolRef.kind: invalid kind \"In Cluster\", expected a kind, such as InClusterIPPool"
+                    .to_owned(),
+                "spec.addressesFrom.poolRef.name: invalid name \"W\", expected lower case letters, digits, '-' and '.'"
+                    .to_owned(),
+                "spec.addressesFrom.poolRef.namespace: unknown key, expected one of apiGroup, kind, name".to_owned(),
+                format!("spec.allocateReservedIPAddresses: {decides}"),
+                format!("spec.excludedAddresses: {decides}"),
+                "spec.network: no attachment \"default\", expected the network attachment definition of the IPAMClaims, \
+                 namespace/name or a name"
+                    .to_owned(),
+                "spec.serveIPAMClaims: set together with addressesFrom \"true\", expected one of the two: a pool serves \
+                 IPAMClaims or takes addresses from elsewhere"
+                    .to_owned(),
+                format!("spec.sticky: {decides}"),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_source_of_the_addresses_is_one_of_two() {
+        let source = |source: &str| {
+            let members = format!("network: infra/a, machineSelector: {{}}, addressesFrom: {source}");
+            refusal("StaticIPPool", &members)
+        };
+        assert_eq!(source("{}"), ["spec.addressesFrom: empty object, expected poolRef or ipamClaim"]);
+        assert_eq!(
+            source("{ipamClaim: {}, poolRef: {apiGroup: a, kind: B, name: c}}"),
+            ["spec.addressesFrom.ipamClaim: set together with poolRef \"an object\", expected one of the two"]
+        );
+        assert_eq!(
+            source("{poolRef: {apiGroup: ipam.glowplug.dev, kind: StaticIPPool, name: p}}"),
+            ["spec.addressesFrom.poolRef.apiGroup: own pool \"ipam.glowplug.dev\", expected the group of another \
+              provider: machines need no claim on a pool of this group"]
+        );
+        assert_eq!(
+            source("ipamClaim"),
+            [
+                "spec.addresses: missing, expected the addresses of the pool",
+                "spec.addressesFrom: invalid value \"ipamClaim\", expected an object",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_reference_to_a_node_pool_has_a_name_alone() {
+        let members = "network: infra/a, addresses: [10.0.0.0/24], nodePoolRef: {namespace: n}";
+        assert_eq!(
+            refusal("StaticIPPool", members),
+            [
+                "spec.nodePoolRef.name: missing, expected the name of a NodePool",
+                "spec.nodePoolRef.namespace: unknown key, expected one of name",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_template_of_the_pool_sets_its_prefix_length_and_reserves_addresses() {
+        let read = |template: &str| {
+            let text = format!(
+                "kind: List\nitems:\n- kind: StaticIPPool\n  metadata: {{name: p, namespace: n}}\n  spec:\n    \
+                 network: infra/a\n    addresses: [10.0.0.5-10.0.0.9]\n    template: '{template}'\n"
+            );
+            let (specs, mut diagnostics) = read_pools(text.as_bytes());
+            let facts = template_facts(&specs[0], &mut diagnostics);
+            let pool = Pool::new(&specs[0], &facts, &mut diagnostics);
+            (pool, diagnostics.kept().iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let (pool, diagnostics) = read(
+            r#"{"links": [{"id": "eno101", "type": "phy"}], "networks": [{"link": "eno101", "type": "ipv4", "netmask": "255.255.255.0"}], "services": [{"type": "dns", "address": "10.0.0.6"}]}"#,
+        );
+        assert_eq!(diagnostics, [""; 0]);
+        let pool = pool.unwrap();
+        let space = pool.spaces().next().unwrap();
+        assert_eq!((space.prefix(), space.allocatable()), (24, 4));
+        let (pool, diagnostics) = read("{}");
+        let line = "items[0].spec.template.links: no link for the interface \"eno101\", expected one link whose id or name \
+                    it is";
+        let no_length = "items[0].spec.addresses[0]: no prefix length for \"10.0.0.5-10.0.0.9\", expected the line \
+                         \"machineNetwork: [{cidr: 10.0.0.0/24}]\" with the subnet of the machines";
+        assert_eq!((pool, diagnostics), (None, vec![no_length.to_owned(), line.to_owned()]));
+    }
+}
