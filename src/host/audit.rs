@@ -91,6 +91,15 @@ pub enum Disagreement {
     },
 }
 
+/// The store of the leases, for messages.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Store {
+    /// A ledger in a file.
+    Ledger,
+    /// The StaticIPLeases of a cluster.
+    Leases,
+}
+
 /// Why an audit releases nothing.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Brake {
@@ -134,7 +143,8 @@ pub struct Rebuilt {
 /// - no unreadable record of the machine, and none of an unknown machine with one of its addresses, and
 /// - no guest that reports one of its addresses.
 ///
-/// The lists must be complete: KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces.
+/// The lists must be complete: KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces. They have no
+/// claims, so the holder of a lease that is a claim is never missing, and a guest in its namespace may use its address.
 ///
 /// The ledger records missing machines. With [`Options::release`], the audit releases a missing machine if
 ///
@@ -163,6 +173,7 @@ pub fn audit<L: Ledger>(
         .chain(waiters)
         .chain(conflicts)
         .chain(allocator.missing().map(|(machine, _)| machine.clone()))
+        .filter(|machine| !machine.kind.is_claim())
         .collect();
     let mut unread: BTreeSet<Machine> = unreadable(inventory).map(|reservation| reservation.claimant.machine).collect();
     // An object of an unknown machine may belong to the holder of an address in the object.
@@ -269,7 +280,12 @@ fn disagreements(allocator: &Allocator, inventory: &Inventory, adoption: &Adopti
         let on = |network: &str| report.network.as_ref().is_none_or(|name| name == network);
         let holder = allocator.leases().find(|(network, address, _)| *address == report.address && on(network));
         let holder = holder.map(|(_, _, lease)| Claimant::clone(&lease.claimant));
-        disagreements.push(Disagreement::Reported { report: report.clone(), holder });
+        let is_user = |holder: &Claimant| {
+            holder.machine.kind.is_claim() && holder.machine.namespace == report.machine.served_in()
+        };
+        if !holder.as_ref().is_some_and(is_user) {
+            disagreements.push(Disagreement::Reported { report: report.clone(), holder });
+        }
     }
     disagreements
 }
@@ -374,22 +390,27 @@ fn unreadable(inventory: &Inventory) -> impl Iterator<Item = Reservation> {
 
 // === impl Disagreement ===
 
-impl fmt::Display for Disagreement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Disagreement {
+    /// The disagreement on one line, with the name of the store.
+    #[must_use]
+    pub fn text(&self, store: Store) -> String {
+        let (name, who_adds) = match store {
+            Store::Ledger => ("the ledger", "rebuild adds it"),
+            Store::Leases => ("the leases", "the controller adds it when it starts"),
+        };
         match self {
             Self::NotRecorded { claimant, address } => {
-                write!(f, "{address} of {claimant} is in the ledger, and no object of the machine records it")
+                format!("{address} of {claimant} is in {name}, and no object of the machine records it")
             }
             Self::NotLeased { source, claimant, address } => {
-                write!(f, "{source}: {address} of {claimant} is not in the ledger, rebuild adds it")
+                format!("{source}: {address} of {claimant} is not in {name}, {who_adds}")
             }
-            Self::Reported { report, holder } => {
-                let Report { machine, address, source, .. } = report;
-                write!(f, "{source}: {address} is in use by {machine}, ")?;
-                match holder {
-                    Some(holder) => write!(f, "and belongs to {holder}"),
-                    None => f.write_str("and neither the ledger nor a record has it"),
-                }
+            Self::Reported { report: Report { machine, address, source, .. }, holder } => {
+                let of_holder = match holder {
+                    Some(holder) => format!("and belongs to {holder}"),
+                    None => format!("and neither {name} nor a record has it"),
+                };
+                format!("{source}: {address} is in use by {machine}, {of_holder}")
             }
         }
     }
@@ -423,6 +444,7 @@ impl fmt::Display for Brake {
 mod tests {
     use super::*;
     use crate::host::claim::{Claim, Request};
+    use crate::host::leases_file::{Leases, read_leases};
     use crate::host::ledger::MemoryLedger;
     use crate::host::pool::tests::pool;
     use crate::host::records::Objects;
@@ -586,7 +608,7 @@ mod tests {
 
     fn messages(registry: &mut Registry<MemoryLedger>, items: &str) -> Vec<String> {
         let audit = audit(registry, &cluster(items), &Options::default(), at(0)).unwrap();
-        audit.disagreements.iter().map(ToString::to_string).collect()
+        audit.disagreements.iter().map(|it| it.text(Store::Ledger)).collect()
     }
 
     #[test]
@@ -638,6 +660,61 @@ mod tests {
         let conflicts = registry.state().unwrap().conflicts();
         let conflicts: Vec<_> = conflicts.map(|(network, address, _)| format!("{address} {network}")).collect();
         assert_eq!(conflicts, ["10.0.0.1 n/left"]);
+    }
+
+    /// Leases of the address 10.0.0.1 of `vlan10` and of the pool `default/one`, of a cluster.
+    fn leases(holder: &str) -> Leases {
+        let text = format!(
+            "{{kind: StaticIPLease, metadata: {{name: 10-0-0-1.default.vlan10}}, spec: {{network: default/vlan10, address: \
+             10.0.0.1, prefix: 24, pool: default/one, since: '1970-01-01T00:00:00Z', holder: {{{holder}, namespace: n, \
+             uid: u, interface: eno101}}}}}}"
+        );
+        let (leases, diagnostics) = read_leases(text.as_bytes());
+        assert_eq!(diagnostics.kept(), []);
+        leases
+    }
+
+    /// The messages of an audit of leases, and the missing machines.
+    fn audit_leases(holder: &str, items: &str) -> (Vec<String>, Vec<String>) {
+        let leases = leases(holder);
+        let mut registry = Registry::open(leases.ledger().unwrap()).unwrap();
+        registry.resize([pool("{name: one, network: vlan10, addresses: [10.0.0.0/24]}")], &[], at(0)).unwrap();
+        let mut inventory = cluster(items);
+        leases.name_machines(&mut inventory);
+        let audit = audit(&mut registry, &inventory, &Options::default(), at(0)).unwrap();
+        let mismatches = audit.adoption.mismatches.iter().map(ToString::to_string);
+        let messages = mismatches.chain(audit.disagreements.iter().map(|it| it.text(Store::Leases))).collect();
+        (messages, audit.missing.iter().map(|missing| missing.machine.to_string()).collect())
+    }
+
+    #[test]
+    fn the_leases_of_a_cluster_are_compared_with_its_objects() {
+        let right = (vec![], vec![]);
+        assert_eq!(audit_leases("kind: KubevirtMachine, name: a", RECORDED), right);
+        let vm = RECORDED.replace("\"KubevirtMachine\"", "\"VirtualMachine\"");
+        assert_eq!(audit_leases("kind: VirtualMachine, name: a", &vm), right);
+        let (messages, missing) = audit_leases("kind: KubevirtMachine, name: b", RECORDED);
+        let taken = "list: items[3].metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-eno101\": 10.0.0.1 of \
+                     eno101 of n/a (u) is also of eno101 of n/b (u)";
+        assert_eq!((messages, missing), (vec![taken.to_owned()], vec!["n/b (u)".to_owned()]));
+        let bare = r#"{"kind": "KubevirtMachine", "metadata": {"namespace": "n", "name": "a", "uid": "u"}}"#;
+        let not_recorded = "10.0.0.1 of eno101 of n/a (u) is in the leases, and no object of the machine records it";
+        assert_eq!(audit_leases("kind: KubevirtMachine, name: a", bare), (vec![not_recorded.to_owned()], vec![]));
+    }
+
+    #[test]
+    fn a_claim_is_never_missing_and_a_guest_of_its_namespace_may_use_its_address() {
+        let guest = |namespace: &str| {
+            format!(
+                r#"{{"kind": "VirtualMachineInstance", "metadata": {{"namespace": "{namespace}", "name": "b", "uid": "i"}},
+                "status": {{"interfaces": [{{"ipAddress": "10.0.0.1"}}]}}}}"#
+            )
+        };
+        let claim = "kind: IPAddressClaim, name: a";
+        assert_eq!(audit_leases(claim, &guest("n")), (vec![], vec![]));
+        let foreign =
+            "list: items[3].status.interfaces[0]: 10.0.0.1 is in use by m/b (i), and belongs to eno101 of n/a (u)";
+        assert_eq!(audit_leases(claim, &guest("m")), (vec![foreign.to_owned()], vec![]));
     }
 
     #[test]

@@ -59,3 +59,13 @@ fn each_option_and_each_command_has_one_line() {
     }
     assert_eq!(long, [""; 0]);
 }
+
+#[test]
+fn every_command_whose_output_is_for_people_prints_json_too() {
+    let has_json = |words: &Vec<String>| help(words, "-h").contains("--json");
+    let has_commands = |words: &Vec<String>| !section(&help(words, "-h"), "Commands").is_empty();
+    let without = commands(&[]).into_iter().filter(|words| !has_json(words) && !has_commands(words));
+    let without: Vec<String> = without.map(|words| words.join(" ")).collect();
+    // Documents in JSON, Prometheus' format, and scripts.
+    assert_eq!(without, ["network-data", "nodepool", "install-hosts manifests", "metrics", "completions"]);
+}

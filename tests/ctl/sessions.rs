@@ -50,6 +50,7 @@ sessions! {
     a_status_shows_the_use_of_pools_and_waiting_machines
     a_sticky_claim_gets_the_last_address_of_its_name
     a_template_adds_what_the_pool_does_not_have
+    a_verbose_command_names_its_files
     a_widened_subnet_and_a_new_name_are_reported
     addresses_that_a_template_names_are_never_allocated
     all_mistakes_in_pools_are_reported_together
@@ -64,6 +65,7 @@ sessions! {
     an_invalid_command_line_is_a_usage_error
     an_unreadable_record_reserves_its_address_until_it_is_gone
     control_characters_of_an_object_are_escaped_on_output
+    every_command_prints_json_for_programs
     exhaustion_has_its_own_message_and_exit_status_and_ends_with_a_resize
     from_a_claim_to_the_kernel_arguments_of_the_guest
     hosts_of_the_installer_are_checked_and_become_machines
@@ -78,7 +80,9 @@ sessions! {
     one_bad_pool_stops_only_its_own_machines
     overlapping_pools_are_refused_with_both_names
     pools_are_checked_with_sizes_and_what_is_reserved
+    pools_of_a_cluster_are_read_from_several_documents
     several_machines_are_served_in_their_order
+    the_leases_of_a_cluster_are_compared_with_its_machines
     two_families_and_two_interfaces_are_one_claim
     waiting_machines_are_served_in_the_order_of_creation_when_an_address_is_released
 }

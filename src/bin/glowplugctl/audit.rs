@@ -1,18 +1,28 @@
 //! The commands `rebuild` and `audit`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use glowplug::diagnostic::{Diagnostic, Severity};
+use glowplug::formats::value::MAX_LIST_BYTES;
 use glowplug::host::Timestamp;
-use glowplug::host::audit::{self, Audit, Missing, Options};
+use glowplug::host::audit::{self, Audit, Disagreement, Missing, Options, Store};
 use glowplug::host::claim::{Allocation, Machine};
-use glowplug::host::records::ObjectDiagnostic;
+use glowplug::host::leases_file::{Leases, read_leases};
+use glowplug::host::pool;
+use glowplug::host::records::{Inventory, ObjectDiagnostic};
+use glowplug::host::registry::Registry;
+use ipnetwork::IpNetwork;
 use serde::Serialize;
+use slog::{Logger, debug};
 
-use crate::input::{LedgerFile, Lists, Pools, ServedPools, fetched, read_objects};
+use crate::Reported;
+use crate::input::{LedgerFile, Lists, Pools, ServedPools, fetched, read, read_objects};
 use crate::output::{VERSION, allocations_table, exit_code, print, print_json, say, sections, table, whole_seconds};
 
 /// The ledger, and everything that it is compared with.
@@ -39,10 +49,22 @@ pub(crate) struct Rebuild {
 }
 
 #[derive(Args)]
-#[command(override_usage = "glowplugctl audit --pool <FILE> --ledger <FILE> --machines <FILE|->...\n       [OPTIONS]")]
+#[command(
+    override_usage = "glowplugctl audit --pool <FILE> {--ledger <FILE>|--leases <FILE|->}\n       --machines <FILE|->... [OPTIONS]"
+)]
 pub(crate) struct AuditArgs {
     #[command(flatten)]
-    sources: Sources,
+    pools: Pools,
+    /// Ledger file, on a local disk
+    #[arg(long, value_name = "FILE", required_unless_present = "leases")]
+    ledger: Option<PathBuf>,
+    /// Leases of a cluster, in place of a ledger
+    ///
+    /// A YAML or JSON list of StaticIPLeases; - is standard input. `kubectl get staticipleases -o yaml` prints such a list.
+    #[arg(long, value_name = "FILE|-", conflicts_with_all = ["ledger", "release_missing"])]
+    leases: Option<PathBuf>,
+    #[command(flatten)]
+    lists: Lists,
     /// Release machines that two audits missed
     ///
     /// List the KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces. Fetch these lists into files,
@@ -75,12 +97,12 @@ struct Rebuilt {
     without_record: Vec<Machine>,
 }
 
-pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
+pub(crate) fn rebuild(args: Rebuild, log: &Logger) -> Result<ExitCode> {
     let Sources { pools, ledger, lists: Lists { lists } } = args.sources;
-    let ServedPools { pools, deleted, .. } = pools.read_whole()?;
-    let (objects, count) = read_objects(&lists)?;
+    let ServedPools { pools, deleted, .. } = pools.read_whole(log)?;
+    let (objects, count) = read_objects(&lists, log)?;
     let inventory = objects.inventory();
-    let mut registry = ledger.open(&pools, deleted)?;
+    let mut registry = ledger.open(&pools, deleted, log)?;
     let now = Timestamp::now();
     let audit::Rebuilt { adoption, without_record } = audit::rebuild(&mut registry, &inventory, now)?;
     let diagnostics = diagnostics(&inventory.diagnostics, &adoption.mismatches);
@@ -149,19 +171,26 @@ fn releasable_from(missing: &Missing) -> String {
     whole_seconds(missing.releasable_from.saturating_add(almost_a_second).unwrap_or(Timestamp::MAX))
 }
 
-pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
-    let Sources { pools, ledger, lists: Lists { lists } } = args.sources;
-    let ServedPools { pools, deleted, .. } = pools.read_whole()?;
-    let (objects, count) = read_objects(&lists)?;
+pub(crate) fn audit(args: AuditArgs, log: &Logger) -> Result<ExitCode> {
+    let Lists { lists } = &args.lists;
+    // An audit of leases changes nothing, so it may lack a pool.
+    let served = if args.leases.is_some() { args.pools.read(log)? } else { args.pools.read_whole(log)? };
+    let (objects, count) = read_objects(lists, log)?;
     if count == 0 {
         // If the list is empty, all machines would be missing. A connection to the wrong cluster also gives an empty
         // list.
         bail!("no object in the lists, expected those of all machines");
     }
     let inventory = objects.inventory();
-    let mut registry = ledger.open(&pools, deleted)?;
+    let ledger = match (&args.leases, args.ledger.clone()) {
+        (None, Some(ledger)) => LedgerFile { ledger },
+        (Some(leases), _) => return audit_leases(leases, served, inventory, count, args.json, log),
+        (None, None) => bail!("no ledger, expected --ledger or --leases"),
+    };
+    let ServedPools { pools, deleted, .. } = served;
+    let mut registry = ledger.open(&pools, deleted, log)?;
     let now = Timestamp::now();
-    let fetched = fetched(&lists);
+    let fetched = fetched(lists);
     let options = Options {
         // Without a release the time explains when a release would be possible.
         fetched: if args.release_missing { fetched? } else { fetched.unwrap_or(now) },
@@ -172,7 +201,7 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
     let audit = audit::audit(&mut registry, &inventory, &options, now)?;
     let Audit { adoption, disagreements, missing, brakes, served } = audit;
     let mut diagnostics = diagnostics(&inventory.diagnostics, &adoption.mismatches);
-    diagnostics.extend(disagreements.iter().map(ToString::to_string));
+    diagnostics.extend(disagreements.iter().map(|it: &Disagreement| it.text(Store::Ledger)));
     let is_right = diagnostics.is_empty() && missing.iter().all(|missing| missing.released.is_some());
     let status = if brakes.is_empty() { exit_code(is_right) } else { ExitCode::FAILURE };
     if args.json {
@@ -209,4 +238,106 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
         }
     }
     Ok(status)
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AuditedLeases {
+    version: u32,
+    objects: usize,
+    /// Number of leases that machines hold.
+    leases: usize,
+    /// Number of addresses that objects record and no lease has.
+    unrecorded: usize,
+    diagnostics: Vec<String>,
+    /// Machines that hold addresses and have no object.
+    missing: Vec<Allocation>,
+    not_compared: NotCompared,
+}
+
+/// Numbers of leases whose holders the lists do not have.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NotCompared {
+    claims: usize,
+    mac_addresses: usize,
+}
+
+/// Compares the leases of a cluster with its machines. Changes nothing.
+fn audit_leases(
+    file: &Path,
+    served: ServedPools,
+    mut inventory: Inventory,
+    objects: usize,
+    json: bool,
+    log: &Logger,
+) -> Result<ExitCode> {
+    let (leases, of_file) = read_leases(&read(file, MAX_LIST_BYTES, log)?);
+    let is_read = !of_file.has_errors();
+    let (of_file, further) = of_file.into_parts();
+    let (errors, warnings): (Vec<Diagnostic>, Vec<Diagnostic>) =
+        of_file.into_iter().partition(|diagnostic| diagnostic.severity == Severity::Error);
+    let with_file = |diagnostic: &dyn fmt::Display| format!("{}: {diagnostic}", file.display());
+    let mut warnings: Vec<String> = warnings.iter().map(|warning| with_file(warning)).collect();
+    if further > 0 {
+        warnings.push(with_file(&format_args!("{further} further diagnostics")));
+    }
+    let mut diagnostics: Vec<String> = errors.iter().map(|error| with_file(error)).collect();
+    if !is_read && leases.is_empty() {
+        errors.iter().for_each(|error| say(format_args!("error: {}", with_file(error))));
+        bail!(Reported);
+    }
+    let of_claims = leases.of_claims();
+    let compared = leases.held().count() - of_claims;
+    debug!(log, "read leases"; "path" => %file.display(), "machines" => compared, "claims" => of_claims);
+    let now = Timestamp::now();
+    let ServedPools { mut pools, leaving, is_whole, .. } = served;
+    for pool in leaving {
+        // A pool that is being deleted still has the addresses that its machines hold.
+        pools.push(pool);
+        if !pool::overlaps(&pools).kept.is_empty() {
+            pools.pop();
+        }
+    }
+    let mut registry = Registry::open(leases.ledger()?)?;
+    registry.resize(pools, &[], now)?;
+    leases.name_machines(&mut inventory);
+    let options = Options { fetched: now, dry_run: true, ..Options::default() };
+    let Audit { adoption, disagreements, missing, .. } = audit::audit(&mut registry, &inventory, &options, now)?;
+    diagnostics.extend(self::diagnostics(&inventory.diagnostics, &adoption.mismatches));
+    diagnostics.extend(disagreements.iter().map(|it| it.text(Store::Leases)));
+    let missing = allocations_of(&leases, &missing);
+    let is_right = is_read && is_whole && diagnostics.is_empty() && missing.is_empty();
+    let (known, unrecorded) = (adoption.known, adoption.adopted);
+    if json {
+        let not_compared = NotCompared { claims: of_claims, mac_addresses: leases.mac_addresses };
+        let version = VERSION;
+        let leases = compared;
+        diagnostics.extend(warnings);
+        print_json(&AuditedLeases { version, objects, leases, unrecorded, diagnostics, missing, not_compared })?;
+        return Ok(exit_code(is_right));
+    }
+    let counts = [objects, compared, known, unrecorded, diagnostics.len(), missing.len()];
+    let head = ["OBJECTS", "LEASES", "KNOWN", "UNRECORDED", "DIAGNOSTICS", "MISSING"];
+    let summary = table(head, &[counts.map(|count| count.to_string())]);
+    print(&sections([summary, allocations_table("MISSING", &missing)]))?;
+    diagnostics.iter().for_each(|diagnostic| say(format_args!("error: {diagnostic}")));
+    warnings.iter().for_each(|warning| say(format_args!("warning: {warning}")));
+    let not_compared = [(of_claims, "claims"), (leases.mac_addresses, "MAC addresses")];
+    for (count, of) in not_compared.into_iter().filter(|(count, _)| *count > 0) {
+        say(format_args!("note: leases of {of} not compared: {count}, the lists have no records of them"));
+    }
+    Ok(exit_code(is_right))
+}
+
+/// What the missing machines hold.
+fn allocations_of(leases: &Leases, missing: &[Missing]) -> Vec<Allocation> {
+    let mut held = BTreeMap::new();
+    for (_, address, lease) in leases.held() {
+        let allocation = held.entry(&*lease.claimant).or_insert_with(Vec::new);
+        allocation.extend(IpNetwork::new(address, lease.prefix));
+    }
+    let missing: BTreeSet<&Machine> = missing.iter().map(|missing| &missing.machine).collect();
+    let held = held.into_iter().filter(|(claimant, _)| missing.contains(&claimant.machine));
+    held.map(|(claimant, addresses)| Allocation { claimant: claimant.clone(), addresses }).collect()
 }

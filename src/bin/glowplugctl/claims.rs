@@ -25,6 +25,7 @@ use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 use serde::Serialize;
 use serde_json::json;
+use slog::Logger;
 
 use crate::documents::{nobody, tell_warnings};
 use crate::input::{
@@ -166,6 +167,8 @@ enum Refusal {
     /// An object records an address for the machine that does not fit, or has a record that cannot be read.
     Record(String),
     BeingDeleted,
+    /// Another program chooses the addresses of this pool, and no record has one for the machine.
+    OtherProgram(String),
 }
 
 impl fmt::Display for Refusal {
@@ -184,6 +187,12 @@ impl fmt::Display for Refusal {
             Self::Record(problem) => write!(f, "the record of the machine does not fit: {problem}"),
             Self::BeingDeleted => {
                 f.write_str("the machine is being deleted: it keeps its addresses and gets no new ones")
+            }
+            Self::OtherProgram(pool) => {
+                write!(
+                    f,
+                    "another program chooses the addresses of pool {pool}, expected a record of the machine's address"
+                )
             }
         }
     }
@@ -210,14 +219,18 @@ impl Refusal {
 
 type Outcome = Result<Vec<Allocation>, Refusal>;
 
-pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
-    let read = args.machines.read()?;
+pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
+    let read = args.machines.read(log)?;
     let has_diagnostics = read.has_diagnostics();
     let ReadMachines { machines, inventory } = read;
     if machines.len() != 1 && (!args.ips.is_empty() || !args.macs.is_empty()) {
         usage_error("--ip and --mac are for one machine");
     }
-    let ServedPools { pools, deleted, is_whole } = args.pools.read()?;
+    let ServedPools { pools: all, deleted, is_whole, .. } = args.pools.read(log)?;
+    let pools: Vec<Pool> = all.iter().filter(|pool| pool.serves_machines()).cloned().collect();
+    if pools.is_empty() {
+        bail!("no pool for machines, expected a StaticIPPool: a GlobalStaticIPPool serves claims only");
+    }
     let by_name: BTreeMap<String, Pool> = pools.iter().map(|pool| (pool.name().to_owned(), pool.clone())).collect();
     let (claims, mut left_out) = claims(&args, &pools, is_whole, machines)?;
     let mac_addresses = match claims.as_slice() {
@@ -235,14 +248,14 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
         format: args.format,
         json: args.json,
         template: match &args.pools.template {
-            Some(path) => read_template(path)?,
+            Some(path) => read_template(path, log)?,
             None => Template::minimal(&interfaces),
         },
         pools: by_name,
         mac_addresses,
     };
     in_template(printer.check_template(&claims), args.pools.template.as_deref())?;
-    let mut registry = args.ledger.open(&pools, deleted)?;
+    let mut registry = args.ledger.open(&all, deleted, log)?;
     let leaving: Vec<&Machine> = left_out
         .iter()
         .filter(|(_, why)| matches!(why, Refusal::BeingDeleted))
@@ -270,6 +283,19 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
         if pools_of(&claims[at], &printer.pools).iter().any(|pool| pool.interface() == claimant.interface) {
             let text = format!("{address} of {claimant} is excluded, the machine keeps it and gets no other address");
             left_out.entry(at).or_insert(Refusal::Record(text));
+        }
+    }
+    if pools.iter().any(Pool::is_external) {
+        let leases = registry.state()?.leases();
+        let holders: BTreeSet<Claimant> = leases.map(|(_, _, lease)| Claimant::clone(&lease.claimant)).collect();
+        for (at, claim) in claims.iter().enumerate() {
+            let lacks = |pool: &&Pool| {
+                let claimant = Claimant { machine: claim.machine.clone(), interface: pool.interface() };
+                pool.is_external() && !holders.contains(&claimant)
+            };
+            if let Some(pool) = pools_of(claim, &printer.pools).into_iter().find(lacks) {
+                left_out.entry(at).or_insert_with(|| Refusal::OtherProgram(pool.title()));
+            }
         }
     }
     // Within a list, the creation time decides the order, not the position in the list.
@@ -629,15 +655,15 @@ struct ReleasedDocument {
     served: Vec<Allocation>,
 }
 
-pub(crate) fn release(args: Release) -> Result<ExitCode> {
-    let read = args.machines.read()?;
+pub(crate) fn release(args: Release, log: &Logger) -> Result<ExitCode> {
+    let read = args.machines.read(log)?;
     let is_odd = read.has_diagnostics();
     let ReadMachines { machines, inventory } = read;
-    let ServedPools { pools, deleted, is_whole } = match args.pools.as_slice() {
-        [] => ServedPools { pools: Vec::new(), deleted: BTreeSet::new(), is_whole: true },
-        files => PoolFiles::served(files, args.template.as_deref())?,
+    let ServedPools { pools, deleted, is_whole, .. } = match args.pools.as_slice() {
+        [] => ServedPools { is_whole: true, ..ServedPools::default() },
+        files => PoolFiles::served(files, args.template.as_deref(), log)?,
     };
-    let mut registry = args.ledger.open(&pools, deleted)?;
+    let mut registry = args.ledger.open(&pools, deleted, log)?;
     let (mut released, mut served) = (Vec::new(), Vec::new());
     let (machines, kept) = releasable(machines, inventory.as_ref(), args.force);
     for batch in machines.chunks(BATCH) {

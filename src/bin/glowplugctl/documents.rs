@@ -17,12 +17,14 @@ use glowplug::host::pool::{Pool, Reserved};
 use glowplug::network::{Family, Hostname, InterfaceName};
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
+use serde::Serialize;
+use slog::Logger;
 
 use crate::Reported;
 use crate::input::{
     Named, in_template, interface, mac_address, named, object_name, public_key, read, read_template, uuid, with_prefix,
 };
-use crate::output::{print, say, write_in_one_step};
+use crate::output::{VERSION, print, print_json, say, write_in_one_step};
 
 #[derive(Args)]
 pub(crate) struct NetworkData {
@@ -88,6 +90,21 @@ pub(crate) struct ConfigDriveArgs {
     /// Line for authorized_keys; may be repeated
     #[arg(long = "public-key", value_name = "KEY", value_parser = public_key)]
     public_keys: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WrittenDrive {
+    version: u32,
+    /// The file with the image.
+    output: String,
+    /// Size of the image.
+    bytes: usize,
+    /// The content that KubeVirt takes only from a Secret, because of its size.
+    needs_secret: Vec<&'static str>,
 }
 
 /// The label of an image, for the layout of OpenStack or of cloud-init.
@@ -98,9 +115,9 @@ enum Label {
     Cidata,
 }
 
-pub(crate) fn network_data(args: NetworkData) -> Result<ExitCode> {
+pub(crate) fn network_data(args: NetworkData, log: &Logger) -> Result<ExitCode> {
     let template = match &args.template {
-        Some(path) => read_template(path)?,
+        Some(path) => read_template(path, log)?,
         None => Template::minimal([&args.interface]),
     };
     let claimant = Claimant { machine: nobody(), interface: args.interface };
@@ -157,8 +174,8 @@ fn check_gateways(addresses: &[IpNetwork], gateways: &[IpAddr], on_link: bool) -
     Ok(())
 }
 
-pub(crate) fn config_drive(args: ConfigDriveArgs) -> Result<ExitCode> {
-    let content = |path: &Option<PathBuf>| path.as_deref().map(|path| read(path, image::MAX_FILE)).transpose();
+pub(crate) fn config_drive(args: ConfigDriveArgs, log: &Logger) -> Result<ExitCode> {
+    let content = |path: &Option<PathBuf>| path.as_deref().map(|path| read(path, image::MAX_FILE, log)).transpose();
     let (network_data, user_data) = (content(&args.network_data)?, content(&args.user_data)?);
     if let Some(document) = &network_data {
         check(document)?;
@@ -183,14 +200,18 @@ pub(crate) fn config_drive(args: ConfigDriveArgs) -> Result<ExitCode> {
             NoCloud { meta_data: meta_data.as_bytes(), network_config: network, user_data: user }.image()?
         }
     };
-    write_in_one_step(&args.output, &image)?;
-    for (what, content) in [("network data", network.unwrap_or_default()), ("user data", user)] {
-        if content.len() > image::MAX_INLINE {
-            let (bytes, limit) = (content.len(), image::MAX_INLINE);
-            say(format_args!(
-                "note: {what} of {bytes} bytes needs a Secret, KubeVirt takes at most {limit} without one"
-            ));
-        }
+    write_in_one_step(&args.output, &image, log)?;
+    let contents = [("network data", "networkData", network.unwrap_or_default()), ("user data", "userData", user)];
+    let large = contents.into_iter().filter(|(_, _, content)| content.len() > image::MAX_INLINE);
+    if args.json {
+        let (output, bytes) = (args.output.display().to_string(), image.len());
+        let needs_secret = large.map(|(_, name, _)| name).collect();
+        print_json(&WrittenDrive { version: VERSION, output, bytes, needs_secret })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (what, _, content) in large {
+        let (bytes, limit) = (content.len(), image::MAX_INLINE);
+        say(format_args!("note: {what} of {bytes} bytes needs a Secret, KubeVirt takes at most {limit} without one"));
     }
     Ok(ExitCode::SUCCESS)
 }

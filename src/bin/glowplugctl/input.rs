@@ -19,12 +19,14 @@ use glowplug::host::claim::{Machine, is_object_name};
 use glowplug::host::expand::Template;
 use glowplug::host::ledger::{OpenError, SqliteLedger};
 use glowplug::host::pool::{self, Overlap, Overlaps, Pool, PoolSpec, TemplateFacts};
+use glowplug::host::pool_object;
 use glowplug::host::pools_file::read_pools;
 use glowplug::host::records::{Inventory, KubevirtMachine, Objects};
 use glowplug::host::registry::Registry;
 use glowplug::network::{InterfaceName, parse_mac_address};
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
+use slog::{Logger, debug};
 
 use crate::Cli;
 use crate::Reported;
@@ -35,7 +37,8 @@ use crate::output::say;
 pub(crate) struct Pools {
     /// Pool file, YAML or JSON; may be repeated
     ///
-    /// The file has a pool, a list of pools, NodePools with a bootstrapNetworkConfig, or StaticIPPools.
+    /// The file has a pool, a list of pools, NodePools with a bootstrapNetworkConfig, or pools of a cluster, as
+    /// `kubectl get staticippools,globalstaticippools -A -o yaml` prints them. YAML may have several documents.
     #[arg(long = "pool", value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// Template of the machines' network_data.json
@@ -108,9 +111,12 @@ pub(crate) struct PoolFiles {
 }
 
 /// Pools from files that allocate addresses.
+#[derive(Default)]
 pub(crate) struct ServedPools {
     pub(crate) pools: Vec<Pool>,
-    /// Names of the pools of the files that are being deleted.
+    /// Valid pools of the files that are being deleted.
+    pub(crate) leaving: Vec<Pool>,
+    /// Names of all pools of the files that are being deleted.
     pub(crate) deleted: BTreeSet<String>,
     /// Whether every pool of the files is among the pools.
     pub(crate) is_whole: bool,
@@ -169,7 +175,7 @@ pub(crate) fn usage_error(problem: impl fmt::Display) -> ! {
 }
 
 /// Reads a file of at most `limit` bytes; `-` is standard input.
-pub(crate) fn read(path: &Path, limit: usize) -> Result<Vec<u8>> {
+pub(crate) fn read(path: &Path, limit: usize, log: &Logger) -> Result<Vec<u8>> {
     let mut content = Vec::new();
     let reading = || format!("reading {}", path.display());
     // One more byte shows that the file is too large.
@@ -177,6 +183,7 @@ pub(crate) fn read(path: &Path, limit: usize) -> Result<Vec<u8>> {
     if content.len() > limit {
         bail!("{}: too large, expected at most {limit} bytes", path.display());
     }
+    debug!(log, "read file"; "path" => %path.display(), "bytes" => content.len());
     Ok(content)
 }
 
@@ -188,20 +195,24 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn Read>> {
     Ok(Box::new(file))
 }
 
-pub(crate) fn read_template(path: &Path) -> Result<Template> {
-    Template::parse(&read(path, MAX_BYTES)?).with_context(|| path.display().to_string())
+pub(crate) fn read_template(path: &Path, log: &Logger) -> Result<Template> {
+    Template::parse(&read(path, MAX_BYTES, log)?).with_context(|| path.display().to_string())
 }
 
 impl PoolFiles {
-    pub(crate) fn read(files: &[PathBuf], template_file: Option<&Path>) -> Result<Self> {
-        let template = template_file.map(read_template).transpose()?;
+    pub(crate) fn read(files: &[PathBuf], template_file: Option<&Path>, log: &Logger) -> Result<Self> {
+        let template = template_file.map(|path| read_template(path, log)).transpose()?;
         let unread = template.as_ref().map(Template::unread_by_afterburn).unwrap_or_default();
         let (mut read, mut names) = (Self { unread, ..Self::default() }, BTreeSet::new());
         for path in files {
-            let (specs, mut diagnostics) = read_pools(&self::read(path, MAX_LIST_BYTES)?);
+            let (specs, mut diagnostics) = read_pools(&self::read(path, MAX_LIST_BYTES, log)?);
+            debug!(log, "read pools"; "path" => %path.display(), "pools" => specs.len(), "errors" => diagnostics.errors());
             for spec in &specs {
-                let facts = template.as_ref().map(|template| template_facts(template, spec)).transpose();
-                let facts = in_template(facts, template_file)?.unwrap_or_default();
+                let facts = match (&spec.template, &template) {
+                    (Some(_), _) => pool_object::template_facts(spec, &mut diagnostics),
+                    (None, Some(template)) => in_template(template_facts(template, spec), template_file)?,
+                    (None, None) => TemplateFacts::default(),
+                };
                 // `read_pools` has already reported two pools of the same name in one document.
                 let is_second = names.contains(&spec.full_name());
                 let spec = PoolSpec { has_errors: spec.has_errors || is_second, ..spec.clone() };
@@ -238,18 +249,18 @@ impl PoolFiles {
 
     /// The pools that allocate addresses: pools without an error, and of two overlapping pools the older pool. Reports the
     /// other pools.
-    pub(crate) fn served(files: &[PathBuf], template: Option<&Path>) -> Result<ServedPools> {
-        let read = Self::read(files, template)?;
+    pub(crate) fn served(files: &[PathBuf], template: Option<&Path>, log: &Logger) -> Result<ServedPools> {
+        let read = Self::read(files, template, log)?;
         read.tell();
         let created: BTreeMap<String, Timestamp> =
             read.specs.iter().filter_map(|spec| Some((spec.full_name(), spec.created?))).collect();
-        let mut pools = read.pools;
         let deleted: BTreeSet<String> =
             read.specs.iter().filter(|spec| spec.is_deleted).map(PoolSpec::full_name).collect();
-        for pool in pools.iter().filter(|pool| deleted.contains(pool.name())) {
+        let (leaving, mut pools): (Vec<Pool>, Vec<Pool>) =
+            read.pools.into_iter().partition(|pool| deleted.contains(pool.name()));
+        for pool in &leaving {
             say(format_args!("note: pool {} is not served, since it is being deleted", pool.title()));
         }
-        pools.retain(|pool| !deleted.contains(pool.name()));
         let count = pools.len();
         // Older pools come first. A pool without a NodePool has no creation time and counts as the oldest.
         pools.sort_by_key(|pool| created.get(pool.name()).copied().unwrap_or_default());
@@ -277,19 +288,19 @@ impl PoolFiles {
         let order: BTreeMap<String, usize> =
             read.specs.iter().enumerate().map(|(at, spec)| (spec.full_name(), at)).collect();
         pools.sort_by_key(|pool| order.get(pool.name()).copied());
-        Ok(ServedPools { pools, deleted, is_whole })
+        Ok(ServedPools { pools, leaving, deleted, is_whole })
     }
 }
 
 impl Pools {
     /// Reads the pools for commands that are unsafe without some of the pools. Fails unless all pools are usable.
-    pub(crate) fn read_whole(&self) -> Result<ServedPools> {
-        let served = self.read()?;
+    pub(crate) fn read_whole(&self, log: &Logger) -> Result<ServedPools> {
+        let served = self.read(log)?;
         if served.is_whole { Ok(served) } else { Err(Reported.into()) }
     }
 
-    pub(crate) fn read(&self) -> Result<ServedPools> {
-        PoolFiles::served(&self.files, self.template.as_deref())
+    pub(crate) fn read(&self, log: &Logger) -> Result<ServedPools> {
+        PoolFiles::served(&self.files, self.template.as_deref(), log)
     }
 }
 
@@ -344,11 +355,13 @@ pub(crate) fn fetched(lists: &[PathBuf]) -> Result<Timestamp> {
     Ok(oldest)
 }
 
-pub(crate) fn read_objects(lists: &[PathBuf]) -> Result<(Objects, usize)> {
+pub(crate) fn read_objects(lists: &[PathBuf], log: &Logger) -> Result<(Objects, usize)> {
     let (mut objects, mut count) = (Objects::default(), 0);
     for path in lists {
         let name = path.display().to_string();
-        count += objects.read(&name, open(path)?).with_context(|| format!("reading {name}"))?;
+        let of_list = objects.read(&name, open(path)?).with_context(|| format!("reading {name}"))?;
+        debug!(log, "read objects"; "path" => %path.display(), "objects" => of_list);
+        count += of_list;
     }
     Ok((objects, count))
 }
@@ -368,7 +381,7 @@ impl ReadMachines {
 }
 
 impl Machines {
-    pub(crate) fn read(&self) -> Result<ReadMachines> {
+    pub(crate) fn read(&self, log: &Logger) -> Result<ReadMachines> {
         if self.names.len() != self.uids.len() {
             let (names, uids) = (self.names.len(), self.uids.len());
             usage_error(format_args!("{names} machines and {uids} of --uid, expected one for each machine"));
@@ -381,7 +394,7 @@ impl Machines {
             };
             return Ok(ReadMachines { machines: named.map(machine).collect(), inventory: None });
         }
-        let (objects, _) = read_objects(&self.lists)?;
+        let (objects, _) = read_objects(&self.lists, log)?;
         let machines: Vec<KubevirtMachine> = objects.machines().collect();
         let inventory = objects.inventory();
         for diagnostic in &inventory.diagnostics {
@@ -399,33 +412,43 @@ type Open = fn(&Path) -> Result<SqliteLedger, OpenError>;
 
 impl LedgerFile {
     /// Opens the ledger. The given pools must match the pools of the ledger. Pools that are being deleted allocate nothing.
-    pub(crate) fn open(&self, pools: &[Pool], deleted: BTreeSet<String>) -> Result<Registry<SqliteLedger>> {
-        let mut registry = self.registry(SqliteLedger::open, pools)?;
+    pub(crate) fn open(
+        &self,
+        pools: &[Pool],
+        deleted: BTreeSet<String>,
+        log: &Logger,
+    ) -> Result<Registry<SqliteLedger>> {
+        let mut registry = self.registry(SqliteLedger::open, pools, log)?;
         registry.suspend(deleted);
         Ok(registry)
     }
 
     /// Creates the ledger with the pools.
-    pub(crate) fn create(&self, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
-        let mut registry = self.registry(SqliteLedger::create, &[])?;
+    pub(crate) fn create(&self, pools: Vec<Pool>, log: &Logger) -> Result<Registry<SqliteLedger>> {
+        let mut registry = self.registry(SqliteLedger::create, &[], log)?;
         registry.resize(pools, &[], Timestamp::now())?;
         Ok(registry)
     }
 
     /// Opens the ledger with read permission only.
-    pub(crate) fn open_read_only(&self, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
-        self.registry(SqliteLedger::open_read_only, &pools)
+    pub(crate) fn open_read_only(&self, pools: Vec<Pool>, log: &Logger) -> Result<Registry<SqliteLedger>> {
+        self.registry(SqliteLedger::open_read_only, &pools, log)
     }
 
     /// Opens the ledger for a change of pools. A new network must be among `added`: a misspelt network name would count as
     /// another network, and its addresses would be allocated a second time.
-    pub(crate) fn open_for_more(&self, added: &[String], pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
+    pub(crate) fn open_for_more(
+        &self,
+        added: &[String],
+        pools: Vec<Pool>,
+        log: &Logger,
+    ) -> Result<Registry<SqliteLedger>> {
         let given: BTreeSet<&str> = pools.iter().map(|pool| pool.network()).collect();
         let list = |networks: &BTreeSet<&str>| networks.iter().copied().collect::<Vec<_>>().join(", ");
         if let Some(network) = added.iter().find(|network| !given.contains(network.as_str())) {
             bail!("--add-network {network}: no pool of that network, expected one of {}", list(&given));
         }
-        let mut registry = self.registry(SqliteLedger::open, &[])?;
+        let mut registry = self.registry(SqliteLedger::open, &[], log)?;
         let known: BTreeSet<&str> = registry.state()?.pools().map(|pool| pool.network()).collect();
         let is_new = |network: &&&str| !known.contains(**network) && !added.iter().any(|added| added == **network);
         let lacks: BTreeSet<&str> = given.iter().filter(is_new).copied().collect();
@@ -440,21 +463,24 @@ impl LedgerFile {
     }
 
     /// Opens only the ledger file, without its pools, with read permission only.
-    pub(crate) fn open_alone(&self) -> Result<SqliteLedger> {
-        self.file(SqliteLedger::open_read_only)
+    pub(crate) fn open_alone(&self, log: &Logger) -> Result<SqliteLedger> {
+        self.file(SqliteLedger::open_read_only, log)
     }
 
-    fn file(&self, open: Open) -> Result<SqliteLedger> {
-        open(&self.ledger).map_err(|error| match &error {
+    fn file(&self, open: Open, log: &Logger) -> Result<SqliteLedger> {
+        let ledger = open(&self.ledger).map_err(|error| match &error {
             OpenError::Absent(_) => anyhow!("{error}, expected one that `glowplugctl init` created"),
             _ => error.into(),
-        })
+        })?;
+        debug!(log, "opened ledger"; "path" => %self.ledger.display());
+        Ok(ledger)
     }
 
     /// Opens the file, and compares the given pools with the pools of the ledger.
-    fn registry(&self, open: Open, pools: &[Pool]) -> Result<Registry<SqliteLedger>> {
-        let mut registry = Registry::open(self.file(open)?)?;
+    fn registry(&self, open: Open, pools: &[Pool], log: &Logger) -> Result<Registry<SqliteLedger>> {
+        let mut registry = Registry::open(self.file(open, log)?)?;
         let state = registry.state()?;
+        debug!(log, "read ledger"; "pools" => state.pools().count(), "leases" => state.leases().count());
         for pool in pools {
             let name = pool.title();
             match state.pool(pool.name()).map(|known| pool.differences(known)) {

@@ -10,6 +10,7 @@ use glowplug::host::address::parse_address;
 use glowplug::host::claim::Machine;
 use glowplug::host::ledger::Tenure;
 use serde::Serialize;
+use slog::Logger;
 
 use crate::input::{LedgerFile, Named, named};
 use crate::output::{VERSION, exit_code, print, print_json, say, table, whole_seconds};
@@ -18,6 +19,15 @@ use crate::output::{VERSION, exit_code, print, print_json, say, table, whole_sec
 pub(crate) struct Verify {
     #[command(flatten)]
     ledger: LedgerFile,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Verified {
+    version: u32,
+    problems: Vec<String>,
 }
 
 #[derive(Args)]
@@ -27,6 +37,16 @@ pub(crate) struct Backup {
     /// New file for the copy
     #[arg(value_name = "FILE")]
     copy: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Copied {
+    version: u32,
+    /// The file with the copy.
+    copy: String,
 }
 
 #[derive(Args)]
@@ -99,19 +119,28 @@ impl From<Tenure> for ListedTenure {
     }
 }
 
-pub(crate) fn verify(args: Verify) -> Result<ExitCode> {
-    let problems = args.ledger.open_alone()?.verify()?;
+pub(crate) fn verify(args: Verify, log: &Logger) -> Result<ExitCode> {
+    let problems = args.ledger.open_alone(log)?.verify()?;
+    let status = exit_code(problems.is_empty());
+    if args.json {
+        let problems = problems.iter().map(ToString::to_string).collect();
+        print_json(&Verified { version: VERSION, problems })?;
+        return Ok(status);
+    }
     problems.iter().for_each(|problem| say(format_args!("error: {problem}")));
-    Ok(exit_code(problems.is_empty()))
+    Ok(status)
 }
 
-pub(crate) fn backup(args: Backup) -> Result<ExitCode> {
-    args.ledger.open_alone()?.backup(&args.copy)?;
+pub(crate) fn backup(args: Backup, log: &Logger) -> Result<ExitCode> {
+    args.ledger.open_alone(log)?.backup(&args.copy)?;
+    if args.json {
+        print_json(&Copied { version: VERSION, copy: args.copy.display().to_string() })?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn history(args: History) -> Result<ExitCode> {
-    let tenures = args.ledger.open_alone()?.history(|tenure| args.subject.is_of(tenure))?;
+pub(crate) fn history(args: History, log: &Logger) -> Result<ExitCode> {
+    let tenures = args.ledger.open_alone(log)?.history(|tenure| args.subject.is_of(tenure))?;
     let history: Vec<ListedTenure> = tenures.into_iter().map(ListedTenure::from).collect();
     if args.json {
         print_json(&Listed { version: VERSION, history })?;

@@ -12,6 +12,7 @@ use glowplug::host::claim::Machine;
 use glowplug::host::counts::Count;
 use glowplug::host::may_record::State;
 use serde::Serialize;
+use slog::Logger;
 
 use crate::input::{LedgerFile, Named, named};
 use crate::output::{VERSION, print, print_json, sections, table, whole_seconds};
@@ -26,7 +27,7 @@ pub(crate) struct List {
     #[command(flatten)]
     filter: Filter,
     /// Print JSON
-    #[arg(long, conflicts_with = "waiting")]
+    #[arg(long)]
     json: bool,
 }
 
@@ -202,13 +203,17 @@ pub(crate) fn waiting_table(waiting: Vec<ListedWaiter>) -> String {
     table([Count::Waiting.head(), "UID", "POOLS", "CREATED"], &rows)
 }
 
-pub(crate) fn list(args: List) -> Result<ExitCode> {
-    let mut registry = args.ledger.open_read_only(Vec::new())?;
+pub(crate) fn list(args: List, log: &Logger) -> Result<ExitCode> {
+    let mut registry = args.ledger.open_read_only(Vec::new(), log)?;
     let state = registry.state()?;
     let mut listed = Listed::of(state);
     let clusters =
         state.pools().filter_map(|pool| Some((pool.name().to_owned(), pool.cluster().map(str::to_owned)?))).collect();
     listed.retain(&args.filter, &clusters);
+    if args.waiting {
+        let (version, waiting) = (listed.version, listed.waiting);
+        listed = Listed { version, waiting, addresses: Vec::new(), conflicting: Vec::new(), missing: Vec::new() };
+    }
     if args.json {
         print_json(&listed)?;
         return Ok(ExitCode::SUCCESS);
@@ -232,16 +237,12 @@ pub(crate) fn list(args: List) -> Result<ExitCode> {
     let missing: Vec<_> =
         missing.into_iter().map(|missing| [missing.machine.title(), missing.machine.uid, missing.since]).collect();
     let waiting = waiting_table(waiting);
-    print(&if args.waiting {
-        waiting
-    } else {
-        sections([
-            table(["NETWORK", "ADDRESS", "MACHINE", "UID", "INTERFACE", "POOL", "SINCE"], &addresses),
-            table([Count::Conflicts.head(), "MACHINE", "UID", "INTERFACE", "RECORD"], &conflicts),
-            table([Count::Reserved.head(), "STATE", "MACHINE", "UID", "INTERFACE", "RECORD"], &reserved),
-            waiting,
-            table(["MISSING", "UID", "SINCE"], &missing),
-        ])
-    })?;
+    print(&sections([
+        table(["NETWORK", "ADDRESS", "MACHINE", "UID", "INTERFACE", "POOL", "SINCE"], &addresses),
+        table([Count::Conflicts.head(), "MACHINE", "UID", "INTERFACE", "RECORD"], &conflicts),
+        table([Count::Reserved.head(), "STATE", "MACHINE", "UID", "INTERFACE", "RECORD"], &reserved),
+        waiting,
+        table(["MISSING", "UID", "SINCE"], &missing),
+    ]))?;
     Ok(ExitCode::SUCCESS)
 }

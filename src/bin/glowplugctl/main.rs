@@ -20,6 +20,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use glowplug::log;
+use slog::Level;
 
 use crate::audit::{AuditArgs, Rebuild};
 use crate::claims::{ClaimArgs, Release};
@@ -35,6 +37,9 @@ use crate::vsphere::{HostsCheck, HostsManifests, VsphereKargs};
 #[derive(Parser)]
 #[command(name = "glowplugctl", version = glowplug::VERSION, max_term_width = 80)]
 struct Cli {
+    /// Log each file that is read or written
+    #[arg(short, long, global = true)]
+    verbose: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -64,7 +69,7 @@ enum Command {
     ///
     /// Never frees an address.
     Rebuild(Rebuild),
-    /// Compare the ledger with the cluster
+    /// Compare the ledger, or a cluster's leases, with the cluster
     ///
     /// Reports duplicate, unknown and missing machines.
     Audit(AuditArgs),
@@ -121,26 +126,28 @@ A pool:
   machineNetwork: [{cidr: 192.168.1.0/24}]";
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
-        Command::Pool(PoolCommand::Check(args)) => pools::pool_check(args),
-        Command::Init(args) => pools::init(args),
-        Command::Claim(args) => claims::claim(args),
-        Command::Release(args) => claims::release(args),
-        Command::List(args) => list::list(args),
-        Command::Status(args) => status::status(args),
-        Command::Resize(args) => pools::resize(args),
-        Command::Rebuild(args) => audit::rebuild(args),
-        Command::Audit(args) => audit::audit(args),
-        Command::History(args) => ledger::history(args),
-        Command::Verify(args) => ledger::verify(args),
-        Command::Backup(args) => ledger::backup(args),
-        Command::NetworkData(args) => documents::network_data(args),
-        Command::Nodepool(args) => pools::nodepool(args),
-        Command::ConfigDrive(args) => documents::config_drive(args),
-        Command::VsphereKargs(args) => vsphere::vsphere_kargs(args),
-        Command::InstallHosts(InstallHostsCommand::Check(args)) => vsphere::hosts_check(args),
-        Command::InstallHosts(InstallHostsCommand::Manifests(args)) => vsphere::hosts_manifests(args),
-        Command::Metrics(args) => pools::metrics(args),
+    let cli = Cli::parse();
+    let log = &log::to_standard_error(if cli.verbose { Level::Debug } else { Level::Warning });
+    let done = match cli.command {
+        Command::Pool(PoolCommand::Check(args)) => pools::pool_check(args, log),
+        Command::Init(args) => pools::init(args, log),
+        Command::Claim(args) => claims::claim(args, log),
+        Command::Release(args) => claims::release(args, log),
+        Command::List(args) => list::list(args, log),
+        Command::Status(args) => status::status(args, log),
+        Command::Resize(args) => pools::resize(args, log),
+        Command::Rebuild(args) => audit::rebuild(args, log),
+        Command::Audit(args) => audit::audit(args, log),
+        Command::History(args) => ledger::history(args, log),
+        Command::Verify(args) => ledger::verify(args, log),
+        Command::Backup(args) => ledger::backup(args, log),
+        Command::NetworkData(args) => documents::network_data(args, log),
+        Command::Nodepool(args) => pools::nodepool(args, log),
+        Command::ConfigDrive(args) => documents::config_drive(args, log),
+        Command::VsphereKargs(args) => vsphere::vsphere_kargs(args, log),
+        Command::InstallHosts(InstallHostsCommand::Check(args)) => vsphere::hosts_check(args, log),
+        Command::InstallHosts(InstallHostsCommand::Manifests(args)) => vsphere::hosts_manifests(args, log),
+        Command::Metrics(args) => pools::metrics(args, log),
         Command::Completions { shell } => completions(shell),
     };
     done.unwrap_or_else(|error| {

@@ -12,6 +12,7 @@ use glowplug::host::Timestamp;
 use glowplug::host::claim::{Allocation, Claimant};
 use glowplug::terminal::{self, acts_on_terminal, escaped};
 use serde::Serialize;
+use slog::{Logger, debug};
 
 /// Version of the structure of all JSON output.
 pub(crate) const VERSION: u32 = 1;
@@ -51,21 +52,27 @@ pub(crate) fn exit_code(is_right: bool) -> ExitCode {
 
 /// Writes a file in one step, so that no reader sees a part of the file. A device or a pipe is written to directly. A link
 /// is kept, and its target is replaced.
-pub(crate) fn write_in_one_step(path: &Path, content: &[u8]) -> Result<()> {
+pub(crate) fn write_in_one_step(path: &Path, content: &[u8], log: &Logger) -> Result<()> {
     let writing = || format!("writing {}", path.display());
     let target = path.canonicalize();
     let path = target.as_deref().unwrap_or(path);
-    if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
-        return fs::write(path, content).with_context(writing);
-    }
-    atomic_file::write(path, content)
-        .map_err(|error| match (error.kind(), path.parent()) {
-            (io::ErrorKind::NotFound, Some(directory)) => {
-                anyhow!("no such directory {directory:?}, expected an existing directory")
-            }
-            _ => Error::new(error),
-        })
-        .with_context(writing)
+    let written = if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+        fs::write(path, content).with_context(writing)
+    } else {
+        replace(path, content).with_context(writing)
+    };
+    written?;
+    debug!(log, "wrote file"; "path" => %path.display(), "bytes" => content.len());
+    Ok(())
+}
+
+fn replace(path: &Path, content: &[u8]) -> Result<()> {
+    atomic_file::write(path, content).map_err(|error| match (error.kind(), path.parent()) {
+        (io::ErrorKind::NotFound, Some(directory)) => {
+            anyhow!("no such directory {directory:?}, expected an existing directory")
+        }
+        _ => Error::new(error),
+    })
 }
 
 /// Formats a table with columns as wide as their widest cell. Empty without rows.

@@ -16,9 +16,10 @@ use glowplug::host::metrics;
 use glowplug::host::nodepool::{BootstrapNetworkConfig, MachineTemplate};
 use glowplug::host::pool::{self, Pool, ReservedAddresses};
 use serde::Serialize;
+use slog::Logger;
 
 use crate::Reported;
-use crate::input::{LedgerFile, PoolFiles, Pools, ServedPools, named, tell_overlaps};
+use crate::input::{LedgerFile, PoolFiles, Pools, ServedPools, named, object_name, tell_overlaps};
 use crate::output::{
     VERSION, allocations_table, exit_code, print, print_json, say, sections, table, write_in_one_step,
 };
@@ -26,6 +27,9 @@ use crate::output::{
 #[derive(Args)]
 pub(crate) struct PoolCheck {
     /// Pool file, YAML or JSON
+    ///
+    /// The file has a pool, a list of pools, NodePools with a bootstrapNetworkConfig, or pools of a cluster, as
+    /// `kubectl get staticippools,globalstaticippools -A -o yaml` prints them. YAML may have several documents.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Template of the machines' network_data.json
@@ -51,6 +55,18 @@ pub(crate) struct Init {
     ledger: LedgerFile,
     #[command(flatten)]
     pools: Pools,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Created {
+    version: u32,
+    /// The file of the ledger.
+    ledger: String,
+    /// Names of its pools.
+    pools: Vec<String>,
 }
 
 #[derive(Args)]
@@ -102,6 +118,8 @@ struct CheckedPool {
     interface: String,
     gateways: Vec<IpAddr>,
     nameservers: Vec<IpAddr>,
+    /// Whether another program chooses the addresses.
+    external: bool,
     families: Vec<CheckedFamily>,
 }
 
@@ -155,13 +173,14 @@ impl CheckedPool {
             interface: pool.interface().to_string(),
             gateways: pool.gateways().to_vec(),
             nameservers: pool.nameservers().to_vec(),
+            external: pool.is_external(),
             families: families.collect(),
         }
     }
 }
 
-pub(crate) fn pool_check(args: PoolCheck) -> Result<ExitCode> {
-    let mut read = PoolFiles::read(&args.files, args.template.as_deref())?;
+pub(crate) fn pool_check(args: PoolCheck, log: &Logger) -> Result<ExitCode> {
+    let mut read = PoolFiles::read(&args.files, args.template.as_deref(), log)?;
     if let Some(path) = &args.template {
         let unread = std::mem::take(&mut read.unread);
         read.diagnostics.extend(unread.into_iter().map(|diagnostic| (path.clone(), diagnostic)));
@@ -201,6 +220,12 @@ pub(crate) fn pool_check(args: PoolCheck) -> Result<ExitCode> {
         let head = ["POOL", "NETWORK", "INTERFACE", "FAMILY", "PREFIX", "TOTAL", "ALLOCATABLE", "RESERVED"];
         let mut rows = Vec::new();
         for (pool, checked) in read.pools.iter().zip(pools) {
+            if checked.external {
+                let [none, title] = ["-".to_owned(), pool.title()];
+                let (network, interface) = (checked.network.clone(), checked.interface.clone());
+                let why = "another program chooses the addresses".to_owned();
+                rows.push([title, network, interface, none.clone(), none.clone(), none.clone(), none, why]);
+            }
             for family in checked.families {
                 let reasons = family.reserved.iter().map(|(why, count)| format!("{count} {why}"));
                 let reasons = reasons.collect::<Vec<_>>().join(", ");
@@ -242,20 +267,27 @@ struct ResizedPool {
     families: Vec<Usage>,
 }
 
-/// Old and new name of a pool, as `namespace/name=namespace/name`.
+/// Old and new name of a pool, as `namespace/name=namespace/name`. A GlobalStaticIPPool has its name alone.
 fn rename(text: &str) -> Result<Rename, &'static str> {
     let (old, new) = text.split_once('=').ok_or("expected OLD=NEW, each namespace/name")?;
-    Ok(Rename { old: named(old)?.to_string(), new: named(new)?.to_string() })
+    let pool = |text: &str| object_name(text).or_else(|_| Ok(named(text)?.to_string()));
+    Ok(Rename { old: pool(old)?, new: pool(new)? })
 }
 
-pub(crate) fn init(args: Init) -> Result<ExitCode> {
-    args.ledger.create(args.pools.read_whole()?.pools)?;
+pub(crate) fn init(args: Init, log: &Logger) -> Result<ExitCode> {
+    let pools = args.pools.read_whole(log)?.pools;
+    let names = pools.iter().map(Pool::title).collect();
+    args.ledger.create(pools, log)?;
+    if args.json {
+        let ledger = args.ledger.ledger.display().to_string();
+        print_json(&Created { version: VERSION, ledger, pools: names })?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
-    let ServedPools { pools, deleted, is_whole } = args.pools.read()?;
-    let mut registry = args.ledger.open_for_more(&args.added, pools.clone())?;
+pub(crate) fn resize(args: Resize, log: &Logger) -> Result<ExitCode> {
+    let ServedPools { pools, deleted, is_whole, .. } = args.pools.read(log)?;
+    let mut registry = args.ledger.open_for_more(&args.added, pools.clone(), log)?;
     registry.suspend(deleted);
     let now = Timestamp::now();
     let row = |pool: &Pool, usage: &Usage| {
@@ -316,8 +348,8 @@ struct TranslatedPool {
     bootstrap_network_config: BootstrapNetworkConfig,
 }
 
-pub(crate) fn nodepool(args: Nodepool) -> Result<ExitCode> {
-    let read = PoolFiles::read(&args.files, None)?;
+pub(crate) fn nodepool(args: Nodepool, log: &Logger) -> Result<ExitCode> {
+    let read = PoolFiles::read(&args.files, None, log)?;
     read.tell();
     if read.errors > 0 {
         bail!(Reported);
@@ -331,13 +363,13 @@ pub(crate) fn nodepool(args: Nodepool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn metrics(args: Metrics) -> Result<ExitCode> {
-    let ServedPools { pools, is_whole, .. } = args.pools.read()?;
-    let mut registry = args.ledger.open_read_only(pools)?;
+pub(crate) fn metrics(args: Metrics, log: &Logger) -> Result<ExitCode> {
+    let ServedPools { pools, is_whole, .. } = args.pools.read(log)?;
+    let mut registry = args.ledger.open_read_only(pools, log)?;
     let allocator = registry.state()?;
     let text = metrics::text(allocator, &allocator.usage(Timestamp::now()));
     match &args.output {
-        Some(path) => write_in_one_step(path, text.as_bytes())?,
+        Some(path) => write_in_one_step(path, text.as_bytes(), log)?,
         None => print(&text)?,
     }
     Ok(exit_code(is_whole))

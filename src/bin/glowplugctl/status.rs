@@ -10,6 +10,7 @@ use glowplug::host::claim::Allocation;
 use glowplug::host::counts::Count;
 use glowplug::host::pool::Pool;
 use serde::Serialize;
+use slog::Logger;
 
 use crate::input::LedgerFile;
 use crate::list::{Listed, ListedWaiter, waiting_table};
@@ -44,8 +45,8 @@ struct PoolStatus {
     waiting: usize,
 }
 
-pub(crate) fn status(args: Status) -> Result<ExitCode> {
-    let mut registry = args.ledger.open_read_only(Vec::new())?;
+pub(crate) fn status(args: Status, log: &Logger) -> Result<ExitCode> {
+    let mut registry = args.ledger.open_read_only(Vec::new(), log)?;
     let allocator = registry.state()?;
     let mut usage = allocator.usage(Timestamp::now());
     let by_pool: Vec<(&Pool, PoolUsage)> =

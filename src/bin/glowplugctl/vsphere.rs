@@ -10,6 +10,7 @@ use glowplug::formats::value::{MAX_BYTES, MAX_LIST_BYTES};
 use glowplug::host::vsphere::{Host, InstallHosts, KargsReading, network_kargs, read_install_config};
 use serde::Serialize;
 use serde_json::json;
+use slog::Logger;
 
 use crate::Reported;
 use crate::input::{object_name, read};
@@ -25,6 +26,25 @@ pub(crate) struct VsphereKargs {
     /// Machine to use, if the files have several
     #[arg(long, value_name = "NAME", value_parser = object_name)]
     machine: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Kargs {
+    version: u32,
+    /// Value of the property of the virtual machine. `null`: there is an error.
+    network_kargs: Option<String>,
+    diagnostics: Vec<KargsDiagnostic>,
+}
+
+#[derive(Serialize)]
+struct KargsDiagnostic {
+    file: String,
+    #[serde(flatten)]
+    diagnostic: Diagnostic,
 }
 
 #[derive(Args)]
@@ -85,10 +105,17 @@ impl<'h> From<&'h Host> for CheckedHost<'h> {
     }
 }
 
-pub(crate) fn vsphere_kargs(args: VsphereKargs) -> Result<ExitCode> {
-    let file = |path: &PathBuf| Ok((path.display().to_string(), read(path, MAX_LIST_BYTES)?));
+pub(crate) fn vsphere_kargs(args: VsphereKargs, log: &Logger) -> Result<ExitCode> {
+    let file = |path: &PathBuf| Ok((path.display().to_string(), read(path, MAX_LIST_BYTES, log)?));
     let documents = args.files.iter().map(file).collect::<Result<Vec<_>>>()?;
     let KargsReading { kargs, diagnostics } = network_kargs(&documents, args.machine.as_deref());
+    if args.json {
+        let status = if kargs.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        let diagnostics = diagnostics.into_iter().map(|(file, diagnostic)| KargsDiagnostic { file, diagnostic });
+        let (network_kargs, diagnostics) = (kargs.map(|kargs| kargs.to_string()), diagnostics.collect());
+        print_json(&Kargs { version: VERSION, network_kargs, diagnostics })?;
+        return Ok(status);
+    }
     for (file, diagnostic) in &diagnostics {
         say(format_args!("{}: {file}: {diagnostic}", diagnostic.severity));
     }
@@ -99,8 +126,8 @@ pub(crate) fn vsphere_kargs(args: VsphereKargs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn read_hosts(file: &Path) -> Result<(Option<InstallHosts>, Diagnostics)> {
-    Ok(read_install_config(&read(file, MAX_BYTES)?))
+fn read_hosts(file: &Path, log: &Logger) -> Result<(Option<InstallHosts>, Diagnostics)> {
+    Ok(read_install_config(&read(file, MAX_BYTES, log)?))
 }
 
 fn tell(file: &Path, diagnostics: &Diagnostics) {
@@ -112,8 +139,8 @@ fn tell(file: &Path, diagnostics: &Diagnostics) {
     }
 }
 
-pub(crate) fn hosts_check(args: HostsCheck) -> Result<ExitCode> {
-    let (found, diagnostics) = read_hosts(&args.file)?;
+pub(crate) fn hosts_check(args: HostsCheck, log: &Logger) -> Result<ExitCode> {
+    let (found, diagnostics) = read_hosts(&args.file, log)?;
     let hosts: Vec<CheckedHost<'_>> = found.iter().flat_map(|found| &found.hosts).map(CheckedHost::from).collect();
     if args.json {
         print_json(&CheckedHosts { version: VERSION, hosts, diagnostics: diagnostics.kept() })?;
@@ -130,8 +157,8 @@ pub(crate) fn hosts_check(args: HostsCheck) -> Result<ExitCode> {
     Ok(exit_code(!diagnostics.has_errors()))
 }
 
-pub(crate) fn hosts_manifests(args: HostsManifests) -> Result<ExitCode> {
-    let (hosts, diagnostics) = read_hosts(&args.file)?;
+pub(crate) fn hosts_manifests(args: HostsManifests, log: &Logger) -> Result<ExitCode> {
+    let (hosts, diagnostics) = read_hosts(&args.file, log)?;
     tell(&args.file, &diagnostics);
     let Some(hosts) = hosts else { bail!(Reported) };
     match hosts.machines(&args.infra_id, args.template.as_deref()) {
