@@ -184,8 +184,8 @@ pages: ## the documentation, the manual pages and the shell scripts
 	    echo "public items of the library: $$items, expected fewer than $(PUBLIC_ITEMS_LIMIT)" && \
 	    test "$$items" -lt $(PUBLIC_ITEMS_LIMIT)
 	@rm -rf $(TARGET_DIR)/man
-	@install -D -m 0644 -t $(TARGET_DIR)/man/man1 man/*.1 && install -D -m 0644 -t $(TARGET_DIR)/man/man8 man/*.8
-	! for page in man/*; do page=$${page##*/}; MANPATH='$(abspath $(TARGET_DIR))/man' man --warnings -E UTF-8 -Tutf8 -Z \
+	@install -D -m 0644 -t $(TARGET_DIR)/man/man1 man/*.1 && install -D -m 0644 -t $(TARGET_DIR)/man/man8 man/*.8 controller/man/*.8
+	! for page in man/* controller/man/*; do page=$${page##*/}; MANPATH='$(abspath $(TARGET_DIR))/man' man --warnings -E UTF-8 -Tutf8 -Z \
 	    "$${page##*.}" "$${page%.*}" 2>&1 >/dev/null; done | grep .
 	shellcheck .ci/run .ci/release dracut/50glowplug/module-setup.sh fixtures/demo fixtures/images/make fuzz/run tests/setup \
 	    packaging/image packaging/release tests/boot/image tests/boot/roots/init tests/boot/roots/report tests/boot/dracut/*/*.sh tests/readers/*.sh \
@@ -254,6 +254,9 @@ install: install-guest install-ctl ## install both programs below DESTDIR
 install-guest: guest ## install the guest, its dracut module and its units
 	install -D -m 0755 $(GUEST) '$(DESTDIR)$(PREFIX)/bin/glowplug'
 	install -D -m 0644 -t '$(DESTDIR)$(SHARE)/man/man8' man/*.8
+	install -D -m 0644 completions/glowplug.bash '$(DESTDIR)$(SHARE)/bash-completion/completions/glowplug'
+	install -D -m 0644 -t '$(DESTDIR)$(SHARE)/zsh/site-functions' completions/_glowplug
+	install -D -m 0644 -t '$(DESTDIR)$(SHARE)/fish/vendor_completions.d' completions/glowplug.fish
 	install -D -m 0755 -t '$(DESTDIR)$(DRACUT_MODULE)' dracut/50glowplug/module-setup.sh
 	install -D -m 0644 -t '$(DESTDIR)$(DRACUT_MODULE)' dracut/50glowplug/*.service dracut/50glowplug/*.conf
 	install -D -m 0644 -t '$(DESTDIR)$(UNITS)' systemd/*.service

@@ -452,6 +452,9 @@ fn exit_code(is_refused: bool) -> ExitCode {
 }
 
 #[cfg(test)]
+#[path = "../../tests/support/completions.rs"]
+mod completions;
+#[cfg(test)]
 #[path = "../../tests/support/manual.rs"]
 mod manual;
 
@@ -462,5 +465,10 @@ mod tests {
     #[test]
     fn the_manual_pages_have_the_command_line_of_the_program() {
         crate::manual::check(crate::Cli::command(), "8");
+    }
+
+    #[test]
+    fn the_completions_have_the_command_line_of_the_program() {
+        crate::completions::check(crate::Cli::command());
     }
 }
