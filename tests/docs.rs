@@ -73,6 +73,21 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "docs/existing-machines.md",
+        &[
+            "kubectl get vmi -A -o jsonpath='{range .items[*]}{.metadata.namespace}/{.metadata.name} {.status.interfaces[*].ipAddresses}{\"\\n\"}{end}'",
+            "kubectl annotate vm db-0 -n shop kubevirt.cluster.x-k8s.io/allocated-ip-eno101='[\"192.168.1.12/24\"]'",
+            "kubectl get kubevirtmachines,vm,vmi -A -o json > machines.json",
+            "kubectl apply -f pool.yaml",
+            "kubectl get staticippool machines -n shop -o jsonpath='{.status.leftAlone} left alone, {.status.families[0].byReport} reported{\"\\n\"}'",
+            "kubectl get staticipleases",
+            "virtctl restart db-0 -n shop",
+            "kubectl annotate vm web-0 -n shop ipam.glowplug.dev/left-alone-",
+            "virtctl restart web-0 -n shop",
+            "kubectl patch staticippool machines -n shop --type merge -p '{\"spec\":{\"excludedAddresses\":[]}}'",
+        ],
+    ),
+    (
         "docs/guest.md",
         &[
             "glowplug attributes --output /run/metadata/afterburn --prefix AFTERBURN_",
@@ -189,15 +204,13 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         &[
             "kubectl scale deployment glowplug-controller-manager -n ipam-glowplug-system --replicas=0",
             "kubectl wait --for=delete pods -l control-plane=glowplug-controller-manager -n ipam-glowplug-system --timeout=2m",
-            "kubectl get staticippools -A -o yaml > pools.yaml",
+            "kubectl get staticippools,globalstaticippools -A -o yaml > pools.yaml",
             "kubectl get kubevirtmachines,vm,vmi -A -o json > machines.json",
             "kubectl get staticipleases -o yaml > leases.yaml",
-            "kubectl get globalstaticippools,macpools -o yaml > other-pools.yaml",
+            "kubectl get macpools -o yaml > mac-pools.yaml",
             "kubectl get ipaddressclaims.ipam.cluster.x-k8s.io,ipaddresses.ipam.cluster.x-k8s.io,ipamclaims -A -o yaml > claims.yaml",
             "kubectl get secrets -n clusters-c1 -o yaml > secrets.yaml",
-            "glowplugctl init --ledger comparison --pool pools.yaml",
-            "glowplugctl rebuild --ledger comparison --pool pools.yaml --machines machines.json",
-            "glowplugctl list --ledger comparison",
+            "glowplugctl audit --pool pools.yaml --leases leases.yaml --machines machines.json",
             "kubectl annotate kubevirtmachine worker-2 -n clusters-c1 kubevirt.cluster.x-k8s.io/allocated-ip-eno101-",
             "kubectl patch kubevirtmachine worker-2 -n clusters-c1 --subresource=status --type merge \\",
             "kubectl delete staticiplease 192-168-1-100.infra.vlan10",
@@ -254,6 +267,7 @@ documents! {
     changes_md "docs/changes.md"
     cloud_init_md "docs/cloud-init.md"
     enhancement_tests_md "docs/enhancement-tests.md"
+    existing_machines_md "docs/existing-machines.md"
     faq_md "docs/faq.md"
     formats_and_renderers_md "docs/formats-and-renderers.md"
     from_afterburn_md "docs/from-afterburn.md"
