@@ -104,7 +104,7 @@ macro_rules! targets {
 
 targets! {
     network_data network_config_v1 network_config_v2 network_words meta_data command_line ssh_keys iso9660 fat pools addresses
-    records templates vsphere
+    leases records templates vsphere
 }
 
 /// Otherwise the target would only test rejections.

@@ -23,7 +23,7 @@ pub use words::document as document_of_words;
 pub type Target = fn(&[u8]);
 
 /// All targets by name. The program, the seeds and the dictionary of a target have the same name.
-pub const TARGETS: [(&str, Target); 14] = [
+pub const TARGETS: [(&str, Target); 15] = [
     ("network_data", |input| documents::network(Format::NetworkData, input)),
     ("network_config_v1", |input| documents::network(Format::NetworkConfigV1, input)),
     ("network_config_v2", |input| documents::network(Format::NetworkConfigV2, input)),
@@ -35,6 +35,7 @@ pub const TARGETS: [(&str, Target); 14] = [
     ("fat", drives::fat),
     ("pools", pools::pools),
     ("addresses", pools::addresses),
+    ("leases", pools::leases),
     ("records", records::records),
     ("templates", documents::template),
     ("vsphere", vsphere::vsphere),

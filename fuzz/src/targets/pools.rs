@@ -7,9 +7,12 @@ use glowplug::diagnostic::Diagnostics;
 use glowplug::host::address::{Entry, parse_address, parse_interface_address};
 use glowplug::host::claim::{Allocation, Claimant, Machine};
 use glowplug::host::expand::{Grant, Template};
+use glowplug::host::lease_name::{lease_name, parse_lease_name};
+use glowplug::host::leases_file::read_leases;
 use glowplug::host::nodepool::MachineTemplate;
 use glowplug::host::pool::{Pool, PoolSpec, Space, TemplateFacts, overlaps};
 use glowplug::host::pools_file::read_pools;
+use glowplug::host::registry::Registry;
 use glowplug::network::Family;
 use ipnetwork::IpNetwork;
 
@@ -52,8 +55,22 @@ pub(super) fn pools(document: &[u8]) {
     }
 }
 
+/// Reads the leases of a cluster. A ledger has each of them, and every held lease has an address of its network.
+pub(super) fn leases(document: &[u8]) {
+    let (leases, diagnostics) = read_leases(document);
+    check_diagnostics(&diagnostics);
+    for (network, address, lease) in leases.held() {
+        assert_eq!(parse_lease_name(&lease_name(address, network).unwrap()), Some((address, network.to_owned())));
+        assert!(IpNetwork::new(address, lease.prefix).is_ok());
+    }
+    let held = leases.held().count();
+    assert!(leases.of_claims() <= held);
+    let mut registry = Registry::open(leases.ledger().unwrap()).unwrap();
+    assert_eq!(registry.state().unwrap().leases().count(), held);
+}
+
 fn check_pool(spec: &PoolSpec, pool: &Pool) {
-    assert!(pool.spaces().count() > 0);
+    assert_eq!(pool.spaces().count() == 0, pool.is_external());
     for space in pool.spaces() {
         let family = space.family();
         let count = pool.count(family).unwrap();
@@ -83,7 +100,7 @@ fn check_pool(spec: &PoolSpec, pool: &Pool) {
     allocation.claimant.interface = pool.interface();
     let (gateways, nameservers) = (pool.gateways(), pool.nameservers());
     let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: None, is_named: true };
-    if addresses.len() == pool.spaces().count() {
+    if addresses.len() == pool.spaces().count() && !pool.is_external() {
         template.expand(&[grant]).unwrap();
     }
 }

@@ -354,6 +354,9 @@ pub(crate) fn nodepool(args: Nodepool, log: &Logger) -> Result<ExitCode> {
     if read.errors > 0 {
         bail!(Reported);
     }
+    if let Some(pool) = read.pools.iter().find(|pool| pool.is_external() || !pool.serves_machines()) {
+        bail!("pool {}: no addresses for machines, expected a NodePool or a StaticIPPool with addresses", pool.title());
+    }
     let mut node_pools = Vec::new();
     for (spec, pool) in read.specs.iter().zip(&read.pools) {
         let MachineTemplate { acpi_index, bootstrap_network_config } = MachineTemplate::new(spec, pool)?;

@@ -1,0 +1,2 @@
+#![no_main]
+glowplug_fuzz::fuzz!(leases);
