@@ -68,3 +68,19 @@ fn print_definitions() -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "../../tests/support/manual.rs"]
+mod manual;
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_manual_pages_have_the_command_line_of_the_program() {
+        manual::check(Arguments::command(), "8");
+    }
+}

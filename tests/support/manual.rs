@@ -1,9 +1,11 @@
 //! Checks that the manual pages agree with the command lines of the programs. Each command has its own page.
 //!
 //! clap and `clap_mangen` render the parts of a page between `.\" of clap: NAME` and `.\" end`. Everything else is written by hand. The
-//! unit tests of both programs include this file, since a command line is private to its program.
+//! unit tests of the programs include this file, since a command line is private to its program. The pages are in `man/` of the
+//! package of the program.
 //!
-//! `UPDATE=1 cargo test --all-features --bins manual_pages` renders these parts again.
+//! `UPDATE=1 cargo test --all-features --bins manual_pages` renders these parts again. For the pages of the controller, add
+//! `--manifest-path controller/Cargo.toml`, and leave out `--all-features`.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
