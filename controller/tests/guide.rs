@@ -7,11 +7,12 @@ use std::process::Command;
 use std::sync::Arc;
 
 use glowplug::host::pool::Pool;
+use glowplug::host::records::ANNOTATION_PREFIX;
 use glowplug_controller::cluster::key::PoolId;
 use glowplug_controller::cluster::object::Object;
 use glowplug_controller::kinds::cluster_api::PoolRef;
 use glowplug_controller::kinds::pool::{LeaseSpec, PoolSpec, definitions};
-use glowplug_controller::kinds::virtual_machine::NODE_POOL_LABEL;
+use glowplug_controller::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, NODE_POOL_LABEL};
 use glowplug_controller::metrics::{MacPoolCount, Metrics};
 use glowplug_controller::pools::facts::PoolObject;
 use glowplug_controller::pools::reference::{Decision, NewMachine, admit_new};
@@ -264,6 +265,15 @@ fn every_test_of_the_recovery_exists() {
     let sources = sources(&["tests"]);
     let missing: Vec<&&str> = names.iter().filter(|name| !sources.contains(&format!("fn {name}("))).collect();
     assert_eq!(missing, [] as [&&str; 0]);
+}
+
+#[test]
+fn the_annotations_of_the_page_for_running_machines_are_those_of_the_program() {
+    let page = read("../docs/existing-machines.md");
+    let commands = page.lines().filter_map(|line| line.strip_prefix("$ kubectl annotate vm "));
+    let keys: Vec<&str> = commands.filter_map(|command| command.split(' ').nth(3)).collect();
+    let record = format!("{ANNOTATION_PREFIX}{}='[\"192.168.1.12/24\"]'", Pool::DEFAULT_INTERFACE);
+    assert_eq!(keys, [record, format!("{LEFT_ALONE_ANNOTATION}-")]);
 }
 
 #[test]

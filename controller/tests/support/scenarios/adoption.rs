@@ -354,6 +354,59 @@ pub async fn an_instance_that_has_not_started_when_its_pool_comes_is_served(clus
     installed.stop().await;
 }
 
+/// Tests the steps of `docs/existing-machines.md`.
+pub async fn running_machines_come_to_a_pool_by_the_steps_of_the_guide(cluster: &Cluster) {
+    let hosted = Hosted::plain(cluster).await;
+    let installed = Installed::start(cluster).await;
+    for name in ["db-0", "web-0", "kept-0", "old-0"] {
+        create_vm(&hosted, name).await;
+        hosted.until_running(name).await;
+    }
+    // The guests of web-0 and kept-0 have an agent. The address of old-0 is 10.0.0.9.
+    for (name, address) in [("web-0", "10.0.0.8"), ("kept-0", "10.0.0.15")] {
+        let mut interface = hosted.instances.get(name).await.unwrap().data["status"]["interfaces"][0].clone();
+        interface["ipAddresses"] = json!([address]);
+        hosted.kubevirt.report(name, &json!({"interfaces": [interface]})).await;
+    }
+    let annotations = json!({(ANNOTATION): r#"["10.0.0.10/16"]"#});
+    merge(&hosted.vms, "db-0", &json!({"metadata": {"annotations": annotations}})).await;
+    let spec = PoolSpec {
+        node_pool_ref: None,
+        machine_selector: serde_json::from_value(json!({"matchLabels": {"pool": "p"}})).unwrap(),
+        excluded_addresses: vec!["10.0.0.9".to_owned()],
+        pre_allocations: [("kept-0".to_owned(), "10.0.0.15".to_owned())].into(),
+        ..hosted.spec("p", &["10.0.0.8/29"])
+    };
+    hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    until_left_alone(&hosted, "p", 3).await;
+    hosted.until_held(1).await;
+    assert_eq!(hosted.held().await, rows([("10.0.0.10", "db-0")]));
+    until_selected(&hosted).await;
+    create_vm(&hosted, "new").await;
+    assert_eq!(hosted.address_of("new").await, "10.0.0.11");
+    // The machines change over.
+    assert_eq!(hosted.restart("db-0").await.addresses()[0].1, "10.0.0.10");
+    let freed = json!({"metadata": {"annotations": {(LEFT_ALONE_ANNOTATION): null}}});
+    for (name, address) in [("old-0", "10.0.0.12"), ("kept-0", "10.0.0.15"), ("web-0", "10.0.0.13")] {
+        merge(&hosted.vms, name, &freed).await;
+        until(&hosted.vms, name, |vm| Hosted::reference(vm).is_some()).await;
+        assert_eq!(hosted.restart(name).await.addresses()[0].1, address);
+    }
+    until_left_alone(&hosted, "p", 0).await;
+    // The earlier addresses of web-0 and old-0 return to the pool.
+    let patch = Patch::Merge(json!({"spec": {"excludedAddresses": []}}));
+    hosted.pools.patch("p", &PatchParams::default(), &patch).await.unwrap();
+    for name in ["last", "end", "more"] {
+        create_vm(&hosted, name).await;
+    }
+    let mut addresses = BTreeSet::new();
+    for name in ["last", "end", "more"] {
+        addresses.insert(hosted.address_of(name).await);
+    }
+    assert_eq!(addresses, ["10.0.0.14", "10.0.0.8", "10.0.0.9"].map(str::to_owned).into());
+    installed.stop().await;
+}
+
 // === restored machines ===
 
 /// Waits until the webhook gives a reference to the machines that pool `p` selects.

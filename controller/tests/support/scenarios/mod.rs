@@ -155,6 +155,7 @@ scenarios! {
     adoption::an_ipaddress_without_its_claim_keeps_its_address_until_it_is_deleted_or_its_claim_comes,
     adoption::a_machine_that_runs_when_its_pool_comes_is_left_alone_until_its_annotation_is_removed,
     adoption::an_instance_that_has_not_started_when_its_pool_comes_is_served,
+    adoption::running_machines_come_to_a_pool_by_the_steps_of_the_guide,
     adoption::restored_machines_keep_their_addresses,
     adoption::a_restored_machine_gets_another_address_when_its_own_is_in_use,
     sources::a_machine_starts_with_the_address_of_its_ipam_claim,
