@@ -184,7 +184,7 @@ pages: ## the documentation, the manual pages and the shell scripts
 	    echo "public items of the library: $$items, expected fewer than $(PUBLIC_ITEMS_LIMIT)" && \
 	    test "$$items" -lt $(PUBLIC_ITEMS_LIMIT)
 	@rm -rf $(TARGET_DIR)/man
-	@install -D -m 0644 -t $(TARGET_DIR)/man/man1 man/*.1 && install -D -m 0644 -t $(TARGET_DIR)/man/man8 man/*.8 controller/man/*.8
+	@install -D -m 0644 -t $(TARGET_DIR)/man/man1 man/*.1 controller/man/*.1 && install -D -m 0644 -t $(TARGET_DIR)/man/man8 man/*.8 controller/man/*.8
 	! for page in man/* controller/man/*; do page=$${page##*/}; MANPATH='$(abspath $(TARGET_DIR))/man' man --warnings -E UTF-8 -Tutf8 -Z \
 	    "$${page##*.}" "$${page%.*}" 2>&1 >/dev/null; done | grep .
 	shellcheck .ci/run .ci/release dracut/50glowplug/module-setup.sh fixtures/demo fixtures/images/make fuzz/run tests/setup \
@@ -322,7 +322,8 @@ sbom: $(CYCLONEDX)/bin/cargo-cyclonedx ## list the crates of each program
 	$(CDX) --no-default-features --features guest && mv glowplug_bin.cdx.json $(SBOM)/glowplug.cdx.json
 	$(CDX) --no-default-features --features host && mv glowplugctl_bin.cdx.json $(SBOM)/glowplugctl.cdx.json
 	$(CDX) --manifest-path controller/Cargo.toml && \
-	    mv controller/glowplug-controller_bin.cdx.json $(SBOM)/glowplug-controller.cdx.json
+	    mv controller/glowplug-controller_bin.cdx.json $(SBOM)/glowplug-controller.cdx.json && \
+	    mv controller/kubectl-glowplug_bin.cdx.json $(SBOM)/kubectl-glowplug.cdx.json
 	rm -f glowplug_bin.cdx.json glowplugctl_bin.cdx.json
 	sed -i 's#file://$(CURDIR)#file:///src#g' $(SBOM)/*
 

@@ -226,6 +226,8 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         "docs/troubleshooting.md",
         &[
             "virtctl console worker-0 -n clusters",
+            "kubectl glowplug status",
+            "kubectl glowplug why clusters-c1/workers-8fm2k",
             "kubectl logs -n ipam-glowplug-system -l control-plane=glowplug-controller-manager --prefix --tail=-1",
             "kubectl get staticipleases -o wide | grep clusters/workers",
             "kubectl get staticipleases | grep 192.168.1.10",

@@ -12,6 +12,7 @@
 //! | [`reports`] | reservations of the addresses that running guests report |
 //! | [`webhook`] | admission of pools and machines |
 //! | [`machines`] | machines of KubeVirt: what each VirtualMachine needs |
+//! | [`explain`] | what `kubectl glowplug` says about pools and machines |
 //! | [`program`] | options, start and stop, leader election, definitions, probes |
 //! | [`serve`], [`metrics`] | HTTP and TLS servers; metrics for Prometheus |
 //!
@@ -20,6 +21,7 @@
 
 pub mod claims;
 pub mod cluster;
+pub mod explain;
 #[cfg(test)]
 mod hostile;
 pub mod kinds;

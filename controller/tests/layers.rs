@@ -10,7 +10,7 @@ use imports::{between_modules, circles};
 /// The wings from the top down. The wings of a line may import the wings of the lines below, and nothing else.
 const WINGS: [&[&str]; 10] = [
     &["main"],
-    &["program"],
+    &["program", "explain"],
     &["machines"],
     &["webhook", "macs", "claims", "reports"],
     &["passes"],

@@ -16,6 +16,7 @@ mod ledger;
 mod machines;
 mod macs;
 mod manifests;
+mod plugin;
 mod pools;
 mod program;
 mod registry;

@@ -107,7 +107,7 @@ fn read(stderr: ChildStderr) -> mpsc::UnboundedReceiver<Value> {
 }
 
 /// Returns a kubeconfig for the API server of `config`, as the service account of the program.
-fn kubeconfig(config: &Config) -> Value {
+pub fn kubeconfig(config: &Config) -> Value {
     let mut cluster = json!({"server": config.cluster_url.to_string()});
     let roots: Vec<String> = config.root_cert.iter().flatten().map(|root| pem(root)).collect();
     if !roots.is_empty() {

@@ -1,0 +1,652 @@
+//! Explains what one VirtualMachine holds, or waits for.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use glowplug::host::claim::is_object_name;
+use glowplug::terminal::table;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::cluster::key::{Key, PoolId};
+use crate::cluster::object::Object;
+use crate::kinds::mac_pool::MAC_NETWORK;
+use crate::kinds::pool::{Holder, HolderKind, LeaseSpec, Waiting};
+use crate::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, NetworkData, VirtualMachine};
+use crate::pools::selection::{KnownPool, MachinePool, Selected, Selection};
+
+/// What the cluster says about a machine.
+pub struct Facts {
+    /// The VirtualMachine.
+    pub machine: VirtualMachine,
+    /// Phase of its instance. `None`: there is no instance.
+    pub phase: Option<String>,
+    /// All StaticIPPools.
+    pub pools: Vec<KnownPool>,
+    /// All NodePools.
+    pub node_pools: Vec<Object>,
+    /// All leases.
+    pub leases: Vec<LeaseSpec>,
+    /// The events of the VirtualMachine, in any order.
+    pub events: Vec<Event>,
+}
+
+/// An event of the controller about a machine.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct Event {
+    /// Last time of the event, as RFC 3339. Empty: unknown.
+    pub time: String,
+    /// Reason of the event. Example: `IPPoolExhausted`.
+    pub reason: String,
+    /// The message.
+    pub message: String,
+}
+
+/// The state of a machine.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum State {
+    /// `allocated`: the machine holds an address of each pool that selects it.
+    Allocated,
+    /// `waiting`: the machine waits for an address.
+    Waiting,
+    /// `leftAlone`: the machine ran already when its pool came, and keeps its own network.
+    LeftAlone,
+    /// `ownNetworkData`: the machine has network data of the user, and gets no address.
+    OwnNetworkData,
+    /// `notSelected`: no pool selects the machine.
+    NotSelected,
+    /// `conflicting`: the pools that select the machine contradict each other or the machine.
+    Conflicting,
+}
+
+/// What `kubectl glowplug why` says.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Answer {
+    /// Version of the structure.
+    pub version: u32,
+    /// Namespace and name of the VirtualMachine.
+    pub machine: String,
+    /// Phase of its instance. `null`: there is no instance.
+    pub phase: Option<String>,
+    /// The state of the machine.
+    pub state: State,
+    /// The pools that select the machine.
+    pub pools: Vec<Selecting>,
+    /// The addresses that the machine holds.
+    pub addresses: Vec<HeldAddress>,
+    /// Time since which the machine holds its addresses, or waits. `null`: unknown.
+    pub since: Option<String>,
+    /// Why the machine is in this state.
+    pub reason: String,
+    /// What a person can do. `null`: nothing needs to be done.
+    pub what_to_do: Option<String>,
+    /// The last events of the controller about the machine, oldest first.
+    pub events: Vec<Event>,
+}
+
+/// A pool that selects a machine.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct Selecting {
+    /// Namespace and name of the pool.
+    pub pool: String,
+    /// Network of its addresses.
+    pub network: String,
+    /// Name of the interface in the guest.
+    pub interface: String,
+}
+
+/// An address that a machine holds.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct HeldAddress {
+    /// The address with its prefix length, or a MAC address.
+    pub address: String,
+    /// Network of the address.
+    pub network: String,
+    /// Interface of the machine.
+    pub interface: String,
+    /// Pool of the address.
+    pub pool: String,
+    /// Time of the allocation.
+    pub since: String,
+}
+
+/// Largest number of events in an answer.
+const EVENTS: usize = 5;
+
+/// State, reason, time, and what a person can do.
+type Verdict = (State, String, Option<String>, Option<String>);
+
+/// Explains a machine.
+#[must_use]
+pub fn explain(facts: Facts) -> Answer {
+    let Facts { machine, phase, pools, node_pools, leases, mut events } = facts;
+    let key = machine.key();
+    let waiting: BTreeMap<PoolId, Vec<Waiting>> =
+        pools.iter().map(|pool| (pool.checked.id.clone(), pool.status.first_waiting.clone())).collect();
+    let selection =
+        Selection::new(pools.into_iter().map(|pool| pool.checked), node_pools.into_iter().map(std::sync::Arc::new));
+    let held: Vec<&LeaseSpec> = leases.iter().filter(|lease| is_of(lease, &machine)).collect();
+    let (selected, verdict) = match selection.of(&machine) {
+        Ok(selected) => {
+            let verdict = verdict(&machine, &selected, &selection, &held, &waiting);
+            (selected, verdict)
+        }
+        Err(problem) => {
+            let what_to_do = "change the pool or the machine that the reason names".to_owned();
+            (Vec::new(), (State::Conflicting, problem.to_string(), None, Some(what_to_do)))
+        }
+    };
+    let (state, reason, since, what_to_do) = verdict;
+    events.sort();
+    let events = events.split_off(events.len().saturating_sub(EVENTS));
+    Answer {
+        version: 1,
+        machine: key.to_string(),
+        phase,
+        state,
+        pools: selected.iter().map(Selecting::from).collect(),
+        addresses: held.into_iter().map(HeldAddress::from).collect(),
+        since,
+        reason,
+        what_to_do,
+        events,
+    }
+}
+
+/// Whether a held lease is of a machine: of the VirtualMachine itself, or of its KubevirtMachine.
+fn is_of(lease: &LeaseSpec, machine: &VirtualMachine) -> bool {
+    let holder = &lease.holder;
+    let own = Key { namespace: holder.namespace.clone(), name: holder.name.clone() };
+    let vm = Key { namespace: holder.vm_namespace.clone().unwrap_or_else(|| holder.namespace.clone()), ..own.clone() };
+    let is_machine = machine.key() == vm || machine.kubevirt_machine() == Some(own);
+    lease.released.is_none() && !holder.kind.is_claim() && is_machine
+}
+
+fn verdict(
+    machine: &VirtualMachine,
+    selected: &[Selected],
+    selection: &Selection,
+    held: &[&LeaseSpec],
+    waiting: &BTreeMap<PoolId, Vec<Waiting>>,
+) -> Verdict {
+    let key = machine.key();
+    if selected.is_empty() {
+        return not_selected(machine, selection, held);
+    }
+    let has_own_data = machine.cloud_init.as_ref().is_some_and(|volume| volume.network_data != NetworkData::None);
+    if machine.secret().is_none() && has_own_data {
+        let reason = "the machine has network data of its own".to_owned();
+        let what_to_do =
+            "to give it an address of the pool, remove the network data from its cloud-init volume".to_owned();
+        return (State::OwnNetworkData, reason, None, Some(what_to_do));
+    }
+    let lacks = selected.iter().find(|pool| !held.iter().any(|lease| is_from(lease, pool)));
+    let Some(lacking) = lacks else {
+        let since = held.iter().map(|lease| lease.since.0).max().map(|since| since.to_string());
+        return (State::Allocated, "the machine holds an address of each of its pools".to_owned(), since, None);
+    };
+    if machine.is_left_alone() {
+        let reason = "the guest ran already when the pool came, and keeps its own network".to_owned();
+        let what_to_do = format!(
+            "to give it an address, remove the annotation {LEFT_ALONE_ANNOTATION}, then restart the machine, or create the machine again"
+        );
+        return (State::LeftAlone, reason, None, Some(what_to_do));
+    }
+    let is_machine = |it: &Waiting| {
+        let of = Key { namespace: it.namespace.clone(), name: it.name.clone() };
+        of == key || machine.kubevirt_machine() == Some(of)
+    };
+    let waits_in = |pool: &Selected| {
+        let first = waiting.get(&pool.pool)?.iter().find(|it| is_machine(it))?;
+        Some(waits(&pool.pool, first))
+    };
+    if let Some(verdict) = selected.iter().find_map(waits_in) {
+        return verdict;
+    }
+    let pool = selection.pool(&lacking.pool).map(|pool| &**pool);
+    let reason = match pool.and_then(|pool| pool.exhausted.as_ref()) {
+        Some(exhausted) => exhausted.clone(),
+        None => format!("the controller has not allocated an address of pool {} yet", lacking.pool),
+    };
+    let what_to_do = "look at the events; without an event, look whether a replica of the controller leads".to_owned();
+    (State::Waiting, reason, None, Some(what_to_do))
+}
+
+/// The verdict about a machine that waits for an address of a pool.
+fn waits(pool: &PoolId, Waiting { family, since, .. }: &Waiting) -> Verdict {
+    let (reason, what_to_do) = match family {
+        Some(family) => (
+            format!("pool {pool} has no free {family} address"),
+            format!("add {family} addresses to pool {pool}, or delete machines that hold some"),
+        ),
+        None => (
+            format!("the machine waits for addresses of several pools, and pool {pool} is one of them"),
+            "look at the conditions of its pools".to_owned(),
+        ),
+    };
+    (State::Waiting, reason, Some(since.0.to_string()), Some(what_to_do))
+}
+
+/// Explains a KubevirtMachine without a VirtualMachine. The webhook rejects the VirtualMachine of a machine whose pool is exhausted or
+/// invalid, and cluster-api-provider-kubevirt writes the reason into a condition.
+#[must_use]
+pub fn explain_rejected(machine: &Object, pools: &[KnownPool], leases: &[LeaseSpec]) -> Answer {
+    let key = Key::of(&machine.metadata);
+    let is_own = |namespace: &str, name: &str| (namespace, name) == (&*key.namespace, &*key.name);
+    let waits_in = |pool: &KnownPool| {
+        let first = pool.status.first_waiting.iter().find(|it| is_own(&it.namespace, &it.name))?;
+        Some(waits(&pool.checked.id, first))
+    };
+    let conditions = machine.data["status"]["conditions"].as_array().into_iter().flatten();
+    let rejected = conditions.into_iter().find(|it| it["type"] == "VMProvisioned" && it["status"] == "False");
+    let told = || {
+        let text = |member: &str| rejected.and_then(|it| it[member].as_str()).map(str::to_owned);
+        let none = || "cluster-api-provider-kubevirt has not created the VirtualMachine yet".to_owned();
+        let what_to_do =
+            "remove the cause; cluster-api-provider-kubevirt then creates the VirtualMachine by itself".to_owned();
+        let reason = text("message").filter(|message| !message.is_empty()).unwrap_or_else(none);
+        (State::Waiting, reason, text("lastTransitionTime"), Some(what_to_do))
+    };
+    let (state, reason, since, what_to_do) = pools.iter().find_map(waits_in).unwrap_or_else(told);
+    let held = leases.iter().filter(|lease| {
+        let Holder { kind, namespace, name, .. } = &lease.holder;
+        lease.released.is_none() && *kind == HolderKind::KubevirtMachine && is_own(namespace, name)
+    });
+    Answer {
+        version: 1,
+        machine: key.to_string(),
+        phase: None,
+        state,
+        pools: Vec::new(),
+        addresses: held.map(HeldAddress::from).collect(),
+        since,
+        reason,
+        what_to_do,
+        events: Vec::new(),
+    }
+}
+
+/// Whether a lease has an address of a pool for the interface of the machine.
+fn is_from(lease: &LeaseSpec, pool: &Selected) -> bool {
+    lease.network == pool.network && lease.holder.interface == pool.interface.to_string()
+}
+
+/// The verdict about a machine without a pool.
+fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseSpec]) -> Verdict {
+    if let Some(pool) = selection.ending(machine, &[]) {
+        let reason = format!("pool {} is being deleted, and gives new machines no address", pool.id);
+        let what_to_do = "create a pool of another name, or the same pool when it is gone".to_owned();
+        return (State::Conflicting, reason, None, Some(what_to_do));
+    }
+    if held.iter().any(|lease| lease.network != MAC_NETWORK) {
+        let reason = "no pool selects the machine any more; it keeps its addresses until it is deleted".to_owned();
+        return (State::NotSelected, reason, None, None);
+    }
+    let networks: Vec<&str> = machine.networks.iter().map(|attachment| attachment.network.as_str()).collect();
+    let on_network = |pool: &&MachinePool| pool.pool.as_ref().is_ok_and(|pool| networks.contains(&pool.network()));
+    let pools: Vec<String> =
+        selection.pools().map(|pool| &**pool).filter(on_network).map(|pool| pool.id.to_string()).collect();
+    let reason =
+        format!("no pool selects the machine by its NodePool or its labels, on {}", list(&networks, "no network"));
+    let what_to_do = match pools.as_slice() {
+        [] => "create a pool for the network of the machine, with nodePoolRef or machineSelector".to_owned(),
+        pools => format!(
+            "set nodePoolRef or machineSelector of one of these pools, or the labels of the machine: {}",
+            pools.join(", ")
+        ),
+    };
+    (State::NotSelected, reason, None, Some(what_to_do))
+}
+
+fn list(names: &[&str], none: &str) -> String {
+    if names.is_empty() { none.to_owned() } else { names.join(", ") }
+}
+
+/// Parses `namespace/name` of a machine.
+///
+/// # Errors
+///
+/// The string is not the namespace and the name of an object.
+pub fn machine_key(text: &str) -> Result<Key, &'static str> {
+    match text.split_once('/') {
+        Some((namespace, name)) if is_object_name(namespace) && is_object_name(name) => {
+            Ok(Key::from((namespace, name)))
+        }
+        _ => Err("expected NAMESPACE/NAME of a machine"),
+    }
+}
+
+// === impl Event ===
+
+impl Event {
+    /// Reads an event. `None`: another program wrote the event.
+    #[must_use]
+    pub fn of_controller(event: &Object) -> Option<Self> {
+        const REPORTER: &str = "glowplug-controller";
+        let data = &event.data;
+        if data["reportingComponent"] != REPORTER && data["source"]["component"] != REPORTER {
+            return None;
+        }
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let times = [&data["series"]["lastObservedTime"], &data["lastTimestamp"], &data["eventTime"]];
+        Some(Self {
+            time: times.into_iter().find_map(text).unwrap_or_default(),
+            reason: text(&data["reason"]).unwrap_or_default(),
+            message: text(&data["message"]).unwrap_or_default(),
+        })
+    }
+}
+
+// === impl HeldAddress ===
+
+impl From<&LeaseSpec> for HeldAddress {
+    fn from(lease: &LeaseSpec) -> Self {
+        Self {
+            address: match &*lease.network {
+                MAC_NETWORK => lease.address.clone(),
+                _ => format!("{}/{}", lease.address, lease.prefix),
+            },
+            network: lease.network.clone(),
+            interface: lease.holder.interface.clone(),
+            pool: lease.pool.clone(),
+            since: lease.since.0.to_string(),
+        }
+    }
+}
+
+// === impl Selecting ===
+
+impl From<&Selected> for Selecting {
+    fn from(selected: &Selected) -> Self {
+        Self {
+            pool: selected.pool.to_string(),
+            network: selected.network.clone(),
+            interface: selected.interface.to_string(),
+        }
+    }
+}
+
+// === impl State ===
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Allocated => "allocated",
+            Self::Waiting => "waiting",
+            Self::LeftAlone => "leftAlone",
+            Self::OwnNetworkData => "ownNetworkData",
+            Self::NotSelected => "notSelected",
+            Self::Conflicting => "conflicting",
+        })
+    }
+}
+
+// === impl Answer ===
+
+/// Tables for people.
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let none = || "-".to_owned();
+        let machine = [
+            self.machine.clone(),
+            self.phase.clone().unwrap_or_else(none),
+            self.state.to_string(),
+            self.since.clone().unwrap_or_else(none),
+        ];
+        f.write_str(&rows_of(["MACHINE", "PHASE", "STATE", "SINCE"], vec![machine]))?;
+        write!(f, "\n{}", rows_of(["REASON"], vec![[self.reason.clone()]]))?;
+        if let Some(what_to_do) = &self.what_to_do {
+            write!(f, "\n{}", rows_of(["WHAT TO DO"], vec![[what_to_do.clone()]]))?;
+        }
+        let pools = self.pools.iter().cloned().map(|it| [it.pool, it.network, it.interface]);
+        write_section(f, rows_of(["POOL", "NETWORK", "INTERFACE"], pools.collect()), !self.pools.is_empty())?;
+        let held = self.addresses.iter().cloned();
+        let held = held.map(|it| [it.address, it.network, it.interface, it.pool, it.since]);
+        let has_addresses = !self.addresses.is_empty();
+        write_section(f, rows_of(["ADDRESS", "NETWORK", "INTERFACE", "POOL", "SINCE"], held.collect()), has_addresses)?;
+        let events = self.events.iter().cloned().map(|it| [it.time, it.reason, it.message]);
+        write_section(f, rows_of(["TIME", "EVENT", "MESSAGE"], events.collect()), !self.events.is_empty())
+    }
+}
+
+fn write_section(f: &mut fmt::Formatter<'_>, table: String, is_shown: bool) -> fmt::Result {
+    if is_shown { write!(f, "\n{table}") } else { Ok(()) }
+}
+
+/// Formats a table with a head. Every cell is escaped, because it comes from the API server.
+pub(super) fn rows_of<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) -> String {
+    let head = head.map(|title| vec![title.to_owned()]);
+    let rows = rows.into_iter().map(|row| row.map(|cell| vec![cell]));
+    table(std::iter::once(head).chain(rows).collect(), usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::pools::facts::PoolObject;
+
+    fn object(value: Value) -> Object {
+        serde_json::from_value(value).unwrap()
+    }
+
+    /// A VirtualMachine `n/w` on network `infra/vlan10`, with this volume. `metadata` adds members.
+    fn machine(volume: Value, metadata: Value) -> VirtualMachine {
+        let mut vm = json!({
+            "metadata": {"namespace": "n", "name": "w", "uid": "v", "labels": {"role": "worker"}},
+            "spec": {"template": {"spec": {
+                "domain": {"devices": {"interfaces": [{"name": "net1"}]}},
+                "networks": [{"name": "net1", "multus": {"networkName": "infra/vlan10"}}],
+                "volumes": [{"name": "cloud", "cloudInitConfigDrive": volume}],
+            }}},
+        });
+        json_patch::merge(&mut vm, &json!({"metadata": metadata}));
+        VirtualMachine::read(object(vm))
+    }
+
+    fn pool(name: &str, changes: Value) -> KnownPool {
+        let mut pool = json!({
+            "metadata": {"namespace": "n", "name": name},
+            "spec": {
+                "network": "infra/vlan10", "addresses": ["10.0.0.0/24"],
+                "machineSelector": {"matchLabels": {"role": "worker"}},
+            },
+        });
+        json_patch::merge(&mut pool, &changes);
+        KnownPool::read(PoolObject::read(object(pool)))
+    }
+
+    fn lease(holder: Value) -> LeaseSpec {
+        let mut of =
+            json!({"kind": "VirtualMachine", "namespace": "n", "name": "w", "uid": "v", "interface": "eno101"});
+        json_patch::merge(&mut of, &holder);
+        serde_json::from_value(json!({
+            "network": "infra/vlan10", "address": "10.0.0.8", "prefix": 24, "pool": "n/p", "holder": of,
+            "since": "2026-08-14T10:00:00.000000Z",
+        }))
+        .unwrap()
+    }
+
+    fn about(machine: VirtualMachine, pools: Vec<KnownPool>, leases: Vec<LeaseSpec>) -> Answer {
+        explain(Facts { machine, phase: None, pools, node_pools: Vec::new(), leases, events: Vec::new() })
+    }
+
+    /// State, reason, time, and what to do.
+    fn said(answer: &Answer) -> (State, &str, Option<&str>, Option<&str>) {
+        (answer.state, &answer.reason, answer.since.as_deref(), answer.what_to_do.as_deref())
+    }
+
+    #[test]
+    fn a_machine_that_holds_an_address_needs_nothing() {
+        for holder in [json!({}), json!({"kind": "KubevirtMachine", "namespace": "m", "virtualMachineNamespace": "n"})]
+        {
+            let answer = about(machine(json!({}), json!({})), vec![pool("p", json!({}))], vec![lease(holder)]);
+            let since = Some("2026-08-14T10:00:00Z");
+            assert_eq!(
+                said(&answer),
+                (State::Allocated, "the machine holds an address of each of its pools", since, None)
+            );
+            assert_eq!(
+                answer.to_string(),
+                "MACHINE  PHASE  STATE      SINCE\n\
+                 n/w      -      allocated  2026-08-14T10:00:00Z\n\n\
+                 REASON\n\
+                 the machine holds an address of each of its pools\n\n\
+                 POOL  NETWORK       INTERFACE\n\
+                 n/p   infra/vlan10  eno101\n\n\
+                 ADDRESS      NETWORK       INTERFACE  POOL  SINCE\n\
+                 10.0.0.8/24  infra/vlan10  eno101     n/p   2026-08-14T10:00:00Z\n"
+            );
+        }
+    }
+
+    #[test]
+    fn a_lease_of_another_object_or_a_released_lease_is_not_of_the_machine() {
+        let released = LeaseSpec { released: Some(lease(json!({})).since), ..lease(json!({})) };
+        let others = [json!({"name": "x"}), json!({"kind": "IPAddressClaim"}), json!({"virtualMachineNamespace": "m"})];
+        let leases = others.into_iter().map(lease).chain([released]).collect();
+        let answer = about(machine(json!({}), json!({})), vec![pool("p", json!({}))], leases);
+        assert_eq!((answer.state, answer.addresses), (State::Waiting, vec![]));
+    }
+
+    #[test]
+    fn a_machine_that_waits_knows_since_when_and_for_which_family() {
+        let first = json!([{"kind": "VirtualMachine", "namespace": "n", "name": "w", "family": "IPv4", "since": "2026-08-14T11:00:00Z"}]);
+        let waiting = pool("p", json!({"status": {"waiting": 1, "firstWaiting": first}}));
+        let answer = about(machine(json!({}), json!({})), vec![waiting], vec![]);
+        assert_eq!(
+            said(&answer),
+            (
+                State::Waiting,
+                "pool n/p has no free IPv4 address",
+                Some("2026-08-14T11:00:00Z"),
+                Some("add IPv4 addresses to pool n/p, or delete machines that hold some"),
+            )
+        );
+    }
+
+    #[test]
+    fn a_machine_whose_virtual_machine_is_rejected_has_the_reason_of_its_pool_or_of_its_condition() {
+        let machine = |conditions: Value| {
+            object(json!({"metadata": {"namespace": "n", "name": "w"}, "status": {"conditions": conditions}}))
+        };
+        let first = json!([{"kind": "KubevirtMachine", "namespace": "n", "name": "w", "family": "IPv6", "since": "2026-08-14T11:00:00Z"}]);
+        let waiting = pool("p", json!({"status": {"waiting": 1, "firstWaiting": first}}));
+        let answer = explain_rejected(&machine(json!([])), &[waiting], &[]);
+        assert_eq!(
+            said(&answer),
+            (
+                State::Waiting,
+                "pool n/p has no free IPv6 address",
+                Some("2026-08-14T11:00:00Z"),
+                Some("add IPv6 addresses to pool n/p, or delete machines that hold some"),
+            )
+        );
+        let advice = Some("remove the cause; cluster-api-provider-kubevirt then creates the VirtualMachine by itself");
+        let rejected = json!([{
+            "type": "VMProvisioned", "status": "False", "message": "denied", "lastTransitionTime": "2026-08-14T11:00:00Z",
+        }]);
+        let held = lease(json!({"kind": "KubevirtMachine"}));
+        let answer = explain_rejected(&machine(rejected), &[pool("p", json!({}))], &[held, lease(json!({}))]);
+        assert_eq!(said(&answer), (State::Waiting, "denied", Some("2026-08-14T11:00:00Z"), advice));
+        assert_eq!(answer.addresses.len(), 1);
+        let answer = explain_rejected(&machine(json!([])), &[], &[]);
+        let reason = "cluster-api-provider-kubevirt has not created the VirtualMachine yet";
+        assert_eq!(said(&answer), (State::Waiting, reason, None, advice));
+    }
+
+    #[test]
+    fn a_machine_whose_reason_is_not_known_is_referred_to_its_events() {
+        let answer = about(machine(json!({}), json!({})), vec![pool("p", json!({}))], vec![]);
+        let advice = "look at the events; without an event, look whether a replica of the controller leads";
+        assert_eq!(
+            said(&answer),
+            (State::Waiting, "the controller has not allocated an address of pool n/p yet", None, Some(advice))
+        );
+    }
+
+    #[test]
+    fn a_machine_that_is_left_alone_names_its_annotation() {
+        let noted = json!({"annotations": {(LEFT_ALONE_ANNOTATION): "v"}});
+        let answer = about(machine(json!({}), noted), vec![pool("p", json!({}))], vec![]);
+        let advice = "to give it an address, remove the annotation ipam.glowplug.dev/left-alone, then restart the machine, or \
+                      create the machine again";
+        let reason = "the guest ran already when the pool came, and keeps its own network";
+        assert_eq!(said(&answer), (State::LeftAlone, reason, None, Some(advice)));
+    }
+
+    #[test]
+    fn network_data_of_the_user_is_named() {
+        let own = machine(json!({"networkDataSecretRef": {"name": "mine"}}), json!({}));
+        let answer = about(own, vec![pool("p", json!({}))], vec![]);
+        assert_eq!((answer.state, &*answer.reason), (State::OwnNetworkData, "the machine has network data of its own"));
+    }
+
+    #[test]
+    fn a_machine_without_a_pool_knows_the_pools_of_its_network() {
+        let other = |name: &str, network: &str| {
+            pool(name, json!({"spec": {"network": network, "machineSelector": {"matchLabels": {"role": "db"}}}}))
+        };
+        let reason = "no pool selects the machine by its NodePool or its labels, on infra/vlan10";
+        let answer =
+            about(machine(json!({}), json!({})), vec![other("a", "infra/vlan10"), other("b", "infra/b")], vec![]);
+        let advice = "set nodePoolRef or machineSelector of one of these pools, or the labels of the machine: n/a";
+        assert_eq!(said(&answer), (State::NotSelected, reason, None, Some(advice)));
+        let answer = about(machine(json!({}), json!({})), vec![other("b", "infra/b")], vec![]);
+        let advice = "create a pool for the network of the machine, with nodePoolRef or machineSelector";
+        assert_eq!(said(&answer), (State::NotSelected, reason, None, Some(advice)));
+        let answer = about(machine(json!({}), json!({})), vec![], vec![lease(json!({}))]);
+        let reason = "no pool selects the machine any more; it keeps its addresses until it is deleted";
+        assert_eq!(said(&answer), (State::NotSelected, reason, None, None));
+    }
+
+    #[test]
+    fn pools_that_contradict_each_other_are_named() {
+        let pools = ["a", "b"].map(|name| pool(name, json!({})));
+        let answer = about(machine(json!({}), json!({})), pools.into(), vec![]);
+        let reason = "pools n/a and n/b both select the machine for network infra/vlan10, expected one pool";
+        let advice = "change the pool or the machine that the reason names";
+        assert_eq!(said(&answer), (State::Conflicting, reason, None, Some(advice)));
+        let deleted = pool("p", json!({"metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z"}}));
+        let answer = about(machine(json!({}), json!({})), vec![deleted], vec![]);
+        let reason = "pool n/p is being deleted, and gives new machines no address";
+        let advice = "create a pool of another name, or the same pool when it is gone";
+        assert_eq!(said(&answer), (State::Conflicting, reason, None, Some(advice)));
+    }
+
+    #[test]
+    fn only_the_last_events_of_the_controller_are_shown() {
+        let event = |second: u8, reporter: &str| {
+            Event::of_controller(&object(json!({
+                "metadata": {"name": "e"}, "reportingComponent": reporter, "reason": "AddressPending",
+                "message": format!("{second}\u{1b}"), "eventTime": format!("2026-08-14T10:00:0{second}.000000Z"),
+            })))
+        };
+        assert_eq!(event(0, "virt-controller"), None);
+        let events: Vec<Event> = (0..7).rev().filter_map(|second| event(second, "glowplug-controller")).collect();
+        let facts = Facts {
+            machine: machine(json!({}), json!({})),
+            phase: Some("Scheduling".to_owned()),
+            pools: vec![pool("p", json!({}))],
+            node_pools: vec![],
+            leases: vec![],
+            events,
+        };
+        let answer = explain(facts);
+        let text = answer.to_string();
+        let shown: Vec<&str> = text.lines().rev().take(5).collect();
+        let line = |second: u8| format!("2026-08-14T10:00:0{second}.000000Z  AddressPending  {second}\\u{{1b}}");
+        assert_eq!(shown, [6, 5, 4, 3, 2].map(line));
+    }
+
+    #[test]
+    fn a_machine_has_a_namespace_and_a_name() {
+        assert_eq!(machine_key("n/w"), Ok(Key::from(("n", "w"))));
+        for text in ["w", "n/", "/w", "n/w/x", "N/w", "../w"] {
+            assert_eq!(machine_key(text), Err("expected NAMESPACE/NAME of a machine"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Summarizes the pools of a cluster.
+
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde::Serialize;
+
+use crate::cluster::object::Object;
+use crate::explain::machine::rows_of;
+use crate::kinds::mac_pool::MacPoolStatus;
+use crate::kinds::pool::{FamilyCount, PoolStatus, Waiting};
+use crate::pools::facts::PoolObject;
+use crate::pools::selection::KnownPool;
+
+/// What `kubectl glowplug status` says.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Summary {
+    /// Version of the structure.
+    pub version: u32,
+    /// The StaticIPPools and GlobalStaticIPPools.
+    pub pools: Vec<PoolLine>,
+    /// The MACPools.
+    pub mac_pools: Vec<MacPoolLine>,
+}
+
+/// A pool of addresses.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolLine {
+    /// Namespace and name of the pool, or the name of a GlobalStaticIPPool.
+    pub name: String,
+    /// Network of its addresses.
+    pub network: String,
+    /// Whether the pool allocates addresses. `null`: the controller has not looked at the pool yet.
+    pub ready: Option<bool>,
+    /// Why the pool allocates no addresses. `null`: it does.
+    pub message: Option<String>,
+    /// Number of addresses of each family.
+    pub families: Vec<Family>,
+    /// Number of claims and machines that wait.
+    pub waiting: u32,
+    /// The first of them.
+    pub first_waiting: Vec<Waiting>,
+    /// Number of machines that the pool serves.
+    pub machines: u32,
+    /// Number of machines that are left alone.
+    pub left_alone: u32,
+    /// Number of machines whose guests run with earlier network data.
+    pub outdated: u32,
+}
+
+/// Number of addresses of one family of a pool, as decimal text.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Family {
+    /// `IPv4` or `IPv6`.
+    pub family: String,
+    /// Addresses that the next machines may get.
+    pub free: String,
+    /// Addresses that a claim or machine holds.
+    pub allocated: String,
+    /// Addresses that the pool never allocates.
+    pub reserved: String,
+    /// Addresses that an object has without a lease.
+    pub by_record: String,
+    /// Addresses that only a running guest reports.
+    pub by_report: String,
+    /// Addresses that only a conflicting record names.
+    pub conflicts: String,
+}
+
+/// A pool of MAC addresses.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MacPoolLine {
+    /// Name of the pool.
+    pub name: String,
+    /// Whether the pool allocates addresses. `null`: the controller has not looked at the pool yet.
+    pub ready: Option<bool>,
+    /// Why the pool allocates no addresses. `null`: it does.
+    pub message: Option<String>,
+    /// Addresses that the next machines may get.
+    pub free: i64,
+    /// Addresses that a machine holds, or uses without a lease.
+    pub allocated: i64,
+    /// Number of machines that wait.
+    pub waiting: u32,
+}
+
+/// Summarizes pools. The input is the objects of both kinds, and the MACPools.
+#[must_use]
+pub fn summarize(pools: Vec<Object>, mac_pools: Vec<Object>) -> Summary {
+    let mut pools: Vec<PoolLine> = pools.into_iter().map(pool_line).collect();
+    pools.sort_by(|one, other| one.name.cmp(&other.name));
+    let mut mac_pools: Vec<MacPoolLine> = mac_pools.into_iter().map(mac_pool_line).collect();
+    mac_pools.sort_by(|one, other| one.name.cmp(&other.name));
+    Summary { version: 1, pools, mac_pools }
+}
+
+/// Whether a pool is ready, and the message of the condition if it is not.
+fn readiness(conditions: &[Condition]) -> (Option<bool>, Option<String>) {
+    let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
+    let is_ready = ready.map(|condition| condition.status == "True");
+    (is_ready, ready.filter(|_| is_ready == Some(false)).map(|condition| condition.message.clone()))
+}
+
+fn pool_line(object: Object) -> PoolLine {
+    let KnownPool { status, checked, .. } = KnownPool::read(PoolObject::read(object));
+    let PoolStatus { families, waiting, first_waiting, machines, left_alone, outdated, conditions, .. } = status;
+    let (ready, message) = readiness(&conditions);
+    let network = checked.pool.as_ref().map_or_else(|_| checked.spec.network.clone(), |pool| pool.network().to_owned());
+    PoolLine {
+        name: checked.id.to_string(),
+        network,
+        ready,
+        message,
+        families: families.into_iter().map(Family::from).collect(),
+        waiting,
+        first_waiting,
+        machines,
+        left_alone,
+        outdated,
+    }
+}
+
+fn mac_pool_line(object: Object) -> MacPoolLine {
+    let status = object.data.get("status").cloned().unwrap_or_default();
+    let status: MacPoolStatus = serde_json::from_value(status).unwrap_or_default();
+    let (ready, message) = readiness(&status.conditions);
+    let MacPoolStatus { free, used: allocated, waiting, .. } = status;
+    MacPoolLine { name: object.metadata.name.unwrap_or_default(), ready, message, free, allocated, waiting }
+}
+
+// === impl Family ===
+
+impl From<FamilyCount> for Family {
+    fn from(count: FamilyCount) -> Self {
+        let FamilyCount {
+            family, free, used: allocated, reserved, by_record, by_report, conflicting: conflicts, ..
+        } = count;
+        // A controller of an earlier version does not write all counts.
+        let or_0 = |count: String| if count.is_empty() { "0".to_owned() } else { count };
+        let (by_record, by_report) = (or_0(by_record), or_0(by_report));
+        Self { family, free, allocated, reserved, by_record, by_report, conflicts }
+    }
+}
+
+// === impl Summary ===
+
+/// Tables for people.
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ready = |ready: Option<bool>| match ready {
+            Some(true) => "True".to_owned(),
+            Some(false) => "False".to_owned(),
+            None => "Unknown".to_owned(),
+        };
+        let mut rows = Vec::new();
+        for pool in &self.pools {
+            let start = [pool.name.clone(), pool.network.clone(), ready(pool.ready)];
+            let end = [pool.waiting, pool.left_alone, pool.outdated].map(|count| count.to_string());
+            let none = || "-".to_owned();
+            let mut counts: Vec<[String; 7]> = pool.families.iter().cloned().map(<[String; 7]>::from).collect();
+            if counts.is_empty() {
+                counts.push([(); 7].map(|()| none()));
+            }
+            for [family, free, allocated, reserved, by_record, by_report, conflicts] in counts {
+                let ([name, network, ready], [waiting, left_alone, outdated]) = (start.clone(), end.clone());
+                rows.push([
+                    name, network, ready, family, free, allocated, reserved, by_record, by_report, conflicts, waiting,
+                    left_alone, outdated,
+                ]);
+            }
+        }
+        let head = [
+            "POOL",
+            "NETWORK",
+            "READY",
+            "FAMILY",
+            "FREE",
+            "ALLOCATED",
+            "RESERVED",
+            "BY RECORD",
+            "BY REPORT",
+            "CONFLICTS",
+            "WAITING",
+            "LEFT ALONE",
+            "OUTDATED",
+        ];
+        f.write_str(&rows_of(head, rows))?;
+        let macs = self.mac_pools.iter().map(|pool| {
+            let [free, allocated, waiting] =
+                [pool.free, pool.allocated, pool.waiting.into()].map(|count| count.to_string());
+            [pool.name.clone(), ready(pool.ready), free, allocated, waiting]
+        });
+        if !self.mac_pools.is_empty() {
+            write!(f, "\n{}", rows_of(["MAC POOL", "READY", "FREE", "ALLOCATED", "WAITING"], macs.collect()))?;
+        }
+        let waiting = self.pools.iter().flat_map(|pool| {
+            let none = || "-".to_owned();
+            pool.first_waiting.iter().map(move |it| {
+                let object = format!("{}/{}", it.namespace, it.name);
+                let kind = serde_json::to_value(it.kind).ok().and_then(|kind| Some(kind.as_str()?.to_owned()));
+                [
+                    object,
+                    kind.unwrap_or_else(none),
+                    pool.name.clone(),
+                    it.family.clone().unwrap_or_else(none),
+                    it.since.0.to_string(),
+                ]
+            })
+        });
+        let waiting: Vec<[String; 5]> = waiting.collect();
+        if !waiting.is_empty() {
+            write!(f, "\n{}", rows_of(["WAITING", "KIND", "POOL", "FAMILY", "SINCE"], waiting))?;
+        }
+        let pools = self.pools.iter().filter_map(|pool| Some([pool.name.clone(), pool.message.clone()?]));
+        let macs = self.mac_pools.iter().filter_map(|pool| Some([pool.name.clone(), pool.message.clone()?]));
+        let messages: Vec<[String; 2]> = pools.chain(macs).collect();
+        if !messages.is_empty() {
+            write!(f, "\n{}", rows_of(["NOT READY", "MESSAGE"], messages))?;
+        }
+        Ok(())
+    }
+}
+
+impl From<Family> for [String; 7] {
+    fn from(counts: Family) -> Self {
+        let Family { family, free, allocated, reserved, by_record, by_report, conflicts } = counts;
+        [family, free, allocated, reserved, by_record, by_report, conflicts]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(value: Value) -> Object {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn pools() -> Vec<Object> {
+        let counts = json!({
+            "family": "IPv4", "total": "8", "reserved": "1", "used": "5", "conflicting": "0", "byReport": "1",
+            "reuseDelayed": "0", "free": "0", "outOfRange": "0",
+        });
+        let first = json!({"kind": "KubevirtMachine", "namespace": "n", "name": "w", "family": "IPv4", "since": "2026-08-14T10:00:00Z"});
+        let ready = |status: &str, message: &str| json!([{"type": "Ready", "status": status, "reason": "r", "message": message, "lastTransitionTime": "2026-08-14T10:00:00Z"}]);
+        vec![
+            object(json!({
+                "metadata": {"namespace": "n", "name": "p"},
+                "spec": {"network": "vlan10", "addresses": ["10.0.0.8/29"]},
+                "status": {
+                    "families": [counts], "waiting": 2, "firstWaiting": [first], "leftAlone": 3, "outdated": 4,
+                    "conditions": ready("True", "serves"),
+                },
+            })),
+            object(json!({
+                "metadata": {"name": "g"}, "spec": {"network": "infra/vlan10", "addresses": ["x\u{1b}"]},
+                "status": {"conditions": ready("False", "addresses[0]: invalid\u{1b}")},
+            })),
+            object(json!({"metadata": {"namespace": "n", "name": "new"}, "spec": 7})),
+        ]
+    }
+
+    #[test]
+    fn the_pools_of_a_cluster_are_one_table() {
+        let macs = vec![object(json!({"metadata": {"name": "m"}, "status": {"free": 7, "used": 1, "waiting": 0}}))];
+        assert_eq!(
+            summarize(pools(), macs).to_string(),
+            "POOL   NETWORK       READY    FAMILY  FREE  ALLOCATED  RESERVED  BY RECORD  BY REPORT  CONFLICTS  WAITING  LEFT ALONE  OUTDATED\n\
+             g      infra/vlan10  False    -       -     -          -         -          -          -          0        0           0\n\
+             n/new                Unknown  -       -     -          -         -          -          -          0        0           0\n\
+             n/p    n/vlan10      True     IPv4    0     5          1         0          1          0          2        3           4\n\n\
+             MAC POOL  READY    FREE  ALLOCATED  WAITING\n\
+             m         Unknown  7     1          0\n\n\
+             WAITING  KIND             POOL  FAMILY  SINCE\n\
+             n/w      KubevirtMachine  n/p   IPv4    2026-08-14T10:00:00Z\n\n\
+             NOT READY  MESSAGE\n\
+             g          addresses[0]: invalid\\u{1b}\n"
+        );
+    }
+
+    #[test]
+    fn the_answer_for_programs_has_the_words_of_the_states() {
+        let summary = serde_json::to_value(summarize(pools(), vec![])).unwrap();
+        assert_eq!(
+            summary["pools"][2],
+            json!({
+                "name": "n/p", "network": "n/vlan10", "ready": true, "message": null,
+                "families": [{
+                    "family": "IPv4", "free": "0", "allocated": "5", "reserved": "1", "byRecord": "0", "byReport": "1",
+                    "conflicts": "0",
+                }],
+                "waiting": 2,
+                "firstWaiting": [{
+                    "kind": "KubevirtMachine", "namespace": "n", "name": "w", "family": "IPv4", "since": "2026-08-14T10:00:00Z",
+                }],
+                "machines": 0, "leftAlone": 3, "outdated": 4,
+            })
+        );
+    }
+
+    #[test]
+    fn a_cluster_without_pools_has_the_head_of_the_table() {
+        let text = summarize(vec![], vec![]).to_string();
+        assert_eq!(text.lines().count(), 1);
+    }
+}
