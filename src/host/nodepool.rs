@@ -570,7 +570,7 @@ mod tests {
         assert_eq!(
             refusal("gateway: [10.0.0.1]"),
             [
-                "document: no pool in it, expected a pool, a list of pools, NodePools with a bootstrapNetworkConfig, or StaticIPPools"
+                "document: no pool in it, expected a pool, a list of pools, NodePools with a bootstrapNetworkConfig, StaticIPPools or GlobalStaticIPPools"
                     .to_owned(),
                 format!(
                     "{path}.addresses: missing, expected addresses: without them no machine of this NodePool gets one"
