@@ -60,13 +60,13 @@ pub struct Family {
     pub free: String,
     /// Addresses that a claim or machine holds.
     pub allocated: String,
-    /// Addresses that the pool never allocates.
-    pub reserved: String,
+    /// Addresses that the pool excludes: gateways, name servers, exclusions, and addresses that it keeps for other names.
+    pub excluded: String,
     /// Addresses that an object has without a lease.
     pub by_record: String,
     /// Addresses that only a running guest reports.
     pub by_report: String,
-    /// Addresses that only a conflicting record names.
+    /// Addresses of two users. They are allocated or reserved, too.
     pub conflicts: String,
 }
 
@@ -136,13 +136,12 @@ fn mac_pool_line(object: Object) -> MacPoolLine {
 
 impl From<FamilyCount> for Family {
     fn from(count: FamilyCount) -> Self {
-        let FamilyCount {
-            family, free, used: allocated, reserved, by_record, by_report, conflicting: conflicts, ..
-        } = count;
+        let FamilyCount { family, free, allocated, excluded, by_record, by_report, conflicts, .. } = count;
         // A controller of an earlier version does not write all counts.
         let or_0 = |count: String| if count.is_empty() { "0".to_owned() } else { count };
-        let (by_record, by_report) = (or_0(by_record), or_0(by_report));
-        Self { family, free, allocated, reserved, by_record, by_report, conflicts }
+        let [allocated, excluded, by_record, by_report, conflicts] =
+            [allocated, excluded, by_record, by_report, conflicts].map(or_0);
+        Self { family, free, allocated, excluded, by_record, by_report, conflicts }
     }
 }
 
@@ -165,10 +164,10 @@ impl fmt::Display for Summary {
             if counts.is_empty() {
                 counts.push([(); 7].map(|()| none()));
             }
-            for [family, free, allocated, reserved, by_record, by_report, conflicts] in counts {
+            for [family, free, allocated, excluded, by_record, by_report, conflicts] in counts {
                 let ([name, network, ready], [waiting, left_alone, outdated]) = (start.clone(), end.clone());
                 rows.push([
-                    name, network, ready, family, free, allocated, reserved, by_record, by_report, conflicts, waiting,
+                    name, network, ready, family, free, allocated, excluded, by_record, by_report, conflicts, waiting,
                     left_alone, outdated,
                 ]);
             }
@@ -180,7 +179,7 @@ impl fmt::Display for Summary {
             "FAMILY",
             "FREE",
             "ALLOCATED",
-            "RESERVED",
+            "EXCLUDED",
             "BY RECORD",
             "BY REPORT",
             "CONFLICTS",
@@ -227,8 +226,8 @@ impl fmt::Display for Summary {
 
 impl From<Family> for [String; 7] {
     fn from(counts: Family) -> Self {
-        let Family { family, free, allocated, reserved, by_record, by_report, conflicts } = counts;
-        [family, free, allocated, reserved, by_record, by_report, conflicts]
+        let Family { family, free, allocated, excluded, by_record, by_report, conflicts } = counts;
+        [family, free, allocated, excluded, by_record, by_report, conflicts]
     }
 }
 
@@ -244,8 +243,8 @@ mod tests {
 
     fn pools() -> Vec<Object> {
         let counts = json!({
-            "family": "IPv4", "total": "8", "reserved": "1", "used": "5", "conflicting": "0", "byReport": "1",
-            "reuseDelayed": "0", "free": "0", "outOfRange": "0",
+            "family": "IPv4", "total": "8", "allocated": "5", "reserved": "2", "excluded": "1", "byReport": "1",
+            "reuseDelay": "0", "free": "0", "conflicts": "0", "outside": "0",
         });
         let first = json!({"kind": "KubevirtMachine", "namespace": "n", "name": "w", "family": "IPv4", "since": "2026-08-14T10:00:00Z"});
         let ready = |status: &str, message: &str| json!([{"type": "Ready", "status": status, "reason": "r", "message": message, "lastTransitionTime": "2026-08-14T10:00:00Z"}]);
@@ -271,7 +270,7 @@ mod tests {
         let macs = vec![object(json!({"metadata": {"name": "m"}, "status": {"free": 7, "used": 1, "waiting": 0}}))];
         assert_eq!(
             summarize(pools(), macs).to_string(),
-            "POOL   NETWORK       READY    FAMILY  FREE  ALLOCATED  RESERVED  BY RECORD  BY REPORT  CONFLICTS  WAITING  LEFT ALONE  OUTDATED\n\
+            "POOL   NETWORK       READY    FAMILY  FREE  ALLOCATED  EXCLUDED  BY RECORD  BY REPORT  CONFLICTS  WAITING  LEFT ALONE  OUTDATED\n\
              g      infra/vlan10  False    -       -     -          -         -          -          -          0        0           0\n\
              n/new                Unknown  -       -     -          -         -          -          -          0        0           0\n\
              n/p    n/vlan10      True     IPv4    0     5          1         0          1          0          2        3           4\n\n\
@@ -292,7 +291,7 @@ mod tests {
             json!({
                 "name": "n/p", "network": "n/vlan10", "ready": true, "message": null,
                 "families": [{
-                    "family": "IPv4", "free": "0", "allocated": "5", "reserved": "1", "byRecord": "0", "byReport": "1",
+                    "family": "IPv4", "free": "0", "allocated": "5", "excluded": "1", "byRecord": "0", "byReport": "1",
                     "conflicts": "0",
                 }],
                 "waiting": 2,
