@@ -40,7 +40,7 @@ use crate::kinds::ip_address_claim_status::{NotReady, Readiness};
 use crate::kinds::pool::HolderKind;
 use crate::ledger::types::{Holders, Stopped};
 use crate::passes::provider;
-use crate::passes::{ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Problem, Until};
+use crate::passes::{Ended, Error, LONGEST_PASS, Problem, Until};
 use crate::pools::selection::OpenPools;
 
 const HOLDER: HolderKind = HolderKind::IpAddressClaim;
@@ -135,8 +135,10 @@ impl provider::Work for Work<'_> {
         let mut view = self.look(&key, false).await?;
         for _ in 0..LONGEST_PASS {
             match decide(&view, Timestamp::now()) {
-                Step::Wait if view.waits_for_address() => return Ok(Ended::Again(ADDRESS_PAUSE)),
-                Step::Wait if view.is_waiting() => return Ok(Ended::waiting(view.ledger.waits)),
+                Step::Wait if view.waits_for_address() || view.is_waiting() => {
+                    let is_queued = view.ledger.waits && !view.waits_for_address();
+                    return Ok(Ended::waiting(is_queued, view.problem.as_ref(), Timestamp::now()));
+                }
                 Step::Wait => return Ok(Ended::Well),
                 Step::Claim(claim) if until == Until::Claim => {
                     return Ok(Ended::BeforeClaim(claim));
@@ -378,7 +380,7 @@ impl Work<'_> {
 
     /// Logs the readiness that was written into the status, and publishes an event about a problem.
     fn publish(&self, view: &View, readiness: &Readiness) {
-        let is_mismatch = matches!(view.problem, Some(Problem::Mismatch(_)));
+        let is_mismatch = matches!(view.problem, Some(Problem::Mismatch(..)));
         let pool = view.claim.as_ref().and_then(|claim| claim.pool.resolve(&view.key.namespace));
         let (reason, note) = match readiness {
             Readiness::Ready => {

@@ -1,5 +1,6 @@
 //! What every part needs of an API server: objects, watches, requests, events and the client.
 
+pub(crate) mod backoff;
 pub mod client;
 pub(crate) mod conditions;
 pub(crate) mod edit;
@@ -7,7 +8,6 @@ pub mod events;
 pub mod key;
 pub(crate) mod newest;
 pub mod object;
-pub(crate) mod repeated;
 pub(crate) mod request;
 pub mod term;
 pub mod watch;

@@ -14,7 +14,7 @@
 //! | [`machines`] | machines of KubeVirt: what each VirtualMachine needs |
 //! | [`explain`] | what `kubectl glowplug` says about pools and machines |
 //! | [`program`] | options, start and stop, leader election, definitions, probes |
-//! | [`serve`], [`metrics`] | HTTP and TLS servers; metrics for Prometheus |
+//! | [`serve`], [`metrics`], `repeated` | HTTP and TLS servers; metrics for Prometheus; lines of the log about a repeated cause |
 //!
 //! The tests run against an API server in the test process (`make test-controller`) and against a real API server
 //! (`make test-cluster`).
@@ -32,6 +32,7 @@ pub mod metrics;
 mod passes;
 pub mod pools;
 pub mod program;
+mod repeated;
 pub mod reports;
 pub mod serve;
 pub mod webhook;

@@ -47,6 +47,7 @@ use crate::machines::work::Work;
 use crate::passes::provider::{self, Part};
 use crate::passes::{Ended, Error, Until};
 use crate::pools::selection::OpenPools;
+use crate::repeated::Repeated;
 
 // === impl Machines ===
 
@@ -71,8 +72,15 @@ impl Machines {
             let (index, has_status_map) = (Mutex::default(), AtomicBool::new(true));
             Work { machines: self, kinds, index, has_status_map, others }
         };
-        let (registry, opening) = (&self.registry, &self.opening);
-        let part = Part { name: "machines", kinds: "kinds of KubeVirt", noun: "machine", registry, opening };
+        let part = Part {
+            name: "machines",
+            kinds: "kinds of KubeVirt",
+            noun: "machine",
+            registry: &self.registry,
+            opening: &self.opening,
+            metrics: self.metrics.passes("machines"),
+            lines: Repeated::default(),
+        };
         provider::run(part, pools, served, discover, work, is_ready).await
     }
 }

@@ -14,7 +14,7 @@ mod index;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt as _, StreamExt as _};
@@ -27,8 +27,9 @@ use kube::{Api, Client};
 use pnet_base::MacAddr;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::cluster::backoff::BackOff;
 use crate::cluster::edit::pointer;
 use crate::cluster::events::{Events, reference};
 use crate::cluster::key::Key;
@@ -41,11 +42,12 @@ use crate::kinds::virtual_machine::{ASSIGNED_ANNOTATION, awaits_mac_addresses, i
 use crate::macs::index::{Action, Guest, Index, Plan, Vm, names};
 use crate::metrics::Metrics;
 use crate::pools::facts::Scope;
+use crate::repeated::Repeated;
 
 /// Largest number of concurrent writes.
 const IN_FLIGHT: usize = 32;
-/// Pause after a failure.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Pauses after failures.
+const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// Shortest pause before a decision.
 const BETWEEN: Duration = Duration::from_millis(50);
 /// Ratio of the pause before a decision to the duration of the last decision. A decision looks at every machine, so with
@@ -199,27 +201,39 @@ impl Macs {
         let facts = stream::unfold(facts, async |mut facts| facts.recv().await.map(|fact| (Input::Fact(fact), facts)));
         let pools = changes(Api::all_with(self.client.clone(), &ApiResource::erase::<MACPool>(&()))).map(Input::Pool);
         let mut inputs: BoxStream<'_, Input> = stream::select(facts.chain(stream::pending()), pools).boxed();
-        let mut is_due = false;
+        let (mut is_due, mut pauses, lines) = (false, PAUSES, Repeated::default());
+        // Time of the next pass.
+        let mut next = Instant::now();
         loop {
             tokio::select! {
                 Some(input) = inputs.next() => is_due |= self.learn(input),
-                () = sleep(PAUSE), if is_due => {}
+                () = sleep_until(next), if is_due => {}
             }
             while let Some(Some(input)) = inputs.next().now_or_never() {
                 is_due |= self.learn(input);
             }
-            let is_ready = self.has_machines && self.is_listed == [true; 2];
+            let is_ready = self.has_machines && self.is_listed == [true; 2] && next <= Instant::now();
             if is_due && is_ready {
                 sleep(BETWEEN.max(self.took * RATIO)).await;
             }
-            while is_due && self.has_machines && self.is_listed == [true; 2] {
+            while is_due && is_ready && self.has_machines && self.is_listed == [true; 2] {
                 match self.pass().await {
                     Ok(Pass::Changed) => {}
                     // Another pass follows after a pause.
-                    Ok(Pass::Behind) => break,
-                    Ok(Pass::Done) => is_due = false,
+                    Ok(Pass::Behind) => {
+                        pauses.reset();
+                        next = Instant::now() + pauses.pause();
+                        break;
+                    }
+                    Ok(Pass::Done) => {
+                        pauses.reset();
+                        is_due = false;
+                    }
                     Err(error) => {
-                        tracing::warn!(%error, "could not serve MAC addresses");
+                        if let Some(hidden) = lines.note(&error.to_string(), Instant::now()) {
+                            tracing::warn!(%error, hidden, "could not serve MAC addresses");
+                        }
+                        next = Instant::now() + pauses.pause();
                         break;
                     }
                 }

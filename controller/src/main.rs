@@ -51,8 +51,14 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
+/// Levels of the crates that log each failed request and each failed watch, in addition to the lines of this program. RUST_LOG may
+/// set other levels for them.
+const QUIET: &str = "kube_client=off,kube_runtime=off";
+
 fn log(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let levels = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_else(|_| "info".to_owned());
+    let filter =
+        EnvFilter::try_new(format!("{QUIET},{levels}")).unwrap_or_else(|_| EnvFilter::new(format!("{QUIET},info")));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {
         LogFormat::Text => lines.with_ansi(false).init(),

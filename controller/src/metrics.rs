@@ -1,7 +1,11 @@
 //! Metrics for Prometheus.
 
+mod process;
+
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use glowplug::host::allocator::ClaimError;
 use pnet_base::MacAddr;
@@ -33,6 +37,19 @@ pub struct Metrics {
     mac_pool_addresses: Family<[(&'static str, String); 2], Gauge>,
     /// `glowplug_macpool_waiting_machines`: number of machines that wait for an address of a MACPool, by `pool`.
     mac_pool_waiting: Family<[(&'static str, String); 1], Gauge>,
+    /// `glowplug_api_requests_total`: requests to the API server, by the labels `method` and `code`. `code` is `none` for a request
+    /// without an answer.
+    api_requests: Family<[(&'static str, String); 2], Counter>,
+    /// `glowplug_queue_depth`: names and commands that wait for a free place, by `queue`.
+    queue_depth: Family<[(&'static str, &'static str); 1], Gauge>,
+    /// `glowplug_passes_total`: ended passes, by `queue` and `result`: `done`, `waits` or `failed`.
+    passes: Family<[(&'static str, &'static str); 2], Counter>,
+    /// `glowplug_standstill_seconds`: time for which the leader has recorded nothing of the command on which it works. 0: it has
+    /// no command.
+    standstill_seconds: Gauge<f64, AtomicU64>,
+    /// `glowplug_certificate_expiry_timestamp_seconds`: when the certificate of the webhooks expires, in seconds since 1970. 0: it
+    /// cannot be read.
+    certificate_expiry: Gauge,
     /// `glowplug_allocation_seconds`: time from the creation of a claim to its condition `Ready`, or of a VirtualMachine to its
     /// Secret. The API server stores whole seconds of the creation.
     pub allocation_seconds: Histogram,
@@ -46,6 +63,26 @@ pub struct Metrics {
     /// `glowplug_webhook_seconds`: time of a webhook response, by the labels `webhook` and `result`.
     pub webhook_seconds: Histograms,
 }
+
+/// The metrics of one queue of passes.
+#[derive(Clone, Debug)]
+pub struct PassMetrics {
+    /// Names that wait for a free place.
+    pub depth: Gauge,
+    /// Passes after which nothing is left to do.
+    pub done: Counter,
+    /// Passes for a name that waits, for example for an address.
+    pub waits: Counter,
+    /// Passes that are repeated because a request failed.
+    pub failed: Counter,
+}
+
+/// The webhooks, as a label.
+const WEBHOOKS: [&str; 5] = ["pools", "machines", "machine-updates", "macs", "instances"];
+/// The queues of passes: see [`Metrics::passes`].
+const QUEUES: [&str; 3] = ["claims", "IPAMClaims", "machines"];
+/// The queue of the commands of the registry.
+const REGISTRY: &str = "registry";
 
 /// State of a `MACPool`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -78,7 +115,11 @@ impl Default for Metrics {
         let rebuild_seconds = Gauge::default();
         let help = "Time from the last election of this replica until it served claims";
         registry.register("rebuild_seconds", help, rebuild_seconds.clone());
-        let claims = Family::default();
+        let claims = Family::<_, Counter>::default();
+        // Prometheus sees no increase in a series that begins with its first event.
+        for result in ["allocated", "exhausted", "refused"] {
+            drop(claims.get_or_create(&[("result", result)]));
+        }
         registry.register("claims", "Results of claims, including repeated claims", claims.clone());
         let mac_collisions = Family::default();
         let help = "Running machines that have the same MAC address";
@@ -94,10 +135,39 @@ impl Default for Metrics {
         let ledger_write_seconds = seconds();
         registry.register("ledger_write_seconds", "Time of a write of a lease", ledger_write_seconds.clone());
         let webhook_seconds = Family::new_with_constructor(seconds as fn() -> Histogram);
+        for webhook in WEBHOOKS {
+            for result in ["allowed", "refused"] {
+                drop(webhook_seconds.get_or_create(&[("webhook", webhook), ("result", result)]));
+            }
+        }
         registry.register("webhook_seconds", "Time of a webhook response", webhook_seconds.clone());
+        let api_requests = Family::default();
+        registry.register("api_requests", "Requests to the API server", api_requests.clone());
+        let queue_depth = Family::<_, Gauge>::default();
+        registry.register("queue_depth", "Names and commands that wait for a free place", queue_depth.clone());
+        let passes = Family::<_, Counter>::default();
+        registry.register("passes", "Ended passes over the objects of a name", passes.clone());
+        for queue in QUEUES {
+            drop(queue_depth.get_or_create(&[("queue", queue)]));
+            for result in ["done", "waits", "failed"] {
+                drop(passes.get_or_create(&[("queue", queue), ("result", result)]));
+            }
+        }
+        drop(queue_depth.get_or_create(&[("queue", REGISTRY)]));
+        let standstill_seconds = Gauge::default();
+        let help = "Time for which the leader has recorded nothing of the command on which it works";
+        registry.register("standstill_seconds", help, standstill_seconds.clone());
+        let certificate_expiry = Gauge::default();
+        let help = "When the certificate of the webhooks expires, in seconds since 1970";
+        registry.register("certificate_expiry_timestamp_seconds", help, certificate_expiry.clone());
         let pools = Mutex::default();
         Self {
             registry,
+            api_requests,
+            queue_depth,
+            passes,
+            standstill_seconds,
+            certificate_expiry,
             leading,
             pools,
             duplicate_records,
@@ -130,6 +200,36 @@ impl Metrics {
             Some(_) => "refused",
         };
         self.claims.get_or_create(&[("result", result)]).inc();
+    }
+
+    /// The metrics of the queue of passes with this name.
+    #[must_use]
+    pub fn passes(&self, queue: &'static str) -> PassMetrics {
+        let result = |result| self.passes.get_or_create_owned(&[("queue", queue), ("result", result)]);
+        PassMetrics {
+            depth: self.queue_depth.get_or_create_owned(&[("queue", queue)]),
+            done: result("done"),
+            waits: result("waits"),
+            failed: result("failed"),
+        }
+    }
+
+    /// Counts a request to the API server. `code` is the status code of the answer.
+    pub fn count_request(&self, method: &str, code: Option<u16>) {
+        let code = code.map_or_else(|| "none".to_owned(), |code| code.to_string());
+        self.api_requests.get_or_create(&[("method", method.to_owned()), ("code", code)]).inc();
+    }
+
+    /// Sets the metrics of the registry of the leader: its waiting commands, and the time since its last progress.
+    pub fn set_progress(&self, queued: usize, standstill: Duration) {
+        let queued = i64::try_from(queued).unwrap_or(i64::MAX);
+        self.queue_depth.get_or_create(&[("queue", REGISTRY)]).set(queued);
+        self.standstill_seconds.set(standstill.as_secs_f64());
+    }
+
+    /// Sets when the certificate of the webhooks expires, in seconds since 1970. 0: it cannot be read.
+    pub fn set_certificate_expiry(&self, seconds: i64) {
+        self.certificate_expiry.set(seconds);
     }
 
     /// Sets the metrics of pools, in the format of [`glowplug::host::metrics::text`], and the number of addresses with two
@@ -169,7 +269,7 @@ impl Metrics {
     pub fn text(&self) -> String {
         let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         // The metrics of the registry come last.
-        let mut text = pools.clone();
+        let mut text = process::text(Path::new("/proc")) + &pools;
         // Writing to a `String` cannot fail.
         let _ = encode(&mut text, &self.registry);
         text

@@ -24,32 +24,32 @@ mod queue;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use futures::stream::{self, FuturesUnordered};
 use futures::{Stream, StreamExt as _, future};
-use glowplug::host::allocator::ClaimError;
+use glowplug::host::Timestamp;
+use glowplug::host::allocator::{Adoption, ClaimError};
 use glowplug::host::claim::Claim;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::cluster::key::Key;
-use crate::cluster::repeated::Repeated;
-use crate::cluster::request::{self, PAUSE};
+use crate::cluster::request::{self, PAUSES};
 use crate::ledger::types::Stopped;
+use crate::metrics::PassMetrics;
 use crate::passes::queue::{End, Queue};
+use crate::repeated::Repeated;
 
 /// Maximum number of passes that run at the same time.
 pub(crate) const PASSES: usize = 64;
 /// Maximum number of requests in one pass. No correct pass needs more.
 pub(crate) const LONGEST_PASS: usize = 32;
-/// Pause before the next attempt for an address that is requested or kept for a name, and is not available.
-pub(crate) const ADDRESS_PAUSE: Duration = Duration::from_secs(2);
-/// Pause before the next pass for a name that still waits. Not everything that a name waits for causes a pass: a corrected
-/// pool, or another name that gives up an address.
-const RETRY: Duration = Duration::from_secs(10);
-/// The same for a name in the wait queue of the registry, which reports allocations.
+/// Pause before the next pass for a name in the wait queue of the registry, which reports allocations.
 const RETRY_QUEUED: Duration = Duration::from_secs(600);
+/// Time between two looks at the depth of a full queue.
+const DEPTH_PERIOD: Duration = Duration::from_secs(1);
 
 /// Names that need a pass. `None`: the stream will yield no further names.
 pub(crate) type Names = Option<BTreeSet<Key>>;
@@ -79,6 +79,9 @@ pub(crate) enum Ended {
     /// The name needs another pass after a pause that doubles with each such pass, because nothing reports the change for
     /// which it waits.
     Later,
+    /// The name waits: it needs another pass when one of its objects or pools changes, or when one of these addresses may be
+    /// free. Because not every change is reported, it gets one after a pause, too, which grows to 5 minutes.
+    Waits(Vec<IpAddr>),
     /// The next step is this claim. It must be processed together with other claims.
     BeforeClaim(Claim),
 }
@@ -95,24 +98,29 @@ pub(crate) enum Until {
 pub(crate) enum Problem {
     /// The registry rejected the claim.
     Refused(ClaimError),
-    /// The registry did not adopt the recorded addresses. The text is the reason.
-    Mismatch(String),
+    /// The registry did not adopt recorded addresses. The text is the reason. The addresses are those that another claimant has.
+    Mismatch(String, Vec<IpAddr>),
 }
 
 /// Runs `start` until it succeeds.
 ///
 /// `what` is the noun for the served objects in log messages. Example: `machine`.
-pub(crate) async fn start<F>(what: &'static str, start: impl Fn() -> F) -> Result<(), Stopped>
+pub(crate) async fn start<F>(what: &'static str, lines: &Repeated, start: impl Fn() -> F) -> Result<(), Stopped>
 where
     F: Future<Output = Result<(), Error>>,
 {
+    let mut pauses = PAUSES;
     loop {
         match start().await {
             Ok(()) => return Ok(()),
             Err(Error::Stopped) => return Err(Stopped),
-            Err(error) => tracing::warn!(%error, "could not adopt the records of every {what}"),
+            Err(error) => {
+                if let Some(hidden) = lines.note(&error.to_string(), Instant::now()) {
+                    tracing::warn!(%error, hidden, "could not adopt the records of every {what}");
+                }
+            }
         }
-        sleep(PAUSE).await;
+        sleep(pauses.pause()).await;
     }
 }
 
@@ -122,6 +130,7 @@ where
 /// `what` is the noun for the served objects in log messages. Example: `machine`.
 pub(crate) async fn claims<F>(
     what: &'static str,
+    lines: &Repeated,
     names: impl IntoIterator<Item = Key>,
     pass: impl Fn(Key) -> F,
 ) -> Result<Vec<Claim>, Stopped>
@@ -133,11 +142,11 @@ where
         async move { (key, ended.await) }
     });
     let passes: Vec<(Key, Result<Ended, Error>)> = passes.buffered(PASSES).collect().await;
-    let (mut claims, mut lines) = (Vec::new(), Repeated::default());
+    let mut claims = Vec::new();
     for (key, ended) in passes {
         match ended {
             Ok(Ended::BeforeClaim(claim)) => claims.push(claim),
-            Ok(Ended::Well | Ended::Again(_) | Ended::Later) => {}
+            Ok(Ended::Well | Ended::Again(_) | Ended::Later | Ended::Waits(_)) => {}
             Err(Error::Stopped) => return Err(Stopped),
             Err(error) => {
                 if let Some(hidden) = lines.note(&error.to_string(), Instant::now()) {
@@ -155,6 +164,7 @@ where
 /// `what` is the noun for the served objects in log messages. Example: `machine`.
 pub(crate) async fn serve<F>(
     what: &'static str,
+    (lines, metrics): (&Repeated, &PassMetrics),
     names: impl IntoIterator<Item = (Key, Duration)>,
     mut wakes: impl Stream<Item = Names> + Unpin,
     pass: impl Fn(Key) -> F,
@@ -162,9 +172,10 @@ pub(crate) async fn serve<F>(
 where
     F: Future<Output = Result<Ended, Error>>,
 {
-    let (mut queue, mut lines) = (Queue::default(), Repeated::default());
+    let mut queue = Queue::default();
     let mut passes = FuturesUnordered::new();
     let now = Instant::now();
+    let mut next_depth = now;
     names.into_iter().for_each(|(key, pause)| queue.add(key, now + pause));
     loop {
         let now = Instant::now();
@@ -175,6 +186,12 @@ where
             passes.push(async move { (key, ended.await) });
         }
         let until = queue.next_time().filter(|_| passes.len() < PASSES);
+        if passes.len() < PASSES {
+            metrics.depth.set(0);
+        } else if next_depth <= now {
+            metrics.depth.set(i64::try_from(queue.due(now)).unwrap_or(i64::MAX));
+            next_depth = now + DEPTH_PERIOD;
+        }
         let wait = async {
             match until {
                 Some(time) => sleep_until(time).await,
@@ -191,15 +208,18 @@ where
             },
             Some((key, ended)) = passes.next() => {
                 let now = Instant::now();
-                let end = match &ended {
-                    Ok(Ended::Later) => End::Later,
-                    Ok(_) => End::Well,
-                    Err(_) => End::Failed,
+                let (end, counter) = match &ended {
+                    Ok(Ended::Later) => (End::Later, &metrics.waits),
+                    Ok(Ended::Waits(_)) => (End::Waits, &metrics.waits),
+                    Ok(Ended::Again(_)) => (End::Well, &metrics.waits),
+                    Ok(Ended::Well | Ended::BeforeClaim(_)) => (End::Well, &metrics.done),
+                    Err(_) => (End::Failed, &metrics.failed),
                 };
+                counter.inc();
                 queue.end(&key, end, now);
                 match ended {
                     Ok(Ended::Again(pause)) => queue.add(key, now + pause),
-                    Ok(Ended::Well | Ended::Later | Ended::BeforeClaim(..)) => {}
+                    Ok(Ended::Well | Ended::Later | Ended::Waits(_) | Ended::BeforeClaim(..)) => {}
                     Err(Error::Stopped) => return Stopped,
                     Err(error) => {
                         if let Some(hidden) = lines.note(&error.to_string(), now) {
@@ -228,15 +248,42 @@ pub(crate) fn each_message<'a, T: 'a>(
 // === impl Ended ===
 
 impl Ended {
-    /// The result of a pass for a name that still waits, in the queue of the registry or for another reason.
-    pub(crate) fn waiting(is_queued: bool) -> Self {
-        Self::Again(if is_queued { RETRY_QUEUED } else { RETRY })
+    /// The result of a pass for a name that still waits: in the queue of the registry, because of `problem`, or for another
+    /// reason.
+    pub(crate) fn waiting(is_queued: bool, problem: Option<&Problem>, now: Timestamp) -> Self {
+        match problem {
+            _ if is_queued => Self::Again(RETRY_QUEUED),
+            Some(Problem::Refused(ClaimError::ReuseDelay { until, .. })) => {
+                Self::Again(Duration::try_from(until.duration_since(now)).unwrap_or_default())
+            }
+            problem => Self::Waits(problem.map(Problem::addresses).unwrap_or_default()),
+        }
     }
 }
 
 // === impl Problem ===
 
 impl Problem {
+    /// Why records do not hold their addresses after an adoption. `None`: they hold them.
+    pub(crate) fn of_adoption(adoption: &Adoption) -> Option<Self> {
+        let first = adoption.mismatches.first()?;
+        let addresses = adoption.mismatches.iter().map(|mismatch| mismatch.address);
+        Some(Self::Mismatch(first.to_string(), addresses.collect()))
+    }
+
+    /// The addresses that the name needs, and that are not available.
+    fn addresses(&self) -> Vec<IpAddr> {
+        match self {
+            Self::Mismatch(_, addresses) => addresses.clone(),
+            Self::Refused(
+                ClaimError::Taken { named, .. }
+                | ClaimError::Reserved { named, .. }
+                | ClaimError::ReuseDelay { named, .. },
+            ) => vec![*named],
+            Self::Refused(_) => Vec::new(),
+        }
+    }
+
     /// Whether the claim was rejected because of the state of its pool.
     pub(crate) fn is_of_pool(&self) -> bool {
         matches!(self, Self::Refused(ClaimError::UnknownPool(_) | ClaimError::Suspended(_)))
@@ -247,7 +294,7 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(error) => error.fmt(f),
-            Self::Mismatch(message) => f.write_str(message),
+            Self::Mismatch(message, _) => f.write_str(message),
         }
     }
 }

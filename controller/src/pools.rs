@@ -28,8 +28,9 @@ use kube::api::{ApiResource, Patch, PatchParams};
 use kube::runtime::events::EventType;
 use kube::{Api, Client};
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
+use crate::cluster::backoff::{BackOff, Postponed};
 use crate::cluster::events::{Events, reference};
 use crate::cluster::key::PoolId;
 use crate::cluster::object::Object;
@@ -45,9 +46,12 @@ use crate::pools::machine_states::MachineStates;
 use crate::pools::selection::OpenPools;
 use crate::pools::selection_cache::{SelectionCache, Snapshot};
 use crate::pools::status::{Index, Part, Update, observe};
+use crate::repeated::Repeated;
 
 /// Pause between two passes. While claims arrive, each pass writes a status.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Pauses between two writes of a pool after failures.
+const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// Largest number of concurrent writes.
 const IN_FLIGHT: usize = 16;
 
@@ -65,6 +69,8 @@ pub struct Pools {
     sticky: Option<Sticky>,
     states: Arc<MachineStates>,
     beyond: Arc<BeyondBounds>,
+    /// Pools whose last write failed.
+    postponed: Postponed<PoolId>,
     /// `None`: the registry does not have the pools yet.
     open: watch::Sender<Option<OpenPools>>,
 }
@@ -73,6 +79,15 @@ pub struct Pools {
 struct Writer {
     client: Client,
     events: Events,
+    lines: Repeated,
+}
+
+/// Result of an update.
+enum Written {
+    Done(Box<Object>),
+    /// The API server has another version of the pool, or no pool. The watch reports the change.
+    Other,
+    Failed,
 }
 
 /// The kinds of pools.
@@ -88,10 +103,24 @@ impl Pools {
     /// Creates the task for the pools of `cache`, which must be running.
     #[must_use]
     pub fn new(client: Client, cache: Arc<SelectionCache>, registry: RegistryHandle, metrics: Arc<Metrics>) -> Self {
-        let (writer, round) = (Writer { events: Events::start(client.clone()), client }, cache.begin_round());
+        let writer = Writer { events: Events::start(client.clone()), client, lines: Repeated::default() };
+        let (round, postponed) = (cache.begin_round(), Postponed::new(PAUSES));
         let (index, open) = (Index::default(), watch::Sender::default());
         let (states, beyond) = (Arc::default(), Arc::default());
-        Self { registry, metrics, writer, index, cache, round, given: None, sticky: None, states, beyond, open }
+        Self {
+            registry,
+            metrics,
+            writer,
+            index,
+            cache,
+            round,
+            given: None,
+            sticky: None,
+            states,
+            beyond,
+            postponed,
+            open,
+        }
     }
 
     /// The same task, which counts the machines of `states` in the status of each pool.
@@ -162,10 +191,18 @@ impl Pools {
         }
         let conflicts: BTreeSet<_> = observations.values().flat_map(|known| known.conflicts.keys()).collect();
         self.metrics.set_pools(text, conflicts.len());
-        let updates = stream::iter(self.index.updates(&observations, now));
-        let writer = &self.writer;
-        let written: Vec<_> = updates.map(|update| writer.write(update)).buffer_unordered(IN_FLIGHT).collect().await;
-        written.into_iter().flatten().for_each(|object| self.cache.note(object));
+        let updates = self.index.updates(&observations, now);
+        self.postponed.retain(|id| updates.iter().any(|update| update.id == *id));
+        let (now, writer, postponed) = (Instant::now(), &self.writer, &self.postponed);
+        let updates = updates.into_iter().filter(|update| postponed.is_due(&update.id, now));
+        let written = stream::iter(updates).map(async |update| (update.id.clone(), writer.write(update).await));
+        let written: Vec<_> = written.buffer_unordered(IN_FLIGHT).collect().await;
+        for (pool, written) in written {
+            self.postponed.note(&pool, matches!(written, Written::Failed), Instant::now());
+            if let Written::Done(object) = written {
+                self.cache.note(*object);
+            }
+        }
         let now = self.cache.snapshots().borrow().clone();
         if let Some(snapshot) = now.filter(|now| now.round >= self.round) {
             let open = self.resize(snapshot).await?;
@@ -214,8 +251,8 @@ impl Pools {
 // === impl Writer ===
 
 impl Writer {
-    /// Writes an update. Returns the stored object, or `None` when the update failed: the next pass decides again.
-    async fn write(&self, update: Update) -> Option<Object> {
+    /// Writes an update.
+    async fn write(&self, update: Update) -> Written {
         let kind = Kind::of(&update.id);
         let api = kind.api(self.client.clone(), update.id.namespace.as_deref());
         let (name, patch) = (&update.id.name, Patch::Merge(&update.patch));
@@ -228,18 +265,19 @@ impl Writer {
         };
         let object = match stored(ask(written).await) {
             Ok(Some(object)) => object,
-            // The watch reports the change.
-            Ok(None) => return None,
+            Ok(None) => return Written::Other,
             Err(error) => {
-                tracing::warn!(pool = %update.id, %error, "could not write a pool");
-                return None;
+                if let Some(hidden) = self.lines.note(&error.to_string(), Instant::now()) {
+                    tracing::warn!(pool = %update.id, %error, hidden, "could not write a pool");
+                }
+                return Written::Failed;
             }
         };
         for (reason, note) in &update.events {
             tracing::warn!(pool = %update.id, reason, note);
             self.notify(kind, &update, reason, note);
         }
-        Some(object)
+        Written::Done(Box::new(object))
     }
 
     fn notify(&self, kind: Kind, update: &Update, reason: &str, note: &str) {

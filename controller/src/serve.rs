@@ -5,6 +5,7 @@
 //! most of them. It has a second to end the request that it reads or answers.
 
 mod connections;
+mod expiry;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -26,10 +27,12 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
+use crate::repeated::Repeated;
 use crate::serve::connections::{Connections, Slot};
+use crate::serve::expiry::expiry;
 
 /// Progress of the stop of the program.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -82,6 +85,8 @@ pub struct Certificate {
     chain: PathBuf,
     key: PathBuf,
     last: Mutex<Option<Loaded>>,
+    /// The lines of the log about failures. Everyone can connect.
+    lines: Repeated,
 }
 
 /// The bytes of both files, and the configuration made from them.
@@ -89,6 +94,8 @@ pub struct Certificate {
 struct Loaded {
     bytes: (Vec<u8>, Vec<u8>),
     config: Arc<ServerConfig>,
+    /// When the first certificate of the chain expires, in seconds since 1970. 0: unknown.
+    expiry: i64,
 }
 
 /// Why a body cannot be read.
@@ -138,6 +145,7 @@ pub async fn serve<H, F>(
     let connections = Connections::new(limits.connections);
     let room = Arc::new(Semaphore::new(BODIES / UNIT));
     let shared = Arc::new(Shared { handler, limits, room, phase: phase.clone() });
+    let lines = Repeated::default();
     loop {
         let next = async {
             let (stream, peer) = listener.accept().await?;
@@ -151,7 +159,9 @@ pub async fn serve<H, F>(
             Ok(accepted) => accepted,
             Err(error) => {
                 // Without free file descriptors, every accept fails at once.
-                tracing::warn!(%error, "could not accept a connection");
+                if let Some(hidden) = lines.note(&error.to_string(), Instant::now()) {
+                    tracing::warn!(%error, hidden, "could not accept a connection");
+                }
                 sleep(Duration::from_millis(100)).await;
                 continue;
             }
@@ -161,10 +171,7 @@ pub async fn serve<H, F>(
             let Some(certificate) = certificate else {
                 return connection(stream, shared, slot).await;
             };
-            let acceptor = match certificate.acceptor() {
-                Ok(acceptor) => acceptor,
-                Err(error) => return tracing::error!(%error, "could not read the certificate"),
-            };
+            let Some(acceptor) = certificate.acceptor() else { return };
             let handshake = timeout(PATIENCE, acceptor.accept(stream));
             tokio::select! {
                 shaken = handshake => match shaken {
@@ -312,26 +319,41 @@ impl Certificate {
     /// `kubernetes.io/tls`.
     #[must_use]
     pub fn of(folder: &Path) -> Self {
-        Self { chain: folder.join("tls.crt"), key: folder.join("tls.key"), last: Mutex::default() }
+        Self {
+            chain: folder.join("tls.crt"),
+            key: folder.join("tls.key"),
+            last: Mutex::default(),
+            lines: Repeated::default(),
+        }
     }
 
-    /// Returns an acceptor with the current certificate. While the certificate and the key do not match, for example
-    /// during a renewal, returns the previous acceptor.
-    ///
-    /// # Errors
-    ///
-    /// A file cannot be read, or is not a certificate or key, and there is no previous certificate.
-    fn acceptor(&self) -> io::Result<TlsAcceptor> {
+    /// When the current certificate expires, in seconds since 1970: the first one of its chain. 0: it cannot be read.
+    #[must_use]
+    pub fn expiry(&self) -> i64 {
+        self.current().map_or(0, |loaded| loaded.expiry)
+    }
+
+    /// Returns an acceptor with the current certificate.
+    fn acceptor(&self) -> Option<TlsAcceptor> {
+        self.current().map(|loaded| TlsAcceptor::from(loaded.config))
+    }
+
+    /// Reads the current certificate. While the certificate and the key do not match, for example during a renewal, returns
+    /// the previous one. `None`: a file cannot be read, or is not a certificate or key, and there is no previous certificate.
+    fn current(&self) -> Option<Loaded> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match self.load(last.as_ref()) {
             Ok(loaded) => *last = Some(loaded),
-            Err(error) if last.is_some() => tracing::warn!(%error, "could not renew the certificate"),
-            Err(error) => return Err(error),
+            Err(error) => {
+                if let Some(hidden) = self.lines.note(&error.to_string(), Instant::now()) {
+                    match *last {
+                        Some(_) => tracing::warn!(%error, hidden, "could not renew the certificate"),
+                        None => tracing::error!(%error, hidden, "could not read the certificate"),
+                    }
+                }
+            }
         }
-        match &*last {
-            Some(loaded) => Ok(TlsAcceptor::from(Arc::clone(&loaded.config))),
-            None => Err(io::Error::other("no certificate")),
-        }
+        last.clone()
     }
 
     fn load(&self, last: Option<&Loaded>) -> io::Result<Loaded> {
@@ -342,12 +364,14 @@ impl Certificate {
         }
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes.0).collect();
         let chain = chain.map_err(|error| of_file(&self.chain, error))?;
+        let ends: Option<Vec<i64>> = chain.iter().map(|certificate| Some(expiry(certificate)?.as_second())).collect();
+        let expiry = ends.and_then(|ends| ends.into_iter().min()).unwrap_or_default();
         let key = PrivateKeyDer::from_pem_slice(&bytes.1).map_err(|error| of_file(&self.key, error))?;
         let builder = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
         let builder = builder.with_safe_default_protocol_versions().map_err(io::Error::other)?.with_no_client_auth();
         let mut config = builder.with_single_cert(chain, key).map_err(|error| of_file(&self.chain, error))?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Loaded { bytes, config: Arc::new(config) })
+        Ok(Loaded { bytes, config: Arc::new(config), expiry })
     }
 }
 

@@ -13,7 +13,7 @@ mod review;
 mod verdict;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use glowplug::host::claim::is_object_name;
@@ -29,7 +29,6 @@ use serde_json::Value;
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
-use crate::cluster::repeated::Repeated;
 use crate::kinds::kubevirt_machine::{ALLOCATION_ANNOTATION, recorded_addresses};
 use crate::kinds::lease_name::lease_name;
 use crate::kinds::mac_pool::MACPool;
@@ -42,6 +41,7 @@ use crate::pools::reference::{
 };
 use crate::pools::selection::Selection;
 use crate::pools::selection_cache::SelectionCache;
+use crate::repeated::Repeated;
 use crate::serve::answer;
 use crate::webhook::review::Reader;
 use crate::webhook::verdict::failure;
@@ -63,7 +63,7 @@ pub struct Webhooks {
     metrics: Arc<Metrics>,
     selection: Arc<SelectionCache>,
     reader: Reader,
-    refusals: Arc<Mutex<Repeated>>,
+    refusals: Arc<Repeated>,
 }
 
 // === impl Webhooks ===
@@ -119,7 +119,7 @@ impl Webhooks {
         let machine = one_line(&format!("{namespace}/{}", request.name));
         let refusal = one_line(&response.result.message);
         let is_new = || {
-            let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+            let refusals = &self.refusals;
             refusals.note(&format!("{webhook} {machine} {refusal}"), Instant::now().into()).is_some()
         };
         match (webhook, response.allowed) {

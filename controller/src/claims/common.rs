@@ -25,6 +25,7 @@ use crate::passes::opening::Opening;
 use crate::passes::provider::Part;
 use crate::passes::{Error, PASSES, Problem};
 use crate::pools::facts::Scope;
+use crate::repeated::Repeated;
 
 /// The IPAM provider of a leader.
 #[derive(Clone)]
@@ -54,7 +55,8 @@ impl Provider {
     }
 
     pub(super) fn part(&self, name: &'static str, kinds: &'static str, noun: &'static str) -> Part<'_> {
-        Part { name, kinds, noun, registry: &self.registry, opening: &self.opening }
+        let (registry, opening, metrics) = (&self.registry, &self.opening, self.metrics.passes(name));
+        Part { name, kinds, noun, registry, opening, metrics, lines: Repeated::default() }
     }
 
     /// The objects of a kind in the scope of this controller.
@@ -118,13 +120,13 @@ impl Provider {
             return Err(Error::Behind);
         }
         let adoption = self.registry.adopt(vec![record.clone()]).await?;
-        let mismatch = adoption.mismatches.first().map(ToString::to_string);
-        let mismatch = mismatch.unwrap_or_else(|| format!("{} fits no pool", record.source));
+        let fits_no_pool = || Problem::Mismatch(format!("{} fits no pool", record.source), Vec::new());
+        let problem = Problem::of_adoption(&adoption).unwrap_or_else(fits_no_pool);
         // If nothing is adopted, the status reports why. Each pass tries again, so a line here would be repeated.
         if adoption.adopted > 0 {
             log_adoption(&[record], &adoption);
         }
-        Ok(Problem::Mismatch(mismatch))
+        Ok(problem)
     }
 
     /// Whether the API server has a lease of an address of the record, which the registry has not received yet.

@@ -298,7 +298,7 @@ impl View {
             let message = format!("IPAddress {:?} has an address of pool {of}, expected one of {pool}", self.key.name);
             return self.refuse(claim, NotReady::AllocationFailed, message, now);
         }
-        if let Some(Problem::Mismatch(message)) = &self.problem {
+        if let Some(Problem::Mismatch(message, _)) = &self.problem {
             return self.refuse(claim, NotReady::AllocationFailed, message.clone(), now);
         }
         match &self.ledger.pool {

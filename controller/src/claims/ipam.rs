@@ -37,7 +37,7 @@ use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::instances;
 use crate::ledger::types::{Holders, Stopped};
 use crate::passes::provider;
-use crate::passes::{ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Problem, Until};
+use crate::passes::{Ended, Error, LONGEST_PASS, Problem, Until};
 use crate::pools::facts::Facts;
 use crate::pools::selection::OpenPools;
 
@@ -159,8 +159,10 @@ impl provider::Work for Work<'_> {
         for _ in 0..LONGEST_PASS {
             match decide(&view, Timestamp::now()) {
                 Step::Wait if view.waits_for_guest() => return Ok(Ended::Later),
-                Step::Wait if view.waits_for_address() => return Ok(Ended::Again(ADDRESS_PAUSE)),
-                Step::Wait if view.is_waiting() => return Ok(Ended::waiting(view.ledger.waits)),
+                Step::Wait if view.waits_for_address() || view.is_waiting() => {
+                    let is_queued = view.ledger.waits && !view.waits_for_address();
+                    return Ok(Ended::waiting(is_queued, view.problem.as_ref(), Timestamp::now()));
+                }
                 Step::Wait => return Ok(Ended::Well),
                 Step::Claim(claim) if until == Until::Claim => {
                     return Ok(Ended::BeforeClaim(claim));

@@ -1,5 +1,6 @@
 //! The client of the API server.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::cluster::request::{Refusal, refusal};
 use crate::cluster::term::{Term, Writes};
+use crate::metrics::Metrics;
 
 /// Connects to the API server of `config`.
 ///
@@ -33,6 +35,22 @@ pub fn connect(mut config: Config) -> kube::Result<Client> {
     config.read_timeout = Some(Duration::from_secs(300));
     config.reset_reader_on_write = true;
     Client::try_from(config)
+}
+
+/// A client that counts its requests, with the status codes of the answers.
+#[must_use]
+pub fn counted(client: &Client, metrics: &Arc<Metrics>) -> Client {
+    let (client, namespace, metrics) = (client.clone(), client.default_namespace().to_owned(), Arc::clone(metrics));
+    let send = move |request: http::Request<Body>| {
+        let (client, metrics) = (client.clone(), Arc::clone(&metrics));
+        async move {
+            let method = request.method().clone();
+            let answer = client.send(request).await;
+            metrics.count_request(method.as_str(), answer.as_ref().ok().map(|answer| answer.status().as_u16()));
+            answer
+        }
+    };
+    Client::new(tower::service_fn(send), namespace)
 }
 
 /// A client for the work of a leader in its `term`. After the term, the client only reads and deletes.
@@ -171,6 +189,33 @@ mod tests {
             assert_eq!(send(&leader, method).await, None);
         }
         assert_eq!(count.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn requests_are_counted_by_method_and_status_code() {
+        let answers = |request: http::Request<Body>| async move {
+            match *request.method() {
+                Method::GET => Ok(http::Response::new(Body::empty())),
+                Method::POST => Ok(http::Response::builder().status(403).body(Body::empty()).unwrap()),
+                _ => Err(Error::TlsRequired),
+            }
+        };
+        let metrics = Arc::new(Metrics::default());
+        let client = counted(&Client::new(tower::service_fn(answers), "glowplug-system"), &metrics);
+        assert_eq!(client.default_namespace(), "glowplug-system");
+        for method in [Method::GET, Method::GET, Method::POST, Method::PUT] {
+            drop(send(&client, method).await);
+        }
+        let text = metrics.text();
+        let mut lines: Vec<&str> =
+            text.lines().filter(|line| line.starts_with("glowplug_api_requests_total")).collect();
+        lines.sort_unstable();
+        let expected = [
+            r#"glowplug_api_requests_total{method="GET",code="200"} 2"#,
+            r#"glowplug_api_requests_total{method="POST",code="403"} 1"#,
+            r#"glowplug_api_requests_total{method="PUT",code="none"} 1"#,
+        ];
+        assert_eq!(lines, expected);
     }
 
     #[tokio::test]

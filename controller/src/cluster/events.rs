@@ -4,15 +4,18 @@
 //! event that cannot be published is logged: the status of its object has the same information.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::api::ApiResource;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::cluster::key::Key;
 use crate::cluster::request::{Error, Refusal, ask};
+use crate::repeated::Repeated;
 
 /// Maximum number of events that wait to be published. Further events are only logged.
 const QUEUE: usize = 10_000;
@@ -23,7 +26,7 @@ const MAX_NOTE: usize = 1024;
 
 /// Publishes events. The task ends after the last clone is dropped and its events are published.
 #[derive(Clone, Debug)]
-pub struct Events(mpsc::Sender<(Event, ObjectReference)>);
+pub struct Events(mpsc::Sender<(Event, ObjectReference)>, Arc<Repeated>);
 
 // === impl Events ===
 
@@ -37,6 +40,8 @@ impl Events {
     pub fn start(client: Client) -> Self {
         let (sender, mut queued) = mpsc::channel::<(Event, ObjectReference)>(QUEUE);
         let reporter = Reporter::from("glowplug-controller");
+        let lines = Arc::<Repeated>::default();
+        let of_task = Arc::clone(&lines);
         // A recorder makes one series of all events of an object and a reason within six minutes, and the series has the
         // note of the first event. So each note of an object has its own recorder.
         let mut recorders: HashMap<_, Recorder> = HashMap::new();
@@ -54,11 +59,11 @@ impl Events {
                         let (reason, note) = (&event.reason, &event.note);
                         tracing::debug!(namespace = object.namespace, reason, note, %error, "published no event");
                     }
-                    Err(error) => warn(&event, &object, &error.to_string()),
+                    Err(error) => warn(&of_task, &event, &object, &error.to_string()),
                 }
             }
         });
-        Self(sender)
+        Self(sender, lines)
     }
 
     /// Publishes an event about an object. Equal events within six minutes become one event with a series. An event with
@@ -73,7 +78,7 @@ impl Events {
             secondary: None,
         };
         if let Err(mpsc::error::TrySendError::Full((event, object))) = self.0.try_send((event, object)) {
-            warn(&event, &object, "too many events wait");
+            warn(&self.1, &event, &object, "too many events wait");
         }
     }
 }
@@ -107,10 +112,11 @@ fn is_of_ending_namespace(error: &Error) -> bool {
     }
 }
 
-fn warn(event: &Event, object: &ObjectReference, error: &str) {
+fn warn(lines: &Repeated, event: &Event, object: &ObjectReference, error: &str) {
+    let Some(hidden) = lines.note(error, Instant::now()) else { return };
     let ObjectReference { kind, namespace, name, .. } = object.clone();
     let object = Key { namespace: namespace.unwrap_or_default(), name: name.unwrap_or_default() };
-    tracing::warn!(kind, %object, event.reason, event.note, error, "could not publish an event");
+    tracing::warn!(kind, %object, event.reason, event.note, error, hidden, "could not publish an event");
 }
 
 #[cfg(test)]

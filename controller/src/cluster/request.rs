@@ -5,13 +5,19 @@ use std::future::Future;
 use std::time::Duration;
 
 use kube::core::Status;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::cluster::backoff::BackOff;
+use crate::repeated::Repeated;
 
 /// Timeout of a request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Pause after a failure at the start.
-pub(crate) const PAUSE: Duration = Duration::from_secs(1);
+/// Pauses after failures at the start.
+pub(crate) const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
+
+/// Longest text of an error in a line of the log, in characters.
+const LONGEST_REASON: usize = 500;
 
 /// Interval between two questions which kinds the API server serves.
 pub(crate) const DISCOVERY: Duration = Duration::from_secs(60);
@@ -26,6 +32,10 @@ pub(crate) enum Error {
     /// The response has an unexpected structure.
     Unreadable(serde_json::Error),
 }
+
+/// What was wrong with a request, as one short line. The answers of an API server, and of what pretends to be one, have any
+/// characters and any length.
+pub(crate) struct Reason<'e>(pub(crate) &'e kube::Error);
 
 /// A definite answer that a request has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,12 +55,17 @@ pub(crate) async fn discover<K, F>(what: &'static str, question: &impl Fn() -> F
 where
     F: Future<Output = Result<K, Error>>,
 {
+    let (mut pauses, lines) = (PAUSES, Repeated::default());
     loop {
         match question().await {
             Ok(kinds) => return kinds,
-            Err(error) => tracing::warn!(%error, "could not discover the {what}"),
+            Err(error) => {
+                if let Some(hidden) = lines.note(&error.to_string(), Instant::now()) {
+                    tracing::warn!(%error, hidden, "could not discover the {what}");
+                }
+            }
         }
-        sleep(PAUSE).await;
+        sleep(pauses.pause()).await;
     }
 }
 
@@ -117,19 +132,65 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Request(kube::Error::Api(status)) => describe(status, f),
-            Self::Request(error) => error.fmt(f),
+            Self::Request(error) => Reason(error).fmt(f),
             Self::Unanswered => f.write_str("no answer of the API server"),
-            Self::Unreadable(error) => write!(f, "the API server answered with another object: {error}"),
+            Self::Unreadable(error) => {
+                f.write_str(&one_line(&format!("the API server answered with another object: {error}")))
+            }
         }
     }
 }
 
-/// Writes the answer of an API server: code, reason and message.
-fn describe(Status { code, reason, message, .. }: &Status, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "the API server answered {code}")?;
-    let parts = [reason, message].into_iter().filter(|part| !part.trim().is_empty());
-    parts.enumerate().try_for_each(|(at, part)| write!(f, "{}{}", if at == 0 { " " } else { ": " }, part.trim()))
+// === impl Reason ===
+
+impl fmt::Display for Reason<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self.0 {
+            kube::Error::Api(status) => describe(status),
+            error => with_causes(error),
+        };
+        f.write_str(&one_line(&text))
+    }
+}
+
+/// The answer of an API server: code, reason and message.
+pub(crate) fn describe(Status { code, reason, message, .. }: &Status) -> String {
+    let parts = [reason, message].map(|part| part.trim());
+    let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    let separator = if parts.is_empty() { "" } else { " " };
+    format!("the API server answered {code}{separator}{}", parts.join(": "))
+}
+
+/// An error with those causes that its text does not have.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// A text of another program for a line of the log: without control characters, and of limited length.
+pub(crate) fn one_line(text: &str) -> String {
+    let mut line = String::new();
+    let mut characters = text.chars();
+    for character in characters.by_ref().take(LONGEST_REASON) {
+        match character {
+            // Line ends, and characters that change the direction of the text.
+            '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => line.extend(character.escape_unicode()),
+            _ if character.is_control() => line.extend(character.escape_default()),
+            _ => line.push(character),
+        }
+    }
+    if characters.next().is_some() {
+        line.push('…');
+    }
+    line
 }
 
 #[cfg(test)]
@@ -169,6 +230,37 @@ mod tests {
         assert_eq!(busy, "the API server answered 429 TooManyRequests: storage is (re)initializing");
         assert_eq!(status(404, "", "404 page not found\n"), "the API server answered 404 404 page not found");
         assert_eq!(status(500, "", ""), "the API server answered 500");
+        assert_eq!(
+            status(403, "Forbidden", "a\n\u{1b}[31mb\u{202e}c"),
+            r"the API server answered 403 Forbidden: a\n\u{1b}[31mb\u{202e}c"
+        );
+        let long = status(500, "", &"x".repeat(1000));
+        assert_eq!(long, format!("the API server answered 500 {}…", "x".repeat(LONGEST_REASON - 28)));
+    }
+
+    #[test]
+    fn an_error_without_an_answer_has_its_cause() {
+        let refused = std::io::Error::other("connection refused");
+        let error = Error::Request(kube::Error::ReadEvents(refused));
+        assert_eq!(error.to_string(), "Error reading events stream: connection refused");
+        let service =
+            Error::Request(kube::Error::Service(Box::new(Outer(std::io::Error::other("connection refused")))));
+        assert_eq!(service.to_string(), "ServiceError: cannot connect: connection refused");
+    }
+
+    #[derive(Debug)]
+    struct Outer(std::io::Error);
+
+    impl fmt::Display for Outer {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("cannot connect")
+        }
+    }
+
+    impl std::error::Error for Outer {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            Some(&self.0)
+        }
     }
 
     #[test]

@@ -17,7 +17,8 @@ use tokio::time::Instant;
 use crate::cluster::key::Key;
 use crate::cluster::newest::Progress;
 use crate::cluster::object::{Object, version_of};
-use crate::cluster::repeated::Repeated;
+use crate::cluster::request::{Reason, describe, one_line};
+use crate::repeated::Repeated;
 
 /// Largest number of changes that wait for their reader.
 const QUEUE: usize = 1024;
@@ -77,15 +78,28 @@ pub fn changes_of(api: Api<Object>, config: watcher::Config) -> impl Stream<Item
 /// Watches the objects of `api` that `config` selects, without a task of its own. After an error, the watch begins again
 /// with a list; errors are logged.
 pub(crate) fn events(api: Api<Object>, config: watcher::Config) -> impl Stream<Item = Event<Object>> + Send {
-    let (path, mut lines) = (api.resource_url().to_owned(), Repeated::default());
+    let (path, lines) = (api.resource_url().to_owned(), Repeated::default());
     watcher(api, config).default_backoff().filter_map(move |event| {
         let event = event.map_err(|error| {
-            if let Some(hidden) = lines.note(&error.to_string(), Instant::now()) {
-                tracing::warn!(%error, hidden, path, "could not watch");
+            let error = reason(&error);
+            if let Some(hidden) = lines.note(&error, Instant::now()) {
+                tracing::warn!(error, hidden, path, "could not watch");
             }
         });
         future::ready(event.ok())
     })
+}
+
+/// What was wrong with a watch, as one short line.
+fn reason(error: &watcher::Error) -> String {
+    match error {
+        watcher::Error::InitialListFailed(error) => format!("list: {}", Reason(error)),
+        watcher::Error::WatchStartFailed(error) | watcher::Error::WatchFailed(error) => {
+            format!("watch: {}", Reason(error))
+        }
+        watcher::Error::WatchError(status) => format!("watch: {}", one_line(&describe(status))),
+        watcher::Error::NoResourceVersion => "watch: an object without metadata.resourceVersion".to_owned(),
+    }
 }
 
 // === impl Change ===
@@ -141,6 +155,7 @@ fn key(object: &Object) -> Key {
 
 #[cfg(test)]
 mod tests {
+    use kube::core::Status;
     use serde_json::json;
 
     use super::*;
@@ -169,6 +184,24 @@ mod tests {
         assert_eq!(changes(&mut known, events), ["apply c", "apply d", "remove n/a of version 7"]);
         let second = vec![Event::Init, Event::InitApply(object("c")), Event::InitDone];
         assert_eq!(changes(&mut known, second), ["lists", "apply c", "remove n/b", "remove n/d", "listed"]);
+    }
+
+    #[test]
+    fn an_error_of_a_watch_is_one_line_with_the_answer_of_the_api_server() {
+        let (reason_of, message) = ("TooManyRequests".to_owned(), "storage is\n(re)initializing".to_owned());
+        let status = || {
+            let status = Status { code: 429, reason: reason_of.clone(), message: message.clone(), ..Status::default() };
+            Box::new(status)
+        };
+        let answer = r"the API server answered 429 TooManyRequests: storage is\n(re)initializing";
+        let errors = [
+            watcher::Error::InitialListFailed(kube::Error::Api(status())),
+            watcher::Error::WatchStartFailed(kube::Error::Api(status())),
+            watcher::Error::WatchFailed(kube::Error::Api(status())),
+            watcher::Error::WatchError(status()),
+        ];
+        let expected = ["list", "watch", "watch", "watch"].map(|what| format!("{what}: {answer}"));
+        assert_eq!(errors.map(|error| reason(&error)), expected);
     }
 
     #[test]

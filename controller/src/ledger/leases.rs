@@ -23,7 +23,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::Value;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{broadcast, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
@@ -36,6 +36,7 @@ use crate::kinds::network_data::name_of_0_2_0;
 use crate::kinds::pool::{Holder, LeaseSpec, StaticIPLease};
 use crate::ledger::types::{MacLeases, Progress};
 use crate::metrics::Metrics;
+use crate::repeated::Repeated;
 
 /// Largest number of concurrent writes.
 const IN_FLIGHT: usize = 32;
@@ -65,6 +66,10 @@ pub struct ApiLedger {
     /// Every name that is doubtful or lost. The next update removes the other names.
     unsettled: BTreeSet<String>,
     has_reported: bool,
+    /// Receives each address that another claimant may get from now on.
+    freed: broadcast::Sender<IpAddr>,
+    /// The lines of the log about refused leases.
+    lines: Repeated,
 }
 
 /// Holders in leases that another client has written since the leases were listed.
@@ -159,6 +164,8 @@ impl ApiLedger {
             unreported: Vec::new(),
             unsettled: BTreeSet::new(),
             has_reported: false,
+            freed: broadcast::Sender::new(1),
+            lines: Repeated::default(),
         }
     }
 
@@ -166,6 +173,13 @@ impl ApiLedger {
     #[must_use]
     pub(super) fn with_progress(mut self, progress: Progress) -> Self {
         self.progress = progress;
+        self
+    }
+
+    /// The same ledger, which reports freed addresses.
+    #[must_use]
+    pub(super) fn with_freed(mut self, freed: broadcast::Sender<IpAddr>) -> Self {
+        self.freed = freed;
         self
     }
 
@@ -196,9 +210,15 @@ impl ApiLedger {
         self.restore();
         let changes = std::mem::take(&mut self.unreported);
         if std::mem::replace(&mut self.has_reported, true) {
+            self.report_freed(&changes);
             return Ok(Update::Delta(changes));
         }
         Ok(Update::Snapshot(changes))
+    }
+
+    fn report_freed(&self, changes: &[Change]) {
+        // An error means that there is no receiver.
+        changes.iter().filter_map(freed_by).for_each(|address| drop(self.freed.send(address)));
     }
 
     fn handle(&mut self, event: Event<Object>) {
@@ -281,7 +301,10 @@ impl ApiLedger {
         let known = self.known.entry(name.to_owned()).or_default();
         known.version = known.version.max(version);
         if known.spec.as_ref().is_some_and(|spec| spec.released.is_none()) {
-            known.lost.get_or_insert_with(Instant::now);
+            if known.lost.is_none() {
+                tracing::error!(name, "a StaticIPLease of a machine was deleted; it is written again");
+                known.lost = Some(Instant::now());
+            }
             self.unsettled.insert(name.to_owned());
             return;
         }
@@ -324,7 +347,6 @@ impl ApiLedger {
             let known = self.known.get(name).filter(|known| known.lost.is_some_and(|time| time <= Instant::now()));
             let spec = known.and_then(|known| known.spec.clone());
             if let (Some(spec), Some((address, network))) = (spec, parse_lease_name(name)) {
-                tracing::error!(name, "a StaticIPLease of a machine was deleted; it is written again");
                 let (name, network) = (name.clone(), network.into());
                 writes.push(Write { name, network, address, version: None, uid: None, spec: Some(spec) });
             }
@@ -336,10 +358,19 @@ impl ApiLedger {
                 }
                 // The name stays lost: if the lease was stored nevertheless, the next write meets and reads it.
                 Outcome::Failed { error, .. } => {
-                    tracing::warn!(name = write.name, %error, "could not write a lease again")
+                    if let Some(hidden) = self.lines.note(&error.to_string(), Instant::now()) {
+                        tracing::warn!(name = write.name, %error, hidden, "could not write a lease again");
+                    }
                 }
                 Outcome::Denied(reason) => {
-                    tracing::warn!(name = write.name, reason, "the API server refuses a lease of a machine");
+                    if let Some(hidden) = self.lines.note(&reason, Instant::now()) {
+                        tracing::warn!(
+                            name = write.name,
+                            reason,
+                            hidden,
+                            "the API server refuses a lease of a machine"
+                        );
+                    }
                     self.known.entry(write.name).or_default().lost = Some(Instant::now() + REFUSAL);
                 }
             }
@@ -455,7 +486,14 @@ impl ApiLedger {
                     failed.get_or_insert_with(|| store(DELETING, reason));
                 }
                 Outcome::Denied(reason) => {
-                    tracing::warn!(name = write.name, reason, "the API server refuses a lease; it is set aside");
+                    if let Some(hidden) = self.lines.note(&reason, Instant::now()) {
+                        tracing::warn!(
+                            name = write.name,
+                            reason,
+                            hidden,
+                            "the API server refuses a lease; it is set aside"
+                        );
+                    }
                     let Write { network, address, version, .. } = write;
                     denied.push(RefusedWrite { network, address, is_new: version.is_none(), reason });
                 }
@@ -477,7 +515,19 @@ impl ApiLedger {
             return Err(error);
         }
         self.unreported.append(&mut others);
+        self.report_freed(changes);
         Ok(())
+    }
+}
+
+/// The address that another claimant may get after a change.
+fn freed_by(change: &Change) -> Option<IpAddr> {
+    match change {
+        Change::Lease { address, lease, .. } => {
+            Some(*address).filter(|_| lease.as_ref().is_none_or(|lease| lease.released.is_some()))
+        }
+        Change::Conflict { address, record: None, .. } => Some(*address),
+        _ => None,
     }
 }
 

@@ -24,13 +24,16 @@ use glowplug::host::registry::{Claimed, Registry, RegistryError, ResizeError};
 use ipnetwork::IpNetwork;
 use kube::Client;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::cluster::key::Key;
 use crate::ledger::leases::{ApiLedger, Learned};
 use crate::ledger::types::{Answer, MacLeases, Progress, RefusedClaimants, Reservation, Served, Stopped};
 use crate::metrics::Metrics;
+use crate::repeated::Repeated;
 
+/// Number of freed addresses that a receiver may not have read yet.
+const FREED: usize = 1024;
 /// Largest number of single claims that are processed together.
 const GROUP: usize = 64;
 /// Time between two checks for ended reuse delays, and for leases that another client changed.
@@ -54,6 +57,7 @@ pub struct RegistryHandle {
     works: watch::Receiver<bool>,
     progress: Progress,
     refused: RefusedClaimants,
+    freed: broadcast::Sender<IpAddr>,
 }
 
 /// Opens a registry.
@@ -110,6 +114,9 @@ struct Link {
     works: watch::Sender<bool>,
     progress: Progress,
     refused: RefusedClaimants,
+    freed: broadcast::Sender<IpAddr>,
+    /// The lines of the log about failures.
+    lines: Repeated,
 }
 
 /// Sends objects with new addresses to the receivers of [`Served`].
@@ -165,7 +172,18 @@ impl RegistryHandle {
         let (progress, refused) = (Progress::default(), RefusedClaimants::default());
         let (of_owner, of_claimants) = (progress.clone(), refused.clone());
         let queued = VecDeque::new();
-        let link = Link { commands, queued, served, changes, works, progress: of_owner, refused: of_claimants };
+        let freed = broadcast::Sender::new(FREED);
+        let link = Link {
+            commands,
+            queued,
+            served,
+            changes,
+            works,
+            progress: of_owner,
+            refused: of_claimants,
+            freed: freed.clone(),
+            lines: Repeated::default(),
+        };
         let runtime = Handle::current();
         thread::Builder::new().name("registry".to_owned()).spawn(move || {
             if let Some(mut owner) = Owner::open(&client, &runtime, metrics, &mac_leases, link, open) {
@@ -173,7 +191,7 @@ impl RegistryHandle {
             }
         })?;
         Ok((
-            Self { commands: sender, changes: changed, works: is_working, progress, refused },
+            Self { commands: sender, changes: changed, works: is_working, progress, refused, freed },
             Served { claims: of_claims, ipam_claims: of_ipam_claims, machines: of_machines },
         ))
     }
@@ -313,6 +331,8 @@ impl RegistryHandle {
             new.extend(owner.registry.change_reports(&begun, &ended, Timestamp::now())?.begun);
             let served = owner.registry.serve(Timestamp::now())?;
             owner.announce(served);
+            // An error means that there is no receiver.
+            ended.iter().for_each(|reported| drop(owner.link.freed.send(reported.address)));
             Ok(std::mem::take(&mut new))
         })
         .await
@@ -494,6 +514,12 @@ impl RegistryHandle {
         self.refused.note_changes(names);
     }
 
+    /// Receives each address that another claimant may get from now on: after a release, also by another leader, and after the
+    /// end of a record or report.
+    pub(crate) fn freed(&self) -> broadcast::Receiver<IpAddr> {
+        self.freed.subscribe()
+    }
+
     /// Since when the owner works on one command without progress.
     #[must_use]
     pub fn progress(&self) -> Progress {
@@ -510,6 +536,7 @@ impl RegistryHandle {
     }
 
     fn send(&self, command: Command) -> Result<(), Stopped> {
+        self.progress.enqueue();
         self.commands.send(command).map_err(|_| Stopped)
     }
 }
@@ -554,7 +581,7 @@ impl Owner {
     ) -> Option<Self> {
         let open = |link: &mut Link| {
             let ledger = ApiLedger::new(client.clone(), runtime.clone(), Arc::clone(&metrics), mac_leases.clone());
-            let ledger = ledger.with_progress(link.progress.clone());
+            let ledger = ledger.with_progress(link.progress.clone()).with_freed(link.freed.clone());
             let learned = ledger.learned();
             Ok((open(ledger)?, learned))
         };
@@ -752,7 +779,11 @@ fn repeat<S, T>(
                 (pause, defeats) = (FIRST_PAUSE, defeats + 1);
             }
             Err(error) => {
-                tracing::warn!(%error, cause = error.source().map(tracing::field::display), "the ledger failed");
+                let cause = error.source().map(ToString::to_string);
+                let repeated = format!("{error} {}", cause.as_deref().unwrap_or_default());
+                if let Some(hidden) = link(subject).lines.note(&repeated, Instant::now().into()) {
+                    tracing::warn!(%error, cause, hidden, "the ledger failed");
+                }
                 link(subject).works.send_if_modified(|works| std::mem::replace(works, false));
                 pause = LONGEST_PAUSE.min(pause * 2);
             }
@@ -770,10 +801,14 @@ impl Link {
     /// The next command, or `None` at `until`.
     fn next(&mut self, until: Instant) -> Result<Option<Command>, Stopped> {
         if let Some(command) = self.queued.pop_front() {
+            self.progress.dequeue();
             return Ok(Some(command));
         }
         match self.commands.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(command) => Ok(Some(command)),
+            Ok(command) => {
+                self.progress.dequeue();
+                Ok(Some(command))
+            }
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(Stopped),
         }
@@ -783,7 +818,10 @@ impl Link {
     fn next_claims(&mut self) -> Option<Claims> {
         self.take_arrived();
         match self.queued.pop_front()? {
-            Command::Claims(claims) => Some(claims),
+            Command::Claims(claims) => {
+                self.progress.dequeue();
+                Some(claims)
+            }
             other => {
                 self.queued.push_front(other);
                 None

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use glowplug::host::allocator::ClaimError;
@@ -41,9 +42,12 @@ pub struct Served {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RefusedClaimants(Arc<Mutex<BTreeMap<Key, bool>>>);
 
-/// Since when the owner of the registry works on one command without progress.
+/// Since when the owner of the registry works on one command without progress, and how many commands wait.
 #[derive(Clone, Debug, Default)]
-pub struct Progress(Arc<Mutex<Option<Instant>>>);
+pub struct Progress {
+    last: Arc<Mutex<Option<Instant>>>,
+    queued: Arc<AtomicUsize>,
+}
 
 /// Error: the owner of the registry has stopped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -100,6 +104,22 @@ impl Progress {
         *self.lock()
     }
 
+    /// Number of commands that the owner has not begun.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.queued.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a command waits for the owner.
+    pub(super) fn enqueue(&self) {
+        self.queued.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that the owner has taken a command.
+    pub(super) fn dequeue(&self) {
+        self.queued.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// Notes that the owner has begun a command.
     pub(crate) fn begin(&self) {
         *self.lock() = Some(Instant::now());
@@ -118,7 +138,7 @@ impl Progress {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

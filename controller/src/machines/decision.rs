@@ -24,10 +24,12 @@
 //! - A lease of version 0.2.0 may name a KubevirtMachine in another namespace. Its address belongs to the VirtualMachine
 //!   in the namespace that the lease names, until this VirtualMachine and its guest are gone.
 
+use glowplug::host::Timestamp;
+
 use crate::kinds::kubevirt_machine::is_deleted;
 use crate::machines::step::{Once, Step};
 use crate::machines::view::{Response, View};
-use crate::passes::{ADDRESS_PAUSE, Ended};
+use crate::passes::{Ended, Problem};
 
 /// Decides the next request.
 pub(super) fn decide(view: &View) -> Step {
@@ -76,16 +78,18 @@ impl View {
         self.done.extend(once);
     }
 
-    /// Returns how a pass without a next step ends.
-    pub(super) fn ended(&self) -> Ended {
+    /// Returns how a pass without a next step ends. `now` is the time.
+    pub(super) fn ended(&self, now: Timestamp) -> Ended {
         // The webhook of another replica may have rejected the machine once more.
         let is_unsettled = self.has_done(Once::Retry);
-        match &self.problem {
-            Some(problem) if problem.is_of_pool() => Ended::waiting(false),
-            _ if self.waits_for_address() => Ended::Again(ADDRESS_PAUSE),
-            _ if is_unsettled || self.is_disputed() => Ended::waiting(false),
-            _ if self.is_waiting() => Ended::waiting(!self.ledger.waiting.is_empty()),
-            _ => Ended::Well,
+        let problem = self.problem.as_ref();
+        let is_of_pool = problem.is_some_and(Problem::is_of_pool);
+        if is_of_pool || self.waits_for_address() || is_unsettled || self.is_disputed() {
+            Ended::waiting(false, problem, now)
+        } else if self.is_waiting() {
+            Ended::waiting(!self.ledger.waiting.is_empty(), problem, now)
+        } else {
+            Ended::Well
         }
     }
 }

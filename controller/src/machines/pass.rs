@@ -51,7 +51,7 @@ impl Work<'_> {
             let step = match decide(&view) {
                 Step::Wait => {
                     self.note_state(&view);
-                    return Ok(view.ended());
+                    return Ok(view.ended(Timestamp::now()));
                 }
                 Step::Claim(claim) if until == Until::Claim => {
                     self.note_claimant(&key, &claim.machine);
@@ -373,7 +373,7 @@ impl Work<'_> {
         let vm = view.vm.as_ref().ok_or(Error::Behind)?;
         let secret = match hand_out.updated(vm, document, Timestamp::now()) {
             Ok(secret) => secret,
-            Err(problem) => return Ok(Response::Refused(Problem::Mismatch(problem))),
+            Err(problem) => return Ok(Response::Refused(Problem::Mismatch(problem, Vec::new()))),
         };
         let secret = match self.store_secret(key, &secret).await? {
             Some(secret) => {
@@ -410,7 +410,7 @@ impl Work<'_> {
                 format!("IPAddressClaim {key} is not of this controller ({problem}), expected none of this name")
             }
         };
-        Ok(Response::Refused(Problem::Mismatch(problem)))
+        Ok(Response::Refused(Problem::Mismatch(problem, Vec::new())))
     }
 
     /// Reads an IPAddress of another provider.
@@ -439,8 +439,7 @@ impl Work<'_> {
         if adoption.adopted > 0 {
             self.log_adoption(&records, &adoption);
         }
-        let problem = adoption.mismatches.first().map(ToString::to_string);
-        Ok(problem.map_or(Response::Done, |problem| Response::Refused(Problem::Mismatch(problem))))
+        Ok(Problem::of_adoption(&adoption).map_or(Response::Done, Response::Refused))
     }
 
     /// Lets the registry adopt those addresses of an earlier machine that are free.

@@ -300,7 +300,7 @@ impl View {
                 self.report("IPAddressUnavailable", error.to_string())
             }
             (None, Some(Problem::Refused(error))) => self.refuse(error.to_string()),
-            (None, Some(Problem::Mismatch(message))) => self.refuse(message.clone()),
+            (None, Some(Problem::Mismatch(message, _))) => self.refuse(message.clone()),
         }
     }
 

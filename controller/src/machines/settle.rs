@@ -257,7 +257,7 @@ impl View {
         let records: Vec<Record> = records.collect();
         match &self.problem {
             _ if records.is_empty() => None,
-            Some(Problem::Mismatch(message)) => Some(self.report("IPAddressConflict", message.clone())),
+            Some(Problem::Mismatch(message, _)) => Some(self.report("IPAddressConflict", message.clone())),
             _ if self.has_done(Once::Adopt) => Some(Step::Wait),
             _ => Some(Step::Adopt(records, hand_out.name().to_owned())),
         }

@@ -202,7 +202,7 @@ impl View {
         }
         let claimant = Claimant { machine: claimed.machine.clone(), interface: selected.interface };
         let Some(claim) = self.sources.claims.iter().find(|claim| claim.key().name == name) else {
-            if let Some(Problem::Mismatch(problem)) = &self.problem {
+            if let Some(Problem::Mismatch(problem, _)) = &self.problem {
                 return Answer::Refused(problem.clone());
             }
             let claim = new_claim(&self.key, claimed.machine.clone(), selected.interface, pool, version);

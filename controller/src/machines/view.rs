@@ -220,7 +220,7 @@ impl View {
         let has_source = self.pools.values().any(|pool| pool.source.is_some());
         let is_refused = match &self.problem {
             Some(Problem::Refused(error)) => is_taken(error),
-            Some(Problem::Mismatch(_)) => true,
+            Some(Problem::Mismatch(..)) => true,
             None => false,
         };
         has_source && (is_refused || self.addresses.values().any(Option::is_none))

@@ -5,15 +5,18 @@
 //! Whenever pools have new addresses, the part adopts the records that its watches know, before it uses these pools. Its passes
 //! go on with the earlier pools meanwhile.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt as _, stream};
 use glowplug::host::claim::Machine;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::sleep;
 
 use crate::cluster::key::Key;
@@ -21,9 +24,11 @@ use crate::cluster::request;
 use crate::cluster::watch::Change;
 use crate::ledger::registry::RegistryHandle;
 use crate::ledger::types::{Holders, Stopped};
+use crate::metrics::PassMetrics;
 use crate::passes::opening::Opening;
 use crate::passes::{Ended, Error, Names, Until, claims, each_message, serve, start};
 use crate::pools::selection::OpenPools;
+use crate::repeated::Repeated;
 
 /// Pause before the records of new addresses are adopted. The watches of several kinds have no common order: an object that was
 /// written before its pool may arrive after the pool.
@@ -39,7 +44,14 @@ pub(crate) struct Part<'p> {
     pub(crate) noun: &'static str,
     pub(crate) registry: &'p RegistryHandle,
     pub(crate) opening: &'p Opening,
+    pub(crate) metrics: PassMetrics,
+    /// The lines of the log about failures.
+    pub(crate) lines: Repeated,
 }
+
+/// The names that wait for addresses which another claimant has.
+#[derive(Debug, Default)]
+struct Waits(Mutex<BTreeMap<Key, Vec<IpAddr>>>);
 
 /// What a part does with its objects, as long as the API server serves the same kinds. Each name is the name of an object
 /// that may need a pass.
@@ -144,6 +156,7 @@ async fn run_kinds<W: Work>(
     (served, of_others): (&mut Holders, &mut mpsc::UnboundedReceiver<Key>),
     is_ready: impl Fn(),
 ) -> Result<Infallible, Stopped> {
+    let (waits, freed) = (Waits::default(), part.registry.freed());
     let watches = work.watches();
     let unlisted = (0..watches.len()).collect();
     let numbered = |(number, watch): (usize, BoxStream<'static, (W::Kind, Change)>)| {
@@ -155,7 +168,7 @@ async fn run_kinds<W: Work>(
     let first = first(pools).await?;
     let growth = first.growth;
     work.set_pools(first.clone());
-    start(part.noun, || open(part, work, &first)).await?;
+    start(part.noun, &part.lines, || open(part, work, &first)).await?;
     is_ready();
     let names = work.names(&part.registry.holders().await?);
     let changes = changes.map(|(_, kind, change)| -> Names {
@@ -166,9 +179,14 @@ async fn run_kinds<W: Work>(
     let pools = each_pools(part, work, pools, growth);
     let served = each_message(served, |holder| work.note_holder(&holder));
     let of_others = each_message(of_others, |key| [key].into());
-    let messages = stream::select(served, of_others);
+    let messages = stream::select(stream::select(served, of_others), each_freed(freed, &waits));
     let wakes = stream::select(changes.chain(stream::iter([None])), stream::select(pools, messages));
-    Err(serve(part.noun, names, Box::pin(wakes), |key| work.pass(key, Until::Nothing)).await)
+    let pass = async |key: Key| {
+        let ended = work.pass(key.clone(), Until::Nothing).await;
+        waits.note(key, &ended);
+        ended
+    };
+    Err(serve(part.noun, (&part.lines, &part.metrics), names, Box::pin(wakes), pass).await)
 }
 
 /// Notes changes until each of these watches has listed its objects. One watch may list its objects twice before another has
@@ -193,7 +211,7 @@ async fn until_listed<K>(
 async fn open<W: Work>(part: &Part<'_>, work: &W, pools: &OpenPools) -> Result<(), Error> {
     work.adopt(pools).await?;
     let names = work.claimants(&part.registry.holders().await?);
-    let claims = claims(part.noun, names, |key| work.pass(key, Until::Claim)).await?;
+    let claims = claims(part.noun, &part.lines, names, |key| work.pass(key, Until::Claim)).await?;
     // A pass may have found another record.
     work.adopt_found().await?;
     part.opening.claim(part.name, pools.growth, claims).await?;
@@ -213,12 +231,43 @@ fn each_pools<'a, W: Work>(
         let growth = now.growth.max(before);
         if growth > before {
             sleep(SETTLE).await;
-            start(part.noun, || work.adopt(&now)).await.ok()?;
+            start(part.noun, &part.lines, || work.adopt(&now)).await.ok()?;
             part.opening.adopted(part.name, growth).await.ok()?;
         }
         Some((Some(work.set_pools(now)), (pools, growth)))
     });
     names.chain(stream::iter([None]))
+}
+
+/// Yields the names that wait for an address whenever the address may be free.
+fn each_freed(freed: broadcast::Receiver<IpAddr>, waits: &Waits) -> impl Stream<Item = Names> + '_ {
+    stream::unfold(freed, move |mut freed| async move {
+        let names = match freed.recv().await {
+            Ok(address) => waits.names(|addresses| addresses.contains(&address)),
+            // More addresses were released than the channel has room for.
+            Err(RecvError::Lagged(_)) => waits.names(|_| true),
+            Err(RecvError::Closed) => return None,
+        };
+        Some((Some(names), freed))
+    })
+}
+
+// === impl Waits ===
+
+impl Waits {
+    /// Notes the end of a pass.
+    fn note(&self, key: Key, ended: &Result<Ended, Error>) {
+        let mut waits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match ended {
+            Ok(Ended::Waits(addresses)) if !addresses.is_empty() => drop(waits.insert(key, addresses.clone())),
+            _ => drop(waits.remove(&key)),
+        }
+    }
+
+    fn names(&self, is_meant: impl Fn(&Vec<IpAddr>) -> bool) -> BTreeSet<Key> {
+        let waits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        waits.iter().filter(|(_, addresses)| is_meant(addresses)).map(|(key, _)| key.clone()).collect()
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,9 @@ use crate::cluster::key::Key;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause after an unfinished pass.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// The same pauses for a name that waits for a change which is reported in most cases.
+const FIRST_WAIT: Duration = Duration::from_secs(2);
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
 /// How a pass has ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -18,6 +21,8 @@ pub(super) enum End {
     Well,
     /// The name needs another pass after a pause, or earlier if something changes.
     Later,
+    /// The same after a longer pause: most changes that the name waits for are reported.
+    Waits,
     /// The name needs another pass after a pause.
     Failed,
 }
@@ -35,8 +40,16 @@ pub(super) struct Queue {
     under_way: BTreeMap<Key, Option<Instant>>,
     /// Number of running passes of each namespace.
     running: BTreeMap<String, usize>,
-    /// Number of unfinished passes of each name since its last finished one.
-    unfinished: BTreeMap<Key, u32>,
+    /// The unfinished passes of each name since its last finished one.
+    unfinished: BTreeMap<Key, Unfinished>,
+}
+
+/// Numbers of unfinished passes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unfinished {
+    /// Those since the name last waited.
+    failed: u32,
+    waits: u32,
 }
 
 // === impl Queue ===
@@ -101,9 +114,21 @@ impl Queue {
             return;
         }
         let unfinished = self.unfinished.entry(key.clone()).or_default();
-        let pause = FIRST_PAUSE.saturating_mul(1 << (*unfinished).min(16)).min(LONGEST_PAUSE);
-        *unfinished = unfinished.saturating_add(1);
+        let (first, longest, number) = match end {
+            End::Waits => {
+                unfinished.failed = 0;
+                (FIRST_WAIT, LONGEST_WAIT, &mut unfinished.waits)
+            }
+            End::Well | End::Later | End::Failed => (FIRST_PAUSE, LONGEST_PAUSE, &mut unfinished.failed),
+        };
+        let pause = first.saturating_mul(1 << (*number).min(16)).min(longest);
+        *number = number.saturating_add(1);
         self.add(key.clone(), now + pause);
+    }
+
+    /// Number of names whose pass is due. The caller needs it only while passes run for all places.
+    pub(super) fn due(&self, now: Instant) -> usize {
+        self.due.values().map(|names| names.iter().take_while(|(at, _)| *at <= now).count()).sum()
     }
 }
 
@@ -189,8 +214,42 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_waits_gets_a_pass_after_a_change_and_after_pauses_up_to_five_minutes() {
+        let (mut queue, mut now) = (Queue::default(), Instant::now());
+        queue.add(key("a"), now);
+        for pause in [2, 4, 8, 16, 32, 64, 128, 256, 300, 300] {
+            assert_eq!(queue.next(now), Some(key("a")));
+            queue.end(&key("a"), End::Waits, now);
+            assert_eq!(queue.next_time(), Some(now + SECOND * pause));
+            now += SECOND * pause;
+        }
+        queue.next(now);
+        queue.end(&key("a"), End::Waits, now);
+        queue.add(key("a"), now);
+        assert_eq!(queue.next(now), Some(key("a")));
+        queue.end(&key("a"), End::Failed, now);
+        assert_eq!(queue.next_time(), Some(now + FIRST_PAUSE));
+    }
+
+    #[test]
+    fn the_depth_is_the_number_of_names_that_are_due() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        let other = Key { namespace: "other".to_owned(), name: "x".to_owned() };
+        for (key, at) in [(key("a"), now), (key("b"), now), (key("late"), now + SECOND), (other, now)] {
+            queue.add(key, at);
+        }
+        queue.next(now);
+        assert_eq!([now, now + SECOND].map(|now| queue.due(now)), [2, 3]);
+    }
+
+    #[test]
     fn what_changes_during_a_pass_shortens_the_pause_only_if_the_pass_does_not_fail() {
-        for (end, expected) in [(End::Failed, FIRST_PAUSE), (End::Later, Duration::ZERO), (End::Well, Duration::ZERO)] {
+        for (end, expected) in [
+            (End::Failed, FIRST_PAUSE),
+            (End::Later, Duration::ZERO),
+            (End::Waits, Duration::ZERO),
+            (End::Well, Duration::ZERO),
+        ] {
             let (mut queue, now) = (Queue::default(), Instant::now());
             queue.add(key("a"), now);
             queue.next(now);

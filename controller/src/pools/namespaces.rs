@@ -14,17 +14,19 @@ use kube::api::{ApiResource, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
+use crate::cluster::backoff::{BackOff, Postponed};
 use crate::cluster::object::Object;
 use crate::cluster::request::{Refusal, ask};
 use crate::cluster::watch::{Change, changes};
 use crate::kinds::virtual_machine::{MAC_POOLS_LABEL, MACHINES_LABEL};
 use crate::pools::selection::Selection;
 use crate::pools::selection_cache::SelectionCache;
+use crate::repeated::Repeated;
 
-/// Pause after a failure.
-const PAUSE: Duration = Duration::from_secs(5);
+/// Pauses between two attempts for a namespace after failures.
+const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// The task that labels the namespaces in a value of type `T`.
 pub struct Namespaces<T> {
@@ -81,24 +83,33 @@ impl<T> Namespaces<T> {
     /// Watches the namespaces and the value, and updates the labels. Never returns.
     pub async fn run(mut self) -> Infallible {
         let mut namespaces = Box::pin(changes(self.api.clone()));
+        let (mut postponed, lines) = (Postponed::new(PAUSES), Repeated::default());
         loop {
             let served = self.values.borrow_and_update().as_ref().map(self.namespaces);
-            let mut is_done = true;
             if let Some(served) = served.filter(|_| self.known.is_listed) {
-                for (name, is_served) in self.known.updates(&served) {
-                    match self.label(&name, is_served).await {
+                let updates = self.known.updates(&served);
+                postponed.retain(|name| updates.iter().any(|(update, _)| update == name));
+                for (name, is_served) in updates {
+                    if !postponed.is_due(&name, Instant::now()) {
+                        continue;
+                    }
+                    let labelled = self.label(&name, is_served).await;
+                    postponed.note(&name, labelled.is_err(), Instant::now());
+                    match labelled {
                         Ok(()) => self.known.note(&name, is_served),
                         Err(error) => {
-                            tracing::warn!(namespace = name, error, "could not label a namespace");
-                            is_done = false;
+                            if let Some(hidden) = lines.note(&error, Instant::now()) {
+                                tracing::warn!(namespace = name, error, hidden, "could not label a namespace");
+                            }
                         }
                     }
                 }
             }
+            let next = postponed.next();
             tokio::select! {
                 Some(change) = namespaces.next() => self.known.apply(change),
                 Ok(()) = self.values.changed() => {}
-                () = sleep(PAUSE), if !is_done => {}
+                () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
             }
         }
     }

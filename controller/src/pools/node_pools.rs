@@ -21,25 +21,24 @@ use kube::api::{ApiResource, DeleteParams, Patch, PatchParams, PostParams, Preco
 use kube::runtime::events::EventType;
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
+use crate::cluster::backoff::{BackOff, Postponed};
 use crate::cluster::conditions::condition;
 use crate::cluster::events::{Events, reference};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
-use crate::cluster::repeated::Repeated;
 use crate::cluster::request::{Refusal, ask, stored};
 use crate::kinds::pool::{MachineNetwork, NodePoolRef, PoolSpec, StaticIPPool};
 use crate::kinds::virtual_machine::{hosted_clusters, node_pools};
 use crate::pools::selection::{MachinePool, Selection, cluster_of, has_config};
 use crate::pools::selection_cache::SelectionCache;
+use crate::repeated::Repeated;
 
 pub use glowplug::host::metrics::EXHAUSTED_CONDITION as CONDITION;
 
-/// Pause after the first failure. The pause doubles with each further one.
-const PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause after a failure. Machines of a new NodePool start without an address before its pool exists.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Pauses between two attempts for a NodePool after failures.
+const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// Interval between two attempts to write a pool that is invalid or that the API server rejects. The reason may be
 /// another object, such as the HostedCluster or a pool with some of the addresses.
 const RETRY: Duration = Duration::from_secs(60);
@@ -55,6 +54,7 @@ pub struct NodePools {
     reported: BTreeMap<Key, Problem>,
     /// Time of the next attempt for the NodePools with a problem.
     retry: Instant,
+    postponed: Postponed<Key>,
     lines: Repeated,
 }
 
@@ -86,56 +86,56 @@ impl NodePools {
     #[must_use]
     pub fn new(client: Client, selection: Arc<SelectionCache>, events: Events) -> Self {
         let (settled, reported) = (BTreeMap::new(), BTreeMap::new());
-        Self { client, selection, events, settled, reported, retry: Instant::now() + RETRY, lines: Repeated::default() }
+        let (retry, postponed, lines) = (Instant::now() + RETRY, Postponed::new(PAUSES), Repeated::default());
+        Self { client, selection, events, settled, reported, retry, postponed, lines }
     }
 
     /// Follows the selection. Never returns.
     pub async fn run(mut self) -> Infallible {
         let mut selections = self.selection.subscribe();
-        let mut pause = PAUSE;
         loop {
             if self.retry <= Instant::now() {
                 self.retry = Instant::now() + RETRY;
                 self.settled.retain(|key, _| !self.reported.contains_key(key));
             }
             let selection = selections.borrow_and_update().clone();
-            let is_done = match selection {
-                Some(selection) => self.pass(&selection).await,
-                None => true,
-            };
-            let before = pause;
-            pause = if is_done { PAUSE } else { LONGEST_PAUSE.min(pause * 2) };
+            if let Some(selection) = selection {
+                self.pass(&selection).await;
+            }
+            let next = self.postponed.next();
             tokio::select! {
                 Ok(()) = selections.changed() => {}
-                () = sleep(before), if !is_done => {}
+                () = sleep_until(next.unwrap_or(self.retry)), if next.is_some() => {}
                 () = sleep_until(self.retry), if !self.reported.is_empty() => {}
             }
         }
     }
 
-    /// Updates the condition and the derived pool of every NodePool. Returns whether all updates succeeded.
-    async fn pass(&mut self, selection: &Selection) -> bool {
+    /// Updates the condition and the derived pool of every NodePool that is not postponed.
+    async fn pass(&mut self, selection: &Selection) {
         let mut pools: BTreeMap<Key, Vec<&MachinePool>> = BTreeMap::new();
         for pool in selection.pools().filter(|pool| !pool.is_deleted) {
             if let Some(node_pool) = pool.node_pool() {
                 pools.entry(node_pool).or_default().push(pool);
             }
         }
-        let mut is_done = true;
         for (key, node_pool) in selection.node_pools() {
+            if !self.postponed.is_due(key, Instant::now()) {
+                continue;
+            }
             let of_node_pool = pools.get(key).map(Vec::as_slice).unwrap_or_default();
-            for result in [self.report(node_pool, of_node_pool).await, self.derive(selection, key, node_pool).await] {
-                if let Err(error) = result {
-                    if let Some(hidden) = self.lines.note(&error, Instant::now()) {
-                        tracing::warn!(node_pool = %key, error, hidden, "could not work on a NodePool");
-                    }
-                    is_done = false;
+            let results = [self.report(node_pool, of_node_pool).await, self.derive(selection, key, node_pool).await];
+            let now = Instant::now();
+            self.postponed.note(key, results.iter().any(Result::is_err), now);
+            for error in results.into_iter().filter_map(Result::err) {
+                if let Some(hidden) = self.lines.note(&error, now) {
+                    tracing::warn!(node_pool = %key, error, hidden, "could not work on a NodePool");
                 }
             }
         }
+        self.postponed.retain(|key| selection.node_pools().contains_key(key));
         self.settled.retain(|key, _| selection.node_pools().contains_key(key));
         self.reported.retain(|key, _| selection.node_pools().contains_key(key));
-        is_done
     }
 
     /// Writes the condition of a NodePool if it is not correct.

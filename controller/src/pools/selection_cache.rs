@@ -16,7 +16,7 @@ use crate::cluster::client::serves;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
-use crate::cluster::request::{Refusal, ask, refusal};
+use crate::cluster::request::{Refusal, ask, discover, refusal};
 use crate::cluster::watch::{Change, changes};
 use crate::kinds::pool::{GlobalStaticIPPool, StaticIPPool};
 use crate::kinds::virtual_machine::node_pools;
@@ -25,8 +25,6 @@ use crate::pools::selection::{KnownPool, MachinePool, Selection};
 
 /// Interval between two checks whether the API server serves NodePools.
 const DISCOVERY: Duration = Duration::from_secs(60);
-/// Pause after a failure.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// The pools and NodePools, kept up to date by watches. Each pool is checked once.
 ///
@@ -240,13 +238,8 @@ impl SelectionCache {
     }
 
     async fn has_node_pools(&self) -> bool {
-        loop {
-            match ask(serves(&self.client, &node_pools())).await {
-                Ok(has_node_pools) => return has_node_pools,
-                Err(error) => tracing::warn!(%error, "could not discover the kind NodePool"),
-            }
-            sleep(PAUSE).await;
-        }
+        let kind = node_pools();
+        discover("kind NodePool", &|| ask(serves(&self.client, &kind))).await
     }
 
     async fn until_node_pools(&self, are_there: bool) {

@@ -10,11 +10,12 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::ApiResource;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::Value;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::cluster::object::Object;
 use crate::cluster::request::ask;
 use crate::kinds::pool::definitions;
+use crate::repeated::Repeated;
 
 /// Interval between two checks.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -22,8 +23,11 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Returns when the API server has every member of the kinds of this program. Until then, each check logs what is
 /// missing.
 pub async fn until_current(client: &Client) {
+    let lines = Repeated::default();
     while let Err(problem) = check(client).await {
-        tracing::warn!(problem, "waiting for the definitions of this version: apply the output of `crd`");
+        if let Some(hidden) = lines.note(&problem, Instant::now()) {
+            tracing::warn!(problem, hidden, "waiting for the definitions of this version: apply the output of `crd`");
+        }
         sleep(PAUSE).await;
     }
 }

@@ -21,8 +21,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::cluster::object::{Object, version_of};
+use crate::cluster::request::Reason;
 use crate::cluster::term::{Term, Writes};
 use crate::program::watchdog::Watchdog;
+use crate::repeated::Repeated;
 
 /// Time that the API server has to answer the last writes of a leader that stops, and the release of its Lease.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -104,15 +106,24 @@ impl Candidate {
                 tracing::info!(leading = now.is_some(), "leadership changed");
             }
         };
-        let mut was_due = false;
+        let (mut was_due, lines) = (false, Repeated::default());
         loop {
             let before = self.view.term;
             let round = timeout(period * 2, self.campaign());
             tokio::select! {
                 result = round => match result {
                     Ok(Ok(())) => {}
-                    Ok(Err(error)) => tracing::warn!(%error, lease = self.name, "could not renew or take the Lease"),
-                    Err(_) => tracing::warn!(lease = self.name, "no answer for the Lease"),
+                    Ok(Err(error)) => {
+                        let error = Reason(&error).to_string();
+                        if let Some(hidden) = lines.note(&error, Instant::now()) {
+                            tracing::warn!(error, hidden, lease = self.name, "could not renew or take the Lease");
+                        }
+                    }
+                    Err(_) => {
+                        if let Some(hidden) = lines.note("", Instant::now()) {
+                            tracing::warn!(hidden, lease = self.name, "no answer for the Lease");
+                        }
+                    }
                 },
                 _ = stop.wait_for(|stop| *stop) => break,
             }
@@ -162,7 +173,8 @@ impl Candidate {
         match timeout(PATIENCE, self.resign()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(%error, lease = self.name, "could not release the Lease: it expires later")
+                let error = Reason(&error).to_string();
+                tracing::warn!(error, lease = self.name, "could not release the Lease: it expires later");
             }
             Err(_) => tracing::warn!(lease = self.name, "no answer to the release of the Lease: it expires later"),
         }

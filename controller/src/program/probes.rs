@@ -14,8 +14,11 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::cluster::request::Reason;
+use crate::ledger::types::Progress;
 use crate::metrics::Metrics;
-use crate::serve::{Phase, answer};
+use crate::repeated::Repeated;
+use crate::serve::{Certificate, Phase, answer};
 
 /// Responds to probes, and to requests for metrics if there are metrics.
 #[derive(Clone)]
@@ -23,6 +26,8 @@ pub struct Diagnostics {
     phase: watch::Receiver<Phase>,
     is_ready: watch::Receiver<bool>,
     metrics: Option<Arc<Metrics>>,
+    /// What is measured when the metrics are read: the certificate of the webhooks, and the registry of the current term.
+    measured: Option<(Arc<Certificate>, watch::Receiver<Progress>)>,
     /// Who may read the metrics. `None`: everyone.
     authority: Option<Arc<Authority>>,
 }
@@ -35,6 +40,7 @@ struct Authority {
     answers: Mutex<VecDeque<Answered>>,
     /// Held while the API server is asked.
     asking: tokio::sync::Mutex<()>,
+    lines: Repeated,
 }
 
 struct Answered {
@@ -58,7 +64,7 @@ impl Diagnostics {
     /// Responds to probes only. The program is ready while `is_ready` is `true` and `phase` is [`Phase::Serving`].
     #[must_use]
     pub fn probes(phase: watch::Receiver<Phase>, is_ready: watch::Receiver<bool>) -> Self {
-        Self { phase, is_ready, metrics: None, authority: None }
+        Self { phase, is_ready, metrics: None, measured: None, authority: None }
     }
 
     /// The same with metrics. With an `authority`, a reader needs a bearer token of a user who may `get` the path
@@ -66,9 +72,16 @@ impl Diagnostics {
     #[must_use]
     pub fn with_metrics(self, metrics: Arc<Metrics>, authority: Option<Client>) -> Self {
         let authority = authority.map(|client| {
-            Arc::new(Authority { client, answers: Mutex::default(), asking: tokio::sync::Mutex::default() })
+            let (answers, asking) = (Mutex::default(), tokio::sync::Mutex::default());
+            Arc::new(Authority { client, answers, asking, lines: Repeated::default() })
         });
         Self { metrics: Some(metrics), authority, ..self }
+    }
+
+    /// The same with the expiry of a certificate, and the progress of the registry, as metrics.
+    #[must_use]
+    pub fn measuring(self, certificate: Arc<Certificate>, progress: watch::Receiver<Progress>) -> Self {
+        Self { measured: Some((certificate, progress)), ..self }
     }
 
     /// Responds to a request.
@@ -86,7 +99,15 @@ impl Diagnostics {
             }
             ("/readyz", _) => text(StatusCode::OK, "ok\n"),
             ("/metrics", Some(metrics)) => match self.authorize(&request).await {
-                Ok(()) => answer(StatusCode::OK, TEXT, metrics.text()),
+                Ok(()) => {
+                    if let Some((certificate, progress)) = &self.measured {
+                        metrics.set_certificate_expiry(certificate.expiry());
+                        let progress = progress.borrow();
+                        let standstill = progress.last().map(|last| last.elapsed()).unwrap_or_default();
+                        metrics.set_progress(progress.queued(), standstill);
+                    }
+                    answer(StatusCode::OK, TEXT, metrics.text())
+                }
                 Err(status) => text(status, "the metrics need a token of a user who may get /metrics\n"),
             },
             _ => text(StatusCode::NOT_FOUND, "no such path\n"),
@@ -138,7 +159,10 @@ impl Authority {
 
     async fn ask(&self, token: &str) -> Result<(), StatusCode> {
         let unavailable = |error: kube::Error| {
-            tracing::warn!(%error, "could not authorize a reader of the metrics");
+            let error = Reason(&error).to_string();
+            if let Some(hidden) = self.lines.note(&error, Instant::now()) {
+                tracing::warn!(error, hidden, "could not authorize a reader of the metrics");
+            }
             StatusCode::SERVICE_UNAVAILABLE
         };
         let spec = TokenReviewSpec { token: Some(token.to_owned()), ..TokenReviewSpec::default() };

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::claims::Provider;
-use crate::cluster::client::{connect, of_leader};
+use crate::cluster::client::{connect, counted, of_leader};
 use crate::cluster::events::Events;
 use crate::cluster::term::{Term, Writes};
 use crate::ledger::registry::RegistryHandle;
@@ -123,13 +123,14 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
 pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phase>) -> anyhow::Result<()> {
     let (term, terms) = watch::channel((!options.leader_elect).then_some(Term::ENDLESS));
     let metrics = Arc::new(Metrics::default());
+    let client = counted(&client, &metrics);
     let (ready, is_ready) = watch::channel(false);
     let certificate = Arc::new(Certificate::of(&options.webhook_cert_dir));
     let writes = Writes::default();
     let mut tasks = JoinSet::new();
 
     let (progress, of_registry) = watch::channel(Progress::default());
-    let watchdog = Watchdog::new(of_registry, STANDSTILL);
+    let watchdog = Watchdog::new(of_registry.clone(), STANDSTILL);
     let probes = Diagnostics::probes(phase.clone(), is_ready);
     if let Some(address) = options.health_addr {
         let (listener, probes) = (listen(address).await?, probes.clone());
@@ -139,6 +140,7 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     if let Some(address) = options.diagnostics_address {
         let is_open = options.insecure_diagnostics;
         let diagnostics = probes.with_metrics(Arc::clone(&metrics), (!is_open).then(|| client.clone()));
+        let diagnostics = diagnostics.measuring(Arc::clone(&certificate), of_registry);
         let certificate = (!is_open).then(|| Arc::clone(&certificate));
         let handler = move |request| diagnostics.clone().answer(request);
         tasks.spawn(serve(listen(address).await?, certificate, Limits::DIAGNOSTICS, handler, phase.clone()));

@@ -17,6 +17,7 @@ pub mod machine_api;
 pub mod manifests;
 pub mod policy;
 pub mod program;
+pub mod promql;
 pub mod real;
 pub mod replica;
 pub mod scenarios;

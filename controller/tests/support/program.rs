@@ -56,6 +56,11 @@ impl Program {
         self.log.recv().await.expect("the message before the end of the log")
     }
 
+    /// Reads the next line of a program that has ended. `None`: there is none.
+    pub async fn last_line(&mut self) -> Option<Value> {
+        self.log.recv().await
+    }
+
     /// Reads the log up to a line with this message. Returns the members of the line.
     pub async fn until(&mut self, message: &str) -> Value {
         loop {

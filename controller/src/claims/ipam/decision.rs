@@ -294,7 +294,7 @@ impl View {
                     .unwrap_or_else(|| self.report(claim, IpsAllocated::Done(addresses.to_vec()), now)),
             };
         }
-        if let Some(Problem::Mismatch(message)) = &self.problem {
+        if let Some(Problem::Mismatch(message, _)) = &self.problem {
             return self.refuse(claim, Failure::AddressConflict, message.clone(), now);
         }
         match &self.ledger.pool {

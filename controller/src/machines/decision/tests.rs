@@ -29,7 +29,7 @@ use crate::machines::recorded::{Held, Recorded};
 use crate::machines::source::{MachineClaim, Source};
 use crate::machines::step::{Hold, Notice, Once, Step};
 use crate::machines::view::{Check, Memory, PoolSettings, Response, View};
-use crate::passes::{ADDRESS_PAUSE, Ended, Problem};
+use crate::passes::{Ended, Problem};
 use crate::pools::selection::Selected;
 
 const KINDS: Kinds = Kinds { has_kubevirt_machines: true, claims: Some(Version::V1Beta2), has_ipam_claims: true };
@@ -731,7 +731,7 @@ fn a_restored_machine_gets_the_free_addresses_of_the_secret_that_its_manifest_na
     assert_eq!(decide(&done), claim("m-1", FIRST));
     // The machine asks again for earlier addresses that are not open yet, and claims no others.
     let closed = View { problem: Some(Problem::Refused(ClaimError::Closed("n/p".to_owned()))), ..done };
-    assert_eq!((decide(&closed), closed.ended()), (Step::Wait, Ended::Again(ADDRESS_PAUSE)));
+    assert_eq!((decide(&closed), closed.ended(Timestamp::UNIX_EPOCH)), (Step::Wait, Ended::Waits(Vec::new())));
     // The earlier machine, or its guest, may still exist.
     let mut there = read.clone();
     there.ledger.known = [holder("m-0")].into();
@@ -959,7 +959,7 @@ fn an_address_that_only_the_secret_has_is_adopted_before_anything_else() {
     let mut view = served();
     view.ledger.held = Vec::new();
     assert_eq!(decide(&view), Step::Adopt(vec![record(NAME)], NAME.to_owned()));
-    view.problem = Some(Problem::Mismatch("it is of another".to_owned()));
+    view.problem = Some(Problem::Mismatch("it is of another".to_owned(), Vec::new()));
     assert_eq!(decide(&view), report("IPAddressConflict", "it is of another"));
 }
 
@@ -989,7 +989,7 @@ fn a_guest_with_a_secret_that_cannot_be_adopted_does_not_stop_its_machine() {
     }
     let earlier = named(EARLIER);
     view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Ours(Box::new(earlier)));
-    view.problem = Some(Problem::Mismatch("it is of another".to_owned()));
+    view.problem = Some(Problem::Mismatch("it is of another".to_owned(), Vec::new()));
     assert_eq!(decide(&view), report("NetworkDataMissing", "it is of another"));
 }
 

@@ -169,7 +169,7 @@ fn addresses_of_the_status_are_adopted_and_never_replaced() {
     // Without a lease, with the lease of one family, and with leases of other addresses.
     for leases in [&[] as &[&str], &["fd00::9/64"], &["10.0.0.8/24", "fd00::8/64"]] {
         assert_eq!(next(&with(leases, &ips)), adopt, "{leases:?}");
-        let problem = Some(Problem::Mismatch("taken".to_owned()));
+        let problem = Some(Problem::Mismatch("taken".to_owned(), Vec::new()));
         let refused = View { problem, ..with(leases, &ips) };
         assert_eq!(status(&refused), is(json!(ips), "IPAddressConflict", "taken"), "{leases:?}");
     }

@@ -1,0 +1,110 @@
+//! Pauses after failures. Each one is twice as long as the one before, so that a failure that lasts, such as a missing right,
+//! costs the API server little.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Pauses after the failures of one task.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BackOff {
+    first: Duration,
+    longest: Duration,
+    next: Duration,
+}
+
+/// The names whose last attempt failed.
+#[derive(Debug)]
+pub(crate) struct Postponed<K> {
+    pauses: BackOff,
+    /// The pauses of each name, and the time of its next attempt.
+    names: BTreeMap<K, (BackOff, Instant)>,
+}
+
+// === impl BackOff ===
+
+impl BackOff {
+    pub(crate) const fn new(first: Duration, longest: Duration) -> Self {
+        Self { first, longest, next: first }
+    }
+
+    /// Returns the pause after one more failure.
+    pub(crate) fn pause(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = self.longest.min(pause * 2);
+        pause
+    }
+
+    /// Begins again with the first pause, after a success.
+    pub(crate) const fn reset(&mut self) {
+        self.next = self.first;
+    }
+}
+
+// === impl Postponed ===
+
+impl<K: Clone + Ord> Postponed<K> {
+    pub(crate) const fn new(pauses: BackOff) -> Self {
+        Self { pauses, names: BTreeMap::new() }
+    }
+
+    /// Whether an attempt for a name may be made now.
+    pub(crate) fn is_due(&self, name: &K, now: Instant) -> bool {
+        self.names.get(name).is_none_or(|(_, at)| *at <= now)
+    }
+
+    /// Notes the result of an attempt.
+    pub(crate) fn note(&mut self, name: &K, has_failed: bool, now: Instant) {
+        if has_failed {
+            let (pauses, at) = self.names.entry(name.clone()).or_insert((self.pauses, now));
+            *at = now + pauses.pause();
+        } else {
+            self.names.remove(name);
+        }
+    }
+
+    /// Forgets the other names.
+    pub(crate) fn retain(&mut self, is_there: impl Fn(&K) -> bool) {
+        self.names.retain(|name, _| is_there(name));
+    }
+
+    /// Time of the next attempt. `None`: no attempt has failed.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.names.values().map(|(_, at)| *at).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_pause_is_twice_as_long_as_the_one_before_up_to_a_limit() {
+        let mut pauses = BackOff::new(SECOND, SECOND * 5);
+        assert_eq!([(); 4].map(|()| pauses.pause()), [1, 2, 4, 5].map(|seconds| SECOND * seconds));
+        pauses.reset();
+        assert_eq!(pauses.pause(), SECOND);
+    }
+
+    #[test]
+    fn each_name_has_its_own_pauses() {
+        let (mut postponed, now) = (Postponed::new(BackOff::new(SECOND, SECOND * 5)), Instant::now());
+        postponed.note(&"a", true, now);
+        postponed.note(&"a", true, now + SECOND);
+        postponed.note(&"b", true, now);
+        let due = |postponed: &Postponed<&'static str>, seconds: u32| {
+            ["a", "b", "c"].map(|name| postponed.is_due(&name, now + SECOND * seconds))
+        };
+        assert_eq!(
+            [0, 1, 3].map(|seconds| due(&postponed, seconds)),
+            [[false, false, true], [false, true, true], [true, true, true]]
+        );
+        assert_eq!(postponed.next(), Some(now + SECOND));
+        postponed.note(&"b", false, now);
+        postponed.retain(|name| *name != "a");
+        assert_eq!((due(&postponed, 0), postponed.next()), ([true; 3], None));
+    }
+}

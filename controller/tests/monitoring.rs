@@ -1,0 +1,207 @@
+//! Checks the alerts and the dashboard against the metrics of a running program.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use glowplug_controller::kinds::mac_pool::{MACPool, MacPoolSpec};
+use kube::Api;
+use kube::api::PostParams;
+use serde_json::{Value, json};
+
+use crate::support::controller::Site;
+use crate::support::hosted::poll;
+use crate::support::http::get;
+use crate::support::manifests::{config, documents};
+use crate::support::program::Program;
+use crate::support::promql::{Expr, History, Labels, Scrape};
+use crate::support::replica::write_certificate;
+use crate::support::start_server;
+
+/// Labels that Prometheus adds to each series of a target.
+const TARGET: [(&str, &str); 3] = [("instance", "10.0.0.2:8443"), ("pod", "manager-0"), ("job", "glowplug-controller")];
+
+/// An alert or a query of a panel.
+#[derive(Debug)]
+struct Query {
+    name: String,
+    text: String,
+    expr: Expr,
+    /// Labels in the texts of an alert, or in the legend of a panel.
+    shown: BTreeSet<String>,
+}
+
+/// The alerts, in their order.
+fn alerts() -> Vec<Query> {
+    let rules = documents(&config("prometheus/alerts.yaml")).remove(0);
+    let rules = rules["spec"]["groups"][0]["rules"].as_array().unwrap().iter();
+    let query = |rule: &Value| {
+        let annotations = rule["annotations"].to_string();
+        let shown = annotations.split("$labels.").skip(1).map(first_word);
+        query(rule["alert"].as_str().unwrap(), rule["expr"].as_str().unwrap(), shown)
+    };
+    rules.map(query).collect()
+}
+
+/// The queries of the dashboard, in the order of the panels.
+fn panels() -> Vec<Query> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/prometheus/dashboard.json");
+    let dashboard: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let mut queries = Vec::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().unwrap() {
+            let legend = target["legendFormat"].as_str().unwrap();
+            let shown = legend.split("{{").skip(1).map(first_word);
+            queries.push(query(panel["title"].as_str().unwrap(), target["expr"].as_str().unwrap(), shown));
+        }
+    }
+    queries
+}
+
+fn query(name: &str, text: &str, shown: impl Iterator<Item = String>) -> Query {
+    let expr = Expr::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
+    Query { name: name.to_owned(), text: text.to_owned(), expr, shown: shown.collect() }
+}
+
+fn first_word(text: &str) -> String {
+    text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
+}
+
+/// What is wrong with a query for the metrics of a program.
+fn problems(query: &Query, scrape: &Scrape) -> Vec<String> {
+    // The API server has these metrics.
+    let is_of_program = |name: &str| !name.starts_with("apiserver_");
+    let mut problems = Vec::new();
+    for selector in query.expr.selectors().into_iter().filter(|selector| is_of_program(&selector.name)) {
+        let found = scrape.select(selector);
+        if found.is_empty() {
+            problems.push(format!("{}: no series of {selector:?}", query.name));
+        }
+        let has = |label: &String| found.iter().all(|(labels, _)| labels.contains_key(label));
+        let missing = selector.matchers.iter().map(|(label, ..)| label).filter(|label| !has(label));
+        problems.extend(missing.map(|label| format!("{}: {} has no label {label}", query.name, selector.name)));
+    }
+    for (label, selectors) in query.expr.labels() {
+        for selector in selectors.into_iter().filter(|selector| is_of_program(&selector.name)) {
+            if scrape.select(selector).iter().any(|(labels, _)| !labels.contains_key(label)) {
+                problems.push(format!("{}: {} has no label {label}", query.name, selector.name));
+            }
+        }
+    }
+    let named: BTreeSet<&String> = query.expr.labels().into_iter().map(|(label, _)| label).collect();
+    let is_known = |shown: &&String| named.contains(shown) || TARGET.iter().any(|(label, _)| label == shown);
+    let unknown = query.shown.iter().filter(|shown| !is_known(shown));
+    problems
+        .extend(unknown.map(|shown| format!("{}: shows the label {shown}, which {} lacks", query.name, query.text)));
+    problems
+}
+
+#[tokio::test]
+async fn every_alert_and_panel_has_data_of_a_running_program_and_no_alert_rings_in_a_healthy_cluster() {
+    let (_server, cluster) = start_server().await;
+    let folder = tempfile::tempdir().unwrap();
+    write_certificate(folder.path());
+    let site = Site::new(&cluster).await;
+    site.pool("workers", &["10.0.0.0/28"]).await;
+    let ranges = vec!["0a:00:00:00:00:00-0a:00:00:00:00:0f".to_owned()];
+    let spec = MacPoolSpec { ranges, namespaces: vec![site.namespace.clone()], ..MacPoolSpec::default() };
+    let macs: Api<MACPool> = Api::all(cluster.client());
+    macs.create(&PostParams::default(), &MACPool::new("workers", spec)).await.unwrap();
+    let program = Program::start(cluster.config(), folder.path(), "");
+    site.claim("a", &json!({})).await;
+    site.address_of("a").await;
+    let pool = format!("{}/workers", site.namespace);
+    let has_pools = |text: &str| {
+        let used = |line: &str| line.contains(&pool) && line.contains("state=\"free\"") && line.ends_with(" 15");
+        text.lines().any(used)
+            && text.contains("glowplug_macpool_waiting_machines{")
+            && text.contains("glowplug_leading 1\n")
+    };
+    let text = poll("metrics of the pools", async || {
+        let (_, text) = get(program.diagnostics, "/metrics", None).await;
+        has_pools(&text).then_some(text)
+    })
+    .await;
+    let now = 1_800_000_000.0;
+    let [first, scrape] = [now - 60.0, now].map(|time| Scrape::read(&text, time, &TARGET));
+    let queries: Vec<Query> = alerts().into_iter().chain(panels()).collect();
+    let problems: Vec<String> = queries.iter().flat_map(|query| problems(query, &scrape)).collect();
+    assert_eq!(problems, [] as [&str; 0]);
+    // The certificate of the test is valid at the time of the scrape.
+    let history = History(vec![first, scrape]);
+    let ringing = alerts().into_iter().filter(|alert| !alert.expr.eval(&history, now).is_empty());
+    assert_eq!(ringing.map(|alert| alert.name).collect::<Vec<_>>(), [] as [&str; 0]);
+}
+
+/// The alerts that ring at the last of these scrapes, which are a minute apart, each with its labels.
+fn ringing(scrapes: &[&str]) -> Vec<(String, String)> {
+    let scrapes = scrapes.iter().zip(0_u32..).map(|(text, minute)| {
+        let text = text.lines().map(|line| format!("{}\n", line.trim())).collect::<String>();
+        Scrape::read(&format!("{text}# EOF\n"), f64::from(minute) * 60.0, &[])
+    });
+    let history = History(scrapes.collect());
+    let now = history.0.last().unwrap().time;
+    let labels = |labels: Labels| labels.into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
+    let of_alert = |alert: Query| {
+        let series = alert.expr.eval(&history, now).into_iter();
+        series.map(|(series, _)| (alert.name.clone(), labels(series).join(","))).collect::<Vec<_>>()
+    };
+    alerts().into_iter().flat_map(of_alert).collect()
+}
+
+#[test]
+fn each_alert_rings_for_its_state_alone() {
+    let well = "glowplug_leading 1\nglowplug_certificate_expiry_timestamp_seconds 1000000";
+    assert_eq!(ringing(&[well]), []);
+    let alone = |scrapes: &[&str], alert: &str, labels: &str| {
+        let scrapes: Vec<String> = scrapes.iter().map(|more| format!("{more}\n{well}")).collect();
+        let scrapes: Vec<&str> = scrapes.iter().map(String::as_str).collect();
+        assert_eq!(ringing(&scrapes), [(alert.to_owned(), labels.to_owned())]);
+    };
+    let pool = |family: &str, state: &str, number: u32| {
+        format!("glowplug_ippool_addresses{{pool=\"c/w\",family=\"{family}\",state=\"{state}\"}} {number}")
+    };
+    let full = format!(
+        "{}\n{}\n{}\n{}\nglowplug_ippool_waiting_machines{{pool=\"c/w\"}} 2",
+        pool("IPv4", "free", 0),
+        pool("IPv4", "reserved", 9),
+        pool("IPv6", "free", 7),
+        pool("IPv6", "conflicting", 1),
+    );
+    alone(&[&full], "GlowplugPoolExhausted", "family=IPv4,pool=c/w");
+    let almost = [pool("IPv4", "free", 1), pool("IPv4", "by_report", 10)].join("\n");
+    alone(&[&almost], "GlowplugPoolAlmostExhausted", "family=IPv4,pool=c/w");
+    let macs =
+        "glowplug_macpool_addresses{pool=\"w\",state=\"free\"} 0\nglowplug_macpool_waiting_machines{pool=\"w\"} 1";
+    alone(&[macs], "GlowplugMACPoolExhausted", "pool=w");
+    alone(&["glowplug_duplicate_records 1"], "GlowplugDuplicateRecords", "");
+    let webhook = |calls: u32| {
+        format!("apiserver_admission_webhook_fail_open_count{{name=\"machine-updates.ipam.glowplug.dev\"}} {calls}")
+    };
+    alone(&[&webhook(1), &webhook(3)], "GlowplugWebhookNotCalled", "name=machine-updates.ipam.glowplug.dev");
+    let passes = |done: u32, failed: u32| {
+        let passes =
+            |result, number| format!("glowplug_passes_total{{queue=\"machines\",result=\"{result}\"}} {number}");
+        [passes("done", done), passes("failed", failed)].join("\n")
+    };
+    alone(&[&passes(5, 0), &passes(6, 2)], "GlowplugNoProgress", "queue=machines");
+    alone(&["glowplug_standstill_seconds 31", "glowplug_standstill_seconds 0"], "GlowplugNoProgress", "");
+    let not_leading = "glowplug_leading 0\nglowplug_certificate_expiry_timestamp_seconds 1000000";
+    for scrape in [not_leading, "glowplug_certificate_expiry_timestamp_seconds 1000000"] {
+        assert_eq!(ringing(&[scrape]), [("GlowplugNotLeading".to_owned(), String::new())]);
+    }
+    for seconds in [0, 604_799] {
+        let expires = format!("glowplug_leading 1\nglowplug_certificate_expiry_timestamp_seconds {seconds}");
+        assert_eq!(ringing(&[&expires]), [("GlowplugCertificateExpires".to_owned(), String::new())]);
+    }
+}
+
+#[test]
+fn an_expression_with_a_mistake_is_refused() {
+    let refused = |text: &str| Expr::parse(text).unwrap_err();
+    assert_eq!(refused("sun by (pool) (a)"), r#"unexpected "by" in "sun by (pool) (a)""#);
+    assert_eq!(refused("sum by (pool) (a"), "an expression without its end");
+    assert_eq!(refused("a{b=c}"), "no string");
+    assert_eq!(refused("rate(a[5])"), "no unit of time");
+    assert_eq!(refused("a b"), r#"unexpected "b" in "a b""#);
+}
