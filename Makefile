@@ -29,7 +29,7 @@ test slow boot bench: COMMIT :=
 # Each target uses all processors by itself.
 .NOTPARALLEL:
 
-.PHONY: all help guest ctl demo check test slow test-all boot packages afterburn format clippy features architectures pages deny test-controller test-cluster chaos demo-controller bench-controller bench-scale fuzz fuzz-controller bench dist rpm deb static-ctl static-controller image sbom release publish reproducible install install-guest install-ctl setup target clean
+.PHONY: all help guest ctl demo check test slow test-all boot packages afterburn format clippy features architectures pages deny test-controller test-cluster chaos demo-controller bench-controller bench-scale fuzz fuzz-controller bench dashboard dist rpm deb static-ctl static-controller image sbom release publish reproducible install install-guest install-ctl setup target clean
 
 ##@ Build
 
@@ -153,7 +153,7 @@ format: ## check the format of the sources
 clippy: ## check the code of both packages
 	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
 	$(CARGO) clippy --locked $(CONTROLLER) --all-targets -- -D warnings
-	$(CARGO) clippy --locked $(CONTROLLER) --test cluster --test chaos --test demo -- -D warnings
+	$(CARGO) clippy --locked $(CONTROLLER) --test cluster --test chaos --test demo --test dashboard -- -D warnings
 
 # The crate compiles with each feature alone, and without features. The lock files of fuzz/ and controller/ must be
 # current.
@@ -240,6 +240,11 @@ MACHINES := 10000
 bench-scale: ## the controller with many machines: MACHINES=10000
 	assets=$$(controller/tests/kube-apiserver) && KUBEBUILDER_ASSETS="$$assets" SCALE=$(MACHINES) \
 	    $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
+
+# docs/dashboard.svg: the panels of the dashboard for a healthy cluster of ten pools, on the API server of the tests.
+DASHBOARD_SECONDS := 300
+dashboard: ## draw docs/dashboard.svg in five minutes
+	$(CARGO) test --locked --quiet $(CONTROLLER) --test dashboard -- '$(abspath docs/dashboard.svg)' $(DASHBOARD_SECONDS)
 
 ##@ Install and release
 

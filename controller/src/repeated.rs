@@ -19,6 +19,10 @@ pub(crate) struct Repeated(Mutex<BTreeMap<String, (Instant, u64)>>);
 // === impl Repeated ===
 
 impl Repeated {
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(BTreeMap::new()))
+    }
+
     /// Notes an error. Returns the number of earlier occurrences without a line if the error must get a line now.
     ///
     /// Errors that differ only in quoted text, such as the name of an object, have one cause.

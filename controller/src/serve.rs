@@ -1,8 +1,8 @@
 //! HTTP servers for probes, metrics and webhooks, with and without TLS.
 //!
 //! Every pod of the cluster can connect. So a server bounds what clients can hold: connections, bytes of bodies, and time.
-//! When there are too many connections, one that serves no request gives way to a new one: the oldest one of the client with
-//! most of them. It has a second to end the request that it reads or answers.
+//! When there are too many connections, one that serves no request gives way to a new one: of the client with most of them, the one
+//! that has been longest without a complete request. It has a second to end the request that it reads.
 
 mod connections;
 mod expiry;
@@ -68,8 +68,6 @@ const STREAMS: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Timeout of a body, and of the handling of a request. API servers wait 5 seconds for the webhooks of this program.
 const HANDLING: Duration = Duration::from_secs(5);
-/// Time in which a connection that gives way ends its request.
-const GIVE_WAY: Duration = Duration::from_secs(1);
 /// Bytes of a connection that may arrive before its requests are read.
 const WINDOW: u32 = 128 << 10;
 /// Timeout of the head of the next request on a connection. API servers close a connection that they have not used for 90
@@ -179,7 +177,7 @@ pub async fn serve<H, F>(
                     Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
                     Err(_) => tracing::debug!("TLS handshake took too long"),
                 },
-                () = slot.is_told_to_end() => {}
+                _ = slot.is_told_to_end() => {}
             }
         });
     }
@@ -233,7 +231,7 @@ where
     let limit = tokio::select! {
         ended = connection.as_mut() => return note_end(ended),
         () = idle => return tracing::debug!("closed a connection without a request"),
-        () = own.is_told_to_end() => GIVE_WAY,
+        limit = own.is_told_to_end() => limit,
         _ = phase.wait_for(|phase| *phase == Phase::Closing) => DRAIN,
     };
     connection.as_mut().graceful_shutdown();

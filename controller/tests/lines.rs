@@ -57,9 +57,9 @@ async fn lost_rights_have_one_line_a_minute_for_each_cause() {
     let site = Site::new(&cluster).await;
     let hosted = Hosted::new(&cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;
-    hosted.pool("workers", &["10.9.0.0/16"]).await;
+    hosted.pool("workers", &["10.0.9.0/24"]).await;
     for pool in 0..POOLS {
-        site.pool(&format!("p-{pool}"), &[&format!("10.{pool}.0.0/16")]).await;
+        site.pool(&format!("p-{pool}"), &[&format!("10.0.{}.0/24", pool + 1)]).await;
     }
     let claim = async |pool: usize, name: &str| {
         let reference = json!({"spec": {"poolRef": {"name": format!("p-{pool}")}}});

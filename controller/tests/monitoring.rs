@@ -102,7 +102,7 @@ async fn every_alert_and_panel_has_data_of_a_running_program_and_no_alert_rings_
     let folder = tempfile::tempdir().unwrap();
     write_certificate(folder.path());
     let site = Site::new(&cluster).await;
-    site.pool("workers", &["10.0.0.0/28"]).await;
+    site.pool("p", &["10.0.0.16/28"]).await;
     let ranges = vec!["0a:00:00:00:00:00-0a:00:00:00:00:0f".to_owned()];
     let spec = MacPoolSpec { ranges, namespaces: vec![site.namespace.clone()], ..MacPoolSpec::default() };
     let macs: Api<MACPool> = Api::all(cluster.client());
@@ -110,7 +110,7 @@ async fn every_alert_and_panel_has_data_of_a_running_program_and_no_alert_rings_
     let program = Program::start(cluster.config(), folder.path(), "");
     site.claim("a", &json!({})).await;
     site.address_of("a").await;
-    let pool = format!("{}/workers", site.namespace);
+    let pool = format!("{}/p", site.namespace);
     let has_pools = |text: &str| {
         let used = |line: &str| line.contains(&pool) && line.contains("state=\"free\"") && line.ends_with(" 15");
         text.lines().any(used)

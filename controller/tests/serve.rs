@@ -12,7 +12,7 @@ use hyper::body::Bytes;
 use hyper::header::HeaderValue;
 use hyper::{Request, Response, StatusCode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
@@ -124,6 +124,30 @@ async fn stalled_connections_give_way_to_a_new_one() {
         stalled.push(connection);
     }
     assert_eq!(get(address, "/", None).await, (StatusCode::OK, "hello".to_owned()));
+}
+
+#[tokio::test]
+async fn stalled_connections_of_one_client_cost_no_other_client_its_connection() {
+    let (address, _phase) = limited(Limits { connections: 8, body: 1 << 20 }).await;
+    // As an API server does: it keeps the connection for the next request.
+    let (mut kept, _) = connect(address).await;
+    let mut ask = async || {
+        kept.ready().await.unwrap();
+        let request = Request::get("/").header("host", "test").body(Full::default()).unwrap();
+        kept.send_request(request).await.unwrap().status()
+    };
+    assert_eq!(ask().await, StatusCode::OK);
+    let mut stalled = Vec::new();
+    for _ in 0..64 {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        let mut connection = socket.connect(address).await.unwrap();
+        // The connection may have given way already.
+        let _ = connection.write_all(b"POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 9\r\n\r\nhalf").await;
+        stalled.push(connection);
+    }
+    assert_eq!(get(address, "/", None).await, (StatusCode::OK, "hello".to_owned()));
+    assert_eq!(ask().await, StatusCode::OK);
 }
 
 #[tokio::test(start_paused = true)]

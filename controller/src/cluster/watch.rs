@@ -20,6 +20,9 @@ use crate::cluster::object::{Object, version_of};
 use crate::cluster::request::{Reason, describe, one_line};
 use crate::repeated::Repeated;
 
+/// The lines of the log about failures of all watches: several parts watch the same kind.
+static LINES: Repeated = Repeated::new();
+
 /// Largest number of changes that wait for their reader.
 const QUEUE: usize = 1024;
 
@@ -78,11 +81,11 @@ pub fn changes_of(api: Api<Object>, config: watcher::Config) -> impl Stream<Item
 /// Watches the objects of `api` that `config` selects, without a task of its own. After an error, the watch begins again
 /// with a list; errors are logged.
 pub(crate) fn events(api: Api<Object>, config: watcher::Config) -> impl Stream<Item = Event<Object>> + Send {
-    let (path, lines) = (api.resource_url().to_owned(), Repeated::default());
+    let path = api.resource_url().to_owned();
     watcher(api, config).default_backoff().filter_map(move |event| {
         let event = event.map_err(|error| {
             let error = reason(&error);
-            if let Some(hidden) = lines.note(&error, Instant::now()) {
+            if let Some(hidden) = LINES.note(&format!("{path} {error}"), Instant::now()) {
                 tracing::warn!(error, hidden, path, "could not watch");
             }
         });

@@ -1,10 +1,19 @@
 //! The connections of a server: how many there are, and which one gives way to a new one.
+//!
+//! A new connection never waits for an idle one: the one that gives way loses its place at once, and ends its request meanwhile.
+//! Otherwise a client that opens many connections and stalls each of them would delay every other client.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+/// Time in which a connection that gives way ends its request.
+const GIVE_WAY: Duration = Duration::from_secs(1);
+/// Share of the places for connections that end their request without a place. Further ones end at once.
+const ENDING: u32 = 4;
 
 /// The connections of a server.
 pub(super) struct Connections {
@@ -13,9 +22,10 @@ pub(super) struct Connections {
     open: Arc<Mutex<Open>>,
 }
 
-/// The open connections, oldest first.
-#[derive(Default)]
+/// The open connections.
 struct Open {
+    most: u32,
+    /// Number of the next connection or request.
     next: u64,
     /// Number of connections that wait for a place.
     waiting: usize,
@@ -25,16 +35,20 @@ struct Open {
 struct Connection {
     /// The client: its IPv4 address, or the network of its IPv6 address.
     client: IpAddr,
+    /// Number of the last completed request, or of the connection itself.
+    last: u64,
     /// Number of requests that are being served now.
     serving: usize,
     /// Whether a request has begun.
     was_used: bool,
-    /// Whether it has been told to end.
-    gives_way: bool,
+    /// The time that it has to end its request, since it has given way to another connection.
+    gives_way: Option<Duration>,
     told: Arc<Notify>,
+    /// Its place. `None`: it has given way.
+    permit: Option<OwnedSemaphorePermit>,
 }
 
-/// The place of one connection. The place is free again when each clone is dropped.
+/// One connection. Its place is free again when it gives way, or when each clone is dropped.
 #[derive(Clone)]
 pub(super) struct Slot(Arc<Place>);
 
@@ -42,7 +56,6 @@ struct Place {
     number: u64,
     open: Arc<Mutex<Open>>,
     told: Arc<Notify>,
-    _permit: Option<OwnedSemaphorePermit>,
 }
 
 /// A connection that waits for a place.
@@ -55,10 +68,11 @@ pub(super) struct Serving(Slot);
 
 impl Connections {
     pub(super) fn new(most: u32) -> Self {
-        Self { most, free: Arc::new(Semaphore::new(most as usize)), open: Arc::default() }
+        let open = Open { most, next: 0, waiting: 0, connections: BTreeMap::new() };
+        Self { most, free: Arc::new(Semaphore::new(most as usize)), open: Arc::new(Mutex::new(open)) }
     }
 
-    /// Waits until every connection has ended.
+    /// Waits until every connection has ended, except those that give way.
     pub(super) async fn have_ended(&self) {
         // The semaphore is never closed.
         let _ = self.free.acquire_many(self.most).await;
@@ -79,9 +93,10 @@ impl Connections {
         open.next += 1;
         let told = Arc::<Notify>::default();
         let (client, of_open) = (network(client), Arc::clone(&told));
-        let connection = Connection { client, serving: 0, was_used: false, gives_way: false, told: of_open };
+        let connection =
+            Connection { client, last: number, serving: 0, was_used: false, gives_way: None, told: of_open, permit };
         open.connections.insert(number, connection);
-        Slot(Arc::new(Place { number, open: Arc::clone(&self.open), told, _permit: permit }))
+        Slot(Arc::new(Place { number, open: Arc::clone(&self.open), told }))
     }
 }
 
@@ -96,18 +111,25 @@ fn network(client: IpAddr) -> IpAddr {
 // === impl Open ===
 
 impl Open {
-    /// Tells the oldest connection of the client that has most connections without a running request to end.
+    /// Takes the place of a connection without a running request: of the client that has most such connections, the one that has
+    /// been longest without a complete request.
     fn close_one(&mut self) {
-        let mut idle: BTreeMap<IpAddr, (usize, u64)> = BTreeMap::new();
+        let mut idle: BTreeMap<IpAddr, (usize, (u64, u64))> = BTreeMap::new();
+        let mut ending = 0;
         for (number, connection) in &self.connections {
-            if connection.serving == 0 && !connection.gives_way {
-                idle.entry(connection.client).or_insert((0, *number)).0 += 1;
+            if connection.gives_way.is_some() {
+                ending += 1;
+            } else if connection.serving == 0 {
+                let this = (connection.last, *number);
+                let (count, oldest) = idle.entry(connection.client).or_insert((0, this));
+                (*count, *oldest) = (*count + 1, this.min(*oldest));
             }
         }
         let most = idle.into_values().max_by_key(|(count, oldest)| (*count, std::cmp::Reverse(*oldest)));
-        if let Some(connection) = most.and_then(|(_, oldest)| self.connections.get_mut(&oldest)) {
+        if let Some(connection) = most.and_then(|(_, (_, number))| self.connections.get_mut(&number)) {
             tracing::debug!("a connection gives way, because there are too many");
-            connection.gives_way = true;
+            connection.gives_way = Some(if ending < self.most / ENDING { GIVE_WAY } else { Duration::ZERO });
+            connection.permit = None;
             connection.told.notify_one();
         }
     }
@@ -116,9 +138,11 @@ impl Open {
 // === impl Slot ===
 
 impl Slot {
-    /// Waits until the connection has to give way.
-    pub(super) async fn is_told_to_end(&self) {
+    /// Waits until the connection has to give way. Returns the time that it has to end its request.
+    pub(super) async fn is_told_to_end(&self) -> Duration {
         self.0.told.notified().await;
+        let open = lock(&self.0.open);
+        open.connections.get(&self.0.number).and_then(|connection| connection.gives_way).unwrap_or_default()
     }
 
     /// Notes that a request is being served until the returned value is dropped.
@@ -152,8 +176,12 @@ impl Drop for Place {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.0.change(|connection| connection.serving -= 1);
         let mut open = lock(&self.0.0.open);
+        let last = open.next;
+        open.next += 1;
+        if let Some(connection) = open.connections.get_mut(&self.0.0.number) {
+            (connection.serving, connection.last) = (connection.serving - 1, last);
+        }
         if open.waiting > 0 {
             open.close_one();
         }
@@ -184,10 +212,39 @@ mod tests {
     use super::*;
 
     /// A connection that ends as soon as it has to give way.
-    async fn enter(connections: &Connections, client: &str) -> (Slot, tokio::task::JoinHandle<()>) {
+    async fn enter(connections: &Connections, client: &str) -> (Slot, tokio::task::JoinHandle<Duration>) {
         let slot = connections.enter(client.parse().unwrap()).await;
         let held = slot.clone();
         (slot, tokio::spawn(async move { held.is_told_to_end().await }))
+    }
+
+    #[tokio::test]
+    async fn a_new_connection_never_waits_for_an_idle_one_to_end() {
+        let connections = Connections::new(8);
+        let api_server = connections.enter("192.0.2.1".parse().unwrap()).await;
+        // Nothing ends these connections, as if each had a body that never comes.
+        let mut stalled = Vec::new();
+        for _ in 0..20 {
+            stalled.push(connections.enter("192.0.2.2".parse().unwrap()).await);
+        }
+        let mut told = Vec::new();
+        for slot in [&api_server].into_iter().chain(&stalled) {
+            told.push(lock(&slot.0.open).connections[&slot.0.number].gives_way.map(|limit| limit.as_secs()));
+        }
+        // The first two have a second each.
+        let expected = [vec![None], vec![Some(1); 2], vec![Some(0); 11], vec![None; 7]].concat();
+        assert_eq!(told, expected);
+    }
+
+    #[tokio::test]
+    async fn of_the_connections_of_a_client_the_one_longest_without_a_request_gives_way() {
+        let connections = Connections::new(2);
+        let client = "192.0.2.1".parse().unwrap();
+        let [used, unused] = [connections.enter(client).await, connections.enter(client).await];
+        drop(used.serving());
+        let _new = connections.enter(client).await;
+        let gives_way = |slot: &Slot| lock(&slot.0.open).connections[&slot.0.number].gives_way.is_some();
+        assert_eq!([&used, &unused].map(gives_way), [false, true]);
     }
 
     #[tokio::test]

@@ -371,7 +371,7 @@ pub fn provisioned(machine: &DynamicObject) -> Value {
 }
 
 /// Repeats `ask` until it returns a value. `what` is the name of this value in the failure message.
-pub async fn poll<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
+pub async fn poll<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let answer = async {
         loop {
             match ask().await {
