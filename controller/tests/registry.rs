@@ -554,6 +554,38 @@ async fn a_new_pool_allocates_when_its_growth_is_opened_and_no_address_that_a_gu
 }
 
 #[tokio::test]
+async fn an_address_is_reported_as_free_after_each_kind_of_its_use() {
+    let (_server, cluster) = start_server().await;
+    let [(registry, _served), (other, _others)] = [(); 2].map(|()| owner(cluster.controller()));
+    for leader in [&registry, &other] {
+        leader.resize(vec![pool(NETWORK, &["10.0.0.8/30"])], BTreeSet::new()).await.unwrap();
+    }
+    let mut freed = registry.freed();
+    let mut next = async || freed.recv().await.unwrap().to_string();
+    registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
+    registry.release(machine(NETWORK, 0)).await.unwrap();
+    assert_eq!(next().await, "10.0.0.8");
+    // Another leader.
+    other.claim(claim(&machine(NETWORK, 1))).await.unwrap().unwrap();
+    other.release(machine(NETWORK, 1)).await.unwrap();
+    assert_eq!(next().await, "10.0.0.8");
+    let of = |address: &str, kind: Source| Reservation {
+        address: address.parse().unwrap(),
+        network: Some(NETWORK.to_owned()),
+        claimant: Claimant { machine: machine(NETWORK, 2), interface: "eno101".parse().unwrap() },
+        source: "VirtualMachine worker-2".to_owned(),
+        kind,
+    };
+    registry.add_conflicts(vec![of("10.0.0.9", Source::NetworkData)]).await.unwrap();
+    registry.release(machine(NETWORK, 2)).await.unwrap();
+    assert_eq!(next().await, "10.0.0.9");
+    let report = of("10.0.0.10", Source::Report);
+    registry.change_reports(vec![report.clone()], Vec::new()).await.unwrap();
+    registry.change_reports(Vec::new(), vec![report]).await.unwrap();
+    assert_eq!(next().await, "10.0.0.10");
+}
+
+#[tokio::test]
 async fn a_rejected_change_of_a_pool_closes_nothing_when_it_is_repeated() {
     let (_server, cluster) = start_server().await;
     let metrics = Arc::new(Metrics::default());

@@ -516,7 +516,8 @@ impl RegistryHandle {
 
     /// Receives each address that another claimant may get from now on: after a release, also by another leader, and after the
     /// end of a record or report.
-    pub(crate) fn freed(&self) -> broadcast::Receiver<IpAddr> {
+    #[must_use]
+    pub fn freed(&self) -> broadcast::Receiver<IpAddr> {
         self.freed.subscribe()
     }
 

@@ -283,4 +283,26 @@ mod tests {
         let left: Vec<_> = changes.collect().await;
         assert!(matches!(left[..], [(1, (), Change::Lists)]), "{left:?}");
     }
+
+    #[tokio::test]
+    async fn a_name_gets_a_pass_when_an_address_that_it_waits_for_is_free() {
+        let (waits, sender) = (Waits::default(), broadcast::Sender::new(2));
+        let key = |name: &str| Key { namespace: "n".to_owned(), name: name.to_owned() };
+        let waiting =
+            |addresses: &[&str]| Ok(Ended::Waits(addresses.iter().map(|text| text.parse().unwrap()).collect()));
+        let free = |address: &str| drop(sender.send(address.parse().unwrap()));
+        waits.note(key("a"), &waiting(&["10.0.0.8", "fd00::8"]));
+        waits.note(key("b"), &waiting(&["10.0.0.9"]));
+        waits.note(key("c"), &waiting(&[]));
+        let mut names = Box::pin(each_freed(sender.subscribe(), &waits));
+        let mut next = async || names.next().await.flatten().map(|names| names.into_iter().collect::<Vec<_>>());
+        free("fd00::8");
+        assert_eq!(next().await, Some(vec![key("a")]));
+        waits.note(key("a"), &Ok(Ended::Well));
+        free("10.0.0.8");
+        assert_eq!(next().await, Some(vec![]));
+        // More addresses than the channel has room for: every name may be concerned.
+        ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(free);
+        assert_eq!(next().await, Some(vec![key("b")]));
+    }
 }
