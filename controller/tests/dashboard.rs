@@ -38,6 +38,7 @@ const POOLS: usize = 9;
 const ADDRESSES: usize = 60;
 /// Time between two scrapes.
 const PERIOD: Duration = Duration::from_secs(2);
+const MIB: f64 = 1_048_576.0;
 /// Points of a line.
 const POINTS: u32 = 80;
 const COLOURS: [&str; 10] =
@@ -193,7 +194,7 @@ fn name(legend: &str, labels: &Labels) -> String {
 fn chart(lines: &[(String, Vec<(f64, f64)>)], (width, height): (f64, f64), unit: &str, history: &History) -> String {
     let (left, top, right, bottom) = (64.0, 30.0, width - 150.0, height - 24.0);
     let most = lines.iter().flat_map(|(_, points)| points).map(|(_, value)| *value).fold(0.0, f64::max);
-    let most = scale(most);
+    let most = if unit == "bytes" { scale(most / MIB) * MIB } else { scale(most) };
     let mut svg = String::new();
     for part in 0..=4 {
         let share = f64::from(part) / 4.0;
@@ -241,19 +242,24 @@ fn scale(most: f64) -> f64 {
 
 /// A value in its unit.
 fn shown(value: f64, unit: &str) -> String {
-    let short = |value: f64| match value {
-        0.0 => "0".to_owned(),
-        _ if value.fract() == 0.0 || value >= 100.0 => format!("{value:.0}"),
-        _ if value >= 10.0 => format!("{value:.1}"),
-        _ if value >= 1.0 => format!("{value:.2}").trim_end_matches('0').trim_end_matches('.').to_owned(),
-        _ => format!("{value:.3}").trim_end_matches('0').trim_end_matches('.').to_owned(),
+    let short = |value: f64| {
+        let digits = if value >= 100.0 {
+            0
+        } else if value >= 10.0 {
+            1
+        } else {
+            3
+        };
+        let text = format!("{value:.digits$}");
+        if digits == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
     };
     match unit {
         "percentunit" => format!("{} %", short(value * 100.0)),
-        "bytes" => format!("{} MiB", short(value / f64::from(1 << 20))),
+        "bytes" => format!("{} MiB", short(value / MIB)),
         "ops" => format!("{}/s", short(value)),
         "s" if value >= 172_800.0 => format!("{} days", short((value / 86_400.0).floor())),
-        "s" if value >= 120.0 => format!("{} min", short(value / 60.0)),
+        "s" if value >= 120.0 => format!("{} min", short((value / 6.0).round() / 10.0)),
+        "s" if value >= 10.0 => format!("{value:.0} s"),
         "s" if value >= 1.0 || value == 0.0 => format!("{} s", short(value)),
         "s" => format!("{} ms", short(value * 1000.0)),
         _ => short(value),
