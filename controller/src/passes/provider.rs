@@ -302,7 +302,7 @@ mod tests {
         free("10.0.0.8");
         assert_eq!(next().await, Some(vec![]));
         // More addresses than the channel has room for: every name may be concerned.
-        ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(free);
+        ["10.0.0.1", "10.0.0.2", "10.0.0.3"].into_iter().for_each(free);
         assert_eq!(next().await, Some(vec![key("b")]));
     }
 }
