@@ -45,6 +45,9 @@ struct Parser {
     at: usize,
 }
 
+/// A value over samples, each with its time and value, and the range in seconds.
+type Over = fn(&[(f64, f64)], f64) -> Option<f64>;
+
 /// The operators, from those that bind least.
 const OPERATORS: [&[&str]; 5] =
     [&["or"], &["and", "unless"], &["==", "!=", "<=", ">=", "<", ">"], &["+", "-"], &["*", "/"]];
@@ -120,7 +123,7 @@ impl Expr {
 }
 
 fn call(name: &str, all: &[Expr], history: &History, time: f64) -> Vec<Sample> {
-    let over = |of: fn(&[(f64, f64)], f64) -> Option<f64>| {
+    let over = |of: Over| {
         let Some(Expr::Selector(selector)) = all.first() else { panic!("{name} of no selector") };
         let range = selector.range.unwrap_or_else(|| panic!("{name} without a range"));
         let mut samples: BTreeMap<Labels, Vec<(f64, f64)>> = BTreeMap::new();
