@@ -164,12 +164,12 @@ fn each_alert_rings_for_its_state_alone() {
     let full = format!(
         "{}\n{}\n{}\n{}\nglowplug_ippool_waiting_machines{{pool=\"c/w\"}} 2",
         pool("IPv4", "free", 0),
-        pool("IPv4", "reserved", 9),
+        pool("IPv4", "excluded", 9),
         pool("IPv6", "free", 7),
-        pool("IPv6", "conflicting", 1),
+        pool("IPv6", "byRecord", 1),
     );
     alone(&[&full], "GlowplugPoolExhausted", "family=IPv4,pool=c/w");
-    let almost = [pool("IPv4", "free", 1), pool("IPv4", "by_report", 10)].join("\n");
+    let almost = [pool("IPv4", "free", 1), pool("IPv4", "byReport", 10)].join("\n");
     alone(&[&almost], "GlowplugPoolAlmostExhausted", "family=IPv4,pool=c/w");
     let macs =
         "glowplug_macpool_addresses{pool=\"w\",state=\"free\"} 0\nglowplug_macpool_waiting_machines{pool=\"w\"} 1";
