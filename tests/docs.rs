@@ -231,6 +231,8 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl logs -n ipam-glowplug-system -l control-plane=glowplug-controller-manager --prefix --tail=-1",
             "kubectl get staticipleases -o wide | grep clusters/workers",
             "kubectl get staticipleases | grep 192.168.1.10",
+            "kubectl get pods -n ipam-glowplug-system",
+            "kubectl describe lease glowplug-controller -n ipam-glowplug-system",
             "kubectl get kubevirtmachines,vm,vmi -A -o json > machines.json",
             "glowplugctl audit --pool pools.yaml --ledger ledger --machines machines.json --release-missing --dry-run",
             "glowplugctl audit --pool pools.yaml --ledger ledger --machines machines.json --release-missing",
