@@ -212,7 +212,14 @@ pub(crate) fn list(args: List, log: &Logger) -> Result<ExitCode> {
     listed.retain(&args.filter, &clusters);
     if args.waiting {
         let (version, waiting) = (listed.version, listed.waiting);
-        listed = Listed { version, waiting, addresses: Vec::new(), conflicts: Vec::new(), reserved: Vec::new(), missing: Vec::new() };
+        listed = Listed {
+            version,
+            waiting,
+            addresses: Vec::new(),
+            conflicts: Vec::new(),
+            reserved: Vec::new(),
+            missing: Vec::new(),
+        };
     }
     if args.json {
         print_json(&listed)?;
