@@ -330,9 +330,9 @@ impl View {
 
     /// Notes the addresses that were reserved for the machine, and that none of its objects records any more. They are no longer a
     /// reason for a conflict. `named` are the addresses in the current network data of the machine, and `secret` is the Secret that
-    /// has them. `None`: no such address, or a guest with other network data may have one of them.
+    /// has them. `None`: no such address, or a guest with other network data may have one of them, also one that only starts.
     pub(super) fn end_records(&self, named: &BTreeSet<IpAddr>, secret: Option<&str>) -> Option<Step> {
-        let mut guest = self.instance.iter().filter(|instance| instance.has_started && !instance.has_ended);
+        let mut guest = self.instance.iter().filter(|instance| !instance.has_ended);
         if guest.any(|instance| secret.is_none() || instance.secret.as_deref() != secret) {
             return None;
         }
@@ -341,7 +341,14 @@ impl View {
             (machine.clone(), addresses.collect::<BTreeSet<_>>())
         });
         let ended: BTreeMap<_, _> = of_machine.filter(|(_, addresses)| !addresses.is_empty()).collect();
-        (!ended.is_empty() && !self.has_done(Once::EndRecords)).then_some(Step::EndRecords(ended))
+        if ended.is_empty() || self.has_done(Once::EndRecords) {
+            return None;
+        }
+        // The watch may not have reported the guest yet, which starts with the network data that the machine had.
+        Some(match self.has_done(Once::ReadInstance) {
+            true => Step::EndRecords(ended),
+            false => Step::ReadInstance,
+        })
     }
 
     /// Reports a Secret of another author, which is not changed, and reserves its addresses, so that no machine gets
