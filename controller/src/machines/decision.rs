@@ -34,12 +34,12 @@ use crate::passes::{Ended, Problem};
 /// Decides the next request.
 pub(super) fn decide(view: &View) -> Step {
     match next(view) {
-        Step::Wait => view.annotate_waiting().unwrap_or(Step::Wait),
+        Step::Wait => view.annotate_waiting().or_else(|| view.report_doubts()).unwrap_or(Step::Wait),
         step => step,
     }
 }
 
-/// Decides the next request, without the annotation of a waiting machine.
+/// Decides the next request, without the annotation of a waiting machine and the events about records in doubt.
 fn next(view: &View) -> Step {
     // What a guest uses is recorded before the objects of its machine are looked for.
     let recorded = view.record_migration().or_else(|| view.adopt_guest());

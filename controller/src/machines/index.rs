@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use glowplug::host::claim::{Machine, Record};
 use glowplug::host::pool::{Pool, Space};
-use glowplug::host::records::{ANNOTATION_PREFIX, Inventory, Objects};
+use glowplug::host::records::{ANNOTATION_PREFIX, Inventory, ObjectDiagnostic, Objects};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::cluster::key::{Key, PoolId};
@@ -434,17 +434,19 @@ impl Index {
         }
     }
 
-    /// Returns the records of the objects of a name.
-    pub(super) fn records_of(&self, key: &Key) -> Vec<Record> {
+    /// Returns the records of the objects of a name, and the diagnostics about records that are no records: they cannot be read, or
+    /// they contradict another record.
+    pub(super) fn records_of(&self, key: &Key) -> (Vec<Record>, Vec<ObjectDiagnostic>) {
         let has_template_record = self.vm(key).is_some_and(|vm| !vm.template_records.is_empty());
         let has_map = self.machine(key).is_some_and(|machine| !machine.status_map.is_null());
         let is_instance_annotated = self.instance(key).is_some_and(|instance| has_record(&instance.metadata));
         if !(self.is_annotated(key) || has_map || has_template_record || is_instance_annotated) {
-            return Vec::new();
+            return Default::default();
         }
         let mut objects = Objects::default();
         self.read_records(key, &mut objects);
-        self.inventory(objects).records
+        let inventory = self.inventory(objects);
+        (inventory.records, inventory.diagnostics)
     }
 
     /// Returns what objects record, with the kinds of their machines.
@@ -706,8 +708,9 @@ mod tests {
         let (kept, whole) = (index.inventory(kept), index.inventory(whole));
         assert_eq!(kept.records, whole.records);
         assert_eq!(kept.records.len(), 3);
-        assert_eq!((kept.diagnostics.len(), kept.diagnostics), (1, whole.diagnostics));
-        assert_eq!(index.records_of(&key("n", "orphan")), kept.records[..1]);
+        assert_eq!((kept.diagnostics.len(), &kept.diagnostics), (1, &whole.diagnostics));
+        assert_eq!(index.records_of(&key("n", "orphan")), (kept.records[..1].to_vec(), vec![]));
+        assert_eq!(index.records_of(&key("n", "w")), (kept.records[1..].to_vec(), kept.diagnostics));
     }
 
     #[test]

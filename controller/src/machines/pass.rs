@@ -2,6 +2,7 @@
 //! response.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -110,7 +111,7 @@ impl Work<'_> {
         view.instance = index.instance(key).cloned();
         view.memory = index.memory(key);
         view.is_repeat_due = view.memory.is_repeat_due(Timestamp::now());
-        view.records = index.records_of(key);
+        (view.records, view.doubts) = index.records_of(key);
         view.sources.claims = index.claims_of(key);
         // Everyone who may create claims can name any machine. When no guest exists, such a claim only ends.
         let has_guest = view.vm.is_some() || view.instance.is_some();
@@ -136,11 +137,13 @@ impl Work<'_> {
         let (key, earlier) = (view.key.clone(), self.index().earlier_of(&view.key));
         let (claimed, records, may_be_copies) =
             (view.memory.claimed.clone(), view.records.clone(), view.may_have_copies());
+        let doubted: BTreeSet<IpAddr> = view.doubts.iter().flat_map(|doubt| doubt.addresses.iter().copied()).collect();
         let selected = view.selected.iter().flatten();
         let pools: Vec<String> = selected.map(|selected| selected.pool.to_string()).collect();
         let (scope, growth) = (self.machines.scope.namespace.clone(), self.index().growth());
         let read = self.machines.registry.read(move |allocator| {
-            Recorded::read(allocator, (&key, &earlier), &claimed, (&records, may_be_copies, growth), &pools, &scope)
+            let records = (&records[..], &doubted, may_be_copies, growth);
+            Recorded::read(allocator, (&key, &earlier), &claimed, records, &pools, &scope)
         });
         view.ledger = read.await?;
         self.note_earlier(&view.ledger.elsewhere);
@@ -312,6 +315,13 @@ impl Work<'_> {
                     registry.end_records(machine, addresses).await?;
                     tracing::info!(machine = %key, uid, addresses = ended, "no object of the machine records the addresses any more");
                 }
+            }
+            Step::ReportDoubts(doubts) => {
+                for note in doubts.difference(&view.memory.doubts) {
+                    let notice = Notice { is_warning: true, reason: "IPAddressConflict", note: note.clone() };
+                    self.publish(view, &notice);
+                }
+                self.index().remember(key, |memory| memory.doubts = doubts);
             }
             Step::Reserve(conflicts) => registry.add_conflicts(conflicts).await?,
             Step::Withdraw(machine) => {

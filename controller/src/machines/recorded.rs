@@ -76,13 +76,14 @@ pub(super) fn free_of(allocator: &Allocator, mut records: Vec<Record>) -> Result
 impl Recorded {
     /// Reads the state of the machines of a VirtualMachine, and of its pools.
     ///
-    /// `earlier` has the KubevirtMachines of other namespaces that may hold an address for the VirtualMachine. `may_be_copies`:
-    /// whether the records may be those of another machine, see `View::may_have_copies`.
+    /// `earlier` has the KubevirtMachines of other namespaces that may hold an address for the VirtualMachine. `doubted` are the
+    /// addresses of records that cannot be read or contradict another record. `may_be_copies`: whether the records may be those of
+    /// another machine, see `View::may_have_copies`.
     pub(super) fn read(
         allocator: &Allocator,
         (key, earlier): (&Key, &BTreeSet<Machine>),
         claimed: &BTreeSet<Machine>,
-        (records, may_be_copies, growth): (&[Record], bool, u64),
+        (records, doubted, may_be_copies, growth): (&[Record], &BTreeSet<IpAddr>, bool, u64),
         pools: &[String],
         scope: &str,
     ) -> Self {
@@ -122,7 +123,8 @@ impl Recorded {
             recorded.excluded.extend(excluded.map(|(network, address)| (network.to_owned(), address)));
         }
         let is_recorded = |address: IpAddr| {
-            records.iter().any(|record| record.addresses.iter().any(|recorded| recorded.ip() == address))
+            let has = |record: &Record| record.addresses.iter().any(|recorded| recorded.ip() == address);
+            doubted.contains(&address) || records.iter().any(has)
         };
         for machine in &recorded.known {
             let reserved = allocator.reserved_by_records_of(machine).filter(|(_, address)| !is_recorded(*address));

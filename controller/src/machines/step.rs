@@ -91,6 +91,8 @@ pub(super) enum Step {
     ReserveRecorded(Vec<Reservation>, Notice),
     /// Notes that the objects of these machines no longer record these addresses, each with its network.
     EndRecords(BTreeMap<Machine, BTreeSet<(String, IpAddr)>>),
+    /// Publishes an event about each of these records, if no earlier event was about it.
+    ReportDoubts(BTreeSet<String>),
     /// Reserves those of these addresses that are of pools which may serve the namespace of the VirtualMachine.
     Reserve(Vec<Reservation>),
     /// Removes a machine from the wait queue.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Allocation, Claimant, Machine, Record};
+use glowplug::host::records::ObjectDiagnostic;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
@@ -32,6 +33,9 @@ pub(super) const IGNORED: &str = "AddressRequestIgnored";
 /// in the wait queue gets a pass every ten minutes.
 const REPEAT: SignedDuration = SignedDuration::from_mins(45);
 
+/// Most records that cannot be read or contradict another record with an event.
+const MOST_DOUBTS: usize = 8;
+
 /// Annotation of a KubevirtMachine that says why its VirtualMachine waits for its network data.
 pub(super) const WAITING_ANNOTATION: &str = "ipam.glowplug.dev/waiting";
 
@@ -52,6 +56,8 @@ pub(super) struct View {
     pub(super) instance: Option<Instance>,
     /// The addresses that the objects of the machine record.
     pub(super) records: Vec<Record>,
+    /// The records of these objects that cannot be read, or that contradict one of `records`.
+    pub(super) doubts: Vec<ObjectDiagnostic>,
     /// Objects of other programs that choose addresses of the machine.
     pub(super) sources: Sources,
     pub(super) memory: Memory,
@@ -141,6 +147,8 @@ pub(super) struct Memory {
     pub(super) is_retry_logged: bool,
     /// The addresses of a guest in another cluster that are not held, according to the last event about them.
     pub(super) not_held: BTreeSet<IpAddr>,
+    /// The records that cannot be read or contradict another record, according to the last events about them.
+    pub(super) doubts: BTreeSet<String>,
     /// Whether a user has removed the annotation with which the VirtualMachine was left alone.
     pub(super) is_freed: bool,
 }
@@ -164,6 +172,7 @@ impl View {
             machine: None,
             instance: None,
             records: Vec::new(),
+            doubts: Vec::new(),
             sources: Sources::default(),
             memory: Memory::default(),
             is_repeat_due: false,
@@ -264,6 +273,16 @@ impl View {
         let is_repeated = self.is_repeat_due && self.is_waiting();
         let is_known = self.memory.notice.as_ref() == Some(&notice);
         if is_known && !is_repeated { Step::Wait } else { Step::Report(notice) }
+    }
+
+    /// Reports the records whose addresses are reserved for the machine although they are no records: they cannot be read, or they
+    /// contradict another record. `None`: events have reported all of them, or no pool serves the machine.
+    pub(super) fn report_doubts(&self) -> Option<Step> {
+        let is_served = !matches!(&self.selected, Ok(selected) if selected.is_empty()) || !self.ledger.known.is_empty();
+        let has_address = |doubt: &&ObjectDiagnostic| doubt.claimant.is_some() && !doubt.addresses.is_empty();
+        let doubts = self.doubts.iter().filter(has_address).take(MOST_DOUBTS).filter(|_| is_served);
+        let doubts: BTreeSet<String> = doubts.map(ToString::to_string).collect();
+        (doubts != self.memory.doubts).then_some(Step::ReportDoubts(doubts))
     }
 
     /// Writes the annotation that says why the machine waits, or removes the annotation when the machine has its network data.

@@ -7,6 +7,7 @@ use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Record, Request, Reservation};
 use glowplug::host::may_record;
 use glowplug::host::pool::Pool;
+use glowplug::host::records::{ANNOTATION_PREFIX, Objects};
 use glowplug::network::Family;
 use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1::Secret;
@@ -19,7 +20,7 @@ use crate::cluster::key::Key;
 use crate::cluster::key::PoolId;
 use crate::kinds::cluster_api::{IpAddress, Version};
 use crate::kinds::ipam_claim::IpamClaim;
-use crate::kinds::kubevirt_machine::{HandOut, Handed, Instance, KubevirtMachine, NetworkSecret};
+use crate::kinds::kubevirt_machine::{HandOut, Handed, Instance, KubevirtMachine, NetworkSecret, read_records};
 use crate::kinds::network_data::NETWORK_DATA_LABEL;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{VirtualMachine, addresses_in};
@@ -1977,4 +1978,30 @@ fn the_record_of_an_address_that_a_source_no_longer_gives_ends() {
     assert_eq!(decide(&view), Step::EndRecords(noted));
     view.done.insert(Once::EndRecords);
     assert!(!matches!(decide(&view), Step::EndRecords(_)));
+}
+
+#[test]
+fn a_record_whose_addresses_are_reserved_although_it_is_no_record_is_reported_once() {
+    let mut objects = Objects::default();
+    let annotated = |kind: &str, addresses: &str| {
+        let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-1"});
+        let key = format!("{ANNOTATION_PREFIX}eno101");
+        json!({"apiVersion": "kubevirt.io/v1", "kind": kind, "metadata": {
+            "namespace": "n", "name": "w", "uid": "v-1", "annotations": {(key): addresses},
+            "ownerReferences": if kind == "VirtualMachine" { json!([]) } else { json!([owner]) },
+        }})
+    };
+    for (kind, addresses) in [("VirtualMachine", "10.0.0.8/16"), ("VirtualMachineInstance", "10.0.0.9/16")] {
+        read_records(&mut objects, kind, &serde_json::from_value(annotated(kind, addresses)).unwrap());
+    }
+    let mut view = View { doubts: objects.inventory().diagnostics, ..settled() };
+    view.done.insert(Once::AnnotateWaiting);
+    let expected: BTreeSet<String> = view.doubts.iter().map(ToString::to_string).collect();
+    assert_eq!((expected.len(), &view.doubts[0].addresses[..]), (1, &["10.0.0.9".parse::<IpAddr>().unwrap()][..]));
+    assert_eq!(decide(&view), Step::ReportDoubts(expected.clone()));
+    view.memory.doubts = expected;
+    assert_eq!(decide(&view), Step::Wait);
+    // The next event about the same record comes after an end of the record.
+    view.doubts.clear();
+    assert_eq!(decide(&view), Step::ReportDoubts(BTreeSet::new()));
 }

@@ -48,7 +48,8 @@ fn a_late_record_of_an_address_that_another_machine_holds_is_reserved_unless_it_
     let address = claim(&mut registry, "h").remove(0);
     let late = |registry: &mut Registry<MemoryLedger>, may_be_copies| {
         let (records, allocator) = ([record("w", &address.to_string())], registry.state().unwrap());
-        let records = (&records[..], may_be_copies, allocator.growth());
+        let doubted = BTreeSet::new();
+        let records = (&records[..], &doubted, may_be_copies, allocator.growth());
         Recorded::read(allocator, (&key("w"), &[].into()), &[].into(), records, &["n/p".to_owned()], "").late
     };
     assert_eq!(late(&mut registry, true), []);
@@ -84,19 +85,24 @@ fn an_address_is_without_a_record_when_no_object_of_its_machine_has_it_and_is_la
     let address = "10.0.0.9".parse().unwrap();
     let reservation = Reservation { address, network, claimant, source, kind: Source::Unreadable };
     registry.set_aside([reservation.clone()], NOW).unwrap();
-    let read = |registry: &mut Registry<MemoryLedger>, records: &[Record]| {
+    let mut doubted = BTreeSet::new();
+    let read = |registry: &mut Registry<MemoryLedger>, records: &[Record], doubted: &BTreeSet<IpAddr>| {
         let allocator = registry.state().unwrap();
-        let records = (records, false, allocator.growth());
+        let records = (records, doubted, false, allocator.growth());
         let read = Recorded::read(allocator, (&key("w"), &[].into()), &[].into(), records, &["n/p".to_owned()], "");
         (read.unrecorded, read.late)
     };
     let records = [record("w", "10.0.0.9/16")];
-    assert_eq!(read(&mut registry, &records), (BTreeMap::new(), vec![]));
+    assert_eq!(read(&mut registry, &records, &doubted), (BTreeMap::new(), vec![]));
+    // An object still has the address, in a record that cannot be read.
+    doubted.insert(address);
+    assert_eq!(read(&mut registry, &[], &doubted), (BTreeMap::new(), vec![]));
+    doubted.clear();
     let unrecorded = BTreeMap::from([(machine("w"), [("infra/vlan10".to_owned(), address)].into())]);
-    assert_eq!(read(&mut registry, &[]), (unrecorded.clone(), vec![]));
+    assert_eq!(read(&mut registry, &[], &doubted), (unrecorded.clone(), vec![]));
     registry.end_records(&machine("w"), &unrecorded[&machine("w")]).unwrap();
-    assert_eq!(read(&mut registry, &[]), (BTreeMap::new(), vec![]));
-    assert_eq!(read(&mut registry, &records), (BTreeMap::new(), vec![reservation.clone()]));
+    assert_eq!(read(&mut registry, &[], &doubted), (BTreeMap::new(), vec![]));
+    assert_eq!(read(&mut registry, &records, &doubted), (BTreeMap::new(), vec![reservation.clone()]));
     registry.set_aside([reservation], NOW).unwrap();
-    assert_eq!(read(&mut registry, &records), (BTreeMap::new(), vec![]));
+    assert_eq!(read(&mut registry, &records, &doubted), (BTreeMap::new(), vec![]));
 }
