@@ -75,7 +75,7 @@ impl Allocator {
     }
 
     /// Whether a pool of a network offers an address, to every machine or to one.
-    fn is_offered(&self, network: &str, address: IpAddr) -> bool {
+    pub(super) fn is_offered(&self, network: &str, address: IpAddr) -> bool {
         let mut pools = self.pools_with(network, address);
         pools.any(|state| state.offered().offers(address) || state.pre_allocated.contains(&address))
     }
@@ -94,11 +94,17 @@ impl Network {
         self.holding(address).into_iter().chain(recorders).chain(reporters).collect()
     }
 
-    /// Whether the holder of an address is another user than a guest that reports the address. `false` without a holder.
-    pub(super) fn holder_differs(&self, address: IpAddr, claimant: &Claimant) -> bool {
+    /// Whether a guest that reports an address is another user than the holder, and than any of the users. `false` without a
+    /// holder.
+    pub(super) fn guest_differs(&self, address: IpAddr, claimant: &Claimant, is_offered: &dyn Fn() -> bool) -> bool {
         let Claimant { machine, interface } = claimant;
-        let guest = User { machine, interface: *interface, source: "", evidence: Evidence::Report };
-        self.holding(address).is_some_and(|holder| differs(&holder, &guest))
+        let is_own = self.has_own_record(address, machine);
+        let guest = User { machine, interface: *interface, source: "", evidence: Evidence::Report, is_own };
+        let Some(holder) = self.holding(address).filter(|holder| !guest.is_of(holder)) else { return false };
+        let differs_from = |other: &User<'_>| differs(&guest, other);
+        differs_from(&holder)
+            || self.recorders(address).any(|other| differs_from(&other))
+            || is_offered() && self.reporters(address).any(|other| differs_from(&other))
     }
 
     /// The holder of an address, or the machine whose guest migrated with the address.
@@ -106,6 +112,6 @@ impl Network {
         let held = self.held_at(address).map(|lease| (lease, Evidence::Lease));
         let (lease, evidence) = held.or_else(|| self.migrated_at(address).map(|lease| (lease, Evidence::Migrated)))?;
         let Claimant { machine, interface } = &*lease.claimant;
-        Some(User { machine, interface: *interface, source: "", evidence })
+        Some(User { machine, interface: *interface, source: "", evidence, is_own: false })
     }
 }

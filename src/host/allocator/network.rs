@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::state::is_namesake;
 use super::users::{Evidence, User};
 use crate::host::address::{AddressRange, AddressSet};
 use crate::host::claim::{Claimant, Conflict, Lease, Machine, is_guest_of};
@@ -110,15 +111,19 @@ impl Network {
         let ended = self.ended.get(&address);
         let machines = self.conflicts.get(&address).into_iter().flatten();
         let machines = machines.filter(move |(machine, _)| !ended.is_some_and(|ended| ended.contains(machine)));
-        machines.flat_map(|(machine, interfaces)| {
+        machines.flat_map(move |(machine, interfaces)| {
             interfaces.iter().map(move |(interface, (state, source))| User {
                 machine,
                 interface: *interface,
                 source,
                 evidence: match state {
-                    State::Mismatch | State::Excluded => Evidence::Record,
-                    State::ByRecord => Evidence::OwnRecord,
+                    State::Mismatch | State::Excluded | State::ByRecord => Evidence::Record,
                     State::ByReport => Evidence::Report,
+                },
+                is_own: match state {
+                    State::Mismatch | State::Excluded => false,
+                    State::ByRecord => true,
+                    State::ByReport => self.has_own_record(address, machine),
                 },
             })
         })
@@ -127,12 +132,26 @@ impl Network {
     /// The guests that report an address.
     pub(super) fn reporters(&self, address: IpAddr) -> impl Iterator<Item = User<'_>> {
         let claimants = self.reports.get(&address).into_iter().flatten();
-        claimants.map(|(Claimant { machine, interface }, source)| User {
+        claimants.map(move |(Claimant { machine, interface }, source)| User {
             machine,
             interface: *interface,
             source,
             evidence: Evidence::Report,
+            is_own: self.has_own_record(address, machine),
         })
+    }
+
+    /// Whether an object that needs no lease gives an address to the VirtualMachine of a guest: network data of a user, for
+    /// example. The guest may have the UID of its instance.
+    pub(super) fn has_own_record(&self, address: IpAddr, guest: &Machine) -> bool {
+        let Some(machines) = self.conflicts.get(&address) else { return false };
+        let first = Machine::new(guest.served_in(), &*guest.name, "");
+        let namesakes = machines.range(first.clone()..).take_while(move |(other, _)| is_namesake(other, &first));
+        let mut own = namesakes.filter(|(other, interfaces)| {
+            let is_own = interfaces.values().any(|(state, _)| *state == State::ByRecord);
+            is_own && !other.kind.is_claim() && is_guest_of(other, guest) && !self.has_ended(address, other)
+        });
+        own.next().is_some()
     }
 
     /// Whether the objects of a machine no longer record an address that is reserved for it.

@@ -36,7 +36,7 @@ pub struct Reported {
     pub is_reserved: bool,
     /// The claimant that holds the address. `None` if no claimant holds it.
     pub holder: Option<Claimant>,
-    /// Whether the holder is another user of the address than the guest.
+    /// Whether the guest is another user of the address than the holder, or than a machine that uses the address of the holder.
     pub is_conflict: bool,
 }
 
@@ -96,7 +96,10 @@ impl Allocator {
             source: source.to_owned(),
             is_reserved: matches!(verdict, Verdict::Reserve(_)),
             holder: self.holder(network, address).cloned(),
-            is_conflict: self.networks.get(network).is_some_and(|state| state.holder_differs(address, claimant)),
+            is_conflict: self.networks.get(network).is_some_and(|state| {
+                let is_offered = || self.is_offered(network, address);
+                state.guest_differs(address, claimant, &is_offered)
+            }),
         }
     }
 

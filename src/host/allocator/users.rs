@@ -11,8 +11,8 @@
 //! as one user, too:
 //!
 //! - the objects of one VirtualMachine, which has one guest
-//! - an IPAddressClaim, and a machine of its namespace that has the address in network data of its own, or whose guest reports
-//!   the address: the claim may be for this machine
+//! - an IPAddressClaim, and a machine of its namespace that has the address in network data of its own: the claim may be for this
+//!   machine. A guest that only reports the address is another user
 //! - the unknown machine of a record that cannot be read, and any other: they may be the same
 //! - several guests that report an address which no pool offers, such as a virtual address of MetalLB, kube-vip or EgressIP
 //! - a guest that migrated to another cluster, and a guest that reports the address: they may be the same
@@ -26,8 +26,6 @@ pub(super) enum Evidence {
     Lease,
     Migrated,
     Record,
-    /// A record that asks for no lease: network data of a user, for example.
-    OwnRecord,
     Report,
 }
 
@@ -39,6 +37,8 @@ pub(super) struct User<'n> {
     /// Kind and name of the object with the record or report. Empty for a lease.
     pub(super) source: &'n str,
     pub(super) evidence: Evidence,
+    /// Whether an object that needs no lease gives the address to the machine: network data of a user, for example.
+    pub(super) is_own: bool,
 }
 
 // === impl User ===
@@ -71,7 +71,7 @@ pub(super) fn differs_from_any(user: &User<'_>, users: &[User<'_>], is_offered: 
 
 /// Whether two users of one address are certainly not one user.
 pub(super) fn differs(one: &User<'_>, other: &User<'_>) -> bool {
-    use Evidence::{Migrated, OwnRecord, Report};
+    use Evidence::{Migrated, Report};
     let (machine, other_machine) = (one.machine, other.machine);
     if machine == other_machine || !machine.may_exist() || !other_machine.may_exist() {
         return false;
@@ -84,7 +84,7 @@ pub(super) fn differs(one: &User<'_>, other: &User<'_>) -> bool {
     }
     let is_for = |claim: &Machine, user: &User<'_>| {
         claim.kind == HolderKind::IpAddressClaim
-            && matches!(user.evidence, OwnRecord | Report)
+            && user.is_own
             && !user.machine.kind.is_claim()
             && user.machine.served_in() == claim.served_in()
     };

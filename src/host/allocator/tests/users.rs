@@ -189,6 +189,41 @@ fn network_data_of_a_user_is_used_by_its_machine() {
 }
 
 #[test]
+fn a_guest_that_only_reports_the_address_of_a_claim_is_another_user() {
+    let mut allocator = one();
+    let of_claim = |name: &str, address: &str| {
+        let mut record = record(name, address);
+        record.claimant.machine = record.claimant.machine.of_kind(HolderKind::IpAddressClaim);
+        Record { node_pool: Some("n/one".to_owned()), kind: Source::IpAddress, ..record }
+    };
+    // The report of a guest has the UID of its instance.
+    let of_guest = |name: &str| {
+        let mut report = reservation(name, "10.0.0.4", Source::Report);
+        report.claimant.machine = machine(name, "i").of_kind(HolderKind::VirtualMachine);
+        report
+    };
+    let begins = |allocator: &mut Allocator, name: &str| {
+        let changes = allocator.change_reports(&[of_guest(name)], &[], at(1));
+        changes.begun.iter().map(|reported| reported.is_conflict).collect::<Vec<_>>()
+    };
+    adopt(&mut allocator, &[of_claim("x", "10.0.0.4")]);
+    assert_eq!(begins(&mut allocator, "b"), [true]);
+    assert_eq!(two_users(&allocator), ["10.0.0.4 of x: b"]);
+    allocator.change_reports(&[], &[of_guest("b")], at(1));
+    // The claim is for the machine with the address in network data of its own, until this record ends.
+    set_aside(&mut allocator, "c", "10.0.0.4", Source::NetworkData);
+    assert_eq!(begins(&mut allocator, "c"), [false]);
+    assert_eq!(two_users(&allocator), NONE);
+    let mut ended = allocator.clone();
+    ended.end_records(&machine("c", "1"), &[("n/vlan10".to_owned(), "10.0.0.4".parse().unwrap())].into());
+    assert_eq!(two_users(&ended), ["10.0.0.4 of x: c"]);
+    // Another machine with the same network data is another user than the first one.
+    set_aside(&mut allocator, "d", "10.0.0.4", Source::NetworkData);
+    assert_eq!(begins(&mut allocator, "d"), [true]);
+    assert_eq!(two_users(&allocator), ["10.0.0.4 of x: c d c d"]);
+}
+
+#[test]
 fn the_objects_of_one_virtual_machine_are_one_user() {
     let mut allocator = one();
     let mut other = record("a", "10.0.0.2");
