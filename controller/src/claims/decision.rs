@@ -635,7 +635,10 @@ pub(crate) fn limit_reservations(allocator: &Allocator, mut adoptees: Vec<Adopte
             let is_of = |network: &str, at: IpAddr, of: &Machine| {
                 network == pool.network() && pool.contains(at) && Family::of(at) == family && of.namespace == namespace
             };
-            let conflicts = allocator.conflicts().filter(|(_, _, conflict)| conflict.state == State::ByRecord);
+            let conflicts = allocator.conflicts().filter(|(network, at, conflict)| {
+                // The record of an address that has a holder takes nothing from the pool.
+                conflict.state == State::ByRecord && allocator.holder(network, *at).is_none()
+            });
             conflicts.filter(|(network, at, conflict)| is_of(network, *at, &conflict.claimant.machine)).count() as u128
         });
         let is_known = allocator.conflicts_of(&reservation.claimant.machine).next().is_some();

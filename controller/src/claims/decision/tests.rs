@@ -498,3 +498,41 @@ fn the_record_of_an_address_that_the_ipaddress_does_not_have_ends() {
     let holder = view.key.holder(HolderKind::IpAddressClaim, view.claim.as_ref().unwrap().uid());
     assert_eq!(decide(&view, Timestamp::UNIX_EPOCH), Step::EndRecords(holder, noted));
 }
+
+#[test]
+fn records_of_addresses_that_claims_hold_do_not_count_as_reservations_of_the_namespace() {
+    use glowplug::host::ledger::MemoryLedger;
+    use glowplug::host::registry::Registry;
+
+    let pool = br#"{"name": "p", "network": "n/vlan10", "addresses": ["10.0.0.0/24"]}"#;
+    let now = Timestamp::UNIX_EPOCH;
+    let mut registry = Registry::open(MemoryLedger::default()).unwrap();
+    let pool = Pool::parse(pool).unwrap().remove(0).with_name("p".to_owned());
+    registry.resize(vec![pool], &[], now).unwrap();
+    for at in 1..=64 {
+        let key = Key { namespace: "n".to_owned(), name: format!("c-{at}") };
+        let of = |kind, uid: &str| Claimant { machine: key.holder(kind, uid), interface: eno101() };
+        let machine = of(HolderKind::IpAddressClaim, "u").machine;
+        let claim = Claim { machine, created: now, requests: vec![Request::of("p")], sticky: false, secret: None };
+        let ip = registry.claim(&claim, now).unwrap().remove(0).addresses[0].ip();
+        let network_data = Reservation {
+            address: ip,
+            network: Some("n/vlan10".to_owned()),
+            claimant: of(HolderKind::VirtualMachine, "v"),
+            source: format!("VirtualMachine {key}"),
+            kind: Source::NetworkData,
+        };
+        registry.set_aside([network_data], now).unwrap();
+    }
+    let spec = json!({
+        "address": "10.0.0.200",
+        "poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "GlobalStaticIPPool", "name": "p"},
+    });
+    let lone =
+        address(&json!({"metadata": {"name": "lone", "uid": "a9", "ownerReferences": []}, "spec": spec})).unwrap();
+    let allocator = registry.state().unwrap();
+    assert_eq!((allocator.leases().count(), allocator.conflicts().count()), (64, 64));
+    let adoptee = Adoptee::read(allocator, Unrecorded { address: lone, claim: None }).unwrap();
+    let lesson = limit_reservations(allocator, vec![adoptee]).remove(0).lesson;
+    assert!(matches!(lesson, Lesson::Reservation(reservation) if reservation.address.to_string() == "10.0.0.200"));
+}
