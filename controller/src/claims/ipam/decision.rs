@@ -130,11 +130,7 @@ pub(crate) fn decide(view: &View, now: Timestamp) -> Step {
     match &view.claim {
         None => view.release_former().unwrap_or(Step::Wait),
         Some(claim) if claim.is_deleted() => view.end(claim, now),
-        Some(claim) if !view.ledger.unrecorded.is_empty() => {
-            let holder = view.key.holder(HolderKind::IpamClaim, claim.uid());
-            Step::EndRecords(holder, view.ledger.unrecorded.clone())
-        }
-        Some(claim) => view.serve(claim, now),
+        Some(claim) => view.end_records(claim).unwrap_or_else(|| view.serve(claim, now)),
     }
 }
 
@@ -157,7 +153,7 @@ impl View {
         is_served && self.ledger.held.is_empty()
     }
 
-    /// Whether an instance keeps addresses of a claim that has ended or is ending.
+    /// Whether an instance keeps addresses of a claim that has ended or is ending, or that its status no longer has.
     pub(crate) fn waits_for_guest(&self) -> bool {
         self.guests.as_ref().is_some_and(|guests| !guests.is_empty())
     }
@@ -172,6 +168,19 @@ impl View {
     fn users(&self) -> BTreeSet<String> {
         let of_claim = self.claim.iter().flat_map(IpamClaim::users);
         of_claim.chain(self.former.values().flatten().cloned()).collect()
+    }
+
+    /// Notes the addresses that are reserved for the claim, and that its status no longer has. `None`: no such address, or a guest
+    /// that may have one of them exists. Then the record ends after the guest, or with the claim.
+    fn end_records(&self, claim: &IpamClaim) -> Option<Step> {
+        if self.ledger.unrecorded.is_empty() {
+            return None;
+        }
+        let Some(guests) = &self.guests else { return Some(self.read_guests()) };
+        let users = claim.users();
+        let is_used = guests.iter().any(|guest| users.contains(&guest.name));
+        let holder = self.key.holder(HolderKind::IpamClaim, claim.uid());
+        (!is_used).then(|| Step::EndRecords(holder, self.ledger.unrecorded.clone()))
     }
 
     /// Reads the virtual machines that may use an address.

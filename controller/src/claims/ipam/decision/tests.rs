@@ -288,6 +288,12 @@ fn the_record_of_an_address_that_the_status_no_longer_has_ends() {
     let mut view = with(&["10.0.0.8/24"], &["10.0.0.8/24"]);
     let noted = BTreeSet::from([("n/vlan10".to_owned(), "10.0.0.9".parse().unwrap())]);
     view.ledger.unrecorded = noted.clone();
+    assert_eq!(next(&view), Step::ReadGuests(names(&["a"])));
+    // A guest may still have the address.
+    view.guests = Some(vec![guest("a", &["vmi-1", "vm-1"])]);
+    assert!(!matches!(next(&view), Step::EndRecords(..) | Step::ReadGuests(_)));
+    assert!(view.waits_for_guest());
+    view.guests = Some(Vec::new());
     assert_eq!(next(&view), Step::EndRecords(holder("u1"), noted));
 }
 
