@@ -32,12 +32,21 @@ pub struct Observation {
     pub usage: PoolUsage,
     /// The first claims and machines that wait for an address.
     pub waiting: Vec<Waiting>,
-    /// The addresses of the pool with two users, by network, with one line for each user without the lease.
-    pub conflicts: BTreeMap<(String, IpAddr), Vec<String>>,
+    /// The addresses of the pool with two users, by network.
+    pub conflicts: BTreeMap<(String, IpAddr), OtherUsers>,
     /// Number of machines whose guests do not have what the pool would give them now.
     pub machines: Counts,
     /// Addresses that guests report, and that are not reserved. `None`: every one is reserved.
     pub beyond: Option<Beyond>,
+}
+
+/// The users of an address without its lease.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OtherUsers {
+    /// Lines about the first users, at most as many as a condition has.
+    pub lines: Vec<String>,
+    /// Number of all users. A machine that records and reports the address counts once.
+    pub count: usize,
 }
 
 /// States of the pools in the registry, by the name of the pool.
@@ -116,12 +125,22 @@ pub fn observe(allocator: &Allocator, usage: BTreeMap<&str, PoolUsage>) -> Obser
             let verb = if *is_report { "reports" } else { "records" };
             format!("{address}: {source} {verb} it for {claimant}, {with}")
         };
-        let lines: Vec<String> = others.iter().map(line).collect();
+        let (mut users, mut known): (Vec<&OtherUser>, _) = (Vec::new(), BTreeSet::new());
+        for other in &others {
+            let machine = &other.claimant.machine;
+            if known.insert((machine.kind.is_claim(), machine.served_in(), &machine.name)) {
+                users.push(other);
+            }
+        }
+        let lines: Vec<String> = users.iter().copied().take(MOST_LINES).map(line).collect();
         let of_holder = allocator.leased_from(&network, address);
         let has = |pool: &&Pool| pool.contains(address) || pool.is_external() || of_holder == Some(pool.name());
         for pool in allocator.pools().filter(|pool| *pool.network() == *network).filter(has) {
             let observation = observations.entry(pool.name().to_owned()).or_default();
-            observation.conflicts.insert((network.clone(), address), lines.clone());
+            // Each address has a line before any address has two.
+            let has_line = observation.conflicts.len() < MOST_LINES;
+            let lines = if has_line { lines.clone() } else { Vec::new() };
+            observation.conflicts.insert((network.clone(), address), OtherUsers { lines, count: users.len() });
         }
     }
     observations
@@ -154,11 +173,23 @@ fn first_waiting(allocator: &Allocator) -> BTreeMap<&str, Vec<Waiting>> {
     waiting.into_iter().map(|(pool, all)| (pool, first(all))).collect()
 }
 
-/// The first lines about conflicts, and the number of the others: a guest may report any number of addresses.
-fn first_lines(conflicts: &BTreeMap<(String, IpAddr), Vec<String>>) -> String {
-    let all = conflicts.values().map(Vec::len).sum::<usize>();
-    let mut lines: Vec<String> = conflicts.values().flatten().take(MOST_LINES).cloned().collect();
-    lines.extend((all > MOST_LINES).then(|| format!("and {} more", all - MOST_LINES)));
+/// Lines about conflicts in the order of their addresses, and the number of the other users. Each address has one line before any
+/// address has two: a record or report of one machine may have any number of addresses, and an address any number of users.
+fn first_lines(conflicts: &BTreeMap<(String, IpAddr), OtherUsers>) -> String {
+    let in_turn = |at: usize| conflicts.values().enumerate().filter(move |(_, users)| users.lines.len() > at);
+    let turns = (0..MOST_LINES).flat_map(|at| in_turn(at).map(move |(address, _)| (address, at)));
+    let first: BTreeSet<(usize, usize)> = turns.take(MOST_LINES).collect();
+    let all: usize = conflicts.values().map(|users| users.count).sum();
+    let of_address = conflicts.values().enumerate().flat_map(|(address, users)| {
+        let lines = users.lines.iter().enumerate();
+        lines.filter_map({
+            let first = &first;
+            move |(at, line)| first.contains(&(address, at)).then(|| line.clone())
+        })
+    });
+    let mut lines: Vec<String> = of_address.collect();
+    let others = all - lines.len();
+    lines.extend((others > 0).then(|| format!("and {others} more")));
     lines.join("\n")
 }
 
@@ -797,7 +828,7 @@ mod tests {
         let conflicts = ["10.0.0.8", "10.0.0.9"].map(|address| {
             (
                 ("infra/vlan10".to_owned(), address.parse().unwrap()),
-                vec![format!("{address} a"), format!("{address} b")],
+                OtherUsers { lines: vec![format!("{address} a"), format!("{address} b")], count: 2 },
             )
         });
         let known = observations([("clusters/a", Observation { conflicts: conflicts.into(), ..observation(252, 0) })]);
@@ -808,11 +839,50 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_has_the_first_lines_of_many() {
-        let key = ("infra/vlan10".to_owned(), "10.0.0.8".parse().unwrap());
-        let lines: Vec<String> = (0..23).map(|at| at.to_string()).collect();
-        let conflicts = BTreeMap::from([(key, lines.clone())]);
-        assert_eq!(first_lines(&conflicts), lines[..20].join("\n") + "\nand 3 more");
+    fn a_condition_has_a_line_of_each_address_before_a_second_line_of_one() {
+        let of = |address: &str, count: usize| {
+            let lines = (0..count.min(MOST_LINES)).map(|at| format!("{address} {at}")).collect();
+            (("infra/vlan10".to_owned(), address.parse().unwrap()), OtherUsers { lines, count })
+        };
+        let conflicts = BTreeMap::from([of("10.0.0.8", 30), of("10.0.0.9", 1), of("10.0.0.10", 3)]);
+        let of_first: Vec<String> = (0..16).map(|at| format!("10.0.0.8 {at}\n")).collect();
+        let others = "10.0.0.9 0\n10.0.0.10 0\n10.0.0.10 1\n10.0.0.10 2\nand 14 more";
+        assert_eq!(first_lines(&conflicts), of_first.concat() + others);
+    }
+
+    #[test]
+    fn the_lines_about_conflicts_are_bounded_and_name_each_machine_once() {
+        use glowplug::host::claim::{Claimant, HolderKind, Reservation};
+        use glowplug::host::ledger::MemoryLedger;
+        use glowplug::host::may_record::Source;
+        use glowplug::host::registry::Registry;
+
+        let pool = br#"{"namespace": "n", "name": "p", "network": "n/vlan10", "addresses": ["10.0.0.0/24"]}"#;
+        let mut registry = Registry::open(MemoryLedger::default()).unwrap();
+        registry.resize(Pool::parse(pool).unwrap(), &[], at(1)).unwrap();
+        let of = |(name, uid): (&str, &str), last: u8, kind: Source| {
+            let key = Key { namespace: "n".to_owned(), name: name.to_owned() };
+            let machine = key.holder(HolderKind::VirtualMachine, uid);
+            let claimant = Claimant { machine, interface: "eno101".parse().unwrap() };
+            let (address, network) = (IpAddr::from([10, 0, 0, last]), Some("n/vlan10".to_owned()));
+            Reservation { address, network, claimant, source: format!("VirtualMachine n/{name}"), kind }
+        };
+        for last in 1..=30 {
+            for name in ["a", "b"] {
+                registry.set_aside([of((name, "v"), last, Source::NetworkData)], at(1)).unwrap();
+                registry.set_aside([of((name, "i"), last, Source::Report)], at(1)).unwrap();
+            }
+        }
+        let allocator = registry.state().unwrap();
+        let mut observed = observe(allocator, allocator.usage(at(2)));
+        let conflicts = observed.remove("n/p").unwrap().conflicts;
+        let numbers: Vec<(usize, usize)> = conflicts.values().map(|users| (users.lines.len(), users.count)).collect();
+        assert_eq!(numbers, [vec![(2, 2); MOST_LINES], vec![(0, 2); 30 - MOST_LINES]].concat());
+        let text = first_lines(&conflicts);
+        let line = |last: u8| {
+            format!("10.0.0.{last}: VirtualMachine n/a records it for eno101 of n/a (v), without a holder\n")
+        };
+        assert_eq!(text, (1..=20).map(line).collect::<String>() + "and 40 more");
     }
 
     #[test]
