@@ -137,6 +137,8 @@ struct State {
     silent: BTreeSet<Id>,
     /// Addresses that KubevirtMachines recorded before their pool existed, by UID.
     records: BTreeMap<String, Address>,
+    /// KubevirtMachines that record an address.
+    recorded: BTreeSet<Id>,
     /// UIDs of the VirtualMachines whose guests ran when their pool came, with the UIDs of their instances.
     left_alone: BTreeMap<String, String>,
     /// Number of addresses that were allocated about when a guest reported them for the first time, or while it was silent.
@@ -395,7 +397,13 @@ impl State {
                 let uid = seen.object.uid().unwrap_or_default();
                 if seen.is_gone {
                     self.records.remove(&uid);
+                    self.recorded.remove(&id);
                     return self.report(&id, BTreeSet::new(), seen.at);
+                }
+                if seen.object.annotations().contains_key(RECORD) {
+                    self.recorded.insert(id.clone());
+                } else {
+                    self.recorded.remove(&id);
                 }
                 let label = seen.object.labels().get("pool");
                 let mut pools = self.pools.iter();
@@ -617,8 +625,7 @@ impl State {
             let machine = self.machines.get(&guest.vm);
             let is_meant = machine.is_some_and(|machine| machine.namespace == namespace && machine.label == label);
             let has_record = machine.is_some_and(|machine| {
-                let id = (MACHINES, machine.namespace.clone(), machine.name.clone());
-                self.reports.values().any(|by| by.contains_key(&id))
+                self.recorded.contains(&(MACHINES, machine.namespace.clone(), machine.name.clone()))
             });
             if is_meant && !has_record {
                 self.left_alone.insert(guest.vm.clone(), guest.uid.clone());
