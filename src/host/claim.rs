@@ -199,6 +199,11 @@ pub fn is_object_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label) && !text.bytes().any(|b| b.is_ascii_uppercase())
 }
 
+/// Whether two objects have one name in one namespace.
+pub(crate) fn is_namesake(one: &Machine, other: &Machine) -> bool {
+    one.name == other.name && one.namespace == other.namespace
+}
+
 /// Whether two objects belong to one VirtualMachine, which has one guest.
 pub(crate) fn is_guest_of(one: &Machine, other: &Machine) -> bool {
     fn vm(machine: &Machine) -> &str {

@@ -8,11 +8,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::pool_state::PoolState;
-use super::state::{Allocator, allocations, is_namesake, with_prefix};
+use super::state::{Allocator, allocations, with_prefix};
 use super::types::ClaimError;
 use super::want::{Move, Refusal, Want, Wants};
 use crate::host::change::{Change, Journal, storable};
-use crate::host::claim::{Allocation, Claim, Claimant, Lease, Machine};
+use crate::host::claim::{Allocation, Claim, Claimant, Lease, Machine, is_namesake};
 use crate::host::may_record::State;
 use crate::network::{Family, InterfaceName};
 

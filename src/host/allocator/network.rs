@@ -7,10 +7,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::state::is_namesake;
 use super::users::{Evidence, User};
 use crate::host::address::{AddressRange, AddressSet};
-use crate::host::claim::{Claimant, Conflict, Lease, Machine, is_guest_of};
+use crate::host::claim::{Claimant, Conflict, Lease, Machine, is_guest_of, is_namesake};
 use crate::host::free_ranges::FreeRanges;
 use crate::host::may_record::State;
 use crate::host::pool::{Namespaces, Pool, ReservedAddress};

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::queue::{Queues, Turn, Waiter};
-use super::state::{Allocator, is_namesake};
+use super::state::Allocator;
 use super::types::ClaimError;
 use super::want::{Queue, Refusal, Want};
 use crate::host::change::{Change, Journal, storable};
-use crate::host::claim::{Allocation, Claim, Machine};
+use crate::host::claim::{Allocation, Claim, Machine, is_namesake};
 
 impl Allocator {
     /// Serves the waiting machines in their order, and returns their new allocations.

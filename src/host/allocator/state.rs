@@ -12,7 +12,7 @@ use super::network::{Network, Reports};
 use super::pool_state::PoolState;
 use super::queue::Queues;
 use crate::host::change::{Change, Journal, Update, storable};
-use crate::host::claim::{Allocation, Claim, Claimant, Conflict, Lease, Machine};
+use crate::host::claim::{Allocation, Claim, Claimant, Conflict, Lease, Machine, is_namesake};
 use crate::host::growth::Growth;
 use crate::host::pool::Pool;
 use crate::network::Family;
@@ -364,10 +364,6 @@ impl Allocator {
         let namesakes = self.paths.range(first..).take_while(move |(other, _)| is_namesake(other, machine));
         namesakes.flat_map(|(_, paths)| paths)
     }
-}
-
-pub(super) fn is_namesake(one: &Machine, other: &Machine) -> bool {
-    one.name == other.name && one.namespace == other.namespace
 }
 
 /// An address with its prefix length. If another program stored an impossible prefix length, the full length (/32,
