@@ -56,7 +56,7 @@ impl Program {
         self.log.recv().await.expect("the message before the end of the log")
     }
 
-    /// Reads the next line of a program that has ended. `None`: there is none.
+    /// Returns the next line that an ended program has printed. `None`: all lines are read.
     pub async fn last_line(&mut self) -> Option<Value> {
         self.log.recv().await
     }
