@@ -71,16 +71,12 @@ impl Index {
 
     /// Notes a change that a watch reports. Returns the names whose decision may have changed.
     pub(crate) fn note(&mut self, kind: Kind, change: Change) -> BTreeSet<Key> {
-        let progress = change.progress();
-        let mut names = match change {
-            Change::Apply(object) => self.apply(kind, object),
-            Change::Remove(key, version) => self.remove(kind, &key, version),
-            Change::Lists | Change::Listed => BTreeSet::new(),
-        };
-        for key in progress.map(|progress| self.follow(kind, &progress)).unwrap_or_default() {
-            names.extend(self.remove(kind, &key, None));
-        }
-        names
+        change.note_in(
+            self,
+            |index, object| index.apply(kind, object),
+            |index, key, version| index.remove(kind, key, version),
+            |index, progress| index.follow(kind, progress),
+        )
     }
 
     /// The objects that the watch of a kind has passed without a report.

@@ -108,8 +108,29 @@ fn reason(error: &watcher::Error) -> String {
 // === impl Change ===
 
 impl Change {
+    /// Stores the change in an index, and removes the objects that the watch has passed without a report: see
+    /// [`Newest::follow`](crate::cluster::newest::Newest::follow). Returns the names whose decision may have changed.
+    pub(crate) fn note_in<I>(
+        self,
+        index: &mut I,
+        apply: impl FnOnce(&mut I, Object) -> BTreeSet<Key>,
+        remove: impl Fn(&mut I, &Key, Option<u64>) -> BTreeSet<Key>,
+        follow: impl FnOnce(&mut I, &Progress<Key>) -> Vec<Key>,
+    ) -> BTreeSet<Key> {
+        let progress = self.progress();
+        let mut names = match self {
+            Self::Apply(object) => apply(index, object),
+            Self::Remove(key, version) => remove(index, &key, version),
+            Self::Lists | Self::Listed => BTreeSet::new(),
+        };
+        for key in progress.map(|progress| follow(index, &progress)).unwrap_or_default() {
+            names.extend(remove(index, &key, None));
+        }
+        names
+    }
+
     /// How far the watch has come with this change. `None`: no further.
-    pub(crate) fn progress(&self) -> Option<Progress<Key>> {
+    fn progress(&self) -> Option<Progress<Key>> {
         match self {
             Self::Apply(object) => Some(Progress::Reported(key(object), version_of(&object.metadata))),
             Self::Remove(key, version) => version.map(|version| Progress::Reported(key.clone(), version)),
