@@ -69,6 +69,7 @@ async fn main() {
     }
     let server = RealServer::start(&PathBuf::from(&assets)).await;
     let cluster = Cluster::new(server.config()).await;
+    row("kube-apiserver", &version(&cluster).await, "");
 
     let (_, idle) = start(&server).await;
     row("memory of an idle leader", &megabytes(idle), "<= 40 MB");
@@ -150,6 +151,7 @@ async fn open_a_pool(cluster: &Cluster, fleet: &Fleet) -> Duration {
 async fn scale(assets: &Path, machines: usize) {
     let server = RealServer::start(assets).await;
     let cluster = Cluster::new(server.config()).await;
+    row("kube-apiserver", &version(&cluster).await, "");
     let mut fleets = Vec::new();
     for _ in 0..SCALE_POOLS {
         fleets.push(Fleet::new(&cluster).await);
@@ -198,6 +200,18 @@ async fn scale(assets: &Path, machines: usize) {
     let (time, largest) = start(&server).await;
     row("start with served machines until /readyz", &milliseconds(time), "");
     row("largest memory of this start", &megabytes(largest), "");
+    let before = secret_reads(&cluster).await;
+    let (mut program, [_, health]) = run(&server, &[]);
+    until_ready(health).await;
+    let mut times = Vec::new();
+    for n in 0..100 {
+        times.push(fleets[n * 7 % SCALE_POOLS].serve(1, 1).await[0]);
+    }
+    row("one more VirtualMachine after this start, p50", &milliseconds(percentile(&times, 50)), "");
+    row("one more VirtualMachine after this start, p99", &milliseconds(percentile(&times, 99)), "");
+    row("Secrets read after this start", &(secret_reads(&cluster).await - before).to_string(), "");
+    program.kill().unwrap();
+    program.wait().unwrap();
     peers::measure(&server, &cluster).await;
 }
 
@@ -208,6 +222,34 @@ async fn etcd(server: &RealServer) -> [f64; 3] {
         let value = text.lines().find_map(|line| line.strip_prefix(name));
         value.unwrap_or_else(|| panic!("etcd has no metric {name}")).trim().parse().unwrap()
     })
+}
+
+/// Version of the API server.
+async fn version(cluster: &Cluster) -> String {
+    cluster.client().apiserver_version().await.unwrap().git_version
+}
+
+/// Number of requests for Secrets, as soon as it stays the same for some seconds.
+async fn secret_reads(cluster: &Cluster) -> u64 {
+    let count = async || {
+        let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
+        let text = cluster.client().request_text(request).await.unwrap();
+        let is_read = |line: &&str| {
+            let mut parts = [r#"resource="secrets""#, r#"verb="GET""#].into_iter();
+            line.starts_with("apiserver_request_total{") && parts.all(|part| line.contains(part))
+        };
+        let numbers = text.lines().filter(is_read).filter_map(|line| line.rsplit(' ').next());
+        numbers.map(|number| number.parse::<f64>().unwrap() as u64).sum()
+    };
+    let mut last = count().await;
+    loop {
+        sleep(Duration::from_secs(5)).await;
+        let now = count().await;
+        if now == last {
+            return now;
+        }
+        last = now;
+    }
 }
 
 /// Waits until nearly nothing is written for some seconds.
