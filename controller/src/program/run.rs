@@ -195,6 +195,8 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     }
     leader.abort();
     cache.abort();
+    // No pass goes on, and none writes a line of the log, after the end.
+    drop(tokio::join!(leader, cache));
     // The Lease is released last: no other replica may lead while a write of this replica is under way.
     if let Some((stop, task)) = election {
         stop.send_replace(true);
