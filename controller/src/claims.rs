@@ -396,6 +396,7 @@ impl Work<'_> {
                     NotReady::AllocationFailed | NotReady::PoolNotReady => return,
                 }
             }
+            Readiness::Paused(_) => return,
         };
         self.publish_event(view, EventType::Warning, reason, note);
     }

@@ -170,14 +170,20 @@ impl View {
         self.ledger.held.is_empty() && self.claim.as_ref().is_some_and(is_served)
     }
 
-    /// Leaves a claim alone. A claim without an address whose Cluster does not exist has a condition, because no other object says
-    /// why the claim waits.
+    /// Leaves a claim alone, and says so in its status, because no other object says why the claim waits. A claim that has an address
+    /// waits for no Cluster.
     fn stop(&self, claim: &IpAddressClaim, now: Timestamp) -> Step {
-        let is_served = claim.pool.resolve(&self.key.namespace).is_some() && self.is_watched && !is_paused(claim);
+        if claim.pool.resolve(&self.key.namespace).is_none() || !self.is_watched {
+            return self.hold_back(Step::Wait);
+        }
         let has_address = self.address.is_some() || !self.ledger.held.is_empty();
-        match (&claim.cluster, self.cluster) {
-            (Some(name), Cluster::Absent) if is_served && !has_address => {
-                let message = format!("Cluster {}/{name} does not exist", self.key.namespace);
+        let namespace = &self.key.namespace;
+        let paused = |message: String| self.hold_back(self.report(claim, &Readiness::Paused(message), now));
+        match (self.cluster, &claim.cluster) {
+            _ if is_paused(claim) => paused(format!("The claim has the annotation {PAUSED_ANNOTATION}")),
+            (Cluster::Paused, Some(name)) => paused(format!("Cluster {namespace}/{name} is paused")),
+            (Cluster::Absent, Some(name)) if !has_address => {
+                let message = format!("Cluster {namespace}/{name} does not exist");
                 self.refuse(claim, NotReady::AllocationFailed, message, now)
             }
             _ => self.hold_back(Step::Wait),

@@ -1,5 +1,7 @@
 //! Conditions in the status of objects.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -7,17 +9,18 @@ use serde_json::{Map, Value, json};
 /// Longest message of a `v1beta1` condition, in bytes.
 const MAX_MESSAGE: usize = 10_240;
 /// Longest message of any other condition that an API server accepts, in bytes.
-const LONGEST_MESSAGE: usize = 32_768;
+pub(crate) const LONGEST_MESSAGE: usize = 32_768;
 
-/// The condition of one type in the status of an object, without the conditions of other programs, which may be of any size.
+/// The conditions of some types in a list of the status of an object, without the conditions of other programs, which may be of any
+/// size.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Stored {
     /// Path of the list of conditions in the object.
     path: &'static [&'static str],
     /// Number of the first members of the path that exist.
     depth: usize,
-    /// The position of the condition in the list, and the members of the condition.
-    known: Option<(usize, Map<String, Value>)>,
+    /// The position in the list, and the members, of each condition by its type.
+    known: BTreeMap<&'static str, (usize, Map<String, Value>)>,
 }
 
 /// The members of a condition.
@@ -27,8 +30,8 @@ const MEMBERS: [&str; 7] =
 // === impl Stored ===
 
 impl Stored {
-    /// Reads the condition of type `type_` in the list at `path` of an object with the members `data`.
-    pub(crate) fn read(data: &Value, path: &'static [&'static str], type_: &str) -> Self {
+    /// Reads the conditions of these types in the list at `path` of an object with the members `data`.
+    pub(crate) fn read(data: &Value, path: &'static [&'static str], types: &[&'static str]) -> Self {
         let (mut value, mut depth) = (data, 0);
         for (index, name) in path.iter().enumerate() {
             let is_last = index + 1 == path.len();
@@ -38,38 +41,50 @@ impl Stored {
             }
         }
         let list = value.as_array().filter(|_| depth == path.len()).map(Vec::as_slice).unwrap_or_default();
-        let known = list.iter().position(|condition| condition["type"] == type_);
         let member = |condition: &Value, name: &str| match &condition[name] {
             Value::String(text) => Some((name.to_owned(), head(text).into())),
             Value::Number(number) => Some((name.to_owned(), number.clone().into())),
             _ => None,
         };
-        let members = |index: usize| MEMBERS.iter().filter_map(|name| member(&list[index], name)).collect();
-        Self { path, depth, known: known.map(|index| (index, members(index))) }
+        let known = types.iter().filter_map(|type_| {
+            let index = list.iter().position(|condition| condition["type"] == *type_)?;
+            let members = MEMBERS.iter().filter_map(|name| member(&list[index], name)).collect();
+            Some((*type_, (index, members)))
+        });
+        Self { path, depth, known: known.collect() }
     }
 
-    /// Returns the operation of a JSON patch that sets the condition. `None`: the object has this condition. Conditions of
-    /// other programs are kept. `now` is the time of a transition.
-    pub(crate) fn set(&self, mut condition: Value, now: Timestamp) -> Option<Value> {
-        let time = "lastTransitionTime";
-        let since = self.known.as_ref().filter(|(_, known)| known.get("status") == condition.get("status"));
-        let since = since.and_then(|(_, known)| known.get(time)).cloned();
-        condition[time] = since.unwrap_or_else(|| json!(Time(now)));
-        let is_same = self.known.as_ref().is_some_and(|(_, known)| condition.as_object() == Some(known));
+    /// Returns the operations of a JSON patch that set these conditions. None: the object has the conditions. Conditions of other
+    /// programs are kept. `now` is the time of a transition.
+    pub(crate) fn set(&self, conditions: impl IntoIterator<Item = Value>, now: Timestamp) -> Vec<Value> {
         let path = |depth: usize| self.path[..depth].iter().map(|name| format!("/{name}")).collect::<String>();
-        let (operation, path, value) = match &self.known {
-            _ if is_same => return None,
-            Some((index, _)) => ("replace", format!("{}/{index}", path(self.path.len())), condition),
-            None if self.depth == self.path.len() => ("add", format!("{}/-", path(self.depth)), condition),
-            None => {
-                // `status_patch` adds a missing status.
-                let depth = self.depth.max(1);
-                let missing = self.path[depth + 1..].iter().rev();
-                let value = missing.fold(json!([condition]), |value, name| json!({ (*name): value }));
-                ("add", path(depth + 1), value)
+        let operation =
+            |operation: &str, path: String, value: Value| json!({"op": operation, "path": path, "value": value});
+        let (mut operations, mut new) = (Vec::new(), Vec::new());
+        for mut condition in conditions {
+            let known = condition["type"].as_str().and_then(|type_| self.known.get(type_));
+            let time = "lastTransitionTime";
+            let since = known.filter(|(_, known)| known.get("status") == condition.get("status"));
+            let since = since.and_then(|(_, known)| known.get(time)).cloned();
+            condition[time] = since.unwrap_or_else(|| json!(Time(now)));
+            match known {
+                Some((_, known)) if condition.as_object() == Some(known) => {}
+                Some((index, _)) => {
+                    operations.push(operation("replace", format!("{}/{index}", path(self.path.len())), condition));
+                }
+                None => new.push(condition),
             }
-        };
-        Some(json!({"op": operation, "path": path, "value": value}))
+        }
+        if self.depth == self.path.len() {
+            operations.extend(new.into_iter().map(|new| operation("add", format!("{}/-", path(self.depth)), new)));
+        } else if !new.is_empty() {
+            // `status_patch` adds a missing status.
+            let depth = self.depth.max(1);
+            let missing = self.path[depth + 1..].iter().rev();
+            let value = missing.fold(json!(new), |value, name| json!({ (*name): value }));
+            operations.push(operation("add", path(depth + 1), value));
+        }
+        operations
     }
 }
 
@@ -110,6 +125,24 @@ pub(crate) fn condition(
     }
 }
 
+/// Reason of an object that is being deleted.
+pub(crate) const DELETING: &str = "Deleting";
+
+/// Status, reason and message of the condition `Stalled` of an object whose condition `Ready` has these ones. An object that is not
+/// ready stays so until a user changes it, or the object with which it conflicts. Only a deletion goes on by itself.
+///
+/// Tools that follow the conventions of [kstatus] report a stalled object as failed, and one that is only not ready as in progress.
+///
+/// [kstatus]: https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/README.md
+pub(crate) fn stalled<'m>(
+    (status, reason, message): (&'static str, &'static str, &'m str),
+) -> (&'static str, &'static str, &'m str) {
+    match (status, reason) {
+        ("False", reason) if reason != DELETING => ("True", reason, message),
+        _ => ("False", "NotStalled", "No user has to change the object"),
+    }
+}
+
 /// The longest beginning of a text that has at most this number of bytes.
 fn truncate(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
@@ -135,8 +168,12 @@ mod tests {
 
     /// The status after a condition is set. `None`: the status has the condition.
     fn set(status: &Value, condition: Value) -> Option<Value> {
-        let stored = Stored::read(&json!({"status": status}), PATH, "Ready");
-        let operations = stored.set(condition, Timestamp::UNIX_EPOCH).into_iter().collect();
+        set_all(status, [condition])
+    }
+
+    fn set_all<const N: usize>(status: &Value, conditions: [Value; N]) -> Option<Value> {
+        let stored = Stored::read(&json!({"status": status}), PATH, &["Ready", "Paused"]);
+        let operations = stored.set(conditions, Timestamp::UNIX_EPOCH);
         Some(patched(status, &status_patch(&ObjectMeta::default(), status.is_object(), operations)?))
     }
 
@@ -155,6 +192,36 @@ mod tests {
             let expected = json!({"old": {"conditions": conditions}});
             assert_eq!(set(&status, condition.clone()), Some(expected.clone()), "{status}");
             assert_eq!(set(&expected, condition.clone()), None, "{status}");
+        }
+    }
+
+    #[test]
+    fn two_conditions_are_set_whatever_part_of_their_path_exists() {
+        let condition = |type_: &str, status: &str| json!({"type": type_, "status": status});
+        let wanted =
+            |type_: &str| json!({"type": type_, "status": "True", "lastTransitionTime": "1970-01-01T00:00:00Z"});
+        let [ready, paused] = ["Ready", "Paused"].map(wanted);
+        let other = json!({"type": "Other"});
+        for (status, conditions) in [
+            (Value::Null, json!([ready, paused])),
+            (json!({}), json!([ready, paused])),
+            (json!({"old": {"conditions": []}}), json!([ready, paused])),
+            (json!({"old": {"conditions": [other, condition("Paused", "False")]}}), json!([other, paused, ready])),
+            (json!({"old": {"conditions": [paused, condition("Ready", "False")]}}), json!([paused, ready])),
+        ] {
+            let expected = json!({"old": {"conditions": conditions}});
+            let both = || ["Ready", "Paused"].map(|type_| condition(type_, "True"));
+            assert_eq!(set_all(&status, both()), Some(expected.clone()), "{status}");
+            assert_eq!(set_all(&expected, both()), None, "{status}");
+        }
+    }
+
+    #[test]
+    fn an_object_is_stalled_if_it_is_not_ready_and_not_being_deleted() {
+        assert_eq!(stalled(("False", "InvalidSpec", "x")), ("True", "InvalidSpec", "x"));
+        let moving = ("False", "NotStalled", "No user has to change the object");
+        for ready in [("True", "Serving", "x"), ("False", DELETING, "x"), ("Unknown", "NotReady", "x")] {
+            assert_eq!(stalled(ready), moving);
         }
     }
 

@@ -96,7 +96,7 @@ pub struct IpAddressClaim {
     pub(crate) has_status: bool,
     /// Whether the status names the IPAddress of the claim.
     pub(crate) has_address: bool,
-    /// The condition `Ready` in each list: in `status`, `status.deprecated.v1beta1` and `status.v1beta2`.
+    /// The conditions `Ready` and `Paused` in each list: in `status`, `status.deprecated.v1beta1` and `status.v1beta2`.
     pub(crate) conditions: [Stored; 3],
 }
 
@@ -248,7 +248,7 @@ impl IpAddressClaim {
         let cluster = cluster.into_iter().flatten().find(|name| !name.is_empty());
         let status = &data["status"];
         let has_address = metadata.name.is_some() && status["addressRef"]["name"].as_str() == metadata.name.as_deref();
-        let conditions = CONDITIONS.map(|path| Stored::read(&data, path, "Ready"));
+        let conditions = CONDITIONS.map(|path| Stored::read(&data, path, &["Ready", "Paused"]));
         let names = [WATCH_FILTER_LABEL, PAUSED_ANNOTATION, FAMILY_ANNOTATION, REQUEST_ANNOTATION];
         let metadata = trimmed(metadata, &names, &[]);
         Ok(Self { metadata, pool: pool_ref, cluster, has_status: status.is_object(), has_address, conditions })

@@ -1,4 +1,5 @@
-//! The status of a claim: the reference to its address, and the condition `Ready` in the forms of both versions.
+//! The status of a claim: the reference to its address, the condition `Ready` in the forms of both versions, and the condition
+//! `Paused`, which has the current form only.
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
@@ -6,13 +7,15 @@ use serde_json::{Value, json};
 use crate::cluster::conditions::{head, status_patch};
 use crate::kinds::cluster_api::{IpAddressClaim, Version};
 
-/// State of the condition `Ready` of a claim.
+/// State of a claim in its conditions.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Readiness {
-    /// `True`, `AddressAllocated`: the IPAddress with the name of the claim exists.
+    /// `Ready` is `True`, `AddressAllocated`: the IPAddress with the name of the claim exists.
     Ready,
-    /// `False`: a reason, and a message for people.
+    /// `Ready` is `False`: a reason, and a message for people.
     NotReady(NotReady, String),
+    /// `Paused` is `True`, and `Ready` stays: what pauses the claim, for people.
+    Paused(String),
 }
 
 /// Reasons for a claim without an address, as the IPAM contract defines them.
@@ -38,28 +41,30 @@ enum Form {
 // === impl Readiness ===
 
 impl Readiness {
-    fn condition(&self, form: Form, generation: Option<i64>) -> Value {
-        let (status, reason, message) = match self {
-            Self::Ready => ("True", "AddressAllocated", "The claim has an address"),
-            Self::NotReady(reason, message) => ("False", reason.name(), head(message)),
+    /// The conditions in this form. `Paused` exists in the current form only.
+    fn conditions(&self, form: Form, generation: Option<i64>) -> Vec<Value> {
+        let current = |type_: &str, status: &str, reason: &str, message: &str| {
+            let mut condition = json!({"type": type_, "status": status, "reason": reason, "message": message});
+            if let Some(generation) = generation {
+                condition["observedGeneration"] = generation.into();
+            }
+            condition
         };
-        let mut condition = json!({"type": "Ready", "status": status});
+        let not_paused = || current("Paused", "False", "NotPaused", "");
         match (form, self) {
-            (Form::Current, _) => {
-                condition["reason"] = reason.into();
-                condition["message"] = message.into();
-                if let Some(generation) = generation {
-                    condition["observedGeneration"] = generation.into();
-                }
+            (Form::Current, Self::Ready) => {
+                vec![current("Ready", "True", "AddressAllocated", "The claim has an address"), not_paused()]
             }
-            (Form::Old, Self::Ready) => {}
-            (Form::Old, Self::NotReady(..)) => {
-                condition["severity"] = "Error".into();
-                condition["reason"] = reason.into();
-                condition["message"] = message.into();
+            (Form::Current, Self::NotReady(reason, message)) => {
+                vec![current("Ready", "False", reason.name(), head(message)), not_paused()]
             }
+            (Form::Current, Self::Paused(message)) => vec![current("Paused", "True", "Paused", head(message))],
+            (Form::Old, Self::Ready) => vec![json!({"type": "Ready", "status": "True"})],
+            (Form::Old, Self::NotReady(reason, message)) => vec![json!({
+                "type": "Ready", "status": "False", "severity": "Error", "reason": reason.name(), "message": head(message),
+            })],
+            (Form::Old, Self::Paused(_)) => Vec::new(),
         }
-        condition
     }
 }
 
@@ -88,10 +93,10 @@ impl IpAddressClaim {
             Version::V1Beta1 => (2, 0),
         };
         let condition = |(list, form): (usize, Form)| {
-            self.conditions[list].set(readiness.condition(form, self.metadata.generation), now)
+            self.conditions[list].set(readiness.conditions(form, self.metadata.generation), now)
         };
         let mut operations: Vec<Value> =
-            [(current, Form::Current), (old, Form::Old)].into_iter().filter_map(condition).collect();
+            [(current, Form::Current), (old, Form::Old)].into_iter().flat_map(condition).collect();
         if *readiness == Readiness::Ready && !self.has_address {
             let address = json!({"name": self.metadata.name});
             operations.push(json!({"op": "add", "path": "/status/addressRef", "value": address}));
@@ -127,6 +132,11 @@ mod tests {
         Readiness::NotReady(NotReady::PoolExhausted, "No available IPs in pool for interface eno101".to_owned())
     }
 
+    fn not_paused() -> Value {
+        json!({"type": "Paused", "status": "False", "reason": "NotPaused", "message": "", "observedGeneration": 2,
+               "lastTransitionTime": NOW})
+    }
+
     fn wanted(status: &Value) -> Option<Value> {
         Some(status.clone())
     }
@@ -134,7 +144,7 @@ mod tests {
     #[test]
     fn a_ready_claim_names_its_address_and_has_both_conditions() {
         let current = json!([{"type": "Ready", "status": "True", "reason": "AddressAllocated", "message": "The claim has an address",
-                              "observedGeneration": 2, "lastTransitionTime": NOW}]);
+                              "observedGeneration": 2, "lastTransitionTime": NOW}, not_paused()]);
         let old = json!([{"type": "Ready", "status": "True", "lastTransitionTime": NOW}]);
         let status =
             json!({"addressRef": {"name": "c"}, "conditions": current, "deprecated": {"v1beta1": {"conditions": old}}});
@@ -149,7 +159,7 @@ mod tests {
     fn a_claim_that_waits_has_a_reason_in_both_conditions_and_no_address() {
         let message = "No available IPs in pool for interface eno101";
         let current = json!([{"type": "Ready", "status": "False", "reason": "PoolExhausted", "message": message,
-                              "observedGeneration": 2, "lastTransitionTime": NOW}]);
+                              "observedGeneration": 2, "lastTransitionTime": NOW}, not_paused()]);
         let old = json!([{"type": "Ready", "status": "False", "severity": "Error", "reason": "PoolExhausted",
                           "message": message, "lastTransitionTime": NOW}]);
         let status = json!({"conditions": current, "deprecated": {"v1beta1": {"conditions": old}}});
@@ -158,14 +168,31 @@ mod tests {
 
     #[test]
     fn conditions_of_others_stay_and_a_time_is_that_of_the_last_transition() {
-        let other = json!({"type": "Paused", "status": "False", "reason": "NotPaused", "message": "", "lastTransitionTime": EARLIER});
+        let other =
+            json!({"type": "Other", "status": "False", "reason": "x", "message": "", "lastTransitionTime": EARLIER});
         let ready = json!({"type": "Ready", "status": "False", "reason": "PoolNotReady", "message": "x",
                            "observedGeneration": 1, "lastTransitionTime": EARLIER});
         let patch = patch(Version::V1Beta2, &json!({"conditions": [ready, other]}), &exhausted()).unwrap();
         let message = "No available IPs in pool for interface eno101";
         let ready = json!({"type": "Ready", "status": "False", "reason": "PoolExhausted", "message": message,
                            "observedGeneration": 2, "lastTransitionTime": EARLIER});
-        assert_eq!(patch["conditions"], json!([ready, other]));
+        assert_eq!(patch["conditions"], json!([ready, other, not_paused()]));
+    }
+
+    #[test]
+    fn a_paused_claim_has_a_condition_and_keeps_the_others() {
+        let pause = Readiness::Paused("Cluster n/c is paused".to_owned());
+        let paused = json!({"type": "Paused", "status": "True", "reason": "Paused", "message": "Cluster n/c is paused",
+                            "observedGeneration": 2, "lastTransitionTime": NOW});
+        let status = json!({"conditions": [paused]});
+        assert_eq!(patch(Version::V1Beta2, &Value::Null, &pause), wanted(&status));
+        assert_eq!(patch(Version::V1Beta2, &status, &pause), None);
+        assert_eq!(patch(Version::V1Beta1, &Value::Null, &pause), Some(json!({"v1beta2": {"conditions": [paused]}})));
+        let ready = patch(Version::V1Beta2, &Value::Null, &Readiness::Ready).unwrap();
+        let mut both = ready.clone();
+        both["conditions"][1] = paused;
+        assert_eq!(patch(Version::V1Beta2, &ready, &pause), Some(both.clone()));
+        assert_eq!(patch(Version::V1Beta2, &both, &Readiness::Ready), Some(ready));
     }
 
     #[test]

@@ -127,7 +127,7 @@ impl IpamClaim {
             problem: failed.next().map(|condition| (text(&condition["reason"]), text(&condition["message"]))),
             has_status: status.is_object(),
             has_ips: status["ips"].is_array(),
-            condition: Stored::read(&object.data, &["status", "conditions"], "IPsAllocated"),
+            condition: Stored::read(&object.data, &["status", "conditions"], &["IPsAllocated"]),
             metadata: trimmed(object.metadata, &[VM_LABEL, REQUEST_ANNOTATION], &OWNERS),
         }
     }
@@ -225,7 +225,7 @@ impl IpamClaim {
             condition["observedGeneration"] = generation.into();
         }
         let ips = ips.map(|ips| json!({"op": "add", "path": "/status/ips", "value": ips}));
-        let operations = ips.into_iter().chain(self.condition.set(condition, now)).collect();
+        let operations = ips.into_iter().chain(self.condition.set([condition], now)).collect();
         status_patch(&self.metadata, self.has_status, operations)
     }
 }

@@ -302,17 +302,32 @@ fn a_claim_that_cannot_be_served_waits_no_longer() {
 }
 
 #[test]
-fn a_paused_claim_is_not_changed() {
-    let paused = claim(&json!({"metadata": {"finalizers": [], "annotations": {(PAUSED_ANNOTATION): "true"}}}));
+fn a_paused_claim_has_a_condition_and_is_not_changed() {
+    let mut annotated = json!({"metadata": {"finalizers": [], "annotations": {(PAUSED_ANNOTATION): "true"}}});
+    let mut of_cluster = json!({"metadata": {"finalizers": []}, "spec": {"clusterName": "c1"}});
+    let mut deleted = deleted();
+    deleted["spec"]["clusterName"] = "c1".into();
+    let [by_annotation, by_cluster] =
+        ["The claim has the annotation cluster.x-k8s.io/paused", "Cluster n/c1 is paused"];
+    for (object, cluster, message) in [
+        (&mut annotated, Cluster::None, by_annotation),
+        (&mut of_cluster, Cluster::Paused, by_cluster),
+        (&mut deleted, Cluster::Paused, by_cluster),
+    ] {
+        let mut view = View { claim: Some(claim(object)), cluster, ..served() };
+        let Step::PatchStatus(patch, paused) = next(&view) else { panic!("{view:?}") };
+        assert_eq!(paused, Readiness::Paused(message.to_owned()));
+        view.ledger.waits = true;
+        assert_eq!(next(&view), Step::Withdraw);
+        object["status"] = patched(&Value::Null, &patch);
+        assert_eq!(next(&View { claim: Some(claim(object)), cluster, ..served() }), Step::Wait);
+    }
     let new = Some(claim(&json!({"metadata": {"finalizers": []}})));
-    let stopped = [
-        View { claim: Some(paused), ..view() },
-        View { claim: new.clone(), cluster: Cluster::Paused, ..view() },
+    for mut view in [
         View { claim: new.clone(), cluster: Cluster::Absent, ..view() },
         View { claim: new.clone(), is_watched: false, ..view() },
-        View { claim: Some(claim(&deleted())), cluster: Cluster::Paused, ..served() },
-    ];
-    for mut view in stopped {
+        View { claim: Some(claim(&annotated)), is_watched: false, ..view() },
+    ] {
         assert_eq!(next(&view), Step::Wait, "{view:?}");
         view.ledger.waits = true;
         assert_eq!(next(&view), Step::Withdraw);

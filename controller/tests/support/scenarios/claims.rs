@@ -26,6 +26,16 @@ async fn site(cluster: &Cluster, addresses: &[&str]) -> (Site, Controller) {
     (site, controller)
 }
 
+/// The conditions of a claim.
+fn conditions(claim: &DynamicObject) -> Vec<Value> {
+    claim.data["status"]["conditions"].as_array().cloned().unwrap_or_default()
+}
+
+/// The condition `Paused` of a claim. Null: the claim has none.
+fn paused_condition(claim: &DynamicObject) -> Value {
+    conditions(claim).into_iter().find(|condition| condition["type"] == "Paused").unwrap_or_default()
+}
+
 fn rows<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
     rows.map(|(address, name)| (address.to_owned(), name.to_owned())).into()
 }
@@ -41,10 +51,16 @@ pub async fn a_claim_gets_an_ipaddress_of_its_name(cluster: &Cluster) {
     let since = condition(&claim)["lastTransitionTime"].clone();
     let status = json!({
         "addressRef": {"name": "a"},
-        "conditions": [{
-            "type": "Ready", "status": "True", "reason": "AddressAllocated",
-            "message": "The claim has an address", "observedGeneration": 1, "lastTransitionTime": since,
-        }],
+        "conditions": [
+            {
+                "type": "Ready", "status": "True", "reason": "AddressAllocated",
+                "message": "The claim has an address", "observedGeneration": 1, "lastTransitionTime": since,
+            },
+            {
+                "type": "Paused", "status": "False", "reason": "NotPaused",
+                "message": "", "observedGeneration": 1, "lastTransitionTime": since,
+            },
+        ],
         "deprecated": {"v1beta1": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": since}]}},
     });
     assert_eq!(claim.data["status"], status);
@@ -234,9 +250,13 @@ pub async fn a_claim_of_a_paused_or_absent_cluster_waits_for_it(cluster: &Cluste
     // A later claim is served. So this server would have served the other claims, too.
     site.claim("d", &json!({})).await;
     site.address_of("d").await;
-    for name in ["a", "c"] {
-        let claim = site.claims.get(name).await.unwrap();
-        assert_eq!((claim.finalizers(), &claim.data["status"]), (&[] as &[String], &Value::Null), "{name}");
+    let paused = format!("Cluster {}/paused is paused", site.namespace);
+    for (name, message) in [("a", paused.as_str()), ("c", "The claim has the annotation cluster.x-k8s.io/paused")] {
+        let is_paused = |claim: &DynamicObject| paused_condition(claim)["status"] == "True";
+        let claim = until(&site.claims, name, is_paused).await;
+        assert_eq!((claim.finalizers(), conditions(&claim).len()), (&[] as &[String], 1), "{name}");
+        let condition = paused_condition(&claim);
+        assert_eq!((condition["reason"].as_str(), condition["message"].as_str()), (Some("Paused"), Some(message)));
     }
     let message = format!("Cluster {}/absent does not exist", site.namespace);
     assert_eq!(site.until_not_ready("b", "AllocationFailed").await, message);
@@ -247,6 +267,10 @@ pub async fn a_claim_of_a_paused_or_absent_cluster_waits_for_it(cluster: &Cluste
     site.address_of("b").await;
     merge(&site.claims, "c", &json!({"metadata": {"annotations": null}})).await;
     site.address_of("c").await;
+    for name in ["a", "b", "c", "d"] {
+        let is_running = |claim: &DynamicObject| paused_condition(claim)["reason"] == "NotPaused";
+        until(&site.claims, name, is_running).await;
+    }
     // A Cluster is deleted before the claims of its machines.
     site.clusters.delete("absent", &DeleteParams::default()).await.unwrap();
     site.delete("b").await;
