@@ -8,6 +8,7 @@ pub(crate) mod kubevirt_machine;
 pub mod mac_pool;
 pub mod network_data;
 pub mod pool;
+pub(crate) mod schema;
 pub mod virtual_machine;
 
 pub use glowplug::host::lease_name;

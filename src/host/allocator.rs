@@ -35,6 +35,8 @@ mod want;
 
 pub use adopt::{Adoption, Mismatch, Problem};
 pub use conflicts::{Conflicted, OtherUser};
+#[doc(hidden)]
+pub use decide::MOST_SECRETS;
 pub use reports::{ReportChanges, Reported};
 pub use state::Allocator;
 pub use types::{ClaimError, EXHAUSTED_MESSAGE, PoolError, PoolUsage, Rename, Resized, Usage, exhausted_message};

@@ -16,6 +16,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::kinds::schema::{MAX_LABEL, conditions, selector};
+
 /// The network in the leases of MAC addresses. No network of IP addresses has this name: such a network is `default` or
 /// has a namespace.
 pub const MAC_NETWORK: &str = "mac";
@@ -31,6 +33,8 @@ pub const MAC_BITS: u8 = 48;
     doc = "A pool of MAC addresses for the interfaces of VirtualMachines. A MAC address is unique in the cluster.",
     status = "MacPoolStatus",
     derive = "PartialEq",
+    shortname = "macp",
+    category = "glowplug",
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
     printcolumn(name = "Free", type_ = "integer", json_path = ".status.free"),
     printcolumn(name = "Used", type_ = "integer", json_path = ".status.used"),
@@ -42,12 +46,15 @@ pub const MAC_BITS: u8 = 48;
 pub struct MacPoolSpec {
     /// Addresses of the pool as ranges `first-last`: unicast addresses that are locally administered.
     /// Example: `["02:00:00:00:00:00-02:00:00:00:ff:ff"]`.
+    #[schemars(length(max = MacPoolSpec::MAX_RANGES), inner(length(max = MAX_LABEL)))]
     pub ranges: Vec<String>,
     /// Namespaces of the VirtualMachines that get addresses of this pool. Example: `[clusters-c1]`.
+    #[schemars(length(max = MacPoolSpec::MAX_NAMESPACES), inner(length(max = MAX_LABEL)))]
     pub namespaces: Vec<String>,
     /// VirtualMachines of these namespaces that get addresses of this pool. Absent: every VirtualMachine of the
     /// namespaces. Example: `{matchLabels: {cluster.x-k8s.io/cluster-name: c1}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "selector")]
     pub machine_selector: Option<LabelSelector>,
     /// Whether the ranges may have universally administered addresses. Such addresses belong to the owner of their first
     /// three octets. Example: `true`.
@@ -63,25 +70,30 @@ pub struct MacPoolSpec {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MacPoolStatus {
-    /// `metadata.generation` of the specification that this status describes. Example: `3`.
+    /// `metadata.generation` of the specification that this status describes. -1: no controller has looked at the pool.
+    /// Example: `3`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -1))]
     pub observed_generation: Option<i64>,
     /// Addresses of the pool. Example: `65536`.
     #[serde(default)]
+    #[schemars(range(min = 0))]
     pub total: i64,
     /// Addresses that the next machines may get. Example: `65533`.
     #[serde(default)]
+    #[schemars(range(min = 0))]
     pub free: i64,
     /// Addresses that a machine holds, or uses without a lease. Example: `3`.
     #[serde(default)]
+    #[schemars(range(min = 0))]
     pub used: i64,
     /// Number of machines that wait for an address of this pool. Example: `0`.
     #[serde(default)]
     pub waiting: u32,
-    /// `Ready`: the pool allocates addresses. `Exhausted`: the pool has no free address. `DuplicateRecords`: two machines
-    /// have one address of the pool.
+    /// `Ready`: the pool allocates addresses. `Stalled`: a user must change an object before it does. `Exhausted`: the pool has no
+    /// free address. `DuplicateRecords`: two machines have one address of the pool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
 }
 
@@ -153,7 +165,7 @@ impl MacPoolSpec {
             diagnostics.push(Diagnostic::error("namespaces", "too many", self.namespaces.len(), &expected));
         }
         for (index, namespace) in self.namespaces.iter().enumerate().take(Self::MAX_NAMESPACES) {
-            if !is_object_name(namespace) || namespace.len() > 63 || namespace.contains('.') {
+            if !is_object_name(namespace) || namespace.len() > MAX_LABEL || namespace.contains('.') {
                 let at = format!("namespaces[{index}]");
                 diagnostics.push(Diagnostic::error(at, "invalid namespace", namespace, "the name of a namespace"));
             }

@@ -8,16 +8,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::LazyLock;
 
-use glowplug::diagnostic::{Diagnostic, Diagnostics};
-use glowplug::host::allocator::Usage;
+use glowplug::diagnostic::{Diagnostic, Diagnostics, FieldPath};
+use glowplug::formats::value::MAX_BYTES;
+use glowplug::host::allocator::{MOST_SECRETS, Usage};
 pub use glowplug::host::claim::HolderKind;
 use glowplug::host::lease_name::{NameError, lease_name};
 use glowplug::host::pool::{Pool, PoolSpec as FilePool};
 pub use glowplug::host::pool_object::GROUP;
 use glowplug::host::pool_object::template_facts;
 use glowplug::host::pools_file::read_pools;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use glowplug::network::InterfaceName;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, MicroTime, Time};
 use kube::core::{ParseExpressionError, Selector};
 use kube::{CustomResource, CustomResourceExt, KubeSchema};
@@ -27,9 +30,24 @@ use serde_json::{Value, json};
 
 use crate::cluster::key::PoolId;
 use crate::kinds::mac_pool::MACPool;
+use crate::kinds::schema::{MAX_LABEL, MAX_NAME, MAX_PATH, compare, complete, conditions, family, selector};
 
 /// Label with the name of the cluster of an object. Cluster API sets the label.
 pub const CLUSTER_LABEL: &str = "cluster.x-k8s.io/cluster-name";
+
+/// Largest number of claims and machines in [`PoolStatus::first_waiting`].
+pub(crate) const MOST_WAITING: usize = 10;
+/// Largest number of guests in [`ReportsBeyond::first`].
+pub(crate) const MOST_NAMED: usize = 3;
+/// Most addresses, exclusions or pre-allocations of a pool. An object of etcd has room for hardly more of them, and one range
+/// replaces any number of addresses.
+const MAX_ENTRIES: usize = 65_536;
+/// Longest address, range or subnet, or two addresses with a comma.
+const MAX_ENTRY: usize = 128;
+/// Most gateways, name servers or subnets of a pool.
+const MAX_SERVERS: usize = 64;
+/// Digits of the largest count.
+const MAX_DIGITS: usize = 39;
 
 /// The finalizer that keeps a pool while a lease names the pool.
 pub const POOL_FINALIZER: &str = "ipam.glowplug.dev/protect-pool";
@@ -43,7 +61,9 @@ pub const POOL_FINALIZER: &str = "ipam.glowplug.dev/protect-pool";
     doc = "A pool of static addresses of one network, for machines, IPAddressClaims and IPAMClaims of its namespace.",
     namespaced,
     status = "PoolStatus",
+    shortname = "sipp",
     category = "cluster-api",
+    category = "glowplug",
     label("clusterctl.cluster.x-k8s.io/move-hierarchy", ""),
     printcolumn(name = "Network", type_ = "string", json_path = ".spec.network"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
@@ -71,27 +91,19 @@ pub const POOL_FINALIZER: &str = "ipam.glowplug.dev/protect-pool";
         type_ = "string",
         json_path = ".metadata.labels.cluster\\.x-k8s\\.io/cluster-name",
         priority = 1
-    ),
-    validation = Rule::new("self.spec.network == oldSelf.spec.network").message("network: immutable, expected a new pool"),
-    validation = Rule::new("!has(self.spec.nodePoolRef) || !has(self.spec.machineSelector)")
-        .message("machineSelector: set together with nodePoolRef, expected one of the two"),
-    validation = Rule::new(
-        "!has(self.spec.addressesFrom) || !has(self.spec.addresses) || size(self.spec.addresses) == 0"
     )
-    .message("addresses: set together with addressesFrom, expected one of the two"),
-    validation = Rule::new(
-        "!has(self.spec.addressesFrom) || has(self.spec.addressesFrom.poolRef) != has(self.spec.addressesFrom.ipamClaim)"
-    )
-    .message("addressesFrom: expected poolRef or ipamClaim")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PoolSpec {
     /// Network attachment definition of the addresses: `namespace/name`, or `name` in the namespace of the pool, or
     /// `default` for the network of pods. Immutable. Example: `infra/vlan10`.
+    #[schemars(length(max = MAX_PATH))]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("immutable, expected a new pool for another network"))]
     pub network: String,
     /// Addresses of the pool: CIDRs, ranges and single addresses of either family.
     /// Example: `[192.168.1.10-192.168.1.50, 2620:0:860:2::/112]`. Not with `addressesFrom`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_ENTRIES), inner(length(max = MAX_ENTRY)))]
     pub addresses: Vec<String>,
     /// Another program that chooses the addresses of the machines. The pool adds gateway, name servers and network data.
     /// Not with `addresses`, and only with `nodePoolRef` or `machineSelector`: such a pool serves no IPAddressClaims.
@@ -100,27 +112,34 @@ pub struct PoolSpec {
     pub addresses_from: Option<AddressesFrom>,
     /// Addresses that are never allocated, written like `addresses`. Example: `[192.168.1.20]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_ENTRIES), inner(length(max = MAX_ENTRY)))]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub excluded_addresses: Vec<String>,
     /// Addresses that the pool keeps for machines and claims, by name: nobody else gets them, also before the named
     /// object exists. The key is the name of a machine or of a claim, or `namespace/name`. The value is an address of
     /// `addresses` or `excludedAddresses`, or one of each family with a comma between them.
     /// Example: `{db-0: "192.168.1.20, 2620:0:860:2::20"}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "pre_allocations")]
     pub pre_allocations: BTreeMap<String, String>,
     /// Default gateway of the machines, at most one of each family. A gateway is never allocated.
     /// Example: `[192.168.1.1, 2620:0:860:2::1]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_SERVERS), inner(length(max = MAX_ENTRY)))]
     pub gateway: Vec<String>,
     /// Name servers of the machines, most important first. A name server is never allocated. Example: `[8.8.8.8]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_SERVERS), inner(length(max = MAX_ENTRY)))]
     pub nameservers: Vec<String>,
     /// Subnet of the machines, at most one of each family: the prefix length of the addresses. Required for a family whose
     /// addresses are not whole subnets. Example: `[{cidr: 192.168.1.0/24}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_SERVERS))]
     pub machine_network: Vec<MachineNetwork>,
     /// Name of the interface in the guest that gets the addresses. Default: `eno101`, the interface with `acpiIndex` 101.
     /// Example: `eno102`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = InterfaceName::MAX))]
     pub interface: Option<String>,
     /// Whether the network, broadcast and subnet-router anycast addresses of the subnets are allocated too. Example: `true`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -145,6 +164,7 @@ pub struct PoolSpec {
     /// `network_data.json` that the documents of the machines start from, as JSON or YAML. Absent: links and addresses of
     /// the pool alone. Example: `{"links": [{"id": "eno101", "type": "phy", "mtu": 9000}]}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = MAX_BYTES))]
     pub template: Option<String>,
     /// NodePool of HyperShift whose machines get addresses of this pool without a claim. Not with `machineSelector`.
     /// Example: `{name: workers}`.
@@ -154,6 +174,7 @@ pub struct PoolSpec {
     /// of the two: the pool serves claims only.
     /// Example: `{matchLabels: {cluster.x-k8s.io/cluster-name: c1}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "selector")]
     pub machine_selector: Option<LabelSelector>,
     /// Members that this version does not know. They exist only if the definition in the cluster is of a later version.
     #[serde(flatten)]
@@ -169,7 +190,9 @@ pub struct PoolSpec {
     kind = "GlobalStaticIPPool",
     doc = "A pool of static addresses of one network, for IPAddressClaims and IPAMClaims of every namespace.",
     status = "PoolStatus",
+    shortname = "gsipp",
     category = "cluster-api",
+    category = "glowplug",
     label("clusterctl.cluster.x-k8s.io/move-hierarchy", ""),
     printcolumn(name = "Network", type_ = "string", json_path = ".spec.network"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
@@ -190,16 +213,7 @@ pub struct PoolSpec {
         json_path = ".status.families[?(@.family==\"IPv6\")].free",
         priority = 1
     ),
-    printcolumn(name = "Addresses", type_ = "string", json_path = ".spec.addresses", priority = 1),
-    validation = Rule::new("self.spec.network == oldSelf.spec.network").message("network: immutable, expected a new pool"),
-    validation = Rule::new("self.spec.network == 'default' || self.spec.network.contains('/')")
-        .message("network: without a namespace, expected namespace/name or default"),
-    validation = Rule::new(
-        "!has(self.spec.nodePoolRef) && !has(self.spec.machineSelector) && !has(self.spec.addressesFrom)"
-    )
-    .message(
-        "a GlobalStaticIPPool serves claims only, expected no nodePoolRef, machineSelector or addressesFrom"
-    )
+    printcolumn(name = "Addresses", type_ = "string", json_path = ".spec.addresses", priority = 1)
 )]
 pub struct GlobalPoolSpec {
     /// The members of a pool.
@@ -211,6 +225,7 @@ pub struct GlobalPoolSpec {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct MachineNetwork {
     /// The subnet. Example: `192.168.1.0/24`.
+    #[schemars(length(max = MAX_ENTRY))]
     pub cidr: String,
 }
 
@@ -234,10 +249,13 @@ pub struct AddressesFrom {
 #[serde(rename_all = "camelCase")]
 pub struct ProviderPoolRef {
     /// API group of the pool. Example: `ipam.cluster.x-k8s.io`.
+    #[schemars(length(max = MAX_NAME))]
     pub api_group: String,
     /// Kind of the pool. Example: `InClusterIPPool`.
+    #[schemars(length(max = MAX_NAME))]
     pub kind: String,
     /// Name of the pool. Example: `workers`.
+    #[schemars(length(max = MAX_NAME))]
     pub name: String,
 }
 
@@ -249,6 +267,7 @@ pub struct IpamClaimRef {}
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct NodePoolRef {
     /// Name of the NodePool. Example: `workers`.
+    #[schemars(length(max = MAX_NAME))]
     pub name: String,
 }
 
@@ -256,21 +275,25 @@ pub struct NodePoolRef {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolStatus {
-    /// `metadata.generation` of the specification that this status describes. Example: `3`.
+    /// `metadata.generation` of the specification that this status describes. -1: no controller has looked at the pool.
+    /// Example: `3`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -1))]
     pub observed_generation: Option<i64>,
     /// Number of addresses of both families.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ip_addresses: Option<AddressCount>,
     /// Exact number of addresses of each family, IPv4 first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 2))]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["family"]))]
     pub families: Vec<FamilyCount>,
     /// Number of claims and machines that wait for an address. Example: `2`.
     #[serde(default)]
     pub waiting: u32,
     /// The first of these claims and machines, in the order in which they are served. Example: `[{name: workers-8fm2k, …}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 10))]
+    #[schemars(length(max = MOST_WAITING))]
     pub first_waiting: Vec<Waiting>,
     /// Number of VirtualMachines that the pool serves, with or without an address. Example: `3`.
     #[serde(default)]
@@ -291,10 +314,11 @@ pub struct PoolStatus {
     /// if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reports_beyond: Option<ReportsBeyond>,
-    /// `Ready`: the pool allocates addresses. `Exhausted`: the pool has no free address of a family. `DuplicateRecords`: two
-    /// users have one address of the pool. `NodePoolFound`: the NodePool of the pool exists.
+    /// `Ready`: the pool allocates addresses. `Stalled`: a user must change an object before it does. `Exhausted`: the pool has no
+    /// free address of a family. `DuplicateRecords`: two users have one address of the pool. `NodePoolFound`: the NodePool of the pool
+    /// exists. `SchemaViolated`: the specification was stored under an earlier schema, and this one does not allow all of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
 }
 
@@ -306,15 +330,15 @@ pub struct Waiting {
     #[schemars(schema_with = "holder_kinds")]
     pub kind: HolderKind,
     /// Namespace of the object. Example: `clusters-c1`.
-    #[schemars(length(max = 63))]
+    #[schemars(length(max = MAX_LABEL))]
     pub namespace: String,
     /// Name of the object. Example: `workers-8fm2k`.
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = MAX_NAME))]
     pub name: String,
     /// `IPv4` or `IPv6`: the family without a free address. Absent: the object waits for an address of another pool, or the pool
     /// allocates nothing for now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 4))]
+    #[schemars(schema_with = "family")]
     pub family: Option<String>,
     /// Time of the creation of the object: objects are served in this order. Example: `2026-08-14T10:00:00Z`.
     pub since: Time,
@@ -325,11 +349,14 @@ pub struct Waiting {
 #[serde(rename_all = "camelCase")]
 pub struct ReportsBeyond {
     /// Number of the addresses. Example: `60`.
+    #[schemars(range(min = 0))]
     pub addresses: i64,
     /// Number of the guests that report them. Example: `4`.
+    #[schemars(range(min = 0))]
     pub guests: i64,
     /// The first of these guests, as `namespace/name`. Example: `["tenant/vm-0"]`.
     #[serde(default)]
+    #[schemars(length(max = MOST_NAMED), inner(length(max = MAX_PATH)))]
     pub first: Vec<String>,
 }
 
@@ -338,15 +365,19 @@ pub struct ReportsBeyond {
 #[serde(rename_all = "camelCase")]
 pub struct AddressCount {
     /// Addresses that the pool may allocate, allocated or not. Example: `82`.
+    #[schemars(range(min = 0))]
     pub total: i64,
     /// Addresses that the next claims may get, of the family with the fewest. Absent if another program chooses the addresses.
     /// Example: `79`.
+    #[schemars(range(min = 0))]
     pub free: Option<i64>,
     /// Addresses that a claim or machine holds. Example: `3`.
     #[serde(default)]
+    #[schemars(range(min = 0))]
     pub allocated: i64,
     /// Held addresses that the pool no longer contains, or keeps for another name. Example: `0`.
     #[serde(default)]
+    #[schemars(range(min = 0))]
     pub outside: i64,
 }
 
@@ -357,35 +388,46 @@ pub struct AddressCount {
 #[serde(rename_all = "camelCase")]
 pub struct FamilyCount {
     /// `IPv4` or `IPv6`.
+    #[schemars(schema_with = "family")]
     pub family: String,
     /// All addresses of the pool. Example: `"41"`.
+    #[schemars(length(max = MAX_DIGITS))]
     pub total: String,
     /// Addresses that a claim or machine holds. Example: `"2"`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = MAX_DIGITS))]
     pub allocated: String,
     /// Addresses that no claim gets: the sum of `excluded`, `byRecord` and `byReport`. Example: `"0"`.
+    #[schemars(length(max = MAX_DIGITS))]
     pub reserved: String,
     /// Reserved addresses: gateways, name servers, exclusions, ends of subnets, and pre-allocated addresses that their machine
     /// or claim does not hold. Example: `"0"`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = MAX_DIGITS))]
     pub excluded: String,
     /// Reserved addresses that an object has without a lease: an IPAddress whose claim does not exist, network data of the
     /// user's own, an address that the pool no longer offers to its machine, or a record that does not fit. Example: `"0"`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = MAX_DIGITS))]
     pub by_record: String,
     /// Reserved addresses that only a running guest reports. Example: `"0"`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = MAX_DIGITS))]
     pub by_report: String,
     /// Released addresses in their reuse delay. Example: `"0"`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = MAX_DIGITS))]
     pub reuse_delay: String,
     /// Addresses that the next claims may get. Example: `"39"`.
+    #[schemars(length(max = MAX_DIGITS))]
     pub free: String,
     /// Addresses of two users: see the condition `DuplicateRecords`. They are allocated or reserved, too. Example: `"0"`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = MAX_DIGITS))]
     pub conflicts: String,
     /// Held addresses that the pool no longer contains, or keeps for another name. Example: `"0"`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = MAX_DIGITS))]
     pub outside: String,
 }
 
@@ -434,6 +476,8 @@ impl From<&Usage> for FamilyCount {
     version = "v1alpha1",
     kind = "StaticIPLease",
     doc = "The record of one allocated address of one network. The controller writes leases; nobody else should.",
+    shortname = "sipl",
+    category = "glowplug",
     derive = "PartialEq",
     printcolumn(name = "Network", type_ = "string", json_path = ".spec.network"),
     printcolumn(name = "Address", type_ = "string", json_path = ".spec.address"),
@@ -443,16 +487,18 @@ impl From<&Usage> for FamilyCount {
     printcolumn(name = "Released", type_ = "date", json_path = ".spec.released"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Pool", type_ = "string", json_path = ".spec.pool", priority = 1),
-    printcolumn(name = "Interface", type_ = "string", json_path = ".spec.holder.interface", priority = 1),
-    validation = Rule::new("self.spec.network == oldSelf.spec.network && self.spec.address == oldSelf.spec.address")
-        .message("network and address are the name of the lease, expected no change")
+    printcolumn(name = "Interface", type_ = "string", json_path = ".spec.holder.interface", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
 pub struct LeaseSpec {
     /// Network of the address: `namespace/name` of the network attachment definition, or `default`. `mac` for a MAC
     /// address. Example: `infra/vlan10`.
+    #[schemars(length(max = MAX_PATH))]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("part of the name of the lease, expected no change"))]
     pub network: String,
     /// The address: an IP address, or a MAC address on the network `mac`. Example: `192.168.1.10`.
+    #[schemars(length(max = MAX_ENTRY))]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("part of the name of the lease, expected no change"))]
     pub address: String,
     /// Prefix length of the address. 48 for a MAC address. Example: `24`.
     #[schemars(range(min = 0, max = 128))]
@@ -460,6 +506,7 @@ pub struct LeaseSpec {
     /// Pool that the address was allocated from: `namespace/name` of a StaticIPPool, `name` of a GlobalStaticIPPool or of
     /// a MACPool.
     /// Example: `clusters/workers`.
+    #[schemars(length(max = MAX_PATH))]
     pub pool: String,
     /// Object that holds the address, or held it last.
     pub holder: Holder,
@@ -474,6 +521,8 @@ pub struct LeaseSpec {
     /// Secrets in the namespace of the VirtualMachine from which guests of a machine may read the address. Absent for an address
     /// of a claim, and in a lease of version 0.2.0, whose Secret is `NAME-networkdata`. Example: `workers-8fm2k-networkdata-4hs7c2mzq6ty3kwa`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = MOST_SECRETS), inner(length(max = MAX_NAME)))]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub secrets: Option<BTreeSet<String>>,
     /// Time when the guest of the machine migrated to another cluster with the address. After the release, no machine gets the
     /// address for 30 days, or until this lease is deleted. Absent: it did not migrate. Example: `2026-08-15T10:00:00.000000Z`.
@@ -492,16 +541,21 @@ pub struct Holder {
     #[schemars(schema_with = "holder_kinds")]
     pub kind: HolderKind,
     /// Namespace of the object. Example: `clusters-c1`.
+    #[schemars(length(max = MAX_LABEL))]
     pub namespace: String,
     /// Name of the object. Example: `workers-8fm2k`.
+    #[schemars(length(max = MAX_NAME))]
     pub name: String,
     /// UID of the object. Example: `0b5f6c4e-77ab-4a0a-9c6e-1b7c5a2f4b11`.
+    #[schemars(length(max = MAX_NAME))]
     pub uid: String,
     /// Interface of the machine that has the address: its name in the guest, or, for a MAC address, in the
     /// VirtualMachine. Example: `eno101`.
+    #[schemars(length(max = MAX_NAME))]
     pub interface: String,
     /// Namespace of the VirtualMachine, if it is not the namespace of the object. Example: `infra`.
     #[serde(rename = "virtualMachineNamespace", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = MAX_LABEL))]
     pub vm_namespace: Option<String>,
     /// Members that this version does not know. They exist only if the definition in the cluster is of a later version.
     #[serde(flatten)]
@@ -519,6 +573,21 @@ fn holder_kinds(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// The schema of [`PoolSpec::pre_allocations`].
+fn pre_allocations(_: &mut SchemaGenerator) -> Schema {
+    let addresses = json_schema!({"type": "string", "maxLength": MAX_ENTRY});
+    json_schema!({"type": "object", "maxProperties": MAX_ENTRIES, "additionalProperties": addresses})
+}
+
+/// The schema of the specification of a pool. Both kinds of pools have the same members.
+static POOL: LazyLock<JSONSchemaProps> = LazyLock::new(|| {
+    let mut pool = StaticIPPool::crd();
+    complete(&mut pool);
+    let version = pool.spec.versions.into_iter().next();
+    let schema = version.and_then(|version| version.schema).and_then(|schema| schema.open_api_v3_schema);
+    schema.and_then(|schema| schema.properties).and_then(|mut members| members.remove("spec")).unwrap_or_default()
+});
+
 /// The definitions of every kind, in the order in which `glowplug-controller crd` prints them.
 #[must_use]
 pub fn definitions() -> Vec<CustomResourceDefinition> {
@@ -526,6 +595,7 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
     for definition in &mut definitions {
         let labels = definition.metadata.labels.get_or_insert_default();
         labels.insert("cluster.x-k8s.io/provider".to_owned(), "ipam-glowplug".to_owned());
+        complete(definition);
     }
     definitions
 }
@@ -569,6 +639,18 @@ impl PoolSpec {
             check_lease_names(pool, &mut diagnostics);
         }
         (pool.filter(|_| !diagnostics.has_errors()), diagnostics)
+    }
+}
+
+impl PoolSpec {
+    /// Reports what the schema of this version does not allow in the specification, which an API server has stored under an
+    /// earlier schema: see [`compare`]. The pool works, but may have to be corrected before it can be changed or restored.
+    #[must_use]
+    pub fn beyond_schema(&self) -> Diagnostics {
+        let mut diagnostics = Diagnostics::default();
+        let spec = serde_json::to_value(self).unwrap_or_default();
+        compare(&POOL, &spec, FieldPath::Document, &mut diagnostics);
+        diagnostics
     }
 }
 
@@ -648,6 +730,24 @@ mod tests {
         let (specs, mut diagnostics) = read_pools(file.to_string().as_bytes());
         let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut diagnostics));
         verdict(pool.as_ref(), &diagnostics)
+    }
+
+    #[test]
+    fn every_kind_has_a_short_name_and_the_category_of_the_group() {
+        let names = definitions().into_iter().map(|definition| definition.spec.names);
+        let names: Vec<_> = names.map(|names| (names.kind, names.short_names, names.categories)).collect();
+        let expected = |kind: &str, short: &str, categories: &[&str]| {
+            let owned = |texts: &[&str]| Some(texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>());
+            (kind.to_owned(), owned(&[short]), owned(categories))
+        };
+        let of_cluster_api = ["cluster-api", "glowplug"];
+        let expected = [
+            expected("GlobalStaticIPPool", "gsipp", &of_cluster_api),
+            expected("MACPool", "macp", &["glowplug"]),
+            expected("StaticIPLease", "sipl", &["glowplug"]),
+            expected("StaticIPPool", "sipp", &of_cluster_api),
+        ];
+        assert_eq!(names, expected);
     }
 
     #[test]

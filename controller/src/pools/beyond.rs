@@ -6,10 +6,7 @@ use std::collections::BTreeMap;
 use tokio::sync::watch;
 
 use crate::cluster::key::Key;
-use crate::kinds::pool::ReportsBeyond;
-
-/// Most guests that are named.
-const MOST_NAMED: usize = 3;
+use crate::kinds::pool::{MOST_NAMED, ReportsBeyond};
 
 /// Reported addresses of a pool that are not reserved.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

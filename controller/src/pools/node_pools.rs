@@ -7,7 +7,7 @@
 //!
 //! Sources: openshift/enhancements pull request 1855; `api/hypershift/v1beta1/nodepool_conditions.go` of openshift/hypershift.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -350,7 +350,7 @@ fn specification(spec: FileSpec, node_pool: String, stored: PoolSpec) -> PoolSpe
     PoolSpec {
         network: spec.attachment.unwrap_or(spec.network),
         addresses: spec.addresses.unwrap_or_default(),
-        excluded_addresses: spec.excluded_addresses,
+        excluded_addresses: unique(spec.excluded_addresses),
         gateway: spec.gateway,
         nameservers: spec.nameservers,
         machine_network: networks.collect(),
@@ -361,6 +361,13 @@ fn specification(spec: FileSpec, node_pool: String, stored: PoolSpec) -> PoolSpe
         node_pool_ref: Some(NodePoolRef { name: node_pool }),
         ..stored
     }
+}
+
+/// Each item once. The exclusions of a pool are a set, in which API servers accept no repeated item.
+fn unique(mut items: Vec<String>) -> Vec<String> {
+    let mut known = BTreeSet::new();
+    items.retain(|item| known.insert(item.clone()));
+    items
 }
 
 /// The merge patch that turns a specification into another one. Members that are equal are not in the patch: a user may
@@ -519,6 +526,14 @@ mod tests {
         grown["addresses"] = json!(["10.0.0.8-10.0.0.20"]);
         let derived = derive(&configured(&grown), Some(&hosted_cluster()), Some(&pool));
         assert!(matches!(derived, Derived::Write(spec) if spec.addresses == ["10.0.0.8-10.0.0.20"]));
+    }
+
+    #[test]
+    fn a_derived_pool_has_each_exclusion_once() {
+        let mut repeated = config();
+        repeated["excludedAddresses"] = json!(["10.0.0.9", "10.0.0.8", "10.0.0.9"]);
+        let derived = derive(&configured(&repeated), Some(&hosted_cluster()), None);
+        assert!(matches!(derived, Derived::Write(spec) if spec.excluded_addresses == ["10.0.0.9", "10.0.0.8"]));
     }
 
     #[test]

@@ -27,7 +27,7 @@ const PART: u128 = 4;
 const MOST_OF_EXTERNAL: u128 = 64;
 
 /// Largest number of names of Secrets in a lease. A user could add more and more.
-pub(crate) const MOST_SECRETS: usize = 64;
+pub const MOST_SECRETS: usize = 64;
 
 // === impl Allocator ===
 

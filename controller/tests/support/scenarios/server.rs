@@ -242,9 +242,12 @@ pub async fn the_status_is_an_endpoint_of_its_own(cluster: &Cluster) {
     let mut with_status = pool("a");
     with_status.status = Some(status.clone());
     let stored = pools.create(&PostParams::default(), &with_status).await.unwrap();
-    assert_eq!(stored.status, None);
+    // The status of the creation is ignored.
+    let unseen = PoolStatus { observed_generation: Some(-1), ..PoolStatus::default() };
+    assert_eq!(stored.status, Some(unseen));
     let both = json!({"spec": {"sticky": true}, "status": status});
     let by_status = pools.patch_status("a", &patched(), &Patch::Merge(&both)).await.unwrap();
+    let status = PoolStatus { observed_generation: Some(-1), ..status };
     assert_eq!(
         (by_status.status, by_status.spec.sticky, by_status.metadata.generation),
         (Some(status.clone()), false, Some(1))
@@ -390,9 +393,22 @@ pub async fn values_that_the_schema_forbids_are_rejected(cluster: &Cluster) {
         json!({"network": "n/m", "addresses": ["10.0.0.0/24"], "machineNetwork": [{}]}),
         json!({"network": "n/m", "addresses": ["10.0.0.0/24"], "sticky": "yes"}),
         json!({"network": "n/m", "addresses": ["10.0.0.0/24"], "addressReuseGracePeriodSeconds": -1}),
+        json!({"network": "n/m", "addresses": ["10.0.0.0/24"], "addressReuseGracePeriodSeconds": 4_294_967_296_u64}),
+        json!({"network": "n/m", "addresses": ["10.0.0.0/24"], "interface": "sixteen-letters-"}),
+        json!({"network": "n/m", "addresses": ["10.0.0.0/24"], "nameservers": vec!["10.0.0.1"; 65]}),
+        json!({"network": "n/m", "addresses": ["10.0.0.0/24"], "excludedAddresses": ["10.0.0.9", "10.0.0.9"]}),
+        json!({"network": "n/m", "machineSelector": {"matchExpressions": [{"key": "a", "operator": "Near"}]}}),
+        json!({"network": "n/m", "machineSelector": {"matchLabels": {"a": "b".repeat(64)}}}),
     ] {
         assert_eq!(refusal(pools.create(&PostParams::default(), &raw_pool(&spec)).await), is(422, "Invalid"), "{spec}");
     }
+}
+
+pub async fn null_is_no_value(cluster: &Cluster) {
+    let pools = raw_pools(cluster).await;
+    let spec = json!({"network": "n/m", "addresses": ["10.0.0.0/24"], "interface": null, "machineSelector": null});
+    let stored = pools.create(&PostParams::default(), &raw_pool(&spec)).await.unwrap();
+    assert_eq!(stored.data["spec"], json!({"network": "n/m", "addresses": ["10.0.0.0/24"]}));
 }
 
 pub async fn an_immutable_secret_keeps_its_data(cluster: &Cluster) {

@@ -74,13 +74,80 @@ pub fn remove(object: &mut Value, field: &[String]) {
     }
 }
 
-/// Prunes an object to the schema of its version and checks it: types, required members, enumerations.
-pub fn shape(kind: &Kind, version: &str, object: &mut Value) -> Result<(), Refusal> {
+/// Prunes an object to the schema of its version, adds default values, and checks it: types, required members, enumerations, limits
+/// and, unless the stored object has the same problem, the items of sets and maps.
+pub fn shape(kind: &Kind, version: &str, object: &mut Value, old: Option<&Value>) -> Result<(), Refusal> {
     if let Some((_, Some(schema))) = kind.versions.iter().find(|(name, _)| name == version) {
         prune(schema, object, true);
+        fill(schema, object);
         check(schema, object, "")?;
+        if old.is_none_or(|old| check_lists(schema, old, "").is_ok()) {
+            check_lists(schema, object, "")?;
+        }
     }
     Ok(())
+}
+
+/// Removes each `null` that is not allowed, and adds the default values.
+pub fn fill(schema: &Value, value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+                if members.get(name).is_some_and(Value::is_null) && schema["nullable"] != true {
+                    members.remove(name);
+                }
+                if let (false, Some(default)) = (members.contains_key(name), schema.get("default")) {
+                    members.insert(name.clone(), default.clone());
+                }
+                if let Some(member) = members.get_mut(name) {
+                    fill(schema, member);
+                }
+            }
+            if let Some(schema) = schema.get("additionalProperties") {
+                members.values_mut().for_each(|member| fill(schema, member));
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| fill(&schema["items"], item)),
+        _ => {}
+    }
+}
+
+/// Checks that the items of sets, and the keys of maps, are unique.
+fn check_lists(schema: &Value, value: &Value, at: &str) -> Result<(), Refusal> {
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                if let Some(schema) = schema["properties"].get(name).or(schema.get("additionalProperties")) {
+                    check_lists(schema, member, &place(at, name))?;
+                }
+            }
+        }
+        Value::Array(items) => {
+            let keys = schema["x-kubernetes-list-map-keys"].as_array();
+            let mut known = Vec::new();
+            for (index, item) in items.iter().enumerate() {
+                let at = format!("{at}[{index}]");
+                let key = match schema["x-kubernetes-list-type"].as_str() {
+                    Some("set") => Some(item.clone()),
+                    Some("map") => {
+                        Some(keys.into_iter().flatten().map(|key| item[key.as_str().unwrap()].clone()).collect())
+                    }
+                    _ => None,
+                };
+                if key.as_ref().is_some_and(|key| known.contains(key)) {
+                    return Err(Refusal::invalid(format!("{at}: Duplicate value: {}", key.unwrap())));
+                }
+                known.extend(key);
+                check_lists(&schema["items"], item, &at)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn place(at: &str, name: &str) -> String {
+    if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
 }
 
 /// Removes the members that are not in the schema.
@@ -130,16 +197,27 @@ fn check(schema: &Value, value: &Value, at: &str) -> Result<(), Refusal> {
     if out("minimum", |value, bound| value < bound) || out("maximum", |value, bound| value > bound) {
         return Err(Refusal::invalid(format!("{at}: Invalid value: {value}: out of bounds")));
     }
-    let place = |name: &str| if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") };
+    let (short, long) = match value {
+        Value::String(text) => (
+            text.chars().count() < limit(schema, "minLength", 0),
+            text.chars().count() > limit(schema, "maxLength", usize::MAX),
+        ),
+        Value::Array(items) => (false, items.len() > limit(schema, "maxItems", usize::MAX)),
+        Value::Object(members) => (false, members.len() > limit(schema, "maxProperties", usize::MAX)),
+        _ => (false, false),
+    };
+    if short || long {
+        return Err(Refusal::invalid(format!("{at}: Too {}", if long { "long" } else { "short" })));
+    }
     if let Value::Object(members) = value {
         for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             if !members.contains_key(name) {
-                return Err(Refusal::invalid(format!("{}: Required value", place(name))));
+                return Err(Refusal::invalid(format!("{}: Required value", place(at, name))));
             }
         }
         for (name, member) in members {
             if let Some(schema) = schema["properties"].get(name).or(schema.get("additionalProperties")) {
-                check(schema, member, &place(name))?;
+                check(schema, member, &place(at, name))?;
             }
         }
     }
@@ -147,4 +225,8 @@ fn check(schema: &Value, value: &Value, at: &str) -> Result<(), Refusal> {
         check(&schema["items"], item, &format!("{at}[{index}]"))?;
     }
     Ok(())
+}
+
+fn limit(schema: &Value, name: &str, otherwise: usize) -> usize {
+    schema[name].as_u64().map_or(otherwise, |limit| usize::try_from(limit).unwrap())
 }

@@ -179,6 +179,14 @@ impl Kind {
         }
     }
 
+    /// The object with the default values of the schema of `version`.
+    fn filled(&self, version: &str, mut object: Value) -> Value {
+        if let Some((_, Some(schema))) = self.versions.iter().find(|(name, _)| name == version) {
+            patch::fill(schema, &mut object);
+        }
+        object
+    }
+
     /// The object in `version`. There is no conversion, except that the schema of each version prunes the object.
     pub fn show(&self, version: &str, object: &Value) -> Value {
         let mut object = object.clone();
@@ -187,6 +195,7 @@ impl Kind {
         object["kind"] = self.kind.clone().into();
         if let Some((_, Some(schema))) = self.versions.iter().find(|(name, _)| name == version) {
             patch::prune(schema, &mut object, true);
+            patch::fill(schema, &mut object);
         }
         object
     }
@@ -319,7 +328,8 @@ impl Store {
             write.managers.update(manager, &Value::Null, write.new.as_ref().unwrap_or(&Value::Null));
             return Ok(write);
         }
-        let stored = self.objects.get(&key).cloned();
+        // A server reads a stored object with the default values of the present schema.
+        let stored = self.objects.get(&key).map(|object| kind.filled(&call.version, object.clone()));
         let Some(old) = stored else {
             if call.is_apply() && call.subresource.is_none() {
                 let mut create = Call { verb: "create", ..call.clone() };
@@ -389,7 +399,7 @@ impl Store {
         {
             return Err(Refusal::invalid("data: Forbidden: field is immutable when `immutable` is set"));
         }
-        patch::shape(&kind, &call.version, &mut new)?;
+        patch::shape(&kind, &call.version, &mut new, Some(&old))?;
         let adds =
             |finalizer: &Value| !old["metadata"]["finalizers"].as_array().is_some_and(|old| old.contains(finalizer));
         let is_deleted = old["metadata"].get("deletionTimestamp").is_some();
@@ -498,7 +508,7 @@ impl Store {
             new["spec"] = json!({"finalizers": ["kubernetes"]});
             new["status"] = json!({"phase": "Active"});
         }
-        patch::shape(&kind, &call.version, &mut new)?;
+        patch::shape(&kind, &call.version, &mut new, None)?;
         Ok(Write { operation: "CREATE", kind, key, old: None, new: Some(new), managers: Managers::default() })
     }
 
