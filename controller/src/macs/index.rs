@@ -30,7 +30,7 @@ use k8s_openapi::jiff::Timestamp;
 use pnet_base::MacAddr;
 use serde_json::{Value, json};
 
-use crate::cluster::conditions::condition;
+use crate::cluster::conditions::{DELETING, condition, stalled};
 use crate::cluster::key::Key;
 use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
@@ -554,7 +554,7 @@ impl Index {
         now: Timestamp,
     ) -> (MacPoolCount, Option<Value>) {
         let ready = match (&pool.pool, overlap) {
-            _ if pool.is_deleted() => ("False", "Deleting", "The pool is being deleted; machines keep their addresses"),
+            _ if pool.is_deleted() => ("False", DELETING, "The pool is being deleted; machines keep their addresses"),
             (Err(errors), _) => ("False", "InvalidSpec", errors.as_str()),
             (Ok(_), Some(overlap)) => ("False", "PoolOverlap", overlap),
             (Ok(_), None) => ("True", "Serving", "The pool allocates addresses"),
@@ -589,7 +589,8 @@ impl Index {
             "" => ("False", "NoDuplicates", "Every address has at most one machine"),
             lines => ("True", "ConflictingRecords", lines),
         };
-        let conditions = [("DuplicateRecords", duplicates), ("Exhausted", exhausted), ("Ready", ready)];
+        let conditions =
+            [("DuplicateRecords", duplicates), ("Exhausted", exhausted), ("Ready", ready), ("Stalled", stalled(ready))];
         let status = MacPoolStatus {
             observed_generation: pool.metadata.generation,
             total: count(total),

@@ -49,6 +49,8 @@ pub struct MachinePool {
     pub spec: PoolSpec,
     /// The addresses of the pool, or every error of the specification.
     pub pool: Result<Pool, String>,
+    /// What the schema of this version does not allow in the specification, one line each. `None`: it allows all of it.
+    pub beyond_schema: Option<String>,
     /// Message of the condition `Exhausted`: the leader found no free address. `None`: the pool has free addresses, or
     /// the leader has not counted them yet.
     pub exhausted: Option<String>,
@@ -260,6 +262,7 @@ impl MachinePool {
             Err(error) => (PoolSpec::default(), Some(error)),
         };
         let pool = error.map_or_else(|| id.check_lines(&spec), Err);
+        let lines: Vec<String> = spec.beyond_schema().kept().iter().map(ToString::to_string).collect();
         let conditions = status.into_iter().flat_map(|status| status.conditions);
         let owners = metadata.owner_references.into_iter().flatten();
         let owner = owners.into_iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid);
@@ -269,6 +272,7 @@ impl MachinePool {
             uid: metadata.uid.unwrap_or_default(),
             spec,
             pool,
+            beyond_schema: Some(lines.join("\n")).filter(|lines| !lines.is_empty()),
             exhausted: exhausted.map(|condition| condition.message),
             is_deleted: metadata.deletion_timestamp.is_some(),
             owner,

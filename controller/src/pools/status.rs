@@ -15,10 +15,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::cluster::conditions::condition;
+use crate::cluster::conditions::{DELETING, condition, stalled};
 use crate::cluster::key::{Key, PoolId};
 use crate::kinds::pool::{
-    AddressCount, CLUSTER_LABEL, FamilyCount, POOL_FINALIZER, PoolStatus, ReportsBeyond, Waiting,
+    AddressCount, CLUSTER_LABEL, FamilyCount, MOST_WAITING, POOL_FINALIZER, PoolStatus, ReportsBeyond, Waiting,
 };
 use crate::pools::beyond::Beyond;
 use crate::pools::facts::PoolFacts;
@@ -94,14 +94,17 @@ struct Verdict {
     message: String,
 }
 
-/// Largest number of claims and machines in [`Observation::waiting`].
-const MOST_WAITING: usize = 10;
-
 /// Largest number of lines in the condition `DuplicateRecords`. A condition has at most 32,768 characters.
 const MOST_LINES: usize = 20;
 
 /// The condition of a pool that refers to a NodePool.
 const NODE_POOL_FOUND: &str = "NodePoolFound";
+
+/// The condition of a pool with a specification that the schema of this version does not allow.
+const SCHEMA_VIOLATED: &str = "SchemaViolated";
+
+/// Conditions that only some pools have.
+const OF_SOME: [&str; 2] = [NODE_POOL_FOUND, SCHEMA_VIOLATED];
 
 /// Reason of a pool whose change the registry rejects.
 const IN_USE: &str = "InUse";
@@ -273,7 +276,13 @@ impl Index {
         let update = |(id, verdict): (&PoolId, Verdict)| {
             let observation = observations.get(&id.to_string()).unwrap_or(&none);
             let entry = &self.pools[id];
-            let verdicts = [entry.node_pool_found(self.clusters.contains_key(id)), Some(("Ready", verdict))];
+            let stalled = verdict.stalled();
+            let verdicts = [
+                entry.node_pool_found(self.clusters.contains_key(id)),
+                entry.schema_violated(),
+                Some(("Ready", verdict)),
+                Some(("Stalled", stalled)),
+            ];
             let verdicts = verdicts.into_iter().flatten();
             entry.finalize(id, observation).or_else(|| entry.report(id, verdicts, observation, now))
         };
@@ -298,7 +307,7 @@ impl Index {
             let name = id.to_string();
             match &entry.checked.pool {
                 _ if entry.is_deleted() => {
-                    Verdict::not("Deleting", "The pool is being deleted and keeps its leases until they are released")
+                    Verdict::not(DELETING, "The pool is being deleted and keeps its leases until they are released")
                 }
                 Err(message) => Verdict::not("InvalidSpec", message),
                 Ok(_) => match (overlapped.get(name.as_str()), self.refused.get(&name)) {
@@ -376,7 +385,11 @@ impl KnownPool {
         };
         let verdicts: Vec<(&str, Verdict)> =
             [("DuplicateRecords", duplicates), ("Exhausted", exhausted)].into_iter().chain(others).collect();
-        let events = [("Exhausted", "IPPoolExhausted"), ("DuplicateRecords", "IPAddressConflict")];
+        let events = [
+            ("Exhausted", "IPPoolExhausted"),
+            ("DuplicateRecords", "IPAddressConflict"),
+            (SCHEMA_VIOLATED, "SchemaViolated"),
+        ];
         let events = events.into_iter().filter_map(|(type_, reason)| {
             let (_, verdict) = verdicts.iter().find(|(of, verdict)| *of == type_ && verdict.status == "True")?;
             let was_true = self.condition(type_).is_some_and(|before| before.status == "True");
@@ -384,7 +397,7 @@ impl KnownPool {
         });
         let events: Vec<(&str, String)> = events.collect();
         let others = self.status.conditions.iter().filter(|before| {
-            before.type_ != NODE_POOL_FOUND && verdicts.iter().all(|(type_, _)| *type_ != before.type_)
+            !OF_SOME.contains(&before.type_.as_str()) && verdicts.iter().all(|(type_, _)| *type_ != before.type_)
         });
         let mut conditions: Vec<Condition> = others.cloned().collect();
         let verdicts = verdicts.into_iter().map(|(type_, Verdict { status, reason, message })| {
@@ -448,6 +461,12 @@ impl KnownPool {
         Some((NODE_POOL_FOUND, verdict))
     }
 
+    /// The condition of a pool that an API server has stored under an earlier schema. `None`: this schema allows the pool, too.
+    fn schema_violated(&self) -> Option<(&'static str, Verdict)> {
+        let lines = self.checked.beyond_schema.as_deref()?;
+        Some((SCHEMA_VIOLATED, Verdict::of("True", "EarlierSchema", lines)))
+    }
+
     /// The condition `Exhausted`.
     fn exhausted(&self, id: &PoolId, usage: &PoolUsage) -> Verdict {
         let has_free = usage.families.iter().all(|usage| usage.free > 0);
@@ -488,6 +507,12 @@ impl Verdict {
 
     fn not(reason: &'static str, message: &str) -> Self {
         Self::of("False", reason, message)
+    }
+
+    /// The condition `Stalled` of a pool with this condition `Ready`.
+    fn stalled(&self) -> Self {
+        let (status, reason, message) = stalled((self.status, self.reason, &self.message));
+        Self::of(status, reason, message)
     }
 }
 
@@ -633,12 +658,34 @@ mod tests {
                     condition("DuplicateRecords", "False", "NoDuplicates", "Every address has at most one user"),
                     condition("Exhausted", "False", "FreeAddresses", "The pool has free addresses"),
                     condition("Ready", "True", "Serving", "The pool allocates addresses"),
+                    condition("Stalled", "False", "NotStalled", "No user has to change the object"),
                 ],
             },
         });
         let id = PoolId { namespace: Some("clusters".to_owned()), name: "a".to_owned() };
         let update = Update { id, uid: Some("uid-of-a".to_owned()), part: Part::Status, patch, events: Vec::new() };
         assert_eq!(index.updates(&known, at(100)), [update]);
+    }
+
+    #[test]
+    fn a_pool_of_an_earlier_schema_allocates_and_has_a_condition_and_one_event() {
+        let mut object = pool("a", 1, "10.0.0.0/24");
+        let exclusions = ["10.0.0.8", "10.0.0.9", "10.0.0.8"].map(str::to_owned);
+        object.spec.as_mut().unwrap().excluded_addresses = exclusions.into();
+        let mut earlier = index([object.clone()]);
+        assert_eq!(serving(&earlier), ["clusters/a"]);
+        let update = earlier.updates(&Observations::new(), at(100)).remove(0);
+        let line = "excludedAddresses[2]: repeated item \"10.0.0.8\", expected each item once";
+        assert_eq!(condition(&update, "SchemaViolated"), ["True", "EarlierSchema", line]);
+        assert_eq!(update.events, [("SchemaViolated", line.to_owned())]);
+        let mut written = stored(object, &update);
+        earlier.apply(written.clone());
+        assert_eq!(earlier.updates(&Observations::new(), at(101)), []);
+        written.spec.as_mut().unwrap().excluded_addresses.truncate(2);
+        let update = index([written]).updates(&Observations::new(), at(102)).remove(0);
+        let types =
+            update.patch["status"]["conditions"].as_array().unwrap().iter().map(|it| it["type"].as_str().unwrap());
+        assert_eq!(types.collect::<Vec<_>>(), ["DuplicateRecords", "Exhausted", "Ready", "Stalled"]);
     }
 
     #[test]

@@ -73,6 +73,8 @@ pub fn validate(id: &PoolId, change: &Change, others: &[Pool]) -> Verdict {
         diagnostics.push(Diagnostic::error("network", "immutable", &new.network, &expected));
     }
     let mut verdict = Verdict::of(&diagnostics);
+    // API servers refuse what the schema does not allow, but keep it in a change of another member.
+    verdict.warnings.extend(Verdict::of(&new.beyond_schema()).warnings.into_iter().take(MOST_WARNINGS));
     let before = old.and_then(|old| id.check(old).0);
     for other in others {
         let overlap = |pool: &Option<Pool>| {
@@ -453,6 +455,19 @@ mod tests {
             "gateway[0]: invalid address \"y\", expected an IPv4 or IPv6 address",
         ]);
         assert_eq!(validate(&id("a"), &Change::Create(wrong), &[]), expected);
+    }
+
+    #[test]
+    fn a_specification_of_an_earlier_schema_has_a_warning() {
+        let repeated = PoolSpec {
+            excluded_addresses: ["10.0.0.9", "10.0.0.9"].map(str::to_owned).into(),
+            ..spec(&["10.0.0.0/24"])
+        };
+        let change =
+            Change::Update { old: Some(repeated.clone()), new: Box::new(PoolSpec { sticky: true, ..repeated }) };
+        let line = "excludedAddresses[1]: repeated item \"10.0.0.9\", expected each item once";
+        let warned = Verdict { errors: Vec::new(), warnings: vec![line.to_owned()] };
+        assert_eq!(validate(&id("a"), &change, &[]), warned);
     }
 
     #[test]

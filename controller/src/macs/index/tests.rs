@@ -280,13 +280,19 @@ fn the_younger_of_two_overlapping_pools_allocates_nothing() {
     assert_eq!(actions(&index), ["record 0a:00:00:00:00:00 of p for w a"]);
     let conditions = &index.plan(NOW).statuses["a"]["status"]["conditions"];
     let expected = "MACPools a and p both have 0a:00:00:00:00:03, expected no common address";
-    assert_eq!((&conditions[2]["reason"], &conditions[2]["message"]), (&json!("PoolOverlap"), &json!(expected)));
+    for (index, type_) in [(2, "Ready"), (3, "Stalled")] {
+        let condition = ["type", "reason", "message"].map(|member| conditions[index][member].as_str().unwrap());
+        assert_eq!(condition, [type_, "PoolOverlap", expected]);
+    }
 }
 
 #[test]
 fn the_status_counts_each_address_once() {
     let mut index = index();
-    assert_eq!(status(&index), ([4, 4, 0], 0, ["NoDuplicates", "FreeAddresses", "Serving"].map(str::to_owned).into()));
+    assert_eq!(
+        status(&index),
+        ([4, 4, 0], 0, ["NoDuplicates", "FreeAddresses", "Serving", "NotStalled"].map(str::to_owned).into())
+    );
     index.apply_vm(&vm("w", 1, &[("a", "0a:00:00:00:00:00")]));
     let (key, version, guest) = guest("w", "0a:00:00:00:00:00");
     index.store_guest(key, version, guest);
@@ -295,7 +301,7 @@ fn the_status_counts_each_address_once() {
     index.apply_lease(&leased("0a:00:00:00:00:02", "y", RELEASED));
     assert_eq!(status(&index).0, [4, 2, 2]);
     index.apply_vm(&vm("z", 1, &[("a", "0a:00:00:00:00:00"), ("b", "0a:00:00:00:00:02"), ("c", "0a:00:00:00:00:03")]));
-    let expected = ["ConflictingRecords", "NoFreeAddress", "Serving"].map(str::to_owned);
+    let expected = ["ConflictingRecords", "NoFreeAddress", "Serving", "NotStalled"].map(str::to_owned);
     assert_eq!(status(&index), ([4, 0, 4], 0, expected.into()));
 }
 

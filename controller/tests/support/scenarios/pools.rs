@@ -4,16 +4,18 @@ use glowplug::host::Timestamp;
 use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Claim, Machine, Request};
 use glowplug_controller::kinds::pool::{
-    GlobalPoolSpec, GlobalStaticIPPool, HolderKind, MachineNetwork, POOL_FINALIZER, PoolSpec, StaticIPPool,
+    GlobalPoolSpec, GlobalStaticIPPool, HolderKind, MachineNetwork, POOL_FINALIZER, PoolSpec, PoolStatus, StaticIPPool,
 };
 use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::wait::await_condition;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::support::Cluster;
+use crate::support::hosted::poll;
 use crate::support::leader::{self, Work, claim};
+use crate::support::{Cluster, later, until_event};
 
 const KIND: HolderKind = HolderKind::IpAddressClaim;
 
@@ -84,11 +86,15 @@ fn is_serving(pool: &StaticIPPool) -> bool {
 pub async fn a_pool_is_protected_and_its_status_is_written(cluster: &Cluster) {
     let place = Place::new(cluster).await;
     place.create("before", "10.0.0.8/30").await;
+    let unseen = place.pools.get("before").await.unwrap().status.unwrap();
+    assert_eq!(unseen, PoolStatus { observed_generation: Some(-1), ..PoolStatus::default() });
     let work = Work::start(cluster.controller(), &place.namespace).await;
     place.create("after", "10.0.1.8/30").await;
     for name in ["before", "after"] {
         let pool = place.until(name, is_serving).await;
         assert_eq!(pool.finalizers(), [POOL_FINALIZER]);
+        assert!(has(&pool, "Stalled", "False", "NotStalled"), "{pool:?}");
+        assert_eq!(pool.status.as_ref().unwrap().observed_generation, pool.metadata.generation);
         let status = serde_json::to_value(pool.status.unwrap().ip_addresses).unwrap();
         assert_eq!(status, json!({"total": 4, "free": 4, "allocated": 0, "outside": 0}));
         let answer = work.registry.claim(place.claim(name, name.len())).await.unwrap();
@@ -98,6 +104,63 @@ pub async fn a_pool_is_protected_and_its_status_is_written(cluster: &Cluster) {
         let families = place.until(name, used).await.status.unwrap().families;
         assert_eq!((families[0].allocated.as_str(), families[0].free.as_str()), ("1", "3"));
     }
+}
+
+/// The definition of pools without the type of the list of exclusions.
+fn earlier_definition() -> CustomResourceDefinition {
+    let mut definition = later::present("staticippools");
+    let schema = definition.spec.versions[0].schema.as_mut().unwrap().open_api_v3_schema.as_mut().unwrap();
+    let spec = schema.properties.as_mut().unwrap().get_mut("spec").unwrap();
+    let exclusions = spec.properties.as_mut().unwrap().get_mut("excludedAddresses").unwrap();
+    assert_eq!(exclusions.x_kubernetes_list_type.take().as_deref(), Some("set"));
+    definition
+}
+
+pub async fn a_pool_of_an_earlier_schema_works_and_has_a_condition_until_it_is_corrected(cluster: &Cluster) {
+    let place = Place::new(cluster).await;
+    let pool = |exclusions: Value| -> StaticIPPool {
+        let spec = json!({"network": "vlan10", "addresses": ["10.0.0.8/30"], "machineNetwork": [{"cidr": "10.0.0.0/16"}], "excludedAddresses": exclusions});
+        StaticIPPool::new("workers", serde_json::from_value(spec).unwrap())
+    };
+    let repeated = pool(json!(["10.0.0.8", "10.0.0.9", "10.0.0.8"]));
+    later::apply(cluster, earlier_definition()).await;
+    // A real API server uses a changed definition some time later.
+    poll("a pool of the earlier definition", async || {
+        place.pools.create(&PostParams::default(), &repeated).await.ok().map(drop)
+    })
+    .await;
+    later::apply(cluster, later::present("staticippools")).await;
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let mut again = repeated.clone();
+    again.metadata.name = Some("again".to_owned());
+    let refusal =
+        poll("a refusal of the present definition", async || match place.pools.create(&dry_run, &again).await {
+            Err(kube::Error::Api(status)) => Some(status.message),
+            _ => None,
+        })
+        .await;
+    let line = "spec.excludedAddresses[2]: Duplicate value: \"10.0.0.8\"";
+    assert!(refusal.ends_with(line), "{refusal}");
+
+    let work = Work::start(cluster.controller(), &place.namespace).await;
+    let pool = place.until("workers", |pool| has(pool, "SchemaViolated", "True", "EarlierSchema")).await;
+    let line = "excludedAddresses[2]: repeated item \"10.0.0.8\", expected each item once";
+    assert_eq!(message(&pool, "SchemaViolated"), line);
+    assert!(is_serving(&pool), "{pool:?}");
+    assert_eq!(until_event(cluster.client(), &place.namespace, None, "workers", "SchemaViolated").await, line);
+    let allocations = work.registry.claim(place.claim("workers", 0)).await.unwrap().unwrap();
+    assert_eq!(allocations[0].addresses, ["10.0.0.10/16".parse().unwrap()]);
+    place.patch("workers", json!({"spec": {"sticky": true}})).await;
+    place.patch("workers", json!({"spec": {"excludedAddresses": ["10.0.0.8", "10.0.0.9"]}})).await;
+    let is_right = |pool: &StaticIPPool| {
+        let status = pool.status.as_ref().unwrap();
+        status.observed_generation == pool.metadata.generation
+            && status.conditions.iter().all(|condition| condition.type_ != "SchemaViolated")
+    };
+    place.until("workers", is_right).await;
+    place.pools.delete("workers", &DeleteParams::default()).await.unwrap();
+    work.registry.release(machine(&place.namespace, 0)).await.unwrap();
+    place.until_gone("workers").await;
 }
 
 pub async fn an_exhausted_pool_has_a_condition_and_a_grown_pool_serves_waiting_claims(cluster: &Cluster) {
@@ -233,7 +296,8 @@ pub async fn a_deleted_pool_stays_until_its_last_lease_is_released(cluster: &Clu
     place.until("workers", is_serving).await;
     work.registry.claim(place.claim("workers", 0)).await.unwrap().unwrap();
     place.pools.delete("workers", &DeleteParams::default()).await.unwrap();
-    place.until("workers", |pool| has(pool, "Ready", "False", "Deleting")).await;
+    let deleted = place.until("workers", |pool| has(pool, "Ready", "False", "Deleting")).await;
+    assert!(has(&deleted, "Stalled", "False", "NotStalled"), "{deleted:?}");
     let refused = work.registry.claim(place.claim("workers", 1)).await.unwrap();
     assert_eq!(refused, Err(ClaimError::Suspended(format!("{}/workers", place.namespace))));
     work.registry.release(machine(&place.namespace, 0)).await.unwrap();
@@ -253,6 +317,8 @@ pub async fn the_younger_of_two_overlapping_pools_allocates_when_the_older_one_i
          10.0.0.8-10.0.0.9"
     );
     assert_eq!(message(&overlap, "Ready"), expected);
+    assert!(has(&overlap, "Stalled", "True", "PoolOverlap"), "{overlap:?}");
+    assert_eq!(message(&overlap, "Stalled"), expected);
     let refused = work.registry.claim(place.claim("b-younger", 0)).await.unwrap();
     assert_eq!(refused, Err(ClaimError::Suspended(format!("{namespace}/b-younger"))));
     place.pools.delete("a-older", &DeleteParams::default()).await.unwrap();
