@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_nobody_has_written_describes_no_generation() {
+    fn a_status_that_no_controller_has_written_describes_no_generation() {
         let defaults = find(|schema| schema.default.clone().filter(|default| default.0.is_object()));
         let expected = ["GlobalStaticIPPool", "MACPool", "StaticIPPool"];
         let expected = expected.map(|kind| (format!("{kind}.status"), JSON(json!({"observedGeneration": -1}))));

@@ -290,7 +290,7 @@ async fn respond(shared: &Shared, call: &Call, is_metadata: bool) -> Result<Resp
         admission::mutate(&hooks, call, &mut write).await?;
         let (kind, operation) = (write.kind.clone(), write.operation);
         if let Some(new) = &mut write.new {
-            patch::shape(&kind, &call.version, new)?;
+            patch::shape(&kind, &call.version, new, write.old.as_ref())?;
         }
         admission::validate(&hooks, call, &write).await?;
         let mut store = lock(&shared.store);
