@@ -110,7 +110,7 @@ pub struct PoolSpec {
     /// Example: `{poolRef: {apiGroup: ipam.cluster.x-k8s.io, kind: InClusterIPPool, name: workers}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses_from: Option<AddressesFrom>,
-    /// Addresses that are never allocated, written like `addresses`. Example: `[192.168.1.20]`.
+    /// Addresses that are never allocated, written like `addresses`, each item once. Example: `[192.168.1.20]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_ENTRIES), inner(length(max = MAX_ENTRY)))]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]

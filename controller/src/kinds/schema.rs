@@ -349,8 +349,8 @@ mod tests {
         };
         assert_eq!(lines(json!({"set": ["a", "b"], "list": ["a", "a"], "map": {"a": "x"}, "other": [1]})), [""; 0]);
         let expected = [
-            "map.b: unknown value \"z\", expected one of x, y",
             "map: too many members \"2\", expected at most 1",
+            "map.b: unknown value \"z\", expected one of x, y",
             "set: too many items \"4\", expected at most 3",
             "set[2]: repeated item \"a\", expected each item once",
             "set[3]: too many characters \"3\", expected at most 2",
