@@ -83,7 +83,7 @@ _glowplug_renderer() {
 # Makes NetworkManager read our arguments. Version 1.54 and newer has a unit instead of dracut's hook, and this unit
 # reads only /proc/cmdline.
 _glowplug_network_manager() {
-    local unit=NetworkManager-config-initrd.service generator
+    local unit=NetworkManager-config-initrd.service generator command
     local unit_dir="$initdir$systemdsystemunitdir"
     if [[ ! -e $unit_dir/$unit ]]; then
         # Older versions use a hook of dracut. The hook passes the output of getcmdline, which includes our file, to the
@@ -91,6 +91,16 @@ _glowplug_network_manager() {
         grep -qsr nm_generate_connections "$initdir"/{usr/lib,var/lib,lib}/dracut/hooks/cmdline \
             || _glowplug_fail "neither $unit nor a hook of dracut would read our arguments"
         return
+    fi
+    # NetworkManager's own unit starts it in the background (1.58). systemd takes such a unit for ended, and does not stop
+    # NetworkManager when the boot leaves the initramfs. NetworkManager would undo what CoreOS does there, and the real root
+    # would have addresses without routes.
+    command=$(sed -n 's/^ExecStart=//p' "$unit_dir/NetworkManager-initrd.service" 2>/dev/null)
+    if [[ $command && $command != *[[:space:]]* ]]; then
+        mkdir -p "$unit_dir/NetworkManager-initrd.service.d"
+        printf '[Service]\nExecStart=\nExecStart=%s --no-daemon\n' "$command" \
+            >"$unit_dir/NetworkManager-initrd.service.d/50-glowplug.conf" \
+            || _glowplug_fail "cannot write a drop-in for NetworkManager-initrd.service"
     fi
     # Versions of dracut that know the unit have a drop-in with the same effect as ours.
     if cat "$unit_dir/$unit.d"/*.conf 2>/dev/null | grep -q getcmdline; then
