@@ -44,9 +44,9 @@ pub(crate) fn iso(label: &str, uuid: &str, network_data: &str) -> Vec<u8> {
     iso_of(label, &files(uuid, Some(network_data), ""))
 }
 
-/// Builds a drive without a network document.
-pub(crate) fn iso_without_network(uuid: &str) -> Vec<u8> {
-    iso_of("config-2", &files(uuid, None, ""))
+/// Builds a drive with user data, which Ignition reads, and without a network document.
+pub(crate) fn iso_without_network(uuid: &str, user_data: &str) -> Vec<u8> {
+    iso_of("config-2", &files(uuid, None, user_data))
 }
 
 /// Builds a drive that also has user data, which Ignition reads.

@@ -44,6 +44,14 @@ pub(crate) enum Image {
     Legacy,
     /// The initramfs of a crash kernel.
     Kdump,
+    /// Like [`Image::Plain`], of the newer release of Debian.
+    NewerPlain,
+    /// Like [`Image::Ignition`], of the newer release, with NetworkManager's own units.
+    NewerIgnition,
+    /// Like [`Image::Strict`], of the newer release, with NetworkManager's own units.
+    NewerStrict,
+    /// Like [`Image::Networkd`], of the newer release.
+    NewerNetworkd,
 }
 
 /// The network to which the NICs are connected.
@@ -111,6 +119,9 @@ static GIVEN_BACK: Condvar = Condvar::new();
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/boot/image");
 
+/// Kernel of the newer release. Its first caller installs the release.
+const NEWER_KERNEL: &str = "newer-vmlinuz";
+
 /// Directory of the kernel and of the images that [`image`] has built.
 pub(crate) fn images() -> &'static Path {
     static IMAGES: OnceLock<PathBuf> = OnceLock::new();
@@ -119,13 +130,18 @@ pub(crate) fn images() -> &'static Path {
 
 /// Path of an image, which the first caller builds.
 fn image(name: &'static str) -> PathBuf {
+    make(name);
+    images().join(format!("{name}.img"))
+}
+
+/// Builds an image or a kernel, unless an earlier call did.
+fn make(name: &'static str) {
     static MADE: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     let mut made_before = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     if !made_before.contains(name) {
         made(&[name]);
         made_before.insert(name);
     }
-    images().join(format!("{name}.img"))
 }
 
 fn made(names: &[&str]) -> PathBuf {
@@ -156,11 +172,28 @@ pub(crate) fn networkd(cases: &Path, quiet: u32) {
 
 /// Copies the disk with Debian, before its first boot.
 pub(crate) fn debian(directory: &Path) -> PathBuf {
+    disk("debian", directory)
+}
+
+/// Copies the disk with the newer release of Debian, before its first boot.
+pub(crate) fn newer_debian(directory: &Path) -> PathBuf {
+    disk("newer-debian", directory)
+}
+
+fn disk(name: &'static str, directory: &Path) -> PathBuf {
     let disk = directory.join("root");
     // Most of the file is holes.
-    let copy = Command::new("cp").arg("--sparse=always").arg(image("debian")).arg(&disk).status().unwrap();
+    let copy = Command::new("cp").arg("--sparse=always").arg(image(name)).arg(&disk).status().unwrap();
     assert!(copy.success());
     disk
+}
+
+/// Version of a package of the newer release.
+pub(crate) fn newer_version(package: &str) -> String {
+    make(NEWER_KERNEL);
+    let versions = fs::read_to_string(images().join("newer-versions")).unwrap();
+    let version = versions.lines().find_map(|line| line.strip_prefix(package)?.strip_prefix(' '));
+    version.unwrap_or_else(|| panic!("no package {package}")).to_owned()
 }
 
 /// Prints a line even if the test passes. The test runner would hide it.
@@ -199,10 +232,15 @@ impl VirtualMachine {
     pub(crate) fn new(image: Image) -> Self {
         let arguments = match image {
             // These images have no Ignition, which would request the network.
-            Image::Plain | Image::Units | Image::Kdump => "rd.neednet=1",
-            Image::Ignition | Image::Strict | Image::Stock | Image::Networkd | Image::Legacy => {
-                "ignition.firstboot ignition.platform.id=kubevirt"
-            }
+            Image::Plain | Image::Units | Image::Kdump | Image::NewerPlain => "rd.neednet=1",
+            Image::Ignition
+            | Image::Strict
+            | Image::Stock
+            | Image::Networkd
+            | Image::Legacy
+            | Image::NewerIgnition
+            | Image::NewerStrict
+            | Image::NewerNetworkd => "ignition.firstboot ignition.platform.id=kubevirt",
         };
         // The path of a socket has a short maximum length.
         let directory = tempfile::Builder::new().prefix("boot-").tempdir_in(images()).unwrap();
@@ -279,7 +317,15 @@ impl VirtualMachine {
             Image::Networkd => "networkd",
             Image::Legacy => "legacy",
             Image::Kdump => "kdump",
+            Image::NewerPlain => "newer-plain",
+            Image::NewerIgnition => "newer-ignition",
+            Image::NewerStrict => "newer-strict",
+            Image::NewerNetworkd => "newer-networkd",
         };
+        let kernel = if name.starts_with("newer-") { NEWER_KERNEL } else { "vmlinuz" };
+        if kernel == NEWER_KERNEL {
+            make(kernel);
+        }
         let mut qemu = Command::new("qemu-system-x86_64");
         let mut add = |option: &str, value: &dyn Display| {
             qemu.arg(option).arg(value.to_string());
@@ -292,7 +338,7 @@ impl VirtualMachine {
         add("-m", &"1024");
         add("-display", &"none");
         add("-monitor", &"none");
-        add("-kernel", &images.join("vmlinuz").display());
+        add("-kernel", &images.join(kernel).display());
         add("-initrd", &image(name).display());
         // No emergency shell, no pause before power-off, no colours. On a busy host an emulated timer may be late, and
         // the kernel's timer check would panic.
@@ -446,19 +492,28 @@ impl Report {
         self.part(title).lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
     }
 
-    /// Parses the network of the real root.
-    pub(crate) fn found(&self) -> Found {
-        let addresses = self.lines("addresses").into_iter().filter_map(|line| {
+    fn addresses(&self, title: &str) -> Vec<String> {
+        let addresses = self.lines(title).into_iter().filter_map(|line| {
             // `2: eno101 inet 192.168.1.100/24 brd …`
             let words: Vec<_> = line.split(' ').collect();
             let (nic, address) = (words[1], words[3]);
             (nic != "lo" && !address.starts_with("fe80:")).then(|| format!("{nic} {address}"))
         });
+        addresses.collect()
+    }
+
+    /// Returns the addresses at the end of the initramfs, as in [`Found`].
+    pub(crate) fn addresses_of_the_initramfs(&self) -> Vec<String> {
+        self.addresses("network of the initramfs")
+    }
+
+    /// Parses the network of the real root.
+    pub(crate) fn found(&self) -> Found {
         // The kernel adds these routes to every NIC that is up.
         let is_own = |route: &String| route.starts_with("fe80::/64 ") || route.starts_with("multicast ff00::/8 ");
         let resolver = self.lines("resolv.conf");
         Found {
-            addresses: addresses.collect(),
+            addresses: self.addresses("addresses"),
             routes: self.lines("routes").into_iter().filter(|route| !is_own(route)).collect(),
             nameservers: resolver
                 .iter()

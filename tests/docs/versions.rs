@@ -6,8 +6,10 @@ use std::fs;
 use super::repository;
 use crate::elder::CLOUD_INIT_VERSION;
 use crate::support::shell::run_tool;
+use crate::support::versions::{tested, upstream};
 
-/// The table has the versions of this release of Debian, whose packages `tests/setup` installs.
+/// The table has the versions of this release of Debian, whose packages `tests/setup` installs. The boots also use a newer
+/// release: its versions follow a `;`, and `tests/boot/newer.rs` checks them.
 const DEBIAN: &str = "12";
 
 /// Programs of the table, each with its Debian package.
@@ -36,28 +38,10 @@ fn read(path: &str) -> String {
     fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Column *tested* of the table, by program.
-fn tested() -> BTreeMap<String, String> {
-    let readme = read("README.md");
-    let (_, table) = readme.split_once("\n| program | tested | expected |\n|---|---|---|\n").unwrap();
-    let rows = table.lines().take_while(|line| line.starts_with('|'));
-    rows.map(|row| {
-        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-        assert!(cells.len() == 5 && !cells[3].is_empty(), "{row}");
-        (cells[1].to_owned(), cells[2].to_owned())
-    })
-    .collect()
-}
-
 /// The string between two other strings.
 fn between<'t>(text: &'t str, start: &str, end: &str) -> &'t str {
     let (_, rest) = text.split_once(start).unwrap_or_else(|| panic!("no {start:?}"));
     rest.split_once(end).unwrap_or_else(|| panic!("no {end:?} after {start:?}")).0
-}
-
-/// The upstream version in a version of a Debian package: `1.42.4` of `1.42.4-1+deb12u1`.
-fn upstream(version: &str) -> &str {
-    version.split(['-', '+', '~']).next().unwrap_or_default()
 }
 
 #[test]
@@ -85,6 +69,7 @@ fn the_table_of_versions_has_the_programs_that_the_tests_run() {
     let is_debian = release.contains("ID=debian\n") && release.contains(&format!("VERSION_ID=\"{DEBIAN}\""));
     for (program, package) in PACKAGES {
         let row = take(program);
+        let row = row.split(';').next().unwrap_or_default();
         if is_debian {
             let installed = run_tool("dpkg", "dpkg-query", &["-W", "-f", "${Version}", package]);
             let installed = String::from_utf8(installed).unwrap();

@@ -13,6 +13,7 @@ pub(crate) mod network_manager;
 pub(crate) mod profiles;
 pub(crate) mod shell;
 pub(crate) mod state;
+pub(crate) mod versions;
 
 use glowplug::host::Timestamp;
 

@@ -1,0 +1,17 @@
+#!/bin/bash
+# The end of the first boot, as in CoreOS.
+#
+# shellcheck disable=SC2154 # moddir, initdir and the directories of systemd come from dracut
+
+check() {
+    return 255
+}
+
+install() {
+    inst_multiple basename diff ip ls mkdir rm sed
+    inst_script "$moddir/teardown.sh" /usr/sbin/boot-test-teardown
+    inst_simple "$moddir/teardown.service" "$systemdsystemunitdir/teardown.service"
+    # By a link, because Ignition's target may come later.
+    mkdir -p "$initdir$systemdsystemunitdir/ignition-complete.target.requires"
+    ln -s ../teardown.service "$initdir$systemdsystemunitdir/ignition-complete.target.requires/teardown.service"
+}
