@@ -3,6 +3,7 @@
 //! The descriptions are the output of `kubectl explain`. `glowplug-controller crd` generates the manifests in
 //! `config/crd` from these types.
 
+#![allow(clippy::duplicated_attributes, reason = "columns of a kind have the same type")]
 #![allow(unreachable_pub, reason = "KubeSchema repeats each struct in a function")]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -277,8 +277,8 @@ mod tests {
     fn every_number_has_a_format_that_api_servers_know_and_no_value_is_null() {
         let numbers = find(|schema| (schema.type_.as_deref() == Some("integer")).then(|| schema.format.clone()));
         let is_known = |format: &Option<String>| matches!(format.as_deref(), Some("int32" | "int64"));
-        let unknown: Vec<_> = numbers.iter().filter(|(_, format)| !is_known(format)).collect();
-        assert_eq!(unknown, [&(String::new(), None); 0]);
+        let unknown: Vec<String> = numbers.into_iter().filter(|(_, it)| !is_known(it)).map(|(path, _)| path).collect();
+        assert_eq!(unknown, Vec::<String>::new());
         let unbounded =
             find(|schema| (schema.type_.as_deref() == Some("integer") && schema.minimum.is_none()).then_some(()));
         assert_eq!(unbounded, []);
