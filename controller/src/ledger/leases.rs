@@ -28,7 +28,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::cluster::object::Object;
-use crate::cluster::request::{Error, PATIENCE, Refusal, ask, refusal};
+use crate::cluster::request::{Error, PATIENCE, Refusal, ask, one_line, refusal};
 use crate::cluster::watch::events;
 use crate::kinds::lease_name::{lease_name, parse_lease_name};
 use crate::kinds::mac_pool::parse_mac_lease_name;
@@ -692,8 +692,12 @@ fn secret_of_0_2_0(holder: &Holder) -> BTreeSet<String> {
     if holder.kind.is_claim() { BTreeSet::new() } else { [name_of_0_2_0(&holder.name)].into() }
 }
 
-/// The lease in an object. The name of the object contains the address and the network.
+/// The lease in an object. The name of the object contains the address and the network. An error is one short line.
 fn read(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, Lease), String> {
+    check(object, address, network).map_err(|error| one_line(&error))
+}
+
+fn check(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, Lease), String> {
     let spec = spec_of(object).map_err(|error| format!("spec: {error}"))?;
     if spec.network != network || spec.address.parse() != Ok(address) {
         return Err(format!(
@@ -745,6 +749,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_reason_why_a_lease_cannot_be_read_is_one_short_line() {
+        let holder = json!({
+            "kind": "KubevirtMachine", "namespace": "n", "name": "w-0", "uid": "u", "interface": "x\n".repeat(100_000),
+        });
+        let spec = json!({
+            "network": "infra/vlan10", "address": "10.0.0.8", "prefix": 24, "pool": "clusters/workers",
+            "holder": holder, "since": "2026-08-14T10:00:00.000000Z",
+        });
+        let lease =
+            Object::new("10-0-0-8.infra.vlan10", &ApiResource::erase::<StaticIPLease>(&()), json!({"spec": spec}));
+        let reason = read(&lease, "10.0.0.8".parse().unwrap(), "infra/vlan10").unwrap_err();
+        let first = "spec.holder.interface: invalid interface \"";
+        let longest = format!("{first}{}", "x\\n".repeat(200));
+        assert_eq!(reason, format!("{}…", &longest[..500]));
+    }
 
     #[test]
     fn a_lease_of_any_content_has_the_address_of_its_name_or_cannot_be_read() {
