@@ -33,7 +33,7 @@ use crate::claims::decision::{Adoptee, Cluster, Lesson, Recorded, Step, View, de
 use crate::claims::index::{Index, Kind};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::{Object, version_of};
-use crate::cluster::request::{self, ask, list, stored};
+use crate::cluster::request::{self, ask, list, one_line, stored};
 use crate::cluster::watch::{Change, changes};
 use crate::kinds::cluster_api::{IpAddress, IpAddressClaim, Kinds};
 use crate::kinds::ip_address_claim_status::{NotReady, Readiness};
@@ -389,7 +389,7 @@ impl Work<'_> {
                 return self.provider.note_allocation(&view.key, pool.as_ref(), created, addresses);
             }
             Readiness::NotReady(reason, message) => {
-                tracing::warn!(claim = %view.key, pool = pool.map(display), ?reason, "{message}");
+                tracing::warn!(claim = %view.key, pool = pool.map(display), ?reason, "{}", one_line(message));
                 match reason {
                     NotReady::PoolExhausted => ("IPPoolExhausted", message),
                     NotReady::AllocationFailed if is_mismatch => ("IPAddressConflict", message),

@@ -30,7 +30,7 @@ use crate::claims::ipam::index::{Index, Kind};
 use crate::cluster::client::serves;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::{Object, version_of};
-use crate::cluster::request::{self, ask, list, stored};
+use crate::cluster::request::{self, ask, list, one_line, stored};
 use crate::cluster::watch::{Change, changes};
 use crate::kinds::ipam_claim::{Failure, IpamClaim, IpsAllocated, ipam_claims, network_attachments};
 use crate::kinds::pool::HolderKind;
@@ -351,7 +351,7 @@ impl Work<'_> {
                 self.provider.note_allocation(&view.key, pool, created, addresses.iter().copied());
             }
             IpsAllocated::Failed(reason, message) => {
-                tracing::warn!(claim = %view.key, pool = pool.map(display), ?reason, "{message}");
+                tracing::warn!(claim = %view.key, pool = pool.map(display), ?reason, "{}", one_line(message));
                 let reason = match reason {
                     Failure::SubnetExhausted => "IPPoolExhausted",
                     Failure::AddressConflict => "IPAddressConflict",
