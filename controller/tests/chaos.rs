@@ -7,11 +7,25 @@
 //! | controller | three processes of the program with leader election and exactly the shipped rights, each behind a TCP proxy; the API server calls their webhooks through a Service ([`replicas`]) |
 //! | machines | four namespaces on three networks, stand-ins of capk, KubeVirt and the garbage collector ([`place`]) |
 //! | hostile tenant | writes objects in a namespace of its own that name the machines, UIDs and addresses of the others ([`tenant`]) |
+//! | witness | a namespace that no fault names; its claims are served during a fault that must stop no other user ([`witness`]) |
 //! | observer | a client with code of its own, which replays the history of every address ([`observer`]) |
 //!
 //! The run consists of rounds. In a round, operations and faults come at random. Then the faults end, the pools grow until
 //! every machine can have an address, and the program waits until nothing is left to do. At the end of each round, and
 //! before each restore, the observer checks everything that the API server stored.
+//!
+//! # Faults
+//!
+//! | fault | meanwhile |
+//! |---|---|
+//! | a replica is killed or paused, has no connection, loses its watches or the answers to its requests, or gets a wrong clock | |
+//! | the API server, or the API server and etcd, are killed and start again | |
+//! | an administrator writes a lease with a mistake, or edits one: it cannot be read, or its holder does not exist ([`poison`]) | the witness is served, also from the pool of such a lease. The log of a replica names each lease that cannot be read |
+//! | a policy denies the writes of the controller of one kind in one namespace ([`denial`]) | the witness is served. The log names the reason, and the controller pauses between attempts |
+//! | clients open more connections than the ports of the replicas have places, send a byte, and stop ([`stalls`]) | the API server calls the webhooks; probes and metrics are served |
+//! | etcd is restored from a backup, with and without running replicas | see below |
+//!
+//! The leases of the administrator are removed, or repaired, when the faults of a round end.
 //!
 //! # Invariants
 //!
@@ -29,11 +43,12 @@
 //! | every version | the hostile tenant holds no address of another network than its own |
 //! | after quiet time | every machine and claim has its addresses, and every IPAddress belongs to its claim; no lease without its holder; one lease of an IP address for each interface and family |
 //! | after quiet time | the status of each pool has the number of its leases |
+//! | after quiet time | each line of the log begins with its time, and is short |
 //!
 //! # Restore of etcd
 //!
-//! A backup is a copy of etcd's data while all programs work. Before the restore, the replicas are killed, as
-//! `docs/recovery.md` demands it. Then the nodes report, and only then do the replicas start. The nodes do what kubelet and
+//! A backup is a copy of etcd's data while all programs work. Before every second restore, the replicas are killed, as
+//! `docs/backup.md` demands it. Then the nodes report, and only then do the replicas start. The nodes do what kubelet and
 //! virt-handler do:
 //!
 //! - A guest whose instance is in the backup, with the same UID, continues to run. Its node reports phase and addresses.
@@ -47,6 +62,10 @@
 //! back, with its lease and its Secret. KubeVirt starts it again, and no controller can prevent that. In the same way, a
 //! deleted claim comes back with its IPAddress. The observer counts these cases, and `docs/backup.md` says what an
 //! administrator does.
+//!
+//! Else the replicas keep running. A leader does not know the guests that started after the backup until the nodes report, so it
+//! may allocate their addresses, and the observer counts these cases, too. The term of the leader must end, and another one begin,
+//! which reads everything again. The observer begins again with this term: from then on, every invariant holds.
 //!
 //! # Late requests
 //!
@@ -70,22 +89,29 @@
 //! # What this program cannot do
 //!
 //! - The webhook for pools is not asked: it would reject the pools that overlap.
-//! - A replica that keeps running during a restore is not simulated: see `docs/recovery.md`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 #![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]
 
+#[path = "chaos/denial.rs"]
+mod denial;
 #[path = "chaos/observer.rs"]
 mod observer;
 #[path = "chaos/place.rs"]
 mod place;
+#[path = "chaos/poison.rs"]
+mod poison;
 #[path = "chaos/random.rs"]
 mod random;
 #[path = "chaos/replicas.rs"]
 mod replicas;
+#[path = "chaos/stalls.rs"]
+mod stalls;
 mod support;
 #[path = "chaos/tenant.rs"]
 mod tenant;
+#[path = "chaos/witness.rs"]
+mod witness;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -97,22 +123,26 @@ use std::time::{Duration, Instant, SystemTime};
 use futures::future::join_all;
 use glowplug_controller::cluster::client::connect;
 use glowplug_controller::kinds::mac_pool::{MACPool, MacPoolSpec};
-use glowplug_controller::kinds::pool::StaticIPLease;
+use glowplug_controller::kinds::pool::{LeaseSpec, StaticIPLease};
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::PostParams;
+use kube::api::{ApiResource, PostParams};
 use kube::{Api, Client};
 use tokio::signal::ctrl_c;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
+use denial::Denial;
 use observer::{Counts, Observer, POOL_MACS};
-use place::{Place, all};
+use place::{Place, all, readable};
+use poison::Poison;
 use random::Random;
-use replicas::{EXITS, Flow, Replica, Service, lose_answers};
+use replicas::{EXITS, Flow, Replica, Service, logs, lose_answers, strange_lines};
+use stalls::stall;
 use support::real::RealServer;
 use support::{Cluster, SYSTEM};
 use tenant::Tenant;
+use witness::{WITNESS, Witness};
 
 const REPLICAS: usize = 3;
 /// Duration of the operations and faults of a round.
@@ -121,6 +151,8 @@ const ROUND: Duration = Duration::from_secs(75);
 const LONG: Duration = Duration::from_secs(20);
 /// Time limit of the quiet time.
 const QUIET: Duration = Duration::from_secs(420);
+/// The same after a policy has denied writes of leases.
+const QUIET_AFTER_DENIAL: Duration = Duration::from_secs(420 + 600);
 
 /// Differences of a wrong clock, in seconds. With a clock that is days late, the certificate of the API server is not valid
 /// yet.
@@ -209,11 +241,14 @@ async fn run() -> ExitCode {
 struct World {
     server: RealServer,
     /// Has the webhook of KubeVirt.
-    _cluster: Cluster,
+    cluster: Cluster,
     _service: Service,
     client: Client,
     places: Vec<Arc<Place>>,
     tenant: Arc<Tenant>,
+    witness: Witness,
+    poison: Poison,
+    denial: Denial,
     observer: Observer,
     replicas: Vec<Replica>,
     random: Random,
@@ -221,6 +256,8 @@ struct World {
     has_backup: bool,
     /// Guests that run since a restore with an address that their machine does not hold.
     unrecorded: BTreeSet<String>,
+    /// What a fault did to users whom it must not concern.
+    violations: Vec<String>,
 }
 
 // === impl World ===
@@ -250,7 +287,9 @@ impl World {
         };
         let pools: Api<MACPool> = Api::all(client.clone());
         pools.create(&PostParams::default(), &MACPool::new("macs", spec)).await.unwrap();
-        let networks = started.iter().map(|place| (place.namespace.clone(), place.network.clone())).collect();
+        let witness = Witness::new(&client).await;
+        let networks = started.iter().map(|place| (place.namespace.clone(), place.network.clone()));
+        let networks = networks.chain([(WITNESS.to_owned(), witness::NETWORK.to_owned())]).collect();
         let observer = Observer::start(second, networks).await;
         let folder = tempfile::tempdir().unwrap();
         let mut replicas = Vec::new();
@@ -265,17 +304,21 @@ impl World {
         }
         Self {
             server,
-            _cluster: cluster,
+            cluster,
             _service: service,
-            client,
             places: started,
             tenant,
+            witness,
+            poison: Poison::new(&client, folder.path()),
+            denial: Denial::new().await,
+            client,
             observer,
             replicas,
             random: Random::new(seed),
             folder,
             has_backup: false,
             unrecorded: BTreeSet::new(),
+            violations: Vec::new(),
         }
     }
 
@@ -343,7 +386,12 @@ impl World {
             (3, "API server restarted"),
             (2, "API server and etcd restarted"),
             (4, "backup of etcd"),
+            (4, "lease with a mistake written"),
+            (3, "lease edited by mistake"),
+            (4, "writes denied by a policy"),
+            (3, "connections stalled"),
         ]);
+        let place = Arc::clone(&self.places[self.random.below(self.places.len())]);
         let moment = Duration::from_millis(100 + self.random.below(2000) as u64);
         match fault {
             "leader killed" => self.replicas[leader].kill(),
@@ -371,6 +419,20 @@ impl World {
             }
             "API server restarted" => self.server.restart(false).await,
             "API server and etcd restarted" => self.server.restart(true).await,
+            "lease with a mistake written" => {
+                self.poison.write(&mut self.random, &place).await;
+                self.violations.extend(self.witness.serve(fault).await.err());
+            }
+            "lease edited by mistake" => self.poison.edit(&mut self.random, &place).await,
+            "writes denied by a policy" => {
+                let others = (&*place.namespace, &self.witness);
+                let logs = || logs(self.folder.path());
+                self.violations.extend(self.denial.run(&mut self.random, &self.cluster, others, logs).await);
+            }
+            "connections stalled" => {
+                let problems = stall(&mut self.random, self.folder.path(), &self.replicas, &place).await;
+                self.violations.extend(problems);
+            }
             _ => {
                 self.server.save();
                 self.has_backup = true;
@@ -389,19 +451,30 @@ impl World {
         self.replicas.iter().position(|replica| replica.is(&identity))
     }
 
-    /// Restores the last backup.
+    /// Restores the last backup. Every second time, the replicas keep running, against the advice of `docs/backup.md`.
     async fn restore(&mut self) -> Vec<String> {
-        self.replicas.iter_mut().for_each(Replica::kill);
+        let keeps_running = self.random.below(2) == 0;
+        if !keeps_running {
+            self.replicas.iter_mut().for_each(Replica::kill);
+        }
         self.places.iter().for_each(|place| place.stop());
         let violations = self.observer.check().await.to_vec();
         if !violations.is_empty() {
             return violations;
         }
         self.observer.stop();
+        let before = self.tenure().await;
         self.server.restore().await;
         self.has_backup = false;
         for place in &self.places {
             place.report_after_a_restore().await;
+        }
+        if keeps_running {
+            // What the leader writes until its term ends is from the time before the restore.
+            if timeout(LONG * 3, self.until_other_term(&before)).await.is_err() {
+                return vec!["the term of the leader does not end with a restore".to_owned()];
+            }
+            count("etcd restored under running replicas");
         }
         self.observer.watch().await;
         self.unrecorded.extend(self.observer.unrecorded().iter().cloned());
@@ -412,14 +485,48 @@ impl World {
         Vec::new()
     }
 
+    /// The term of the leader: number and begin, and the version of its Lease.
+    async fn tenure(&self) -> (String, Option<String>) {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), SYSTEM);
+        loop {
+            if let Ok(Ok(lease)) = timeout(Duration::from_secs(5), leases.get("glowplug-controller")).await {
+                let spec = lease.spec.unwrap_or_default();
+                return (
+                    format!("{:?} {:?}", spec.lease_transitions, spec.acquire_time),
+                    lease.metadata.resource_version,
+                );
+            }
+            sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Waits until a replica leads in another term than before.
+    async fn until_other_term(&self, (before, _): &(String, Option<String>)) {
+        let restored = self.tenure().await;
+        loop {
+            let now = self.tenure().await;
+            if now.0 != *before && now.1 != restored.1 {
+                return;
+            }
+            sleep(Duration::from_millis(200)).await;
+        }
+    }
+
     /// Waits until nothing is left to do, and checks everything.
     async fn calm(&mut self) -> Vec<String> {
+        self.replicas.iter_mut().for_each(|replica| {
+            replica.keep();
+            replica.start();
+        });
+        let unreported = self.poison.end().await;
+        self.violations.extend(unreported.into_iter().chain(strange_lines(self.folder.path())));
         let began = Instant::now();
+        let quiet = if self.denial.take_denied_leases() { QUIET_AFTER_DENIAL } else { QUIET };
         self.replicas.iter().for_each(|replica| replica.set_clock(0));
         let (mut problems, mut shown, mut minutes) = (Vec::new(), Duration::ZERO, 0);
         let unrecorded = std::mem::take(&mut self.unrecorded);
         let mut restarts = Some(unrecorded);
-        while began.elapsed() < QUIET {
+        while began.elapsed() < quiet {
             self.replicas.iter_mut().for_each(|replica| {
                 replica.keep();
                 replica.start();
@@ -432,6 +539,7 @@ impl World {
             join_all(self.places.iter().map(|place| place.settle(&restarted, full))).await;
             problems = join_all(self.places.iter().map(|place| place.problems())).await.concat();
             problems.extend(self.problems_of_macs().await);
+            problems.extend(self.poison.problems().await);
             if problems.is_empty() {
                 break;
             }
@@ -448,16 +556,16 @@ impl World {
         }
         let violations = self.observer.check().await.to_vec();
         println!("{:>8} s of quiet time, {} violations", began.elapsed().as_secs(), violations.len());
-        let problems = problems.iter().map(|problem| format!("after {} s of quiet time: {problem}", QUIET.as_secs()));
-        violations.into_iter().chain(problems).collect()
+        let problems = problems.iter().map(|problem| format!("after {} s of quiet time: {problem}", quiet.as_secs()));
+        violations.into_iter().chain(problems).chain(std::mem::take(&mut self.violations)).collect()
     }
 
     /// The status of the MAC pool must agree with its leases.
     async fn problems_of_macs(&self) -> Vec<String> {
         let pools: Api<MACPool> = Api::all(self.client.clone());
-        let leases: Api<StaticIPLease> = Api::all(self.client.clone());
-        let of_pool = |lease: &&StaticIPLease| lease.spec.network == "mac" && lease.spec.released.is_none();
-        let held = all(&leases).await.iter().filter(of_pool).count();
+        let leases = Api::all_with(self.client.clone(), &ApiResource::erase::<StaticIPLease>(&()));
+        let of_pool = |lease: &&LeaseSpec| lease.network == "mac" && lease.released.is_none();
+        let held = readable(all(&leases).await).iter().filter(of_pool).count();
         let used = all(&pools).await.first().and_then(|pool| pool.status.as_ref()).map(|status| status.used);
         let is_right = used.and_then(|used| usize::try_from(used).ok()) == Some(held);
         (!is_right).then(|| format!("status of the MAC pool: {used:?}, expected {held} leases")).into_iter().collect()

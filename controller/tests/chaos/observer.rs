@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::place::{AGENT, ELSEWHERE, RECORD, RESTORED};
+use crate::poison::WRITTEN;
 use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, VIRTUAL_MACHINE, resource};
 use crate::tenant::{NETWORK, TENANT};
 
@@ -380,6 +381,8 @@ impl State {
     fn apply(&mut self, seen: &Seen, networks: &BTreeMap<String, String>, is_first: bool) {
         let (namespace, name) = key(&seen.object);
         match seen.kind {
+            // The controller has not written such a lease, so the lease gives its address to no machine.
+            LEASES if seen.object.annotations().contains_key(WRITTEN) => {}
             LEASES => self.lease(seen),
             INSTANCES => self.guest(seen, networks, is_first),
             ADDRESSES => {

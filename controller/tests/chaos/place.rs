@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use glowplug_controller::kinds::network_data::NETWORK_DATA_LABEL;
-use glowplug_controller::kinds::pool::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
+use glowplug_controller::kinds::pool::{LeaseSpec, MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{
@@ -27,6 +27,7 @@ use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, Names, VIR
 use crate::support::hosted::kubevirt::KubeVirt;
 use crate::support::hosted::provider::{next_mac, object};
 use crate::support::hosted::{Hosted, is_running};
+use crate::support::leader::name;
 use crate::tenant::Victim;
 use crate::{count, settle};
 
@@ -51,7 +52,7 @@ const ORPHAN: &str = "orphan";
 const MACHINES: usize = 50;
 const CLAIMS: usize = 40;
 
-const CLAIM: Names = ("ipam.cluster.x-k8s.io", "v1beta2", "IPAddressClaim", "ipaddressclaims", true);
+pub const CLAIM: Names = ("ipam.cluster.x-k8s.io", "v1beta2", "IPAddressClaim", "ipaddressclaims", true);
 /// Annotation of a KubevirtMachine with the network of the address.
 const NETWORK: &str = "ipam.glowplug.dev/network-eno101";
 const ADDRESS: Names = ("ipam.cluster.x-k8s.io", "v1beta2", "IPAddress", "ipaddresses", false);
@@ -116,7 +117,7 @@ pub struct Place {
     has_mac_pool: bool,
     kubevirt: Arc<KubeVirt>,
     pools: Api<StaticIPPool>,
-    leases: Api<StaticIPLease>,
+    leases: Api<DynamicObject>,
     /// KubevirtMachines in this namespace, and elsewhere.
     machines: [Api<DynamicObject>; 2],
     vms: Api<DynamicObject>,
@@ -171,7 +172,7 @@ impl Place {
             has_mac_pool,
             kubevirt,
             pools: Api::namespaced(client.clone(), namespace),
-            leases: Api::all(client.clone()),
+            leases: Api::all_with(client.clone(), &ApiResource::erase::<StaticIPLease>(&())),
             machines: namespaces.map(|name| Api::namespaced_with(client.clone(), name, &resource(KUBEVIRT_MACHINE))),
             vms: api(&resource(VIRTUAL_MACHINE)),
             instances: api(&resource(INSTANCE)),
@@ -571,8 +572,7 @@ impl Place {
         for object in self.all_machines().await.iter().chain(&all(&self.vms).await).chain(&all(&self.claims).await) {
             uids.extend(object.uid());
         }
-        for lease in all(&self.leases).await {
-            let spec = lease.spec;
+        for spec in readable(all(&self.leases).await) {
             let is_gone = spec.released.is_none() && !uids.contains(&spec.holder.uid);
             if is_gone && self.is_here(&spec.holder.namespace) {
                 match minutes {
@@ -596,8 +596,9 @@ impl Place {
         let wanted = self.desired.lock().unwrap().machines.clone();
         let (machines, vms) = (self.all_machines().await, all(&self.vms).await);
         let (instances, claims) = (all(&self.instances).await, all(&self.claims).await);
-        let (addresses, pools, leases) = (all(&self.addresses).await, all(&self.pools).await, all(&self.leases).await);
-        let held: Vec<_> = leases.iter().map(|lease| &lease.spec).filter(|spec| spec.released.is_none()).collect();
+        let (addresses, pools) = (all(&self.addresses).await, all(&self.pools).await);
+        let leases = readable(all(&self.leases).await);
+        let held: Vec<_> = leases.iter().filter(|spec| spec.released.is_none()).collect();
         let held: Vec<_> = held.into_iter().filter(|spec| self.is_here(&spec.holder.namespace)).collect();
         let uids: BTreeSet<String> =
             machines.iter().chain(&vms).chain(&claims).filter_map(|object| object.uid()).collect();
@@ -677,7 +678,7 @@ impl Place {
         for pool in &pools {
             let name = format!("{}/{}", self.namespace, pool.name_any());
             let counts = pool.status.as_ref().and_then(|status| status.ip_addresses).unwrap_or_default();
-            let all = leases.iter().map(|lease| &lease.spec).filter(|spec| spec.released.is_none());
+            let all = leases.iter().filter(|spec| spec.released.is_none());
             let all = all.filter(|spec| spec.network == pool.spec.network);
             let (inside, outside): (Vec<_>, Vec<_>) =
                 all.partition(|spec| pool.spec.addresses.iter().any(|range| is_in(range, &spec.address)));
@@ -766,14 +767,14 @@ impl Place {
 
     /// An address of the pools of this namespace that no lease has. A person may choose it, or an earlier cluster has allocated
     /// it. `is_late`: of the pool that is created after its machines.
-    async fn free_address(&self, is_late: bool, random: &mut Random) -> Option<String> {
+    pub async fn free_address(&self, is_late: bool, random: &mut Random) -> Option<String> {
         let address = if is_late {
             self.address(0, LATE_ADDRESSES.start() + random.below(LATE_ADDRESSES.count()))
         } else {
             self.address(random.below(2), 10 + random.below(SIZES[2]))
         };
         let leases = self.leases.list(&ListParams::default()).await.ok()?;
-        let is_held = leases.iter().any(|lease| lease.spec.network == self.network && lease.spec.address == address);
+        let is_held = leases.iter().any(|lease| lease.name_any() == name(&self.network, &address));
         (!is_held && self.desired.lock().unwrap().chosen.insert(address.clone())).then_some(address)
     }
 
@@ -994,6 +995,12 @@ fn is_in(range: &str, address: &str) -> bool {
     let [first, last, address] = [range.split('-').next(), range.split('-').nth(1), Some(address)]
         .map(|text| text.unwrap().parse::<IpAddr>().unwrap());
     (first..=last).contains(&address)
+}
+
+/// The contents of the leases that a program can read, and whose holder has a possible name: no request can name another one.
+pub fn readable(leases: Vec<DynamicObject>) -> Vec<LeaseSpec> {
+    let specs = leases.into_iter().filter_map(|lease| Some(lease.try_parse::<StaticIPLease>().ok()?.spec));
+    specs.filter(|spec| spec.holder.name.len() <= 253).collect()
 }
 
 /// The IP addresses that a guest reports.

@@ -21,6 +21,9 @@ use crate::support::real::{RealServer, free_port, signal};
 use crate::support::replica::{configurations, write_certificate};
 use crate::support::{CONTROLLER, Cluster, SYSTEM};
 
+/// Largest length of a line of the log, in bytes.
+const LONGEST_LINE: usize = 4000;
+
 /// The webhook for pools is not registered: it rejects the overlapping pools with which the controller has to work.
 const POOLS_WEBHOOK: &str = "pools.ipam.glowplug.dev";
 
@@ -52,8 +55,17 @@ pub struct Replica {
     is_stopped: bool,
     command: Command,
     pub proxy: Proxy,
-    /// Port of the webhooks.
     webhooks: u16,
+    probes: u16,
+    diagnostics: u16,
+}
+
+/// A port of a replica.
+#[derive(Clone, Copy, Debug)]
+pub enum Port {
+    Webhooks(u16),
+    Probes(u16),
+    Diagnostics(u16),
 }
 
 /// A Service: connects the API server with the webhooks of a replica. Dropping it ends the connections.
@@ -147,14 +159,23 @@ impl Replica {
         // The library changes only the time of the day: timers continue, as when an administrator sets a clock.
         command.env("LD_PRELOAD", faketime()).env("FAKETIME_TIMESTAMP_FILE", &clock);
         command.envs([("FAKETIME_CACHE_DURATION", "1"), ("FAKETIME_DONT_FAKE_MONOTONIC", "1"), ("NO_FAKE_STAT", "1")]);
-        command.args(["run", "--leader-elect", "--insecure-diagnostics", "--diagnostics-address=127.0.0.1:0"]);
-        let webhooks = free_port();
-        command.args(["--health-addr=", "--webhook-port", &webhooks.to_string(), "--webhook-cert-dir"]).arg(folder);
+        let [webhooks, probes, diagnostics] = [(); 3].map(|()| free_port());
+        command.args(["run", "--leader-elect", "--insecure-diagnostics"]);
+        command.args(["--diagnostics-address", &format!("127.0.0.1:{diagnostics}")]);
+        command.args(["--health-addr", &format!("127.0.0.1:{probes}")]);
+        command.args(["--webhook-port", &webhooks.to_string(), "--webhook-cert-dir"]).arg(folder);
         command.arg("--kubeconfig").arg(file).env("HOSTNAME", name);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let replica = Self { name: name.to_owned(), clock, child: None, is_stopped: false, command, proxy, webhooks };
+        let name = name.to_owned();
+        let replica =
+            Self { name, clock, child: None, is_stopped: false, command, proxy, webhooks, probes, diagnostics };
         replica.set_clock(0);
         replica
+    }
+
+    /// The ports on which the replica listens.
+    pub fn ports(&self) -> [Port; 3] {
+        [Port::Webhooks(self.webhooks), Port::Probes(self.probes), Port::Diagnostics(self.diagnostics)]
     }
 
     /// Makes the clock of the replica differ by some seconds.
@@ -259,6 +280,21 @@ fn faketime() -> PathBuf {
     let file = format!("/usr/lib/{}-linux-gnu/faketime/libfaketime.so.1", std::env::consts::ARCH);
     assert!(Path::new(&file).exists(), "{file} does not exist, expected the Debian package libfaketime");
     file.into()
+}
+
+/// What the replicas have logged into a folder.
+pub fn logs(folder: &Path) -> String {
+    let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let logs = files.filter(|file| file.extension().is_some_and(|extension| extension == "log"));
+    logs.map(|log| String::from_utf8_lossy(&fs::read(log).unwrap()).into_owned()).collect()
+}
+
+/// Lines of the logs that do not begin with a time, such as the line of a panic, and lines that are too long.
+pub fn strange_lines(folder: &Path) -> Vec<String> {
+    let logs = logs(folder);
+    let is_strange = |line: &&str| !line.starts_with("20") || line.len() > LONGEST_LINE;
+    let lines = logs.lines().filter(is_strange).take(3);
+    lines.map(|line| format!("a line of the log: {}", line.chars().take(300).collect::<String>())).collect()
 }
 
 /// Loses the answers of a proxy for a time, and then closes its connections.
