@@ -29,7 +29,7 @@ test slow boot bench: COMMIT :=
 # Each target uses all processors by itself.
 .NOTPARALLEL:
 
-.PHONY: all help guest ctl demo check test slow test-all boot packages afterburn format clippy features architectures pages deny test-controller test-cluster chaos demo-controller bench-controller bench-scale fuzz fuzz-controller bench dashboard dist rpm deb static-ctl static-controller image sbom release publish reproducible install install-guest install-ctl setup target clean
+.PHONY: all help guest ctl demo check test slow test-all boot packages afterburn format clippy features architectures pages deny test-controller test-cluster chaos demo-controller bench-controller bench-scale soak fuzz fuzz-controller bench dashboard dist rpm deb static-ctl static-controller image sbom release publish reproducible install install-guest install-ctl setup target clean
 
 ##@ Build
 
@@ -239,6 +239,11 @@ bench-controller: ## the controller's rates, times and memory
 MACHINES := 10000
 bench-scale: ## the controller with many machines: MACHINES=10000
 	assets=$$(controller/tests/kube-apiserver) && KUBEBUILDER_ASSETS="$$assets" SCALE=$(MACHINES) \
+	    $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
+
+# Machines and claims come and go without a fault, and the memory of the controller stays: make soak MINUTES=60
+soak: ## the controller's memory while machines and claims come and go: MINUTES=60
+	assets=$$(controller/tests/kube-apiserver) && KUBEBUILDER_ASSETS="$$assets" SOAK=$(MINUTES) \
 	    $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
 
 # docs/dashboard.svg: the panels of the dashboard for a healthy cluster of ten pools, on the API server of the tests.

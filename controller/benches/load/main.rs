@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]
 
 mod peers;
+mod soak;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
@@ -63,6 +64,9 @@ const SCALE_POOLS: usize = 200;
 async fn main() {
     let assets =
         std::env::var_os("KUBEBUILDER_ASSETS").expect("KUBEBUILDER_ASSETS: not set, see `make bench-controller`");
+    if let Ok(minutes) = std::env::var("SOAK") {
+        return soak::soak(&PathBuf::from(assets), minutes.parse().expect("SOAK: a number of minutes")).await;
+    }
     println!("{:<58} {:>16} {:>16}", "measurement", "result", "limit");
     if let Ok(machines) = std::env::var("SCALE") {
         return scale(&PathBuf::from(assets), machines.parse().expect("SCALE: a number of machines")).await;
