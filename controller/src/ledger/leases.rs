@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use glowplug::host::change::{Change, Update};
-use glowplug::host::claim::{Claimant, Lease, Machine};
+use glowplug::host::claim::{Claimant, Lease, Machine, is_object_name};
 use glowplug::host::ledger::{Ledger, LedgerError, RefusedWrite, Transaction};
 use glowplug::host::pool::Pool;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -710,6 +710,11 @@ fn check(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, 
         return Err(format!("spec.prefix: invalid prefix length {}, expected at most {longest}", spec.prefix));
     }
     let holder = &spec.holder;
+    // The names become parts of requests about the holder.
+    let names = [&holder.namespace, &holder.name].into_iter().chain(&holder.vm_namespace);
+    if let Some(name) = names.into_iter().find(|name| !is_object_name(name)) {
+        return Err(format!("spec.holder: invalid name {name:?}"));
+    }
     let interface = holder.interface.parse();
     let interface =
         interface.map_err(|_| format!("spec.holder.interface: invalid interface {:?}", holder.interface))?;
@@ -765,6 +770,25 @@ mod tests {
         let first = "spec.holder.interface: invalid interface \"";
         let longest = format!("{first}{}", "x\\n".repeat(200));
         assert_eq!(reason, format!("{}…", &longest[..500]));
+    }
+
+    #[test]
+    fn a_lease_of_a_holder_that_no_object_can_be_is_not_read() {
+        let reason = |member: &str| {
+            let mut holder =
+                json!({"kind": "KubevirtMachine", "namespace": "n", "name": "w-0", "uid": "u", "interface": "eno101"});
+            holder[member] = "a/b".into();
+            let spec = json!({
+                "network": "infra/vlan10", "address": "10.0.0.8", "prefix": 24, "pool": "clusters/workers",
+                "holder": holder, "since": "2026-08-14T10:00:00.000000Z",
+            });
+            let lease =
+                Object::new("10-0-0-8.infra.vlan10", &ApiResource::erase::<StaticIPLease>(&()), json!({"spec": spec}));
+            read(&lease, "10.0.0.8".parse().unwrap(), "infra/vlan10").unwrap_err()
+        };
+        for member in ["namespace", "name", "virtualMachineNamespace"] {
+            assert_eq!(reason(member), "spec.holder: invalid name \"a/b\"", "{member}");
+        }
     }
 
     #[test]
