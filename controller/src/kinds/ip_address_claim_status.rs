@@ -50,7 +50,7 @@ impl Readiness {
             }
             condition
         };
-        let not_paused = || current("Paused", "False", "NotPaused", "");
+        let not_paused = || current("Paused", "False", "NotPaused", "The claim is not paused");
         match (form, self) {
             (Form::Current, Self::Ready) => {
                 vec![current("Ready", "True", "AddressAllocated", "The claim has an address"), not_paused()]
@@ -133,7 +133,7 @@ mod tests {
     }
 
     fn not_paused() -> Value {
-        json!({"type": "Paused", "status": "False", "reason": "NotPaused", "message": "", "observedGeneration": 2,
+        json!({"type": "Paused", "status": "False", "reason": "NotPaused", "message": "The claim is not paused", "observedGeneration": 2,
                "lastTransitionTime": NOW})
     }
 
