@@ -782,7 +782,7 @@ pub async fn an_address_that_only_a_guest_reports_is_not_allocated(cluster: &Clu
 /// Waits until the pool counts this number of addresses that guests report and no machine holds.
 async fn until_reported(hosted: &Hosted, addresses: &str) {
     poll(&format!("{addresses} reported addresses"), async || {
-        (hosted.pools.get("workers").await.unwrap().status?.families[0].by_report == addresses).then_some(())
+        (hosted.pools.get("workers").await.unwrap().status?.families.first()?.by_report == addresses).then_some(())
     })
     .await;
 }
