@@ -247,6 +247,12 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "glowplugctl install-hosts manifests install-config.yaml --infra-id c1-x7k2p | oc apply -f -",
         ],
     ),
+    (
+        "docs/upgrade.md",
+        &[
+            "kubectl get sipp,gsipp -A -o custom-columns='NAMESPACE:.metadata.namespace,NAME:.metadata.name,VIOLATED:.status.conditions[?(@.type==\"SchemaViolated\")].message'",
+        ],
+    ),
 ];
 
 /// Fences of blocks without commands.

@@ -645,7 +645,7 @@ impl PoolSpec {
 
 impl PoolSpec {
     /// Reports what the schema of this version does not allow in the specification, which an API server has stored under an
-    /// earlier schema: see [`compare`]. The pool works, but may have to be corrected before it can be changed or restored.
+    /// earlier schema. The pool works, but may have to be corrected before it can be changed or restored.
     #[must_use]
     pub fn beyond_schema(&self) -> Diagnostics {
         let mut diagnostics = Diagnostics::default();
