@@ -7,14 +7,15 @@ use futures::StreamExt;
 use futures::stream;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::{DeleteParams, DynamicObject, PostParams};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::support::Cluster;
 use crate::support::cluster_api::definitions_of;
-use crate::support::controller::{Controller, Site, until};
+use crate::support::controller::{Controller, Site, create, until};
+use crate::support::hosted::poll;
 use crate::support::server::Server;
 use crate::support::trouble::{Trouble, history, run_all, run_script};
+use crate::support::{CONTROLLER, Cluster};
 
 /// Every flow of a claim: the claim gets an address, waits for an address, gets a released address, and is deleted.
 async fn script(site: &Site) {
@@ -164,4 +165,29 @@ async fn a_leader_without_the_kinds_of_cluster_api_is_ready() {
     }
     let site = Site::of(&cluster, &cluster.namespace().await, "v1beta2");
     Controller::start(&cluster, &site).until_ready().await;
+}
+
+#[tokio::test]
+async fn the_address_of_an_ipaddress_without_a_claim_stays_reserved_when_a_leader_starts() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let site = Site::new(&cluster).await;
+    site.pool("p", &["10.0.0.8/32"]).await;
+    let pool_ref = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
+    let spec = json!({"poolRef": pool_ref, "claimRef": {"name": "r"}, "address": "10.0.0.8", "prefix": 16});
+    create(&site.addresses, json!({"metadata": {"name": "r"}, "spec": spec})).await;
+    site.claim("c", &json!({})).await;
+    let _leader = Controller::start(&cluster, &site);
+    site.until_not_ready("c", "PoolExhausted").await;
+    // The pass of the name looks whether its claim exists.
+    let mut is_read = false;
+    poll("the pass of the IPAddress", async || {
+        let calls = server.take_calls().into_iter().filter(|call| call.user == CONTROLLER && call.verb == "get");
+        is_read |= calls.into_iter().any(|call| call.plural == "ipaddressclaims" && call.name.as_deref() == Some("r"));
+        is_read.then_some(())
+    })
+    .await;
+    let larger = json!({"spec": {"addresses": ["10.0.0.8/31"]}});
+    site.pools.patch("p", &PatchParams::default(), &Patch::Merge(larger)).await.unwrap();
+    assert_eq!(site.address_of("c").await, "10.0.0.9");
 }

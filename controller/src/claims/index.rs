@@ -281,9 +281,9 @@ impl Index {
         let owner = address.filter(|address| claim.is_some() && address.is_ours()).and_then(IpAddress::owner);
         let own = address.and_then(|address| address.metadata.uid.as_deref()).filter(|_| claim.is_none());
         let reserved = self.reserved.get(key).into_iter().flatten().map(String::as_str);
-        let reserved = reserved.filter(|reserved| Some(*reserved) != own);
         let former = self.former.get(key).into_iter().flatten().map(String::as_str).chain(owner).chain(reserved);
-        let former = former.filter(|former| Some(*former) != uid);
+        // A leader that starts finds the reservation among the holders, too.
+        let former = former.filter(|former| Some(*former) != uid && Some(*former) != own);
         let pool = claim.and_then(|claim| claim.pool.resolve(&key.namespace));
         View {
             key: key.clone(),
@@ -569,6 +569,22 @@ mod tests {
         assert_eq!(index.unrecorded(None), []);
         index.forget_recorded();
         assert_eq!(index.unrecorded(None).len(), 1, "a pool has new addresses");
+    }
+
+    #[test]
+    fn the_reservation_of_an_ipaddress_without_a_claim_is_none_of_an_earlier_claim() {
+        let mut index = index();
+        let metadata = json!({"namespace": "n", "name": "a", "uid": "i1", "resourceVersion": "5"});
+        let pool_ref = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
+        let spec = json!({"address": "10.0.0.8", "prefix": 24, "claimRef": {"name": "a"}, "poolRef": pool_ref});
+        index.apply(Kind::Address, object(json!({"metadata": metadata, "spec": spec})));
+        let address = index.view(&key("a")).address.unwrap();
+        index.note_reserved(&address);
+        // A leader notes the holders of the registry when it starts.
+        index.note_holder(&key("a"), "i1");
+        assert_eq!(index.view(&key("a")).former, [].into());
+        index.remove(Kind::Address, &key("a"), Some(6));
+        assert_eq!(index.view(&key("a")).former, ["i1".to_owned()].into(), "its reservation ends");
     }
 
     #[test]
