@@ -514,7 +514,12 @@ fn ignition_fetches_over_the_network_that_the_controller_gives_the_machine() {
 
 #[test]
 fn ignition_fetches_over_the_network_that_networkd_makes() {
-    let report = fetch(Image::Networkd, "static-ipv4");
+    fetches_over_networkd(Image::Networkd);
+}
+
+/// Checks the network that networkd makes, over which Ignition fetches.
+fn fetches_over_networkd(image: Image) {
+    let report = fetch(image, "static-ipv4");
     let expected = found(
         &["eno101 192.168.1.100/24"],
         &["default via 192.168.1.1 dev eno101", "192.168.1.0/24 dev eno101 scope link src 192.168.1.100"],

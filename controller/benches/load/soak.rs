@@ -47,7 +47,7 @@ pub(super) async fn soak(assets: &Path, minutes: u64) {
     println!("minute {}", header.map(|title| format!("{title:>15}")).concat());
     let began = Instant::now();
     let mut ticks = interval(PACE);
-    // A busy machine slows the load down, and no more than that.
+    // After a delay on a busy machine, the missed objects do not come all at once.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // Names of the machines that exist, and of their Secrets. The claims have the names of the machines.
     let mut alive: VecDeque<(String, String)> = VecDeque::new();
