@@ -211,6 +211,9 @@ impl Work<'_> {
         if matches!(step, Step::PatchStatus(..)) && view.cluster == Cluster::Absent && self.find_cluster(view).await? {
             return Ok(false);
         }
+        if let Some(holder) = step.frees_of() {
+            self.adopt_beside(holder.clone()).await?;
+        }
         let claims = provider.api(&kinds.claims, &key);
         let addresses = provider.api(&kinds.addresses, &key);
         match step {
@@ -300,6 +303,22 @@ impl Work<'_> {
         let params = ListParams::default().fields(&format!("metadata.name={name}"));
         let found = ask(self.provider.api(kind, &view.key).list(&params)).await?.items.pop();
         Ok(found.map(|cluster| self.index().apply(Kind::Cluster, cluster)).is_some())
+    }
+
+    /// Makes the registry adopt the IPAddresses on the networks where a holder has addresses. The registry gives an address to a waiting
+    /// claim as soon as the holder loses the address.
+    async fn adopt_beside(&self, holder: Machine) -> Result<(), Error> {
+        let pools = self.provider.registry.read(move |allocator| {
+            let held = allocator.leases_of(&holder).map(|(network, ..)| network);
+            let recorded = allocator.conflicts_of(&holder).map(|(network, _)| network);
+            let networks: BTreeSet<&str> = held.chain(recorded).collect();
+            let pools = allocator.pools().filter(|pool| networks.contains(pool.network()));
+            pools.map(|pool| PoolId::parse(pool.name())).collect::<Vec<PoolId>>()
+        });
+        for pool in pools.await? {
+            self.adopt_of(Some(&pool)).await?;
+        }
+        Ok(())
     }
 
     /// Makes the registry adopt the IPAddresses of a pool, or of all pools, that may be missing from the registry.

@@ -1,6 +1,8 @@
 //! Tests claims of Cluster API when requests, responses and leaders fail.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -9,11 +11,12 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use crate::support::cluster_api::definitions_of;
 use crate::support::controller::{Controller, Site, create, until};
 use crate::support::hosted::poll;
-use crate::support::server::Server;
+use crate::support::server::{Fault, Server};
 use crate::support::trouble::{Trouble, history, run_all, run_script};
 use crate::support::{CONTROLLER, Cluster};
 
@@ -187,6 +190,41 @@ async fn the_address_of_an_ipaddress_without_a_claim_stays_reserved_when_a_leade
         is_read.then_some(())
     })
     .await;
+    let larger = json!({"spec": {"addresses": ["10.0.0.8/31"]}});
+    site.pools.patch("p", &PatchParams::default(), &Patch::Merge(larger)).await.unwrap();
+    assert_eq!(site.address_of("c").await, "10.0.0.9");
+}
+
+/// The pass that learns that the first IPAddress is gone reads the second one.
+#[tokio::test]
+async fn the_address_of_an_ipaddress_without_a_claim_stays_reserved_when_another_ipaddress_replaces_it() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let site = Site::new(&cluster).await;
+    site.pool("p", &["10.0.0.8/32"]).await;
+    let pool_ref = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
+    let spec = json!({"poolRef": pool_ref, "claimRef": {"name": "r"}, "address": "10.0.0.8", "prefix": 16});
+    let restored = json!({"metadata": {"name": "r"}, "spec": spec});
+    create(&site.addresses, restored.clone()).await;
+    let _leader = Controller::start(&cluster, &site);
+    site.claim("c", &json!({})).await;
+    site.until_not_ready("c", "PoolExhausted").await;
+
+    let (gate, reads) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (held, count) = (Arc::clone(&gate), Arc::clone(&reads));
+    server.set_faults(move |call| {
+        let is_of_r = call.user == CONTROLLER && call.plural == "ipaddresses" && call.name.as_deref() == Some("r");
+        if !is_of_r || call.verb != "get" {
+            return Fault::None;
+        }
+        count.fetch_add(1, Ordering::SeqCst);
+        Fault::Hold(Arc::clone(&held))
+    });
+    site.addresses.delete("r", &DeleteParams::default()).await.unwrap();
+    poll("the read after the deletion", async || (reads.load(Ordering::SeqCst) > 0).then_some(())).await;
+    create(&site.addresses, restored).await;
+    gate.add_permits(100);
+
     let larger = json!({"spec": {"addresses": ["10.0.0.8/31"]}});
     site.pools.patch("p", &PatchParams::default(), &Patch::Merge(larger)).await.unwrap();
     assert_eq!(site.address_of("c").await, "10.0.0.9");

@@ -149,6 +149,27 @@ pub(crate) fn decide(view: &View, now: Timestamp) -> Step {
     }
 }
 
+// === impl Step ===
+
+impl Step {
+    /// The holder that loses addresses by this request.
+    pub(crate) fn frees_of(&self) -> Option<&Machine> {
+        match self {
+            Self::Keep(claimant, _) => Some(&claimant.machine),
+            Self::EndRecords(holder, _) | Self::Release(holder) => Some(holder),
+            Self::Wait
+            | Self::PatchClaim(_)
+            | Self::PatchStatus(..)
+            | Self::CreateAddress(_)
+            | Self::PatchAddress(_)
+            | Self::DeleteAddress
+            | Self::Adopt(..)
+            | Self::Claim(_)
+            | Self::Withdraw => None,
+        }
+    }
+}
+
 // === impl View ===
 
 impl View {
@@ -647,8 +668,7 @@ pub(crate) fn limit_reservations(allocator: &Allocator, mut adoptees: Vec<Adopte
             });
             conflicts.filter(|(network, at, conflict)| is_of(network, *at, &conflict.claimant.machine)).count() as u128
         });
-        let is_known = allocator.conflicts_of(&reservation.claimant.machine).next().is_some();
-        if is_known {
+        if is_reserved(allocator, reservation) {
             continue;
         }
         *count += 1;
@@ -657,6 +677,13 @@ pub(crate) fn limit_reservations(allocator: &Allocator, mut adoptees: Vec<Adopte
         }
     }
     adoptees
+}
+
+/// Whether an IPAddress of the same name, this one or an earlier one, reserves the same address.
+fn is_reserved(allocator: &Allocator, reservation: &Reservation) -> bool {
+    let machine = &reservation.claimant.machine;
+    let mut namesakes = allocator.namesakes(&machine.namespace, &machine.name).filter(|of| of.kind == machine.kind);
+    namesakes.any(|of| allocator.conflicts_of(of).any(|(_, address)| address == reservation.address))
 }
 
 /// The reservation of an IPAddress without a claim. The IPAddress itself has the address.

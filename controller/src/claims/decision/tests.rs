@@ -551,3 +551,30 @@ fn records_of_addresses_that_claims_hold_do_not_count_as_reservations_of_the_nam
     let lesson = limit_reservations(allocator, vec![adoptee]).remove(0).lesson;
     assert!(matches!(lesson, Lesson::Reservation(reservation) if reservation.address.to_string() == "10.0.0.200"));
 }
+
+#[test]
+fn an_ipaddress_that_replaces_a_reserved_one_counts_once() {
+    use glowplug::host::ledger::MemoryLedger;
+    use glowplug::host::registry::Registry;
+
+    let pool = br#"{"name": "p", "network": "n/vlan10", "addresses": ["10.0.0.4/30"]}"#;
+    let now = Timestamp::UNIX_EPOCH;
+    let mut registry = Registry::open(MemoryLedger::default()).unwrap();
+    let pool = Pool::parse(pool).unwrap().remove(0).with_name("p".to_owned());
+    registry.resize(vec![pool], &[], now).unwrap();
+    let lone = |name: &str, uid: &str, ip: &str| {
+        let spec = json!({"address": ip, "poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "GlobalStaticIPPool", "name": "p"}});
+        let metadata = json!({"name": name, "uid": uid, "ownerReferences": []});
+        Unrecorded { address: address(&json!({"metadata": metadata, "spec": spec})).unwrap(), claim: None }
+    };
+    let lesson = |allocator: &Allocator, of: Unrecorded| {
+        limit_reservations(allocator, vec![Adoptee::read(allocator, of).unwrap()]).remove(0).lesson
+    };
+    let Lesson::Reservation(first) = lesson(registry.state().unwrap(), lone("a", "u1", "10.0.0.5")) else { panic!() };
+    registry.set_aside([first], now).unwrap();
+    let allocator = registry.state().unwrap();
+    let is_reserved = |of| matches!(lesson(allocator, of), Lesson::Reservation(_));
+    assert!(is_reserved(lone("a", "u2", "10.0.0.5")), "the same name and address");
+    assert!(!is_reserved(lone("a", "u2", "10.0.0.6")), "another address");
+    assert!(!is_reserved(lone("b", "u3", "10.0.0.5")), "another name");
+}
