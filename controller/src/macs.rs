@@ -360,7 +360,8 @@ impl Macs {
         }
         self.collisions.clone_from(&plan.collisions);
         let collisions = plan.collisions.iter().map(|(address, keys)| (*address, keys.len()));
-        self.metrics.set_macs(collisions, plan.counts.iter().map(|(pool, count)| (pool.as_str(), *count)));
+        let counts = plan.counts.iter().map(|(pool, count)| (pool.as_str(), *count));
+        self.metrics.set_macs(collisions, counts, plan.unreadable);
         self.namespaces.send_if_modified(|known| {
             let is_new = known.as_ref() != Some(&plan.namespaces);
             *known = Some(plan.namespaces.clone());

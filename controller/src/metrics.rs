@@ -29,6 +29,8 @@ pub struct Metrics {
     /// and while they are written.
     pools: Mutex<String>,
     duplicate_records: Gauge,
+    /// `glowplug_unreadable_leases`: leases that cannot be read, by `addresses`: `ip` or `mac`.
+    unreadable_leases: Family<[(&'static str, &'static str); 1], Gauge>,
     claims: Family<[(&'static str, &'static str); 1], Counter>,
     /// `glowplug_mac_collisions`: number of running machines with one MAC address, by `mac`. Only addresses that at least
     /// two machines have.
@@ -108,6 +110,11 @@ impl Default for Metrics {
         let duplicate_records = Gauge::default();
         let help = "Addresses with two users";
         registry.register("duplicate_records", help, duplicate_records.clone());
+        let unreadable_leases = Family::<_, Gauge>::default();
+        for addresses in ["ip", "mac"] {
+            drop(unreadable_leases.get_or_create(&[("addresses", addresses)]));
+        }
+        registry.register("unreadable_leases", "Leases that cannot be read", unreadable_leases.clone());
         // From 1 ms to 9 minutes: a claim may wait for an address.
         let allocation_seconds = Histogram::new(exponential_buckets(0.001, 2.0, 20));
         let help = "Time from the creation of a claim or VirtualMachine to its address";
@@ -171,6 +178,7 @@ impl Default for Metrics {
             leading,
             pools,
             duplicate_records,
+            unreadable_leases,
             claims,
             mac_collisions,
             mac_pool_addresses,
@@ -232,20 +240,28 @@ impl Metrics {
         self.certificate_expiry.set(seconds);
     }
 
-    /// Sets the metrics of pools, in the format of [`glowplug::host::metrics::text`], and the number of addresses with two
-    /// users.
-    pub fn set_pools(&self, text: String, conflicts: usize) {
+    /// Sets the metrics of pools, in the format of [`glowplug::host::metrics::text`], and the numbers of addresses with two
+    /// users and of leases that cannot be read.
+    pub fn set_pools(&self, text: String, conflicts: usize, unreadable: usize) {
         self.duplicate_records.set(i64::try_from(conflicts).unwrap_or(i64::MAX));
+        self.set_unreadable("ip", unreadable);
         *self.pools.lock().unwrap_or_else(PoisonError::into_inner) = text;
     }
 
+    fn set_unreadable(&self, addresses: &'static str, leases: usize) {
+        let leases = i64::try_from(leases).unwrap_or(i64::MAX);
+        self.unreadable_leases.get_or_create(&[("addresses", addresses)]).set(leases);
+    }
+
     /// Sets the metrics of MAC addresses: the number of running machines for each address that at least two of them have,
-    /// and the counts of each valid `MACPool`, by its name.
+    /// the counts of each valid `MACPool`, by its name, and the number of leases that cannot be read.
     pub fn set_macs<'n>(
         &self,
         collisions: impl IntoIterator<Item = (MacAddr, usize)>,
         pools: impl IntoIterator<Item = (&'n str, MacPoolCount)>,
+        unreadable: usize,
     ) {
+        self.set_unreadable("mac", unreadable);
         let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let _lock = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         self.mac_collisions.clear();
@@ -314,7 +330,7 @@ mod tests {
     fn the_metrics_of_mac_addresses_are_replaced_as_a_whole() {
         let metrics = Metrics::default();
         let count = MacPoolCount { free: 3, used: 1, waiting: 2 };
-        metrics.set_macs([(MacAddr::new(2, 0, 0, 0, 0, 1), 2)], [("workers", count)]);
+        metrics.set_macs([(MacAddr::new(2, 0, 0, 0, 0, 1), 2)], [("workers", count)], 0);
         let expected = [
             r#"glowplug_mac_collisions{mac="02:00:00:00:00:01"} 2"#,
             r#"glowplug_macpool_addresses{pool="workers",state="free"} 3"#,
@@ -322,7 +338,7 @@ mod tests {
             r#"glowplug_macpool_waiting_machines{pool="workers"} 2"#,
         ];
         assert_eq!(macs(&metrics), expected);
-        metrics.set_macs([], [("others", MacPoolCount { free: u64::MAX, used: 0, waiting: 0 })]);
+        metrics.set_macs([], [("others", MacPoolCount { free: u64::MAX, used: 0, waiting: 0 })], 0);
         let expected = [
             r#"glowplug_macpool_addresses{pool="others",state="free"} 9223372036854775807"#,
             r#"glowplug_macpool_addresses{pool="others",state="used"} 0"#,

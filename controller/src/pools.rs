@@ -176,11 +176,12 @@ impl Pools {
         if !self.index.awaits_finalizer() {
             self.publish(open);
         }
-        let now = Timestamp::now();
+        let (now, unreadable) = (Timestamp::now(), self.registry.unreadable_leases());
+        let number = unreadable.len();
         let read = move |allocator: &Allocator| {
             let usage = allocator.usage(now);
             let text = metrics::text(allocator, &usage);
-            (observe(allocator, usage), text)
+            (observe(allocator, usage, &unreadable), text)
         };
         let (mut observations, text) = self.registry.read(read).await?;
         for (pool, beyond) in self.beyond.get() {
@@ -190,7 +191,7 @@ impl Pools {
             observations.entry(pool).or_default().machines = counts;
         }
         let conflicts: BTreeSet<_> = observations.values().flat_map(|known| known.conflicts.keys()).collect();
-        self.metrics.set_pools(text, conflicts.len());
+        self.metrics.set_pools(text, conflicts.len(), number);
         let updates = self.index.updates(&observations, now);
         self.postponed.retain(|id| updates.iter().any(|update| update.id == *id));
         let (now, writer, postponed) = (Instant::now(), &self.writer, &self.postponed);

@@ -180,7 +180,7 @@ fn the_columns_are_those_of_the_kinds() {
 fn metrics() -> impl Fn(&&str) -> bool {
     let metrics = Metrics::default();
     metrics.count_request("GET", Some(200));
-    metrics.set_macs([(MacAddr::new(2, 0, 0, 0, 0, 1), 2)], [("workers", MacPoolCount::default())]);
+    metrics.set_macs([(MacAddr::new(2, 0, 0, 0, 0, 1), 2)], [("workers", MacPoolCount::default())], 0);
     // The library has the metrics of pools.
     let text = metrics.text() + &read("../src/host/metrics.rs");
     move |name| text.contains(&format!("# TYPE {} ", name.trim_end_matches("_total").trim_end_matches("_info")))

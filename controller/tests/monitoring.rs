@@ -175,6 +175,7 @@ fn each_alert_rings_for_its_state_alone() {
         "glowplug_macpool_addresses{pool=\"w\",state=\"free\"} 0\nglowplug_macpool_waiting_machines{pool=\"w\"} 1";
     alone(&[macs], "GlowplugMACPoolExhausted", "pool=w");
     alone(&["glowplug_duplicate_records 1"], "GlowplugDuplicateRecords", "");
+    alone(&["glowplug_unreadable_leases{addresses=\"mac\"} 1"], "GlowplugUnreadableLeases", "addresses=mac");
     let webhook = |calls: u32| {
         format!("apiserver_admission_webhook_fail_open_count{{name=\"machine-updates.ipam.glowplug.dev\"}} {calls}")
     };

@@ -1,6 +1,7 @@
 //! Conditions in the status of objects.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -8,6 +9,12 @@ use serde_json::{Map, Value, json};
 
 /// Longest message of a `v1beta1` condition, in bytes.
 const MAX_MESSAGE: usize = 10_240;
+/// Largest number of lines in a message with a line for each address or lease.
+pub(crate) const MOST_LINES: usize = 20;
+/// The condition of a pool with leases that cannot be read.
+pub(crate) const UNREADABLE_LEASES: &str = "UnreadableLeases";
+/// Its reason.
+pub(crate) const DAMAGED_LEASES: &str = "DamagedLeases";
 /// Longest message of any other condition that an API server accepts, in bytes.
 pub(crate) const LONGEST_MESSAGE: usize = 32_768;
 
@@ -26,6 +33,19 @@ pub(crate) struct Stored {
 /// The members of a condition.
 const MEMBERS: [&str; 7] =
     ["type", "status", "reason", "message", "severity", "observedGeneration", "lastTransitionTime"];
+
+/// The message of the condition [`UNREADABLE_LEASES`]. The input is the address and the name of each lease of a pool that cannot be
+/// read, and why. `None`: every lease can be read.
+pub(crate) fn unreadable_leases<'l, A: Display>(
+    leases: impl IntoIterator<Item = (A, &'l str, &'l str)>,
+) -> Option<String> {
+    let mut leases = leases.into_iter();
+    let line = |(address, name, reason)| format!("{address}: StaticIPLease {name} cannot be read: {reason}");
+    let mut lines: Vec<String> = leases.by_ref().take(MOST_LINES).map(line).collect();
+    let others = leases.count();
+    lines.extend((others > 0).then(|| format!("and {others} more")));
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
 
 // === impl Stored ===
 

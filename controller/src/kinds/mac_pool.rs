@@ -91,7 +91,8 @@ pub struct MacPoolStatus {
     #[serde(default)]
     pub waiting: u32,
     /// `Ready`: the pool allocates addresses. `Stalled`: a user must change an object before it does. `Exhausted`: the pool has no
-    /// free address. `DuplicateRecords`: two machines have one address of the pool.
+    /// free address. `DuplicateRecords`: two machines have one address of the pool. `UnreadableLeases`: leases of the pool cannot be
+    /// read, and nothing gets their addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,

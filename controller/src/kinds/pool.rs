@@ -318,6 +318,7 @@ pub struct PoolStatus {
     /// `Ready`: the pool allocates addresses. `Stalled`: a user must change an object before it does. `Exhausted`: the pool has no
     /// free address of a family. `DuplicateRecords`: two users have one address of the pool. `NodePoolFound`: the NodePool of the pool
     /// exists. `SchemaViolated`: the specification was stored under an earlier schema, and this one does not allow all of it.
+    /// `UnreadableLeases`: leases of the pool cannot be read, and nothing gets their addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,

@@ -34,7 +34,7 @@ use crate::kinds::lease_name::{lease_name, parse_lease_name};
 use crate::kinds::mac_pool::parse_mac_lease_name;
 use crate::kinds::network_data::name_of_0_2_0;
 use crate::kinds::pool::{Holder, LeaseSpec, StaticIPLease};
-use crate::ledger::types::{MacLeases, Progress};
+use crate::ledger::types::{MacLeases, Progress, UnreadableLeases};
 use crate::metrics::Metrics;
 use crate::repeated::Repeated;
 
@@ -66,6 +66,7 @@ pub struct ApiLedger {
     /// Every name that is doubtful or lost. The next update removes the other names.
     unsettled: BTreeSet<String>,
     has_reported: bool,
+    unreadable: UnreadableLeases,
     /// Receives each address that another claimant may get from now on.
     freed: broadcast::Sender<IpAddr>,
     /// The lines of the log about refused leases.
@@ -164,6 +165,7 @@ impl ApiLedger {
             unreported: Vec::new(),
             unsettled: BTreeSet::new(),
             has_reported: false,
+            unreadable: UnreadableLeases::default(),
             freed: broadcast::Sender::new(1),
             lines: Repeated::default(),
         }
@@ -180,6 +182,14 @@ impl ApiLedger {
     #[must_use]
     pub(super) fn with_freed(mut self, freed: broadcast::Sender<IpAddr>) -> Self {
         self.freed = freed;
+        self
+    }
+
+    /// The same ledger, which notes the leases that cannot be read.
+    #[must_use]
+    pub(super) fn with_unreadable(mut self, unreadable: UnreadableLeases) -> Self {
+        unreadable.clear();
+        self.unreadable = unreadable;
         self
     }
 
@@ -234,7 +244,8 @@ impl ApiLedger {
                 // A list does not report deletions, and it may be older than the known state. So each missing name is
                 // requested separately.
                 for (name, known) in &mut self.known {
-                    if known.spec.is_some() && known.round != self.round {
+                    let is_there = known.spec.is_some() || self.unreadable.has(name);
+                    if is_there && known.round != self.round {
                         known.is_doubtful = true;
                         self.unsettled.insert(name.clone());
                     }
@@ -280,12 +291,14 @@ impl ApiLedger {
         let lease = match read(object, address, &network) {
             Ok((spec, lease)) => {
                 known.spec = Some(spec);
+                self.unreadable.note(&name, None);
                 lease
             }
             // A damaged lease keeps its last readable holder. Without a readable version, the lease gets an unknown
             // holder, so that the address is not allocated.
             Err(error) => {
                 tracing::error!(name, error, "a StaticIPLease cannot be read; its address is not allocated");
+                self.unreadable.note(&name, Some(error));
                 if known.spec.as_ref().is_some_and(|spec| spec.released.is_none()) {
                     return None;
                 }
@@ -298,6 +311,7 @@ impl ApiLedger {
     /// Records that the object of a name does not exist. If the lease was not released, its address is not free, and
     /// the lease is written again.
     fn note_absence(&mut self, name: &str, version: u64) {
+        self.unreadable.note(name, None);
         let known = self.known.entry(name.to_owned()).or_default();
         known.version = known.version.max(version);
         if known.spec.as_ref().is_some_and(|spec| spec.released.is_none()) {
@@ -332,7 +346,7 @@ impl ApiLedger {
             known.is_doubtful = object.is_err();
             match object {
                 Ok(Some(object)) => self.report_object(&object),
-                Ok(None) if known.spec.is_some() => self.note_absence(&name, 0),
+                Ok(None) if known.spec.is_some() || self.unreadable.has(&name) => self.note_absence(&name, 0),
                 Ok(None) => {}
                 Err(error) => failed = Some(store("reading a lease", error)),
             }
@@ -468,6 +482,7 @@ impl ApiLedger {
             }
             match outcome {
                 Outcome::Done(None) => {
+                    self.unreadable.note(&write.name, None);
                     self.known.entry(write.name).or_default().spec = None;
                     decided.push(Change::Lease { network: write.network, address: write.address, lease: None });
                 }

@@ -28,7 +28,9 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::cluster::key::Key;
 use crate::ledger::leases::{ApiLedger, Learned};
-use crate::ledger::types::{Answer, MacLeases, Progress, RefusedClaimants, Reservation, Served, Stopped};
+use crate::ledger::types::{
+    Answer, MacLeases, Progress, RefusedClaimants, Reservation, Served, Stopped, UnreadableLeases,
+};
 use crate::metrics::Metrics;
 use crate::repeated::Repeated;
 
@@ -57,6 +59,7 @@ pub struct RegistryHandle {
     works: watch::Receiver<bool>,
     progress: Progress,
     refused: RefusedClaimants,
+    unreadable: UnreadableLeases,
     freed: broadcast::Sender<IpAddr>,
 }
 
@@ -114,6 +117,7 @@ struct Link {
     works: watch::Sender<bool>,
     progress: Progress,
     refused: RefusedClaimants,
+    unreadable: UnreadableLeases,
     freed: broadcast::Sender<IpAddr>,
     /// The lines of the log about failures.
     lines: Repeated,
@@ -171,6 +175,7 @@ impl RegistryHandle {
         let (works, is_working) = watch::channel(true);
         let (progress, refused) = (Progress::default(), RefusedClaimants::default());
         let (of_owner, of_claimants) = (progress.clone(), refused.clone());
+        let unreadable = UnreadableLeases::default();
         let queued = VecDeque::new();
         let freed = broadcast::Sender::new(FREED);
         let link = Link {
@@ -181,6 +186,7 @@ impl RegistryHandle {
             works,
             progress: of_owner,
             refused: of_claimants,
+            unreadable: unreadable.clone(),
             freed: freed.clone(),
             lines: Repeated::default(),
         };
@@ -191,7 +197,7 @@ impl RegistryHandle {
             }
         })?;
         Ok((
-            Self { commands: sender, changes: changed, works: is_working, progress, refused, freed },
+            Self { commands: sender, changes: changed, works: is_working, progress, refused, unreadable, freed },
             Served { claims: of_claims, ipam_claims: of_ipam_claims, machines: of_machines },
         ))
     }
@@ -521,6 +527,11 @@ impl RegistryHandle {
         self.freed.subscribe()
     }
 
+    /// Why leases cannot be read, by the name of the lease.
+    pub(crate) fn unreadable_leases(&self) -> Arc<BTreeMap<String, String>> {
+        self.unreadable.get()
+    }
+
     /// Since when the owner works on one command without progress.
     #[must_use]
     pub fn progress(&self) -> Progress {
@@ -583,6 +594,7 @@ impl Owner {
         let open = |link: &mut Link| {
             let ledger = ApiLedger::new(client.clone(), runtime.clone(), Arc::clone(&metrics), mac_leases.clone());
             let ledger = ledger.with_progress(link.progress.clone()).with_freed(link.freed.clone());
+            let ledger = ledger.with_unreadable(link.unreadable.clone());
             let learned = ledger.learned();
             Ok((open(ledger)?, learned))
         };

@@ -42,6 +42,10 @@ pub struct Served {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RefusedClaimants(Arc<Mutex<BTreeMap<Key, bool>>>);
 
+/// The leases of IP addresses that cannot be read, by name, each with the reason. The ledger notes them, and the pools report them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct UnreadableLeases(Arc<Mutex<Arc<BTreeMap<String, String>>>>);
+
 /// Since when the owner of the registry works on one command without progress, and how many commands wait.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
@@ -91,6 +95,39 @@ impl RefusedClaimants {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, bool>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl UnreadableLeases ===
+
+impl UnreadableLeases {
+    /// Notes why a lease cannot be read. `None`: it can be read, or does not exist.
+    pub(super) fn note(&self, name: &str, reason: Option<String>) {
+        let mut all = self.lock();
+        match reason {
+            Some(reason) => drop(Arc::make_mut(&mut all).insert(name.to_owned(), reason)),
+            None if all.contains_key(name) => drop(Arc::make_mut(&mut all).remove(name)),
+            None => {}
+        }
+    }
+
+    /// Forgets all leases: a new ledger lists them again.
+    pub(super) fn clear(&self) {
+        *self.lock() = Arc::default();
+    }
+
+    /// Whether a lease cannot be read.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.lock().contains_key(name)
+    }
+
+    /// The reasons, by the name of the lease.
+    pub(crate) fn get(&self) -> Arc<BTreeMap<String, String>> {
+        Arc::clone(&self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<BTreeMap<String, String>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

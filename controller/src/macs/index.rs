@@ -30,11 +30,14 @@ use k8s_openapi::jiff::Timestamp;
 use pnet_base::MacAddr;
 use serde_json::{Value, json};
 
-use crate::cluster::conditions::{DELETING, condition, stalled};
+use crate::cluster::conditions::{DAMAGED_LEASES, DELETING, UNREADABLE_LEASES, condition, stalled, unreadable_leases};
 use crate::cluster::key::Key;
 use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
-use crate::kinds::mac_pool::{MAC_BITS, MAC_NETWORK, MacPool, MacPoolSpec, MacPoolStatus, parse_mac_lease_name};
+use crate::cluster::request::one_line;
+use crate::kinds::mac_pool::{
+    MAC_BITS, MAC_NETWORK, MacPool, MacPoolSpec, MacPoolStatus, mac_lease_name, parse_mac_lease_name,
+};
 use crate::kinds::pool::{Holder, HolderKind, LeaseSpec};
 use crate::kinds::virtual_machine::{
     ASSIGNED_ANNOTATION, MAC_ADDRESSES_LABEL, by_name, interfaces, items, requires_mac_addresses,
@@ -83,8 +86,8 @@ pub(super) struct Index {
     vms: Newest<Key, Vm>,
     guests: Newest<Key, Guest>,
     pools: Newest<String, Pool>,
-    /// `None`: the lease cannot be read.
-    leases: Newest<MacAddr, Option<LeaseSpec>>,
+    /// An error: why the lease cannot be read, in one line.
+    leases: Newest<MacAddr, Result<LeaseSpec, String>>,
 }
 
 #[derive(Debug)]
@@ -107,6 +110,8 @@ pub(super) struct Plan {
     pub(super) waiting: BTreeMap<Key, (&'static str, String)>,
     /// Addresses that two or more running guests have, with the names of their machines.
     pub(super) collisions: BTreeMap<MacAddr, BTreeSet<Key>>,
+    /// Number of leases that cannot be read.
+    pub(super) unreadable: usize,
     /// Namespaces of the machines that pools serve.
     pub(super) namespaces: BTreeSet<String>,
 }
@@ -307,12 +312,11 @@ impl Index {
     /// Stores a lease, unless a newer version is known. A lease of an IP address is ignored.
     pub(super) fn apply_lease(&mut self, object: &Object) -> bool {
         let Some(address) = object.metadata.name.as_deref().and_then(parse_mac_lease_name) else { return false };
-        let spec: Option<LeaseSpec> = serde_json::from_value(object.data["spec"].clone()).ok();
-        let spec = spec.filter(|spec| spec.network == MAC_NETWORK && parse_mac_address(&spec.address) == Some(address));
-        if spec.is_none() {
-            tracing::error!(%address, "a StaticIPLease of a MAC address cannot be read; the address is not allocated");
+        let spec = read_lease(object, address).map_err(|error| one_line(&error));
+        if let Err(error) = &spec {
+            tracing::error!(%address, error, "a StaticIPLease of a MAC address cannot be read; the address is not allocated");
         }
-        store(&mut self.leases, address, version_of(&object.metadata), spec, Option::eq)
+        store(&mut self.leases, address, version_of(&object.metadata), spec, Result::eq)
     }
 
     /// Removes a deleted lease.
@@ -330,7 +334,8 @@ impl Index {
     /// Returns everything that is to be done.
     pub(super) fn plan(&self, now: Timestamp) -> Plan {
         let used = self.used();
-        let mut plan = Plan { collisions: self.collisions(), ..Plan::default() };
+        let unreadable = self.unreadable().count();
+        let mut plan = Plan { collisions: self.collisions(), unreadable, ..Plan::default() };
         let overlaps = self.overlaps();
         let valid = || self.pools.iter().filter_map(|(_, pool)| pool.pool.as_ref().ok());
         let is_serving = |(name, pool): &(&String, &Pool)| !pool.is_deleted() && !overlaps.contains_key(name.as_str());
@@ -447,8 +452,8 @@ impl Index {
 
     /// Checks of the leases whose VirtualMachine is not known.
     fn proofs(&self) -> Vec<Action> {
-        let proof = |(address, lease): (&MacAddr, &Option<LeaseSpec>)| {
-            let lease = lease.as_ref().filter(|lease| lease.released.is_none())?;
+        let proof = |(address, lease): (&MacAddr, &Result<LeaseSpec, String>)| {
+            let lease = lease.as_ref().ok().filter(|lease| lease.released.is_none())?;
             let key = Key { namespace: lease.holder.namespace.clone(), name: lease.holder.name.clone() };
             let is_there = self.vm(&key).is_some_and(|vm| vm.uid() == lease.holder.uid);
             let is_used = self.guests.get(&key).is_some_and(|guest| guest.all.contains_key(address));
@@ -527,9 +532,9 @@ impl Index {
     fn lease(&self, address: MacAddr) -> Leased<'_> {
         match self.leases.get(&address) {
             None => Leased::Free { version: None },
-            Some(None) => Leased::Unreadable,
-            Some(Some(lease)) if lease.released.is_some() => Leased::Free { version: self.leases.version(&address) },
-            Some(Some(lease)) => Leased::Held(lease),
+            Some(Err(_)) => Leased::Unreadable,
+            Some(Ok(lease)) if lease.released.is_some() => Leased::Free { version: self.leases.version(&address) },
+            Some(Ok(lease)) => Leased::Held(lease),
         }
     }
 
@@ -542,6 +547,11 @@ impl Index {
             }
         }
         held
+    }
+
+    /// The addresses of the leases that cannot be read, each with the reason.
+    fn unreadable(&self) -> impl Iterator<Item = (&MacAddr, &str)> {
+        self.leases.iter().filter_map(|(address, lease)| Some((address, lease.as_ref().err()?.as_str())))
     }
 
     /// Returns the counts of a pool, and the patch of its status. `None`: the status is correct.
@@ -589,6 +599,11 @@ impl Index {
             "" => ("False", "NoDuplicates", "Every address has at most one machine"),
             lines => ("True", "ConflictingRecords", lines),
         };
+        let damaged = self.unreadable().filter(|(address, _)| of_pool(address));
+        let damaged: Vec<_> = damaged.map(|(address, reason)| (*address, mac_lease_name(*address), reason)).collect();
+        let damaged =
+            unreadable_leases(damaged.iter().map(|(address, name, reason)| (*address, name.as_str(), *reason)));
+        let damaged = damaged.as_deref().map(|lines| (UNREADABLE_LEASES, ("True", DAMAGED_LEASES, lines)));
         let conditions =
             [("DuplicateRecords", duplicates), ("Exhausted", exhausted), ("Ready", ready), ("Stalled", stalled(ready))];
         let status = MacPoolStatus {
@@ -598,10 +613,12 @@ impl Index {
             used: count(used),
             waiting,
             conditions: conditions
+                .into_iter()
+                .chain(damaged)
                 .map(|(type_, verdict)| {
                     condition(&pool.status.conditions, type_, verdict, pool.metadata.generation, now)
                 })
-                .into(),
+                .collect(),
         };
         let patch = (status != pool.status).then(|| {
             json!({"metadata": {"resourceVersion": pool.metadata.resource_version}, "status": {
@@ -610,6 +627,19 @@ impl Index {
             }})
         });
         (MacPoolCount { free, used, waiting }, patch)
+    }
+}
+
+/// The specification of a lease of a MAC address.
+fn read_lease(object: &Object, address: MacAddr) -> Result<LeaseSpec, String> {
+    let spec: LeaseSpec =
+        serde_json::from_value(object.data["spec"].clone()).map_err(|error| format!("spec: {error}"))?;
+    match spec.network == MAC_NETWORK && parse_mac_address(&spec.address) == Some(address) {
+        true => Ok(spec),
+        false => Err(format!(
+            "spec: invalid address {:?} of {:?}, expected {address} of {MAC_NETWORK:?}",
+            spec.address, spec.network
+        )),
     }
 }
 
@@ -693,7 +723,7 @@ impl<'i> Free<'i> {
             (pool, Box::new(pool.addresses().filter(is_free)))
         };
         let released = index.leases.iter().filter_map(|(address, lease)| {
-            let holder = &lease.as_ref().filter(|lease| lease.released.is_some())?.holder;
+            let holder = &lease.as_ref().ok().filter(|lease| lease.released.is_some())?.holder;
             Some(((holder.namespace.as_str(), holder.name.as_str(), holder.interface.as_str()), *address))
         });
         Self {

@@ -15,8 +15,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::cluster::conditions::{DELETING, condition, stalled};
+use crate::cluster::conditions::{
+    DAMAGED_LEASES, DELETING, MOST_LINES, UNREADABLE_LEASES, condition, stalled, unreadable_leases,
+};
 use crate::cluster::key::{Key, PoolId};
+use crate::kinds::lease_name::parse_lease_name;
 use crate::kinds::pool::{
     AddressCount, CLUSTER_LABEL, FamilyCount, MOST_WAITING, POOL_FINALIZER, PoolStatus, ReportsBeyond, Waiting,
 };
@@ -34,6 +37,8 @@ pub struct Observation {
     pub waiting: Vec<Waiting>,
     /// The addresses of the pool with two users, by network.
     pub conflicts: BTreeMap<(String, IpAddr), OtherUsers>,
+    /// Lines about leases of the pool that cannot be read. `None`: there are none.
+    pub unreadable: Option<String>,
     /// Number of machines whose guests do not have what the pool would give them now.
     pub machines: Counts,
     /// Addresses that guests report, and that are not reserved. `None`: every one is reserved.
@@ -94,9 +99,6 @@ struct Verdict {
     message: String,
 }
 
-/// Largest number of lines in the condition `DuplicateRecords`. A condition has at most 32,768 characters.
-const MOST_LINES: usize = 20;
-
 /// The condition of a pool that refers to a NodePool.
 const NODE_POOL_FOUND: &str = "NodePoolFound";
 
@@ -104,14 +106,19 @@ const NODE_POOL_FOUND: &str = "NodePoolFound";
 const SCHEMA_VIOLATED: &str = "SchemaViolated";
 
 /// Conditions that only some pools have.
-const OF_SOME: [&str; 2] = [NODE_POOL_FOUND, SCHEMA_VIOLATED];
+const OF_SOME: [&str; 3] = [NODE_POOL_FOUND, SCHEMA_VIOLATED, UNREADABLE_LEASES];
 
 /// Reason of a pool whose change the registry rejects.
 const IN_USE: &str = "InUse";
 
-/// Returns the state of the pools in the registry. `usage` is the result of [`Allocator::usage`].
+/// Returns the state of the pools in the registry. `usage` is the result of [`Allocator::usage`], and `unreadable` has the reason
+/// of each lease that cannot be read, by the name of the lease.
 #[must_use]
-pub fn observe(allocator: &Allocator, usage: BTreeMap<&str, PoolUsage>) -> Observations {
+pub fn observe(
+    allocator: &Allocator,
+    usage: BTreeMap<&str, PoolUsage>,
+    unreadable: &BTreeMap<String, String>,
+) -> Observations {
     let observations =
         usage.into_iter().map(|(pool, usage)| (pool.to_owned(), Observation { usage, ..Observation::default() }));
     let mut observations: Observations = observations.collect();
@@ -145,6 +152,17 @@ pub fn observe(allocator: &Allocator, usage: BTreeMap<&str, PoolUsage>) -> Obser
             let lines = if has_line { lines.clone() } else { Vec::new() };
             observation.conflicts.insert((network.clone(), address), OtherUsers { lines, count: users.len() });
         }
+    }
+    let mut damaged: BTreeMap<&str, Vec<(IpAddr, &str, &str)>> = BTreeMap::new();
+    for (name, reason) in unreadable {
+        let Some((address, network)) = parse_lease_name(name) else { continue };
+        let has = |pool: &&Pool| *pool.network() == *network && pool.contains(address);
+        for pool in allocator.pools().filter(has) {
+            damaged.entry(pool.name()).or_default().push((address, name.as_str(), reason.as_str()));
+        }
+    }
+    for (pool, leases) in damaged {
+        observations.entry(pool.to_owned()).or_default().unreadable = unreadable_leases(leases);
     }
     observations
 }
@@ -280,6 +298,10 @@ impl Index {
             let verdicts = [
                 entry.node_pool_found(self.clusters.contains_key(id)),
                 entry.schema_violated(),
+                observation
+                    .unreadable
+                    .as_ref()
+                    .map(|lines| (UNREADABLE_LEASES, Verdict::of("True", DAMAGED_LEASES, lines))),
                 Some(("Ready", verdict)),
                 Some(("Stalled", stalled)),
             ];
@@ -389,6 +411,7 @@ impl KnownPool {
             ("Exhausted", "IPPoolExhausted"),
             ("DuplicateRecords", "IPAddressConflict"),
             (SCHEMA_VIOLATED, "SchemaViolated"),
+            (UNREADABLE_LEASES, "UnreadableLeases"),
         ];
         let events = events.into_iter().filter_map(|(type_, reason)| {
             let (_, verdict) = verdicts.iter().find(|(of, verdict)| *of == type_ && verdict.status == "True")?;
@@ -921,7 +944,7 @@ mod tests {
             }
         }
         let allocator = registry.state().unwrap();
-        let mut observed = observe(allocator, allocator.usage(at(2)));
+        let mut observed = observe(allocator, allocator.usage(at(2)), &BTreeMap::new());
         let conflicts = observed.remove("n/p").unwrap().conflicts;
         let numbers: Vec<(usize, usize)> = conflicts.values().map(|users| (users.lines.len(), users.count)).collect();
         assert_eq!(numbers, [vec![(2, 2); MOST_LINES], vec![(0, 2); 30 - MOST_LINES]].concat());

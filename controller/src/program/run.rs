@@ -231,8 +231,8 @@ async fn lead(
             lost = terms.wait_for(|current| !term.is(*current)) => drop(lost.context("keeping the Lease")?),
         }
         metrics.set_leading(false);
-        metrics.set_pools(String::new(), 0);
-        metrics.set_macs([], []);
+        metrics.set_pools(String::new(), 0, 0);
+        metrics.set_macs([], [], 0);
     }
 }
 

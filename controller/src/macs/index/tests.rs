@@ -218,6 +218,11 @@ fn an_address_of_a_lease_that_cannot_be_read_is_not_allocated() {
     index.apply_lease(&damaged);
     index.apply_vm(&vm("w", 1, &[("a", "")]));
     assert_eq!(actions(&index), ["record 0a:00:00:00:00:01 of p for w a"]);
+    let plan = index.plan(Timestamp::UNIX_EPOCH);
+    let conditions = plan.statuses["p"]["status"]["conditions"].as_array().unwrap();
+    let condition = conditions.iter().find(|condition| condition["type"] == "UnreadableLeases").unwrap();
+    let line = "0a:00:00:00:00:00: StaticIPLease 0a-00-00-00-00-00.mac cannot be read: spec: invalid type: string \"x\", expected struct Holder";
+    assert_eq!((plan.unreadable, condition["message"].as_str().unwrap()), (1, line));
 }
 
 #[test]

@@ -193,6 +193,7 @@ scenarios! {
     ledger::an_address_whose_lease_cannot_be_read_is_not_allocated,
     ledger::an_object_of_another_kind_with_the_same_uid_is_another_holder,
     pools::a_pool_is_protected_and_its_status_is_written,
+    pools::a_lease_that_cannot_be_read_is_in_the_status_of_its_pool_until_it_is_gone,
     pools::a_pool_of_an_earlier_schema_works_and_has_a_condition_until_it_is_corrected,
     pools::a_pool_of_the_cluster_is_protected_and_its_status_is_written,
     pools::a_pool_says_by_family_what_is_free,

@@ -4,7 +4,8 @@ use glowplug::host::Timestamp;
 use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Claim, Machine, Request};
 use glowplug_controller::kinds::pool::{
-    GlobalPoolSpec, GlobalStaticIPPool, HolderKind, MachineNetwork, POOL_FINALIZER, PoolSpec, PoolStatus, StaticIPPool,
+    GlobalPoolSpec, GlobalStaticIPPool, HolderKind, MachineNetwork, POOL_FINALIZER, PoolSpec, PoolStatus,
+    StaticIPLease, StaticIPPool,
 };
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -104,6 +105,43 @@ pub async fn a_pool_is_protected_and_its_status_is_written(cluster: &Cluster) {
         let families = place.until(name, used).await.status.unwrap().families;
         assert_eq!((families[0].allocated.as_str(), families[0].free.as_str()), ("1", "3"));
     }
+}
+
+pub async fn a_lease_that_cannot_be_read_is_in_the_status_of_its_pool_until_it_is_gone(cluster: &Cluster) {
+    let place = Place::new(cluster).await;
+    place.create("workers", "10.0.0.8/30").await;
+    let leases: Api<StaticIPLease> = Api::all(cluster.client());
+    let name = format!("10-0-0-8.{}.vlan10", place.namespace);
+    let network = format!("{}/vlan10", place.namespace);
+    let holder =
+        json!({"kind": "IPAddressClaim", "namespace": place.namespace, "name": "c", "uid": "u", "interface": "eno101"});
+    let spec = json!({
+        "network": network, "address": "10.0.0.9", "prefix": 16, "pool": format!("{}/workers", place.namespace),
+        "holder": holder, "since": "2026-08-14T10:00:00.000000Z",
+    });
+    leases
+        .create(&PostParams::default(), &StaticIPLease::new(&name, serde_json::from_value(spec).unwrap()))
+        .await
+        .unwrap();
+    let work = Work::start(cluster.controller(), &place.namespace).await;
+    let pool = place.until("workers", |pool| has(pool, "UnreadableLeases", "True", "DamagedLeases")).await;
+    let line = format!(
+        "10.0.0.8: StaticIPLease {name} cannot be read: spec: invalid address \"10.0.0.9\" of {network:?}, expected those of the name"
+    );
+    assert_eq!(message(&pool, "UnreadableLeases"), line);
+    assert!(is_serving(&pool), "{pool:?}");
+    assert_eq!(until_event(cluster.client(), &place.namespace, None, "workers", "UnreadableLeases").await, line);
+    let first = work.registry.claim(place.claim("workers", 0)).await.unwrap().unwrap();
+    assert_eq!(first[0].addresses, ["10.0.0.9/16".parse().unwrap()]);
+
+    leases.delete(&name, &DeleteParams::default()).await.unwrap();
+    let is_well = |pool: &StaticIPPool| {
+        let conditions = pool.status.iter().flat_map(|status| &status.conditions);
+        conditions.clone().all(|condition| condition.type_ != "UnreadableLeases")
+    };
+    place.until("workers", is_well).await;
+    let second = work.registry.claim(place.claim("workers", 1)).await.unwrap().unwrap();
+    assert_eq!(second[0].addresses, ["10.0.0.8/16".parse().unwrap()]);
 }
 
 /// The definition of pools without the type of the list of exclusions.
