@@ -119,9 +119,16 @@ impl provider::Work for Work<'_> {
         self.machines.macs.listed();
         self.machines.reports.listed();
         self.index().begin_adoption();
-        self.rebuild(self.records().await).await?;
+        let objects = self.records().await;
+        let mut records = self.index().inventory(objects);
+        let contested = self.index().take_contested(&mut records);
+        self.rebuild(records).await?;
         // What guests report comes after the records: a report is never a lease.
-        Ok(self.machines.reports.settle().await?)
+        self.machines.reports.settle().await?;
+        if !contested.records.is_empty() {
+            self.rebuild(contested).await?;
+        }
+        Ok(())
     }
 
     async fn adopt_found(&self) -> Result<(), Error> {

@@ -34,7 +34,7 @@ use crate::cluster::backoff::{BackOff, Postponed};
 use crate::cluster::events::{Events, reference};
 use crate::cluster::key::PoolId;
 use crate::cluster::object::Object;
-use crate::cluster::request::{ask, stored};
+use crate::cluster::request::{ask, one_line, stored};
 use crate::kinds::cluster_api::WATCH_FILTER_LABEL;
 use crate::kinds::pool::{GlobalStaticIPPool, StaticIPPool};
 use crate::ledger::registry::{RegistryHandle, Sticky};
@@ -275,7 +275,7 @@ impl Writer {
             }
         };
         for (reason, note) in &update.events {
-            tracing::warn!(pool = %update.id, reason, note);
+            tracing::warn!(pool = %update.id, reason, note = one_line(note));
             self.notify(kind, &update, reason, note);
         }
         Written::Done(Box::new(object))

@@ -43,7 +43,7 @@ impl Work<'_> {
     }
 
     /// Lets the registry adopt the addresses that machine objects record.
-    pub(super) async fn rebuild(&self, records: Objects) -> Result<(), Stopped> {
+    pub(super) async fn rebuild(&self, mut inventory: Inventory) -> Result<(), Stopped> {
         let registry = &self.machines.registry;
         self.note_earlier(&registry.holders_elsewhere().await?);
         let leased = registry.read(|allocator| {
@@ -51,7 +51,6 @@ impl Work<'_> {
             leases.collect::<BTreeSet<(Claimant, IpAddr)>>()
         });
         let leased = leased.await?;
-        let mut inventory = self.index().inventory(records);
         let known = without(&mut inventory, &leased);
         for diagnostic in &inventory.diagnostics {
             let machine = diagnostic.claimant.as_ref().map(|claimant| display(Key::of_vm(&claimant.machine)));

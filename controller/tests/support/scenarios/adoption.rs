@@ -45,7 +45,7 @@ fn template(vm: &DynamicObject) -> Value {
 }
 
 /// Creates a KubevirtMachine of this name, without a VirtualMachine, that records an address.
-async fn recorded_machine(hosted: &Hosted, name: &str, address: &str) {
+pub(super) async fn recorded_machine(hosted: &Hosted, name: &str, address: &str) {
     let annotations = json!({(ANNOTATION): format!(r#"["{address}/16"]"#)});
     let networks = json!([{"name": "net1", "multus": {"networkName": hosted.network}}]);
     let template = json!({"spec": {"template": {"spec": {"networks": networks}}}});

@@ -305,6 +305,7 @@ scenarios! {
     network_data::a_machine_that_leaves_its_pool_starts_without_network_data,
     reports::an_address_that_an_instance_reports_that_no_pool_selects_is_never_allocated,
     reports::an_address_that_a_guest_reports_before_its_pool_exists_is_never_allocated,
+    reports::the_record_of_a_machine_without_a_guest_takes_no_address_from_a_running_guest,
     reports::an_instance_that_never_ran_reserves_nothing,
     reports::guests_that_lie_use_up_no_pool_of_another_namespace,
     reports::silence_of_a_guest_ends_no_reservation,

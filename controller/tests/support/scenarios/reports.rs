@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Deref;
 
+use glowplug_controller::kinds::pool::{PoolSpec, StaticIPPool};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -12,6 +13,7 @@ use crate::support::hosted::definitions::{INSTANCE, resource};
 use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, mutator, poll};
 use crate::support::installed::Installed;
+use crate::support::scenarios::adoption::recorded_machine;
 use crate::support::{Cluster, until_event};
 
 /// A hosted cluster with the NodePool `workers` without machines.
@@ -189,6 +191,24 @@ pub async fn an_address_that_a_guest_reports_before_its_pool_exists_is_never_all
     place.scale("workers", 3).await;
     assert_eq!(place.address_of("workers-2").await, "10.0.0.14");
     place.stop().await;
+}
+
+pub async fn the_record_of_a_machine_without_a_guest_takes_no_address_from_a_running_guest(cluster: &Cluster) {
+    let hosted = Hosted::plain(cluster).await;
+    let mut installed = Installed::start(cluster).await;
+    Guests::new(cluster, &hosted.namespace, &hosted.network).start("stray", &["10.0.0.8"]).await;
+    recorded_machine(&hosted, "idle", "10.0.0.8").await;
+    recorded_machine(&hosted, "other", "10.0.0.9").await;
+    let mut spec = PoolSpec { node_pool_ref: None, ..hosted.spec("p", &["10.0.0.8/30"]) };
+    spec.machine_selector = Some(serde_json::from_value(json!({"matchLabels": {"pool": "p"}})).unwrap());
+    hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    hosted.until_event("idle", "IPAddressConflict").await;
+    hosted.until_held(1).await;
+    assert_eq!(hosted.held().await, rows([("10.0.0.9", "other")]));
+    installed.stop_leading();
+    installed.lead().await;
+    assert_eq!(hosted.held().await, rows([("10.0.0.9", "other")]));
+    installed.stop().await;
 }
 
 pub async fn an_instance_that_never_ran_reserves_nothing(cluster: &Cluster) {
