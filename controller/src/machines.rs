@@ -121,12 +121,12 @@ impl provider::Work for Work<'_> {
         self.index().begin_adoption();
         let objects = self.records().await;
         let mut records = self.index().inventory(objects);
-        let contested = self.index().take_contested(&mut records);
+        let last = self.index().take_followers(&mut records);
         self.rebuild(records).await?;
-        // What guests report comes after the records: a report is never a lease.
+        // A report is never a lease.
         self.machines.reports.settle().await?;
-        if !contested.records.is_empty() {
-            self.rebuild(contested).await?;
+        if !last.records.is_empty() {
+            self.rebuild(last).await?;
         }
         Ok(())
     }

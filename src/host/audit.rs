@@ -10,7 +10,7 @@ use ipnetwork::IpNetwork;
 use jiff::Timestamp;
 
 use super::allocator::{Adoption, Allocator};
-use super::claim::{Allocation, Claimant, Machine, Reservation};
+use super::claim::{Allocation, Claimant, Machine, Record, Reservation};
 use super::ledger::{Ledger, LedgerError};
 use super::may_record::{Source, State};
 use super::pool::Pool;
@@ -351,7 +351,11 @@ pub fn rebuild<L: Ledger>(
     now: Timestamp,
 ) -> Result<Rebuilt, LedgerError> {
     registry.set_aside(unreadable(inventory), now)?;
-    let adoption = registry.adopt(inventory.records.iter().cloned(), now)?;
+    let reported: BTreeSet<IpAddr> = inventory.reports.iter().map(|report| report.address).collect();
+    let follows =
+        |record: &&Record| record.follows_reports(&reported, inventory.has_instance(&record.claimant.machine));
+    let (last, first): (Vec<&Record>, Vec<&Record>) = inventory.records.iter().partition(follows);
+    let mut adoption = registry.adopt(first.into_iter().cloned(), now)?;
     let allocator = registry.state()?;
     let reports = unknown_reports(allocator, inventory).into_iter().filter_map(|report| {
         let interface = Pool::DEFAULT_INTERFACE.parse().ok()?;
@@ -360,6 +364,9 @@ pub fn rebuild<L: Ledger>(
         Some(Reservation { address, network, claimant, source, kind: Source::Report })
     });
     let reports: Vec<Reservation> = reports.collect();
+    registry.set_aside(reports, now)?;
+    adoption.extend(registry.adopt(last.into_iter().cloned(), now)?);
+    let allocator = registry.state()?;
     let leased: BTreeSet<&Machine> = allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).collect();
     let may_be_ours = |machine: &&Unrecorded| match &machine.node_pool {
         Some(node_pool) => allocator.pools().any(|pool| pool.name == *node_pool),
@@ -370,7 +377,6 @@ pub fn rebuild<L: Ledger>(
     };
     let without_record = inventory.without_record.iter().filter(may_be_ours).map(|it| it.machine.clone());
     let without_record = without_record.filter(|machine| !leased.contains(machine)).collect();
-    registry.set_aside(reports, now)?;
     Ok(Rebuilt { adoption, without_record })
 }
 
@@ -646,6 +652,29 @@ mod tests {
         let given =
             registry.claim(&Claim { machine, created: at(0), requests, sticky: false, secret: None }, at(0)).unwrap();
         assert_eq!(given[0].addresses, ["10.0.0.3/24".parse().unwrap()]);
+    }
+
+    #[test]
+    fn the_record_of_a_machine_without_a_guest_takes_no_address_from_a_running_guest() {
+        let guest = |name: &str, address: &str| {
+            format!(
+                r#"{{"kind": "VirtualMachineInstance", "metadata": {{"namespace": "n", "name": "{name}", "uid": "i-{name}"}},
+                "status": {{"interfaces": [{{"ipAddress": "{address}"}}]}}}}"#
+            )
+        };
+        let adopt = |guests: &[String]| {
+            let items: Vec<&str> = [RECORDED].into_iter().chain(guests.iter().map(String::as_str)).collect();
+            let mut registry = registry_with(&[]);
+            let adoption = rebuild(&mut registry, &cluster(&items.join(", ")), at(0)).unwrap().adoption;
+            (adoption.adopted, adoption.mismatches.iter().map(ToString::to_string).collect::<Vec<String>>())
+        };
+        let stray = guest("b", "10.0.0.1");
+        let mismatch = "list: items[3].metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-eno101\": 10.0.0.1 of \
+            eno101 of n/a (u) is also of eno101 of n/b (i-b)";
+        assert_eq!(adopt(&[stray.clone()]), (0, vec![mismatch.to_owned()]));
+        assert_eq!(adopt(&[guest("b", "10.0.0.2")]), (1, vec![]));
+        // The own guest of the machine may have the address, whether or not it reports one.
+        assert_eq!(adopt(&[guest("a", "10.0.0.7"), stray]).0, 1);
     }
 
     #[test]

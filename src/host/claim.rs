@@ -177,6 +177,17 @@ pub struct Record {
     pub kind: Source,
 }
 
+impl Record {
+    /// Whether the record is adopted after what the guests of other machines report: one of its addresses is among the `reported`
+    /// ones, and its own machine has no guest. Then the address has one user, the guest that runs. A machine with a guest is
+    /// believed first, because that guest may use the address, and any guest may report it.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn follows_reports(&self, reported: &BTreeSet<IpAddr>, has_guest: bool) -> bool {
+        !has_guest && self.addresses.iter().any(|address| reported.contains(&address.ip()))
+    }
+}
+
 /// Serializes a value as a string, by its `Display`.
 pub(crate) fn as_string<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use glowplug::host::claim::{Machine, Record};
 use glowplug::host::pool::{Pool, Space};
 use glowplug::host::records::{ANNOTATION_PREFIX, Inventory, ObjectDiagnostic, Objects};
-use ipnetwork::IpNetwork;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::cluster::key::{Key, PoolId};
@@ -462,23 +461,18 @@ impl Index {
         inventory
     }
 
-    /// Takes the records of machines without a guest whose address the guest of another machine reports. They count less than the
-    /// report: the address has one user, which runs. The record of a machine with a guest counts more: that guest may use the address,
-    /// and any guest may report it.
-    pub(super) fn take_contested(&self, inventory: &mut Inventory) -> Inventory {
+    /// Takes the records that are adopted after the reports of guests: see [`Record::follows_reports`].
+    pub(super) fn take_followers(&self, inventory: &mut Inventory) -> Inventory {
         let running = self.instances.iter().filter(|(_, instance)| instance.guest.life == Life::Running);
         let networks = running.flat_map(|(_, instance)| instance.guest.networks.values());
         let reported: BTreeSet<IpAddr> = networks.flat_map(|network| &network.addresses).copied().collect();
-        let is_contested = |record: &Record| {
+        let follows = |record: &Record| {
             let key = Key::of_vm(&record.claimant.machine);
-            let has_guest = self.instance(&key).is_some_and(|instance| !instance.has_ended);
-            let is_reported = |address: &IpNetwork| reported.contains(&address.ip());
-            !has_guest && record.addresses.iter().any(is_reported)
+            record.follows_reports(&reported, self.instance(&key).is_some_and(|instance| !instance.has_ended))
         };
-        let mut contested = Inventory::default();
-        (contested.records, inventory.records) =
-            std::mem::take(&mut inventory.records).into_iter().partition(is_contested);
-        contested
+        let mut last = Inventory::default();
+        (last.records, inventory.records) = std::mem::take(&mut inventory.records).into_iter().partition(follows);
+        last
     }
 
     fn choose(&self, vm: &VirtualMachine) -> Chosen {

@@ -652,6 +652,19 @@ impl Allocator {
     }
 }
 
+// === impl Adoption ===
+
+impl Adoption {
+    /// Adds the result of a later adoption.
+    pub(crate) fn extend(&mut self, later: Self) {
+        let Self { adopted, known, reserved, mismatches } = later;
+        self.adopted += adopted;
+        self.known += known;
+        self.reserved += reserved;
+        self.mismatches.extend(mismatches);
+    }
+}
+
 // === impl Mismatch ===
 
 impl fmt::Display for Mismatch {

@@ -38,6 +38,8 @@ pub struct Inventory {
     namespaces: BTreeSet<String>,
     /// Namespace and name of machines that have a VirtualMachine or an instance in the lists.
     guests: BTreeSet<(String, String)>,
+    /// Namespace and name of machines that have an instance in the lists.
+    instances: BTreeSet<(String, String)>,
     /// Machines in the lists, or with a guest in the lists, as strings of [`identity`], sorted.
     present: Vec<String>,
     /// Namespace and name of machines that have a guest in the lists whose own KubevirtMachine is not in the lists.
@@ -189,6 +191,9 @@ impl<'o> Merge<'o> {
         self.inventory.namespaces.insert(namespace.to_owned());
         if !guests.is_empty() {
             self.inventory.guests.insert((namespace.to_owned(), name.to_owned()));
+        }
+        if guests.iter().any(|part| part.object.kind == Kind::Instance) {
+            self.inventory.instances.insert((namespace.to_owned(), name.to_owned()));
         }
         for guest in guests.chunk_by(|a, b| a.guest == b.guest) {
             let Some(uid) = guest.first().and_then(|part| part.guest) else { continue };
@@ -407,6 +412,11 @@ impl Inventory {
     #[must_use]
     pub fn has_guest(&self, machine: &Machine) -> bool {
         self.guests.contains(&(machine.namespace.clone(), machine.name.clone()))
+    }
+
+    /// Whether the lists have an instance of a machine with the same namespace and name.
+    pub(crate) fn has_instance(&self, machine: &Machine) -> bool {
+        self.instances.contains(&(machine.namespace.clone(), machine.name.clone()))
     }
 
     /// Whether the lists have a machine of the namespace, or a guest of such a machine.
