@@ -146,6 +146,8 @@ struct State {
     taken: usize,
     /// The pools, by namespace and name: UID, label of the machines, and creation time.
     pools: BTreeMap<(String, String), (String, String, Timestamp)>,
+    /// The label of the machines of each pool that is being deleted.
+    ending: BTreeMap<(String, String), String>,
     /// The VirtualMachines since the start or the last restore, by UID.
     machines: BTreeMap<String, Vm>,
     /// Number of guests that started without network data, because a change had removed the mark of their machine while no
@@ -215,6 +217,7 @@ impl Observer {
         state.records.clear();
         state.left_alone.clear();
         state.pools.clear();
+        state.ending.clear();
         state.machines.clear();
         state.holders.clear();
         state.claims.clear();
@@ -371,6 +374,11 @@ fn key(object: &DynamicObject) -> (String, String) {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
+/// The label of the machines that a pool selects.
+fn label_of(pool: &DynamicObject) -> String {
+    text(&pool.data["spec"]["machineSelector"]["matchLabels"]["pool"])
+}
+
 fn version_of(object: &DynamicObject) -> u64 {
     object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
@@ -409,8 +417,10 @@ impl State {
                     self.recorded.remove(&id);
                 }
                 let label = seen.object.labels().get("pool");
-                let mut pools = self.pools.iter();
-                let has_pool = pools.any(|((of, _), (_, pool, _))| *of == namespace && Some(pool) == label);
+                let pools = self.pools.iter().map(|((of, _), (_, pool, _))| (of, pool));
+                // A leader may not have seen the deletion of a pool yet.
+                let mut pools = pools.chain(self.ending.iter().map(|((of, _), pool)| (of, pool)));
+                let has_pool = pools.any(|(of, pool)| *of == namespace && Some(pool) == label);
                 let record = seen.object.annotations().get(RECORD).filter(|_| !has_pool && !is_first);
                 let addresses = record.and_then(|text| serde_json::from_str::<Vec<String>>(text).ok());
                 let first = addresses.unwrap_or_default().first().and_then(|it| Some(it.split('/').next()?.to_owned()));
@@ -475,11 +485,16 @@ impl State {
                 }
                 self.handed.insert(id, Handed { holder, addresses, is_late, vm, is_gone: false });
             }
-            POOLS if seen.is_gone || seen.object.metadata.deletion_timestamp.is_some() => {
-                self.pools.remove(&(namespace, name));
+            POOLS if seen.is_gone => {
+                self.pools.remove(&(namespace.clone(), name.clone()));
+                self.ending.remove(&(namespace, name));
+            }
+            POOLS if seen.object.metadata.deletion_timestamp.is_some() => {
+                self.pools.remove(&(namespace.clone(), name.clone()));
+                self.ending.insert((namespace, name), label_of(&seen.object));
             }
             POOLS => {
-                let label = text(&seen.object.data["spec"]["machineSelector"]["matchLabels"]["pool"]);
+                let label = label_of(&seen.object);
                 let uid = seen.object.uid().unwrap_or_default();
                 if !is_first && !self.pools.contains_key(&(namespace.clone(), name.clone())) {
                     self.leave_alone(&namespace, &label, seen.at);
