@@ -481,8 +481,8 @@ impl<L: Ledger> Registry<L> {
             }
             let Err(error) = transaction.commit(journal.changes()) else {
                 for change in journal.changes() {
-                    if let Change::Lease { lease: Some(lease), .. } = change {
-                        self.allocator.note_recorded(&lease.claimant.machine);
+                    if let Change::Lease { network, address, lease: Some(lease) } = change {
+                        self.allocator.note_recorded(network, *address, &lease.claimant.machine);
                     }
                 }
                 return Ok(answer);
@@ -850,6 +850,31 @@ pub(super) mod tests {
             registry.state().unwrap().leases().map(|(_, _, lease)| lease.claimant.machine.clone()).collect();
         assert_eq!(held, machines[..1]);
         rule.set(|_, _| false);
-        assert_eq!(registry.release(&machines[0], at(300_002)).unwrap().held.len(), 1);
+        assert_eq!(registry.release(&machines[0], at(2001)).unwrap().held.len(), 0);
+        assert_eq!(registry.release(&machines[0], at(2002)).unwrap().held.len(), 1);
+    }
+
+    #[test]
+    fn a_change_of_a_held_lease_that_is_refused_is_tried_again_after_growing_pauses() {
+        let (mut registry, rule) = Refuses::registry(one_address("one", "10.0.0.8/31"));
+        registry.claim(&claim("a", 0), at(0)).unwrap();
+        rule.set(|_, _| true);
+        let with_secret = Claim { secret: Some("s".to_owned()), ..claim("a", 0) };
+        let (mut now, mut pauses) = (0, Vec::new());
+        for _ in 0..10 {
+            let error = registry.claim(&with_secret, at(now)).unwrap_err().to_string();
+            let denied = "the lease cannot be recorded: the ledger refused to change the lease of 10.0.0.8: denied";
+            assert_eq!(error, denied);
+            let until = registry.allocator.unchanged_until("default/n", "10.0.0.8".parse().unwrap()).unwrap().as_second();
+            pauses.push(until - i64::try_from(now).unwrap() / 1000);
+            now = u64::try_from(until).unwrap() * 1000;
+        }
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
+        rule.set(|_, _| false);
+        registry.claim(&with_secret, at(now)).unwrap();
+        rule.set(|_, _| true);
+        registry.release(&with_secret.machine, at(now)).unwrap();
+        let until = registry.allocator.unchanged_until("default/n", "10.0.0.8".parse().unwrap()).unwrap();
+        assert_eq!(until, at(now + 2000), "the ledger has accepted a change");
     }
 }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 use jiff::Timestamp;
 
-use super::decide::refused;
 use super::network::Network;
 use super::pool_state::PoolState;
 use super::standing::is_everywhere;
@@ -429,7 +428,7 @@ impl Allocator {
             if state.and_then(|state| state.held_at(named)).is_none() {
                 self.check_denied(&claimant.machine)?;
                 if state.is_some_and(|state| state.is_refused(named)) {
-                    return Err(refused(named));
+                    return Err(self.refused(&network, named));
                 }
                 let lease = Lease {
                     claimant: Arc::clone(&claimant),

@@ -107,7 +107,7 @@ impl Allocator {
         }
         self.withdraw(machine, journal);
         self.note_seen(machine, journal);
-        self.note_recorded(machine);
+        self.denied.remove(machine);
         allocations(held)
     }
 
@@ -230,7 +230,7 @@ impl Allocator {
             lacks.map(|(network, address, lease)| (Arc::clone(network), address, lease.clone())).collect();
         for (network, address, mut lease) in lacks {
             if self.is_refused(&network, address) {
-                return Err(refused(address));
+                return Err(self.refused(&network, address));
             }
             if lease.secrets.len() >= MOST_SECRETS {
                 lease.secrets.clear();
@@ -401,7 +401,7 @@ impl Allocator {
             return Err(ClaimError::Closed(pool()));
         }
         if network.is_refused(named) {
-            return Err(refused(named));
+            return Err(self.refused(&state.pool().network, named));
         }
         // The delay protects other machines. A machine that is made again gets the address that the pool keeps for it.
         let is_kept = state.pre_allocated(machine, want.family) == Some(named);
@@ -468,9 +468,4 @@ impl Allocator {
         }
         answer
     }
-}
-
-/// The refusal of a claim that needs a change of a lease which the ledger refuses.
-pub(super) fn refused(address: IpAddr) -> ClaimError {
-    ClaimError::NotRecorded { reason: format!("the ledger refused to change the lease of {address}") }
 }

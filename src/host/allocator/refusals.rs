@@ -25,7 +25,7 @@ impl Allocator {
             lease.filter(|lease| lease.released.is_none()).map(|lease| lease.claimant.machine.clone())
         };
         let new = machine(after).filter(|new| machine(before).as_ref() != Some(new));
-        let Some(new) = new else { return self.refuse_address(&refused.network, refused.address, Some(until)) };
+        let Some(new) = new else { return self.refuse_change(refused) };
         let denied = self.denied.get(&new);
         let is_denied = refused.is_new || denied.is_some();
         let pause = denied.map_or(FIRST_PAUSE, |denied| denied.pause);
@@ -35,6 +35,8 @@ impl Allocator {
         }
         let aside = (!is_denied).then(|| (Arc::clone(&refused.network), refused.address));
         if !is_denied {
+            let change = Denied { until, pause: FIRST_PAUSE, reason: refused.reason.clone(), aside: None };
+            self.unchanged.insert((Arc::clone(&refused.network), refused.address), change);
             self.refuse_address(&refused.network, refused.address, Some(until));
         }
         let (until, pause) = match is_denied {
@@ -44,9 +46,28 @@ impl Allocator {
         self.denied.insert(new, Denied { until, pause, reason: refused.reason.clone(), aside });
     }
 
-    /// Forgets that the ledger refused leases of a machine.
-    pub(crate) fn note_recorded(&mut self, machine: &Machine) {
+    /// Notes that the ledger refuses to change or to release the lease of the holder of an address. Only this holder waits, so the
+    /// ledger is asked again soon, and then after growing pauses.
+    fn refuse_change(&mut self, refused: &RefusedWrite) {
+        let path = (Arc::clone(&refused.network), refused.address);
+        let pause = self.unchanged.get(&path).map_or(FIRST_PAUSE, |denied| denied.pause);
+        let until = self.now.saturating_add(pause).unwrap_or(self.now);
+        let change = Denied { until, pause: REFUSAL.min(pause * 2), reason: refused.reason.clone(), aside: None };
+        self.unchanged.insert(path, change);
+        self.refuse_address(&refused.network, refused.address, Some(until));
+    }
+
+    /// Forgets that the ledger refused a lease of a machine, or a change of the lease of an address, because it has recorded one.
+    pub(crate) fn note_recorded(&mut self, network: &Arc<str>, address: IpAddr, machine: &Machine) {
         self.denied.remove(machine);
+        self.unchanged.remove(&(Arc::clone(network), address));
+    }
+
+    /// Why a claim that needs a change of the lease of this address is refused.
+    pub(super) fn refused(&self, network: &str, address: IpAddr) -> ClaimError {
+        let why = self.unchanged.get(&(Arc::from(network), address)).map(|denied| format!(": {}", denied.reason));
+        let reason = format!("the ledger refused to change the lease of {address}{}", why.unwrap_or_default());
+        ClaimError::NotRecorded { reason }
     }
 
     /// Ends the pause of a machine whose lease the ledger refused.
@@ -68,6 +89,12 @@ impl Allocator {
     #[cfg(test)]
     pub(crate) fn denied_until(&self, machine: &Machine) -> Option<jiff::Timestamp> {
         Some(self.denied.get(machine)?.until)
+    }
+
+    /// Before this time the lease of an address does not change. `None`: the ledger has refused no change.
+    #[cfg(test)]
+    pub(crate) fn unchanged_until(&self, network: &str, address: IpAddr) -> Option<jiff::Timestamp> {
+        Some(self.unchanged.get(&(Arc::from(network), address))?.until)
     }
 
     /// Whether the ledger refuses to change the lease of an address.

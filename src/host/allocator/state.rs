@@ -34,6 +34,8 @@ pub struct Allocator {
     pub(super) missing: BTreeMap<Machine, Timestamp>,
     // Machines whose lease the ledger refuses to record. No ledger reports them.
     pub(super) denied: BTreeMap<Machine, Denied>,
+    // Addresses whose lease the ledger refuses to change. No ledger reports them.
+    pub(super) unchanged: BTreeMap<FieldPath, Denied>,
     // Latest time of a call. 1970 before the first call.
     pub(super) now: Timestamp,
 }
@@ -41,7 +43,7 @@ pub struct Allocator {
 /// Longest time in which the ledger is not asked again after a refusal.
 pub(super) const REFUSAL: Duration = Duration::from_secs(300);
 
-/// A machine whose lease the ledger refuses to record.
+/// A refusal of the ledger: to record a lease of a machine, or to change the lease of an address.
 #[derive(Clone, Debug)]
 pub(super) struct Denied {
     /// Before this time the ledger is not asked again.
@@ -192,10 +194,12 @@ impl Allocator {
     pub(super) fn advance(&mut self, now: Timestamp) {
         self.now = self.now.max(storable(now));
         let now = self.now;
-        self.denied.retain(|_, denied| {
-            // Longer than an address is set aside: the next refusal of the same machine must not look like its first one.
+        // Longer than an address is set aside: the next refusal must not look like the first one.
+        let is_recent = |denied: &Denied| {
             denied.until.duration_until(now) < SignedDuration::try_from(REFUSAL * 2).unwrap_or_default()
-        });
+        };
+        self.denied.retain(|_, denied| is_recent(denied));
+        self.unchanged.retain(|_, denied| is_recent(denied));
         let networks: Vec<Arc<str>> = self.networks.keys().cloned().collect();
         for name in networks {
             let refused = self.networks.get(&name).into_iter().flat_map(Network::refused);
