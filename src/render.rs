@@ -2,6 +2,7 @@
 
 mod device_names;
 pub mod dracut;
+mod files;
 mod metrics;
 pub mod network_legacy;
 #[doc(hidden)]

@@ -33,9 +33,6 @@ pub const FRAGMENT: &str = "etc/cmdline.d/50-glowplug-network-kargs.conf";
 /// `root=`.
 const MAX_ALL_ARGUMENTS: usize = 96 * 1024;
 
-/// Largest size of all files for one network program together, in bytes. The files and the report are kept in memory.
-const MAX_ALL_FILES: usize = 1024 * 1024;
-
 /// Decisions of one run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -385,13 +382,12 @@ impl<'a> Planner<'a> {
             Renderer::NetworkLegacy => network_legacy::render,
             Renderer::SystemdNetworkd => {
                 let networkd::Rendered { files, devices } = networkd::render(network, diagnostics);
-                let files = within_size(network, files, "files of systemd-networkd", diagnostics);
-                return (Output { line: None, files }, devices);
+                return (Output { line: None, files: requested(network, files) }, devices);
             }
             Renderer::NetworkManagerProfiles => {
                 let network_manager_profiles::Rendered { line, files, devices } =
                     network_manager_profiles::render(network, diagnostics);
-                let files = within_size(network, files, "profiles of NetworkManager", diagnostics);
+                let files = requested(network, files);
                 let line = Some(line).filter(|line| !line.is_empty() && !files.is_empty());
                 return (Output { line, files }, devices);
             }
@@ -466,17 +462,8 @@ impl<'a> Planner<'a> {
 }
 
 /// Returns the files of a network, or no files if they would only keep NICs without settings from the default arguments.
-/// Files that are too large are an error.
-fn within_size(network: &NetworkConfig, files: Vec<File>, what: &str, diagnostics: &mut Diagnostics) -> Vec<File> {
-    if !network.links().iter().any(Link::asks) && !network.states_no_addresses() {
-        return Vec::new();
-    }
-    let length = files.iter().map(|file| file.text.len()).sum::<usize>();
-    if length > MAX_ALL_FILES {
-        let expected = format!("at most {MAX_ALL_FILES}");
-        diagnostics.push(Diagnostic::error(what, "too many bytes", length, &expected));
-    }
-    files
+fn requested(network: &NetworkConfig, files: Vec<File>) -> Vec<File> {
+    if network.links().iter().any(Link::asks) || network.states_no_addresses() { files } else { Vec::new() }
 }
 
 /// Parses an option of the kernel command line. `None` when the option is not set.

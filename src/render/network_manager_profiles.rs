@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::device_names::{DeviceNames, Naming};
 use super::dracut::Karg;
-use super::networkd::File;
+use super::files::{File, Files};
 use super::settings::{MAIN_TABLE, ignore_dns, ignore_rules, mac_address, mtu, report_other_names, rule_priorities};
 use super::text::{Alphabet, Text};
 use super::{Device, metrics};
@@ -55,6 +55,13 @@ const MAX_AGEING_TIME: u32 = 1_000_000;
 /// Number of ARP targets that the kernel accepts for a bond.
 const ARP_TARGETS: usize = 16;
 
+/// Priority of the profile of one interface. Profiles without a priority have 0, those of nm-initrd-generator -100, and
+/// "Wired connection 1" has -999.
+const PRIORITY: usize = 100;
+
+/// Number of profiles for patterns: each has a priority of its own between those.
+const PATTERNS: usize = PRIORITY - 1;
+
 const CANNOT_EXPRESS: &str = "a profile of NetworkManager cannot express it";
 
 const NO_ADDRESS: &str = "its link has no address of its family";
@@ -84,7 +91,15 @@ pub fn render(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Rendered
     let own_profiles = OwnProfiles::of(config);
     let (metrics, rule_priorities) = (metrics::metrics(config), rule_priorities(config));
     let mut render = Render { config, names, uuids, own_profiles, metrics, rule_priorities, diagnostics };
-    let files = (0..config.links().len()).map(|at| render.profile(LinkIndex(at))).collect();
+    let mut files = Files::default();
+    for index in (0..config.links().len()).map(LinkIndex) {
+        if files.are_too_large() {
+            break;
+        }
+        files.push(render.profile(index));
+    }
+    let files = files.checked("profiles of NetworkManager", render.diagnostics);
+    render.report_patterns();
     render.report_unused_dns();
     report_other_names(config, &DefaultRoutes::of(config), &render.names.devices, render.diagnostics);
     let line = render.line();
@@ -218,10 +233,13 @@ impl Render<'_, '_> {
         text.line("id", &id);
         text.line("uuid", &self.uuids[index.0]);
         text.line("type", &type_of(&link.kind));
-        // Profiles without this line have 0, those of nm-initrd-generator -100, and "Wired connection 1" has -999. An
-        // earlier pattern is preferred.
-        let priority =
-            if self.names.devices[index.0] == Device::Any { 99_usize.saturating_sub(index.0).max(1) } else { 100 };
+        let is_pattern = |device: &&Device| **device == Device::Any;
+        let priority = if is_pattern(&&self.names.devices[index.0]) {
+            // An earlier pattern is preferred.
+            PATTERNS.saturating_sub(self.names.devices[..index.0].iter().filter(is_pattern).count()).max(1)
+        } else {
+            PRIORITY
+        };
         text.line("autoconnect-priority", &priority);
         // As with kernel arguments: a boot waits for one attempt.
         text.line("autoconnect-retries", &1);
@@ -412,6 +430,16 @@ impl Render<'_, '_> {
             domains.filter(|domain| seen.insert(&domain.value)).map(|domain| format!("{domain};")).collect();
         if !domains.is_empty() {
             text.line("dns-search", &domains);
+        }
+    }
+
+    /// Reports more patterns than there are priorities: NetworkManager would choose between two profiles of one priority by
+    /// chance.
+    fn report_patterns(&mut self) {
+        let links = self.config.links().iter().zip(&self.names.devices);
+        if let Some((link, _)) = links.filter(|(_, device)| **device == Device::Any).nth(PATTERNS) {
+            let (found, expected) = (format!("more than {PATTERNS}"), format!("at most {PATTERNS}"));
+            self.diagnostics.push(Diagnostic::error(&link.path, "too many NICs by a pattern", found, &expected));
         }
     }
 

@@ -18,6 +18,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::device_names::{DeviceNames, Naming};
+pub use super::files::File;
+use super::files::Files;
 use super::settings::{MAIN_TABLE, ignore_dns, ignore_rules, mac_address, mtu, rule_priorities};
 use super::text::{Alphabet, Text};
 use super::{Device, metrics};
@@ -43,26 +45,17 @@ pub struct Rendered {
     pub devices: Vec<Device>,
 }
 
-/// One file.
-#[derive(Clone, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub struct File {
-    /// Path below the root directory: `run/systemd/network/50-glowplug-0000-bond0.netdev`.
-    pub path: String,
-    /// Content of the file.
-    pub text: String,
-    /// Whether only root may read the file.
-    pub is_private: bool,
-}
-
 /// Renders a network as files for systemd-networkd and udev.
 ///
 /// A setting that no file can express becomes a warning; all other settings are rendered.
 pub fn render(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Rendered {
     let names = DeviceNames::assign(config, Naming::Udev, diagnostics);
     let (metrics, rule_priorities) = (metrics::metrics(config), rule_priorities(config));
-    let mut render = Render { config, names, metrics, rule_priorities, diagnostics, files: Vec::new() };
+    let mut render = Render { config, names, metrics, rule_priorities, diagnostics, files: Files::default() };
     for index in (0..config.links().len()).map(LinkIndex) {
+        if render.files.are_too_large() {
+            break;
+        }
         render.netdev(index);
         render.link(index);
         render.network(index);
@@ -70,7 +63,8 @@ pub fn render(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Rendered
     if !config.links().iter().any(Link::has_addresses) {
         ignore_dns(&config.dns, render.diagnostics);
     }
-    Rendered { files: render.files, devices: render.names.devices }
+    let files = render.files.checked("files of systemd-networkd", render.diagnostics);
+    Rendered { files, devices: render.names.devices }
 }
 
 struct Render<'c, 'f> {
@@ -81,7 +75,7 @@ struct Render<'c, 'f> {
     /// Priority of each routing rule of each link.
     rule_priorities: Vec<Vec<u32>>,
     diagnostics: &'f mut Diagnostics,
-    files: Vec<File>,
+    files: Files,
 }
 
 // === impl Render ===

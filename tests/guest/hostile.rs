@@ -231,6 +231,27 @@ fn listed(count: usize, one: impl Fn(usize) -> String) -> String {
     (0..count).map(one).collect::<Vec<_>>().join(",")
 }
 
+/// Both network programs with files would refuse this document. Their files together would exceed the memory of the machine.
+fn is_refused_for_its_files(document: &str) {
+    let drive = drive(document);
+    for (renderer, what) in
+        [("network-manager-profiles", "profiles of NetworkManager"), ("systemd-networkd", "files of systemd-networkd")]
+    {
+        let Run { code, stdout, stderr } = bounded_with(&drive, &["--renderer", renderer]);
+        let problem = format!(r#"{what}: too many bytes "more than 1048576", expected at most 1048576"#);
+        assert_eq!((code, stdout.as_str()), (Some(1), ""), "{renderer}: {stderr}");
+        assert_eq!(stderr.lines().next(), Some(diagnostic(&problem).as_str()), "{renderer}");
+    }
+}
+
+#[test]
+fn name_servers_that_the_file_of_each_nic_would_repeat() {
+    let links = listed(1024, |n| format!(r#"{{"id":"e{n}x","type":"phy"}}"#));
+    let networks = listed(1024, |n| format!(r#"{{"link":"e{n}x","type":"ipv4_dhcp"}}"#));
+    let services = listed(4096, |n| format!(r#"{{"type":"dns","address":"10.1.{}.{}"}}"#, n / 256, n % 256));
+    is_refused_for_its_files(&format!(r#"{{"links":[{links}],"networks":[{networks}],"services":[{services}]}}"#));
+}
+
 #[test]
 fn as_many_nics_as_a_document_may_have() {
     let nics = listed(4096, |n| format!(r#""e{n}":{{"dhcp4":true}}"#));

@@ -119,6 +119,22 @@ fn a_pattern_excludes_nics_with_a_profile_of_their_own() {
 }
 
 #[test]
+fn an_earlier_pattern_is_preferred_after_any_number_of_nics() {
+    let mut links: Vec<Link> = (0..200).map(nic).collect();
+    links.extend((0..99).map(|_| pattern(&["en*"], &[])));
+    let (_, profiles, diagnostics) = rendered(links.clone());
+    let priority = |profile: &String| {
+        let value = profile.lines().find_map(|line| line.strip_prefix("autoconnect-priority="));
+        value.unwrap().parse::<usize>().unwrap()
+    };
+    let priorities: Vec<usize> = profiles[200..].iter().map(priority).collect();
+    assert_eq!((priorities, diagnostics), ((1..=99).rev().collect(), Vec::new()));
+    links.push(pattern(&["en*"], &[]));
+    let error = r#"links[0]: too many NICs by a pattern "more than 99", expected at most 99"#;
+    assert_eq!(rendered(links).2, [error]);
+}
+
+#[test]
 fn a_pattern_without_other_nics_excludes_none() {
     let (_, profiles, _) = rendered(vec![pattern(&["en*"], &[])]);
     let expected = "[connection]\nid=50-glowplug-0000-any-nic\ntype=ethernet\nautoconnect-priority=99\n\
