@@ -14,12 +14,14 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
 
+use glowplug::diagnostic::Diagnostics;
 use glowplug::formats::{Meaning, read_network};
 use glowplug::network::NetworkConfig;
+use glowplug::render::dracut;
 
 use crate::support::cases::{self, Program};
-use crate::support::models;
 use crate::support::state::KernelAbilities;
+use crate::support::{models, network_manager};
 
 /// Seeds of the networks of each kind: a minute for each kind. `NM_SEEDS=17..18` sets others, for example to repeat a
 /// failure.
@@ -83,7 +85,7 @@ fn a_pattern_is_not_used_on_a_nic_whose_own_profile_has_failed() {
     let document = "version: 2\nethernets:\n  any: {match: {name: 'en*', driver: veth}, addresses: [10.0.0.5/24]}\n  \
                     a: {match: {macaddress: '52:54:00:00:00:01'}, addresses: [10.0.0.6/24]}\n  \
                     eno2: {addresses: [10.0.0.7/24]}\n";
-    let Meaning::Network(network) = read_network(document.as_bytes()).meaning else { panic!("{document}") };
+    let network = cases::meaning(document);
     let directory = tempfile::tempdir().unwrap();
     let case = directory.path().join("case");
     cases::write_case(&case, &network, Program::NetworkManager);
@@ -92,9 +94,7 @@ fn a_pattern_is_not_used_on_a_nic_whose_own_profile_has_failed() {
         fs::remove_file(case.join(format!("etc/NetworkManager/system-connections/{own}.nmconnection"))).unwrap();
     }
     fs::write(case.join("nics"), "eno1 52:54:00:00:00:01\neno2 52:54:00:00:00:02\neno3 52:54:00:00:00:03\n").unwrap();
-    let batch = cases::script("network_manager/batch");
-    let quiet = QUIET[2].to_string();
-    cases::run(Command::new("unshare").args(["--net", "--mount"]).arg(batch).arg(directory.path()).arg(quiet));
+    run_batch(directory.path(), QUIET[2]);
     let devices: Vec<serde_json::Value> = serde_json::from_slice(&fs::read(case.join("addr")).unwrap()).unwrap();
     let ipv4 = |device: &serde_json::Value| {
         let addresses = device["addr_info"].as_array().unwrap().iter().filter(|address| address["family"] == "inet");
@@ -104,6 +104,34 @@ fn a_pattern_is_not_used_on_a_nic_whose_own_profile_has_failed() {
     let mut nics: Vec<String> = devices.iter().filter(|device| device["ifname"] != "lo").map(ipv4).collect();
     nics.sort();
     assert_eq!(nics, ["eno1 ", "eno2 ", "eno3 10.0.0.5"]);
+}
+
+#[test]
+fn the_profile_of_a_pattern_applies_to_every_nic_that_it_matches() {
+    let network = cases::meaning(cases::PATTERN);
+    let write = |case: &Path| cases::write_case(case, &network, Program::NetworkManager);
+    cases::check_pattern(&QUIET, write, run_batch, |found, matched| found == matched);
+}
+
+/// A warning says so. Such arguments are right on a machine with one NIC.
+#[test]
+fn kernel_arguments_for_a_pattern_with_an_address_apply_to_one_nic() {
+    let rendered = dracut::render(&cases::meaning(cases::PATTERN), &mut Diagnostics::default());
+    let write = |case: &Path| {
+        let mut generator = Command::new(network_manager::program().unwrap());
+        for (option, directory) in [("-c", "etc/NetworkManager/system-connections"), ("-i", "initrd"), ("-r", "conf")] {
+            fs::create_dir_all(case.join(directory)).unwrap();
+            generator.arg(option).arg(case.join(directory));
+        }
+        cases::run(generator.arg("--").args(rendered.line.split(' ')));
+    };
+    cases::check_pattern(&QUIET, write, run_batch, |found, _| found.len() == 1);
+}
+
+/// Runs NetworkManager on the cases of a directory.
+fn run_batch(directory: &Path, quiet: u32) {
+    let batch = cases::script("network_manager/batch");
+    cases::run(Command::new("unshare").args(["--net", "--mount"]).arg(batch).arg(directory).arg(quiet.to_string()));
 }
 
 /// Runs NetworkManager on each network.
@@ -130,8 +158,7 @@ fn disagreements_of(networks: &[Case]) -> Vec<String> {
         for (name, network) in &left {
             cases::write_case(&directory.join(name), network, Program::NetworkManager);
         }
-        let batch = cases::script("network_manager/batch");
-        cases::run(Command::new("unshare").args(["--net", "--mount"]).arg(batch).arg(directory).arg(quiet.to_string()));
+        run_batch(directory, quiet);
         disagreements.clear();
         left.retain(|(name, network)| {
             let case = directory.join(name);

@@ -7,6 +7,7 @@
 
 use std::env;
 use std::ops::Range;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
@@ -47,6 +48,19 @@ fn networkd_configures_every_generated_model() {
     ask(models::model);
 }
 
+#[test]
+fn the_file_of_a_pattern_applies_to_every_nic_that_it_matches() {
+    let network = cases::meaning(cases::PATTERN);
+    let write = |case: &Path| cases::write_case(case, &network, Program::Networkd);
+    cases::check_pattern(&QUIET, write, run_batch, |found, matched| found == matched);
+}
+
+/// Runs networkd on the cases of a directory.
+fn run_batch(directory: &Path, quiet: u32) {
+    let batch = cases::script("networkd/batch");
+    cases::run(Command::new("unshare").args(["--net", "--mount"]).arg(batch).arg(directory).arg(quiet.to_string()));
+}
+
 /// Runs networkd on the network of each seed.
 fn ask(network: fn(u64) -> NetworkConfig) {
     let seeds: Vec<u64> = seeds().collect();
@@ -85,9 +99,8 @@ fn compare(seeds: &[u64], network: fn(u64) -> NetworkConfig, quiet: u32) -> Vec<
     for seed in seeds {
         cases::write_case(&directory.path().join(seed.to_string()), &network(*seed), Program::Networkd);
     }
-    let batch = cases::script("networkd/batch");
-    let (directory, quiet) = (directory.path(), quiet.to_string());
-    cases::run(Command::new("unshare").args(["--net", "--mount"]).arg(batch).arg(directory).arg(quiet));
+    let directory = directory.path();
+    run_batch(directory, quiet);
     let compare = |seed: &u64| {
         let case = directory.join(seed.to_string());
         Some((*seed, cases::disagreement(&case, &network(*seed), Program::Networkd, &KernelAbilities::here())?))

@@ -465,7 +465,13 @@ impl Render<'_, '_> {
             let expected = "a MAC address or a name: with several links no kernel argument can select this NIC";
             Diagnostic::error(&link.path, problem, &patterns, expected)
         } else {
-            let expected = "a MAC address or a name: the arguments apply to every NIC";
+            let is_static = !link.ipv4.addresses.is_empty() || !link.ipv6.addresses.is_empty();
+            // nm-initrd-generator makes a profile for several NICs only without static addresses.
+            let expected = if is_static && self.program == Program::NetworkManager {
+                "a MAC address or a name: the arguments apply to one NIC, which NetworkManager chooses"
+            } else {
+                "a MAC address or a name: the arguments apply to every NIC"
+            };
             Diagnostic::warning(&link.path, problem, &patterns, expected)
         });
     }

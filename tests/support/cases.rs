@@ -27,9 +27,14 @@ pub(crate) fn cloud_init(seed: u64) -> NetworkConfig {
 }
 
 fn network(document: &Value) -> NetworkConfig {
-    match read_network(document.to_string().as_bytes()).meaning {
+    meaning(&document.to_string())
+}
+
+/// Returns the network of a document.
+pub(crate) fn meaning(document: &str) -> NetworkConfig {
+    match read_network(document.as_bytes()).meaning {
         Meaning::Network(network) => network,
-        other => panic!("{other:?} is meant by:\n{document:#}"),
+        other => panic!("{other:?} is meant by:\n{document}"),
     }
 }
 
@@ -67,6 +72,58 @@ pub(crate) fn write_case(case: &Path, network: &NetworkConfig, program: Program)
         }
     }
     fs::write(case.join("nics"), state::nics(network)).unwrap();
+}
+
+/// Numbers of NICs that [`PATTERN`] matches.
+const MATCHES: [usize; 5] = [0, 1, 2, 5, 40];
+
+/// A document whose pattern matches any number of NICs. With a static address, no network program needs a server.
+pub(crate) const PATTERN: &str = "version: 2\nethernets: {any: {match: {name: 'en*'}, addresses: [10.0.0.5/24]}}\n";
+
+/// Checks on machines with different numbers of NICs which NICs have the address of [`PATTERN`]. `write` adds the files of a
+/// network program to the directory of a machine, `run` runs the program on all machines, and `is_meant` compares the names of
+/// the NICs that have the address with the names of those that the pattern matches. Each machine has one more NIC, `other`.
+/// `quiet` has the times in milliseconds after which a program without a log line is done, shortest first.
+pub(crate) fn check_pattern(
+    quiet: &[u32],
+    write: impl Fn(&Path),
+    run: impl Fn(&Path, u32),
+    is_meant: impl Fn(&[String], &[String]) -> bool,
+) {
+    let mut wrong = Vec::new();
+    for quiet in quiet {
+        let directory = tempfile::tempdir().unwrap();
+        for count in MATCHES {
+            let case = directory.path().join(count.to_string());
+            write(&case);
+            let nic = |at: usize| format!("en{at} 52:54:00:00:01:{at:02x}\n");
+            let nics: String = (0..count).map(nic).collect();
+            fs::write(case.join("nics"), format!("{nics}other 52:54:00:00:02:00\n")).unwrap();
+        }
+        run(directory.path(), *quiet);
+        let has_address = |count: &usize| {
+            let devices = fs::read(directory.path().join(count.to_string()).join("addr")).unwrap();
+            let devices: Vec<Value> = serde_json::from_slice(&devices).unwrap();
+            let has = |device: &&Value| {
+                device["addr_info"].as_array().unwrap().iter().any(|address| address["local"] == "10.0.0.5")
+            };
+            let names = devices.iter().filter(has).map(|device| device["ifname"].as_str().unwrap().to_owned());
+            let mut names: Vec<String> = names.collect();
+            names.sort();
+            names
+        };
+        let matched = |count: usize| {
+            let mut names: Vec<String> = (0..count).map(|at| format!("en{at}")).collect();
+            names.sort();
+            names
+        };
+        let found = MATCHES.map(|count| (count, has_address(&count)));
+        wrong = found.into_iter().filter(|(count, found)| !is_meant(found, &matched(*count))).collect();
+        if wrong.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(wrong, [], "machines with so many NICs that the pattern matches, and the NICs with its address");
 }
 
 /// Path of a script in `tests`.

@@ -47,6 +47,17 @@ struct Names<'a> {
     connections: &'a [Connection],
 }
 
+/// Returns the path of the program.
+///
+/// # Errors
+///
+/// Fails if NetworkManager is not installed.
+pub(crate) fn program() -> Result<&'static str, String> {
+    PROGRAMS.into_iter().find(|path| Path::new(path).exists()).ok_or_else(|| {
+        format!("none of {PROGRAMS:?} is there: install Debian's package network-manager, or Fedora's NetworkManager")
+    })
+}
+
 /// Runs the program on a line of arguments and parses its output.
 ///
 /// # Errors
@@ -54,9 +65,7 @@ struct Names<'a> {
 /// Fails for any line on standard error, because it means that the program dropped something, even with exit status 0.
 /// Fails for unknown output, such as the reason for a dropped connection, and for two connections of one interface.
 pub(crate) fn read(line: &str) -> Result<Profiles, String> {
-    let program = PROGRAMS.iter().find(|path| Path::new(path).exists()).ok_or_else(|| {
-        format!("none of {PROGRAMS:?} is there: install Debian's package network-manager, or Fedora's NetworkManager")
-    })?;
+    let program = program()?;
     let arguments: Vec<&str> = line.split_ascii_whitespace().collect();
     let answer = Command::new(program)
         .args(["-s", "--"])

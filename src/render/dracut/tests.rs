@@ -489,6 +489,18 @@ fn settings_that_network_legacy_cannot_express_are_reported() {
 }
 
 #[test]
+fn a_pattern_is_reported_with_the_nics_that_its_arguments_apply_to() {
+    let warning = |nics: &str| {
+        let expected = format!("a MAC address or a name: the arguments apply to {nics}");
+        [format!("Warning links[0]: NIC identified only by a pattern \"en*\", expected {expected}")]
+    };
+    let addressed = || vec![nic_by_pattern("en*").v4("10.0.0.5/24")];
+    assert_eq!(messages(render, vec![nic_by_pattern("en*").dhcp()]), warning("every NIC"));
+    assert_eq!(messages(render, addressed()), warning("one NIC, which NetworkManager chooses"));
+    assert_eq!(messages(network_legacy::render, addressed()), warning("every NIC"));
+}
+
+#[test]
 fn a_pattern_among_other_links_is_refused() {
     let problem = "Error links[0]: NIC identified only by a pattern \"en*\", expected a MAC address or a name: with several links no kernel argument can select this NIC";
     assert_eq!(messages(render, vec![nic_by_pattern("en*").dhcp(), nic(1).mtu(1400)]), [problem]);
