@@ -26,9 +26,7 @@ check() {
 depends() {
     _glowplug_in_kdump && return 0
     # network: the program that reads the arguments, and the udev rules for ifname=.
-    # systemd or systemd-modules-load, depending on the version of dracut, has modprobe@.service. Our unit needs
-    # systemd.
-    echo systemd systemd-modules-load network
+    echo systemd network
 }
 
 installkernel() {
@@ -170,6 +168,8 @@ install() {
     # inst_binary also installs the libraries that the program is linked to.
     inst_binary "$program" /usr/bin/glowplug || exit 1
     inst_multiple modprobe || exit 1
+    # dracut 057 does not install this unit of systemd; RHEL 9 changed that in August 2025.
+    inst_multiple -o "$systemdsystemunitdir/modprobe@.service"
     [[ -e $initdir$systemdsystemunitdir/modprobe@.service ]] \
         || _glowplug_fail "the image has no modprobe@.service, so no driver would be there in time"
 
