@@ -55,7 +55,7 @@ pub struct Search<'a> {
     pub machine_known: bool,
     /// Whether to accept the drive of another machine if there is no better drive.
     pub any_drive: bool,
-    /// How long to wait for a drive, from the start of the search.
+    /// How long to wait for a drive after the drivers are loaded.
     pub wait: Duration,
     /// Time between two scans of the devices, such as [`Search::POLL`].
     pub poll: Duration,
@@ -158,6 +158,7 @@ impl Search<'_> {
     /// * [`SearchError::Permission`]: the process may not read a device.
     pub fn run(&self) -> Result<Option<Found>, SearchError> {
         let start = self.system.now();
+        let mut loaded = Duration::ZERO;
         let own = self.own_uuid();
         let mut seen = Seen::new();
         let (mut asked, mut sleeping) = (false, false);
@@ -173,6 +174,8 @@ impl Search<'_> {
                 if !missing.is_empty() {
                     asked = true;
                     self.load(missing);
+                    // On a slow machine the drivers alone may take longer than the wait, and their devices appear afterwards.
+                    loaded = self.system.now().saturating_sub(start);
                     continue;
                 }
             }
@@ -194,7 +197,7 @@ impl Search<'_> {
             if let Ok(Some(found)) = self.take(&mut seen, waited, |it| it.why != Why::NothingBetter) {
                 return Ok(Some(found));
             }
-            let left = self.wait.saturating_sub(waited);
+            let left = self.wait.saturating_sub(waited.saturating_sub(loaded));
             if left.is_zero() {
                 return self.settle(seen, waited, own);
             }

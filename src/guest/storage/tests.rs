@@ -282,6 +282,28 @@ fn a_late_drive_is_waited_for() {
     assert_eq!(machine.found(), Some(answer("/dev/sr0", OWN, "{}", 60, Why::OwnUuid)));
 }
 
+/// On a slow machine the drivers alone may take longer than the wait, and their devices appear afterwards.
+#[test]
+fn the_wait_begins_when_the_drivers_are_loaded() {
+    let image = config_2(OWN, "{}");
+    let mut machine = FakeMachine::without_sleep(Some(OWN));
+    let clock = Arc::new(Mutex::new(Duration::ZERO));
+    let (read, loading, root) = (clock.clone(), clock.clone(), machine.root.clone());
+    machine.system.checkpoint();
+    machine.system.expect_now().returning(move || *read.lock().unwrap());
+    machine.system.expect_load_modules().times(1).returning(move |_| {
+        *loading.lock().unwrap() += Duration::from_secs(14);
+        Ok(())
+    });
+    machine.system.expect_sleep().returning(move |time| {
+        *clock.lock().unwrap() += time;
+        device(root.path(), "sda", &image);
+    });
+    machine.refuse(Errno::EBUSY);
+    machine.on_pci("0x0c0330", "0x1b36", "0x000d", "pci:xhci");
+    assert_eq!(machine.found(), Some(answer("/dev/sda", OWN, "{}", 14_020, Why::OwnUuid)));
+}
+
 #[test]
 fn a_device_that_is_listed_before_it_can_be_opened_is_examined_again() {
     let image = config_2(OWN, "{}");
