@@ -342,8 +342,9 @@ impl VirtualMachine {
         add("-initrd", &image(name).display());
         // No emergency shell, no pause before power-off, no colours. On a busy host an emulated timer may be late, and
         // the kernel's timer check would panic.
+        // The default wait for a drive is too short for an emulated bus on a busy host. The unit ends after 300 s.
         let common = "console=ttyS0,115200 panic=-1 no_timer_check root=LABEL=root rw rd.shell=0 rd.emergency=poweroff \
-                      systemd.log_color=0 systemd.show_status=1";
+                      systemd.log_color=0 systemd.show_status=1 glowplug.wait=240";
         add("-append", &format_args!("{common} {}", self.arguments));
         add("-serial", &format_args!("file:{}", self.path("console").display()));
         add("-serial", &format_args!("file:{}", self.path("report").display()));

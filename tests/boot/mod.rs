@@ -275,8 +275,7 @@ fn the_drive_is_on_usb() {
 #[test]
 fn the_drive_comes_late() {
     let late = Bus::VirtioBlkLate(Duration::from_secs(5));
-    // Plugging is slow in emulation, so the wait is longer than the default.
-    let report = VirtualMachine::new(Image::Plain).argument("glowplug.wait=60").drive(late, &own("static-ipv4")).boot();
+    let report = VirtualMachine::new(Image::Plain).drive(late, &own("static-ipv4")).boot();
     assert_eq!(report.found(), as_static());
     // The drive is plugged in after the first search, so the program waited. The duration depends on the host.
     let waited = report.plan()["drive"]["waited_ms"].as_u64().unwrap();
