@@ -65,8 +65,8 @@ _glowplug_fail() {
     exit 1
 }
 
-# Prints the network program of the image. If the image has several, dracut's module `network` uses the first of this
-# list.
+# Prints the network program of the image. If the image has several, the first of this list is used, as in dracut's module
+# `network` of 057 and 059. Newer versions have network-legacy last.
 _glowplug_renderer() {
     local module
     for module in network-manager network-legacy systemd-networkd; do
