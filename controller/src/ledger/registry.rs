@@ -272,13 +272,21 @@ impl RegistryHandle {
     }
 
     /// Records the names of the Secrets from which guests of a machine may read its addresses. A Secret that is not named may
-    /// have an address of another machine later.
+    /// have an address of another machine later. The inner error: the API server refuses to change a lease of the machine.
     ///
     /// # Errors
     ///
     /// [`Stopped`].
-    pub async fn set_secrets(&self, machine: Machine, secrets: BTreeSet<String>) -> Result<(), Stopped> {
-        self.write(move |owner| owner.registry.set_secrets(&machine, &secrets)).await
+    pub async fn set_secrets(
+        &self,
+        machine: Machine,
+        secrets: BTreeSet<String>,
+    ) -> Result<Result<(), ClaimError>, Stopped> {
+        self.write(move |owner| {
+            owner.registry.set_secrets(&machine, &secrets)?;
+            Ok(owner.registry.state()?.why_unchanged(&machine).map_or(Ok(()), Err))
+        })
+        .await
     }
 
     /// Records that the guest of a machine migrated to another cluster, see [`Registry::note_migrated`].

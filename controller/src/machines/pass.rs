@@ -243,13 +243,19 @@ impl Work<'_> {
                 return self.create_secret(view, *secret, warnings, notice).await;
             }
             Step::UpdateSecret(hand_out, document) => return self.update_secret(view, *hand_out, &document).await,
-            Step::RecordSecrets(machine, secrets) => registry.set_secrets(*machine, secrets).await?,
+            Step::RecordSecrets(machine, secrets) => {
+                if let Err(error) = registry.set_secrets(*machine, secrets).await? {
+                    return Ok(Response::Refused(Problem::Refused(error)));
+                }
+            }
             Step::DropSecrets(machine, earlier, kept) => {
                 for name in &earlier {
                     self.delete_secret(view, &machine, name).await?;
                 }
-                if !self.is_read(key, &earlier).await? {
-                    registry.set_secrets(*machine, kept).await?;
+                if !self.is_read(key, &earlier).await?
+                    && let Err(error) = registry.set_secrets(*machine, kept).await?
+                {
+                    return Ok(Response::Refused(Problem::Refused(error)));
                 }
             }
             Step::RecordMigration(machine, mut addresses) => {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use glowplug::formats::have_same_network;
+use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Allocation, Claimant, Machine, Record};
 use glowplug::host::may_record::Source;
 use glowplug::host::pool::Pool;
@@ -144,8 +145,12 @@ impl View {
         Some(document.map(|document| document.text().to_owned()))
     }
 
-    /// Reports a guest that has not read the current document of its machine, or a document that cannot be made.
+    /// Reports a lease that the API server refuses to change, a guest that has not read the current document of its machine, or a
+    /// document that cannot be made.
     fn report_outdated(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Step {
+        if let Some(Problem::Refused(error @ ClaimError::NotRecorded { .. })) = &self.problem {
+            return self.report("IPAddressUnavailable", error.to_string());
+        }
         match self.outdated(vm, hand_out) {
             Some(note) => self.report(OUTDATED, note),
             None => self.ignored_request(vm, hand_out).map_or(Step::Wait, |note| self.report(IGNORED, note)),

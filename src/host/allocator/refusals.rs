@@ -63,6 +63,15 @@ impl Allocator {
         self.unchanged.remove(&(Arc::clone(network), address));
     }
 
+    /// Why a lease of a machine does not change. `None`: the ledger refuses no change of them.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn why_unchanged(&self, machine: &Machine) -> Option<ClaimError> {
+        let mut held = self.held_by(machine).into_iter();
+        let (network, address, _) = held.find(|(network, address, _)| self.is_refused(network, *address))?;
+        Some(self.refused(network, address))
+    }
+
     /// Why a claim that needs a change of the lease of this address is refused.
     pub(super) fn refused(&self, network: &str, address: IpAddr) -> ClaimError {
         let why = self.unchanged.get(&(Arc::from(network), address)).map(|denied| format!(": {}", denied.reason));

@@ -27,6 +27,7 @@ use std::collections::BTreeSet;
 
 use glowplug::diagnostic::Diagnostics;
 use glowplug::render::dracut;
+use glowplug_controller::kinds::lease_name::lease_name;
 use glowplug_controller::kinds::network_data::{is_issued_for, new_name};
 use glowplug_controller::kinds::pool::{StaticIPLease, StaticIPPool};
 use k8s_openapi::ByteString;
@@ -42,6 +43,7 @@ use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, VIRTUAL_MA
 use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, USER_DATA, is_running, poll, provisioned};
 use crate::support::installed::{Installed, labels};
+use crate::support::policy::Policy;
 
 const EXHAUSTED: &str = "No available IPs in pool for interface eno101";
 const WAITING: &str = "ipam.glowplug.dev/waiting";
@@ -855,6 +857,36 @@ pub async fn an_address_that_only_a_secret_records_is_not_allocated_when_no_pool
 }
 
 /// Tests the steps of `docs/recovery.md`.
+pub async fn a_machine_whose_lease_may_not_change_says_why_and_is_served_soon_after_the_policy(cluster: &Cluster) {
+    let (hosted, installed) = running(cluster, &["10.0.0.8/31"], 2).await;
+    let address = hosted.address_of("workers-0").await;
+    let namespace = hosted.namespace.clone();
+    let of_machine = move |lease: &Value| {
+        let holder = &lease["spec"]["holder"];
+        holder["namespace"] == namespace.as_str() && holder["name"] == "workers-0"
+    };
+    let policy = Policy::start(cluster, &format!("policy-{}", hosted.namespace), ("UPDATE", 403), of_machine).await;
+    let leases: Api<StaticIPLease> = Api::all(hosted.client.clone());
+    let name = lease_name(address.parse().unwrap(), &hosted.network).unwrap();
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    poll("the policy", async || {
+        let lease = leases.get(&name).await.unwrap();
+        leases.replace(&name, &dry_run, &lease).await.err()
+    })
+    .await;
+    // capk creates the VirtualMachine again, which gets another Secret.
+    let vm = hosted.vms.get("workers-0").await.unwrap().uid();
+    hosted.vms.delete("workers-0", &DeleteParams::default()).await.unwrap();
+    let note = hosted.until_event("workers-0", "IPAddressUnavailable").await;
+    let reason = format!("the lease cannot be recorded: the ledger refused to change the lease of {address}: ");
+    assert!(note.starts_with(&reason) && note.contains("refused by a policy"), "{note}");
+    policy.end().await;
+    until(&hosted.vms, "workers-0", |new| new.uid() != vm).await;
+    hosted.until_running("workers-0").await;
+    assert_eq!(hosted.address_of("workers-0").await, address);
+    installed.stop().await;
+}
+
 pub async fn damaged_records_are_repaired_by_the_procedure_of_the_guide(cluster: &Cluster) {
     let (hosted, mut installed) = running(cluster, &["10.0.0.8/30"], 2).await;
     for name in ["workers-0", "workers-1"] {

@@ -130,6 +130,7 @@ scenarios! {
     machines::an_address_that_a_guest_reports_is_free_on_other_networks,
     machines::after_the_loss_of_all_leases_machines_keep_what_their_records_say,
     machines::an_address_that_only_a_secret_records_is_not_allocated_when_no_pool_selects_its_machine,
+    machines::a_machine_whose_lease_may_not_change_says_why_and_is_served_soon_after_the_policy,
     machines::damaged_records_are_repaired_by_the_procedure_of_the_guide,
     machines::the_status_map_is_written_where_the_definition_has_it,
     machines::a_machine_that_came_past_the_webhook_gets_its_network_before_it_has_an_instance,
