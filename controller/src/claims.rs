@@ -60,10 +60,6 @@ impl Provider {
     /// Serves claims until the future is dropped. Calls `is_ready` after all claims that existed at the start are served.
     ///
     /// `pools` has the pools after the registry has them, and `served` reports claims that no longer wait.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`]: the registry has ended.
     pub async fn run(
         &self,
         pools: watch::Receiver<Option<OpenPools>>,

@@ -56,10 +56,6 @@ impl Machines {
     /// the start are processed.
     ///
     /// `pools` has the pools after the registry has them, and `served` receives the machines with new addresses.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`]: the registry has ended.
     pub async fn run(
         &self,
         pools: watch::Receiver<Option<OpenPools>>,

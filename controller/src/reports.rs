@@ -102,10 +102,6 @@ impl Observer {
     }
 
     /// Waits until the registry has the reservations of all instances that were passed, for its current pools.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`]: the task has ended.
     pub(crate) async fn settle(&self) -> Result<(), Stopped> {
         let (settled, is_settled) = oneshot::channel();
         self.send(Fact::Settle(settled));
@@ -134,10 +130,6 @@ impl Reports {
     }
 
     /// Reserves addresses until the future is dropped.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`]: the registry has ended.
     pub async fn run(mut self) -> Result<Infallible, Stopped> {
         loop {
             let end = self.index.next_end();

@@ -68,10 +68,6 @@ struct Kinds {
 
 impl Provider {
     /// Serves IPAMClaims until the future is dropped, as [`Provider::run`] serves IPAddressClaims.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`]: the registry has ended.
     pub async fn run_ipam_claims(
         &self,
         pools: watch::Receiver<Option<OpenPools>>,

@@ -229,10 +229,6 @@ impl RegistryHandle {
     ///
     /// An object of another kind keeps its addresses, even if a user has written the same UID into it. An address whose
     /// release the API server refuses stays with the object, and is released later.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
     pub async fn release(&self, machine: Machine) -> Result<Vec<IpNetwork>, Stopped> {
         self.write(move |owner| {
             let released = owner.registry.release(&machine, Timestamp::now())?;
@@ -247,10 +243,6 @@ impl RegistryHandle {
     }
 
     /// Removes a machine from the wait queue. The machine keeps its addresses.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
     pub async fn withdraw(&self, machine: Machine) -> Result<(), Stopped> {
         self.write(move |owner| owner.registry.withdraw([&machine])).await
     }
@@ -258,10 +250,6 @@ impl RegistryHandle {
     /// Keeps the addresses of `keep`, and releases the claimant's other addresses of the same families. Two leaders may
     /// have allocated addresses to one claim; the claimant never received the other addresses. Returns the released
     /// addresses.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
     pub async fn keep(&self, claimant: Claimant, keep: Vec<IpAddr>) -> Result<Vec<IpNetwork>, Stopped> {
         self.write(move |owner| {
             let released = owner.registry.keep(&claimant, &keep, Timestamp::now())?;
@@ -273,10 +261,6 @@ impl RegistryHandle {
 
     /// Records the names of the Secrets from which guests of a machine may read its addresses. A Secret that is not named may
     /// have an address of another machine later. The inner error: the API server refuses to change a lease of the machine.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
     pub async fn set_secrets(
         &self,
         machine: Machine,
@@ -290,19 +274,11 @@ impl RegistryHandle {
     }
 
     /// Records that the guest of a machine migrated to another cluster, see [`Registry::note_migrated`].
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
     pub async fn note_migrated(&self, machine: Machine) -> Result<BTreeSet<IpAddr>, Stopped> {
         self.write(move |owner| owner.registry.note_migrated(&machine, Timestamp::now())).await
     }
 
     /// Records a further Secret from which guests of a machine may read its addresses.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
     pub async fn add_secret(&self, machine: Machine, secret: String) -> Result<(), Stopped> {
         self.write(move |owner| {
             let leases = owner.registry.state()?.leases_of(&machine).flat_map(|(_, _, lease)| lease.secrets.iter());
@@ -314,10 +290,6 @@ impl RegistryHandle {
 
     /// Adopts the records in objects, see [`Registry::adopt`]. What a record may do is decided by
     /// [`may_record`](glowplug::host::may_record::may_record).
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
     pub async fn adopt(&self, records: Vec<Record>) -> Result<Adoption, Stopped> {
         self.write(move |owner| {
             for record in &records {
@@ -330,10 +302,6 @@ impl RegistryHandle {
 
     /// Adds and removes addresses that running guests report, see [`Registry::change_reports`]. Returns the reports that the
     /// registry did not have.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
     pub async fn change_reports(
         &self,
         begun: Vec<Reservation>,
@@ -353,19 +321,11 @@ impl RegistryHandle {
     }
 
     /// Number of the last growth of the allocatable addresses, see [`Registry::growth`].
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
     pub async fn growth(&self) -> Result<u64, Stopped> {
         self.read_owner(|owner| Ok(owner.registry.growth())).await
     }
 
     /// Opens the addresses of every growth up to this number, and serves waiting machines: see [`Registry::open_up_to`].
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
     pub async fn open(&self, growth: u64) -> Result<(), Stopped> {
         self.write(move |owner| {
             let served = owner.registry.open_up_to(growth, Timestamp::now())?;
@@ -400,38 +360,22 @@ impl RegistryHandle {
     }
 
     /// Rebuilds the ledger from the records on the objects of a cluster, see [`rebuild`](audit::rebuild).
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
     pub async fn rebuild(&self, inventory: Inventory) -> Result<Rebuilt, Stopped> {
         self.write(move |owner| audit::rebuild(&mut owner.registry, &inventory, Timestamp::now())).await
     }
 
     /// Adds conflicts of objects. The addresses are not allocated before the objects are released: on a network, or on every
     /// network that has a pool with the address.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
     pub async fn add_conflicts(&self, conflicts: Vec<Reservation>) -> Result<(), Stopped> {
         self.write(move |owner| owner.registry.set_aside(conflicts.iter().cloned(), Timestamp::now())).await
     }
 
     /// Notes that the objects of a machine or claim no longer record these addresses, see [`Registry::end_records`].
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
     pub async fn end_records(&self, machine: Machine, addresses: BTreeSet<(String, IpAddr)>) -> Result<(), Stopped> {
         self.write(move |owner| owner.registry.end_records(&machine, &addresses)).await
     }
 
     /// The objects that hold an address or have a record without a lease, without the holders of leases that cannot be read.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
     pub async fn holders(&self) -> Result<BTreeSet<Machine>, Stopped> {
         self.read(|state| {
             let holders = state.leases().map(|(_, _, lease)| lease.claimant.machine.clone());
@@ -442,10 +386,6 @@ impl RegistryHandle {
     }
 
     /// The objects that hold an address for a VirtualMachine in another namespace.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
     pub async fn holders_elsewhere(&self) -> Result<BTreeSet<Machine>, Stopped> {
         self.read(|state| {
             let holders = state.leases().map(|(_, _, lease)| &lease.claimant.machine);
@@ -459,10 +399,6 @@ impl RegistryHandle {
     /// Removes pools of the registry that are not among `pools`. A pool with held addresses is not removed but
     /// suspended. A pool whose change is rejected keeps its previous definition and is suspended. Returns the rejected
     /// changes.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
     pub async fn resize(
         &self,
         pools: Vec<Pool>,
@@ -472,10 +408,6 @@ impl RegistryHandle {
     }
 
     /// Sets the pools that remember the last address of each name of a claim. Before this, no released lease is deleted.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
     pub async fn set_sticky(&self, sticky: Sticky) -> Result<(), Stopped> {
         self.write(move |owner| {
             owner.sticky = Some(sticky.clone());
@@ -485,10 +417,6 @@ impl RegistryHandle {
     }
 
     /// Reads the state of the allocator, after the changes of other processes are applied.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
     pub async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Allocator) -> T + Send + 'static,

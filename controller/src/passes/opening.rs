@@ -44,10 +44,6 @@ impl Opening {
     }
 
     /// Opens addresses. Does not return while the registry runs.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`]: the registry has ended.
     pub async fn run(&self) -> Result<Infallible, Stopped> {
         let mut states = self.state.subscribe();
         loop {
@@ -74,10 +70,6 @@ impl Opening {
 
     /// Processes the claims of a part that has adopted all its records, up to this growth. At the start, the claims of all
     /// parts are processed together. If a part calls this again, its claims are processed at once.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`]: the registry has ended.
     pub async fn claim(&self, part: &'static str, growth: u64, claims: Vec<Claim>) -> Result<(), Stopped> {
         let mut claims = Some(claims);
         self.state.send_modify(|state| {
@@ -92,10 +84,6 @@ impl Opening {
     }
 
     /// Notes that a part has adopted all its records, up to this growth, and waits until the addresses are open.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`]: the registry has ended.
     pub async fn adopted(&self, part: &'static str, growth: u64) -> Result<(), Stopped> {
         let mut states = self.state.subscribe();
         self.state.send_modify(|state| {
