@@ -189,7 +189,7 @@ pages: ## the documentation, the manual pages and the shell scripts
 	    "$${page##*.}" "$${page%.*}" 2>&1 >/dev/null; done | grep .
 	shellcheck .ci/run .ci/release dracut/50glowplug/module-setup.sh fixtures/demo fixtures/images/make fuzz/run tests/setup \
 	    packaging/image packaging/release tests/boot/image tests/boot/roots/init tests/boot/roots/report tests/boot/dracut/*/*.sh tests/readers/*.sh \
-	    tests/networkd/batch tests/networkd/machine tests/network_manager/batch tests/afterburn/batch controller/tests/kube-apiserver
+	    tests/networkd/batch tests/networkd/machine tests/network_manager/batch tests/afterburn/batch controller/tests/kube-apiserver controller/tests/promtool
 
 # Checks licences, sources and duplicates of all linked crates: deny.toml. cargo-deny runs offline, so the crates are
 # fetched before.

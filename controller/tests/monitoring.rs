@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use glowplug_controller::kinds::mac_pool::{MACPool, MacPoolSpec};
 use kube::Api;
@@ -122,6 +124,14 @@ async fn every_alert_and_panel_has_data_of_a_running_program_and_no_alert_rings_
         has_pools(&text).then_some(text)
     })
     .await;
+    // Prometheus reads the whole text. Samples for a block need a time.
+    let with_time = |line: &str| match line.starts_with('#') {
+        true => format!("{line}\n"),
+        false => format!("{line} 1800000000\n"),
+    };
+    let timed: String = text.lines().map(with_time).collect();
+    let blocks = run_promtool(&["tsdb", "create-blocks-from", "openmetrics"], "metrics.txt", &timed);
+    assert!(blocks.contains("NUM SERIES"), "{blocks}");
     let now = 1_800_000_000.0;
     let [first, scrape] = [now - 60.0, now].map(|time| Scrape::read(&text, time, &TARGET));
     let queries: Vec<Query> = alerts().into_iter().chain(panels()).collect();
@@ -133,6 +143,64 @@ async fn every_alert_and_panel_has_data_of_a_running_program_and_no_alert_rings_
     assert_eq!(ringing.map(|alert| alert.name).collect::<Vec<_>>(), [] as [&str; 0]);
 }
 
+/// Prometheus' own program for rules and metrics.
+fn promtool() -> &'static Path {
+    static PROMTOOL: OnceLock<PathBuf> = OnceLock::new();
+    PROMTOOL.get_or_init(|| {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/promtool");
+        let output = Command::new(&script).stderr(Stdio::inherit()).output().unwrap();
+        assert!(output.status.success(), "{}: {}", script.display(), output.status);
+        PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
+    })
+}
+
+/// Runs promtool in a folder of its own, with a file of this content as its last argument. Returns what it prints.
+fn run_promtool(arguments: &[&str], name: &str, content: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(name), content).unwrap();
+    let output = Command::new(promtool()).args(arguments).arg(name).current_dir(folder.path()).output().unwrap();
+    let [printed, errors] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(output.status.success(), "{arguments:?}: {printed}{errors}\n{content}");
+    printed + &errors
+}
+
+/// Lets promtool evaluate the alerts for these scrapes, which are a minute apart, and expects what the alerts of these tests give.
+fn check_with_promtool(history: &History) {
+    let scrapes = &history.0;
+    let mut series: Vec<(String, Vec<String>)> = Vec::new();
+    for (at, scrape) in scrapes.iter().enumerate() {
+        for (name, (labels, value)) in scrape.series.iter().flat_map(|(name, all)| all.iter().map(move |it| (name, it)))
+        {
+            let labels: Vec<String> = labels.iter().map(|(label, value)| format!("{label}={value:?}")).collect();
+            let name = format!("{name}{{{}}}", labels.join(","));
+            let known = series.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
+                series.push((name, vec!["_".to_owned(); scrapes.len()]));
+                series.len() - 1
+            });
+            series[known].1[at] = value.to_string();
+        }
+    }
+    let series: Vec<Value> =
+        series.iter().map(|(name, values)| json!({"series": name, "values": values.join(" ")})).collect();
+    let time = format!("{}m", scrapes.len() - 1);
+    let expected = alerts().into_iter().map(|alert| {
+        let samples = alert.expr.eval(history, scrapes.last().unwrap().time).into_iter().map(|(labels, value)| {
+            let labels: Vec<String> = labels.iter().map(|(label, value)| format!("{label}={value:?}")).collect();
+            json!({"labels": format!("{{{}}}", labels.join(",")), "value": value})
+        });
+        json!({"expr": alert.text, "eval_time": time, "exp_samples": samples.collect::<Vec<Value>>()})
+    });
+    let test = json!({"interval": "1m", "input_series": series, "promql_expr_test": expected.collect::<Vec<Value>>()});
+    run_promtool(&["test", "rules"], "test.yaml", &json!({"evaluation_interval": "1m", "tests": [test]}).to_string());
+}
+
+#[test]
+fn promtool_accepts_the_rules() {
+    let rules = documents(&config("prometheus/alerts.yaml")).remove(0)["spec"].to_string();
+    let printed = run_promtool(&["check", "rules"], "rules.yaml", &rules);
+    assert!(printed.contains(&format!("SUCCESS: {} rules found", alerts().len())), "{printed}");
+}
+
 /// The alerts that ring at the last of these scrapes, which are a minute apart, each with its labels.
 fn ringing(scrapes: &[&str]) -> Vec<(String, String)> {
     let scrapes = scrapes.iter().zip(0_u32..).map(|(text, minute)| {
@@ -140,6 +208,7 @@ fn ringing(scrapes: &[&str]) -> Vec<(String, String)> {
         Scrape::read(&format!("{text}# EOF\n"), f64::from(minute) * 60.0, &[])
     });
     let history = History(scrapes.collect());
+    check_with_promtool(&history);
     let now = history.0.last().unwrap().time;
     let labels = |labels: Labels| labels.into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
     let of_alert = |alert: Query| {

@@ -46,7 +46,7 @@ struct Parser {
 }
 
 /// A value over samples, each with its time and value, and the range in seconds.
-type Over = fn(&[(f64, f64)], f64) -> Option<f64>;
+type Over<'o> = &'o dyn Fn(&[(f64, f64)], f64) -> Option<f64>;
 
 /// The operators, from those that bind least.
 const OPERATORS: [&[&str]; 5] =
@@ -123,7 +123,7 @@ impl Expr {
 }
 
 fn call(name: &str, all: &[Expr], history: &History, time: f64) -> Vec<Sample> {
-    let over = |of: Over| {
+    let over = |of: Over<'_>| {
         let Some(Expr::Selector(selector)) = all.first() else { panic!("{name} of no selector") };
         let range = selector.range.unwrap_or_else(|| panic!("{name} without a range"));
         let mut samples: BTreeMap<Labels, Vec<(f64, f64)>> = BTreeMap::new();
@@ -136,9 +136,9 @@ fn call(name: &str, all: &[Expr], history: &History, time: f64) -> Vec<Sample> {
     };
     match name {
         "time" => vec![(Labels::new(), time)],
-        "rate" => over(|samples, _| increase(samples).map(|(sum, seconds)| sum / seconds)),
-        "increase" => over(|samples, range| increase(samples).map(|(sum, seconds)| sum / seconds * range)),
-        "max_over_time" => over(|samples, _| samples.iter().map(|(_, value)| *value).reduce(f64::max)),
+        "rate" => over(&|samples, range| Some(increase(samples, time, range)? / range)),
+        "increase" => over(&|samples, range| increase(samples, time, range)),
+        "max_over_time" => over(&|samples, _| samples.iter().map(|(_, value)| *value).reduce(f64::max)),
         "absent" => match all[0].eval(history, time).is_empty() {
             true => vec![(Labels::new(), 1.0)],
             false => Vec::new(),
@@ -157,11 +157,23 @@ fn call(name: &str, all: &[Expr], history: &History, time: f64) -> Vec<Sample> {
     }
 }
 
-/// The increase of a counter, and the seconds between its first and last sample.
-fn increase(samples: &[(f64, f64)]) -> Option<(f64, f64)> {
+/// The increase of a counter in the last `range` seconds. As in Prometheus, it continues to the ends of the range that are near a
+/// sample, and not to a time at which the counter would have been negative.
+fn increase(samples: &[(f64, f64)], time: f64, range: f64) -> Option<f64> {
     let (first, last) = (samples.first()?, samples.last()?);
-    let sum = samples.windows(2).map(|pair| if pair[1].1 < pair[0].1 { pair[1].1 } else { pair[1].1 - pair[0].1 });
-    (last.0 > first.0).then(|| (sum.sum(), last.0 - first.0))
+    let increases =
+        samples.windows(2).map(|pair| if pair[1].1 < pair[0].1 { pair[1].1 } else { pair[1].1 - pair[0].1 });
+    let (sum, sampled) = (increases.sum::<f64>(), last.0 - first.0);
+    if sampled <= 0.0 {
+        return None;
+    }
+    let average = sampled / f64::from(u32::try_from(samples.len() - 1).unwrap());
+    let mut before = first.0 - (time - range);
+    if sum > 0.0 {
+        before = before.min(sampled * first.1 / sum);
+    }
+    let near = |gap: f64| if gap < average * 1.1 { gap } else { average / 2.0 };
+    Some(sum * (sampled + near(before) + near(time - last.0)) / sampled)
 }
 
 fn quantile_of(quantile: f64, mut buckets: Vec<(f64, f64)>) -> Option<f64> {
