@@ -812,6 +812,20 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_clock_that_was_ahead_at_a_refusal_delays_nothing_when_it_is_right_again() {
+        let (mut registry, rule) = Refuses::registry(one_address("one", "10.0.0.8/30"));
+        let ahead = 2 * 86_400_000;
+        let [held, denied] = ["held", "denied"].map(|name| claim(name, 0));
+        registry.claim(&held, at(1)).unwrap();
+        rule.set(|_, lease| lease.released.is_some() || lease.claimant.machine.name == "denied");
+        registry.release(&held.machine, at(ahead)).unwrap();
+        registry.claim(&denied, at(ahead)).unwrap_err();
+        rule.set(|_, _| false);
+        assert_eq!(registry.release(&held.machine, at(1000)).unwrap().held.len(), 1);
+        assert_eq!(texts(&registry.claim_all(&[denied], at(1000)).unwrap()), ["10.0.0.8/24"]);
+    }
+
+    #[test]
     fn an_address_whose_lease_cannot_change_is_set_aside_for_five_minutes() {
         let (mut registry, rule) = Refuses::registry(one_address("one", "10.0.0.8/30"));
         registry.claim(&claim("a", 0), at(1)).unwrap();
@@ -865,7 +879,8 @@ pub(super) mod tests {
             let error = registry.claim(&with_secret, at(now)).unwrap_err().to_string();
             let denied = "the lease cannot be recorded: the ledger refused to change the lease of 10.0.0.8: denied";
             assert_eq!(error, denied);
-            let until = registry.allocator.unchanged_until("default/n", "10.0.0.8".parse().unwrap()).unwrap().as_second();
+            let until =
+                registry.allocator.unchanged_until("default/n", "10.0.0.8".parse().unwrap()).unwrap().as_second();
             pauses.push(until - i64::try_from(now).unwrap() / 1000);
             now = u64::try_from(until).unwrap() * 1000;
         }

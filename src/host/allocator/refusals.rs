@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::state::{Allocator, Denied, REFUSAL};
+use super::state::{Allocator, Denied, REFUSAL, is_over};
 use super::types::ClaimError;
 use crate::host::claim::{Lease, Machine};
 use crate::host::ledger::RefusedWrite;
@@ -20,7 +20,7 @@ impl Allocator {
     /// If the ledger has a lease of the address, its content may be the reason: the address is set aside. If the ledger
     /// has none, or has refused the new holder a moment ago, the holder is the reason.
     pub(crate) fn note_refusal(&mut self, refused: &RefusedWrite, before: Option<&Lease>, after: Option<&Lease>) {
-        let until = self.now.saturating_add(REFUSAL).unwrap_or(self.now);
+        let until = self.clock.saturating_add(REFUSAL).unwrap_or(self.clock);
         let machine = |lease: Option<&Lease>| {
             lease.filter(|lease| lease.released.is_none()).map(|lease| lease.claimant.machine.clone())
         };
@@ -40,8 +40,8 @@ impl Allocator {
             self.refuse_address(&refused.network, refused.address, Some(until));
         }
         let (until, pause) = match is_denied {
-            true => (self.now.saturating_add(pause).unwrap_or(self.now), REFUSAL.min(pause * 2)),
-            false => (self.now, pause),
+            true => (self.clock.saturating_add(pause).unwrap_or(self.clock), REFUSAL.min(pause * 2)),
+            false => (self.clock, pause),
         };
         self.denied.insert(new, Denied { until, pause, reason: refused.reason.clone(), aside });
     }
@@ -51,7 +51,7 @@ impl Allocator {
     fn refuse_change(&mut self, refused: &RefusedWrite) {
         let path = (Arc::clone(&refused.network), refused.address);
         let pause = self.unchanged.get(&path).map_or(FIRST_PAUSE, |denied| denied.pause);
-        let until = self.now.saturating_add(pause).unwrap_or(self.now);
+        let until = self.clock.saturating_add(pause).unwrap_or(self.clock);
         let change = Denied { until, pause: REFUSAL.min(pause * 2), reason: refused.reason.clone(), aside: None };
         self.unchanged.insert(path, change);
         self.refuse_address(&refused.network, refused.address, Some(until));
@@ -82,13 +82,13 @@ impl Allocator {
     /// Ends the pause of a machine whose lease the ledger refused.
     pub(crate) fn end_pause(&mut self, machine: &Machine) {
         if let Some(denied) = self.denied.get_mut(machine) {
-            denied.until = self.now.min(denied.until);
+            denied.until = self.clock.min(denied.until);
         }
     }
 
     /// Why a machine gets no further lease for now. `None`: it may get one.
     pub(super) fn check_denied(&self, machine: &Machine) -> Result<(), ClaimError> {
-        match self.denied.get(machine).filter(|denied| denied.until > self.now) {
+        match self.denied.get(machine).filter(|denied| !is_over(denied.until, self.clock)) {
             Some(denied) => Err(ClaimError::NotRecorded { reason: denied.reason.clone() }),
             None => Ok(()),
         }

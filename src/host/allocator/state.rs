@@ -38,6 +38,8 @@ pub struct Allocator {
     pub(super) unchanged: BTreeMap<FieldPath, Denied>,
     // Latest time of a call. 1970 before the first call.
     pub(super) now: Timestamp,
+    // Time of the last call. Unlike `now`, it goes back with the clock of the machine.
+    pub(super) clock: Timestamp,
 }
 
 /// Longest time in which the ledger is not asked again after a refusal.
@@ -53,6 +55,11 @@ pub(super) struct Denied {
     pub(super) reason: String,
     /// The address of a network that the first refusal has set aside.
     pub(super) aside: Option<(Arc<str>, IpAddr)>,
+}
+
+/// Whether a pause that ends at `until` is over. A pause that is longer than any is over, too: the clock was ahead when it began.
+pub(super) fn is_over(until: Timestamp, clock: Timestamp) -> bool {
+    until <= clock || until > clock.saturating_add(REFUSAL).unwrap_or(clock)
 }
 
 /// Name of a network, and an address on this network.
@@ -75,7 +82,7 @@ impl Allocator {
                 let reports = networks.map(|(name, network)| (name, network.into_reports()));
                 let reports: Vec<(Arc<str>, Reports)> = reports.collect();
                 let known_networks = growth.networks();
-                *self = Self { now: self.now, suspended, growth, ..Self::default() };
+                *self = Self { now: self.now, clock: self.clock, suspended, growth, ..Self::default() };
                 for (name, reports) in reports.into_iter().filter(|(_, reports)| !reports.is_empty()) {
                     self.networks.entry(name).or_default().set_reports(reports);
                 }
@@ -192,18 +199,19 @@ impl Allocator {
 
     /// Frees the addresses whose reuse delay is over.
     pub(super) fn advance(&mut self, now: Timestamp) {
-        self.now = self.now.max(storable(now));
-        let now = self.now;
+        self.clock = storable(now);
+        self.now = self.now.max(self.clock);
+        let clock = self.clock;
         // Longer than an address is set aside: the next refusal must not look like the first one.
-        let is_recent = |denied: &Denied| {
-            denied.until.duration_until(now) < SignedDuration::try_from(REFUSAL * 2).unwrap_or_default()
-        };
+        let longest = SignedDuration::try_from(REFUSAL * 2).unwrap_or_default();
+        let is_recent = |denied: &Denied| denied.until.duration_until(clock).abs() < longest;
         self.denied.retain(|_, denied| is_recent(denied));
         self.unchanged.retain(|_, denied| is_recent(denied));
         let networks: Vec<Arc<str>> = self.networks.keys().cloned().collect();
         for name in networks {
             let refused = self.networks.get(&name).into_iter().flat_map(Network::refused);
-            let over: Vec<IpAddr> = refused.filter(|(_, until)| *until <= now).map(|(address, _)| address).collect();
+            let over: Vec<IpAddr> =
+                refused.filter(|(_, until)| is_over(*until, clock)).map(|(address, _)| address).collect();
             over.into_iter().for_each(|address| self.refuse_address(&name, address, None));
             while let Some(address) = self.networks.get_mut(&name).and_then(|network| network.end_delay(self.now)) {
                 if self.networks.get(&name).is_some_and(|network| !network.is_occupied(address)) {
