@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
@@ -114,7 +115,7 @@ impl Work<'_> {
         view.vm = index.vm(key).cloned();
         view.instance = index.instance(key).cloned();
         view.memory = index.memory(key);
-        view.is_repeat_due = view.memory.is_repeat_due(Timestamp::now());
+        view.is_repeat_due = view.memory.is_repeat_due(Instant::now());
         (view.records, view.doubts) = index.records_of(key);
         view.sources.claims = index.claims_of(key);
         // Everyone who may create claims can name any machine. When no guest exists, such a claim only ends.
@@ -342,7 +343,7 @@ impl Work<'_> {
             Step::Prove(holder) => return self.prove(view, holder).await,
             Step::Report(notice) => {
                 self.publish(view, &notice);
-                let now = Timestamp::now();
+                let now = Instant::now();
                 self.index().remember(key, |memory| (memory.notice, memory.noticed) = (Some(notice), Some(now)));
             }
         }

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::Duration;
 
 use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Allocation, Claimant, Machine, Record};
 use glowplug::host::records::ObjectDiagnostic;
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::cluster::conditions::head;
 use crate::cluster::key::Key;
@@ -31,7 +33,7 @@ pub(super) const IGNORED: &str = "AddressRequestIgnored";
 
 /// Age of an event about a waiting machine after which the event is repeated. API servers keep an event for one hour, and a machine
 /// in the wait queue gets a pass every ten minutes.
-const REPEAT: SignedDuration = SignedDuration::from_mins(45);
+const REPEAT: Duration = Duration::from_secs(45 * 60);
 
 /// Most records that cannot be read or contradict another record with an event.
 const MOST_DOUBTS: usize = 8;
@@ -141,7 +143,7 @@ pub(super) struct Memory {
     /// The last reported event. `None`: the next event is always published.
     pub(super) notice: Option<Notice>,
     /// Time of the last report of the event.
-    pub(super) noticed: Option<Timestamp>,
+    pub(super) noticed: Option<Instant>,
     /// Whether the log says that capk must create the VirtualMachine again. The controller repeats this request every few
     /// seconds while capk does not react.
     pub(super) is_retry_logged: bool,
@@ -309,7 +311,7 @@ impl View {
 
 impl Memory {
     /// Whether the last event must be repeated.
-    pub(super) fn is_repeat_due(&self, now: Timestamp) -> bool {
+    pub(super) fn is_repeat_due(&self, now: Instant) -> bool {
         self.noticed.is_some_and(|noticed| now.duration_since(noticed) >= REPEAT)
     }
 }

@@ -2,6 +2,7 @@ mod hostile;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::Duration;
 
 use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Record, Request, Reservation};
@@ -14,6 +15,7 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::decide;
 use crate::cluster::key::Key;
@@ -487,7 +489,8 @@ fn an_exhausted_pool_is_reported_once_with_the_string_of_the_enhancement() {
 
 #[test]
 fn an_event_is_repeated_before_an_api_server_removes_it() {
-    let at = |minute: i64| Timestamp::from_second(minute * 60).unwrap();
+    let begin = Instant::now();
+    let at = |minute: u64| begin + Duration::from_secs(minute * 60);
     let memory = |noticed| Memory { noticed, ..Memory::default() };
     assert_eq!([44, 45].map(|now| memory(Some(at(0))).is_repeat_due(at(now))), [false, true]);
     assert!(!memory(None).is_repeat_due(at(100)));
