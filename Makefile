@@ -82,7 +82,7 @@ demo-controller: ## machines and claims of a cluster, on the API server of the t
 	@$(CARGO) test --locked --quiet $(CONTROLLER) --test demo
 
 # Modules of `quick` whose tests run other programs or take long.
-ASKING := docs elder fuzz histories networkd readers
+ASKING := cloud_init docs fuzz histories networkd readers
 
 # The controller is a separate workspace, so that no dependency of it reaches the guest. Its tests wait for servers half of the
 # time, so twice as many run as there are processors. Tests that need a real API server run only by name.

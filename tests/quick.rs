@@ -3,11 +3,11 @@
 //!
 //! `CONTRIBUTING.md` describes what each module tests and how to add a case.
 
+mod cloud_init;
 mod ctl;
 mod diagnostics;
 mod docs;
 mod drives;
-mod elder;
 mod fuzz;
 mod guest;
 mod histories;

@@ -3,7 +3,7 @@
 //! glowplug renders arguments from a document in a directory. NetworkManager's own generator makes profiles from these
 //! arguments. The profiles are compared completely with the meaning of the document.
 //!
-//! For documents of cloud-init's format, the expected meaning comes from our own reader, which `tests/elder` checks.
+//! For documents of cloud-init's format, the expected meaning comes from our own reader, which `tests/cloud_init` checks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod models;

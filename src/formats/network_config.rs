@@ -7,7 +7,7 @@
 //! settings with different names ([`Dialect`]).
 //!
 //! `docs/cloud-init.md` lists every document that has another meaning here than in cloud-init 22.4, with the reason.
-//! `tests/elder` checks this list.
+//! `tests/cloud_init` checks this list.
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use super::repository;
-use crate::elder::CLOUD_INIT_VERSION;
+use crate::cloud_init::CLOUD_INIT_VERSION;
 use crate::support::shell::run_tool;
 use crate::support::versions::{tested, upstream};
 

@@ -255,7 +255,7 @@ fn bond_options(document: &mut Value) {
     }
 }
 
-/// Returns cloud-init's name of each link by id. Names of NICs are those of elder.py.
+/// Returns cloud-init's name of each link by id. Names of NICs are those of cloud_init.py.
 fn names(document: &Value) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
     let (mut bonds, mut macs) = (0, BTreeMap::new());

@@ -5,9 +5,9 @@
 //! fails the test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
-mod cloud_init;
 mod host;
 mod meaning;
+mod program;
 mod rows;
 mod written;
 mod yaml;
@@ -21,14 +21,14 @@ use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
 use glowplug::formats::{Format, Meaning, read_network, value, write_network_config};
 use serde_json::Value;
 
-pub(crate) use self::cloud_init::VERSION as CLOUD_INIT_VERSION;
-use self::cloud_init::{CloudInit, Question};
 use self::meaning::is_refused;
+pub(crate) use self::program::VERSION as CLOUD_INIT_VERSION;
+use self::program::{CloudInit, Question};
 use self::rows::{Row, Undo};
 use crate::support::documents::Random;
 use crate::support::{documents, network_config};
 
-/// Seeds of the generated documents of each kind. `ELDER_SEEDS=17..18` sets others, for example to repeat a failure;
+/// Seeds of the generated documents of each kind. `CLOUD_INIT_SEEDS=17..18` sets others, for example to repeat a failure;
 /// then rows may stay unused.
 const SEEDS: std::ops::Range<u64> = 0..700;
 
@@ -275,10 +275,10 @@ fn tree(value: &value::Value) -> Value {
 fn every_document_has_the_same_meaning_for_cloud_init_or_a_row_explains_the_difference() {
     let mut cloud_init = CloudInit::start();
     let mut met = Met::default();
-    let asked = env::var("ELDER_SEEDS").ok();
+    let asked = env::var("CLOUD_INIT_SEEDS").ok();
     let seeds = match &asked {
         Some(range) => {
-            let (first, end) = range.split_once("..").expect("ELDER_SEEDS is a range such as 17..18");
+            let (first, end) = range.split_once("..").expect("CLOUD_INIT_SEEDS is a range such as 17..18");
             first.parse().unwrap()..end.parse().unwrap()
         }
         None => SEEDS,

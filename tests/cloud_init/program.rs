@@ -31,7 +31,7 @@ pub(crate) enum Question<'a> {
 impl CloudInit {
     /// Starts cloud-init. Fails if it is missing or has another version.
     pub(crate) fn start() -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/elder/elder.py");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cloud_init/cloud_init.py");
         // `tests/setup` unpacks the package here if cloud-init is not installed.
         let unpacked = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cloud-init/usr/lib/python3/dist-packages");
         let mut process = Command::new(PYTHON)

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::cloud_init::{CloudInit, Question};
+use super::program::{CloudInit, Question};
 use crate::support::host_documents::{Families, document};
 
 /// Families, addresses of each interface, default routes of the first interface, and name servers.

@@ -205,7 +205,7 @@ fn illegal_set_names(document: &mut Value) {
 fn no_names(document: &mut Value) {
     for command in commands_mut(document) {
         if text(command, "type") == Some("physical") && text(command, "name").is_none() {
-            // elder.py treats this name as the name of the NIC.
+            // cloud_init.py treats this name as the name of the NIC.
             command["name"] = "nic99".into();
         }
     }
