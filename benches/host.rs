@@ -85,12 +85,12 @@ impl Dice {
 fn free_ranges() -> Result<()> {
     for in_use in [1_000_usize, 10_000, 60_000, 250_000] {
         let mut dense = FreeRanges::default();
-        dense.give_back_range(0, u128::from(u64::MAX))?;
+        dense.add_range(0, u128::from(u64::MAX))?;
         let mut held: Vec<u128> = (0..in_use).filter_map(|_| dense.take_lowest()).collect();
         pair(&format!("free ranges, {in_use} in use, dense"), &mut dense, &mut held)?;
 
         let mut holes = FreeRanges::default();
-        holes.give_back_range(0, u128::from(u64::MAX))?;
+        holes.add_range(0, u128::from(u64::MAX))?;
         let mut held: Vec<u128> = (0..in_use as u128).map(|number| 2 * number + 1).collect();
         for &number in &held {
             holes.take(number)?;
@@ -112,13 +112,13 @@ fn pair(what: &str, free: &mut FreeRanges, held: &mut [u128]) -> Result<()> {
     let start = Cpu::now()?;
     for _ in 0..rounds {
         let number = black_box(free.take_lowest()).ok_or("full")?;
-        free.give_back(number)?;
+        free.add(number)?;
     }
     let lowest = start.elapsed()? / rounds;
     let start = Cpu::now()?;
     for round in 0..rounds as usize {
         let one = held[round % count];
-        free.give_back(one)?;
+        free.add(one)?;
         free.take(one)?;
     }
     let named = start.elapsed()? / rounds;
@@ -126,7 +126,7 @@ fn pair(what: &str, free: &mut FreeRanges, held: &mut [u128]) -> Result<()> {
     let start = Cpu::now()?;
     for round in 0..rounds as usize {
         let one = &mut held[round % count];
-        free.give_back(*one)?;
+        free.add(*one)?;
         *one = black_box(free.take_lowest()).ok_or("full")?;
     }
     let any = start.elapsed()? / rounds;

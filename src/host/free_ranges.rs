@@ -12,11 +12,11 @@ use std::fmt;
 /// use glowplug::host::free_ranges::{FreeRanges, FreeRangesError};
 ///
 /// let mut free = FreeRanges::default();
-/// free.give_back_range(5, 9)?;
+/// free.add_range(5, 9)?;
 /// assert_eq!(free.take_lowest(), Some(5));
 /// free.take(7)?;
 /// assert_eq!((free.count(), free.lowest(), free.lowest_from(7)), (3, Some(6), Some(8)));
-/// assert_eq!(free.give_back(8), Err(FreeRangesError::AlreadyFree(8)));
+/// assert_eq!(free.add(8), Err(FreeRangesError::AlreadyFree(8)));
 /// # Ok::<(), FreeRangesError>(())
 /// ```
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -104,22 +104,22 @@ impl FreeRanges {
         }
     }
 
-    /// Returns one number to the free numbers.
+    /// Adds one number to the free numbers.
     ///
     /// # Errors
     ///
     /// [`FreeRangesError::AlreadyFree`] when the number is free; nothing is changed.
-    pub fn give_back(&mut self, number: u128) -> Result<(), FreeRangesError> {
-        self.give_back_range(number, number)
+    pub fn add(&mut self, number: u128) -> Result<(), FreeRangesError> {
+        self.add_range(number, number)
     }
 
-    /// Returns the numbers from `first` to `last` to the free numbers. Does nothing if `last` is below `first`.
+    /// Adds the numbers from `first` to `last` to the free numbers. Does nothing if `last` is below `first`.
     ///
     /// # Errors
     ///
     /// [`FreeRangesError::AlreadyFree`] with the lowest number that is already free, or
     /// [`FreeRangesError::Uncountable`]; nothing is changed.
-    pub fn give_back_range(&mut self, first: u128, last: u128) -> Result<(), FreeRangesError> {
+    pub fn add_range(&mut self, first: u128, last: u128) -> Result<(), FreeRangesError> {
         let Some(more) = last.checked_sub(first) else { return Ok(()) };
         if let Some(free) = self.lowest_from(first).filter(|free| *free <= last) {
             return Err(FreeRangesError::AlreadyFree(free));
@@ -179,7 +179,7 @@ mod tests {
     fn free(ranges: &[(u128, u128)]) -> FreeRanges {
         let mut free = FreeRanges::default();
         for &(first, last) in ranges {
-            free.give_back_range(first, last).unwrap();
+            free.add_range(first, last).unwrap();
         }
         free
     }
@@ -196,7 +196,7 @@ mod tests {
         for (before, after) in cases {
             let mut before = free(before);
             for number in 640..768 {
-                before.give_back(number).unwrap();
+                before.add(number).unwrap();
             }
             assert_eq!(before, free(after));
         }
@@ -211,11 +211,11 @@ mod tests {
                 assert_eq!(before.take(number), Err(FreeRangesError::NotFree(number)));
                 let mut after = FreeRanges::default();
                 if first < number {
-                    after.give_back_range(first, number - 1).unwrap();
+                    after.add_range(first, number - 1).unwrap();
                 }
-                after.give_back_range(number + 1, last).unwrap();
+                after.add_range(number + 1, last).unwrap();
                 assert_eq!(before, after);
-                before.give_back(number).unwrap();
+                before.add(number).unwrap();
                 assert_eq!(before, free(&[(first, last)]));
             }
         }
@@ -227,9 +227,9 @@ mod tests {
         assert_eq!(ends.take_lowest(), Some(0));
         ends.take(u128::MAX).unwrap();
         assert_eq!(ends, FreeRanges::default());
-        ends.give_back(u128::MAX).unwrap();
-        ends.give_back(u128::MAX - 1).unwrap();
-        ends.give_back(0).unwrap();
+        ends.add(u128::MAX).unwrap();
+        ends.add(u128::MAX - 1).unwrap();
+        ends.add(0).unwrap();
         assert_eq!(ends, free(&[(0, 0), (u128::MAX - 1, u128::MAX)]));
         assert_eq!((ends.lowest_from(1), ends.lowest_from(u128::MAX)), (Some(u128::MAX - 1), Some(u128::MAX)));
         ends.take_range(0, u128::MAX);
@@ -240,11 +240,11 @@ mod tests {
     fn all_numbers_but_one_are_counted_and_all_numbers_are_refused() {
         let mut most = free(&[(1, u128::MAX)]);
         assert_eq!(most.count(), u128::MAX);
-        assert_eq!(most.give_back(0), Err(FreeRangesError::Uncountable));
-        assert_eq!(FreeRanges::default().give_back_range(0, u128::MAX), Err(FreeRangesError::Uncountable));
+        assert_eq!(most.add(0), Err(FreeRangesError::Uncountable));
+        assert_eq!(FreeRanges::default().add_range(0, u128::MAX), Err(FreeRangesError::Uncountable));
         assert_eq!(most, free(&[(1, u128::MAX)]));
         most.take(2).unwrap();
-        most.give_back(0).unwrap();
+        most.add(0).unwrap();
         assert_eq!(most.count(), u128::MAX);
     }
 
@@ -252,7 +252,7 @@ mod tests {
     fn a_number_that_is_already_free_is_reported_and_nothing_is_changed() {
         let mut some = free(&[(5, 6)]);
         for (first, last, named) in [(5, 5, 5), (1, 5, 5), (6, 9, 6), (1, 9, 5)] {
-            assert_eq!(some.give_back_range(first, last), Err(FreeRangesError::AlreadyFree(named)));
+            assert_eq!(some.add_range(first, last), Err(FreeRangesError::AlreadyFree(named)));
         }
         assert_eq!(some, free(&[(5, 6)]));
     }
@@ -265,7 +265,7 @@ mod tests {
             assert!(space.ranges.len() <= 1);
         }
         for number in (0..10_000).rev() {
-            space.give_back(number).unwrap();
+            space.add(number).unwrap();
             assert_eq!(space.ranges.len(), 1);
         }
     }
@@ -318,7 +318,7 @@ mod tests {
                     Step::GiveBack(first, last) => {
                         let taken = model.range(first..=last).next().copied();
                         let expected = taken.map_or(Ok(()), |number| Err(FreeRangesError::AlreadyFree(number)));
-                        prop_assert_eq!(ours.give_back_range(first, last), expected);
+                        prop_assert_eq!(ours.add_range(first, last), expected);
                         if taken.is_none() {
                             model.extend(first..=last);
                         }
@@ -331,7 +331,7 @@ mod tests {
             // The value depends only on the free numbers, not on the steps that led to them.
             let mut again = FreeRanges::default();
             for &number in &model {
-                again.give_back(number).unwrap();
+                again.add(number).unwrap();
             }
             prop_assert_eq!(&ours, &again);
         }

@@ -26,7 +26,7 @@ const WORKS: [(&str, Work); 5] = [
     ("claim and release", claim_and_release),
     ("make the ledger and claim", make_the_ledger_and_claim),
     ("ask and wait", ask_and_wait),
-    ("give back", give_back),
+    ("release", release),
     ("claim until killed", claim_until_killed),
 ];
 
@@ -172,9 +172,7 @@ fn machines_that_wait_in_several_processes_are_served_in_order() {
 
     finish(
         (0..8)
-            .map(|number| {
-                start(machines_that_wait_in_several_processes_are_served_in_order, "give back", &path, number)
-            })
+            .map(|number| start(machines_that_wait_in_several_processes_are_served_in_order, "release", &path, number))
             .collect(),
     );
     assert_eq!(waiting(&mut registry), &expected[24..]);
@@ -201,7 +199,7 @@ fn ask_and_wait(path: &Path, process: usize) {
     }
 }
 
-fn give_back(path: &Path, process: usize) {
+fn release(path: &Path, process: usize) {
     let mut registry = registry(path, [narrow()]);
     for at in 0..3 {
         let released = registry.release(&machine(&format!("first-{}", 3 * process + at)), time(2)).unwrap();

@@ -387,7 +387,7 @@ impl Network {
             let (family, mut free) = (space.family(), FreeRanges::default());
             for range in space.ranges() {
                 // The ranges of a pool never overlap and never cover all addresses, so this cannot fail.
-                let done = free.give_back_range(range.first(), range.last());
+                let done = free.add_range(range.first(), range.last());
                 debug_assert_eq!(done, Ok(()), "{range}");
             }
             for range in space.reserved().iter().chain(space.common(closed).ranges()) {

@@ -67,7 +67,7 @@ impl PoolState {
             && let Some(free) = self.free.get_mut(&family)
             && self.offered.space(family).is_some_and(|space| space.offers_number(number))
         {
-            let done = if is_occupied { free.take(number) } else { free.give_back(number) };
+            let done = if is_occupied { free.take(number) } else { free.add(number) };
             debug_assert_eq!(done, Ok(()), "{address}");
         }
     }
