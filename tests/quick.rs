@@ -9,6 +9,7 @@ mod diagnostics;
 mod docs;
 mod drives;
 mod fuzz;
+mod glossary;
 mod guest;
 mod histories;
 mod images;

@@ -284,7 +284,7 @@ mod tests {
         Take(u128),
         TakeLowest,
         TakeRange(u128, u128),
-        GiveBack(u128, u128),
+        Add(u128, u128),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -294,7 +294,7 @@ mod tests {
             number.clone().prop_map(Step::Take),
             Just(Step::TakeLowest),
             (number.clone(), 0..400_u128).prop_map(|(first, more)| Step::TakeRange(first, first + more)),
-            (number, prop_oneof![Just(0), 0..400_u128]).prop_map(|(first, more)| Step::GiveBack(first, first + more)),
+            (number, prop_oneof![Just(0), 0..400_u128]).prop_map(|(first, more)| Step::Add(first, first + more)),
         ]
     }
 
@@ -315,7 +315,7 @@ mod tests {
                         ours.take_range(first, last);
                         model.retain(|number| *number < first || last < *number);
                     }
-                    Step::GiveBack(first, last) => {
+                    Step::Add(first, last) => {
                         let taken = model.range(first..=last).next().copied();
                         let expected = taken.map_or(Ok(()), |number| Err(FreeRangesError::AlreadyFree(number)));
                         prop_assert_eq!(ours.add_range(first, last), expected);

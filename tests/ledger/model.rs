@@ -247,7 +247,7 @@ impl Model {
     }
 
     /// The other claimant that has a record of an address, or whose guest runs with it.
-    fn contender(&self, address: IpAddr, machine: &Machine, is_other: impl Fn(&Claimant) -> bool) -> Option<Claimant> {
+    fn rival(&self, address: IpAddr, machine: &Machine, is_other: impl Fn(&Claimant) -> bool) -> Option<Claimant> {
         let mut records = self.conflicts.get(&address).into_iter().flat_map(BTreeMap::keys);
         records.find(|claimant| is_other(claimant)).or_else(|| self.other_guest(address, machine)).cloned()
     }
@@ -310,10 +310,10 @@ impl Model {
             };
             (0..3).any(|at| own(&at) && has(&at) && end(at))
         };
-        let is_withheld = !is_offered && (is_kept_for_others() || is_end());
+        let is_kept_back = !is_offered && (is_kept_for_others() || is_end());
         Some(match kind {
             Source::Unreadable => May::Reserve(State::Mismatch),
-            _ if is_withheld => May::Reserve(State::Mismatch),
+            _ if is_kept_back => May::Reserve(State::Mismatch),
             Source::NetworkData | Source::LoneIpAddress => May::Reserve(State::ByRecord),
             _ if is_offered => May::Lease,
             _ => May::Reserve(State::Excluded),
@@ -625,7 +625,7 @@ impl Model {
                 Err(ClaimError::Reserved { named, pool: name, why })
             } else if let Some((by, _, _)) = self.held.get(&named) {
                 Err(ClaimError::Taken { named, by: Box::new(by.clone()) })
-            } else if let Some(by) = self.contender(named, &claim.machine, |_| true) {
+            } else if let Some(by) = self.rival(named, &claim.machine, |_| true) {
                 Err(ClaimError::Taken { named, by: Box::new(by) })
             } else if !self.is_open(named) {
                 Err(ClaimError::Closed(name))

@@ -115,7 +115,7 @@ impl Allocator {
         let state = self.pools.get(pool)?;
         let reserved = self.reserved_on(&state.pool.network);
         if state.pre_allocated(machine, Family::of(address)) == Some(address) {
-            reserved.why_withheld(&state.pool, address)
+            reserved.why_for_own_machine(&state.pool, address)
         } else {
             reserved.why(&state.pool, address)
         }

@@ -75,7 +75,7 @@ impl ReservedAddresses {
 
     /// Why the pre-allocated address of a pool is not allocated to its own machine either. `None` if only the
     /// pre-allocation and an exclusion of the same pool reserve the address.
-    pub(crate) fn why_withheld(&self, pool: &Pool, address: IpAddr) -> Option<ReservedAddress> {
+    pub(crate) fn why_for_own_machine(&self, pool: &Pool, address: IpAddr) -> Option<ReservedAddress> {
         let is_own = |reserved: &ReservedRange| {
             reserved.pool == pool.name && matches!(reserved.why, Reserved::PreAllocated | Reserved::Excluded)
         };
@@ -90,7 +90,7 @@ impl ReservedAddresses {
     /// The pre-allocated addresses that a pool may allocate to their machines.
     pub(crate) fn pre_allocated_in(&self, pool: &Pool) -> BTreeSet<IpAddr> {
         let addresses = pool.pre_allocations.values().flatten().copied();
-        addresses.filter(|address| self.why_withheld(pool, *address).is_none()).collect()
+        addresses.filter(|address| self.why_for_own_machine(pool, *address).is_none()).collect()
     }
 
     /// Returns the pool with these addresses reserved.
