@@ -75,16 +75,17 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "docs/existing-machines.md",
         &[
-            "kubectl get vmi -A -o jsonpath='{range .items[*]}{.metadata.namespace}/{.metadata.name} {.status.interfaces[*].ipAddresses}{\"\\n\"}{end}'",
-            "kubectl annotate vm db-0 -n shop kubevirt.cluster.x-k8s.io/allocated-ip-eno101='[\"192.168.1.12/24\"]'",
-            "kubectl get kubevirtmachines,vm,vmi -A -o json > machines.json",
+            "kubectl glowplug plan pool.yaml",
+            "kubectl glowplug adopt pool.yaml",
+            "kubectl glowplug adopt pool.yaml shop/db-0 --apply",
+            "kubectl annotate vm NAME -n shop kubevirt.cluster.x-k8s.io/allocated-ip-eno101='[\"192.168.1.12/24\"]'",
             "kubectl apply -f pool.yaml",
-            "kubectl get staticippool machines -n shop -o jsonpath='{.status.leftAlone} left alone, {.status.families[0].byReport} reported{\"\\n\"}'",
-            "kubectl get staticipleases",
+            "kubectl glowplug adopt shop/machines",
             "virtctl restart db-0 -n shop",
             "kubectl annotate vm web-0 -n shop ipam.glowplug.dev/left-alone-",
             "virtctl restart web-0 -n shop",
             "kubectl patch staticippool machines -n shop --type merge -p '{\"spec\":{\"excludedAddresses\":[]}}'",
+            "kubectl get kubevirtmachines,vm,vmi -A -o json > machines.json",
         ],
     ),
     (
@@ -158,6 +159,17 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "docs/kubectl-glowplug.md",
+        &[
+            "kubectl glowplug status",
+            "kubectl glowplug why clusters-c1/workers-8fm2k",
+            "kubectl glowplug audit",
+            "kubectl glowplug plan pool.yaml",
+            "kubectl glowplug adopt pool.yaml",
+            "kubectl glowplug adopt shop/machines shop/web-0 --apply",
+        ],
+    ),
+    (
         "docs/mac-pools.md",
         &["kubectl apply -f mac-pool.yaml", "kubectl get macpools", "kubectl get namespace clusters-c1 --show-labels"],
     ),
@@ -228,6 +240,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "virtctl console worker-0 -n clusters",
             "kubectl glowplug status",
             "kubectl glowplug why clusters-c1/workers-8fm2k",
+            "kubectl glowplug audit",
             "kubectl logs -n ipam-glowplug-system -l control-plane=glowplug-controller-manager --prefix --tail=-1",
             "kubectl get staticipleases -o wide | grep clusters/workers",
             "kubectl get staticipleases | grep 192.168.1.10",
@@ -287,6 +300,7 @@ documents! {
     image_builders_md "docs/image-builders.md"
     install_md "docs/install.md"
     ipam_claims_md "docs/ipam-claims.md"
+    kubectl_glowplug_md "docs/kubectl-glowplug.md"
     mac_pools_md "docs/mac-pools.md"
     measurements_md "docs/measurements.md"
     migration_md "docs/migration.md"

@@ -1,38 +1,21 @@
-//! What `kubectl glowplug` says about pools and machines. It reads objects and changes nothing.
+//! What `kubectl glowplug` says about pools and machines. Only `adopt --apply` changes an object.
 //!
-//! [`machine`] and [`pools`] are pure: their input is objects, their output is an answer that serializes as JSON.
+//! | module | contents |
+//! |---|---|
+//! | [`status`], [`why`], [`audit`] | one command each: what it reads, the answer as a value, and the tables for people |
+//! | [`read`] | requests: pages, progress, missing rights |
+//! | `lists` | the objects of a cluster, as the rules of the library and of the controller work on them |
+//! | [`text`] | tables, JSON, and the colour of heads |
+//!
+//! No command has a rule of its own: each asks the functions that the controller, its webhooks and `glowplugctl` ask.
 
-pub mod machine;
-pub mod pools;
-
-use kube::api::{Api, ListParams};
-
-use crate::cluster::object::Object;
-use crate::cluster::request::{Refusal, refusal};
-
-/// Number of objects that are requested at once.
-const PAGE: u32 = 500;
-/// Most objects of one kind that are read.
-const MOST: usize = 1_000_000;
-
-/// Lists all objects of a kind, page by page. Empty if the API server does not serve the kind.
-///
-/// # Errors
-///
-/// A request failed, or there are more than a million objects.
-pub async fn list(api: &Api<Object>, params: &ListParams) -> anyhow::Result<Vec<Object>> {
-    let (mut objects, mut params) = (Vec::new(), params.clone().limit(PAGE));
-    loop {
-        let page = match api.list(&params).await {
-            Ok(page) => page,
-            Err(error) if objects.is_empty() && refusal(&error) == Some(Refusal::Absent) => return Ok(objects),
-            Err(error) => return Err(error.into()),
-        };
-        objects.extend(page.items);
-        anyhow::ensure!(objects.len() <= MOST, "too many objects, expected at most {MOST}");
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(objects),
-        }
-    }
-}
+pub mod adopt;
+pub mod audit;
+mod file;
+mod lists;
+pub mod plan;
+pub mod read;
+pub mod reserved;
+pub mod status;
+pub mod text;
+pub mod why;

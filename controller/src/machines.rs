@@ -42,6 +42,7 @@ use crate::cluster::key::Key;
 use crate::cluster::watch::Change;
 use crate::ledger::types::{Holders, Stopped};
 use crate::machines::kind::{Kind, Kinds};
+pub(crate) use crate::machines::index::inventory;
 pub use crate::machines::work::Machines;
 use crate::machines::work::Work;
 use crate::passes::provider::{self, Part};

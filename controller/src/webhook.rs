@@ -47,7 +47,7 @@ use crate::webhook::review::Reader;
 use crate::webhook::verdict::failure;
 
 pub use macs::{INSTANCES_PATH, MACS_PATH, require_addresses, validate_mac_pool};
-pub use pools::{Change, compare, validate, warn_of_family, warn_of_holders};
+pub use pools::{Change, compare, judge, lost, validate, warn_of_family, warn_of_holders};
 pub use verdict::Verdict;
 
 /// Path of the webhook for all kinds of pools.

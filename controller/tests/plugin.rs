@@ -1,47 +1,27 @@
 //! Tests the plugin of kubectl as a process.
 
-use std::path::Path;
-
-use kube::Config;
+use glowplug_controller::kinds::pool::{PoolSpec, StaticIPLease};
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kube::Api;
+use kube::api::{DeleteParams, DynamicObject, PostParams};
 use serde_json::{Value, json};
-use tokio::process::Command;
 
+use crate::support::Cluster;
+use crate::support::controller::merge;
+use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
+use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, poll};
 use crate::support::installed::Installed;
-use crate::support::program::kubeconfig;
+use crate::support::plugin::Plugin;
+use crate::support::server::rbac::KUBEVIRT;
 use crate::support::start_server;
-
-/// Writes a kubeconfig for an administrator, with a second context that leads nowhere.
-fn write_kubeconfig(config: &Config, path: &Path) {
-    let mut file = kubeconfig(config);
-    file["users"][0]["user"].as_object_mut().unwrap().remove("as");
-    let nowhere = json!({"name": "nowhere", "context": {"cluster": "absent", "user": "controller"}});
-    file["contexts"].as_array_mut().unwrap().push(nowhere);
-    std::fs::write(path, file.to_string()).unwrap();
-}
-
-/// Runs the plugin. Returns its exit status, its output and its errors.
-async fn run(kubeconfig: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-glowplug"));
-    let output = command.args(arguments).arg("--kubeconfig").arg(kubeconfig).output().await.unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (output.status.code(), text(output.stdout), text(output.stderr))
-}
-
-/// Runs the plugin, which succeeds and prints JSON.
-async fn json(kubeconfig: &Path, arguments: &[&str]) -> Value {
-    let (status, output, errors) = run(kubeconfig, &[arguments, &["--json"]].concat()).await;
-    assert_eq!((status, &*errors), (Some(0), ""));
-    serde_json::from_str(&output).unwrap()
-}
 
 #[tokio::test]
 async fn the_plugin_of_kubectl_explains_pools_and_machines() {
     let (_server, cluster) = start_server().await;
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("kubeconfig");
-    write_kubeconfig(cluster.config(), &file);
-    assert_eq!(json(&file, &["status"]).await, json!({"version": 1, "pools": [], "macPools": []}));
+    let plugin = Plugin::new(cluster.config());
+    assert_eq!(plugin.json(&["status"]).await, (Some(0), json!({"version": 1, "pools": [], "macPools": []})));
     let hosted = Hosted::new(&cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;
     hosted.pool("workers", &["10.0.0.8/32"]).await;
@@ -53,11 +33,11 @@ async fn the_plugin_of_kubectl_explains_pools_and_machines() {
 
     let machine = format!("{}/workers-0", hosted.namespace);
     let pool = format!("{}/workers", hosted.clusters);
-    let answer = json(&file, &["why", &machine]).await;
+    let (status, answer) = plugin.json(&["why", &machine]).await;
     let since = answer["since"].clone();
     assert_eq!(
-        (&answer["machine"], &answer["phase"], &answer["state"], &answer["whatToDo"]),
-        (&json!(machine), &json!("Running"), &json!("allocated"), &Value::Null)
+        (status, &answer["machine"], &answer["phase"], &answer["state"], &answer["whatToDo"]),
+        (Some(0), &json!(machine), &json!("Running"), &json!("allocated"), &Value::Null)
     );
     assert_eq!(
         answer["addresses"],
@@ -69,16 +49,16 @@ async fn the_plugin_of_kubectl_explains_pools_and_machines() {
     hosted.until_condition("workers", "Exhausted").await;
     hosted.scale("workers", 2).await;
     let message = hosted.until_refused("workers-1").await;
-    let answer = json(&file, &["why", &format!("{}/workers-1", hosted.namespace)]).await;
+    let (_, answer) = plugin.json(&["why", &format!("{}/workers-1", hosted.namespace)]).await;
     assert_eq!(
         (&answer["state"], &answer["reason"], &answer["addresses"]),
         (&json!("waiting"), &json!(message), &json!([]))
     );
-    let (status, output, _) = run(&file, &["why", &machine]).await;
+    let (status, output, _) = plugin.run(&["why", &machine]).await;
     let head: Vec<&str> = output.lines().next().unwrap().split_whitespace().collect();
     assert_eq!((status, head), (Some(0), vec!["MACHINE", "PHASE", "STATE", "SINCE"]));
     let of_pool = poll("the count of the pool", async || {
-        let summary = json(&file, &["status"]).await;
+        let (_, summary) = plugin.json(&["status"]).await;
         let pool = summary["pools"][0].clone();
         (pool["families"][0]["allocated"] == "1").then_some(pool)
     })
@@ -90,18 +70,360 @@ async fn the_plugin_of_kubectl_explains_pools_and_machines() {
 #[tokio::test]
 async fn the_plugin_of_kubectl_names_what_it_cannot_find() {
     let (_server, cluster) = start_server().await;
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("kubeconfig");
-    write_kubeconfig(cluster.config(), &file);
+    let plugin = Plugin::new(cluster.config());
     let failed = |error: &str| (Some(1), String::new(), format!("error: {error}\n"));
-    assert_eq!(run(&file, &["why", "n/w"]).await, failed("n/w: neither a VirtualMachine nor a KubevirtMachine"));
-    let (status, _, errors) = run(&file, &["why", "w"]).await;
+    assert_eq!(plugin.run(&["why", "n/w"]).await, failed("n/w: neither a VirtualMachine nor a KubevirtMachine"));
+    let (status, _, errors) = plugin.run(&["why", "w"]).await;
     let line = "error: invalid value 'w' for '<NAMESPACE/NAME>': expected NAMESPACE/NAME of a machine";
     assert_eq!((status, errors.lines().next()), (Some(2), Some(line)));
-    let context = run(&file, &["status", "--context", "nowhere"]).await;
+    let context = plugin.run(&["status", "--context", "nowhere"]).await;
     assert_eq!(context, failed("using the kubeconfig file: failed to load the cluster of context: absent"));
+    let folder = tempfile::tempdir().unwrap();
     let absent = folder.path().join("absent");
-    let (status, _, errors) = run(&absent, &["status"]).await;
+    let (status, _, errors) = plugin.run_with(&absent, &["status"]).await;
     let start = format!("error: reading {}: ", absent.display());
     assert_eq!((status, &errors[..start.len()]), (Some(1), &*start));
+    let missing = absent.to_str().unwrap();
+    for command in ["plan", "adopt"] {
+        let (status, output, errors) = plugin.run(&[command, missing]).await;
+        let end = format!("reading {missing}: No such file or directory (os error 2)\n");
+        assert_eq!((status, &*output, errors.ends_with(&end)), (Some(1), "", true), "{errors}");
+    }
+    let file = plugin.file("pools.yaml", &json!({"kind": "Pool"}));
+    let none = "no pool in it, expected a StaticIPPool or GlobalStaticIPPool of ipam.glowplug.dev";
+    assert_eq!(plugin.run(&["plan", &file]).await, failed(&format!("reading {file}: {none}")));
+}
+
+/// A user who may do these things: group, resources, verbs.
+async fn allow(cluster: &Cluster, user: &str, rules: &[(&str, &[&str], &[&str])]) {
+    let rules = rules.iter().map(|(group, resources, verbs)| json!({"apiGroups": [group], "resources": resources, "verbs": verbs}));
+    let rules: Vec<Value> = rules.collect();
+    let role: ClusterRole = serde_json::from_value(json!({"metadata": {"name": user}, "rules": rules})).unwrap();
+    let role_ref = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user});
+    let subject = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user});
+    let binding = json!({"metadata": {"name": user}, "roleRef": role_ref, "subjects": [subject]});
+    let binding: ClusterRoleBinding = serde_json::from_value(binding).unwrap();
+    Api::all(cluster.client()).create(&PostParams::default(), &role).await.unwrap();
+    Api::all(cluster.client()).create(&PostParams::default(), &binding).await.unwrap();
+}
+
+/// A finding of an audit.
+fn finding(word: &str, address: &str, object: &str, message: &str) -> Value {
+    json!({"finding": word, "address": address, "object": object, "message": message})
+}
+
+#[tokio::test]
+async fn an_audit_names_what_the_leases_and_the_objects_do_not_agree_about() {
+    let (_server, cluster) = start_server().await;
+    let plugin = Plugin::new(cluster.config());
+    let hosted = Hosted::new(&cluster).await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.pool("workers", &["10.0.0.8/29"]).await;
+    let installed = Installed::start(&cluster).await;
+    installed.until_asked(&hosted, "workers").await;
+    hosted.scale("workers", 3).await;
+    for name in ["workers-0", "workers-1", "workers-2"] {
+        hosted.until_running(name).await;
+        hosted.until_annotated(name, ANNOTATION).await;
+    }
+    let audit = async || plugin.json(&["audit"]).await;
+    let clean = json!({
+        "version": 1, "leases": 3, "objects": 3, "findings": [], "reserved": [], "notCompared": [],
+    });
+    let answer = poll("an audit without a finding", async || {
+        let (status, answer) = audit().await;
+        (status == Some(0)).then_some(answer)
+    })
+    .await;
+    assert_eq!(answer, clean);
+    let held = hosted.held().await;
+    let address_of = |name: &str| held.iter().find(|(_, of)| of == name).map(|(address, _)| address.clone()).unwrap();
+    let addresses = ["workers-0", "workers-1", "workers-2"].map(address_of);
+    installed.stop().await;
+
+    // The lease of workers-0 is gone, the objects of workers-1 do not record the address, and workers-2 reports that of workers-1.
+    let leases: Api<StaticIPLease> = Api::all(cluster.client());
+    let lease_of = |address: &str| format!("{}.{}.{}", address.replace('.', "-"), hosted.clusters, hosted.name);
+    let gone = leases.get(&lease_of(&addresses[0])).await.unwrap();
+    leases.delete(&lease_of(&addresses[0]), &DeleteParams::default()).await.unwrap();
+    let none = json!({"metadata": {"annotations": {(ANNOTATION): null}}});
+    merge(&hosted.machines, "workers-1", &none).await;
+    let status_map = json!({"status": {"allocatedBootstrapAddresses": null}});
+    hosted.machines.patch_status("workers-1", &Default::default(), &kube::api::Patch::Merge(status_map)).await.unwrap();
+    let mut interface = hosted.instances.get("workers-2").await.unwrap().data["status"]["interfaces"][0].clone();
+    interface["ipAddresses"] = json!([addresses[1]]);
+    hosted.kubevirt.report("workers-2", &json!({"interfaces": [interface]})).await;
+    // A lease has a holder that never was.
+    let mut spec = gone.spec.clone();
+    (spec.address, spec.holder.name, spec.holder.uid) = ("10.0.0.15".to_owned(), "gone".to_owned(), "7".to_owned());
+    let stale = StaticIPLease::new(&lease_of("10.0.0.15"), spec);
+    leases.create(&PostParams::default(), &stale).await.unwrap();
+
+    let title = |name: &str| format!("{}/{name}", hosted.namespace);
+    let uid = |name: &'static str| {
+        let machines = hosted.machines.clone();
+        async move { machines.get(name).await.unwrap().metadata.uid.unwrap() }
+    };
+    let [one, two] = [uid("workers-0").await, uid("workers-1").await];
+    let (network, pool) = (&hosted.network, format!("{}/workers", hosted.clusters));
+    let since = gone.spec.since.0;
+    let secret = hosted.secret_name("workers-0").await;
+    let missing = format!("{} of eno101 of {} ({one}) is not in the leases, the controller adds it when it starts", addresses[0], title("workers-0"));
+    let (status, answer) = audit().await;
+    assert_eq!(
+        answer["findings"],
+        json!([
+            finding("twoUsers", &addresses[1], &title("workers-2"), &format!(
+                "VirtualMachineInstance {} reports {} of network {network} for eno101 of {} ({}), and eno101 of {} ({two}) holds it",
+                title("workers-2"), addresses[1], title("workers-2"),
+                hosted.instances.get("workers-2").await.unwrap().metadata.uid.unwrap(), title("workers-1"),
+            )),
+            finding("leaseWithoutHolder", "10.0.0.15", &title("gone"), &format!(
+                "StaticIPLease of 10.0.0.15 of network {network}, allocated from pool {pool} at {since:.0}: its holder {} (7) does not exist",
+                title("gone"),
+            )),
+            finding("leaseWithoutRecord", &addresses[1], &title("workers-1"), &format!(
+                "{} of eno101 of {} ({two}) is in the leases, and no object of the machine records it",
+                addresses[1], title("workers-1"),
+            )),
+            finding("recordWithoutLease", &addresses[0], &title("workers-0"), &format!(
+                "KubevirtMachine {}: metadata.annotations[\"{ANNOTATION}\"]: {missing}", title("workers-0"),
+            )),
+            finding("recordWithoutLease", &addresses[0], &title("workers-0"), &format!(
+                "Secret {}/{secret}: {missing}", hosted.namespace,
+            )),
+        ])
+    );
+    assert_eq!((status, &answer["leases"], &answer["notCompared"]), (Some(1), &json!(3), &json!([])));
+
+    // A user without most rights gets the rest.
+    let view: &[&str] = &["staticippools", "globalstaticippools", "staticipleases"];
+    allow(&cluster, "eve", &[("ipam.glowplug.dev", view, &["list"])]).await;
+    let (status, answer) = Plugin::of_user(cluster.config(), Some("eve")).json(&["audit"]).await;
+    let rights = [
+        "list nodepools.hypershift.openshift.io in every namespace",
+        "list kubevirtmachines.infrastructure.cluster.x-k8s.io in every namespace",
+        "list virtualmachines.kubevirt.io in every namespace",
+        "list virtualmachineinstances.kubevirt.io in every namespace",
+        "list ipaddressclaims.ipam.cluster.x-k8s.io in every namespace",
+        "list ipaddresses.ipam.cluster.x-k8s.io in every namespace",
+        "list ipamclaims.k8s.cni.cncf.io in every namespace",
+        "list secrets in every namespace",
+    ];
+    let expected = json!({
+        "version": 1, "leases": 3, "objects": 0, "findings": [], "reserved": [],
+        "notCompared": ["machines", "claims", "secrets"], "missingRights": rights,
+    });
+    assert_eq!((status, answer), (Some(1), expected));
+    allow(&cluster, "mallory", &[]).await;
+    let (status, output, errors) = Plugin::of_user(cluster.config(), Some("mallory")).run(&["audit"]).await;
+    let right = "error: missing right: list staticipleases.ipam.glowplug.dev in every namespace\n";
+    assert_eq!((status, &*output, &*errors), (Some(1), "", right));
+}
+
+const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
+
+// === existing machines ===
+
+/// The VirtualMachines of the page about existing machines: db-0 and web-0 have an agent, old-0 has none.
+struct Shop {
+    vms: Api<DynamicObject>,
+    instances: Api<DynamicObject>,
+}
+
+impl Shop {
+    async fn new(cluster: &Cluster) -> Self {
+        let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": "shop"}})).unwrap();
+        Api::all(cluster.client()).create(&PostParams::default(), &namespace).await.unwrap();
+        let client = cluster.client_as(KUBEVIRT);
+        let api = |names| Api::namespaced_with(client.clone(), "shop", &resource(names));
+        let shop = Self { vms: api(VIRTUAL_MACHINE), instances: api(INSTANCE) };
+        for (name, addresses) in [("db-0", json!(["192.168.1.12"])), ("web-0", json!(["192.168.1.10", "fe80::1"])), ("old-0", json!([]))] {
+            shop.run(name, &addresses).await;
+        }
+        shop
+    }
+
+    /// Creates a VirtualMachine whose guest runs and reports these addresses.
+    async fn run(&self, name: &str, addresses: &Value) {
+        let networks = json!([{"name": "net1", "multus": {"networkName": "infra/vlan10"}}]);
+        let devices = json!({"interfaces": [{"name": "net1", "bridge": {}}]});
+        let spec = json!({"networks": networks, "domain": {"devices": devices}});
+        let metadata = json!({"name": name, "labels": {"network": "vlan10"}});
+        let vm = json!({"metadata": metadata, "spec": {"template": {"spec": spec}}});
+        let vm = self.vms.create(&PostParams::default(), &object(VIRTUAL_MACHINE, vm)).await.unwrap();
+        let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": name, "uid": vm.metadata.uid});
+        let instance = json!({"metadata": {"name": name, "ownerReferences": [owner]}, "spec": spec});
+        self.instances.create(&PostParams::default(), &object(INSTANCE, instance)).await.unwrap();
+        self.report(name, "Running", addresses).await;
+    }
+
+    async fn report(&self, name: &str, phase: &str, addresses: &Value) {
+        let interfaces = json!([{"name": "net1", "ipAddresses": addresses}]);
+        merge(&self.instances, name, &json!({"status": {"phase": phase, "interfaces": interfaces}})).await;
+    }
+
+    async fn annotation(&self, name: &str) -> Option<String> {
+        self.vms.get(name).await.unwrap().metadata.annotations?.get(ANNOTATION).cloned()
+    }
+}
+
+/// The pool of the page about existing machines.
+const POOL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/existing/pool.yaml");
+
+#[tokio::test]
+async fn the_page_for_running_machines_shows_what_the_plugin_prints() {
+    let (_server, cluster) = start_server().await;
+    let shop = Shop::new(&cluster).await;
+    let plugin = Plugin::new(cluster.config());
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/existing-machines.md")).unwrap();
+    let shows = |(status, output, errors): (Option<i32>, String, String)| {
+        let block = format!("```text\n{output}```\n");
+        assert!(page.contains(&block), "{output}");
+        assert_eq!((status, &*errors), (Some(0), ""));
+    };
+    shows(plugin.run(&["plan", POOL]).await);
+    shows(plugin.run(&["adopt", POOL]).await);
+    // Without --apply, nothing is written.
+    assert_eq!(shop.annotation("db-0").await, None);
+    shows(plugin.run(&["adopt", POOL, "shop/db-0", "--apply"]).await);
+    let recorded = Some(r#"["192.168.1.12/24"]"#.to_owned());
+    assert_eq!((shop.annotation("db-0").await, shop.annotation("web-0").await), (recorded, None));
+    // The second time there is nothing to write.
+    let version = shop.vms.get("db-0").await.unwrap().metadata.resource_version;
+    let (status, answer) = plugin.json(&["adopt", POOL, "shop/db-0", "--apply"]).await;
+    assert_eq!((status, &answer["machines"][0]["result"], &answer["writes"]), (Some(0), &json!("recorded"), &json!([])));
+    assert_eq!(shop.vms.get("db-0").await.unwrap().metadata.resource_version, version);
+}
+
+#[tokio::test]
+async fn an_adoption_never_changes_a_record_that_says_something_else() {
+    let (_server, cluster) = start_server().await;
+    let shop = Shop::new(&cluster).await;
+    let plugin = Plugin::new(cluster.config());
+    // db-0 records another address than its guest reports, web-0 and twin-0 report one address.
+    merge(&shop.vms, "db-0", &json!({"metadata": {"annotations": {(ANNOTATION): "192.168.1.13/24"}}})).await;
+    shop.run("twin-0", &json!(["192.168.1.10"])).await;
+    shop.run("two-0", &json!(["192.168.1.20", "192.168.1.21"])).await;
+    shop.run("out-0", &json!(["192.168.1.11"])).await;
+    shop.run("off-0", &json!(["192.168.1.30"])).await;
+    shop.report("off-0", "Succeeded", &json!(["192.168.1.30"])).await;
+    let (status, answer) = plugin.json(&["adopt", POOL, "--apply"]).await;
+    let row = |name: &str, phase: &str, addresses: &[&str], result: &str, reason: &str| {
+        json!({"machine": format!("shop/{name}"), "phase": phase, "addresses": addresses, "result": result, "reason": reason})
+    };
+    let expected = json!([
+        row("db-0", "Running", &["192.168.1.13"], "conflict", "its objects record 192.168.1.13, and its guest reports 192.168.1.12"),
+        row("off-0", "Succeeded", &[], "new", "no guest runs: it gets addresses like a new machine"),
+        row("old-0", "Running", &[], "leftAlone", "its guest reports no address: exclude the address that it uses"),
+        row("out-0", "Running", &["192.168.1.11"], "reserved", "no pool offers 192.168.1.11"),
+        row("twin-0", "Running", &["192.168.1.10"], "conflict", "VirtualMachineInstance shop/web-0 reports 192.168.1.10"),
+        row("two-0", "Running", &["192.168.1.20", "192.168.1.21"], "reserved", "its guest reports several addresses of one family: record the one that it keeps"),
+        row("web-0", "Running", &["192.168.1.10"], "conflict", "VirtualMachineInstance shop/twin-0 reports 192.168.1.10"),
+    ]);
+    assert_eq!((status, &answer["machines"], &answer["writes"]), (Some(1), &expected, &json!([])));
+    assert_eq!(shop.annotation("db-0").await.as_deref(), Some("192.168.1.13/24"));
+
+    // A user who may not change the machine.
+    let view: &[&str] = &["staticippools", "globalstaticippools", "staticipleases"];
+    let rules: [(&str, &[&str], &[&str]); 4] = [
+        ("ipam.glowplug.dev", view, &["list"]),
+        ("kubevirt.io", &["virtualmachines", "virtualmachineinstances"], &["list"]),
+        ("infrastructure.cluster.x-k8s.io", &["kubevirtmachines"], &["list"]),
+        ("hypershift.openshift.io", &["nodepools"], &["list"]),
+    ];
+    allow(&cluster, "eve", &rules).await;
+    shop.run("free-0", &json!(["192.168.1.40"])).await;
+    let eve = Plugin::of_user(cluster.config(), Some("eve"));
+    let (status, answer) = eve.json(&["adopt", POOL, "shop/free-0", "--apply"]).await;
+    assert_eq!((status, &answer["writes"][0]["outcome"]), (Some(1), &json!("failed")));
+    assert_eq!(answer["missingRights"], json!(["patch virtualmachines.kubevirt.io in namespace shop"]));
+    assert_eq!(shop.annotation("free-0").await, None);
+    // Without the right to see every machine, nothing is written.
+    allow(&cluster, "mallory", &rules[..1]).await;
+    let (status, output, errors) =
+        Plugin::of_user(cluster.config(), Some("mallory")).run(&["adopt", POOL, "--apply"]).await;
+    let start = "error: nothing is written, missing right: list nodepools.hypershift.openshift.io in every namespace; ";
+    assert_eq!((status, &*output, &errors[..start.len()]), (Some(1), "", start));
+}
+
+#[tokio::test]
+async fn no_text_of_the_cluster_acts_on_the_terminal() {
+    let (_server, cluster) = start_server().await;
+    let shop = Shop::new(&cluster).await;
+    let plugin = Plugin::new(cluster.config());
+    let hostile = "\u{1b}[2J\u{9b}31m\u{202e}10.0.0.1";
+    merge(&shop.vms, "db-0", &json!({"metadata": {"annotations": {(ANNOTATION): hostile}}})).await;
+    shop.report("web-0", &format!("Run{hostile}"), &json!([])).await;
+    for command in [&["audit"][..], &["adopt", POOL], &["plan", POOL], &["audit", "--json"], &["adopt", POOL, "--json"]] {
+        let (_, output, errors) = plugin.run(command).await;
+        let acts = |c: char| c != '\n' && glowplug::terminal::acts_on_terminal(c);
+        assert!(!output.contains(acts) && !errors.contains(acts), "{output}{errors}");
+    }
+}
+
+// === plans ===
+
+#[tokio::test]
+async fn a_plan_says_what_the_webhook_answers_and_who_is_in_the_way() {
+    let (_server, cluster) = start_server().await;
+    let plugin = Plugin::new(cluster.config());
+    let hosted = Hosted::new(&cluster).await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.pool("workers", &["10.0.0.8/30"]).await;
+    let installed = Installed::start(&cluster).await;
+    installed.until_asked(&hosted, "workers").await;
+    hosted.scale("workers", 2).await;
+    hosted.until_running("workers-0").await;
+    hosted.until_running("workers-1").await;
+    installed.stop().await;
+    hosted.scale("workers", 3).await;
+    let held = hosted.held().await;
+    let [(first, holder), (second, other)] = [held[0].clone(), held[1].clone()];
+    let id = |name: &str| format!("{}/{name}", hosted.clusters);
+    let pool = |name: &str, spec: PoolSpec| {
+        json!({
+            "apiVersion": "ipam.glowplug.dev/v1alpha1", "kind": "StaticIPPool",
+            "metadata": {"namespace": hosted.clusters, "name": name}, "spec": spec,
+        })
+    };
+    // The first pool has other addresses, the gateway is that of a machine, and one machine has no room. The second pool overlaps.
+    let changed = PoolSpec { gateway: vec![second.clone()], ..hosted.spec("workers", &["10.0.0.200/32"]) };
+    let overlapping = PoolSpec { node_pool_ref: None, ..hosted.spec("other", &["10.0.0.200/32"]) };
+    let items = json!({"kind": "List", "items": [pool("workers", changed), pool("other", overlapping)]});
+    let file = plugin.file("pools.yaml", &items);
+    let (status, answer) = plugin.json(&["plan", &file]).await;
+    let uid = hosted.machines.get(&other).await.unwrap().metadata.uid.unwrap();
+    assert_eq!(
+        answer["pools"][0],
+        json!({
+            "pool": id("workers"), "change": "update", "errors": [],
+            "warnings": [format!(
+                "pool {} no longer allocates these addresses, which stay with their holders: {first}, {second} (holders: 2)",
+                id("workers"),
+            )],
+            "outside": [
+                {"address": first, "holder": format!("KubevirtMachine {}/{holder}", hosted.namespace)},
+                {"address": second, "holder": format!("KubevirtMachine {}/{other}", hosted.namespace)},
+            ],
+            "inUse": [{
+                "address": second, "why": "gateway", "state": "allocated",
+                "user": format!("eno101 of {}/{other} ({uid})", hosted.namespace),
+            }],
+            "room": [{
+                "family": "IPv4", "total": "1", "free": "1", "held": "2", "needed": "4",
+                "because": "replicas 3 + maxSurge 1", "lacking": "1",
+            }],
+        })
+    );
+    let other = &answer["pools"][1];
+    let overlap = format!(
+        "pools {} and {} offer the same addresses of network {}: 10.0.0.200",
+        id("workers"), id("other"), hosted.network
+    );
+    assert_eq!((status, &other["change"], &other["errors"]), (Some(1), &json!("create"), &json!([overlap])));
+    // The pool as it is.
+    let file = plugin.file("same.yaml", &pool("workers", hosted.spec("workers", &["10.0.0.8/30"])));
+    let (status, answer) = plugin.json(&["plan", &file]).await;
+    assert_eq!((status, &answer["pools"][0]["change"]), (Some(0), &json!("none")));
 }

@@ -143,8 +143,9 @@ pub struct Rebuilt {
 /// - no unreadable record of the machine, and none of an unknown machine with one of its addresses, and
 /// - no guest that reports one of its addresses.
 ///
-/// The lists must be complete: KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces. They have no
-/// claims, so the holder of a lease that is a claim is never missing, and a guest in its namespace may use its address.
+/// The lists must be complete: KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces. Without a list of
+/// claims ([`Inventory::claims`]), the holder of a lease that is a claim is never missing. A guest in the namespace of a claim may use
+/// the address of the claim.
 ///
 /// The ledger records missing machines. With [`Options::release`], the audit releases a missing machine if
 ///
@@ -173,7 +174,7 @@ pub fn audit<L: Ledger>(
         .chain(waiters)
         .chain(conflicts)
         .chain(allocator.missing().map(|(machine, _)| machine.clone()))
-        .filter(|machine| !machine.kind.is_claim())
+        .filter(|machine| !machine.kind.is_claim() || inventory.claims.is_some())
         .collect();
     let mut unread: BTreeSet<Machine> = unreadable(inventory).map(|reservation| reservation.claimant.machine).collect();
     // An object of an unknown machine may belong to the holder of an address in the object.

@@ -1,6 +1,7 @@
-//! kubectl-glowplug: a plugin of kubectl that explains pools and machines. It reads the API server and changes nothing.
+//! kubectl-glowplug: a plugin of kubectl that explains pools and machines. Only `adopt --apply` changes an object.
 
-use std::io::Write as _;
+use std::fmt::Display;
+use std::io::{IsTerminal as _, Write as _, stderr, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,21 +10,15 @@ use clap::{Args, Parser, Subcommand};
 use glowplug::terminal::escaped;
 use glowplug_controller::cluster::client::connect;
 use glowplug_controller::cluster::key::Key;
-use glowplug_controller::cluster::object::Object;
-use glowplug_controller::explain::list;
-use glowplug_controller::explain::machine::{Answer, Event, Facts, explain, explain_rejected, machine_key};
-use glowplug_controller::explain::pools::summarize;
-use glowplug_controller::kinds::mac_pool::MACPool;
-use glowplug_controller::kinds::pool::{GlobalStaticIPPool, LeaseSpec, StaticIPLease, StaticIPPool};
-use glowplug_controller::kinds::virtual_machine::{
-    VirtualMachine, instances, kubevirt_machines, node_pools, virtual_machines,
-};
-use glowplug_controller::pools::facts::PoolObject;
-use glowplug_controller::pools::selection::KnownPool;
-use kube::api::{Api, ApiResource, ListParams};
+use glowplug_controller::explain::adopt::adopt;
+use glowplug_controller::explain::audit::audit;
+use glowplug_controller::explain::plan::plan;
+use glowplug_controller::explain::read::Reader;
+use glowplug_controller::explain::status::status;
+use glowplug_controller::explain::text::{json, with_bold_heads};
+use glowplug_controller::explain::why::{machine_key, why};
+use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::core::GroupVersionKind;
-use kube::{Client, Config};
 use serde::Serialize;
 
 /// Explain the pools and machines of glowplug-controller
@@ -36,6 +31,9 @@ struct Arguments {
     /// Use this context of the kubeconfig file
     #[arg(long, value_name = "NAME", global = true)]
     context: Option<String>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -43,49 +41,70 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Print all pools: free and allocated addresses, waiting machines
-    Status(Output),
+    Status,
     /// Explain what a machine holds, or what it waits for
     Why {
         /// The VirtualMachine, or the KubevirtMachine whose VirtualMachine is rejected
         #[arg(value_name = "NAMESPACE/NAME", value_parser = machine_key)]
         machine: Key,
-        #[command(flatten)]
-        output: Output,
     },
+    /// Compare the leases with machines, claims, Secrets and reports of guests
+    Audit,
+    /// Compare the pools of a file with the cluster, before they are applied
+    Plan {
+        /// The file with the pools, as JSON or YAML; - is standard input
+        #[arg(value_name = "FILE|-")]
+        file: PathBuf,
+    },
+    /// Show what a pool does to the machines that run already
+    Adopt(Adopt),
 }
 
 #[derive(Args, Debug)]
-struct Output {
-    /// Print JSON
+struct Adopt {
+    /// A file with one pool, or the name of a pool of the cluster
+    #[arg(value_name = "FILE|NAMESPACE/NAME")]
+    pool: String,
+    /// Only these VirtualMachines
+    #[arg(value_name = "NAMESPACE/NAME", value_parser = machine_key)]
+    machines: Vec<Key>,
+    /// Write the records, or preAllocations into a pool of the cluster
     #[arg(long)]
-    json: bool,
+    apply: bool,
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let done = run(Arguments::parse()).await;
-    done.map_or_else(
-        |error| {
-            // If standard error is closed, the exit status still reports the error.
-            let _ = writeln!(std::io::stderr(), "error: {}", escaped(&format!("{error:#}")));
-            ExitCode::FAILURE
-        },
-        |()| ExitCode::SUCCESS,
-    )
+    run(Arguments::parse()).await.unwrap_or_else(|error| {
+        // If standard error is closed, the exit status still reports the error.
+        let _ = writeln!(stderr(), "error: {}", escaped(&format!("{error:#}")));
+        ExitCode::FAILURE
+    })
 }
 
-async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { kubeconfig, context, command } = arguments;
+/// Runs a command. The exit status is 1 if the answer has something for a person to do, or if the user lacks a right.
+async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let Arguments { kubeconfig, context, json, command } = arguments;
     let client = connect(config(kubeconfig, context).await?).context("connecting to the API server")?;
-    match command {
-        Command::Status(output) => {
-            let mut pools = all(&client, &ApiResource::erase::<StaticIPPool>(&())).await?;
-            pools.extend(all(&client, &ApiResource::erase::<GlobalStaticIPPool>(&())).await?);
-            let mac_pools = all(&client, &ApiResource::erase::<MACPool>(&())).await?;
-            print(&summarize(pools, mac_pools), &output)
+    let reader = Reader::new(client, stderr().is_terminal());
+    let is_clean = match command {
+        Command::Status => print(&status(&reader).await?, &reader, json).map(|()| true),
+        Command::Why { machine } => print(&why(&reader, &machine).await?, &reader, json).map(|()| true),
+        Command::Audit => {
+            let answer = audit(&reader).await?;
+            print(&answer, &reader, json).map(|()| answer.is_clean())
         }
-        Command::Why { machine, output } => print(&why(&client, &machine).await?, &output),
-    }
+        Command::Plan { file } => {
+            let answer = plan(&reader, &file).await?;
+            print(&answer, &reader, json).map(|()| answer.is_clean())
+        }
+        Command::Adopt(Adopt { pool, machines, apply }) => {
+            let answer = adopt(&reader, &pool, &machines, apply).await?;
+            print(&answer, &reader, json).map(|()| answer.is_clean())
+        }
+    };
+    let is_clean = is_clean? && reader.lacking().is_empty();
+    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 async fn config(file: Option<PathBuf>, context: Option<String>) -> anyhow::Result<Config> {
@@ -97,55 +116,25 @@ async fn config(file: Option<PathBuf>, context: Option<String>) -> anyhow::Resul
     Config::from_custom_kubeconfig(read?, &options).await.context("using the kubeconfig file")
 }
 
-async fn all(client: &Client, kind: &ApiResource) -> anyhow::Result<Vec<Object>> {
-    let api = Api::all_with(client.clone(), kind);
-    list(&api, &ListParams::default()).await.with_context(|| format!("listing {}", kind.plural))
-}
-
-/// Reads what the cluster says about a machine, and explains it.
-async fn why(client: &Client, key: &Key) -> anyhow::Result<Answer> {
-    let named = |kind: &ApiResource| Api::<Object>::namespaced_with(client.clone(), &key.namespace, kind);
-    let pools = all(client, &ApiResource::erase::<StaticIPPool>(&())).await?;
-    let pools: Vec<KnownPool> = pools.into_iter().map(|pool| KnownPool::read(PoolObject::read(pool))).collect();
-    let leases = all(client, &ApiResource::erase::<StaticIPLease>(&())).await?;
-    let spec = |lease: Object| serde_json::from_value::<LeaseSpec>(lease.data.get("spec")?.clone()).ok();
-    let leases: Vec<LeaseSpec> = leases.into_iter().filter_map(spec).collect();
-    let machine = named(&virtual_machines()).get_opt(&key.name).await.context("reading the VirtualMachine")?;
-    let Some(machine) = machine else {
-        let machine = named(&kubevirt_machines()).get_opt(&key.name).await.context("reading the KubevirtMachine")?;
-        let machine = machine.with_context(|| format!("{key}: neither a VirtualMachine nor a KubevirtMachine"))?;
-        return Ok(explain_rejected(&machine, &pools, &leases));
+/// Prints an answer, and the rights that the user lacks: in the JSON object, or as lines on standard error.
+fn print(answer: &(impl Serialize + Display), reader: &Reader, as_json: bool) -> anyhow::Result<()> {
+    let lacking = reader.lacking();
+    let text = if as_json {
+        let mut value = serde_json::to_value(answer)?;
+        if let (false, Some(members)) = (lacking.is_empty(), value.as_object_mut()) {
+            members.insert("missingRights".to_owned(), lacking.into());
+        }
+        json(&value)
+    } else {
+        for right in lacking {
+            // If standard error is closed, the exit status still says that something is missing.
+            let _ = writeln!(stderr(), "warning: missing right: {}", escaped(&right));
+        }
+        let tables = answer.to_string();
+        let has_colour = stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        if has_colour { with_bold_heads(&tables) } else { tables }
     };
-    let instance = named(&instances()).get_opt(&key.name).await.context("reading the instance")?;
-    let phase = instance.and_then(|instance| Some(instance.data["status"]["phase"].as_str()?.to_owned()));
-    let of_machine = format!("involvedObject.kind=VirtualMachine,involvedObject.name={}", key.name);
-    let kind = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", "Event"), "events");
-    let events = list(&named(&kind), &ListParams::default().fields(&of_machine)).await.context("listing events")?;
-    Ok(explain(Facts {
-        machine: VirtualMachine::read(machine),
-        phase,
-        pools,
-        node_pools: all(client, &node_pools()).await?,
-        leases,
-        events: events.iter().filter_map(Event::of_controller).collect(),
-    }))
-}
-
-fn print(answer: &(impl Serialize + std::fmt::Display), output: &Output) -> anyhow::Result<()> {
-    let text = match output.json {
-        // The escapes of JSON, so that no text of the API server acts on a terminal.
-        true => serde_json::to_string_pretty(answer)?.lines().map(|line| escaped_json(line) + "\n").collect(),
-        false => answer.to_string(),
-    };
-    std::io::stdout().write_all(text.as_bytes()).context("writing to standard output")
-}
-
-fn escaped_json(line: &str) -> String {
-    let escape = |c: char| match glowplug::terminal::acts_on_terminal(c) {
-        true => format!("\\u{:04x}", u32::from(c)),
-        false => c.to_string(),
-    };
-    line.chars().map(escape).collect()
+    stdout().write_all(text.as_bytes()).context("writing to standard output")
 }
 
 #[cfg(test)]

@@ -25,7 +25,8 @@ use kube::{Api, Client};
 use tokio::sync::{mpsc, watch};
 
 use crate::claims::common::{Provider, is_gone, json_patch};
-use crate::claims::ipam::decision::{Guest, Recorded, Serving, Step, View, decide, record};
+pub(crate) use crate::claims::ipam::decision::record;
+use crate::claims::ipam::decision::{Guest, Recorded, Serving, Step, View, decide};
 use crate::claims::ipam::index::{Index, Kind};
 use crate::cluster::client::serves;
 use crate::cluster::key::{Key, PoolId};

@@ -251,6 +251,11 @@ impl Instance {
         Self { metadata, owner, networks, guest, has_started, has_ended, secret, has_left }
     }
 
+    /// Whether the guest runs without network data of the controller: it has a network of its own.
+    pub(crate) fn runs_without_data(&self) -> bool {
+        self.has_started && !self.has_ended && self.secret.is_none()
+    }
+
     /// Adds the records of the instance to `objects`, as [`read_records`] does, without what the guest reports.
     pub(crate) fn read_records(&self, objects: &mut Objects) {
         let spec = json!({"networks": networks_of(&self.networks)});

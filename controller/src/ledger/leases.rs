@@ -696,7 +696,7 @@ fn spec_of(object: &Object) -> Result<LeaseSpec, serde_json::Error> {
 }
 
 /// The holder of a lease, as the allocator knows it.
-fn holder_of(holder: &Holder) -> Machine {
+pub(crate) fn holder_of(holder: &Holder) -> Machine {
     let Holder { kind, namespace, name, uid, vm_namespace, .. } = holder;
     let machine = Machine::new(namespace, name, uid).of_kind(*kind);
     Machine { vm_namespace: vm_namespace.clone(), ..machine }
@@ -708,7 +708,7 @@ fn secret_of_0_2_0(holder: &Holder) -> BTreeSet<String> {
 }
 
 /// The lease in an object. The name of the object contains the address and the network. An error is one short line.
-fn read(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, Lease), String> {
+pub(crate) fn read(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, Lease), String> {
     check(object, address, network).map_err(|error| one_line(&error))
 }
 
@@ -749,7 +749,7 @@ fn check(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, 
 
 /// A lease with an unknown holder, so that the address is not allocated. `None` never happens: the interface has a
 /// valid name.
-fn unreadable(object: &Object, address: IpAddr) -> Option<Lease> {
+pub(crate) fn unreadable(object: &Object, address: IpAddr) -> Option<Lease> {
     let machine = Machine::new("", format!("StaticIPLease {}", object.name_any()), object.uid().unwrap_or_default());
     let interface = Pool::DEFAULT_INTERFACE.parse().ok()?;
     Some(Lease {

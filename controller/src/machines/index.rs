@@ -448,17 +448,8 @@ impl Index {
     }
 
     /// Returns what objects record, with the kinds of their machines.
-    pub(super) fn inventory(&self, mut objects: Objects) -> Inventory {
-        // Everyone who may write VirtualMachines of one namespace can name any machine of another namespace.
-        objects.confirm_machines(|vm, machine| vm == machine);
-        let mut inventory = objects.inventory();
-        inventory.each_machine(|machine| {
-            let known = self.machine(&Key::of_machine(machine));
-            if known.and_then(|known| known.metadata.uid.as_ref()) != Some(&machine.uid) {
-                machine.kind = HolderKind::VirtualMachine;
-            }
-        });
-        inventory
+    pub(super) fn inventory(&self, objects: Objects) -> Inventory {
+        inventory(objects, |key| self.machine(key)?.metadata.uid.as_deref())
     }
 
     /// Takes the records that are adopted after the reports of guests: see [`Record::follows_reports`].
@@ -478,6 +469,20 @@ impl Index {
     fn choose(&self, vm: &VirtualMachine) -> Chosen {
         self.selection.of(vm).map_err(|problem| problem.to_string())
     }
+}
+
+/// Returns what objects record, with the kinds of their machines. `uid_of` returns the UID of the KubevirtMachine for the VirtualMachine
+/// of a name.
+pub(crate) fn inventory<'m>(mut objects: Objects, uid_of: impl Fn(&Key) -> Option<&'m str>) -> Inventory {
+    // Everyone who may write VirtualMachines of one namespace can name any machine of another namespace.
+    objects.confirm_machines(|vm, machine| vm == machine);
+    let mut inventory = objects.inventory();
+    inventory.each_machine(|machine| {
+        if uid_of(&Key::of_machine(machine)) != Some(machine.uid.as_str()) {
+            machine.kind = HolderKind::VirtualMachine;
+        }
+    });
+    inventory
 }
 
 /// Whether an object has an annotation with addresses.

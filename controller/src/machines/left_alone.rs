@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use crate::cluster::request::list;
+use crate::kinds::kubevirt_machine::Instance;
 use crate::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, NetworkData, VirtualMachine};
 use crate::machines::step::{Notice, Once, Step};
 use crate::machines::view::View;
@@ -38,7 +39,7 @@ impl View {
         if !self.has_done(Once::ReadInstance) {
             return Some(Step::ReadInstance);
         }
-        let runs = self.instance.as_ref().is_some_and(|it| it.has_started && !it.has_ended && it.secret.is_none());
+        let runs = self.instance.as_ref().is_some_and(Instance::runs_without_data);
         runs.then(|| {
             let pools = list(selected.iter().map(|selected| &selected.pool));
             let note = format!(

@@ -249,15 +249,7 @@ impl View {
             let is_excluded = |it: &&IpNetwork| self.ledger.excluded.contains(&(handed.network.clone(), it.ip()));
             let unheld = handed.addresses.iter().filter(|it| !is_held(it) && !is_excluded(it));
             let addresses: Vec<IpNetwork> = unheld.copied().collect();
-            (!addresses.is_empty()).then(|| Record {
-                claimant: claimant.clone(),
-                node_pool: Some(handed.pool.clone()),
-                attachments: Vec::new(),
-                network: Some(handed.network.clone()),
-                addresses,
-                source: format!("Secret {}/{}", self.key.namespace, hand_out.name()),
-                kind: Source::Secret,
-            })
+            (!addresses.is_empty()).then(|| handed.record(hand_out, &self.key.namespace, addresses))
         });
         let records: Vec<Record> = records.collect();
         match &self.problem {

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Allocation, Claimant, Machine, Record};
+use glowplug::host::may_record;
 use glowplug::host::records::ObjectDiagnostic;
-use k8s_openapi::jiff::Timestamp;
+use ipnetwork::IpNetwork;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -322,6 +324,19 @@ impl Handed {
     pub(super) fn allocation(&self, hand_out: &HandOut) -> Allocation {
         let claimant = Claimant { machine: hand_out.machine.clone(), interface: self.interface };
         Allocation { claimant, addresses: self.addresses.clone() }
+    }
+
+    /// The record of these addresses in the Secret, which is in the namespace of the VirtualMachine.
+    pub(crate) fn record(&self, hand_out: &HandOut, namespace: &str, addresses: Vec<IpNetwork>) -> Record {
+        Record {
+            claimant: Claimant { machine: hand_out.machine.clone(), interface: self.interface },
+            node_pool: Some(self.pool.clone()),
+            attachments: Vec::new(),
+            network: Some(self.network.clone()),
+            addresses,
+            source: format!("Secret {namespace}/{}", hand_out.name()),
+            kind: may_record::Source::Secret,
+        }
     }
 }
 

@@ -91,6 +91,24 @@ pub fn validate(id: &PoolId, change: &Change, others: &[Pool]) -> Verdict {
     verdict
 }
 
+/// Decides on a change of the pool `id`, without the warnings about its leases. `others` are all pools of the cluster without this pool,
+/// and `node_pools` the known NodePools. `None`: they are not known yet.
+#[must_use]
+pub fn judge(
+    id: &PoolId,
+    change: &Change,
+    others: &[MachinePool],
+    node_pools: Option<&BTreeMap<Key, Arc<Object>>>,
+) -> Verdict {
+    // Invalid pools allocate nothing, so they cannot overlap.
+    let valid: Vec<Pool> = others.iter().filter_map(|other| other.pool.as_ref().ok().cloned()).collect();
+    let mut verdict = validate(id, change, &valid);
+    let compared = compare(id, change, others, node_pools);
+    verdict.errors.extend(compared.errors);
+    verdict.warnings.extend(compared.warnings);
+    verdict
+}
+
 /// Compares a change of the pool `id` with the other pools of its network. `others` are all pools of the cluster without this
 /// pool, and `node_pools` the known NodePools. `None`: they are not known yet.
 #[must_use]
@@ -183,22 +201,7 @@ pub fn warn_of_holders<'a>(
     leases: impl IntoIterator<Item = &'a LeaseSpec>,
 ) -> Option<String> {
     let name = id.to_string();
-    let remaining = match change {
-        Change::Create(_) => return None,
-        Change::Update { new, .. } => id.check(new).0,
-        Change::Delete => None,
-    };
-    // A pool whose addresses come from elsewhere never offers them itself.
-    if remaining.as_ref().is_some_and(Pool::is_external) {
-        return None;
-    }
-    let held = leases.into_iter().filter(|lease| lease.pool == name && lease.released.is_none());
-    let held = held.filter_map(|lease| Some((lease.address.parse::<IpAddr>().ok()?, &lease.holder)));
-    let is_lost = |(address, holder): &(IpAddr, &Holder)| {
-        let is_kept = |pool: &Pool| pool.pre_allocated(&holder.namespace, &holder.name).contains(address);
-        !remaining.as_ref().is_some_and(|pool| pool.offers(*address) || is_kept(pool))
-    };
-    let lost = held.filter(is_lost);
+    let lost = lost(id, change, leases).into_iter();
     let (addresses, holders): (BTreeSet<IpAddr>, BTreeSet<&str>) =
         lost.map(|(address, holder)| (address, holder.uid.as_str())).unzip();
     if addresses.is_empty() {
@@ -214,6 +217,33 @@ pub fn warn_of_holders<'a>(
         _ => "no longer allocates these addresses, which stay with their holders",
     };
     Some(format!("pool {name} {consequence}: {named} (holders: {})", holders.len()))
+}
+
+/// Returns the addresses of the pool that it no longer allocates after the change, with their holders, who keep them. `leases` may
+/// contain leases of other pools, which are ignored.
+#[must_use]
+pub fn lost<'a>(
+    id: &PoolId,
+    change: &Change,
+    leases: impl IntoIterator<Item = &'a LeaseSpec>,
+) -> Vec<(IpAddr, &'a Holder)> {
+    let name = id.to_string();
+    let remaining = match change {
+        Change::Create(_) => return Vec::new(),
+        Change::Update { new, .. } => id.check(new).0,
+        Change::Delete => None,
+    };
+    // A pool whose addresses come from elsewhere never offers them itself.
+    if remaining.as_ref().is_some_and(Pool::is_external) {
+        return Vec::new();
+    }
+    let held = leases.into_iter().filter(|lease| lease.pool == name && lease.released.is_none());
+    let held = held.filter_map(|lease| Some((lease.address.parse::<IpAddr>().ok()?, &lease.holder)));
+    let is_lost = |(address, holder): &(IpAddr, &Holder)| {
+        let is_kept = |pool: &Pool| pool.pre_allocated(&holder.namespace, &holder.name).contains(address);
+        !remaining.as_ref().is_some_and(|pool| pool.offers(*address) || is_kept(pool))
+    };
+    held.filter(is_lost).collect()
 }
 
 /// Decides on a change of a pool. `Err`: the reason why no decision is possible.
@@ -254,13 +284,8 @@ pub(super) async fn verdict(
             failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &message)
         })?,
     };
-    // Invalid pools allocate nothing, so they cannot overlap.
-    let valid: Vec<Pool> = others.iter().filter_map(|other| other.pool.as_ref().ok().cloned()).collect();
-    let mut verdict = validate(&id, &change, &valid);
-    let compared = compare(&id, &change, &others, selection.map(Selection::node_pools));
-    verdict.errors.extend(compared.errors);
-    verdict.warnings.extend(compared.warnings);
-    if verdict.errors.is_empty() && (change.may_shrink(&id) || change.adds_family(&id)) {
+    let mut verdict = judge(&id, &change, &others, selection.map(Selection::node_pools));
+    if verdict.errors.is_empty() && change.needs_leases(&id) {
         let warnings = match timeout(COUNT_LIMIT, leases(client, &id)).await {
             Ok(Ok(leases)) => [warn_of_holders(&id, &change, &leases), warn_of_family(&id, &change, &leases)],
             Ok(Err(error)) => [Some(format!("pool {id}: could not count the holders of its addresses: {error}")), None],
@@ -308,6 +333,12 @@ fn specification(object: &Object) -> Result<PoolSpec, Box<Status>> {
 // === impl Change ===
 
 impl Change {
+    /// Whether the change may have a warning about the leases of the pool.
+    #[must_use]
+    pub fn needs_leases(&self, id: &PoolId) -> bool {
+        self.may_shrink(id) || self.adds_family(id)
+    }
+
     /// Whether a pool of one family becomes a pool of two families.
     fn adds_family(&self, id: &PoolId) -> bool {
         let Self::Update { old: Some(old), new } = self else { return false };

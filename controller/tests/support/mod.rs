@@ -15,6 +15,7 @@ pub mod later;
 pub mod leader;
 pub mod machine_api;
 pub mod manifests;
+pub mod plugin;
 pub mod policy;
 pub mod program;
 pub mod promql;

@@ -32,6 +32,10 @@ pub struct Inventory {
     pub without_record: Vec<Unrecorded>,
     /// Number of objects whose machine cannot be identified. Each of them may belong to any machine of the ledger.
     pub unidentified: usize,
+    /// The claims of the cluster. `None`: the lists have no claims. [`Objects`](super::Objects) reads none, so the caller adds the
+    /// claims and their records.
+    #[doc(hidden)]
+    pub claims: Option<BTreeSet<Machine>>,
     /// Kinds of the objects.
     kinds: BTreeSet<Kind>,
     /// Namespaces of the machines.
@@ -397,13 +401,16 @@ impl Inventory {
         records.chain(diagnostics).chain(reports).chain(unrecorded).for_each(change);
     }
 
-    /// Whether the lists have an object of a machine: its KubevirtMachine, or a guest that may be its own.
+    /// Whether the lists have an object of a machine: its KubevirtMachine, or a guest that may be its own; or a claim.
     ///
     /// A machine without such an object may be missing, but only if the lists were complete: all three kinds of all
     /// namespaces.
     #[must_use]
     pub fn is_there(&self, machine: &Machine) -> bool {
-        let Machine { namespace, name, uid, .. } = machine;
+        let Machine { namespace, name, uid, kind, .. } = machine;
+        if kind.is_claim() {
+            return self.claims.as_ref().is_some_and(|claims| claims.contains(machine));
+        }
         self.present.binary_search(&identity(namespace, name, uid)).is_ok()
             || self.orphans.contains(&(namespace.clone(), name.clone()))
     }

@@ -16,6 +16,7 @@ use crate::support::hosted::definitions::{KUBEVIRT_MACHINE, VIRTUAL_MACHINE};
 use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, poll};
 use crate::support::installed::Installed;
+use crate::support::plugin::Plugin;
 
 const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
 
@@ -362,25 +363,46 @@ pub async fn running_machines_come_to_a_pool_by_the_steps_of_the_guide(cluster: 
         create_vm(&hosted, name).await;
         hosted.until_running(name).await;
     }
-    // The guests of web-0 and kept-0 have an agent. The address of old-0 is 10.0.0.9.
-    for (name, address) in [("web-0", "10.0.0.8"), ("kept-0", "10.0.0.15")] {
+    // The guest of old-0 has no agent. Its address is 10.0.0.9.
+    for (name, address) in [("db-0", "10.0.0.10"), ("web-0", "10.0.0.8"), ("kept-0", "10.0.0.15")] {
         let mut interface = hosted.instances.get(name).await.unwrap().data["status"]["interfaces"][0].clone();
         interface["ipAddresses"] = json!([address]);
         hosted.kubevirt.report(name, &json!({"interfaces": [interface]})).await;
     }
-    let annotations = json!({(ANNOTATION): r#"["10.0.0.10/16"]"#});
-    merge(&hosted.vms, "db-0", &json!({"metadata": {"annotations": annotations}})).await;
     let spec = PoolSpec {
         node_pool_ref: None,
         machine_selector: serde_json::from_value(json!({"matchLabels": {"pool": "p"}})).unwrap(),
         excluded_addresses: vec!["10.0.0.9".to_owned()],
-        pre_allocations: [("kept-0".to_owned(), "10.0.0.15".to_owned())].into(),
         ..hosted.spec("p", &["10.0.0.8/29"])
     };
-    hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    let mut pool = StaticIPPool::new("p", spec);
+    pool.metadata.namespace = Some(hosted.namespace.clone());
+    let plugin = Plugin::new(cluster.config());
+    let (id, file) = (format!("{}/p", hosted.namespace), plugin.file("pool.yaml", &json!(pool)));
+    let machine = |name: &str| format!("{}/{name}", hosted.namespace);
+    let room = json!([{
+        "family": "IPv4", "total": "8", "free": "4", "held": "0", "needed": "4", "because": "machines 4", "lacking": "0",
+    }]);
+    let planned = json!({
+        "pool": id, "change": "create", "errors": [], "warnings": [], "outside": [], "inUse": [], "room": room,
+    });
+    assert_eq!(plugin.json(&["plan", &file]).await, (Some(0), json!({"version": 1, "pools": [planned]})));
+    let (status, answer) = plugin.json(&["adopt", &file, &machine("db-0"), "--apply"]).await;
+    assert_eq!((status, &answer["writes"][0]["outcome"]), (Some(0), &json!("written")), "{answer}");
+    let (status, answer) = plugin.json(&["adopt", &file]).await;
+    let results: Vec<(&Value, &Value)> =
+        answer["machines"].as_array().unwrap().iter().map(|row| (&row["machine"], &row["result"])).collect();
+    let expected = [("db-0", "recorded"), ("kept-0", "reserved"), ("old-0", "leftAlone"), ("web-0", "reserved")]
+        .map(|(name, result)| (json!(machine(name)), json!(result)));
+    assert_eq!((status, results), (Some(0), expected.iter().map(|(name, result)| (name, result)).collect()));
+    hosted.pools.create(&PostParams::default(), &pool).await.unwrap();
     until_left_alone(&hosted, "p", 3).await;
     hosted.until_held(1).await;
     assert_eq!(hosted.held().await, rows([("10.0.0.10", "db-0")]));
+    let (status, answer) = plugin.json(&["adopt", &id, &machine("kept-0"), "--apply"]).await;
+    assert_eq!((status, &answer["writes"][0]["outcome"]), (Some(0), &json!("written")), "{answer}");
+    let kept = hosted.pools.get("p").await.unwrap().spec.pre_allocations;
+    assert_eq!(kept, [("kept-0".to_owned(), "10.0.0.15".to_owned())].into());
     until_selected(&hosted).await;
     create_vm(&hosted, "new").await;
     assert_eq!(hosted.address_of("new").await, "10.0.0.11");

@@ -9,7 +9,7 @@ mod admission;
 pub mod conditions;
 mod managers;
 mod patch;
-mod rbac;
+pub mod rbac;
 mod store;
 
 use std::collections::BTreeMap;

@@ -3,12 +3,14 @@
 use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::api::ApiResource;
 use serde::Serialize;
 
 use crate::cluster::object::Object;
-use crate::explain::machine::rows_of;
-use crate::kinds::mac_pool::MacPoolStatus;
-use crate::kinds::pool::{FamilyCount, PoolStatus, Waiting};
+use crate::explain::read::Reader;
+use crate::explain::text::{rows_of, write_section};
+use crate::kinds::mac_pool::{MACPool, MacPoolStatus};
+use crate::kinds::pool::{FamilyCount, GlobalStaticIPPool, PoolStatus, StaticIPPool, Waiting};
 use crate::pools::facts::PoolObject;
 use crate::pools::selection::KnownPool;
 
@@ -86,6 +88,18 @@ pub struct MacPoolLine {
     pub allocated: i64,
     /// Number of machines that wait.
     pub waiting: u32,
+}
+
+/// Reads the pools.
+///
+/// # Errors
+///
+/// A request failed.
+pub async fn status(reader: &Reader) -> anyhow::Result<Summary> {
+    let mut pools = reader.list(&ApiResource::erase::<StaticIPPool>(&())).await?;
+    pools.extend(reader.list(&ApiResource::erase::<GlobalStaticIPPool>(&())).await?);
+    let mac_pools = reader.list(&ApiResource::erase::<MACPool>(&())).await?;
+    Ok(summarize(pools, mac_pools))
 }
 
 /// Summarizes pools. The input is the objects of both kinds, and the MACPools.
@@ -193,9 +207,7 @@ impl fmt::Display for Summary {
                 [pool.free, pool.allocated, pool.waiting.into()].map(|count| count.to_string());
             [pool.name.clone(), ready(pool.ready), free, allocated, waiting]
         });
-        if !self.mac_pools.is_empty() {
-            write!(f, "\n{}", rows_of(["MAC POOL", "READY", "FREE", "ALLOCATED", "WAITING"], macs.collect()))?;
-        }
+        write_section(f, ["MAC POOL", "READY", "FREE", "ALLOCATED", "WAITING"], macs.collect())?;
         let waiting = self.pools.iter().flat_map(|pool| {
             let none = || "-".to_owned();
             pool.first_waiting.iter().map(move |it| {
@@ -210,17 +222,10 @@ impl fmt::Display for Summary {
                 ]
             })
         });
-        let waiting: Vec<[String; 5]> = waiting.collect();
-        if !waiting.is_empty() {
-            write!(f, "\n{}", rows_of(["WAITING", "KIND", "POOL", "FAMILY", "SINCE"], waiting))?;
-        }
+        write_section(f, ["WAITING", "KIND", "POOL", "FAMILY", "SINCE"], waiting.collect())?;
         let pools = self.pools.iter().filter_map(|pool| Some([pool.name.clone(), pool.message.clone()?]));
         let macs = self.mac_pools.iter().filter_map(|pool| Some([pool.name.clone(), pool.message.clone()?]));
-        let messages: Vec<[String; 2]> = pools.chain(macs).collect();
-        if !messages.is_empty() {
-            write!(f, "\n{}", rows_of(["NOT READY", "MESSAGE"], messages))?;
-        }
-        Ok(())
+        write_section(f, ["NOT READY", "MESSAGE"], pools.chain(macs).collect())
     }
 }
 

@@ -3,16 +3,23 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use anyhow::Context as _;
 use glowplug::host::claim::is_object_name;
-use glowplug::terminal::table;
+use kube::api::{ApiResource, ListParams};
+use kube::core::GroupVersionKind;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
+use crate::explain::read::Reader;
+use crate::explain::text::{rows_of, write_section};
 use crate::kinds::mac_pool::MAC_NETWORK;
-use crate::kinds::pool::{Holder, HolderKind, LeaseSpec, Waiting};
-use crate::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, NetworkData, VirtualMachine};
+use crate::kinds::pool::{Holder, HolderKind, LeaseSpec, StaticIPLease, StaticIPPool, Waiting};
+use crate::kinds::virtual_machine::{
+    LEFT_ALONE_ANNOTATION, NetworkData, VirtualMachine, instances, kubevirt_machines, node_pools, virtual_machines,
+};
+use crate::pools::facts::PoolObject;
 use crate::pools::selection::{KnownPool, MachinePool, Selected, Selection};
 
 /// What the cluster says about a machine.
@@ -117,6 +124,32 @@ const EVENTS: usize = 5;
 
 /// State, reason, time, and what a person can do.
 type Verdict = (State, String, Option<String>, Option<String>);
+
+/// Reads what the cluster says about a machine, and explains it.
+///
+/// # Errors
+///
+/// A request failed, the user may not read what the answer depends on, or there is no such machine.
+pub async fn why(reader: &Reader, key: &Key) -> anyhow::Result<Answer> {
+    let pools = reader.required(&ApiResource::erase::<StaticIPPool>(&())).await?;
+    let pools: Vec<KnownPool> = pools.into_iter().map(|pool| KnownPool::read(PoolObject::read(pool))).collect();
+    let leases = reader.required(&ApiResource::erase::<StaticIPLease>(&())).await?;
+    let spec = |lease: Object| serde_json::from_value::<LeaseSpec>(lease.data.get("spec")?.clone()).ok();
+    let leases: Vec<LeaseSpec> = leases.into_iter().filter_map(spec).collect();
+    let Some(machine) = reader.get(&virtual_machines(), key).await? else {
+        let machine = reader.get(&kubevirt_machines(), key).await?;
+        let machine = machine.with_context(|| format!("{key}: neither a VirtualMachine nor a KubevirtMachine"))?;
+        return Ok(explain_rejected(&machine, &pools, &leases));
+    };
+    let instance = reader.get(&instances(), key).await?;
+    let phase = instance.and_then(|instance| Some(instance.data["status"]["phase"].as_str()?.to_owned()));
+    let of_machine = format!("involvedObject.kind=VirtualMachine,involvedObject.name={}", key.name);
+    let kind = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", "Event"), "events");
+    let (mut events, params) = (Vec::new(), ListParams::default().fields(&of_machine));
+    reader.each(&kind, Some(&key.namespace), params, |event| events.extend(Event::of_controller(&event))).await?;
+    let node_pools = reader.required(&node_pools()).await?;
+    Ok(explain(Facts { machine: VirtualMachine::read(machine), phase, pools, node_pools, leases, events }))
+}
 
 /// Explains a machine.
 #[must_use]
@@ -401,25 +434,13 @@ impl fmt::Display for Answer {
             write!(f, "\n{}", rows_of(["WHAT TO DO"], vec![[what_to_do.clone()]]))?;
         }
         let pools = self.pools.iter().cloned().map(|it| [it.pool, it.network, it.interface]);
-        write_section(f, rows_of(["POOL", "NETWORK", "INTERFACE"], pools.collect()), !self.pools.is_empty())?;
+        write_section(f, ["POOL", "NETWORK", "INTERFACE"], pools.collect())?;
         let held = self.addresses.iter().cloned();
         let held = held.map(|it| [it.address, it.network, it.interface, it.pool, it.since]);
-        let has_addresses = !self.addresses.is_empty();
-        write_section(f, rows_of(["ADDRESS", "NETWORK", "INTERFACE", "POOL", "SINCE"], held.collect()), has_addresses)?;
+        write_section(f, ["ADDRESS", "NETWORK", "INTERFACE", "POOL", "SINCE"], held.collect())?;
         let events = self.events.iter().cloned().map(|it| [it.time, it.reason, it.message]);
-        write_section(f, rows_of(["TIME", "EVENT", "MESSAGE"], events.collect()), !self.events.is_empty())
+        write_section(f, ["TIME", "EVENT", "MESSAGE"], events.collect())
     }
-}
-
-fn write_section(f: &mut fmt::Formatter<'_>, table: String, is_shown: bool) -> fmt::Result {
-    if is_shown { write!(f, "\n{table}") } else { Ok(()) }
-}
-
-/// Formats a table with a head. Every cell is escaped, because it comes from the API server.
-pub(super) fn rows_of<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) -> String {
-    let head = head.map(|title| vec![title.to_owned()]);
-    let rows = rows.into_iter().map(|row| row.map(|cell| vec![cell]));
-    table(std::iter::once(head).chain(rows).collect(), usize::MAX)
 }
 
 #[cfg(test)]

@@ -1,0 +1,290 @@
+//! Compares the leases of a cluster with its objects: the rule of `glowplugctl audit`, asked with live objects.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+
+use glowplug::host::allocator::{Adoption, Allocator, Conflicted, Mismatch, OtherUser, Problem};
+use glowplug::host::audit::{Audit, Disagreement, Options, Store, audit as compare};
+use glowplug::host::claim::{Claimant, HolderKind, Machine};
+use glowplug::host::ledger::MemoryLedger;
+use glowplug::host::may_record::State;
+use glowplug::host::records::Inventory;
+use glowplug::host::registry::Registry;
+use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
+
+use crate::explain::lists::{Lists, Recorded};
+use crate::explain::read::Reader;
+use crate::explain::reserved::{HEAD, Reserved, reserved};
+use crate::explain::text::{rows_of, write_section};
+use crate::kinds::kubevirt_machine::NetworkSecret;
+use crate::kinds::mac_pool::MAC_NETWORK;
+use crate::ledger::leases::holder_of;
+
+/// What `kubectl glowplug audit` says.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Answer {
+    /// Version of the structure.
+    pub version: u32,
+    /// Number of the held leases, those of MAC addresses included.
+    pub leases: usize,
+    /// Number of the machines and claims.
+    pub objects: usize,
+    /// What does not agree, sorted.
+    pub findings: Vec<Finding>,
+    /// The addresses that no machine gets, because an object or a guest has them without a lease.
+    pub reserved: Vec<Reserved>,
+    /// What was not compared, because the user may not read it.
+    pub not_compared: Vec<&'static str>,
+}
+
+/// A difference between the leases and the objects.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Finding {
+    /// What does not agree.
+    pub finding: Word,
+    /// The address. `null`: the object names none that can be read.
+    pub address: Option<String>,
+    /// Namespace and name of the holder, or the name of the lease.
+    pub object: String,
+    /// The difference on one line.
+    pub message: String,
+}
+
+/// The kinds of differences.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Word {
+    /// `twoUsers`: two machines or claims have the address.
+    TwoUsers,
+    /// `leaseWithoutHolder`: the object that holds the address does not exist.
+    LeaseWithoutHolder,
+    /// `leaseWithoutRecord`: no object of the holder records the address.
+    LeaseWithoutRecord,
+    /// `recordWithoutLease`: an object records the address, and the controller would give its machine the lease.
+    RecordWithoutLease,
+    /// `recordMismatch`: an object records an address that does not fit: no pool offers it, or the holder has another one.
+    RecordMismatch,
+    /// `unreadable`: a lease or a record cannot be read.
+    Unreadable,
+}
+
+/// Compares the leases with the objects. The user has read access to both; what is missing is not compared.
+///
+/// An object that changes between two lists looks like a difference. So everything is read a second time if there is a difference,
+/// and only what both lists say is a finding.
+///
+/// # Errors
+///
+/// A request failed, or the user may not list the leases or the pools.
+pub async fn audit(reader: &Reader) -> anyhow::Result<Answer> {
+    let first = once(reader).await?;
+    if first.findings.is_empty() {
+        return Ok(first);
+    }
+    let mut second = once(reader).await?;
+    second.findings.retain(|finding| first.findings.contains(finding));
+    Ok(second)
+}
+
+async fn once(reader: &Reader) -> anyhow::Result<Answer> {
+    let mut lists = Lists::read(reader).await?;
+    lists.read_claims(reader).await?;
+    answer(lists, Timestamp::now())
+}
+
+/// Compares the lists of a cluster.
+fn answer(mut lists: Lists, now: Timestamp) -> anyhow::Result<Answer> {
+    let pools = lists.pools.clone();
+    let (mut registry, damaged) = lists.registry(&pools, now)?;
+    let recorded = lists.recorded(registry.state()?);
+    let (mut leader, _) = lists.registry(&pools, now)?;
+    recorded.adopt(&mut leader, now)?;
+    let mut findings = Vec::new();
+    for (name, problem) in damaged {
+        let message = format!("StaticIPLease {name}: {problem}");
+        findings.push(Finding { finding: Word::Unreadable, address: None, object: name, message });
+    }
+    let leader = leader.state()?;
+    findings.extend(of_conflicts(leader));
+    findings.extend(of_records(&lists, &mut registry, leader, &recorded, now)?);
+    findings.extend(of_secrets(&lists, &mut registry, leader, now)?);
+    findings.extend(of_mac_leases(&lists, &recorded.inventory));
+    findings.sort();
+    findings.dedup();
+    let claims = recorded.inventory.claims.as_ref().map_or(0, BTreeSet::len);
+    let mut not_compared = Vec::new();
+    not_compared.extend((!lists.has_machines).then_some("machines"));
+    not_compared.extend(recorded.inventory.claims.is_none().then_some("claims"));
+    not_compared.extend((!lists.has_secrets).then_some("secrets"));
+    Ok(Answer {
+        version: 1,
+        leases: lists.held().count(),
+        objects: lists.vms.keys().chain(lists.machines.keys()).collect::<BTreeSet<_>>().len() + claims,
+        findings,
+        reserved: reserved(leader),
+        not_compared,
+    })
+}
+
+/// The addresses with two users, by the rule of the condition `DuplicateRecords`.
+fn of_conflicts(leader: &Allocator) -> impl Iterator<Item = Finding> {
+    leader.conflicted().into_iter().flat_map(|Conflicted { network, address, holder, others }| {
+        let with = match &holder {
+            Some(holder) => format!("{holder} holds it"),
+            None => "no machine holds it".to_owned(),
+        };
+        others.into_iter().map(move |OtherUser { claimant, source, is_report }| {
+            let verb = if is_report { "reports" } else { "records" };
+            let message = format!("{source} {verb} {address} of network {network} for {claimant}, and {with}");
+            finding(Word::TwoUsers, Some(address), &claimant.machine, message)
+        })
+    })
+}
+
+/// The differences between the leases and the records of machines and claims.
+fn of_records(
+    lists: &Lists,
+    registry: &mut Registry<MemoryLedger>,
+    leader: &Allocator,
+    Recorded { inventory, .. }: &Recorded,
+    now: Timestamp,
+) -> anyhow::Result<Vec<Finding>> {
+    let options = Options { fetched: now, dry_run: true, ..Options::default() };
+    let Audit { adoption, disagreements, missing, .. } = compare(registry, inventory, &options, now)?;
+    let mut findings = of_differences(leader, &adoption, disagreements);
+    for diagnostic in &inventory.diagnostics {
+        let object = diagnostic.claimant.as_ref().map_or_else(|| diagnostic.source.clone(), |it| it.machine.title());
+        let address = diagnostic.addresses.first().map(ToString::to_string);
+        findings.push(Finding { finding: Word::Unreadable, address, object, message: diagnostic.to_string() });
+    }
+    let is_compared = |machine: &Machine| machine.kind.is_claim() || lists.has_machines;
+    let missing = missing.into_iter().map(|missing| missing.machine);
+    for machine in missing.filter(|it| it.may_exist() && is_compared(it) && !lists.has(it)) {
+        for (network, address, lease) in registry.state()?.leases_of(&machine) {
+            let message = format!(
+                "StaticIPLease of {address} of network {network}, allocated from pool {} at {:.0}: its holder {machine} does not exist",
+                lease.pool, lease.since
+            );
+            findings.push(finding(Word::LeaseWithoutHolder, Some(address), &machine, message));
+        }
+    }
+    let needs_machines = |it: &Finding| it.finding == Word::LeaseWithoutRecord;
+    findings.retain(|it| lists.has_machines || !needs_machines(it));
+    Ok(findings)
+}
+
+/// The Secrets with addresses that their machines do not hold.
+fn of_secrets(
+    lists: &Lists,
+    registry: &mut Registry<MemoryLedger>,
+    leader: &Allocator,
+    now: Timestamp,
+) -> anyhow::Result<Vec<Finding>> {
+    let mut inventory = Inventory::default();
+    for (namespace, secret) in &lists.secrets {
+        let NetworkSecret::Ours(hand_out) = secret else { continue };
+        let records = hand_out.interfaces.iter().map(|it| it.record(hand_out, namespace, it.addresses.clone()));
+        inventory.records.extend(records);
+    }
+    let options = Options { fetched: now, dry_run: true, ..Options::default() };
+    let Audit { adoption, disagreements, .. } = compare(registry, &inventory, &options, now)?;
+    let mut findings = of_differences(leader, &adoption, disagreements);
+    findings.extend(adoption.mismatches.iter().filter(|it| is_duplicate(it)).map(|it| {
+        finding(Word::TwoUsers, Some(it.address), &it.claimant.machine, it.to_string())
+    }));
+    Ok(findings)
+}
+
+fn of_differences(leader: &Allocator, adoption: &Adoption, disagreements: Vec<Disagreement>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for disagreement in disagreements {
+        let message = disagreement.text(Store::Leases);
+        let (word, address, claimant) = match &disagreement {
+            Disagreement::NotRecorded { claimant, address } => (Word::LeaseWithoutRecord, *address, claimant),
+            Disagreement::NotLeased { claimant, address, .. } if is_reserved(leader, claimant, *address) => continue,
+            Disagreement::NotLeased { claimant, address, .. } => (Word::RecordWithoutLease, *address, claimant),
+            // The leader knows the reports, and `of_conflicts` has those of addresses with another user.
+            Disagreement::Reported { .. } => continue,
+        };
+        findings.push(finding(word, Some(address), &claimant.machine, message));
+    }
+    let mismatches = adoption.mismatches.iter().filter(|it| !is_duplicate(it));
+    findings.extend(mismatches.map(|it| {
+        finding(Word::RecordMismatch, Some(it.address), &it.claimant.machine, it.to_string())
+    }));
+    findings
+}
+
+/// Whether a mismatch is about another user of the address: it is a finding only if the users are certainly not one machine.
+fn is_duplicate(mismatch: &Mismatch) -> bool {
+    matches!(mismatch.problem, Problem::Duplicate(_))
+}
+
+/// Whether a leader reserves the address of a record for its machine: the record needs no lease.
+fn is_reserved(leader: &Allocator, claimant: &Claimant, address: IpAddr) -> bool {
+    let mut of_claimant = leader.conflicts().filter(|(_, at, it)| *at == address && it.claimant == *claimant);
+    of_claimant.any(|(_, _, conflict)| conflict.state != State::Mismatch)
+}
+
+/// The leases of MAC addresses whose holder does not exist.
+fn of_mac_leases(lists: &Lists, inventory: &Inventory) -> Vec<Finding> {
+    let leases = lists.held().filter(|lease| lease.network == MAC_NETWORK && lists.has_machines);
+    let findings = leases.filter_map(|lease| {
+        let machine = holder_of(&lease.holder);
+        let message = format!("StaticIPLease of {}: its holder {machine} does not exist", lease.address);
+        (!inventory.is_there(&machine) && !lists.has(&machine)).then(|| Finding {
+            address: Some(lease.address),
+            ..finding(Word::LeaseWithoutHolder, None, &machine, message)
+        })
+    });
+    findings.collect()
+}
+
+fn finding(finding: Word, address: Option<IpAddr>, machine: &Machine, message: String) -> Finding {
+    let address = address.map(|address| address.to_string());
+    let kind = match machine.kind {
+        HolderKind::KubevirtMachine | HolderKind::VirtualMachine => "",
+        HolderKind::IpAddressClaim => "IPAddressClaim ",
+        HolderKind::IpamClaim => "IPAMClaim ",
+    };
+    Finding { finding, address, object: format!("{kind}{}", machine.title()), message }
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// Whether everything was compared and agrees.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty() && self.not_compared.is_empty()
+    }
+}
+
+/// Tables for people.
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = [self.leases, self.objects, self.findings.len(), self.reserved.len()];
+        let head = ["LEASES", "OBJECTS", "FINDINGS", "RESERVED"];
+        f.write_str(&rows_of(head, vec![counts.map(|count| count.to_string())]))?;
+        let none = || "-".to_owned();
+        let findings = self.findings.iter().cloned().map(|it| {
+            [it.finding.to_string(), it.address.unwrap_or_else(none), it.object, it.message]
+        });
+        write_section(f, ["FINDING", "ADDRESS", "OBJECT", "MESSAGE"], findings.collect())?;
+        write_section(f, HEAD, self.reserved.iter().cloned().map(<[String; 4]>::from).collect())?;
+        let not_compared = self.not_compared.iter().map(|it| [(*it).to_owned()]);
+        write_section(f, ["NOT COMPARED"], not_compared.collect())
+    }
+}
+
+// === impl Word ===
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}

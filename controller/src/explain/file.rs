@@ -1,0 +1,94 @@
+//! Reads the pools of a file, as `kubectl apply` reads them.
+
+use std::fs::File;
+use std::io::{Read, stdin};
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+use kube::Resource as _;
+use serde_json::Value;
+
+use crate::cluster::object::Object;
+use crate::kinds::pool::{GROUP, GlobalStaticIPPool, StaticIPPool};
+
+/// Largest size of a file, in bytes.
+const MOST: u64 = 4 * 1024 * 1024;
+
+/// Reads the StaticIPPools and GlobalStaticIPPools of a file with JSON or YAML. `-` is standard input. A StaticIPPool without a
+/// namespace gets `namespace`.
+///
+/// # Errors
+///
+/// The file cannot be read, or has no pool.
+pub(super) fn read_pools(path: &Path, namespace: &str) -> anyhow::Result<Vec<Object>> {
+    let title = path.display();
+    let text = match path.as_os_str().to_str() {
+        Some("-") => bounded(stdin().lock()),
+        _ => File::open(path).map_err(anyhow::Error::from).and_then(bounded),
+    };
+    pools(&text.with_context(|| format!("reading {title}"))?, namespace).with_context(|| format!("reading {title}"))
+}
+
+fn bounded(from: impl Read) -> anyhow::Result<String> {
+    let mut text = String::new();
+    from.take(MOST + 1).read_to_string(&mut text)?;
+    ensure!(text.len() as u64 <= MOST, "too large, expected at most {MOST} bytes");
+    Ok(text)
+}
+
+fn pools(text: &str, namespace: &str) -> anyhow::Result<Vec<Object>> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text)?;
+    let items = documents.into_iter().flat_map(|mut document| match document.get_mut("items").map(Value::take) {
+        Some(Value::Array(items)) => items,
+        _ => vec![document],
+    });
+    let mut pools = Vec::new();
+    for item in items {
+        let is_of_group = item["apiVersion"].as_str().and_then(|it| it.split_once('/')).is_some_and(|it| it.0 == GROUP);
+        let is_global = item["kind"] == *GlobalStaticIPPool::kind(&());
+        if !is_of_group || !(is_global || item["kind"] == *StaticIPPool::kind(&())) {
+            continue;
+        }
+        let mut object: Object = serde_json::from_value(item)?;
+        object.metadata.namespace = match is_global {
+            true => None,
+            false => Some(object.metadata.namespace.unwrap_or_else(|| namespace.to_owned())),
+        };
+        ensure!(object.metadata.name.is_some(), "metadata.name: missing, expected the name of the pool");
+        pools.push(object);
+    }
+    ensure!(!pools.is_empty(), "no pool in it, expected a StaticIPPool or GlobalStaticIPPool of {GROUP}");
+    Ok(pools)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::key::PoolId;
+
+    fn names(text: &str) -> Result<Vec<String>, String> {
+        let pools = pools(text, "shop").map_err(|error| format!("{error:#}"))?;
+        Ok(pools.iter().map(|pool| PoolId::of(&pool.metadata).to_string()).collect())
+    }
+
+    #[test]
+    fn a_file_has_the_pools_of_its_documents_and_lists() {
+        let text = "\
+            {apiVersion: ipam.glowplug.dev/v1alpha1, kind: StaticIPPool, metadata: {name: a}}\n---\n\
+            {apiVersion: v1, kind: List, items: [\n\
+            {apiVersion: ipam.glowplug.dev/v1alpha1, kind: StaticIPPool, metadata: {name: b, namespace: n}},\n\
+            {apiVersion: ipam.glowplug.dev/v1alpha1, kind: GlobalStaticIPPool, metadata: {name: g, namespace: n}},\n\
+            {apiVersion: v1, kind: Namespace, metadata: {name: n}}]}\n";
+        assert_eq!(names(text), Ok(["shop/a", "n/b", "g"].map(str::to_owned).to_vec()));
+    }
+
+    #[test]
+    fn a_file_without_a_pool_is_refused() {
+        let none = "no pool in it, expected a StaticIPPool or GlobalStaticIPPool of ipam.glowplug.dev".to_owned();
+        for text in ["", "{}", "7", "[a]", "{apiVersion: v1, kind: StaticIPPool}", "{items: [7, null]}"] {
+            assert_eq!(names(text), Err(none.clone()), "{text}");
+        }
+        let nameless = "{apiVersion: ipam.glowplug.dev/v1alpha1, kind: StaticIPPool}";
+        assert_eq!(names(nameless), Err("metadata.name: missing, expected the name of the pool".to_owned()));
+    }
+}

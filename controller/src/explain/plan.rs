@@ -1,0 +1,323 @@
+//! Compares the pools of a file with the cluster: what the webhook would answer, who would hold an address outside of its pool, which
+//! reserved addresses are in use, and whether the machines have room.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::Path;
+
+use glowplug::host::allocator::{Allocator, Usage};
+use glowplug::host::pool::{Pool, Reserved};
+use glowplug::network::Family;
+use k8s_openapi::jiff::Timestamp;
+use serde::{Deserialize as _, Serialize};
+use serde_json::Value;
+
+use crate::cluster::key::PoolId;
+use crate::cluster::object::Object;
+use crate::explain::file::read_pools;
+use crate::explain::lists::Lists;
+use crate::explain::read::Reader;
+use crate::explain::text::{rows_of, write_section};
+use crate::kinds::pool::{LeaseSpec, PoolSpec};
+use crate::pools::selection::{MachinePool, Selection};
+use crate::webhook::{Change, Verdict, judge, lost, warn_of_family, warn_of_holders};
+
+/// What `kubectl glowplug plan` says.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Answer {
+    /// Version of the structure.
+    pub version: u32,
+    /// The pools of the file, in their order.
+    pub pools: Vec<Planned>,
+}
+
+/// A pool of the file.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Planned {
+    /// Namespace and name of the pool, or the name of a GlobalStaticIPPool.
+    pub pool: String,
+    /// What the file would change.
+    pub change: Word,
+    /// Why the webhook would reject the pool.
+    pub errors: Vec<String>,
+    /// The warnings of the webhook.
+    pub warnings: Vec<String>,
+    /// Held addresses that the pool would no longer offer. They stay with their holders.
+    pub outside: Vec<Outside>,
+    /// Gateways, name servers and addresses of the template that somebody uses.
+    pub in_use: Vec<InUse>,
+    /// The addresses of each family. Empty: the pool is invalid, or another program chooses the addresses.
+    pub room: Vec<Room>,
+}
+
+/// What a file would change.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Word {
+    /// `create`: the cluster does not have the pool.
+    #[default]
+    Create,
+    /// `update`: the pool has another specification.
+    Update,
+    /// `none`: the pool has this specification already.
+    None,
+}
+
+/// An address whose holder keeps it outside of the pool.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outside {
+    /// The address.
+    pub address: IpAddr,
+    /// Kind, namespace and name of the holder.
+    pub holder: String,
+}
+
+/// A reserved address with a user.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InUse {
+    /// The address.
+    pub address: IpAddr,
+    /// Why the pool reserves the address: `gateway`, `name server` or `template`.
+    pub why: &'static str,
+    /// `allocated`, `byRecord` or `byReport`.
+    pub state: &'static str,
+    /// The user.
+    pub user: String,
+}
+
+/// The addresses of one family of a pool, after the change. Counts are decimal text, as in the status of a pool.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Room {
+    /// `IPv4` or `IPv6`.
+    pub family: String,
+    /// All addresses of the pool.
+    pub total: String,
+    /// Addresses that the next machines may get, and released addresses in their reuse delay.
+    pub free: String,
+    /// Addresses that the machines of the pool hold, or get from their records.
+    pub held: String,
+    /// Addresses that the machines of the pool need.
+    pub needed: String,
+    /// What the need is made of. Example: `replicas 3 + maxSurge 1`.
+    pub because: String,
+    /// Addresses that are missing.
+    pub lacking: String,
+}
+
+/// Number of machines of a pool, and how it was counted.
+#[derive(Debug, Eq, PartialEq)]
+struct Need(u128, String);
+
+/// Compares the pools of a file with the cluster.
+///
+/// # Errors
+///
+/// The file cannot be read or has no pool, a request failed, or the user may not list the pools or leases.
+pub async fn plan(reader: &Reader, file: &Path) -> anyhow::Result<Answer> {
+    let pools = read_pools(file, reader.client().default_namespace())?;
+    answer(Lists::read(reader).await?, pools, Timestamp::now())
+}
+
+fn answer(mut lists: Lists, objects: Vec<Object>, now: Timestamp) -> anyhow::Result<Answer> {
+    let leases: Vec<LeaseSpec> = lists.held().collect();
+    let mut planned: Vec<(PoolId, Planned)> = Vec::new();
+    for object in objects {
+        let id = PoolId::of(&object.metadata);
+        planned.push((id.clone(), judged(&lists, &object, &leases)));
+        lists.replace_pool(object);
+    }
+    let pools = lists.pools.clone();
+    let (mut registry, _) = lists.registry(&pools, now)?;
+    let recorded = lists.recorded(registry.state()?);
+    recorded.adopt(&mut registry, now)?;
+    let (allocator, selection) = (registry.state()?, lists.selection(&pools));
+    let usage = allocator.usage(now);
+    for (id, planned) in &mut planned {
+        let Some(Ok(pool)) = selection.pool(id).map(|pool| pool.pool.as_ref()) else { continue };
+        planned.in_use = in_use(allocator, pool);
+        let families = usage.get(pool.name()).map(|usage| usage.families.as_slice()).unwrap_or_default();
+        if !pool.is_external() {
+            planned.room = families.iter().map(|usage| room(&lists, allocator, &selection, id, usage)).collect();
+        }
+    }
+    Ok(Answer { version: 1, pools: planned.into_iter().map(|(_, planned)| planned).collect() })
+}
+
+/// What the webhook answers, and who would hold an address outside of the pool.
+fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Planned {
+    let id = PoolId::of(&object.metadata);
+    let mut planned = Planned { pool: id.to_string(), ..Planned::default() };
+    let old = lists.pools.get(&id).map(|pool| &pool.checked.spec);
+    let new = match PoolSpec::deserialize(&object.data["spec"]) {
+        Ok(new) => new,
+        Err(error) => {
+            planned.errors.push(format!("spec: {error}"));
+            return planned;
+        }
+    };
+    planned.change = match old {
+        None => Word::Create,
+        Some(old) if *old == new => Word::None,
+        Some(_) => Word::Update,
+    };
+    let change = match (planned.change, old) {
+        (Word::None, _) => return planned,
+        (_, Some(old)) => Change::Update { old: Some(old.clone()), new: Box::new(new) },
+        (_, None) => Change::Create(new),
+    };
+    let others = lists.pools.iter().filter(|(other, _)| **other != id);
+    let others: Vec<MachinePool> = others.map(|(_, pool)| MachinePool::clone(&pool.checked)).collect();
+    let selection = lists.selection(&lists.pools);
+    let Verdict { errors, mut warnings } = judge(&id, &change, &others, Some(selection.node_pools()));
+    if errors.is_empty() && change.needs_leases(&id) {
+        warnings.extend(warn_of_holders(&id, &change, leases));
+        warnings.extend(warn_of_family(&id, &change, leases));
+    }
+    let outside = lost(&id, &change, leases).into_iter().map(|(address, holder)| Outside {
+        address,
+        holder: format!("{:?} {}/{}", holder.kind, holder.namespace, holder.name),
+    });
+    planned.outside = outside.collect();
+    planned.outside.sort();
+    Planned { errors, warnings, ..planned }
+}
+
+/// The users of the addresses that a pool reserves for the network.
+fn in_use(allocator: &Allocator, pool: &Pool) -> Vec<InUse> {
+    let mut all = Vec::new();
+    for (address, why) in pool.named() {
+        let why = match why {
+            Reserved::Gateway => "gateway",
+            Reserved::Nameserver => "name server",
+            Reserved::Template => "template",
+            _ => continue,
+        };
+        let is_here = |network: &str, at: IpAddr| network == pool.network() && at == address;
+        let mut add = |state: &'static str, user: String| all.push(InUse { address, why, state, user });
+        if let Some(holder) = allocator.holder(pool.network(), address) {
+            add("allocated", holder.to_string());
+        }
+        for (_, _, conflict) in allocator.conflicts().filter(|(network, at, _)| is_here(network, *at)) {
+            add(conflict.state.count().word(), format!("{} ({})", conflict.claimant, conflict.source));
+        }
+        for report in allocator.reports().into_iter().filter(|it| is_here(&it.network, it.address)) {
+            add("byReport", report.source);
+        }
+    }
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// The addresses of one family of a pool, and how many of them its machines need.
+fn room(lists: &Lists, allocator: &Allocator, selection: &Selection, id: &PoolId, usage: &Usage) -> Room {
+    let selected = lists.vms.values().filter(|vm| selection.of(vm).is_ok_and(|all| all.iter().any(|it| it.pool == *id)));
+    let selected: Vec<_> = selected.collect();
+    let holds = |vm: &&&_| {
+        let holder = lists.holder(vm);
+        let mut of_machine = allocator.leases_of(&holder);
+        of_machine.any(|(_, address, lease)| *lease.pool == *id.to_string() && Family::of(address) == usage.family)
+    };
+    let held = selected.iter().filter(holds).count() as u128;
+    let node_pool = selection.pool(id).and_then(|pool| pool.node_pool()).and_then(|key| selection.node_pools().get(&key));
+    let Need(needed, because) = match node_pool {
+        Some(node_pool) => need_of(node_pool),
+        None => Need(selected.len() as u128, format!("machines {}", selected.len())),
+    };
+    let needed = needed.max(selected.len() as u128);
+    let free = usage.free + usage.reuse_delay;
+    let text = |count: u128| count.to_string();
+    Room {
+        family: usage.family.to_string(),
+        total: text(usage.total),
+        free: text(free),
+        held: text(held),
+        needed: text(needed),
+        because,
+        lacking: text(needed.saturating_sub(held).saturating_sub(free)),
+    }
+}
+
+/// The machines that a NodePool has at most, those of a rollout included.
+fn need_of(node_pool: &Object) -> Need {
+    let spec = &node_pool.data["spec"];
+    let number = |value: &Value| value.as_u64().map(u128::from);
+    let (machines, what) = match number(&spec["autoScaling"]["max"]) {
+        Some(max) => (max, "autoScaling.max"),
+        None => (number(&spec["replicas"]).unwrap_or_default(), "replicas"),
+    };
+    let (management, rolling) = (&spec["management"], &spec["management"]["replace"]["rollingUpdate"]["maxSurge"]);
+    let has_rollout = management["upgradeType"] != "InPlace" && management["replace"]["strategy"] != "OnDelete";
+    let percent = |text: &str| text.strip_suffix('%')?.parse::<u32>().ok().map(u128::from);
+    let surge = match rolling {
+        _ if !has_rollout => 0,
+        Value::String(text) => percent(text).map_or(1, |percent| (machines * percent).div_ceil(100)),
+        value => number(value).unwrap_or(1),
+    };
+    Need(machines + surge, format!("{what} {machines} + maxSurge {surge}"))
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// Whether the webhook would accept every pool, each holder stays inside of its pool, no reserved address is allocated, and each
+    /// pool has room.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.pools.iter().all(|pool| {
+            let Planned { errors, outside, in_use, room, .. } = pool;
+            let has_room = room.iter().all(|room| room.lacking == "0");
+            let is_allocated = in_use.iter().any(|it| it.state == "allocated");
+            errors.is_empty() && outside.is_empty() && !is_allocated && has_room
+        })
+    }
+}
+
+/// Tables for people.
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each = || self.pools.iter();
+        let answer = |pool: &Planned| match (pool.errors.is_empty(), pool.change) {
+            (false, _) => "rejected",
+            (true, Word::None) => "unchanged",
+            (true, _) => "accepted",
+        };
+        let rows = each().map(|it| [it.pool.clone(), it.change.to_string(), answer(it).to_owned()]);
+        f.write_str(&rows_of(["POOL", "CHANGE", "ANSWER"], rows.collect()))?;
+        let of = |lines: fn(&Planned) -> &Vec<String>| {
+            each().flat_map(move |it| lines(it).iter().map(|line| [it.pool.clone(), line.clone()])).collect::<Vec<_>>()
+        };
+        write_section(f, ["REJECTED", "ERROR"], of(|it| &it.errors))?;
+        write_section(f, ["POOL", "WARNING"], of(|it| &it.warnings))?;
+        let outside = each().flat_map(|pool| {
+            pool.outside.iter().map(|it| [it.address.to_string(), pool.pool.clone(), it.holder.clone()])
+        });
+        write_section(f, ["OUTSIDE", "POOL", "HOLDER"], outside.collect())?;
+        let in_use = each().flat_map(|pool| {
+            pool.in_use.iter().map(|it| {
+                [it.address.to_string(), pool.pool.clone(), it.why.to_owned(), it.state.to_owned(), it.user.clone()]
+            })
+        });
+        write_section(f, ["IN USE", "POOL", "RESERVED AS", "STATE", "USER"], in_use.collect())?;
+        let room = each().flat_map(|pool| {
+            pool.room.iter().cloned().map(|it| {
+                let Room { family, total, free, held, needed, because, lacking } = it;
+                [pool.pool.clone(), family, total, free, held, needed, lacking, because]
+            })
+        });
+        write_section(f, ["ROOM", "FAMILY", "TOTAL", "FREE", "HELD", "NEEDED", "LACKING", "BECAUSE"], room.collect())
+    }
+}
+
+// === impl Word ===
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}

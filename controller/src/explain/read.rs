@@ -1,0 +1,169 @@
+//! Reads the API server for the commands of the plugin: page by page, with the progress of long lists, and with the rights that the
+//! user lacks.
+
+use std::cell::RefCell;
+use std::io::Write as _;
+
+use anyhow::Context as _;
+use kube::api::{Api, ApiResource, ListParams};
+use kube::{Client, Error};
+
+use crate::cluster::key::Key;
+use crate::cluster::object::Object;
+use crate::cluster::request::{Reason, Refusal, refusal};
+
+/// Number of objects that are requested at once.
+const PAGE: u32 = 500;
+/// Most objects of one kind that are read.
+const MOST: usize = 1_000_000;
+
+/// The API server, and what the user may not read there.
+pub struct Reader {
+    client: Client,
+    /// Whether standard error shows the progress of long lists.
+    has_progress: bool,
+    lacking: RefCell<Vec<String>>,
+}
+
+/// What a list returned.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Listed {
+    /// Every object was read. A kind that the API server does not serve has none.
+    Whole,
+    /// The user has no right to list the kind.
+    Denied,
+}
+
+// === impl Reader ===
+
+impl Reader {
+    /// Creates a reader. `has_progress`: standard error is a terminal.
+    #[must_use]
+    pub fn new(client: Client, has_progress: bool) -> Self {
+        Self { client, has_progress, lacking: RefCell::default() }
+    }
+
+    /// The client of the reader.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The rights that the user lacks, one line each.
+    #[must_use]
+    pub fn lacking(&self) -> Vec<String> {
+        self.lacking.borrow().clone()
+    }
+
+    /// Notes a right that the user lacks.
+    pub fn note_lacking(&self, verb: &str, kind: &ApiResource, namespace: Option<&str>) {
+        let right = right(verb, kind, namespace);
+        let mut lacking = self.lacking.borrow_mut();
+        if !lacking.contains(&right) {
+            lacking.push(right);
+        }
+    }
+
+    /// Passes all objects of a kind to `take`, page by page. `namespace`: `None` for every namespace.
+    ///
+    /// # Errors
+    ///
+    /// A request failed, or there are more than a million objects.
+    pub async fn each(
+        &self,
+        kind: &ApiResource,
+        namespace: Option<&str>,
+        params: ListParams,
+        mut take: impl FnMut(Object),
+    ) -> anyhow::Result<Listed> {
+        let api: Api<Object> = match namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, kind),
+            None => Api::all_with(self.client.clone(), kind),
+        };
+        let (mut count, mut params) = (0, params.limit(PAGE));
+        let listed = loop {
+            let page = match api.list(&params).await {
+                Ok(page) => page,
+                Err(error) if count == 0 && refusal(&error) == Some(Refusal::Absent) => break Listed::Whole,
+                Err(error) if is_denied(&error) => {
+                    self.note_lacking("list", kind, namespace);
+                    break Listed::Denied;
+                }
+                Err(error) => anyhow::bail!("listing {}: {}", kind.plural, Reason(&error)),
+            };
+            count += page.items.len();
+            anyhow::ensure!(count <= MOST, "listing {}: too many objects, expected at most {MOST}", kind.plural);
+            page.items.into_iter().for_each(&mut take);
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => break Listed::Whole,
+            }
+            self.show(&format!("reading {}: {count}", kind.plural));
+        };
+        if count > PAGE as usize {
+            self.show("");
+        }
+        Ok(listed)
+    }
+
+    /// Returns all objects of a kind, as far as the user may list them.
+    ///
+    /// # Errors
+    ///
+    /// The same as of [`Reader::each`].
+    pub async fn list(&self, kind: &ApiResource) -> anyhow::Result<Vec<Object>> {
+        let mut objects = Vec::new();
+        self.each(kind, None, ListParams::default(), |object| objects.push(object)).await?;
+        Ok(objects)
+    }
+
+    /// Returns all objects of a kind without which no answer is possible.
+    ///
+    /// # Errors
+    ///
+    /// The user has no right to list the kind, or the same as of [`Reader::each`].
+    pub async fn required(&self, kind: &ApiResource) -> anyhow::Result<Vec<Object>> {
+        let mut objects = Vec::new();
+        let listed = self.each(kind, None, ListParams::default(), |object| objects.push(object)).await?;
+        anyhow::ensure!(listed == Listed::Whole, "missing right: {}", right("list", kind, None));
+        Ok(objects)
+    }
+
+    /// Returns one object. `None`: it does not exist, or the user has no right to read it.
+    ///
+    /// # Errors
+    ///
+    /// The request failed.
+    pub async fn get(&self, kind: &ApiResource, key: &Key) -> anyhow::Result<Option<Object>> {
+        let api: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, kind);
+        match api.get_opt(&key.name).await {
+            Err(error) if is_denied(&error) => {
+                self.note_lacking("get", kind, Some(&key.namespace));
+                Ok(None)
+            }
+            answer => answer.map_err(|error| anyhow::anyhow!("{}", Reason(&error))).with_context(|| {
+                format!("reading {} {key}", kind.kind)
+            }),
+        }
+    }
+
+    /// Shows the progress in the last line of the terminal, in place of the earlier progress.
+    fn show(&self, progress: &str) {
+        if self.has_progress {
+            // Without a progress the result is the same.
+            let _ = write!(std::io::stderr(), "\r\u{1b}[K{progress}");
+        }
+    }
+}
+
+/// Whether the API server answers that the user lacks a right.
+pub(super) fn is_denied(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if status.code == 403)
+}
+
+/// A right as a role names it.
+fn right(verb: &str, kind: &ApiResource, namespace: Option<&str>) -> String {
+    let group = if kind.group.is_empty() { String::new() } else { format!(".{}", kind.group) };
+    let scope = namespace.map_or_else(|| "every namespace".to_owned(), |namespace| format!("namespace {namespace}"));
+    format!("{verb} {}{group} in {scope}", kind.plural)
+}
