@@ -2,9 +2,12 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`status`], [`why`], [`audit`] | one command each: what it reads, the answer as a value, and the tables for people |
+//! | [`status`], [`why`], [`audit`], [`plan`], [`adopt`] | one command each: what it reads, the answer as a value, and the tables for people |
+//! | `file` | the pools of a file |
+//! | [`reserved`] | the addresses that no machine gets because of an object or a guest |
 //! | [`read`] | requests: pages, progress, missing rights |
 //! | `lists` | the objects of a cluster, as the rules of the library and of the controller work on them |
+//! | [`write`] | changes of objects |
 //! | [`text`] | tables, JSON, and the colour of heads |
 //!
 //! No command has a rule of its own: each asks the functions that the controller, its webhooks and `glowplugctl` ask.
@@ -19,3 +22,4 @@ pub mod reserved;
 pub mod status;
 pub mod text;
 pub mod why;
+pub mod write;

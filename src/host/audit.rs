@@ -450,7 +450,7 @@ impl fmt::Display for Brake {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::claim::{Claim, Request};
+    use crate::host::claim::{Claim, HolderKind, Request};
     use crate::host::leases_file::{Leases, read_leases};
     use crate::host::ledger::MemoryLedger;
     use crate::host::pool::tests::pool;
@@ -482,6 +482,23 @@ mod tests {
         };
         assert_eq!(missing(&objects.inventory()), vec![other.clone()]);
         assert_eq!(missing(&Inventory::default()), [named, other]);
+    }
+
+    #[test]
+    fn the_object_of_a_claim_is_missing_only_if_the_lists_have_claims() {
+        let mut registry = registry([pool("{name: one, network: n, addresses: [10.0.0.0/24]}")]);
+        let machine = Machine::new("n", "a", "u").of_kind(HolderKind::IpAddressClaim);
+        let claim = Claim::new(machine.clone(), at(0)).request(Request::of("default/one"));
+        registry.claim(&claim, at(0)).unwrap();
+        let mut missing = |claims: Option<BTreeSet<Machine>>| {
+            let inventory = Inventory { claims, ..Inventory::default() };
+            let audit = audit(&mut registry, &inventory, &Options::default(), at(1_000)).unwrap();
+            (audit.missing.into_iter().map(|it| it.machine).collect::<Vec<_>>(), audit.disagreements.len())
+        };
+        assert_eq!(missing(None), (vec![], 0));
+        assert_eq!(missing(Some(BTreeSet::new())), (vec![machine.clone()], 0));
+        // No record of the claim has the address.
+        assert_eq!(missing(Some([machine].into())), (vec![], 1));
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //! - What is written is a record, never a lease: the controller asks the same table again.
 //! - A record or a pre-allocation that says something else is never changed. Each write has the `resourceVersion` that was read.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
@@ -28,19 +28,18 @@ use glowplug::host::records::annotation_patch;
 use glowplug::network::Family;
 use ipnetwork::IpNetwork;
 use k8s_openapi::jiff::Timestamp;
-use kube::Api;
-use kube::api::{ApiResource, Patch, PatchParams};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
-use crate::cluster::request::{Reason, Refusal, list, refusal};
+use crate::cluster::request::list;
 use crate::explain::file::read_pools;
-use crate::explain::lists::{Lists, Recorded};
-use crate::explain::read::{Reader, is_denied};
+use crate::explain::lists::Lists;
+use crate::explain::read::Reader;
 use crate::explain::reserved::{HEAD, Reserved, reserved};
 use crate::explain::text::{rows_of, write_section};
+use crate::explain::write::{Outcome, Write};
 use crate::kinds::cluster_api::pool_kind;
 use crate::kinds::guest::Life;
 use crate::kinds::kubevirt_machine::{Instance, is_deleted};
@@ -103,37 +102,6 @@ pub enum Word {
     Conflict,
 }
 
-/// A change of one object.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Write {
-    /// Kind, namespace and name of the object.
-    pub object: String,
-    /// The merge patch.
-    pub patch: Value,
-    /// What has become of the change.
-    pub outcome: Outcome,
-    /// The problem of a change that failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
-    #[serde(skip)]
-    kind: ApiResource,
-    #[serde(skip)]
-    key: Key,
-}
-
-/// What has become of a change.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Outcome {
-    /// `planned`: nothing is written without `--apply`.
-    Planned,
-    /// `written`: the API server has stored the change.
-    Written,
-    /// `failed`: the API server has refused the change.
-    Failed,
-}
-
 /// A pool, and whether the cluster has it.
 struct Target {
     pool: Arc<KnownPool>,
@@ -143,7 +111,8 @@ struct Target {
 /// What decides about one machine.
 struct Facts<'a> {
     lists: &'a Lists,
-    recorded: &'a Recorded,
+    /// What the objects of machines record.
+    records: BTreeMap<&'a Claimant, Vec<IpAddr>>,
     /// What a leader would make of the records.
     adoption: &'a Adoption,
     /// The state of a leader that has the pool.
@@ -193,9 +162,13 @@ fn answer(
     let rebuilt = recorded.adopt(&mut registry, now)?;
     let selection = lists.selection(&pools);
     let alone = Selection::new([Arc::clone(&target.pool.checked)], lists.node_pools.iter().cloned());
+    let mut records: BTreeMap<&Claimant, Vec<IpAddr>> = BTreeMap::new();
+    for record in &recorded.inventory.records {
+        records.entry(&record.claimant).or_default().extend(record.addresses.iter().map(IpNetwork::ip));
+    }
     let facts = Facts {
         lists: &lists,
-        recorded: &recorded,
+        records,
         adoption: &rebuilt.adoption,
         leader: registry.state()?,
         leased: &leased,
@@ -225,7 +198,10 @@ fn answer(
         machines.push(decided);
     }
     let writes = match target.is_stored {
-        false => kept.iter().map(|(vm, selected, addresses)| facts.record(vm, selected, addresses)).collect::<Result<_, _>>()?,
+        false => kept
+            .iter()
+            .map(|(vm, selected, addresses)| facts.record(vm, selected, addresses))
+            .collect::<Result<_, _>>()?,
         true => target.keep(&kept).into_iter().collect(),
     };
     let is_of_pool = |it: &Reserved| {
@@ -239,11 +215,7 @@ fn answer(
 
 impl Target {
     /// Finds the pool of this name in the cluster, or else reads the file, and adds its pool to the lists.
-    fn find(
-        lists: &mut Lists,
-        pool: &str,
-        file: impl FnOnce() -> anyhow::Result<Vec<Object>>,
-    ) -> anyhow::Result<Self> {
+    fn find(lists: &mut Lists, pool: &str, file: impl FnOnce() -> anyhow::Result<Vec<Object>>) -> anyhow::Result<Self> {
         if let Some(known) = lists.pools.get(&PoolId::parse(pool)) {
             return Ok(Self { pool: Arc::clone(known), is_stored: true });
         }
@@ -290,7 +262,9 @@ impl Facts<'_> {
 
     /// Decides what the pool does to a machine, and which addresses a record can keep for it.
     fn decide(&self, vm: &VirtualMachine, selected: &Selected) -> (Row, Vec<IpAddr>) {
-        let row = |addresses: &[IpAddr], result, reason: String| (self.row(vm, addresses.to_vec(), result, reason), Vec::new());
+        let row = |addresses: &[IpAddr], result, reason: String| {
+            (self.row(vm, addresses.to_vec(), result, reason), Vec::new())
+        };
         let has_own_data = vm.cloud_init.as_ref().is_some_and(|volume| volume.network_data != NetworkData::None);
         if vm.secret().is_none() && has_own_data {
             return row(&[], Word::OwnNetworkData, "it has network data of its own, and gets no address".to_owned());
@@ -303,11 +277,12 @@ impl Facts<'_> {
         }
         let guest = self.lists.guests.get(&vm.key()).map(|(_, instance)| instance);
         let reported = self.reported(guest);
-        let of_claimant = self.recorded.inventory.records.iter().filter(|record| record.claimant == claimant);
-        let recorded: Vec<IpAddr> = of_claimant.flat_map(|it| &it.addresses).map(IpNetwork::ip).collect();
-        if !recorded.is_empty() {
-            let (word, reason) = self.of_record(&claimant, &recorded, &reported);
-            return row(&recorded, word, reason);
+        if let Some(recorded) = self.records.get(&claimant) {
+            let (word, reason) = self.of_record(&claimant, recorded, &reported);
+            return row(recorded, word, reason);
+        }
+        if vm.secret().is_some() {
+            return row(&[], Word::Recorded, "its network data records the addresses".to_owned());
         }
         if !guest.is_some_and(Instance::runs_without_data) {
             return row(&[], Word::New, "no guest runs: it gets addresses like a new machine".to_owned());
@@ -315,16 +290,21 @@ impl Facts<'_> {
         let kept = self.pool.pre_allocated(&claimant.machine.namespace, &claimant.machine.name);
         if !kept.is_empty() {
             let (word, reason) = match differs(kept, &reported) {
-                true => (Word::Conflict, format!("the pool keeps {} for it, and its guest reports {}", list(kept), list(&reported))),
+                true => (
+                    Word::Conflict,
+                    format!("the pool keeps {} for it, and its guest reports {}", list(kept), list(&reported)),
+                ),
                 false => (Word::Recorded, "the pool keeps the addresses for it".to_owned()),
             };
             return row(kept, word, reason);
         }
-        let several = reported.iter().any(|one| reported.iter().any(|it| it != one && Family::of(*it) == Family::of(*one)));
+        let several =
+            reported.iter().any(|one| reported.iter().any(|it| it != one && Family::of(*it) == Family::of(*one)));
         match (reported.is_empty(), several) {
             (true, _) => row(&[], Word::LeftAlone, self.why_unknown(guest)),
             (_, true) => {
-                let reason = "its guest reports several addresses of one family: record the one that it keeps".to_owned();
+                let reason =
+                    "its guest reports several addresses of one family: record the one that it keeps".to_owned();
                 row(&reported, Word::Reserved, reason)
             }
             _ => self.of_report(vm, &claimant, reported),
@@ -358,7 +338,10 @@ impl Facts<'_> {
         }
         let network = self.pool.network();
         if recorded.iter().any(|address| self.leader.holder(network, *address) != Some(claimant)) {
-            return (Word::Reserved, "no pool offers the recorded address: it keeps the address, without a lease".to_owned());
+            return (
+                Word::Reserved,
+                "no pool offers the recorded address: it keeps the address, without a lease".to_owned(),
+            );
         }
         match self.is_stored {
             true => (Word::Conflict, "the record is not a lease: see the events of the machine".to_owned()),
@@ -445,52 +428,10 @@ fn differs(known: &[IpAddr], reported: &[IpAddr]) -> bool {
     known.iter().any(|address| has_family(reported, Family::of(*address)) && !reported.contains(address))
 }
 
-// === impl Write ===
-
-impl Write {
-    fn new(kind: ApiResource, key: Key, patch: Value) -> Self {
-        let name = if key.namespace.is_empty() { key.name.clone() } else { key.to_string() };
-        Self { object: format!("{} {name}", kind.kind), patch, outcome: Outcome::Planned, problem: None, kind, key }
-    }
-
-    /// Writes the change. A refusal concerns this object alone.
-    async fn send(&mut self, reader: &Reader) -> anyhow::Result<()> {
-        let client = reader.client().clone();
-        let api: Api<Object> = match self.key.namespace.as_str() {
-            "" => Api::all_with(client, &self.kind),
-            namespace => Api::namespaced_with(client, namespace, &self.kind),
-        };
-        match api.patch(&self.key.name, &PatchParams::default(), &Patch::Merge(&self.patch)).await {
-            Ok(_) => self.outcome = Outcome::Written,
-            Err(error) => {
-                if is_denied(&error) {
-                    let namespace = Some(self.key.namespace.as_str()).filter(|namespace| !namespace.is_empty());
-                    reader.note_lacking("patch", &self.kind, namespace);
-                }
-                let problem = match refusal(&error) {
-                    Some(Refusal::Other | Refusal::Absent) => "the object has changed: run the command again".to_owned(),
-                    Some(Refusal::ForGood(_)) => Reason(&error).to_string(),
-                    None => bail!("writing {}: {}", self.object, Reason(&error)),
-                };
-                (self.outcome, self.problem) = (Outcome::Failed, Some(problem));
-            }
-        }
-        Ok(())
-    }
-
-    /// The members that the patch sets, each with its value.
-    fn members(&self) -> Vec<[String; 2]> {
-        let parts = [&self.patch["metadata"]["annotations"], &self.patch["spec"]["preAllocations"]];
-        let members = parts.into_iter().filter_map(Value::as_object).flatten();
-        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        members.map(|(name, value)| [name.clone(), text(value)]).collect()
-    }
-}
-
 // === impl Answer ===
 
 impl Answer {
-    /// Whether nobody has to decide about a machine, and every change was stored or is only planned.
+    /// Whether no machine needs a decision, and every change was stored or is only planned.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let has_conflict = self.machines.iter().any(|row| row.result == Word::Conflict);
@@ -509,7 +450,10 @@ impl fmt::Display for Answer {
         f.write_str(&rows_of(["MACHINE", "PHASE", "ADDRESSES", "RESULT", "REASON"], rows.collect()))?;
         write_section(f, HEAD, self.reserved.iter().cloned().map(<[String; 4]>::from).collect())?;
         let writes = self.writes.iter().flat_map(|write| {
-            write.members().into_iter().map(|[name, value]| [write.outcome.to_string(), write.object.clone(), name, value])
+            write
+                .members()
+                .into_iter()
+                .map(|[name, value]| [write.outcome.to_string(), write.object.clone(), name, value])
         });
         write_section(f, ["WRITE", "OBJECT", "MEMBER", "VALUE"], writes.collect())?;
         let failed = self.writes.iter().filter_map(|write| Some([write.object.clone(), write.problem.clone()?]));
@@ -520,14 +464,6 @@ impl fmt::Display for Answer {
 // === impl Word ===
 
 impl fmt::Display for Word {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
-
-// === impl Outcome ===
-
-impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
     }

@@ -100,7 +100,11 @@ async fn once(reader: &Reader) -> anyhow::Result<Answer> {
 fn answer(mut lists: Lists, now: Timestamp) -> anyhow::Result<Answer> {
     let pools = lists.pools.clone();
     let (mut registry, damaged) = lists.registry(&pools, now)?;
-    let recorded = lists.recorded(registry.state()?);
+    let mut recorded = lists.recorded(registry.state()?);
+    if !lists.has_machines {
+        // Without one of the lists, the objects of a machine look like those of another machine.
+        recorded.inventory.records.retain(|record| record.claimant.machine.kind.is_claim());
+    }
     let (mut leader, _) = lists.registry(&pools, now)?;
     recorded.adopt(&mut leader, now)?;
     let mut findings = Vec::new();
@@ -193,9 +197,13 @@ fn of_secrets(
     let options = Options { fetched: now, dry_run: true, ..Options::default() };
     let Audit { adoption, disagreements, .. } = compare(registry, &inventory, &options, now)?;
     let mut findings = of_differences(leader, &adoption, disagreements);
-    findings.extend(adoption.mismatches.iter().filter(|it| is_duplicate(it)).map(|it| {
-        finding(Word::TwoUsers, Some(it.address), &it.claimant.machine, it.to_string())
-    }));
+    findings.extend(
+        adoption
+            .mismatches
+            .iter()
+            .filter(|it| is_duplicate(it))
+            .map(|it| finding(Word::TwoUsers, Some(it.address), &it.claimant.machine, it.to_string())),
+    );
     Ok(findings)
 }
 
@@ -213,9 +221,9 @@ fn of_differences(leader: &Allocator, adoption: &Adoption, disagreements: Vec<Di
         findings.push(finding(word, Some(address), &claimant.machine, message));
     }
     let mismatches = adoption.mismatches.iter().filter(|it| !is_duplicate(it));
-    findings.extend(mismatches.map(|it| {
-        finding(Word::RecordMismatch, Some(it.address), &it.claimant.machine, it.to_string())
-    }));
+    findings.extend(
+        mismatches.map(|it| finding(Word::RecordMismatch, Some(it.address), &it.claimant.machine, it.to_string())),
+    );
     findings
 }
 
@@ -271,9 +279,11 @@ impl fmt::Display for Answer {
         let head = ["LEASES", "OBJECTS", "FINDINGS", "RESERVED"];
         f.write_str(&rows_of(head, vec![counts.map(|count| count.to_string())]))?;
         let none = || "-".to_owned();
-        let findings = self.findings.iter().cloned().map(|it| {
-            [it.finding.to_string(), it.address.unwrap_or_else(none), it.object, it.message]
-        });
+        let findings = self
+            .findings
+            .iter()
+            .cloned()
+            .map(|it| [it.finding.to_string(), it.address.unwrap_or_else(none), it.object, it.message]);
         write_section(f, ["FINDING", "ADDRESS", "OBJECT", "MESSAGE"], findings.collect())?;
         write_section(f, HEAD, self.reserved.iter().cloned().map(<[String; 4]>::from).collect())?;
         let not_compared = self.not_compared.iter().map(|it| [(*it).to_owned()]);
@@ -286,5 +296,128 @@ impl fmt::Display for Answer {
 impl fmt::Display for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(value: Value) -> crate::cluster::object::Object {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn lease(name: &str, address: &str, holder: Value) -> Value {
+        json!({
+            "metadata": {"name": name, "uid": name, "resourceVersion": "1"},
+            "spec": {
+                "network": "n/vlan10", "address": address, "prefix": 24, "pool": "n/p", "holder": holder,
+                "since": "2026-08-14T10:00:00.000000Z",
+            },
+        })
+    }
+
+    fn claim(name: &str) -> Value {
+        let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
+        json!({"metadata": {"namespace": "n", "name": name, "uid": name}, "spec": {"poolRef": pool}})
+    }
+
+    fn address(name: &str, address: &str) -> Value {
+        let mut object = claim(name);
+        object["spec"]["claimRef"] = json!({"name": name});
+        object["spec"]["address"] = address.into();
+        object["spec"]["prefix"] = 24.into();
+        object
+    }
+
+    /// The lists of a cluster with a pool, and with these leases, claims and IPAddresses.
+    fn lists(leases: Vec<Value>, claims: &[Value], addresses: &[Value]) -> Lists {
+        let leases = leases.into_iter().map(object).collect();
+        let mut lists = Lists::default();
+        lists.add_pool(object(json!({
+            "metadata": {"namespace": "n", "name": "p", "finalizers": ["ipam.glowplug.dev/protect-pool"]},
+            "spec": {"network": "vlan10", "addresses": ["10.0.0.8/29"], "machineNetwork": [{"cidr": "10.0.0.0/24"}]},
+        })));
+        lists.leases = leases;
+        (lists.has_machines, lists.has_claims, lists.has_ipam_claims, lists.has_secrets) = (true, true, true, true);
+        claims.iter().for_each(|claim| lists.add_claim(object(claim.clone())));
+        addresses.iter().for_each(|address| lists.add_address(object(address.clone())));
+        lists
+    }
+
+    fn holder(kind: &str, name: &str) -> Value {
+        json!({"kind": kind, "namespace": "n", "name": name, "uid": name, "interface": "eno101"})
+    }
+
+    fn findings(lists: Lists) -> Vec<(Word, Option<String>, String)> {
+        let answer = answer(lists, Timestamp::UNIX_EPOCH).unwrap();
+        answer.findings.into_iter().map(|it| (it.finding, it.address, it.object)).collect()
+    }
+
+    fn found(word: Word, address: Option<&str>, object: &str) -> (Word, Option<String>, String) {
+        (word, address.map(str::to_owned), object.to_owned())
+    }
+
+    #[test]
+    fn a_claim_with_its_lease_and_its_address_is_right() {
+        let leases = vec![lease("10-0-0-8.n.vlan10", "10.0.0.8", holder("IPAddressClaim", "a"))];
+        assert_eq!(findings(lists(leases, &[claim("a")], &[address("a", "10.0.0.8")])), []);
+    }
+
+    #[test]
+    fn claims_leases_and_addresses_that_lack_each_other_are_findings() {
+        let leases = vec![
+            lease("10-0-0-8.n.vlan10", "10.0.0.8", holder("IPAddressClaim", "gone")),
+            lease("10-0-0-9.n.vlan10", "10.0.0.9", holder("IPAddressClaim", "bare")),
+            lease("10-0-0-14.n.vlan10", "10.0.0.14", holder("KubevirtMachine", "w")),
+        ];
+        let lists = || {
+            lists(
+                leases.clone(),
+                &[claim("bare"), claim("free")],
+                &[address("free", "10.0.0.10"), address("alone", "10.0.0.11")],
+            )
+        };
+        let of_claims = [
+            found(Word::LeaseWithoutHolder, Some("10.0.0.8"), "IPAddressClaim n/gone"),
+            found(Word::LeaseWithoutRecord, Some("10.0.0.9"), "IPAddressClaim n/bare"),
+            found(Word::RecordWithoutLease, Some("10.0.0.10"), "IPAddressClaim n/free"),
+        ];
+        let of_machine = found(Word::LeaseWithoutHolder, Some("10.0.0.14"), "n/w");
+        assert_eq!(findings(lists()), [of_machine, of_claims[0].clone(), of_claims[1].clone(), of_claims[2].clone()]);
+        let reserved = answer(lists(), Timestamp::UNIX_EPOCH).unwrap().reserved;
+        let reserved: Vec<[String; 4]> = reserved.into_iter().map(<[String; 4]>::from).collect();
+        assert_eq!(reserved, [["10.0.0.11", "n/vlan10", "byRecord", "n/alone"].map(str::to_owned)]);
+        // Without a list of machines or of claims, nothing is said about them.
+        let mut without_machines = lists();
+        without_machines.has_machines = false;
+        assert_eq!(findings(without_machines), of_claims);
+        let mut without_claims = self::lists(leases.clone(), &[], &[]);
+        without_claims.has_claims = false;
+        assert_eq!(findings(without_claims), [found(Word::LeaseWithoutHolder, Some("10.0.0.14"), "n/w")]);
+    }
+
+    #[test]
+    fn a_lease_that_cannot_be_read_is_a_finding_and_has_no_holder() {
+        let mut damaged = lease("10-0-0-8.n.vlan10", "10.0.0.9", holder("VirtualMachine", "w"));
+        let other = lease("x", "10.0.0.9", holder("VirtualMachine", "w"));
+        let expected = [found(Word::Unreadable, None, "10-0-0-8.n.vlan10"), found(Word::Unreadable, None, "x")];
+        assert_eq!(findings(lists(vec![damaged.clone(), other.clone()], &[], &[])), expected);
+        damaged["spec"] = json!(7);
+        assert_eq!(findings(lists(vec![damaged, other], &[], &[])), expected);
+    }
+
+    #[test]
+    fn a_mac_address_without_its_machine_is_a_finding() {
+        let mut mac = lease("02-00-00-00-00-01.mac", "02:00:00:00:00:01", holder("VirtualMachine", "w"));
+        mac["spec"]["network"] = "mac".into();
+        let vm = json!({"metadata": {"namespace": "n", "name": "w", "uid": "w"}, "spec": {}});
+        let mut with_vm = lists(vec![mac.clone()], &[], &[]);
+        with_vm.add_vm(object(vm));
+        assert_eq!(findings(with_vm), []);
+        let expected = [found(Word::LeaseWithoutHolder, Some("02:00:00:00:00:01"), "n/w")];
+        assert_eq!(findings(lists(vec![mac], &[], &[])), expected);
     }
 }

@@ -91,7 +91,8 @@ impl Lists {
     ///
     /// A request failed, or the user has no right to list the pools or the leases.
     pub(super) async fn read(reader: &Reader) -> anyhow::Result<Self> {
-        let mut lists = Self { leases: reader.required(&ApiResource::erase::<StaticIPLease>(&())).await?, ..Self::default() };
+        let mut lists =
+            Self { leases: reader.required(&ApiResource::erase::<StaticIPLease>(&())).await?, ..Self::default() };
         for kind in [ApiResource::erase::<StaticIPPool>(&()), ApiResource::erase::<GlobalStaticIPPool>(&())] {
             reader.required(&kind).await?.into_iter().for_each(|pool| lists.add_pool(pool));
         }
@@ -305,7 +306,8 @@ impl Lists {
         for claim in &self.ipam_claims {
             let holder = claim.key().holder(HolderKind::IpamClaim, claim.uid());
             // The lease says which pool serves the claim.
-            let lease = allocator.leases_of(&holder).next().map(|(.., lease)| (PoolId::parse(&lease.pool), &lease.claimant));
+            let lease =
+                allocator.leases_of(&holder).next().map(|(.., lease)| (PoolId::parse(&lease.pool), &lease.claimant));
             if let (Some((pool, claimant)), Ok(addresses)) = (lease, claim.addresses()) {
                 inventory.records.push(record_of_ipam_claim(claim, addresses, &pool, claimant.interface));
             }

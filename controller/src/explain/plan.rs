@@ -46,7 +46,7 @@ pub struct Planned {
     pub warnings: Vec<String>,
     /// Held addresses that the pool would no longer offer. They stay with their holders.
     pub outside: Vec<Outside>,
-    /// Gateways, name servers and addresses of the template that somebody uses.
+    /// Gateways, name servers and addresses of the template that a machine or guest has.
     pub in_use: Vec<InUse>,
     /// The addresses of each family. Empty: the pool is invalid, or another program chooses the addresses.
     pub room: Vec<Room>,
@@ -205,7 +205,7 @@ fn in_use(allocator: &Allocator, pool: &Pool) -> Vec<InUse> {
         for (_, _, conflict) in allocator.conflicts().filter(|(network, at, _)| is_here(network, *at)) {
             add(conflict.state.count().word(), format!("{} ({})", conflict.claimant, conflict.source));
         }
-        for report in allocator.reports().into_iter().filter(|it| is_here(&it.network, it.address)) {
+        for report in allocator.reports().into_iter().filter(|it| it.is_reserved && is_here(&it.network, it.address)) {
             add("byReport", report.source);
         }
     }
@@ -216,7 +216,8 @@ fn in_use(allocator: &Allocator, pool: &Pool) -> Vec<InUse> {
 
 /// The addresses of one family of a pool, and how many of them its machines need.
 fn room(lists: &Lists, allocator: &Allocator, selection: &Selection, id: &PoolId, usage: &Usage) -> Room {
-    let selected = lists.vms.values().filter(|vm| selection.of(vm).is_ok_and(|all| all.iter().any(|it| it.pool == *id)));
+    let selected =
+        lists.vms.values().filter(|vm| selection.of(vm).is_ok_and(|all| all.iter().any(|it| it.pool == *id)));
     let selected: Vec<_> = selected.collect();
     let holds = |vm: &&&_| {
         let holder = lists.holder(vm);
@@ -224,7 +225,8 @@ fn room(lists: &Lists, allocator: &Allocator, selection: &Selection, id: &PoolId
         of_machine.any(|(_, address, lease)| *lease.pool == *id.to_string() && Family::of(address) == usage.family)
     };
     let held = selected.iter().filter(holds).count() as u128;
-    let node_pool = selection.pool(id).and_then(|pool| pool.node_pool()).and_then(|key| selection.node_pools().get(&key));
+    let node_pool =
+        selection.pool(id).and_then(|pool| pool.node_pool()).and_then(|key| selection.node_pools().get(&key));
     let Need(needed, because) = match node_pool {
         Some(node_pool) => need_of(node_pool),
         None => Need(selected.len() as u128, format!("machines {}", selected.len())),
@@ -319,5 +321,41 @@ impl fmt::Display for Answer {
 impl fmt::Display for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_node_pool_needs_an_address_for_each_machine_of_a_rollout() {
+        let need = |spec: Value| need_of(&serde_json::from_value(json!({"spec": spec})).unwrap());
+        let replace = |rolling: Value| json!({"upgradeType": "Replace", "replace": {"rollingUpdate": rolling}});
+        let of = |count: u128, because: &str| Need(count, because.to_owned());
+        assert_eq!(need(json!({"replicas": 3})), of(4, "replicas 3 + maxSurge 1"));
+        assert_eq!(
+            need(json!({"replicas": 3, "management": replace(json!({"maxSurge": 2}))})),
+            of(5, "replicas 3 + maxSurge 2")
+        );
+        assert_eq!(
+            need(json!({"replicas": 5, "management": replace(json!({"maxSurge": "25%"}))})),
+            of(7, "replicas 5 + maxSurge 2")
+        );
+        let scaled = json!({"autoScaling": {"min": 1, "max": 6}, "management": {"upgradeType": "InPlace"}});
+        assert_eq!(need(scaled), of(6, "autoScaling.max 6 + maxSurge 0"));
+        let on_delete =
+            json!({"replicas": 2, "management": {"upgradeType": "Replace", "replace": {"strategy": "OnDelete"}}});
+        assert_eq!(need(on_delete), of(2, "replicas 2 + maxSurge 0"));
+        // No content of a NodePool is an error.
+        for spec in [
+            json!(7),
+            json!({"replicas": "x", "management": [1]}),
+            json!({"management": replace(json!({"maxSurge": "x%"}))}),
+        ] {
+            assert_eq!(need(spec), of(1, "replicas 0 + maxSurge 1"));
+        }
     }
 }

@@ -141,9 +141,9 @@ impl Reader {
                 self.note_lacking("get", kind, Some(&key.namespace));
                 Ok(None)
             }
-            answer => answer.map_err(|error| anyhow::anyhow!("{}", Reason(&error))).with_context(|| {
-                format!("reading {} {key}", kind.kind)
-            }),
+            answer => answer
+                .map_err(|error| anyhow::anyhow!("{}", Reason(&error)))
+                .with_context(|| format!("reading {} {key}", kind.kind)),
         }
     }
 

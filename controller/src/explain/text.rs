@@ -58,12 +58,16 @@ mod tests {
 
     #[test]
     fn only_the_heads_of_tables_are_bold() {
-        let tables = format!("{}\n{}", rows_of(["A", "B"], vec![["1".into(), "\u{1b}\n2".into()]]), rows_of(["C"], vec![]));
+        let tables =
+            format!("{}\n{}", rows_of(["A", "B"], vec![["1".into(), "\u{1b}\n2".into()]]), rows_of(["C"], vec![]));
         assert_eq!(with_bold_heads(&tables), "\u{1b}[1mA  B\u{1b}[0m\n1  \\u{1b}\\n2\n\n\u{1b}[1mC\u{1b}[0m\n");
     }
 
     #[test]
     fn no_text_in_json_acts_on_a_terminal() {
-        assert_eq!(super::json(&json!({"a": "\u{1b}[2J\u{9b}\u{202e}\n"})), "{\n  \"a\": \"\\u001b[2J\\u009b\\u202e\\n\"\n}\n");
+        assert_eq!(
+            super::json(&json!({"a": "\u{1b}[2J\u{9b}\u{202e}\n"})),
+            "{\n  \"a\": \"\\u001b[2J\\u009b\\u202e\\n\"\n}\n"
+        );
     }
 }
