@@ -72,7 +72,7 @@ pub enum Word {
     Unreadable,
 }
 
-/// Compares the leases with the objects. The user has read access to both; what is missing is not compared.
+/// Compares the leases with the objects. What the user may not read is not compared.
 ///
 /// An object that changes between two lists looks like a difference. So everything is read a second time if there is a difference,
 /// and only what both lists say is a finding.
@@ -86,7 +86,7 @@ pub async fn audit(reader: &Reader) -> anyhow::Result<Answer> {
         return Ok(first);
     }
     let mut second = once(reader).await?;
-    second.findings.retain(|finding| first.findings.contains(finding));
+    second.findings.retain(|finding| first.findings.binary_search(finding).is_ok());
     Ok(second)
 }
 
@@ -158,14 +158,18 @@ fn of_records(
     now: Timestamp,
 ) -> anyhow::Result<Vec<Finding>> {
     let options = Options { fetched: now, dry_run: true, ..Options::default() };
-    let Audit { adoption, disagreements, missing, .. } = compare(registry, inventory, &options, now)?;
+    let Audit { adoption, mut disagreements, missing, .. } = compare(registry, inventory, &options, now)?;
+    let is_compared = |machine: &Machine| machine.kind.is_claim() || lists.has_machines;
+    disagreements.retain(|it| match it {
+        Disagreement::NotRecorded { claimant, .. } => is_compared(&claimant.machine),
+        Disagreement::NotLeased { .. } | Disagreement::Reported { .. } => true,
+    });
     let mut findings = of_differences(leader, &adoption, disagreements);
     for diagnostic in &inventory.diagnostics {
         let object = diagnostic.claimant.as_ref().map_or_else(|| diagnostic.source.clone(), |it| it.machine.title());
         let address = diagnostic.addresses.first().map(ToString::to_string);
         findings.push(Finding { finding: Word::Unreadable, address, object, message: diagnostic.to_string() });
     }
-    let is_compared = |machine: &Machine| machine.kind.is_claim() || lists.has_machines;
     let missing = missing.into_iter().map(|missing| missing.machine);
     for machine in missing.filter(|it| it.may_exist() && is_compared(it) && !lists.has(it)) {
         for (network, address, lease) in registry.state()?.leases_of(&machine) {
@@ -176,8 +180,6 @@ fn of_records(
             findings.push(finding(Word::LeaseWithoutHolder, Some(address), &machine, message));
         }
     }
-    let needs_machines = |it: &Finding| it.finding == Word::LeaseWithoutRecord;
-    findings.retain(|it| lists.has_machines || !needs_machines(it));
     Ok(findings)
 }
 

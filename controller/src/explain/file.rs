@@ -37,7 +37,9 @@ fn bounded(from: impl Read) -> anyhow::Result<String> {
 }
 
 fn pools(text: &str, namespace: &str) -> anyhow::Result<Vec<Object>> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(text)?;
+    // A namespace may be `n`, which kubectl reads as a string, too.
+    let options = serde_saphyr::options! { strict_booleans: true };
+    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)?;
     let items = documents.into_iter().flat_map(|mut document| match document.get_mut("items").map(Value::take) {
         Some(Value::Array(items)) => items,
         _ => vec![document],
