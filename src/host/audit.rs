@@ -491,7 +491,8 @@ mod tests {
         let claim = Claim::new(machine.clone(), at(0)).request(Request::of("default/one"));
         registry.claim(&claim, at(0)).unwrap();
         let mut missing = |claims: Option<BTreeSet<Machine>>| {
-            let inventory = Inventory { claims, ..Inventory::default() };
+            let mut inventory = Inventory::default();
+            inventory.claims = claims;
             let audit = audit(&mut registry, &inventory, &Options::default(), at(1_000)).unwrap();
             (audit.missing.into_iter().map(|it| it.machine).collect::<Vec<_>>(), audit.disagreements.len())
         };

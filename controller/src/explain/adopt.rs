@@ -468,3 +468,98 @@ impl fmt::Display for Word {
         self.serialize(f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(value: Value) -> Object {
+        serde_json::from_value(value).unwrap()
+    }
+
+    /// A machine of capk whose guest runs with 10.0.0.8, and the NodePool of its pool.
+    fn lists() -> Lists {
+        let mut lists = Lists::default();
+        let node_pool = json!({"metadata": {"namespace": "clusters", "name": "w"}, "spec": {"clusterName": "c1"}});
+        lists.node_pools.push(Arc::new(object(node_pool)));
+        let metadata =
+            |kind: &str| json!({"namespace": "clusters-c1", "name": "w-0", "uid": kind, "resourceVersion": "7"});
+        let mut vm = json!({
+            "metadata": metadata("vm"),
+            "spec": {"template": {"spec": {
+                "networks": [{"name": "net1", "multus": {"networkName": "infra/vlan10"}}],
+                "domain": {"devices": {"interfaces": [{"name": "net1", "bridge": {}}]}},
+            }}},
+        });
+        vm["metadata"]["labels"] = json!({
+            "hypershift.openshift.io/nodepool-name": "w",
+            "capk.cluster.x-k8s.io/kubevirt-machine-namespace": "clusters-c1",
+            "capk.cluster.x-k8s.io/kubevirt-machine-name": "w-0",
+        });
+        let networks = json!([{"name": "net1", "multus": {"networkName": "infra/vlan10"}}]);
+        let interfaces = json!([{"name": "net1", "ipAddress": "10.0.0.8"}]);
+        let mut instance = json!({
+            "metadata": metadata("vmi"), "spec": {"networks": networks},
+            "status": {"phase": "Running", "interfaces": interfaces},
+        });
+        instance["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w-0", "uid": "vm"}]);
+        lists.add_machine(object(json!({"metadata": metadata("machine")})));
+        lists.add_vm(object(vm));
+        lists.add_instance(object(instance));
+        lists
+    }
+
+    fn pool() -> Object {
+        object(json!({
+            "metadata": {"namespace": "clusters", "name": "p", "uid": "p", "resourceVersion": "3"},
+            "spec": {
+                "network": "infra/vlan10", "addresses": ["10.0.0.8/29"], "machineNetwork": [{"cidr": "10.0.0.0/24"}],
+                "nodePoolRef": {"name": "w"},
+            },
+        }))
+    }
+
+    #[test]
+    fn the_record_of_a_machine_of_capk_is_on_its_kubevirt_machine() {
+        let answer = answer(lists(), "pool.yaml", &[], || Ok(vec![pool()]), Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(answer.machines.iter().map(|row| row.result).collect::<Vec<_>>(), [Word::Reserved]);
+        let [write] = &answer.writes[..] else { panic!("{:?}", answer.writes) };
+        let annotations = json!({
+            "ipam.glowplug.dev/network-eno101": "infra/vlan10",
+            "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "[\"10.0.0.8/24\"]",
+        });
+        let patch = json!({"metadata": {"uid": "machine", "resourceVersion": "7", "annotations": annotations}});
+        assert_eq!((&*write.object, &write.patch), ("KubevirtMachine clusters-c1/w-0", &patch));
+    }
+
+    #[test]
+    fn a_pool_of_the_cluster_keeps_the_address_for_the_machine_in_its_namespace() {
+        let mut lists = lists();
+        lists.add_pool(pool());
+        let no_file = || Err(anyhow::anyhow!("no file"));
+        let answer = answer(lists, "clusters/p", &[], no_file, Timestamp::UNIX_EPOCH).unwrap();
+        let [write] = &answer.writes[..] else { panic!("{:?}", answer.writes) };
+        let kept = json!({"preAllocations": {"clusters-c1/w-0": "10.0.0.8"}});
+        let patch = json!({"metadata": {"uid": "p", "resourceVersion": "3"}, "spec": kept});
+        assert_eq!((&*write.object, &write.patch), ("StaticIPPool clusters/p", &patch));
+    }
+
+    #[test]
+    fn an_unknown_machine_a_known_pool_in_a_file_and_a_rejected_pool_are_errors() {
+        let failed = |mut lists: Lists, is_known: bool, only: &[Key], pool: Object| {
+            if is_known {
+                lists.add_pool(self::pool());
+            }
+            answer(lists, "pool.yaml", only, || Ok(vec![pool]), Timestamp::UNIX_EPOCH).unwrap_err().to_string()
+        };
+        let mut network = pool();
+        network.data["spec"]["network"] = "a b".into();
+        let only = [Key::from(("n", "x"))];
+        assert_eq!(failed(lists(), false, &only, pool()), "n/x: no VirtualMachine");
+        let exists = "pool clusters/p exists already, expected its name in place of a file";
+        assert_eq!(failed(lists(), true, &[], pool()), exists);
+        let rejected = failed(lists(), false, &[], network);
+        assert_eq!(&rejected[..36], "pool clusters/p would be rejected: n");
+    }
+}
