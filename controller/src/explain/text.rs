@@ -5,7 +5,7 @@ use std::fmt;
 use glowplug::terminal::{acts_on_terminal, table};
 use serde_json::Value;
 
-/// The character with which a terminal begins the thick text of a head, and the end of such a text.
+/// The begin and the end of bold text on a terminal.
 const BOLD: [&str; 2] = ["\u{1b}[1m", "\u{1b}[0m"];
 
 /// Formats a table with a head. Every cell is escaped, because it comes from the API server.
@@ -30,12 +30,9 @@ pub(super) fn write_section<const N: usize>(
 pub fn with_bold_heads(tables: &str) -> String {
     let [begin, end] = BOLD;
     let mut is_head = true;
-    let line = |line: &str| {
-        let text = match std::mem::replace(&mut is_head, line.is_empty()) && !line.is_empty() {
-            true => format!("{begin}{line}{end}\n"),
-            false => format!("{line}\n"),
-        };
-        text
+    let line = |line: &str| match std::mem::replace(&mut is_head, line.is_empty()) && !line.is_empty() {
+        true => format!("{begin}{line}{end}\n"),
+        false => format!("{line}\n"),
     };
     tables.lines().map(line).collect()
 }
