@@ -99,12 +99,12 @@ impl Pools {
     /// Number of addresses of a share that count. At least one does, also in a small pool: a guest that runs comes before a
     /// machine that waits.
     pub(super) fn most(&self, share: &Share) -> usize {
-        let pool = self.pools().find(|pool| pool.name() == share.pool);
-        if pool.is_some_and(Pool::is_external) {
+        let offer = self.0.iter().find(|offer| offer.pool.name() == share.pool);
+        if offer.is_some_and(|offer| offer.pool.is_external()) {
             return MOST_OF_EXTERNAL;
         }
-        let allocatable = pool.and_then(|pool| pool.space(share.family)).map_or(0, |space| space.allocatable());
-        usize::try_from((allocatable / PART).max(1)).unwrap_or(usize::MAX)
+        let of_machines = offer.map_or(0, |offer| offer.of_machines(share.family));
+        usize::try_from((of_machines / PART).max(1)).unwrap_or(usize::MAX)
     }
 }
 
@@ -116,6 +116,14 @@ impl Offer {
     fn has(&self, address: IpAddr) -> bool {
         let is_of_machines = self.pool.is_external() || self.pool.contains(address);
         (is_of_machines && !self.of_network.contains(&address)) || self.pre_allocated.contains(&address)
+    }
+
+    /// Number of addresses of a family that machines may have. An address that the pool begins to keep for a name counts as
+    /// before: otherwise the reservation of a running guest would end.
+    fn of_machines(&self, family: Family) -> u128 {
+        let allocatable = self.pool.space(family).map_or(0, |space| space.allocatable());
+        let kept = self.pre_allocated.iter().filter(|address| Family::of(**address) == family).count();
+        allocatable.saturating_add(kept as u128)
     }
 }
 

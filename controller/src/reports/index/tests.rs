@@ -18,8 +18,12 @@ pub(in crate::reports) fn key(name: &str) -> Key {
 pub(in crate::reports) fn pool(name: &str, network: &str, addresses: &[&str], excluded: &[&str]) -> Pool {
     let texts = |texts: &[&str]| -> Vec<String> { texts.iter().map(|text| (*text).to_owned()).collect() };
     let (network, addresses, excluded_addresses) = (network.to_owned(), texts(addresses), texts(excluded));
+    pool_of(name, PoolSpec { network, addresses, excluded_addresses, ..PoolSpec::default() })
+}
+
+fn pool_of(name: &str, spec: PoolSpec) -> Pool {
     let machine_network = ["10.0.0.0/16", "fd00::/64"].map(|cidr| MachineNetwork { cidr: cidr.to_owned() }).into();
-    let spec = PoolSpec { network, addresses, excluded_addresses, machine_network, ..PoolSpec::default() };
+    let spec = PoolSpec { machine_network, ..spec };
     let Key { namespace, name } = key(name);
     let namespaces = || Namespaces::only([namespace.clone()]);
     let metadata = ObjectMeta { namespace: Some(namespace.clone()), name: Some(name), ..ObjectMeta::default() };
@@ -229,6 +233,23 @@ fn one_namespace_reserves_at_most_a_quarter_of_a_pool_that_does_not_serve_it() {
     let ended = "-evil/a 10.0.0.1 -evil/a 10.0.0.2 -evil/a 10.0.0.3";
     let begun = "+evil/d 10.0.0.11 +evil/d 10.0.0.12 +evil/e 10.0.0.13";
     assert_eq!(text(&index.lose(&key("evil/a"))), format!("{ended} {begun}"));
+}
+
+#[test]
+fn an_address_that_the_pool_keeps_for_a_name_counts_for_the_part_of_another_namespace() {
+    let (mut index, now) = (Index::default(), Instant::now());
+    let keeping = |kept: &[(&str, &str)]| {
+        let pre_allocations = kept.iter().map(|(name, address)| ((*name).to_owned(), (*address).to_owned())).collect();
+        let addresses = vec!["10.0.0.1-10.0.0.8".to_owned()];
+        pool_of("n/p", PoolSpec { network: "n/net".to_owned(), addresses, pre_allocations, ..PoolSpec::default() })
+    };
+    index.give(vec![keeping(&[])]);
+    assert_eq!(text(&index.learn(&key("o/a"), &guest(&["10.0.0.1", "10.0.0.2"]), now)), "+o/a 10.0.0.1 +o/a 10.0.0.2");
+    assert_eq!(text(&index.learn(&key("o/b"), &guest(&["10.0.0.3"]), now)), "");
+    for kept in [&[("n/w", "10.0.0.8")][..], &[("n/w", "10.0.0.8"), ("o/a", "10.0.0.2")]] {
+        assert_eq!(text(&index.give(vec![keeping(kept)])), "");
+        assert_eq!(reserved(&index), ["o/a 10.0.0.1", "o/a 10.0.0.2"]);
+    }
 }
 
 #[test]
