@@ -73,8 +73,16 @@ pub fn validate(id: &PoolId, change: &Change, others: &[Pool]) -> Verdict {
         diagnostics.push(Diagnostic::error("network", "immutable", &new.network, &expected));
     }
     let mut verdict = Verdict::of(&diagnostics);
-    // API servers refuse what the schema does not allow, but keep it in a change of another member.
-    verdict.warnings.extend(Verdict::of(&new.beyond_schema()).warnings.into_iter().take(MOST_WARNINGS));
+    // API servers refuse what the schema does not allow, but keep what they have stored in a change of another member.
+    let beyond_schema = |spec: &PoolSpec| Verdict::of(&spec.beyond_schema()).warnings;
+    let stored = old.map(beyond_schema);
+    let is_stored = |line: &String| match change {
+        Change::Create(_) => false,
+        _ => stored.as_ref().is_none_or(|stored| stored.contains(line)),
+    };
+    let (known, refused): (Vec<String>, Vec<String>) = beyond_schema(new).into_iter().partition(is_stored);
+    verdict.warnings.extend(known.into_iter().take(MOST_WARNINGS));
+    verdict.errors.extend(refused);
     let before = old.and_then(|old| id.check(old).0);
     for other in others {
         let overlap = |pool: &Option<Pool>| {
@@ -499,6 +507,18 @@ mod tests {
         let line = "excludedAddresses[1]: repeated item \"10.0.0.9\", expected each item once";
         let warned = Verdict { errors: Vec::new(), warnings: vec![line.to_owned()] };
         assert_eq!(validate(&id("a"), &change, &[]), warned);
+    }
+
+    #[test]
+    fn a_new_value_that_the_schema_does_not_allow_is_refused() {
+        let right = spec(&["10.0.0.0/24"]);
+        let repeated =
+            PoolSpec { excluded_addresses: ["10.0.0.9", "10.0.0.9"].map(str::to_owned).into(), ..right.clone() };
+        let line = "excludedAddresses[1]: repeated item \"10.0.0.9\", expected each item once";
+        let update = Change::Update { old: Some(right), new: Box::new(repeated.clone()) };
+        for change in [Change::Create(repeated), update] {
+            assert_eq!(validate(&id("a"), &change, &[]), refused([line]));
+        }
     }
 
     #[test]
