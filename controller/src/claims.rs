@@ -9,9 +9,9 @@
 //! together, in the order of their creation.
 
 mod common;
-mod decision;
-mod index;
-mod ipam;
+pub(crate) mod decision;
+pub(crate) mod index;
+pub(crate) mod ipam;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -30,9 +30,7 @@ use tokio::sync::{mpsc, watch};
 pub use crate::claims::common::Provider;
 use crate::claims::common::{is_gone, json_patch};
 use crate::claims::decision::{Adoptee, Cluster, Lesson, Recorded, Step, View, decide, limit_reservations};
-pub(crate) use crate::claims::decision::{record, reservation};
 use crate::claims::index::{Index, Kind};
-pub(crate) use crate::claims::ipam::record as record_of_ipam_claim;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::{Object, version_of};
 use crate::cluster::request::{self, ask, list, one_line, stored};

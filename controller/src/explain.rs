@@ -6,7 +6,9 @@
 //! | `file` | the pools of a file |
 //! | [`reserved`] | the addresses that no machine gets because of an object or a guest |
 //! | [`read`] | requests: pages, progress, missing rights |
-//! | `lists` | the objects of a cluster, as the rules of the library and of the controller work on them |
+//! | `lists` | the objects of a cluster |
+//! | `leader` | what a leader knows after its start from these objects |
+//! | [`machines`] | what pools do to machines that exist already |
 //! | [`write`] | changes of objects |
 //! | [`text`] | tables, JSON, and the colour of heads |
 //!
@@ -15,7 +17,9 @@
 pub mod adopt;
 pub mod audit;
 mod file;
+mod leader;
 mod lists;
+pub mod machines;
 pub mod plan;
 pub mod read;
 pub mod reserved;

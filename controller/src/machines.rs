@@ -43,6 +43,7 @@ use crate::cluster::watch::Change;
 use crate::ledger::types::{Holders, Stopped};
 pub(crate) use crate::machines::index::inventory;
 use crate::machines::kind::{Kind, Kinds};
+pub(crate) use crate::machines::left_alone::Standing;
 pub use crate::machines::work::Machines;
 use crate::machines::work::Work;
 use crate::passes::provider::{self, Part};

@@ -61,6 +61,10 @@ pub struct Reports {
     missing: BTreeSet<Key>,
 }
 
+/// The reports that a leader finds at its start.
+#[derive(Debug, Default)]
+pub(crate) struct AtStart(Index);
+
 #[derive(Debug)]
 enum Fact {
     /// The list of all instances begins.
@@ -111,6 +115,21 @@ impl Observer {
     fn send(&self, fact: Fact) {
         // The task ends only together with the leader.
         let _ = self.0.send(fact);
+    }
+}
+
+// === impl AtStart ===
+
+impl AtStart {
+    /// Learns the guest of an instance. Of too many reported addresses, the first ones count.
+    pub(crate) fn note(&mut self, key: &Key, guest: &Guest) {
+        self.0.apply(key, guest, Instant::now());
+    }
+
+    /// Takes what the leader reserves with these pools.
+    pub(crate) fn reserve(mut self, pools: impl IntoIterator<Item = Pool>) -> Vec<glowplug::host::claim::Reservation> {
+        self.0.set_pools(pools);
+        self.0.take_changes().begun.into_iter().filter_map(reservation).collect()
     }
 }
 

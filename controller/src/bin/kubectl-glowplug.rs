@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use glowplug::terminal::escaped;
 use glowplug_controller::cluster::client::connect;
 use glowplug_controller::cluster::key::Key;
-use glowplug_controller::explain::adopt::adopt;
+use glowplug_controller::explain::adopt::{Place, adopt};
 use glowplug_controller::explain::audit::audit;
 use glowplug_controller::explain::plan::plan;
 use glowplug_controller::explain::read::Reader;
@@ -62,9 +62,12 @@ enum Command {
 
 #[derive(Args, Debug)]
 struct Adopt {
-    /// A file with one pool, or the name of a pool of the cluster
-    #[arg(value_name = "FILE|NAMESPACE/NAME")]
-    pool: String,
+    /// A file with one pool that the cluster does not have; - is standard input
+    #[arg(short, long, value_name = "FILE|-", required_unless_present = "pool", conflicts_with = "pool")]
+    file: Option<PathBuf>,
+    /// A pool of the cluster; the name alone is a GlobalStaticIPPool
+    #[arg(long, value_name = "[NAMESPACE/]NAME")]
+    pool: Option<String>,
     /// Only these VirtualMachines
     #[arg(value_name = "NAMESPACE/NAME", value_parser = machine_key)]
     machines: Vec<Key>,
@@ -98,8 +101,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             let answer = plan(&reader, &file).await?;
             print(&answer, &reader, json).map(|()| answer.is_clean())
         }
-        Command::Adopt(Adopt { pool, machines, apply }) => {
-            let answer = adopt(&reader, &pool, &machines, apply).await?;
+        Command::Adopt(Adopt { file, pool, machines, apply }) => {
+            let place = file.map(Place::File).or(pool.map(Place::Cluster)).context("--file or --pool: missing")?;
+            let answer = adopt(&reader, &place, &machines, apply).await?;
             print(&answer, &reader, json).map(|()| answer.is_clean())
         }
     };

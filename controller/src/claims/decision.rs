@@ -687,7 +687,7 @@ fn is_reserved(allocator: &Allocator, reservation: &Reservation) -> bool {
 }
 
 /// The reservation of an IPAddress without a claim. The IPAddress itself has the address.
-pub(crate) fn reservation(address: &IpAddress, ip: IpAddr, pool: &Pool) -> Reservation {
+fn reservation(address: &IpAddress, ip: IpAddr, pool: &Pool) -> Reservation {
     let (key, uid) = (address.key(), address.metadata.uid.as_deref().unwrap_or_default());
     Reservation {
         address: ip,

@@ -5,8 +5,8 @@
 //! The network of a claim is a name in the configuration of a network attachment definition. So the network attachment
 //! definitions are watched, too.
 
-mod decision;
-mod index;
+pub(crate) mod decision;
+pub(crate) mod index;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -25,8 +25,7 @@ use kube::{Api, Client};
 use tokio::sync::{mpsc, watch};
 
 use crate::claims::common::{Provider, is_gone, json_patch};
-pub(crate) use crate::claims::ipam::decision::record;
-use crate::claims::ipam::decision::{Guest, Recorded, Serving, Step, View, decide};
+use crate::claims::ipam::decision::{Guest, Recorded, Serving, Step, View, decide, record};
 use crate::claims::ipam::index::{Index, Kind};
 use crate::cluster::client::serves;
 use crate::cluster::key::{Key, PoolId};

@@ -9,44 +9,42 @@
 //! These rules prevent two machines from using the same address:
 //!
 //! - The table of the library (`may_record`) decides whether the record of a machine would become a lease, over all pools, leases,
-//!   records and reports of the network. Only such an address is written.
+//!   records, claims and reports of the network. Only such an address is written.
 //! - What is written is a record, never a lease: the controller asks the same table again.
 //! - A record or a pre-allocation that says something else is never changed. Each write has the `resourceVersion` that was read.
+//! - The pool keeps no address for a name that a claim has, too: the claim would get the address.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
-use glowplug::host::allocator::{Adoption, Allocator};
 use glowplug::host::claim::{Allocation, Claimant};
-use glowplug::host::may_record::{Source, State, Verdict};
 use glowplug::host::pool::Pool;
 use glowplug::host::records::annotation_patch;
 use glowplug::network::Family;
 use ipnetwork::IpNetwork;
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::cluster::request::list;
 use crate::explain::file::read_pools;
 use crate::explain::lists::Lists;
+use crate::explain::machines::{Facts, Of, Row, Word, leased};
+use crate::explain::plan::judged;
 use crate::explain::read::Reader;
 use crate::explain::reserved::{HEAD, Reserved, reserved};
 use crate::explain::text::{rows_of, write_section};
 use crate::explain::write::{Outcome, Write};
 use crate::kinds::cluster_api::pool_kind;
-use crate::kinds::guest::Life;
-use crate::kinds::kubevirt_machine::{Instance, is_deleted};
-use crate::kinds::pool::{HolderKind, PoolSpec};
-use crate::kinds::virtual_machine::{NetworkData, VirtualMachine, kubevirt_machines, virtual_machines};
+use crate::kinds::kubevirt_machine::is_deleted;
+use crate::kinds::pool::HolderKind;
+use crate::kinds::virtual_machine::{VirtualMachine, kubevirt_machines, virtual_machines};
 use crate::pools::selection::{KnownPool, Selected, Selection};
-use crate::webhook::{Change, judge};
 
 /// What `kubectl glowplug adopt` says.
 #[derive(Clone, Debug, Serialize)]
@@ -66,40 +64,13 @@ pub struct Answer {
     pub writes: Vec<Write>,
 }
 
-/// A VirtualMachine that the pool selects.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Row {
-    /// Namespace and name of the VirtualMachine.
-    pub machine: String,
-    /// Phase of its instance. `null`: there is no instance.
-    pub phase: Option<String>,
-    /// The addresses that the machine has, as far as they are known.
-    pub addresses: Vec<IpAddr>,
-    /// What the pool does to the machine.
-    pub result: Word,
-    /// Why.
-    pub reason: String,
-}
-
-/// What a pool does to a machine.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Word {
-    /// `allocated`: the machine holds its addresses.
-    Allocated,
-    /// `recorded`: an object or the pool records the addresses, and the machine keeps them.
-    Recorded,
-    /// `reserved`: no other machine gets the addresses, and the machine is left alone.
-    Reserved,
-    /// `leftAlone`: the guest runs, and its addresses are not known.
-    LeftAlone,
-    /// `new`: no guest runs; the machine gets addresses like a new one.
-    New,
-    /// `ownNetworkData`: the machine has network data of the user, and gets no address.
-    OwnNetworkData,
-    /// `conflict`: a person has to decide.
-    Conflict,
+/// Where the pool is.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// In a file with one pool that the cluster does not have. `-` is standard input.
+    File(PathBuf),
+    /// In the cluster: `namespace/name` of a StaticIPPool, or the name of a GlobalStaticIPPool.
+    Cluster(String),
 }
 
 /// A pool, and whether the cluster has it.
@@ -108,31 +79,27 @@ struct Target {
     is_stored: bool,
 }
 
-/// What decides about one machine.
-struct Facts<'a> {
-    lists: &'a Lists,
-    /// What the objects of machines record.
-    records: BTreeMap<&'a Claimant, Vec<IpAddr>>,
-    /// What a leader would make of the records.
-    adoption: &'a Adoption,
-    /// The state of a leader that has the pool.
-    leader: &'a Allocator,
-    /// The addresses that are leased now.
-    leased: &'a BTreeSet<(Claimant, IpAddr)>,
-    pool: &'a Pool,
-    is_stored: bool,
-}
+/// A machine, and the addresses that a record can keep for it.
+type Kept<'a> = (&'a VirtualMachine, Selected, Vec<IpAddr>);
 
-/// Decides what a pool does to existing machines. `pool` is the name of a pool of the cluster, or else a file with one pool. `only`:
-/// the VirtualMachines to decide about, all if it is empty. With `is_applied`, the records are written.
+/// Decides what a pool does to existing machines. `only`: the VirtualMachines to decide about, all if it is empty. With `is_applied`,
+/// the records are written.
 ///
 /// # Errors
 ///
 /// There is no such pool, the pool is invalid, a request failed, or the user may not read what decides.
-pub async fn adopt(reader: &Reader, pool: &str, only: &[Key], is_applied: bool) -> anyhow::Result<Answer> {
-    let lists = Lists::read(reader).await?;
-    let file = || read_pools(Path::new(pool), reader.client().default_namespace());
-    let mut answer = answer(lists, pool, only, file, Timestamp::now())?;
+pub async fn adopt(reader: &Reader, place: &Place, only: &[Key], is_applied: bool) -> anyhow::Result<Answer> {
+    let file = match place {
+        Place::File(path) => read_pools(path, reader.client().default_namespace())?,
+        Place::Cluster(_) => Vec::new(),
+    };
+    let mut lists = Lists::read(reader).await?;
+    lists.read_claims(reader).await?;
+    let target = match place {
+        Place::File(_) => Target::of_file(&mut lists, file)?,
+        Place::Cluster(name) => Target::of_cluster(&lists, name)?,
+    };
+    let mut answer = answer(lists, &target, only, Timestamp::now())?;
     if is_applied {
         let lacking = reader.lacking();
         ensure!(lacking.is_empty(), "nothing is written, missing right: {}", lacking.join("; "));
@@ -143,90 +110,83 @@ pub async fn adopt(reader: &Reader, pool: &str, only: &[Key], is_applied: bool) 
     Ok(answer)
 }
 
-fn answer(
-    mut lists: Lists,
-    pool: &str,
-    only: &[Key],
-    file: impl FnOnce() -> anyhow::Result<Vec<Object>>,
-    now: Timestamp,
-) -> anyhow::Result<Answer> {
-    let target = Target::find(&mut lists, pool, file)?;
-    let id = target.pool.checked.id.clone();
+fn answer(mut lists: Lists, target: &Target, only: &[Key], now: Timestamp) -> anyhow::Result<Answer> {
+    let id = &target.pool.checked.id;
     let checked = target.pool.checked.pool.as_ref().map_err(|errors| anyhow::anyhow!("pool {id}: {errors}"))?;
     ensure!(!checked.is_external(), "pool {id} takes its addresses from another program: there is nothing to adopt");
-    let pools = lists.pools.clone();
-    let (mut registry, _) = lists.registry(&pools, now)?;
-    let state = registry.state()?;
-    let leased = state.leases().map(|(_, address, lease)| (Claimant::clone(&lease.claimant), address)).collect();
-    let recorded = lists.recorded(state);
-    let rebuilt = recorded.adopt(&mut registry, now)?;
-    let selection = lists.selection(&pools);
-    let alone = Selection::new([Arc::clone(&target.pool.checked)], lists.node_pools.iter().cloned());
-    let mut records: BTreeMap<&Claimant, Vec<IpAddr>> = BTreeMap::new();
-    for record in &recorded.inventory.records {
-        records.entry(&record.claimant).or_default().extend(record.addresses.iter().map(IpNetwork::ip));
-    }
-    let facts = Facts {
-        lists: &lists,
-        records,
-        adoption: &rebuilt.adoption,
-        leader: registry.state()?,
-        leased: &leased,
-        pool: checked,
-        is_stored: target.is_stored,
-    };
-    let (mut machines, mut kept) = (Vec::new(), Vec::new());
     if let Some(unknown) = only.iter().find(|key| !lists.vms.contains_key(key)) {
         bail!("{unknown}: no VirtualMachine");
     }
+    let pools = lists.pools.clone();
+    let (mut registry, _) = lists.registry(&pools, now)?;
+    let leased = leased(registry.state()?);
+    let recorded = lists.recorded(registry.state()?);
+    let adoption = recorded.adopt(&mut registry, now)?;
+    let facts = Facts::new(&lists, &recorded, &leased, &adoption, registry.state()?);
+    let selection = lists.selection(&pools);
+    let alone = Selection::new([Arc::clone(&target.pool.checked)], lists.node_pools.iter().cloned());
+    let (mut machines, mut kept): (Vec<Row>, Vec<Kept<'_>>) = (Vec::new(), Vec::new());
     let is_meant = |vm: &&VirtualMachine| !is_deleted(&vm.metadata) && (only.is_empty() || only.contains(&vm.key()));
     for vm in lists.vms.values().filter(is_meant) {
         if alone.of(vm).is_ok_and(|all| all.is_empty()) {
             continue;
         }
-        let decided = match selection.of(vm) {
-            Err(problem) => facts.row(vm, Vec::new(), Word::Conflict, problem.to_string()),
-            Ok(all) => match all.iter().find(|selected| selected.pool == id) {
-                Some(selected) => {
-                    let (row, addresses) = facts.decide(vm, selected);
-                    kept.extend((!addresses.is_empty()).then(|| (vm, selected.clone(), addresses)));
-                    row
-                }
-                None => continue,
-            },
-        };
-        machines.push(decided);
+        match selection.of(vm) {
+            Err(problem) => machines.push(facts.row(vm, Vec::new(), Word::Conflict, problem.to_string())),
+            Ok(all) => {
+                let Some(selected) = all.iter().find(|selected| selected.pool == *id) else { continue };
+                let (row, addresses) = facts.decide(vm, selected, Of { pool: checked, is_stored: target.is_stored });
+                machines.push(row);
+                kept.extend((!addresses.is_empty()).then(|| (vm, selected.clone(), addresses)));
+            }
+        }
     }
     let writes = match target.is_stored {
-        false => kept
-            .iter()
-            .map(|(vm, selected, addresses)| facts.record(vm, selected, addresses))
-            .collect::<Result<_, _>>()?,
-        true => target.keep(&kept).into_iter().collect(),
+        false => kept.iter().map(|kept| record(&lists, checked, kept)).collect::<Result<_, _>>()?,
+        true => target.keep(&lists, &kept).into_iter().collect(),
     };
     let is_of_pool = |it: &Reserved| {
         it.network == checked.network() && it.address.parse().is_ok_and(|address: IpAddr| checked.contains(address))
     };
-    let reserved = reserved(facts.leader).into_iter().filter(is_of_pool).collect();
+    let reserved = reserved(facts.leader, &facts.users).into_iter().filter(is_of_pool).collect();
     Ok(Answer { version: 1, pool: id.to_string(), network: checked.network().to_owned(), machines, reserved, writes })
+}
+
+/// The annotation that records the addresses of a machine.
+fn record(lists: &Lists, pool: &Pool, (vm, selected, addresses): &Kept<'_>) -> anyhow::Result<Write> {
+    let with_prefix = |address: &IpAddr| {
+        let space = pool.space(Family::of(*address));
+        IpNetwork::new(*address, space.map_or(Family::of(*address).bits(), |space| space.prefix()))
+    };
+    let addresses = addresses.iter().map(with_prefix).collect::<Result<_, _>>()?;
+    let machine = lists.holder(vm);
+    let claimant = Claimant { machine: machine.clone(), interface: selected.interface };
+    let allocation = Allocation { claimant, addresses };
+    let networks = [(selected.interface, selected.network.clone())].into();
+    let (kind, metadata) = match lists.kubevirt_machine(&vm.key()) {
+        Some(known) if machine.kind == HolderKind::KubevirtMachine => (kubevirt_machines(), &known.metadata),
+        _ => (virtual_machines(), &vm.metadata),
+    };
+    let patch = annotation_patch(&machine, std::slice::from_ref(&allocation), &networks, None)?;
+    Ok(Write::annotations(kind, metadata, &patch["metadata"]["annotations"]))
 }
 
 // === impl Target ===
 
 impl Target {
-    /// Finds the pool of this name in the cluster, or else reads the file, and adds its pool to the lists.
-    fn find(lists: &mut Lists, pool: &str, file: impl FnOnce() -> anyhow::Result<Vec<Object>>) -> anyhow::Result<Self> {
-        if let Some(known) = lists.pools.get(&PoolId::parse(pool)) {
-            return Ok(Self { pool: Arc::clone(known), is_stored: true });
-        }
-        let objects = file().with_context(|| format!("{pool}: no pool of the cluster has this name"))?;
-        let Ok([object]) = <[Object; 1]>::try_from(objects) else { bail!("{pool}: several pools, expected one") };
+    /// Finds a pool of the cluster.
+    fn of_cluster(lists: &Lists, name: &str) -> anyhow::Result<Self> {
+        let pool = lists.pools.get(&PoolId::parse(name)).with_context(|| format!("{name}: no pool of the cluster"))?;
+        Ok(Self { pool: Arc::clone(pool), is_stored: true })
+    }
+
+    /// Adds the only pool of a file to the lists.
+    fn of_file(lists: &mut Lists, file: Vec<Object>) -> anyhow::Result<Self> {
+        let count = file.len();
+        let Ok([object]) = <[Object; 1]>::try_from(file) else { bail!("{count} pools in the file, expected one") };
         let id = PoolId::of(&object.metadata);
-        ensure!(!lists.pools.contains_key(&id), "pool {id} exists already, expected its name in place of a file");
-        let others: Vec<_> = lists.pools.values().map(|pool| (*pool.checked).clone()).collect();
-        let spec: PoolSpec = serde_json::from_value(object.data["spec"].clone()).context("spec")?;
-        let selection = lists.selection(&lists.pools);
-        let errors = judge(&id, &Change::Create(spec), &others, Some(selection.node_pools())).errors;
+        ensure!(!lists.pools.contains_key(&id), "pool {id} exists already, expected --pool {id} in place of a file");
+        let errors = judged(lists, &object, &[]).errors;
         ensure!(errors.is_empty(), "pool {id} would be rejected: {}", errors.join("; "));
         lists.replace_pool(object);
         let pool = lists.pools.get(&id).cloned().with_context(|| format!("pool {id} is missing"))?;
@@ -234,198 +194,13 @@ impl Target {
     }
 
     /// The change of the pool that keeps these addresses for their machines. `None`: there are none.
-    fn keep(&self, kept: &[(&VirtualMachine, Selected, Vec<IpAddr>)]) -> Option<Write> {
+    fn keep(&self, lists: &Lists, kept: &[Kept<'_>]) -> Option<Write> {
         let KnownPool { metadata, checked, .. } = &*self.pool;
-        let name = |vm: &VirtualMachine| {
-            let key = vm.key();
-            let is_here = checked.id.namespace.as_ref() == Some(&key.namespace);
-            if is_here { key.name } else { key.to_string() }
-        };
-        let members = kept.iter().map(|(vm, _, addresses)| (name(vm), Value::from(list(addresses))));
-        let members: serde_json::Map<String, Value> = members.collect();
-        let patch = json!({
-            "metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version},
-            "spec": {"preAllocations": members},
-        });
-        let (kind, key) = (pool_kind(&checked.id), Key::of(metadata));
-        (!kept.is_empty()).then(|| Write::new(kind, key, patch))
+        // The name alone would be that of a machine in any namespace.
+        let name = |vm: &VirtualMachine| lists.holder(vm).title();
+        let names: BTreeMap<String, String> = kept.iter().map(|(vm, _, all)| (name(vm), list(all))).collect();
+        (!names.is_empty()).then(|| Write::pre_allocations(pool_kind(&checked.id), metadata, &names))
     }
-}
-
-// === impl Facts ===
-
-impl Facts<'_> {
-    fn row(&self, vm: &VirtualMachine, addresses: Vec<IpAddr>, result: Word, reason: String) -> Row {
-        let phase = self.lists.guests.get(&vm.key()).map(|(phase, _)| phase.clone());
-        Row { machine: vm.key().to_string(), phase, addresses, result, reason }
-    }
-
-    /// Decides what the pool does to a machine, and which addresses a record can keep for it.
-    fn decide(&self, vm: &VirtualMachine, selected: &Selected) -> (Row, Vec<IpAddr>) {
-        let row = |addresses: &[IpAddr], result, reason: String| {
-            (self.row(vm, addresses.to_vec(), result, reason), Vec::new())
-        };
-        let has_own_data = vm.cloud_init.as_ref().is_some_and(|volume| volume.network_data != NetworkData::None);
-        if vm.secret().is_none() && has_own_data {
-            return row(&[], Word::OwnNetworkData, "it has network data of its own, and gets no address".to_owned());
-        }
-        let claimant = Claimant { machine: self.lists.holder(vm), interface: selected.interface };
-        let held = self.leader.leases_of(&claimant.machine).filter(|(_, _, lease)| *lease.claimant == claimant);
-        let held: Vec<IpAddr> = held.map(|(_, address, _)| address).collect();
-        if held.iter().any(|address| self.leased.contains(&(claimant.clone(), *address))) {
-            return row(&held, Word::Allocated, "it holds its addresses already".to_owned());
-        }
-        let guest = self.lists.guests.get(&vm.key()).map(|(_, instance)| instance);
-        let reported = self.reported(guest);
-        if let Some(recorded) = self.records.get(&claimant) {
-            let (word, reason) = self.of_record(&claimant, recorded, &reported);
-            return row(recorded, word, reason);
-        }
-        if vm.secret().is_some() {
-            return row(&[], Word::Recorded, "its network data records the addresses".to_owned());
-        }
-        if !guest.is_some_and(Instance::runs_without_data) {
-            return row(&[], Word::New, "no guest runs: it gets addresses like a new machine".to_owned());
-        }
-        let kept = self.pool.pre_allocated(&claimant.machine.namespace, &claimant.machine.name);
-        if !kept.is_empty() {
-            let (word, reason) = match differs(kept, &reported) {
-                true => (
-                    Word::Conflict,
-                    format!("the pool keeps {} for it, and its guest reports {}", list(kept), list(&reported)),
-                ),
-                false => (Word::Recorded, "the pool keeps the addresses for it".to_owned()),
-            };
-            return row(kept, word, reason);
-        }
-        let several =
-            reported.iter().any(|one| reported.iter().any(|it| it != one && Family::of(*it) == Family::of(*one)));
-        match (reported.is_empty(), several) {
-            (true, _) => row(&[], Word::LeftAlone, self.why_unknown(guest)),
-            (_, true) => {
-                let reason =
-                    "its guest reports several addresses of one family: record the one that it keeps".to_owned();
-                row(&reported, Word::Reserved, reason)
-            }
-            _ => self.of_report(vm, &claimant, reported),
-        }
-    }
-
-    /// The addresses of the pool that the guest reports on the network of the pool.
-    fn reported(&self, guest: Option<&Instance>) -> Vec<IpAddr> {
-        let guest = guest.map(|instance| &instance.guest).filter(|guest| guest.life == Life::Running);
-        let reported = guest.and_then(|guest| guest.networks.get(self.pool.network()));
-        let addresses = reported.into_iter().flat_map(|reported| &reported.addresses).copied();
-        addresses.filter(|address| self.pool.contains(*address)).collect()
-    }
-
-    fn why_unknown(&self, guest: Option<&Instance>) -> String {
-        let of_network = guest.and_then(|instance| instance.guest.networks.get(self.pool.network()));
-        match of_network.is_some_and(|reported| !reported.addresses.is_empty()) {
-            true => "its guest reports no address of the pool".to_owned(),
-            false => "its guest reports no address: exclude the address that it uses".to_owned(),
-        }
-    }
-
-    /// What becomes of a machine whose objects record addresses.
-    fn of_record(&self, claimant: &Claimant, recorded: &[IpAddr], reported: &[IpAddr]) -> (Word, String) {
-        if differs(recorded, reported) {
-            let reason = format!("its objects record {}, and its guest reports {}", list(recorded), list(reported));
-            return (Word::Conflict, reason);
-        }
-        if let Some(mismatch) = self.adoption.mismatches.iter().find(|it| it.claimant == *claimant) {
-            return (Word::Conflict, mismatch.to_string());
-        }
-        let network = self.pool.network();
-        if recorded.iter().any(|address| self.leader.holder(network, *address) != Some(claimant)) {
-            return (
-                Word::Reserved,
-                "no pool offers the recorded address: it keeps the address, without a lease".to_owned(),
-            );
-        }
-        match self.is_stored {
-            true => (Word::Conflict, "the record is not a lease: see the events of the machine".to_owned()),
-            false => (Word::Recorded, "its objects record the addresses: it gets their leases".to_owned()),
-        }
-    }
-
-    /// What becomes of a machine whose guest reports addresses that no object records.
-    fn of_report(&self, vm: &VirtualMachine, claimant: &Claimant, reported: Vec<IpAddr>) -> (Row, Vec<IpAddr>) {
-        let (mut word, mut reasons) = (Word::Reserved, Vec::new());
-        for address in &reported {
-            let network = self.pool.network();
-            match self.leader.may_record(Source::Annotation, claimant, network, *address) {
-                Verdict::Lease => {}
-                Verdict::Reserve(State::Excluded) => reasons.push(format!("no pool offers {address}")),
-                Verdict::Reserve(_) => {
-                    word = Word::Conflict;
-                    reasons.push(self.other_user(claimant, *address));
-                }
-                Verdict::Ignore(why) => reasons.push(format!("{address}: {why}")),
-            }
-        }
-        if !reasons.is_empty() {
-            return (self.row(vm, reported, word, reasons.join("; ")), Vec::new());
-        }
-        let reason = match self.is_stored {
-            true => "its guest reports the addresses, and it is left alone: the pool can keep them for it".to_owned(),
-            false => "its guest reports the addresses: with a record, it keeps them".to_owned(),
-        };
-        (self.row(vm, reported.clone(), word, reason), reported)
-    }
-
-    /// Why the record of an address would be a mismatch.
-    fn other_user(&self, claimant: &Claimant, address: IpAddr) -> String {
-        let network = self.pool.network();
-        let is_here = |of: &str, at: IpAddr| of == network && at == address;
-        let holder = self.leader.holder(network, address).map(|holder| format!("{address} is held by {holder}"));
-        let record = || {
-            let mut all = self.leader.conflicts();
-            let other = all.find(|(of, at, it)| is_here(of, *at) && it.claimant.machine != claimant.machine)?;
-            Some(format!("{} records {address} for {}", other.2.source, other.2.claimant))
-        };
-        let report = || {
-            let own = Key::of_vm(&claimant.machine);
-            let reports = self.leader.reports();
-            let is_other = |it: &&_| {
-                let it: &glowplug::host::allocator::Reported = it;
-                is_here(&it.network, it.address) && Key::of_vm(&it.claimant.machine) != own
-            };
-            reports.iter().find(is_other).map(|it| format!("{} reports {address}", it.source))
-        };
-        let reserved = || format!("the network reserves {address}");
-        holder.or_else(record).or_else(report).unwrap_or_else(reserved)
-    }
-
-    /// The annotation that records the addresses of a machine.
-    fn record(&self, vm: &VirtualMachine, selected: &Selected, addresses: &[IpAddr]) -> anyhow::Result<Write> {
-        let with_prefix = |address: &IpAddr| {
-            let space = self.pool.space(Family::of(*address));
-            IpNetwork::new(*address, space.map_or(Family::of(*address).bits(), |space| space.prefix()))
-        };
-        let addresses = addresses.iter().map(with_prefix).collect::<Result<_, _>>()?;
-        let machine = self.lists.holder(vm);
-        let claimant = Claimant { machine: machine.clone(), interface: selected.interface };
-        let allocation = Allocation { claimant, addresses };
-        let networks = [(selected.interface, selected.network.clone())].into();
-        let (kind, metadata) = match self.lists.kubevirt_machine(&vm.key()) {
-            Some(known) if machine.kind == HolderKind::KubevirtMachine => (kubevirt_machines(), &known.metadata),
-            _ => (virtual_machines(), &vm.metadata),
-        };
-        let version = metadata.resource_version.as_deref();
-        let patch = annotation_patch(&machine, std::slice::from_ref(&allocation), &networks, version)?;
-        let annotations = &patch["metadata"]["annotations"];
-        let patch = json!({
-            "metadata": {"uid": metadata.uid, "resourceVersion": version, "annotations": annotations},
-        });
-        Ok(Write::new(kind, vm.key(), patch))
-    }
-}
-
-/// Whether a guest reports addresses of a family, and none of them is in `known`.
-fn differs(known: &[IpAddr], reported: &[IpAddr]) -> bool {
-    let has_family = |all: &[IpAddr], family| all.iter().any(|it| Family::of(*it) == family);
-    known.iter().any(|address| has_family(reported, Family::of(*address)) && !reported.contains(address))
 }
 
 // === impl Answer ===
@@ -434,8 +209,8 @@ impl Answer {
     /// Whether no machine needs a decision, and every change was stored or is only planned.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        let has_conflict = self.machines.iter().any(|row| row.result == Word::Conflict);
-        !has_conflict && self.writes.iter().all(|write| write.outcome != Outcome::Failed)
+        let is_failed = |write: &Write| write.outcome == Outcome::Failed;
+        !self.machines.iter().any(Row::needs_decision) && !self.writes.iter().any(is_failed)
     }
 }
 
@@ -456,21 +231,17 @@ impl fmt::Display for Answer {
                 .map(|[name, value]| [write.outcome.to_string(), write.object.clone(), name, value])
         });
         write_section(f, ["WRITE", "OBJECT", "MEMBER", "VALUE"], writes.collect())?;
+        let undo = self.writes.iter().filter(|write| write.outcome == Outcome::Written);
+        write_section(f, ["TO TAKE IT BACK"], undo.map(|write| [write.undo.clone()]).collect())?;
         let failed = self.writes.iter().filter_map(|write| Some([write.object.clone(), write.problem.clone()?]));
         write_section(f, ["NOT WRITTEN", "PROBLEM"], failed.collect())
     }
 }
 
-// === impl Word ===
-
-impl fmt::Display for Word {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     fn object(value: Value) -> Object {
@@ -520,46 +291,195 @@ mod tests {
         }))
     }
 
+    fn of_file(mut lists: Lists, pool: Object, only: &[Key]) -> anyhow::Result<Answer> {
+        let target = Target::of_file(&mut lists, vec![pool])?;
+        answer(lists, &target, only, Timestamp::UNIX_EPOCH)
+    }
+
+    /// The answer about the pool, which the cluster has.
+    fn of_cluster(mut lists: Lists, pool: Object) -> Answer {
+        let name = PoolId::of(&pool.metadata).to_string();
+        lists.replace_pool(pool);
+        let target = Target::of_cluster(&lists, &name).unwrap();
+        answer(lists, &target, &[], Timestamp::UNIX_EPOCH).unwrap()
+    }
+
     #[test]
     fn the_record_of_a_machine_of_capk_is_on_its_kubevirt_machine() {
-        let answer = answer(lists(), "pool.yaml", &[], || Ok(vec![pool()]), Timestamp::UNIX_EPOCH).unwrap();
-        assert_eq!(answer.machines.iter().map(|row| row.result).collect::<Vec<_>>(), [Word::Reserved]);
+        let answer = of_file(lists(), pool(), &[]).unwrap();
+        assert_eq!(results(&answer), [("clusters-c1/w-0", Word::Reserved)]);
         let [write] = &answer.writes[..] else { panic!("{:?}", answer.writes) };
         let annotations = json!({
             "ipam.glowplug.dev/network-eno101": "infra/vlan10",
             "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "[\"10.0.0.8/24\"]",
         });
         let patch = json!({"metadata": {"uid": "machine", "resourceVersion": "7", "annotations": annotations}});
-        assert_eq!((&*write.object, &write.patch), ("KubevirtMachine clusters-c1/w-0", &patch));
+        let undo = "kubectl annotate kubevirtmachines.infrastructure.cluster.x-k8s.io w-0 -n clusters-c1 \
+                    ipam.glowplug.dev/network-eno101- kubevirt.cluster.x-k8s.io/allocated-ip-eno101-";
+        assert_eq!((&*write.object, &write.patch, &*write.undo), ("KubevirtMachine clusters-c1/w-0", &patch, undo));
     }
 
     #[test]
     fn a_pool_of_the_cluster_keeps_the_address_for_the_machine_in_its_namespace() {
-        let mut lists = lists();
-        lists.add_pool(pool());
-        let no_file = || Err(anyhow::anyhow!("no file"));
-        let answer = answer(lists, "clusters/p", &[], no_file, Timestamp::UNIX_EPOCH).unwrap();
+        let answer = of_cluster(lists(), pool());
         let [write] = &answer.writes[..] else { panic!("{:?}", answer.writes) };
         let kept = json!({"preAllocations": {"clusters-c1/w-0": "10.0.0.8"}});
         let patch = json!({"metadata": {"uid": "p", "resourceVersion": "3"}, "spec": kept});
-        assert_eq!((&*write.object, &write.patch), ("StaticIPPool clusters/p", &patch));
+        let undo = "kubectl patch staticippools.ipam.glowplug.dev p -n clusters --type merge \
+                    -p '{\"spec\":{\"preAllocations\":{\"clusters-c1/w-0\":null}}}'";
+        assert_eq!((&*write.object, &write.patch, &*write.undo), ("StaticIPPool clusters/p", &patch, undo));
     }
 
     #[test]
     fn an_unknown_machine_a_known_pool_in_a_file_and_a_rejected_pool_are_errors() {
-        let failed = |mut lists: Lists, is_known: bool, only: &[Key], pool: Object| {
-            if is_known {
-                lists.add_pool(self::pool());
-            }
-            answer(lists, "pool.yaml", only, || Ok(vec![pool]), Timestamp::UNIX_EPOCH).unwrap_err().to_string()
-        };
+        let failed = |lists, only: &[Key], pool| of_file(lists, pool, only).unwrap_err().to_string();
         let mut network = pool();
         network.data["spec"]["network"] = "a b".into();
         let only = [Key::from(("n", "x"))];
-        assert_eq!(failed(lists(), false, &only, pool()), "n/x: no VirtualMachine");
-        let exists = "pool clusters/p exists already, expected its name in place of a file";
-        assert_eq!(failed(lists(), true, &[], pool()), exists);
-        let rejected = failed(lists(), false, &[], network);
+        assert_eq!(failed(lists(), &only, pool()), "n/x: no VirtualMachine");
+        let mut known = lists();
+        known.add_pool(pool());
+        let exists = "pool clusters/p exists already, expected --pool clusters/p in place of a file";
+        assert_eq!(failed(known, &[], pool()), exists);
+        let rejected = failed(lists(), &[], network);
         assert_eq!(&rejected[..36], "pool clusters/p would be rejected: n");
+    }
+
+    // === machines of a namespace ===
+
+    const KEPT: &str = "the pool can keep them for it";
+
+    fn results(answer: &Answer) -> Vec<(&str, Word)> {
+        answer.machines.iter().map(|row| (&*row.machine, row.result)).collect()
+    }
+
+    fn reserved_by(answer: &Answer) -> Vec<(&str, &str)> {
+        answer.reserved.iter().map(|it| (&*it.address, &*it.object)).collect()
+    }
+
+    /// Adds a VirtualMachine. Its guest reports these addresses in phase Running. `None`: there is no guest.
+    fn add_vm(lists: &mut Lists, key: &str, addresses: Option<&[&str]>, more: Value) {
+        let (namespace, name) = key.split_once('/').unwrap();
+        let metadata = |uid: String| json!({"namespace": namespace, "name": name, "uid": uid, "resourceVersion": "7"});
+        let networks = json!([{"name": "net1", "multus": {"networkName": "infra/vlan10"}}]);
+        let devices = json!({"interfaces": [{"name": "net1", "bridge": {}}]});
+        let template = json!({"spec": {"networks": networks, "domain": {"devices": devices}}});
+        let mut vm = json!({"metadata": metadata(format!("vm-{key}")), "spec": {"template": template}});
+        vm["metadata"]["labels"] = json!({"pool": "p"});
+        json_patch::merge(&mut vm, &more);
+        lists.add_vm(object(vm));
+        if let Some(addresses) = addresses {
+            let interfaces = json!([{"name": "net1", "ipAddresses": addresses}]);
+            let mut instance = json!({
+                "metadata": metadata(format!("vmi-{key}")), "spec": {"networks": networks},
+                "status": {"phase": "Running", "interfaces": interfaces},
+            });
+            let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": name, "uid": format!("vm-{key}")});
+            instance["metadata"]["ownerReferences"] = json!([owner]);
+            lists.add_instance(object(instance));
+        }
+    }
+
+    /// A pool of eight addresses for the VirtualMachines of namespace `shop`.
+    fn shop() -> Object {
+        object(json!({
+            "metadata": {"namespace": "shop", "name": "p", "uid": "p", "resourceVersion": "3"},
+            "spec": {
+                "network": "infra/vlan10", "addresses": ["10.0.0.8/29"], "machineNetwork": [{"cidr": "10.0.0.0/24"}],
+                "machineSelector": {"matchLabels": {"pool": "p"}},
+            },
+        }))
+    }
+
+    #[test]
+    fn the_report_of_another_namespace_stays_reserved_when_the_pool_keeps_addresses() {
+        let lists = || {
+            let mut lists = Lists::default();
+            add_vm(&mut lists, "shop/w", Some(&["10.0.0.8"]), json!({}));
+            // Guests of a namespace that the pool does not serve reserve at most two of its eight addresses.
+            add_vm(&mut lists, "other/a", Some(&["10.0.0.9", "10.0.0.10", "10.0.0.11"]), json!({}));
+            lists
+        };
+        let before = of_cluster(lists(), shop());
+        let reserved = [("10.0.0.10", "other/a"), ("10.0.0.8", "shop/w"), ("10.0.0.9", "other/a")];
+        assert_eq!(reserved_by(&before), reserved);
+        let mut pool = shop();
+        json_patch::merge(&mut pool.data, &before.writes[0].patch);
+        assert_eq!(pool.data["spec"]["preAllocations"], json!({"shop/w": "10.0.0.8"}));
+        let after = of_cluster(lists(), pool);
+        assert_eq!((results(&after), reserved_by(&after)), (vec![("shop/w", Word::Recorded)], reserved.to_vec()));
+    }
+
+    #[test]
+    fn the_pool_keeps_nothing_for_the_name_of_a_claim() {
+        let claim = |kind: &str, name: &str| {
+            let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": name});
+            let spec = json!({"poolRef": pool, "network": "vlan10"});
+            object(json!({"kind": kind, "metadata": {"namespace": "shop", "name": "w", "uid": "c"}, "spec": spec}))
+        };
+        let decided = |add: &dyn Fn(&mut Lists)| {
+            let mut lists = Lists::default();
+            add_vm(&mut lists, "shop/w", Some(&["10.0.0.8"]), json!({}));
+            add(&mut lists);
+            let answer = of_cluster(lists, shop());
+            (answer.machines[0].reason.clone(), answer.writes.len(), answer.is_clean())
+        };
+        let taken = |kind| {
+            let reason = format!("{kind} shop/w has the name of the machine, and gets what the pool keeps for it");
+            (reason, 0, false)
+        };
+        assert_eq!(decided(&|it| it.add_claim(claim("IPAddressClaim", "p"))), taken("IPAddressClaim"));
+        assert_eq!(decided(&|it| it.add_ipam_claim(claim("IPAMClaim", "p"))), taken("IPAMClaim"));
+        let (reason, writes, is_clean) = decided(&|it| it.add_claim(claim("IPAddressClaim", "other")));
+        assert_eq!((reason.ends_with(KEPT), writes, is_clean), (true, 1, true));
+    }
+
+    #[test]
+    fn the_address_of_an_ip_address_without_a_claim_is_not_recorded() {
+        let mut lists = Lists::default();
+        add_vm(&mut lists, "shop/w", Some(&["10.0.0.8"]), json!({}));
+        let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
+        lists.add_address(object(json!({
+            "metadata": {"namespace": "shop", "name": "a", "uid": "a"},
+            "spec": {"poolRef": pool, "claimRef": {"name": "a"}, "address": "10.0.0.8", "prefix": 24},
+        })));
+        let answer = of_file(lists, shop(), &[]).unwrap();
+        let [row] = &answer.machines[..] else { panic!("{:?}", answer.machines) };
+        assert_eq!((row.result, &*row.reason), (Word::Conflict, "IPAddress shop/a records 10.0.0.8"));
+        assert!(answer.writes.is_empty());
+    }
+
+    #[test]
+    fn a_machine_that_is_left_alone_stays_so_without_a_guest_and_needs_a_decision() {
+        let mut lists = Lists::default();
+        let noted = json!({"metadata": {"annotations": {"ipam.glowplug.dev/left-alone": "vm-shop/alone"}}});
+        add_vm(&mut lists, "shop/alone", None, noted);
+        add_vm(&mut lists, "shop/new", None, json!({}));
+        add_vm(&mut lists, "shop/outside", Some(&["10.0.1.8"]), json!({}));
+        add_vm(&mut lists, "shop/receiver", None, json!({"spec": {"runStrategy": "WaitAsReceiver"}}));
+        add_vm(&mut lists, "shop/silent", Some(&["fe80::1"]), json!({}));
+        let answer = of_cluster(lists, shop());
+        let expected = [
+            ("shop/alone", Word::LeftAlone),
+            ("shop/new", Word::New),
+            ("shop/outside", Word::LeftAlone),
+            ("shop/receiver", Word::Waiting),
+            ("shop/silent", Word::LeftAlone),
+        ];
+        assert_eq!(results(&answer), expected);
+        let open: Vec<&str> =
+            answer.machines.iter().filter(|row| row.needs_decision()).map(|row| &*row.machine).collect();
+        assert_eq!((open, answer.is_clean()), (vec!["shop/alone", "shop/silent"], false));
+    }
+
+    #[test]
+    fn no_name_of_the_cluster_acts_on_the_terminal() {
+        let hostile = "w\u{1b}[2J\u{9b}\u{202e}";
+        let mut lists = Lists::default();
+        add_vm(&mut lists, &format!("shop/{hostile}"), Some(&["10.0.0.8"]), json!({}));
+        let text = of_cluster(lists, shop()).to_string();
+        assert!(!text.contains(|c: char| c != '\n' && glowplug::terminal::acts_on_terminal(c)), "{text}");
+        // The machine, the object with the address, and the member of the pool.
+        assert_eq!(text.matches(r"shop/w\u{1b}[2J\u{9b}\u{202e}").count(), 3, "{text}");
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use glowplug::host::allocator::{Adoption, Allocator, Conflicted, Mismatch, OtherUser, Problem};
 use glowplug::host::audit::{Audit, Disagreement, Options, Store, audit as compare};
-use glowplug::host::claim::{Claimant, HolderKind, Machine};
+use glowplug::host::claim::{Claimant, Machine};
 use glowplug::host::ledger::MemoryLedger;
 use glowplug::host::may_record::State;
 use glowplug::host::records::Inventory;
@@ -14,12 +14,15 @@ use glowplug::host::registry::Registry;
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
-use crate::explain::lists::{Lists, Recorded};
+use crate::explain::leader::Recorded;
+use crate::explain::lists::Lists;
+use crate::explain::machines::{self, Facts, Of, leased, title};
 use crate::explain::read::Reader;
-use crate::explain::reserved::{HEAD, Reserved, reserved};
+use crate::explain::reserved::{HEAD, Reserved, User, reserved};
 use crate::explain::text::{rows_of, write_section};
-use crate::kinds::kubevirt_machine::NetworkSecret;
+use crate::kinds::kubevirt_machine::{NetworkSecret, is_deleted};
 use crate::kinds::mac_pool::MAC_NETWORK;
+use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::leases::holder_of;
 
 /// What `kubectl glowplug audit` says.
@@ -68,6 +71,8 @@ pub enum Word {
     RecordWithoutLease,
     /// `recordMismatch`: an object records an address that does not fit: no pool offers it, or the holder has another one.
     RecordMismatch,
+    /// `leftAlone`: the guest of a machine has a network of its own, and nothing in the cluster says its address.
+    LeftAlone,
     /// `unreadable`: a lease or a record cannot be read.
     Unreadable,
 }
@@ -106,16 +111,18 @@ fn answer(mut lists: Lists, now: Timestamp) -> anyhow::Result<Answer> {
         recorded.inventory.records.retain(|record| record.claimant.machine.kind.is_claim());
     }
     let (mut leader, _) = lists.registry(&pools, now)?;
-    recorded.adopt(&mut leader, now)?;
+    let leased = leased(leader.state()?);
+    let adoption = recorded.adopt(&mut leader, now)?;
     let mut findings = Vec::new();
     for (name, problem) in damaged {
         let message = format!("StaticIPLease {name}: {problem}");
         findings.push(Finding { finding: Word::Unreadable, address: None, object: name, message });
     }
-    let leader = leader.state()?;
-    findings.extend(of_conflicts(leader));
-    findings.extend(of_records(&lists, &mut registry, leader, &recorded, now)?);
-    findings.extend(of_secrets(&lists, &mut registry, leader, now)?);
+    let facts = Facts::new(&lists, &recorded, &leased, &adoption, leader.state()?);
+    findings.extend(of_conflicts(facts.leader));
+    findings.extend(of_records(&lists, &mut registry, &facts, &recorded, now)?);
+    findings.extend(of_secrets(&lists, &mut registry, &facts, now)?);
+    findings.extend(left_alone(&lists, &facts));
     findings.extend(of_mac_leases(&lists, &recorded.inventory));
     findings.sort();
     findings.dedup();
@@ -129,7 +136,7 @@ fn answer(mut lists: Lists, now: Timestamp) -> anyhow::Result<Answer> {
         leases: lists.held().count(),
         objects: lists.vms.keys().chain(lists.machines.keys()).collect::<BTreeSet<_>>().len() + claims,
         findings,
-        reserved: reserved(leader),
+        reserved: reserved(facts.leader, &facts.users),
         not_compared,
     })
 }
@@ -153,7 +160,7 @@ fn of_conflicts(leader: &Allocator) -> impl Iterator<Item = Finding> {
 fn of_records(
     lists: &Lists,
     registry: &mut Registry<MemoryLedger>,
-    leader: &Allocator,
+    facts: &Facts<'_>,
     Recorded { inventory, .. }: &Recorded,
     now: Timestamp,
 ) -> anyhow::Result<Vec<Finding>> {
@@ -164,7 +171,7 @@ fn of_records(
         Disagreement::NotRecorded { claimant, .. } => is_compared(&claimant.machine),
         Disagreement::NotLeased { .. } | Disagreement::Reported { .. } => true,
     });
-    let mut findings = of_differences(leader, &adoption, disagreements);
+    let mut findings = of_differences(facts, &adoption, disagreements);
     for diagnostic in &inventory.diagnostics {
         let object = diagnostic.claimant.as_ref().map_or_else(|| diagnostic.source.clone(), |it| it.machine.title());
         let address = diagnostic.addresses.first().map(ToString::to_string);
@@ -187,18 +194,19 @@ fn of_records(
 fn of_secrets(
     lists: &Lists,
     registry: &mut Registry<MemoryLedger>,
-    leader: &Allocator,
+    facts: &Facts<'_>,
     now: Timestamp,
 ) -> anyhow::Result<Vec<Finding>> {
     let mut inventory = Inventory::default();
-    for (namespace, secret) in &lists.secrets {
+    for (key, secret) in &lists.secrets {
         let NetworkSecret::Ours(hand_out) = secret else { continue };
-        let records = hand_out.interfaces.iter().map(|it| it.record(hand_out, namespace, it.addresses.clone()));
+        let records = hand_out.interfaces.iter();
+        let records = records.map(|it| it.record(hand_out, &key.namespace, it.addresses.clone()));
         inventory.records.extend(records);
     }
     let options = Options { fetched: now, dry_run: true, ..Options::default() };
     let Audit { adoption, disagreements, .. } = compare(registry, &inventory, &options, now)?;
-    let mut findings = of_differences(leader, &adoption, disagreements);
+    let mut findings = of_differences(facts, &adoption, disagreements);
     findings.extend(
         adoption
             .mismatches
@@ -209,13 +217,13 @@ fn of_secrets(
     Ok(findings)
 }
 
-fn of_differences(leader: &Allocator, adoption: &Adoption, disagreements: Vec<Disagreement>) -> Vec<Finding> {
+fn of_differences(facts: &Facts<'_>, adoption: &Adoption, disagreements: Vec<Disagreement>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for disagreement in disagreements {
         let message = disagreement.text(Store::Leases);
         let (word, address, claimant) = match &disagreement {
             Disagreement::NotRecorded { claimant, address } => (Word::LeaseWithoutRecord, *address, claimant),
-            Disagreement::NotLeased { claimant, address, .. } if is_reserved(leader, claimant, *address) => continue,
+            Disagreement::NotLeased { claimant, address, .. } if is_reserved(facts, claimant, *address) => continue,
             Disagreement::NotLeased { claimant, address, .. } => (Word::RecordWithoutLease, *address, claimant),
             // The leader knows the reports, and `of_conflicts` has those of addresses with another user.
             Disagreement::Reported { .. } => continue,
@@ -235,9 +243,31 @@ fn is_duplicate(mismatch: &Mismatch) -> bool {
 }
 
 /// Whether a leader reserves the address of a record for its machine: the record needs no lease.
-fn is_reserved(leader: &Allocator, claimant: &Claimant, address: IpAddr) -> bool {
-    let mut of_claimant = leader.conflicts().filter(|(_, at, it)| *at == address && it.claimant == *claimant);
-    of_claimant.any(|(_, _, conflict)| conflict.state != State::Mismatch)
+fn is_reserved(facts: &Facts<'_>, claimant: &Claimant, address: IpAddr) -> bool {
+    let mut networks = facts.leader.conflicts_of(&claimant.machine).filter(|(_, at)| *at == address);
+    networks.any(|(network, _)| {
+        let is_own = |user: &User| user.claimant == *claimant && user.state.is_some_and(|it| it != State::Mismatch);
+        facts.users.at(network, address).iter().any(is_own)
+    })
+}
+
+/// The machines that are left alone, and whose addresses nothing in the cluster says.
+fn left_alone(lists: &Lists, facts: &Facts<'_>) -> Vec<Finding> {
+    let selection = lists.selection(&lists.pools);
+    let mut findings = Vec::new();
+    let is_listed = |vm: &&VirtualMachine| lists.has_machines && !is_deleted(&vm.metadata);
+    for vm in lists.vms.values().filter(is_listed) {
+        for selected in selection.of(vm).unwrap_or_default() {
+            let pool = selection.pool(&selected.pool).and_then(|pool| pool.pool.as_ref().ok());
+            let Some(pool) = pool.filter(|pool| !pool.is_external()) else { continue };
+            let (row, _) = facts.decide(vm, &selected, Of { pool, is_stored: true });
+            if row.result == machines::Word::LeftAlone && row.needs_decision() {
+                let message = format!("pool {} leaves the machine alone: {}", selected.pool, row.reason);
+                findings.push(Finding { finding: Word::LeftAlone, address: None, object: row.machine, message });
+            }
+        }
+    }
+    findings
 }
 
 /// The leases of MAC addresses whose holder does not exist.
@@ -256,12 +286,7 @@ fn of_mac_leases(lists: &Lists, inventory: &Inventory) -> Vec<Finding> {
 
 fn finding(finding: Word, address: Option<IpAddr>, machine: &Machine, message: String) -> Finding {
     let address = address.map(|address| address.to_string());
-    let kind = match machine.kind {
-        HolderKind::KubevirtMachine | HolderKind::VirtualMachine => "",
-        HolderKind::IpAddressClaim => "IPAddressClaim ",
-        HolderKind::IpamClaim => "IPAMClaim ",
-    };
-    Finding { finding, address, object: format!("{kind}{}", machine.title()), message }
+    Finding { finding, address, object: title(machine), message }
 }
 
 // === impl Answer ===

@@ -5,11 +5,13 @@ use std::io::{Read, stdin};
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
+use glowplug::host::claim::is_object_name;
 use kube::Resource as _;
 use serde_json::Value;
 
 use crate::cluster::object::Object;
 use crate::kinds::pool::{GROUP, GlobalStaticIPPool, StaticIPPool};
+use crate::kinds::schema::MAX_LABEL;
 
 /// Largest size of a file, in bytes.
 const MOST: u64 = 4 * 1024 * 1024;
@@ -51,12 +53,18 @@ fn pools(text: &str, namespace: &str) -> anyhow::Result<Vec<Object>> {
         if !is_of_group || !(is_global || item["kind"] == *StaticIPPool::kind(&())) {
             continue;
         }
+        let version = StaticIPPool::api_version(&());
+        ensure!(item["apiVersion"] == *version, "apiVersion: unknown {}, expected {version}", item["apiVersion"]);
         let mut object: Object = serde_json::from_value(item)?;
         object.metadata.namespace = match is_global {
             true => None,
             false => Some(object.metadata.namespace.unwrap_or_else(|| namespace.to_owned())),
         };
-        ensure!(object.metadata.name.is_some(), "metadata.name: missing, expected the name of the pool");
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        ensure!(is_object_name(name), "metadata.name: invalid name {name:?}, expected the name of the pool");
+        let namespace = object.metadata.namespace.as_deref();
+        let is_valid = namespace.is_none_or(|it| is_object_name(it) && !it.contains('.') && it.len() <= MAX_LABEL);
+        ensure!(is_valid, "metadata.namespace: invalid name {:?}, expected a namespace", namespace.unwrap_or_default());
         pools.push(object);
     }
     ensure!(!pools.is_empty(), "no pool in it, expected a StaticIPPool or GlobalStaticIPPool of {GROUP}");
@@ -90,7 +98,21 @@ mod tests {
         for text in ["", "{}", "7", "[a]", "{apiVersion: v1, kind: StaticIPPool}", "{items: [7, null]}"] {
             assert_eq!(names(text), Err(none.clone()), "{text}");
         }
-        let nameless = "{apiVersion: ipam.glowplug.dev/v1alpha1, kind: StaticIPPool}";
-        assert_eq!(names(nameless), Err("metadata.name: missing, expected the name of the pool".to_owned()));
+    }
+
+    #[test]
+    fn a_pool_that_no_api_server_stores_is_refused() {
+        let pool = |version: &str, metadata: &str| {
+            names(&format!("{{apiVersion: ipam.glowplug.dev/{version}, kind: StaticIPPool, metadata: {metadata}}}"))
+        };
+        let expected = |line: &str| Err(line.to_owned());
+        let nameless = expected("metadata.name: invalid name \"\", expected the name of the pool");
+        assert_eq!(pool("v1alpha1", "{}"), nameless);
+        let upper = expected("metadata.name: invalid name \"A\", expected the name of the pool");
+        assert_eq!(pool("v1alpha1", "{name: A}"), upper);
+        let namespace = expected("metadata.namespace: invalid name \"a.b\", expected a namespace");
+        assert_eq!(pool("v1alpha1", "{name: a, namespace: a.b}"), namespace);
+        let version = expected("apiVersion: unknown \"ipam.glowplug.dev/v7\", expected ipam.glowplug.dev/v1alpha1");
+        assert_eq!(pool("v7", "{name: a}"), version);
     }
 }

@@ -1,49 +1,39 @@
-//! What the lists of a cluster say about pools, leases, machines, guests and claims, in the form that the rules of the library and of
-//! the controller work on.
+//! The objects of a cluster that decide about pools, machines and claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use glowplug::host::allocator::Allocator;
-use glowplug::host::audit::{self, Rebuilt};
-use glowplug::host::change::Change;
-use glowplug::host::claim::{Claimant, Machine, Reservation};
-use glowplug::host::ledger::{Ledger as _, MemoryLedger};
-use glowplug::host::may_record::Source;
-use glowplug::host::pool::Pool;
-use glowplug::host::records::{Inventory, Objects};
-use glowplug::host::registry::Registry;
-use k8s_openapi::jiff::Timestamp;
+use glowplug::host::claim::Machine;
+use glowplug::host::records::Objects;
 use kube::api::{ApiResource, ListParams};
 use kube::core::GroupVersionKind;
 use serde_json::Value;
 
-use crate::claims::{record, record_of_ipam_claim, reservation};
+use crate::claims::index::{Index as Claims, Kind};
+use crate::claims::ipam;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::explain::read::{Listed, Reader};
-use crate::kinds::cluster_api::{IpAddress, IpAddressClaim, Kinds};
-use crate::kinds::guest::Life;
-use crate::kinds::ipam_claim::{IpamClaim, ipam_claims};
+use crate::kinds::cluster_api::{IpAddressClaim, Kinds, Version};
+use crate::kinds::ipam_claim::{IpamClaim, ipam_claims, network_attachments};
 use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret, read_records, uid};
-use crate::kinds::lease_name::parse_lease_name;
-use crate::kinds::mac_pool::parse_mac_lease_name;
 use crate::kinds::pool::{GlobalStaticIPPool, HolderKind, LeaseSpec, POOL_FINALIZER, StaticIPLease, StaticIPPool};
 use crate::kinds::virtual_machine::{VirtualMachine, instances, kubevirt_machines, node_pools, virtual_machines};
-use crate::ledger::leases;
-use crate::machines::inventory;
 use crate::pools::facts::PoolObject;
 use crate::pools::selection::{KnownPool, Selection};
-use crate::pools::status::Index;
+use crate::reports::AtStart;
 
 /// Label of the Secrets that the controller writes.
 const OUR_SECRETS: &str = "app.kubernetes.io/managed-by=glowplug";
+
+/// Pools by their names.
+pub(super) type Pools = BTreeMap<PoolId, Arc<KnownPool>>;
 
 /// The objects of a cluster.
 #[derive(Debug, Default)]
 pub(super) struct Lists {
     /// The pools of addresses, by name.
-    pub(super) pools: BTreeMap<PoolId, Arc<KnownPool>>,
+    pub(super) pools: Pools,
     /// The NodePools.
     pub(super) node_pools: Vec<Arc<Object>>,
     /// The StaticIPLeases.
@@ -55,12 +45,19 @@ pub(super) struct Lists {
     /// The instances, each with its phase.
     pub(super) guests: BTreeMap<Key, (String, Instance)>,
     /// The records of machines.
-    objects: Objects,
-    claims: BTreeMap<Key, IpAddressClaim>,
-    addresses: Vec<IpAddress>,
-    ipam_claims: Vec<IpamClaim>,
-    /// The Secrets with network data, each with its namespace.
-    pub(super) secrets: Vec<(String, NetworkSecret)>,
+    pub(super) objects: Objects,
+    /// What running guests report.
+    pub(super) reports: AtStart,
+    /// The IPAddressClaims and IPAddresses. `None`: there are none.
+    pub(super) claims: Option<Claims>,
+    /// Each IPAddressClaim, with its pool. `None`: the pool is of another program.
+    pub(super) claimed: BTreeMap<Key, (Machine, Option<PoolId>)>,
+    /// The IPAMClaims and network attachment definitions.
+    pub(super) ipam: ipam::index::Index,
+    /// Each IPAMClaim.
+    pub(super) ipam_claims: BTreeMap<Key, IpamClaim>,
+    /// The Secrets with network data.
+    pub(super) secrets: BTreeMap<Key, NetworkSecret>,
     /// Whether every machine and instance was read.
     pub(super) has_machines: bool,
     /// Whether every IPAddressClaim and IPAddress was read.
@@ -69,17 +66,6 @@ pub(super) struct Lists {
     pub(super) has_ipam_claims: bool,
     /// Whether every Secret with network data was read.
     pub(super) has_secrets: bool,
-}
-
-/// The records of a cluster, and what cannot be read.
-#[derive(Debug, Default)]
-pub(super) struct Recorded {
-    /// The records of machines and claims.
-    pub(super) inventory: Inventory,
-    /// The IPAddresses without a claim.
-    pub(super) alone: Vec<Reservation>,
-    /// What running guests report.
-    pub(super) reports: Vec<Reservation>,
 }
 
 // === impl Lists ===
@@ -119,8 +105,14 @@ impl Lists {
             has_addresses = reader.each(&kinds.addresses, None, all(), |it| self.add_address(it)).await?;
         }
         self.has_claims = [has_claims, has_addresses] == [Listed::Whole; 2];
-        let listed = reader.each(&ipam_claims(), None, ListParams::default(), |it| self.add_ipam_claim(it)).await?;
-        self.has_ipam_claims = listed == Listed::Whole;
+        let all = ListParams::default;
+        let listed = reader.each(&ipam_claims(), None, all(), |it| self.add_ipam_claim(it)).await?;
+        // Without a claim, the attachments say nothing.
+        let attachments = match self.ipam_claims.is_empty() {
+            true => Listed::Whole,
+            false => reader.each(&network_attachments(), None, all(), |it| self.add_attachment(it)).await?,
+        };
+        self.has_ipam_claims = [listed, attachments] == [Listed::Whole; 2];
         let secrets = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", "Secret"), "secrets");
         let ours = ListParams::default().labels(OUR_SECRETS);
         self.has_secrets = reader.each(&secrets, None, ours, |it| self.add_secret(it)).await? == Listed::Whole;
@@ -160,7 +152,8 @@ impl Lists {
         let key = Key::of(&object.metadata);
         let phase = object.data["status"]["phase"].as_str().unwrap_or_default().to_owned();
         let instance = Instance::read(object.clone());
-        // What a guest reports counts by the rule of the controller, see [`Lists::recorded`].
+        self.reports.note(&key, &instance.guest);
+        // What a guest reports counts by the bounds of the controller.
         if let Value::Object(members) = &mut object.data {
             members.remove("status");
         }
@@ -170,25 +163,56 @@ impl Lists {
 
     /// Adds an IPAddressClaim. An object that cannot be read is no claim of the controller.
     pub(super) fn add_claim(&mut self, object: Object) {
-        if let Ok(claim) = IpAddressClaim::read(object) {
-            self.claims.insert(claim.key(), claim);
+        if let Ok(claim) = IpAddressClaim::read(object.clone()) {
+            let key = claim.key();
+            let holder = key.holder(HolderKind::IpAddressClaim, claim.uid());
+            self.claimed.insert(key.clone(), (holder, claim.pool.resolve(&key.namespace)));
         }
+        self.claims().apply(Kind::Claim, object);
     }
 
-    /// Adds an IPAddress. An object that cannot be read is no address of the controller.
+    /// Adds an IPAddress.
     pub(super) fn add_address(&mut self, object: Object) {
-        self.addresses.extend(IpAddress::read(object));
+        self.claims().apply(Kind::Address, object);
+    }
+
+    fn claims(&mut self) -> &mut Claims {
+        // No decision about a status is made, so the version has no effect.
+        self.claims.get_or_insert_with(|| Claims::new(Version::V1Beta2, ""))
     }
 
     /// Adds an IPAMClaim.
     pub(super) fn add_ipam_claim(&mut self, object: Object) {
-        self.ipam_claims.push(IpamClaim::read(object));
+        let claim = IpamClaim::read(object.clone());
+        self.ipam_claims.insert(claim.key(), claim);
+        self.ipam.apply(ipam::index::Kind::Claim, object);
+    }
+
+    /// Adds a network attachment definition.
+    fn add_attachment(&mut self, object: Object) {
+        self.ipam.apply(ipam::index::Kind::Attachment, object);
     }
 
     /// Adds a Secret of the controller.
     pub(super) fn add_secret(&mut self, object: Object) {
-        let namespace = object.metadata.namespace.clone().unwrap_or_default();
-        self.secrets.push((namespace, NetworkSecret::read(object.parse().ok())));
+        self.secrets.insert(Key::of(&object.metadata), NetworkSecret::read(object.parse().ok()));
+    }
+
+    /// The holders of all claims.
+    pub(super) fn claim_holders(&self) -> BTreeSet<Machine> {
+        let of_ipam = self.ipam_claims.values().map(|it| it.key().holder(HolderKind::IpamClaim, it.uid()));
+        self.claimed.values().map(|(holder, _)| holder.clone()).chain(of_ipam).collect()
+    }
+
+    /// The claim of a name that may get addresses of a network.
+    pub(super) fn claim_of(&self, key: &Key, network: &str) -> Option<Machine> {
+        let is_there = |pool: &PoolId| {
+            let pool = self.pools.get(pool).and_then(|pool| pool.checked.pool.as_ref().ok());
+            pool.is_some_and(|pool| pool.network() == network)
+        };
+        let claimed = self.claimed.get(key).filter(|(_, pool)| pool.as_ref().is_some_and(is_there));
+        let of_ipam = || self.ipam_claims.get(key).map(|it| key.holder(HolderKind::IpamClaim, it.uid()));
+        claimed.map(|(holder, _)| holder.clone()).or_else(of_ipam)
     }
 
     /// The machine of a VirtualMachine as the ledger identifies it: its KubevirtMachine, or else the VirtualMachine itself.
@@ -220,114 +244,7 @@ impl Lists {
     }
 
     /// The selection of these pools.
-    pub(super) fn selection(&self, pools: &BTreeMap<PoolId, Arc<KnownPool>>) -> Selection {
+    pub(super) fn selection(&self, pools: &Pools) -> Selection {
         Selection::new(pools.values().map(|pool| Arc::clone(&pool.checked)), self.node_pools.iter().cloned())
-    }
-
-    /// A registry with the leases and these pools, before the records are adopted, and the leases that cannot be read, each with its
-    /// name and the problem.
-    ///
-    /// # Errors
-    ///
-    /// The pools cannot be in one registry.
-    pub(super) fn registry(
-        &self,
-        pools: &BTreeMap<PoolId, Arc<KnownPool>>,
-        now: Timestamp,
-    ) -> anyhow::Result<(Registry<MemoryLedger>, Vec<(String, String)>)> {
-        let (mut changes, mut damaged) = (Vec::new(), Vec::new());
-        for object in &self.leases {
-            let name = object.metadata.name.clone().unwrap_or_default();
-            let Some((address, network)) = parse_lease_name(&name) else {
-                if parse_mac_lease_name(&name).is_none() {
-                    damaged.push((name, "name: neither an address and a network nor a MAC address".to_owned()));
-                }
-                continue;
-            };
-            let lease = match leases::read(object, address, &network) {
-                Ok((_, lease)) => Some(lease),
-                Err(problem) => {
-                    damaged.push((name, problem));
-                    leases::unreadable(object, address)
-                }
-            };
-            changes.push(Change::Lease { network: network.into(), address, lease });
-        }
-        let mut ledger = MemoryLedger::default();
-        ledger.begin()?.commit(&changes)?;
-        let mut registry = Registry::open(ledger)?;
-        let mut index = Index::default();
-        index.set_clusters(self.selection(pools).clusters());
-        index.set(pools.clone());
-        let (pools, suspended) = index.pools();
-        registry.suspend(suspended);
-        registry.resize(pools, &[], now)?;
-        Ok((registry, damaged))
-    }
-
-    /// Takes the records of the objects. `allocator` has the leases and the pools.
-    pub(super) fn recorded(&mut self, allocator: &Allocator) -> Recorded {
-        let objects = std::mem::take(&mut self.objects);
-        let uid_of = |key: &Key| self.kubevirt_machine(key)?.metadata.uid.as_deref();
-        let mut recorded = Recorded { inventory: inventory(objects, uid_of), ..Recorded::default() };
-        self.add_claims(allocator, &mut recorded);
-        let interface = Pool::DEFAULT_INTERFACE.parse();
-        for (key, (_, instance)) in self.guests.iter().filter(|(_, (_, it))| it.guest.life == Life::Running) {
-            let Ok(interface) = interface else { continue };
-            let machine = key.holder(HolderKind::VirtualMachine, &instance.guest.uid);
-            for (network, reported) in &instance.guest.networks {
-                recorded.reports.extend(reported.addresses.iter().map(|address| Reservation {
-                    address: *address,
-                    network: Some(network.clone()),
-                    claimant: Claimant { machine: machine.clone(), interface },
-                    source: format!("VirtualMachineInstance {key}"),
-                    kind: Source::Report,
-                }));
-            }
-        }
-        recorded
-    }
-
-    /// Adds the claims and their records.
-    fn add_claims(&self, allocator: &Allocator, recorded: &mut Recorded) {
-        let Recorded { inventory, alone, .. } = recorded;
-        let mut claims = BTreeSet::new();
-        claims.extend(self.claims.values().map(|it| it.key().holder(HolderKind::IpAddressClaim, it.uid())));
-        claims.extend(self.ipam_claims.iter().map(|it| it.key().holder(HolderKind::IpamClaim, it.uid())));
-        for address in self.addresses.iter().filter(|address| address.is_ours()) {
-            let key = address.key();
-            let pool = address.pool.resolve(&key.namespace).and_then(|id| allocator.pool(&id.to_string()));
-            let (Some(ip), Some(pool)) = (address.ip(), pool) else { continue };
-            match self.claims.get(&key) {
-                Some(claim) => inventory.records.push(record(address, ip, claim.uid(), pool.interface())),
-                None => alone.push(reservation(address, ip, pool)),
-            }
-        }
-        for claim in &self.ipam_claims {
-            let holder = claim.key().holder(HolderKind::IpamClaim, claim.uid());
-            // The lease says which pool serves the claim.
-            let lease =
-                allocator.leases_of(&holder).next().map(|(.., lease)| (PoolId::parse(&lease.pool), &lease.claimant));
-            if let (Some((pool, claimant)), Ok(addresses)) = (lease, claim.addresses()) {
-                inventory.records.push(record_of_ipam_claim(claim, addresses, &pool, claimant.interface));
-            }
-        }
-        inventory.claims = (self.has_claims && self.has_ipam_claims).then_some(claims);
-    }
-}
-
-// === impl Recorded ===
-
-impl Recorded {
-    /// Makes a registry that has the leases and pools know what a leader knows after its start.
-    ///
-    /// # Errors
-    ///
-    /// The ledger in memory failed.
-    pub(super) fn adopt(&self, registry: &mut Registry<MemoryLedger>, now: Timestamp) -> anyhow::Result<Rebuilt> {
-        let rebuilt = audit::rebuild(registry, &self.inventory, now)?;
-        registry.set_aside(self.alone.iter().cloned(), now)?;
-        registry.change_reports(&self.reports, &[], now)?;
-        Ok(rebuilt)
     }
 }

@@ -1,6 +1,7 @@
 //! Compares the pools of a file with the cluster: what the webhook would answer, who would hold an address outside of its pool, which
 //! reserved addresses are in use, and whether the machines have room.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
@@ -16,7 +17,9 @@ use crate::cluster::key::PoolId;
 use crate::cluster::object::Object;
 use crate::explain::file::read_pools;
 use crate::explain::lists::Lists;
+use crate::explain::machines::kind;
 use crate::explain::read::Reader;
+use crate::explain::reserved::Users;
 use crate::explain::text::{rows_of, write_section};
 use crate::kinds::pool::{LeaseSpec, PoolSpec};
 use crate::pools::selection::{MachinePool, Selection};
@@ -136,10 +139,10 @@ fn answer(mut lists: Lists, objects: Vec<Object>, now: Timestamp) -> anyhow::Res
     let recorded = lists.recorded(registry.state()?);
     recorded.adopt(&mut registry, now)?;
     let (allocator, selection) = (registry.state()?, lists.selection(&pools));
-    let usage = allocator.usage(now);
+    let (usage, users) = (allocator.usage(now), Users::of(allocator));
     for (id, planned) in &mut planned {
         let Some(Ok(pool)) = selection.pool(id).map(|pool| pool.pool.as_ref()) else { continue };
-        planned.in_use = in_use(allocator, pool);
+        planned.in_use = in_use(allocator, &users, pool);
         let families = usage.get(pool.name()).map(|usage| usage.families.as_slice()).unwrap_or_default();
         if !pool.is_external() {
             planned.room = families.iter().map(|usage| room(&lists, allocator, &selection, id, usage)).collect();
@@ -149,7 +152,7 @@ fn answer(mut lists: Lists, objects: Vec<Object>, now: Timestamp) -> anyhow::Res
 }
 
 /// What the webhook answers, and who would hold an address outside of the pool.
-fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Planned {
+pub(super) fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Planned {
     let id = PoolId::of(&object.metadata);
     let mut planned = Planned { pool: id.to_string(), ..Planned::default() };
     let old = lists.pools.get(&id).map(|pool| &pool.checked.spec);
@@ -180,7 +183,7 @@ fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Planned {
     }
     let outside = lost(&id, &change, leases).into_iter().map(|(address, holder)| Outside {
         address,
-        holder: format!("{:?} {}/{}", holder.kind, holder.namespace, holder.name),
+        holder: format!("{} {}/{}", kind(holder.kind), holder.namespace, holder.name),
     });
     planned.outside = outside.collect();
     planned.outside.sort();
@@ -188,8 +191,8 @@ fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Planned {
 }
 
 /// The users of the addresses that a pool reserves for the network.
-fn in_use(allocator: &Allocator, pool: &Pool) -> Vec<InUse> {
-    let mut all = Vec::new();
+fn in_use(allocator: &Allocator, users: &Users, pool: &Pool) -> Vec<InUse> {
+    let mut all = BTreeSet::new();
     for (address, why) in pool.named() {
         let why = match why {
             Reserved::Gateway => "gateway",
@@ -197,21 +200,17 @@ fn in_use(allocator: &Allocator, pool: &Pool) -> Vec<InUse> {
             Reserved::Template => "template",
             _ => continue,
         };
-        let is_here = |network: &str, at: IpAddr| network == pool.network() && at == address;
-        let mut add = |state: &'static str, user: String| all.push(InUse { address, why, state, user });
+        let mut add = |state: &'static str, user: String| all.insert(InUse { address, why, state, user });
         if let Some(holder) = allocator.holder(pool.network(), address) {
             add("allocated", holder.to_string());
         }
-        for (_, _, conflict) in allocator.conflicts().filter(|(network, at, _)| is_here(network, *at)) {
-            add(conflict.state.count().word(), format!("{} ({})", conflict.claimant, conflict.source));
-        }
-        for report in allocator.reports().into_iter().filter(|it| it.is_reserved && is_here(&it.network, it.address)) {
-            add("byReport", report.source);
+        for user in users.at(pool.network(), address) {
+            if let Some(state) = user.state {
+                add(state.count().word(), format!("{} ({})", user.claimant, user.source));
+            }
         }
     }
-    all.sort();
-    all.dedup();
-    all
+    all.into_iter().collect()
 }
 
 /// The addresses of one family of a pool, and how many of them its machines need.
@@ -329,6 +328,33 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_pool_that_the_api_server_refuses_is_rejected() {
+        let pool = |exclusions: Value, more: Value| {
+            let mut spec = json!({
+                "network": "infra/vlan10", "addresses": ["10.0.0.8/29"], "excludedAddresses": exclusions,
+                "machineNetwork": [{"cidr": "10.0.0.0/24"}],
+            });
+            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let metadata = json!({"namespace": "n", "name": "p"});
+            serde_json::from_value::<Object>(json!({"metadata": metadata, "spec": spec})).unwrap()
+        };
+        let errors = |lists: Lists, object: Object| {
+            let answer = answer(lists, vec![object], Timestamp::UNIX_EPOCH).unwrap();
+            (answer.is_clean(), answer.pools[0].errors.clone(), answer.pools[0].warnings.clone())
+        };
+        let line = "excludedAddresses[1]: repeated item \"10.0.0.9\", expected each item once".to_owned();
+        let repeated = || json!(["10.0.0.9", "10.0.0.9"]);
+        assert_eq!(errors(Lists::default(), pool(repeated(), json!({}))), (false, vec![line.clone()], vec![]));
+        // The API server keeps what it has stored.
+        let mut stored = Lists::default();
+        stored.add_pool(pool(repeated(), json!({})));
+        let changed = pool(repeated(), json!({"sticky": true}));
+        assert_eq!(errors(stored, changed), (true, vec![], vec![line]));
+        let (_, unknown, _) = errors(Lists::default(), pool(json!([]), json!({"x": 1})));
+        assert_eq!(unknown.iter().map(|line| &line[..15]).collect::<Vec<_>>(), ["x: unknown key,"]);
+    }
 
     #[test]
     fn a_node_pool_needs_an_address_for_each_machine_of_a_rollout() {

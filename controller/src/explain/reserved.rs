@@ -1,10 +1,12 @@
 //! The addresses that no machine gets, because an object or a guest has them without a lease.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use glowplug::host::allocator::Allocator;
+use glowplug::host::allocator::{Allocator, Reported};
+use glowplug::host::claim::{Claimant, Conflict};
 use glowplug::host::may_record::State;
+use glowplug::host::pool::Pool;
 use serde::Serialize;
 
 /// An address that is not allocated because of an object or a guest.
@@ -24,25 +26,72 @@ pub struct Reserved {
 /// The head of a table of such addresses.
 pub(super) const HEAD: [&str; 4] = ["RESERVED", "NETWORK", "STATE", "OBJECT"];
 
+/// A user of an address that has no lease of it: the machine of a record, or a guest.
+#[derive(Debug)]
+pub(super) struct User {
+    pub(super) claimant: Claimant,
+    /// Kind and name of the object with the record or report.
+    pub(super) source: String,
+    /// `None`: a report that reserves nothing.
+    pub(super) state: Option<State>,
+    is_report: bool,
+}
+
+/// The users without a lease, by network and address. Records come before reports.
+#[derive(Debug)]
+pub(super) struct Users(BTreeMap<(String, IpAddr), Vec<User>>);
+
 /// Returns the addresses that a leader with this state reserves for an object or a guest. Reports count for the addresses of pools.
-pub(super) fn reserved(leader: &Allocator) -> Vec<Reserved> {
+pub(super) fn reserved(leader: &Allocator, users: &Users) -> Vec<Reserved> {
+    let mut pools: BTreeMap<&str, Vec<&Pool>> = BTreeMap::new();
+    leader.pools().for_each(|pool| pools.entry(pool.network()).or_default().push(pool));
+    let is_in_pool = |network: &str, address: IpAddr| {
+        let mut pools = pools.get(network).into_iter().flatten();
+        pools.any(|pool| pool.contains(address) || pool.is_external())
+    };
     let mut all = BTreeSet::new();
-    let mut add = |address: IpAddr, network: &str, state: State, object: String| {
-        let (address, network, state) = (address.to_string(), network.to_owned(), state.count().word());
-        all.insert(Reserved { address, network, state, object });
-    };
-    for (network, address, conflict) in leader.conflicts().filter(|(_, _, it)| it.state != State::Mismatch) {
-        add(address, network, conflict.state, conflict.claimant.machine.title());
-    }
-    let in_pool = |network: &str, address: IpAddr| {
-        leader.pools().any(|pool| pool.network() == network && (pool.contains(address) || pool.is_external()))
-    };
-    for report in leader.reports().into_iter().filter(|it| it.is_reserved && it.holder.is_none()) {
-        if in_pool(&report.network, report.address) {
-            add(report.address, &report.network, State::ByReport, report.claimant.machine.title());
+    for ((network, address), users) in &users.0 {
+        let is_held = leader.holder(network, *address).is_some();
+        for user in users {
+            let is_counted = !user.is_report || !is_held && is_in_pool(network, *address);
+            let Some(state) = user.state.filter(|state| *state != State::Mismatch && is_counted) else { continue };
+            let (address, state) = (address.to_string(), state.count().word());
+            let (network, object) = (network.clone(), user.claimant.machine.title());
+            all.insert(Reserved { address, network, state, object });
         }
     }
     all.into_iter().collect()
+}
+
+// === impl Users ===
+
+impl Users {
+    pub(super) fn of(leader: &Allocator) -> Self {
+        let mut users: BTreeMap<(String, IpAddr), Vec<User>> = BTreeMap::new();
+        for (network, address, conflict) in leader.conflicts() {
+            let Conflict { claimant, source, state, .. } = conflict;
+            let user = User { claimant, source, state: Some(state), is_report: false };
+            users.entry((network.to_owned(), address)).or_default().push(user);
+        }
+        for Reported { network, address, claimant, source, is_reserved, .. } in leader.reports() {
+            let user = User { claimant, source, state: is_reserved.then_some(State::ByReport), is_report: true };
+            users.entry((network, address)).or_default().push(user);
+        }
+        Self(users)
+    }
+
+    pub(super) fn at(&self, network: &str, address: IpAddr) -> &[User] {
+        self.0.get(&(network.to_owned(), address)).map_or(&[], Vec::as_slice)
+    }
+}
+
+// === impl User ===
+
+impl User {
+    /// What the user does with the address.
+    pub(super) fn verb(&self) -> &'static str {
+        if self.is_report { "reports" } else { "records" }
+    }
 }
 
 // === impl Reserved ===

@@ -1,13 +1,14 @@
 //! Changes of objects that a command plans, and writes on request. The API server refuses a change if the object is no longer the one that
 //! was read.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use anyhow::bail;
 use kube::Api;
-use kube::api::{ApiResource, Patch, PatchParams};
+use kube::api::{ApiResource, ObjectMeta, Patch, PatchParams};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
@@ -22,6 +23,8 @@ pub struct Write {
     pub object: String,
     /// The merge patch.
     pub patch: Value,
+    /// The command that takes the change back.
+    pub undo: String,
     /// What has become of the change.
     pub outcome: Outcome,
     /// The problem of a change that failed.
@@ -48,9 +51,30 @@ pub enum Outcome {
 // === impl Write ===
 
 impl Write {
-    pub(super) fn new(kind: ApiResource, key: Key, patch: Value) -> Self {
+    /// A change that sets these annotations.
+    pub(super) fn annotations(kind: ApiResource, metadata: &ObjectMeta, annotations: &Value) -> Self {
+        let names = annotations.as_object().into_iter().flat_map(|all| all.keys());
+        let names: Vec<String> = names.map(|name| quoted(&format!("{name}-"))).collect();
+        let undo = format!("annotate {} {}", target(&kind, metadata), names.join(" "));
+        Self::new(kind, metadata, json!({"metadata": {"annotations": annotations}}), &undo)
+    }
+
+    /// A change of a pool that keeps an address for each of these names.
+    pub(super) fn pre_allocations(kind: ApiResource, metadata: &ObjectMeta, names: &BTreeMap<String, String>) -> Self {
+        let none: BTreeMap<&String, ()> = names.keys().map(|name| (name, ())).collect();
+        let patch = json!({"spec": {"preAllocations": none}}).to_string();
+        let undo = format!("patch {} --type merge -p {}", target(&kind, metadata), quoted(&patch));
+        Self::new(kind, metadata, json!({"spec": {"preAllocations": names}}), &undo)
+    }
+
+    fn new(kind: ApiResource, metadata: &ObjectMeta, mut patch: Value, undo: &str) -> Self {
+        // The API server refuses the patch if the object is not the one that was read.
+        patch["metadata"]["uid"] = json!(metadata.uid);
+        patch["metadata"]["resourceVersion"] = json!(metadata.resource_version);
+        let key = Key::of(metadata);
         let name = if key.namespace.is_empty() { key.name.clone() } else { key.to_string() };
-        Self { object: format!("{} {name}", kind.kind), patch, outcome: Outcome::Planned, problem: None, kind, key }
+        let (object, undo) = (format!("{} {name}", kind.kind), format!("kubectl {undo}"));
+        Self { object, patch, undo, outcome: Outcome::Planned, problem: None, kind, key }
     }
 
     /// Writes the change. A refusal concerns this object alone.
@@ -89,10 +113,44 @@ impl Write {
     }
 }
 
+/// The object of a command of kubectl.
+fn target(kind: &ApiResource, metadata: &ObjectMeta) -> String {
+    let Key { namespace, name } = Key::of(metadata);
+    let resource = format!("{}.{}", kind.plural, kind.group);
+    let namespace = if namespace.is_empty() { String::new() } else { format!(" -n {}", quoted(&namespace)) };
+    format!("{resource} {}{namespace}", quoted(&name))
+}
+
+/// A word of a command line. A shell changes nothing in it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
 // === impl Outcome ===
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_of_an_object_acts_on_the_shell() {
+        let metadata = ObjectMeta {
+            namespace: Some("n".to_owned()),
+            name: Some("a;reboot'$(x)".to_owned()),
+            ..ObjectMeta::default()
+        };
+        let kind = crate::kinds::virtual_machine::virtual_machines();
+        let write = Write::annotations(kind, &metadata, &json!({"a/b": "c"}));
+        assert_eq!(write.undo, r"kubectl annotate virtualmachines.kubevirt.io 'a;reboot'\''$(x)' -n n a/b-");
     }
 }

@@ -17,16 +17,52 @@ use crate::machines::step::{Notice, Once, Step};
 use crate::machines::view::View;
 use crate::pools::selection::Selected;
 
+/// What the VirtualMachine and the instance of a machine say about network data, for a pool that selects the machine.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Standing {
+    /// The template has network data of another author.
+    OwnData,
+    /// The template refers to network data of the controller.
+    HasSecret,
+    /// The guest comes from another cluster, with its addresses.
+    Migrates,
+    /// The leader has noted that the machine is left alone.
+    LeftAlone,
+    /// The guest runs with a network of its own. Without a lease, the machine is left alone.
+    Runs,
+    /// No guest runs: the machine gets addresses like a new one.
+    New,
+}
+
+// === impl Standing ===
+
+impl Standing {
+    pub(crate) fn of(vm: &VirtualMachine, instance: Option<&Instance>) -> Self {
+        let has_data = vm.cloud_init.as_ref().is_some_and(|volume| volume.network_data != NetworkData::None);
+        match () {
+            () if vm.secret().is_some() => Self::HasSecret,
+            () if has_data => Self::OwnData,
+            () if vm.awaits_migration => Self::Migrates,
+            () if vm.is_left_alone() => Self::LeftAlone,
+            () if instance.is_some_and(Instance::runs_without_data) => Self::Runs,
+            () => Self::New,
+        }
+    }
+}
+
+// === impl View ===
+
 impl View {
     /// Decides about a machine without network data of the controller: `None` if it must be served.
     pub(super) fn leave_alone(&self, vm: &VirtualMachine, selected: &[Selected]) -> Option<Step> {
-        let has_own_data = vm.cloud_init.as_ref().is_some_and(|volume| volume.network_data != NetworkData::None);
-        if has_own_data || vm.secret().is_some() || vm.awaits_migration {
-            return None;
-        }
-        if vm.is_left_alone() {
-            let recorded = self.reserve_recorded().or_else(|| self.end_records(&BTreeSet::new(), None));
-            return Some(self.hold_back(recorded.unwrap_or(Step::Wait)));
+        let standing = Standing::of(vm, self.instance.as_ref());
+        match standing {
+            Standing::OwnData | Standing::HasSecret | Standing::Migrates => return None,
+            Standing::LeftAlone => {
+                let recorded = self.reserve_recorded().or_else(|| self.end_records(&BTreeSet::new(), None));
+                return Some(self.hold_back(recorded.unwrap_or(Step::Wait)));
+            }
+            Standing::Runs | Standing::New => {}
         }
         if !self.ledger.held.is_empty() || self.memory.is_freed {
             return None;
@@ -39,8 +75,7 @@ impl View {
         if !self.has_done(Once::ReadInstance) {
             return Some(Step::ReadInstance);
         }
-        let runs = self.instance.as_ref().is_some_and(Instance::runs_without_data);
-        runs.then(|| {
+        (standing == Standing::Runs).then(|| {
             let pools = list(selected.iter().map(|selected| &selected.pool));
             let note = format!(
                 "The guest runs already, without network data of {pools}: the machine keeps its network. To give it an address, \

@@ -1,0 +1,174 @@
+//! What a leader of this version knows after its start, from the objects of a cluster: leases, pools, records, claims, Secrets and
+//! reports. Each part comes from the code of the leader itself.
+
+use std::collections::BTreeMap;
+
+use glowplug::host::allocator::{Adoption, Allocator};
+use glowplug::host::audit;
+use glowplug::host::change::Change;
+use glowplug::host::claim::{HolderKind, Record, Reservation};
+use glowplug::host::ledger::{Ledger as _, MemoryLedger};
+use glowplug::host::records::Inventory;
+use glowplug::host::registry::Registry;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::claims::decision::{Adoptee, Lesson, limit_reservations, record};
+use crate::claims::ipam;
+use crate::cluster::key::{Key, PoolId};
+use crate::explain::lists::{Lists, Pools};
+use crate::kinds::cluster_api::IpAddress;
+use crate::kinds::kubevirt_machine::NetworkSecret;
+use crate::kinds::lease_name::parse_lease_name;
+use crate::kinds::mac_pool::parse_mac_lease_name;
+use crate::ledger::leases;
+use crate::machines::inventory;
+use crate::pools::status::Index;
+
+/// What the objects of a cluster record, and what its guests report.
+#[derive(Debug, Default)]
+pub(super) struct Recorded {
+    /// The records of machines and claims.
+    pub(super) inventory: Inventory,
+    /// The records of the Secrets to which VirtualMachines refer.
+    pub(super) secrets: Vec<Record>,
+    /// The IPAddresses without a claim.
+    alone: Vec<Reservation>,
+    /// What running guests report, within the bounds.
+    reports: Vec<Reservation>,
+}
+
+// === impl Lists ===
+
+impl Lists {
+    /// A registry with the leases and these pools, before the records are adopted, and the leases that cannot be read, each with its
+    /// name and the problem.
+    ///
+    /// # Errors
+    ///
+    /// The pools cannot be in one registry.
+    pub(super) fn registry(
+        &self,
+        pools: &Pools,
+        now: Timestamp,
+    ) -> anyhow::Result<(Registry<MemoryLedger>, Vec<(String, String)>)> {
+        let (mut changes, mut damaged) = (Vec::new(), Vec::new());
+        for object in &self.leases {
+            let name = object.metadata.name.clone().unwrap_or_default();
+            let Some((address, network)) = parse_lease_name(&name) else {
+                if parse_mac_lease_name(&name).is_none() {
+                    damaged.push((name, "name: neither an address and a network nor a MAC address".to_owned()));
+                }
+                continue;
+            };
+            let lease = match leases::read(object, address, &network) {
+                Ok((_, lease)) => Some(lease),
+                Err(problem) => {
+                    damaged.push((name, problem));
+                    leases::unreadable(object, address)
+                }
+            };
+            changes.push(Change::Lease { network: network.into(), address, lease });
+        }
+        let mut ledger = MemoryLedger::default();
+        ledger.begin()?.commit(&changes)?;
+        let mut registry = Registry::open(ledger)?;
+        let (pools, suspended) = self.index(pools).pools();
+        registry.suspend(suspended);
+        registry.resize(pools, &[], now)?;
+        Ok((registry, damaged))
+    }
+
+    fn index(&self, pools: &Pools) -> Index {
+        let mut index = Index::default();
+        index.set_clusters(self.selection(pools).clusters());
+        index.set(pools.clone());
+        index
+    }
+
+    /// Takes the records of the objects. `allocator` has the leases and the pools.
+    pub(super) fn recorded(&mut self, allocator: &Allocator) -> Recorded {
+        let objects = std::mem::take(&mut self.objects);
+        let reports = std::mem::take(&mut self.reports).reserve(allocator.pools().cloned());
+        let uid_of = |key: &Key| self.kubevirt_machine(key)?.metadata.uid.as_deref();
+        let mut recorded = Recorded { inventory: inventory(objects, uid_of), reports, ..Recorded::default() };
+        recorded.inventory.claims = (self.has_claims && self.has_ipam_claims).then(|| self.claim_holders());
+        self.add_claims(allocator, &mut recorded);
+        self.add_ipam_claims(allocator, &mut recorded);
+        for vm in self.vms.values() {
+            let key = vm.key();
+            let name = vm.secret().map(|name| Key { name: name.to_owned(), ..key.clone() });
+            let Some(NetworkSecret::Ours(hand_out)) = name.and_then(|name| self.secrets.get(&name)) else { continue };
+            // Another user may have copied the annotations of the Secret of another machine.
+            if Key::of_machine(&hand_out.machine) == key {
+                let records = hand_out.interfaces.iter();
+                let records = records.map(|it| it.record(hand_out, &key.namespace, it.addresses.clone()));
+                recorded.secrets.extend(records);
+            }
+        }
+        recorded
+    }
+
+    /// Adds the IPAddresses of the pools: the records of claims, and the reservations of IPAddresses without a claim.
+    fn add_claims(&mut self, allocator: &Allocator, recorded: &mut Recorded) {
+        let Some(claims) = &mut self.claims else { return };
+        claims.forget_recorded();
+        let unrecorded = claims.unrecorded(None).into_iter();
+        let adoptees = unrecorded.filter_map(|it| Adoptee::read(allocator, it)).collect();
+        for Adoptee { address, lesson } in limit_reservations(allocator, adoptees) {
+            match lesson {
+                Lesson::Record(record, _) => recorded.inventory.records.push(record),
+                Lesson::Reservation(reservation) => recorded.alone.push(reservation),
+                Lesson::None => recorded.inventory.records.extend(record_of_holder(allocator, &address)),
+                Lesson::TooMany(_) => {}
+            }
+        }
+    }
+
+    /// Adds the records of IPAMClaims. The pool of a claim without a lease is the one that serves its network.
+    fn add_ipam_claims(&mut self, allocator: &Allocator, recorded: &mut Recorded) {
+        self.ipam.forget_recorded();
+        let served = self.ipam.unrecorded(Some(&self.index(&self.pools).facts()));
+        let served: BTreeMap<Key, PoolId> = served.into_iter().map(|(claim, pool)| (claim.key(), pool)).collect();
+        for (key, claim) in &self.ipam_claims {
+            let holder = key.holder(HolderKind::IpamClaim, claim.uid());
+            let held = allocator.leases_of(&holder).next();
+            let held = held.map(|(.., lease)| (PoolId::parse(&lease.pool), lease.claimant.interface));
+            let serving = || {
+                let pool = served.get(key)?;
+                Some((pool.clone(), allocator.pool(&pool.to_string())?.interface()))
+            };
+            if let (Some((pool, interface)), Ok(addresses)) = (held.or_else(serving), claim.addresses()) {
+                recorded.inventory.records.push(ipam::decision::record(claim, addresses, &pool, interface));
+            }
+        }
+    }
+}
+
+/// The record of an IPAddress whose claim holds its address already. `None`: no claim of its name does.
+fn record_of_holder(allocator: &Allocator, address: &IpAddress) -> Option<Record> {
+    let (Key { namespace, name }, ip) = (address.key(), address.ip()?);
+    let mut claims =
+        allocator.namesakes(&namespace, &name).filter(|machine| machine.kind == HolderKind::IpAddressClaim);
+    claims.find_map(|claim| {
+        let (.., lease) = allocator.leases_of(claim).find(|(_, held, _)| *held == ip)?;
+        Some(record(address, ip, &claim.uid, lease.claimant.interface))
+    })
+}
+
+// === impl Recorded ===
+
+impl Recorded {
+    /// Makes a registry that has the leases and pools know what a leader knows after its start. Returns what did not fit.
+    ///
+    /// # Errors
+    ///
+    /// The ledger in memory failed.
+    pub(super) fn adopt(&self, registry: &mut Registry<MemoryLedger>, now: Timestamp) -> anyhow::Result<Adoption> {
+        let mut adoption = audit::rebuild(registry, &self.inventory, now)?.adoption;
+        registry.set_aside(self.alone.iter().cloned(), now)?;
+        registry.change_reports(&self.reports, &[], now)?;
+        // A leader adopts a Secret when it serves the machine, which is after its start.
+        adoption.mismatches.extend(registry.adopt(self.secrets.iter().cloned(), now)?.mismatches);
+        Ok(adoption)
+    }
+}

@@ -1,0 +1,319 @@
+//! What pools do to machines that exist already.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use glowplug::host::allocator::{Adoption, Allocator, Mismatch};
+use glowplug::host::claim::{Claimant, HolderKind, Machine};
+use glowplug::host::may_record::{Source, State, Verdict};
+use glowplug::host::pool::Pool;
+use glowplug::network::Family;
+use ipnetwork::IpNetwork;
+use serde::Serialize;
+
+use crate::cluster::key::Key;
+use crate::cluster::request::list;
+use crate::explain::leader::Recorded;
+use crate::explain::lists::Lists;
+use crate::explain::reserved::Users;
+use crate::kinds::guest::Life;
+use crate::kinds::kubevirt_machine::Instance;
+use crate::kinds::virtual_machine::VirtualMachine;
+use crate::machines::Standing;
+use crate::pools::selection::Selected;
+
+/// A VirtualMachine that a pool selects.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Row {
+    /// Namespace and name of the VirtualMachine.
+    pub machine: String,
+    /// Phase of its instance. `null`: there is no instance.
+    pub phase: Option<String>,
+    /// The addresses that the machine has, as far as they are known.
+    pub addresses: Vec<IpAddr>,
+    /// What the pool does to the machine.
+    pub result: Word,
+    /// Why.
+    pub reason: String,
+}
+
+/// What a pool does to a machine.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Word {
+    /// `allocated`: the machine holds its addresses.
+    Allocated,
+    /// `recorded`: an object or the pool records the addresses, and the machine keeps them.
+    Recorded,
+    /// `reserved`: no other machine gets the addresses, and the machine is left alone.
+    Reserved,
+    /// `leftAlone`: the machine keeps a network of its own, and the pool has none of its known addresses.
+    LeftAlone,
+    /// `new`: no guest runs; the machine gets addresses like a new one.
+    New,
+    /// `waiting`: the machine waits for its guest from another cluster.
+    Waiting,
+    /// `ownNetworkData`: the machine has network data of the user, and gets no address.
+    OwnNetworkData,
+    /// `conflict`: a person has to decide.
+    Conflict,
+}
+
+/// What decides about machines.
+pub(super) struct Facts<'a> {
+    lists: &'a Lists,
+    /// What the objects of machines record.
+    records: BTreeMap<&'a Claimant, Vec<IpAddr>>,
+    /// The records that a leader would refuse.
+    mismatches: BTreeMap<&'a Claimant, &'a Mismatch>,
+    /// The state of a leader that has the pools.
+    pub(super) leader: &'a Allocator,
+    pub(super) users: Users,
+    /// The addresses that are leased now.
+    leased: &'a BTreeSet<(Claimant, IpAddr)>,
+}
+
+/// A pool, and whether the cluster has it.
+#[derive(Clone, Copy)]
+pub(super) struct Of<'a> {
+    pub(super) pool: &'a Pool,
+    pub(super) is_stored: bool,
+}
+
+/// The addresses that are leased now, before the records are adopted.
+pub(super) fn leased(allocator: &Allocator) -> BTreeSet<(Claimant, IpAddr)> {
+    allocator.leases().map(|(_, address, lease)| (Claimant::clone(&lease.claimant), address)).collect()
+}
+
+// === impl Facts ===
+
+impl<'a> Facts<'a> {
+    pub(super) fn new(
+        lists: &'a Lists,
+        recorded: &'a Recorded,
+        leased: &'a BTreeSet<(Claimant, IpAddr)>,
+        adoption: &'a Adoption,
+        leader: &'a Allocator,
+    ) -> Self {
+        let mut records: BTreeMap<&Claimant, Vec<IpAddr>> = BTreeMap::new();
+        for record in recorded.inventory.records.iter().chain(&recorded.secrets) {
+            let addresses = records.entry(&record.claimant).or_default();
+            for address in record.addresses.iter().map(IpNetwork::ip) {
+                if !addresses.contains(&address) {
+                    addresses.push(address);
+                }
+            }
+        }
+        // The first one of a claimant stays.
+        let mismatches = adoption.mismatches.iter().rev().map(|it| (&it.claimant, it)).collect();
+        Self { lists, records, mismatches, leader, users: Users::of(leader), leased }
+    }
+
+    pub(super) fn row(&self, vm: &VirtualMachine, addresses: Vec<IpAddr>, result: Word, reason: String) -> Row {
+        let phase = self.lists.guests.get(&vm.key()).map(|(phase, _)| phase.clone());
+        Row { machine: vm.key().to_string(), phase, addresses, result, reason }
+    }
+
+    /// Decides what a pool does to a machine, and which addresses a record can keep for it.
+    pub(super) fn decide(&self, vm: &VirtualMachine, selected: &Selected, of: Of<'_>) -> (Row, Vec<IpAddr>) {
+        let row = |addresses: &[IpAddr], result, reason: &str| {
+            (self.row(vm, addresses.to_vec(), result, reason.to_owned()), Vec::new())
+        };
+        let guest = self.lists.guests.get(&vm.key()).map(|(_, instance)| instance);
+        let standing = Standing::of(vm, guest);
+        if standing == Standing::OwnData {
+            return row(&[], Word::OwnNetworkData, "it has network data of its own, and gets no address");
+        }
+        let claimant = Claimant { machine: self.lists.holder(vm), interface: selected.interface };
+        let held = self.leader.leases_of(&claimant.machine).filter(|(_, _, lease)| *lease.claimant == claimant);
+        let held: Vec<IpAddr> = held.map(|(_, address, _)| address).collect();
+        if held.iter().any(|address| self.leased.contains(&(claimant.clone(), *address))) {
+            return row(&held, Word::Allocated, "it holds its addresses already");
+        }
+        let reported = reported(of.pool, guest);
+        if let Some(recorded) = self.records.get(&claimant) {
+            let (word, reason) = self.of_record(&claimant, recorded, &reported, of);
+            return row(recorded, word, &reason);
+        }
+        match standing {
+            Standing::HasSecret => return row(&[], Word::Recorded, "its network data records the addresses"),
+            Standing::Migrates => return row(&[], Word::Waiting, "its guest comes from another cluster"),
+            Standing::New => return row(&[], Word::New, "no guest runs: it gets addresses like a new machine"),
+            Standing::OwnData | Standing::LeftAlone | Standing::Runs => {}
+        }
+        let kept = of.pool.pre_allocated(&claimant.machine.namespace, &claimant.machine.name);
+        if !kept.is_empty() {
+            return match differs(kept, &reported) {
+                true => {
+                    let reason =
+                        format!("the pool keeps {} for it, and its guest reports {}", list(kept), list(&reported));
+                    row(kept, Word::Conflict, &reason)
+                }
+                false => row(kept, Word::Recorded, "the pool keeps the addresses for it"),
+            };
+        }
+        let several =
+            reported.iter().any(|one| reported.iter().any(|it| it != one && Family::of(*it) == Family::of(*one)));
+        match (reported.is_empty(), several) {
+            (true, _) => {
+                let elsewhere = elsewhere(of.pool, guest);
+                let reason = match (elsewhere.is_empty(), guest.is_some_and(|it| it.guest.life == Life::Running)) {
+                    (false, _) => "its guest reports no address of the pool",
+                    (true, true) => {
+                        "its guest reports no address: exclude the address that it uses, or keep it with preAllocations"
+                    }
+                    (true, false) => "it is left alone, and no guest runs that reports its address",
+                };
+                row(&elsewhere, Word::LeftAlone, reason)
+            }
+            (_, true) => {
+                let reason = "its guest reports several addresses of one family: record the one that it keeps";
+                row(&reported, Word::Reserved, reason)
+            }
+            _ => self.of_report(vm, &claimant, reported, of),
+        }
+    }
+
+    /// What becomes of a machine whose objects record addresses.
+    fn of_record(&self, claimant: &Claimant, recorded: &[IpAddr], reported: &[IpAddr], of: Of<'_>) -> (Word, String) {
+        if differs(recorded, reported) {
+            let reason = format!("its objects record {}, and its guest reports {}", list(recorded), list(reported));
+            return (Word::Conflict, reason);
+        }
+        if let Some(mismatch) = self.mismatches.get(claimant) {
+            return (Word::Conflict, mismatch.to_string());
+        }
+        let network = of.pool.network();
+        if recorded.iter().any(|address| self.leader.holder(network, *address) != Some(claimant)) {
+            let reason = "no pool offers the recorded address: it keeps the address, without a lease";
+            return (Word::Reserved, reason.to_owned());
+        }
+        match of.is_stored {
+            true => (Word::Conflict, "the record is not a lease: see the events of the machine".to_owned()),
+            false => (Word::Recorded, "its objects record the addresses: it gets their leases".to_owned()),
+        }
+    }
+
+    /// What becomes of a machine whose guest reports addresses that no object records.
+    fn of_report(
+        &self,
+        vm: &VirtualMachine,
+        claimant: &Claimant,
+        reported: Vec<IpAddr>,
+        of: Of<'_>,
+    ) -> (Row, Vec<IpAddr>) {
+        let (network, Machine { namespace, name, .. }) = (of.pool.network(), &claimant.machine);
+        let (mut word, mut reasons) = (Word::Reserved, Vec::new());
+        for address in &reported {
+            match self.leader.may_record(Source::Annotation, claimant, network, *address) {
+                Verdict::Lease => {}
+                Verdict::Reserve(State::Excluded) => reasons.push(format!("no pool offers {address}")),
+                Verdict::Reserve(_) => {
+                    word = Word::Conflict;
+                    reasons.push(self.other_user(claimant, network, *address));
+                }
+                Verdict::Ignore(why) => reasons.push(format!("{address}: {why}")),
+            }
+        }
+        let key = Key { namespace: namespace.clone(), name: name.clone() };
+        // A pool keeps an address for a name: for the machine and for a claim.
+        if let Some(claim) = self.lists.claim_of(&key, network).filter(|_| of.is_stored) {
+            word = Word::Conflict;
+            reasons.push(format!("{} has the name of the machine, and gets what the pool keeps for it", title(&claim)));
+        }
+        if !reasons.is_empty() {
+            return (self.row(vm, reported, word, reasons.join("; ")), Vec::new());
+        }
+        let reason = match of.is_stored {
+            true => "its guest reports the addresses, and it is left alone: the pool can keep them for it",
+            false => "its guest reports the addresses: with a record, it keeps them",
+        };
+        (self.row(vm, reported.clone(), word, reason.to_owned()), reported)
+    }
+
+    /// Why the record of an address would be a mismatch.
+    fn other_user(&self, claimant: &Claimant, network: &str, address: IpAddr) -> String {
+        if let Some(holder) = self.leader.holder(network, address) {
+            return format!("{address} is held by {holder}");
+        }
+        let own = Key::of_vm(&claimant.machine);
+        let other = self.users.at(network, address).iter().find(|user| Key::of_vm(&user.claimant.machine) != own);
+        match other {
+            Some(user) => format!("{} {} {address}", user.source, user.verb()),
+            None => format!("the network reserves {address}"),
+        }
+    }
+}
+
+/// The object of a holder, with the kind of a claim.
+pub(super) fn title(machine: &Machine) -> String {
+    match machine.kind.is_claim() {
+        true => format!("{} {}", kind(machine.kind), machine.title()),
+        false => machine.title(),
+    }
+}
+
+/// The kind of a holder.
+pub(super) fn kind(kind: HolderKind) -> &'static str {
+    match kind {
+        HolderKind::KubevirtMachine => "KubevirtMachine",
+        HolderKind::VirtualMachine => "VirtualMachine",
+        HolderKind::IpAddressClaim => "IPAddressClaim",
+        HolderKind::IpamClaim => "IPAMClaim",
+    }
+}
+
+/// What a running guest reports on the network of a pool.
+fn on_network<'g>(pool: &Pool, guest: Option<&'g Instance>) -> impl Iterator<Item = IpAddr> + use<'g> {
+    let guest = guest.map(|instance| &instance.guest).filter(|guest| guest.life == Life::Running);
+    let reported = guest.and_then(|guest| guest.networks.get(pool.network()));
+    reported.into_iter().flat_map(|reported| &reported.addresses).copied()
+}
+
+/// The addresses of a pool that a guest reports.
+fn reported(pool: &Pool, guest: Option<&Instance>) -> Vec<IpAddr> {
+    on_network(pool, guest).filter(|address| pool.contains(*address)).collect()
+}
+
+/// The addresses outside of a pool that a guest reports, if it reports one of each family of the pool. Otherwise its address in the
+/// network is not known, and the result is empty.
+fn elsewhere(pool: &Pool, guest: Option<&Instance>) -> Vec<IpAddr> {
+    let is_of_link = |address: &IpAddr| match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    let all: Vec<IpAddr> = on_network(pool, guest).filter(|address| !is_of_link(address)).collect();
+    let has = |family: Family| all.iter().any(|address| Family::of(*address) == family);
+    if pool.spaces().all(|space| has(space.family())) { all } else { Vec::new() }
+}
+
+/// Whether a guest reports addresses of a family, and none of them is in `known`.
+fn differs(known: &[IpAddr], reported: &[IpAddr]) -> bool {
+    let has_family = |all: &[IpAddr], family| all.iter().any(|it| Family::of(*it) == family);
+    known.iter().any(|address| has_family(reported, Family::of(*address)) && !reported.contains(address))
+}
+
+// === impl Row ===
+
+impl Row {
+    /// Whether a person has to decide: the records contradict each other, or no record, report or pool has the address that the guest
+    /// uses.
+    #[must_use]
+    pub fn needs_decision(&self) -> bool {
+        match self.result {
+            Word::Conflict => true,
+            Word::LeftAlone => self.addresses.is_empty(),
+            _ => false,
+        }
+    }
+}
+
+// === impl Word ===
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
