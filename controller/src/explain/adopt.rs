@@ -232,7 +232,11 @@ impl fmt::Display for Answer {
         });
         write_section(f, ["WRITE", "OBJECT", "MEMBER", "VALUE"], writes.collect())?;
         let undo = self.writes.iter().filter(|write| write.outcome == Outcome::Written);
-        write_section(f, ["TO TAKE IT BACK"], undo.map(|write| [write.undo.clone()]).collect())?;
+        write_section(
+            f,
+            ["A RECORD STAYS WHEN THE POOL IS CHANGED OR DELETED. TO REMOVE IT"],
+            undo.map(|write| [write.undo.clone()]).collect(),
+        )?;
         let failed = self.writes.iter().filter_map(|write| Some([write.object.clone(), write.problem.clone()?]));
         write_section(f, ["NOT WRITTEN", "PROBLEM"], failed.collect())
     }

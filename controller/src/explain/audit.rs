@@ -12,7 +12,7 @@ use glowplug::host::may_record::State;
 use glowplug::host::records::Inventory;
 use glowplug::host::registry::Registry;
 use k8s_openapi::jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize as _, Serialize};
 
 use crate::explain::leader::Recorded;
 use crate::explain::lists::Lists;
@@ -22,6 +22,8 @@ use crate::explain::reserved::{HEAD, Reserved, User, reserved};
 use crate::explain::text::{rows_of, write_section};
 use crate::kinds::kubevirt_machine::{NetworkSecret, is_deleted};
 use crate::kinds::mac_pool::MAC_NETWORK;
+use crate::kinds::pool::LeaseSpec;
+use crate::kinds::schema::lines;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::leases::holder_of;
 
@@ -73,6 +75,8 @@ pub enum Word {
     RecordMismatch,
     /// `leftAlone`: the guest of a machine has a network of its own, and nothing in the cluster says its address.
     LeftAlone,
+    /// `schemaViolated`: a lease was stored under an earlier schema, and this one does not allow all of it.
+    SchemaViolated,
     /// `unreadable`: a lease or a record cannot be read.
     Unreadable,
 }
@@ -117,6 +121,13 @@ fn answer(mut lists: Lists, now: Timestamp) -> anyhow::Result<Answer> {
     for (name, problem) in damaged {
         let message = format!("StaticIPLease {name}: {problem}");
         findings.push(Finding { finding: Word::Unreadable, address: None, object: name, message });
+    }
+    for lease in &lists.leases {
+        let spec = lease.data.get("spec").and_then(|spec| LeaseSpec::deserialize(spec).ok());
+        let Some(lines) = spec.and_then(|spec| lines(&spec.beyond_schema())) else { continue };
+        let object = lease.metadata.name.clone().unwrap_or_default();
+        let message = format!("StaticIPLease {object}: {}", lines.replace('\n', "; "));
+        findings.push(Finding { finding: Word::SchemaViolated, address: None, object, message });
     }
     let facts = Facts::new(&lists, &recorded, &leased, &adoption, leader.state()?);
     findings.extend(of_conflicts(facts.leader));
@@ -434,6 +445,15 @@ mod tests {
         assert_eq!(findings(lists(vec![damaged.clone(), other.clone()], &[], &[])), expected);
         damaged["spec"] = json!(7);
         assert_eq!(findings(lists(vec![damaged, other], &[], &[])), expected);
+    }
+
+    #[test]
+    fn a_lease_that_the_present_schema_does_not_allow_is_a_finding() {
+        let mut long = lease("10-0-0-8.n.vlan10", "10.0.0.8", holder("IPAddressClaim", "a"));
+        long["spec"]["pool"] = "p".repeat(400).into();
+        let mut found = findings(lists(vec![long], &[claim("a")], &[address("a", "10.0.0.8")]));
+        found.retain(|(word, ..)| *word == Word::SchemaViolated);
+        assert_eq!(found, [self::found(Word::SchemaViolated, None, "10-0-0-8.n.vlan10")]);
     }
 
     #[test]
