@@ -148,8 +148,18 @@ pub(crate) fn condition(
 /// Reason of an object that is being deleted.
 pub(crate) const DELETING: &str = "Deleting";
 
-/// Status, reason and message of the condition `Stalled` of an object whose condition `Ready` has these ones. An object that is not
-/// ready stays so until a user changes it, or the object with which it conflicts. Only a deletion goes on by itself.
+/// Reason of an object whose specification has errors.
+pub(crate) const INVALID_SPEC: &str = "InvalidSpec";
+
+/// Type of the condition of an object that an API server has stored under an earlier schema.
+pub(crate) const SCHEMA_VIOLATED: &str = "SchemaViolated";
+
+/// Reason of this condition.
+pub(crate) const EARLIER_SCHEMA: &str = "EarlierSchema";
+
+/// Status, reason and message of the condition `Stalled` of an object whose condition `Ready` has these ones. Errors of a specification
+/// stay until a user changes the object. Any other reason may end without such a change: an overlap with the deletion of the other
+/// pool, for example, and addresses in use with the release of their leases.
 ///
 /// Tools that follow the conventions of [kstatus] report a stalled object as failed, and one that is only not ready as in progress.
 ///
@@ -158,7 +168,7 @@ pub(crate) fn stalled<'m>(
     (status, reason, message): (&'static str, &'static str, &'m str),
 ) -> (&'static str, &'static str, &'m str) {
     match (status, reason) {
-        ("False", reason) if reason != DELETING => ("True", reason, message),
+        ("False", INVALID_SPEC) => ("True", reason, message),
         _ => ("False", "NotStalled", "No user has to change the object"),
     }
 }
@@ -237,10 +247,11 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_stalled_if_it_is_not_ready_and_not_being_deleted() {
+    fn an_object_is_stalled_if_only_a_change_of_it_makes_it_ready() {
         assert_eq!(stalled(("False", "InvalidSpec", "x")), ("True", "InvalidSpec", "x"));
         let moving = ("False", "NotStalled", "No user has to change the object");
-        for ready in [("True", "Serving", "x"), ("False", DELETING, "x"), ("Unknown", "NotReady", "x")] {
+        let waiting = [DELETING, "InUse", "PoolOverlap"].map(|reason| ("False", reason, "x"));
+        for ready in waiting.into_iter().chain([("True", "Serving", "x"), ("Unknown", "NotReady", "x")]) {
             assert_eq!(stalled(ready), moving);
         }
     }

@@ -4,19 +4,21 @@
 #![allow(unreachable_pub, reason = "KubeSchema repeats each struct in a function")]
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
 use glowplug::host::claim::is_object_name;
 use glowplug::network::parse_mac_address;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, ObjectMeta};
 use kube::core::{ParseExpressionError, Selector, SelectorExt as _};
-use kube::{CustomResource, KubeSchema};
+use kube::{CustomResource, CustomResourceExt as _, KubeSchema};
 use pnet_base::MacAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::kinds::schema::{MAX_LABEL, conditions, selector};
+use crate::kinds::schema::{MAX_LABEL, beyond, conditions, selector, specification};
 
 /// The network in the leases of MAC addresses. No network of IP addresses has this name: such a network is `default` or
 /// has a namespace.
@@ -90,9 +92,9 @@ pub struct MacPoolStatus {
     /// Number of machines that wait for an address of this pool. Example: `0`.
     #[serde(default)]
     pub waiting: u32,
-    /// `Ready`: the pool allocates addresses. `Stalled`: a user must change an object before it does. `Exhausted`: the pool has no
-    /// free address. `DuplicateRecords`: two machines have one address of the pool. `UnreadableLeases`: leases of the pool cannot be
-    /// read, and nothing gets their addresses.
+    /// `Ready`: the pool allocates addresses. `Stalled`: a user must change the pool before it does. `Exhausted`: the pool has no
+    /// free address. `DuplicateRecords`: two machines have one address of the pool. `SchemaViolated`: the specification was stored
+    /// under an earlier schema, and this one does not allow all of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
@@ -139,6 +141,9 @@ fn address(number: u64) -> MacAddr {
     MacAddr::new(a, b, c, d, e, f)
 }
 
+/// The schema of the specification of a pool.
+static POOL: LazyLock<JSONSchemaProps> = LazyLock::new(|| specification(MACPool::crd()));
+
 // === impl MacPoolSpec ===
 
 impl MacPoolSpec {
@@ -183,6 +188,13 @@ impl MacPoolSpec {
         let namespaces = self.namespaces.clone();
         let pool = MacPool { name: name.to_owned(), ranges, namespaces, selector };
         (Some(pool).filter(|_| !diagnostics.has_errors()), diagnostics)
+    }
+
+    /// Reports what the schema of this version does not allow in the specification, which an API server has stored under an
+    /// earlier schema.
+    #[must_use]
+    pub fn beyond_schema(&self) -> Diagnostics {
+        beyond(&POOL, self)
     }
 
     fn check_ranges(&self, diagnostics: &mut Diagnostics) -> Vec<MacRange> {

@@ -11,7 +11,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
-use glowplug::diagnostic::{Diagnostic, Diagnostics, FieldPath};
+use glowplug::diagnostic::{Diagnostic, Diagnostics};
 use glowplug::formats::value::MAX_BYTES;
 use glowplug::host::allocator::{MOST_SECRETS, Usage};
 pub use glowplug::host::claim::HolderKind;
@@ -31,7 +31,9 @@ use serde_json::{Value, json};
 
 use crate::cluster::key::PoolId;
 use crate::kinds::mac_pool::MACPool;
-use crate::kinds::schema::{MAX_LABEL, MAX_NAME, MAX_PATH, compare, complete, conditions, family, selector};
+use crate::kinds::schema::{
+    MAX_LABEL, MAX_NAME, MAX_PATH, beyond, complete, conditions, family, selector, specification,
+};
 
 /// Label with the name of the cluster of an object. Cluster API sets the label.
 pub const CLUSTER_LABEL: &str = "cluster.x-k8s.io/cluster-name";
@@ -315,7 +317,7 @@ pub struct PoolStatus {
     /// if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reports_beyond: Option<ReportsBeyond>,
-    /// `Ready`: the pool allocates addresses. `Stalled`: a user must change an object before it does. `Exhausted`: the pool has no
+    /// `Ready`: the pool allocates addresses. `Stalled`: a user must change the pool before it does. `Exhausted`: the pool has no
     /// free address of a family. `DuplicateRecords`: two users have one address of the pool. `NodePoolFound`: the NodePool of the pool
     /// exists. `SchemaViolated`: the specification was stored under an earlier schema, and this one does not allow all of it.
     /// `UnreadableLeases`: leases of the pool cannot be read, and nothing gets their addresses.
@@ -582,13 +584,10 @@ fn pre_allocations(_: &mut SchemaGenerator) -> Schema {
 }
 
 /// The schema of the specification of a pool. Both kinds of pools have the same members.
-static POOL: LazyLock<JSONSchemaProps> = LazyLock::new(|| {
-    let mut pool = StaticIPPool::crd();
-    complete(&mut pool);
-    let version = pool.spec.versions.into_iter().next();
-    let schema = version.and_then(|version| version.schema).and_then(|schema| schema.open_api_v3_schema);
-    schema.and_then(|schema| schema.properties).and_then(|mut members| members.remove("spec")).unwrap_or_default()
-});
+static POOL: LazyLock<JSONSchemaProps> = LazyLock::new(|| specification(StaticIPPool::crd()));
+
+/// The schema of the specification of a lease.
+static LEASE: LazyLock<JSONSchemaProps> = LazyLock::new(|| specification(StaticIPLease::crd()));
 
 /// The definitions of every kind, in the order in which `glowplug-controller crd` prints them.
 #[must_use]
@@ -649,10 +648,17 @@ impl PoolSpec {
     /// earlier schema. The pool works, but may have to be corrected before it can be changed or restored.
     #[must_use]
     pub fn beyond_schema(&self) -> Diagnostics {
-        let mut diagnostics = Diagnostics::default();
-        let spec = serde_json::to_value(self).unwrap_or_default();
-        compare(&POOL, &spec, FieldPath::Document, &mut diagnostics);
-        diagnostics
+        beyond(&POOL, self)
+    }
+}
+
+// === impl LeaseSpec ===
+
+impl LeaseSpec {
+    /// The same as [`PoolSpec::beyond_schema`], of a lease.
+    #[must_use]
+    pub fn beyond_schema(&self) -> Diagnostics {
+        beyond(&LEASE, self)
     }
 }
 

@@ -27,6 +27,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 use schemars::{Schema, SchemaGenerator, json_schema};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::cluster::conditions::LONGEST_MESSAGE;
@@ -178,10 +179,31 @@ fn complete_schema(schema: &mut JSONSchemaProps) {
     }
 }
 
-/// Reports what the schema does not allow in a value that an API server has stored under an earlier schema: repeated items of sets,
-/// and sizes beyond the limits. An API server refuses to create such an object again. Kubernetes before 1.30 refuses every change of
-/// an object with a size beyond a limit, its status and its finalizers included.
-pub(crate) fn compare(schema: &JSONSchemaProps, value: &Value, path: FieldPath<'_>, diagnostics: &mut Diagnostics) {
+/// The schema of the specification in the only version of a definition.
+pub(crate) fn specification(mut definition: CustomResourceDefinition) -> JSONSchemaProps {
+    complete(&mut definition);
+    let version = definition.spec.versions.into_iter().next();
+    let schema = version.and_then(|version| version.schema).and_then(|schema| schema.open_api_v3_schema);
+    schema.and_then(|schema| schema.properties).and_then(|mut members| members.remove("spec")).unwrap_or_default()
+}
+
+/// Reports what the schema does not allow in a specification that an API server has stored under an earlier schema: repeated items of
+/// sets, and sizes beyond the limits. An API server refuses to create such an object again. Kubernetes before 1.30 refuses every change
+/// of an object with a size beyond a limit, its status and its finalizers included.
+pub(crate) fn beyond(schema: &JSONSchemaProps, specification: &impl Serialize) -> Diagnostics {
+    let mut diagnostics = Diagnostics::default();
+    let specification = serde_json::to_value(specification).unwrap_or_default();
+    compare(schema, &specification, FieldPath::Document, &mut diagnostics);
+    diagnostics
+}
+
+/// Diagnostics as lines. `None`: there are none.
+pub(crate) fn lines(diagnostics: &Diagnostics) -> Option<String> {
+    let lines: Vec<String> = diagnostics.kept().iter().map(ToString::to_string).collect();
+    Some(lines.join("\n")).filter(|lines| !lines.is_empty())
+}
+
+fn compare(schema: &JSONSchemaProps, value: &Value, path: FieldPath<'_>, diagnostics: &mut Diagnostics) {
     let mut check_size = |limit: Option<i64>, size: usize, problem: &str| {
         if let Some(limit) = limit.filter(|limit| usize::try_from(*limit).is_ok_and(|limit| size > limit)) {
             diagnostics.push(Diagnostic::warning(path, problem, size, &format!("at most {limit}")));

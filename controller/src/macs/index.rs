@@ -30,7 +30,7 @@ use k8s_openapi::jiff::Timestamp;
 use pnet_base::MacAddr;
 use serde_json::{Value, json};
 
-use crate::cluster::conditions::{DAMAGED_LEASES, DELETING, UNREADABLE_LEASES, condition, stalled, unreadable_leases};
+use crate::cluster::conditions::{DELETING, EARLIER_SCHEMA, INVALID_SPEC, SCHEMA_VIOLATED, condition, stalled};
 use crate::cluster::key::Key;
 use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
@@ -39,6 +39,7 @@ use crate::kinds::mac_pool::{
     MAC_BITS, MAC_NETWORK, MacPool, MacPoolSpec, MacPoolStatus, mac_lease_name, parse_mac_lease_name,
 };
 use crate::kinds::pool::{Holder, HolderKind, LeaseSpec};
+use crate::kinds::schema::lines;
 use crate::kinds::virtual_machine::{
     ASSIGNED_ANNOTATION, MAC_ADDRESSES_LABEL, by_name, interfaces, items, requires_mac_addresses,
 };
@@ -96,6 +97,8 @@ struct Pool {
     status: MacPoolStatus,
     /// The pool, or every error of its specification.
     pool: Result<MacPool, String>,
+    /// What the schema does not allow in the specification. `None`: it allows all of it.
+    beyond_schema: Option<String>,
 }
 
 /// Everything that is to be done.
@@ -293,6 +296,7 @@ impl Index {
         let metadata = ObjectMeta { managed_fields: None, ..metadata };
         let (name, version) = (metadata.name.clone().unwrap_or_default(), version_of(&metadata));
         let spec = serde_json::from_value::<MacPoolSpec>(data["spec"].clone());
+        let beyond_schema = spec.as_ref().ok().and_then(|spec| lines(&spec.beyond_schema()));
         let pool = spec.map_err(|error| format!("spec: {error}")).and_then(|spec| {
             let (pool, diagnostics) = spec.check(&name);
             pool.ok_or_else(|| {
@@ -302,7 +306,7 @@ impl Index {
         });
         // A status that cannot be read is replaced.
         let status = serde_json::from_value(data["status"].clone()).unwrap_or_default();
-        self.pools.apply(name, version, Pool { metadata, status, pool })
+        self.pools.apply(name, version, Pool { metadata, status, pool, beyond_schema })
     }
 
     pub(super) fn remove_pool(&mut self, name: &str) {
@@ -565,7 +569,7 @@ impl Index {
     ) -> (MacPoolCount, Option<Value>) {
         let ready = match (&pool.pool, overlap) {
             _ if pool.is_deleted() => ("False", DELETING, "The pool is being deleted; machines keep their addresses"),
-            (Err(errors), _) => ("False", "InvalidSpec", errors.as_str()),
+            (Err(errors), _) => ("False", INVALID_SPEC, errors.as_str()),
             (Ok(_), Some(overlap)) => ("False", "PoolOverlap", overlap),
             (Ok(_), None) => ("True", "Serving", "The pool allocates addresses"),
         };
@@ -606,6 +610,9 @@ impl Index {
         let damaged = damaged.as_deref().map(|lines| (UNREADABLE_LEASES, ("True", DAMAGED_LEASES, lines)));
         let conditions =
             [("DuplicateRecords", duplicates), ("Exhausted", exhausted), ("Ready", ready), ("Stalled", stalled(ready))];
+        let beyond_schema = pool.beyond_schema.as_deref();
+        let violated = beyond_schema.map(|lines| (SCHEMA_VIOLATED, ("True", EARLIER_SCHEMA, lines)));
+        let conditions = conditions.into_iter().chain(violated);
         let status = MacPoolStatus {
             observed_generation: pool.metadata.generation,
             total: count(total),

@@ -23,6 +23,7 @@ use kube::core::{Selector, SelectorExt as _};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::kinds::pool::{NodePoolRef, PoolSpec, PoolStatus};
+use crate::kinds::schema::lines;
 use crate::kinds::virtual_machine::{Attachment, NODE_POOL_LABEL, VirtualMachine};
 use crate::pools::facts::{Facts, PoolObject};
 
@@ -262,7 +263,7 @@ impl MachinePool {
             Err(error) => (PoolSpec::default(), Some(error)),
         };
         let pool = error.map_or_else(|| id.check_lines(&spec), Err);
-        let lines: Vec<String> = spec.beyond_schema().kept().iter().map(ToString::to_string).collect();
+        let beyond_schema = lines(&spec.beyond_schema());
         let conditions = status.into_iter().flat_map(|status| status.conditions);
         let owners = metadata.owner_references.into_iter().flatten();
         let owner = owners.into_iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid);
@@ -272,7 +273,7 @@ impl MachinePool {
             uid: metadata.uid.unwrap_or_default(),
             spec,
             pool,
-            beyond_schema: Some(lines.join("\n")).filter(|lines| !lines.is_empty()),
+            beyond_schema,
             exhausted: exhausted.map(|condition| condition.message),
             is_deleted: metadata.deletion_timestamp.is_some(),
             owner,

@@ -15,9 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::cluster::conditions::{
-    DAMAGED_LEASES, DELETING, MOST_LINES, UNREADABLE_LEASES, condition, stalled, unreadable_leases,
-};
+use crate::cluster::conditions::{DELETING, EARLIER_SCHEMA, INVALID_SPEC, SCHEMA_VIOLATED, condition, stalled};
 use crate::cluster::key::{Key, PoolId};
 use crate::kinds::lease_name::parse_lease_name;
 use crate::kinds::pool::{
@@ -103,7 +101,6 @@ struct Verdict {
 const NODE_POOL_FOUND: &str = "NodePoolFound";
 
 /// The condition of a pool with a specification that the schema of this version does not allow.
-const SCHEMA_VIOLATED: &str = "SchemaViolated";
 
 /// Conditions that only some pools have.
 const OF_SOME: [&str; 3] = [NODE_POOL_FOUND, SCHEMA_VIOLATED, UNREADABLE_LEASES];
@@ -331,7 +328,7 @@ impl Index {
                 _ if entry.is_deleted() => {
                     Verdict::not(DELETING, "The pool is being deleted and keeps its leases until they are released")
                 }
-                Err(message) => Verdict::not("InvalidSpec", message),
+                Err(message) => Verdict::not(INVALID_SPEC, message),
                 Ok(_) => match (overlapped.get(name.as_str()), self.refused.get(&name)) {
                     (Some(problems), _) => Verdict::not("PoolOverlap", &problems.join("\n")),
                     (None, Some(problem)) => Verdict::not(IN_USE, problem),
@@ -487,7 +484,7 @@ impl KnownPool {
     /// The condition of a pool that an API server has stored under an earlier schema. `None`: this schema allows the pool, too.
     fn schema_violated(&self) -> Option<(&'static str, Verdict)> {
         let lines = self.checked.beyond_schema.as_deref()?;
-        Some((SCHEMA_VIOLATED, Verdict::of("True", "EarlierSchema", lines)))
+        Some((SCHEMA_VIOLATED, Verdict::of("True", EARLIER_SCHEMA, lines)))
     }
 
     /// The condition `Exhausted`.

@@ -285,10 +285,23 @@ fn the_younger_of_two_overlapping_pools_allocates_nothing() {
     assert_eq!(actions(&index), ["record 0a:00:00:00:00:00 of p for w a"]);
     let conditions = &index.plan(NOW).statuses["a"]["status"]["conditions"];
     let expected = "MACPools a and p both have 0a:00:00:00:00:03, expected no common address";
-    for (index, type_) in [(2, "Ready"), (3, "Stalled")] {
-        let condition = ["type", "reason", "message"].map(|member| conditions[index][member].as_str().unwrap());
-        assert_eq!(condition, [type_, "PoolOverlap", expected]);
-    }
+    let condition = ["type", "reason", "message"].map(|member| conditions[2][member].as_str().unwrap());
+    assert_eq!(condition, ["Ready", "PoolOverlap", expected]);
+    assert_eq!((&conditions[3]["type"], &conditions[3]["status"]), (&json!("Stalled"), &json!("False")));
+}
+
+#[test]
+fn a_pool_of_an_earlier_schema_works_and_has_a_condition() {
+    let mut index = index();
+    let labels: BTreeMap<String, &str> = (0..257).map(|number| (format!("l{number}"), "x")).collect();
+    let mut wide = pool("p", "0a:00:00:00:00:00-0a:00:00:00:00:03", 2);
+    wide.data["spec"]["machineSelector"] = json!({"matchLabels": labels});
+    index.apply_pool(wide);
+    let reasons = ["NoDuplicates", "FreeAddresses", "Serving", "NotStalled", "EarlierSchema"].map(str::to_owned);
+    assert_eq!(status(&index).2, reasons);
+    let violated = &index.plan(NOW).statuses["p"]["status"]["conditions"][4];
+    let line = "machineSelector.matchLabels: too many members \"257\", expected at most 256";
+    assert_eq!((&violated["type"], &violated["message"]), (&json!("SchemaViolated"), &json!(line)));
 }
 
 #[test]
