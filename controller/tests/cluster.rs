@@ -14,7 +14,7 @@ use futures::FutureExt;
 
 use support::Cluster;
 use support::real::RealServer;
-use support::scenarios::ALL;
+use support::scenarios::{ALL, REAL};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -28,8 +28,8 @@ async fn main() -> ExitCode {
     let server = RealServer::start(&PathBuf::from(assets)).await;
     let cluster = Cluster::new(server.config()).await;
     let mut failed = 0;
-    let chosen =
-        ALL.iter().filter(|(name, _)| words.is_empty() || words.iter().any(|word| name.contains(word.as_str())));
+    let all = ALL.iter().chain(REAL);
+    let chosen = all.filter(|(name, _)| words.is_empty() || words.iter().any(|word| name.contains(word.as_str())));
     for (name, scenario) in chosen {
         let result = AssertUnwindSafe(scenario(&cluster)).catch_unwind().await;
         println!("scenario {name} ... {}", if result.is_ok() { "ok" } else { "FAILED" });

@@ -8,6 +8,7 @@ mod collection;
 mod diagnostics;
 mod election;
 mod events;
+mod exclusions;
 mod hosted;
 mod ipam_claims;
 mod ledger;
@@ -37,6 +38,14 @@ pub type Scenario = (&'static str, for<'c> fn(&'c Cluster) -> Pin<Box<dyn Future
 
 /// Longest time of a scenario, also on a machine that is busy with other work. A scenario that waits for a state without end fails.
 const LONGEST: Duration = Duration::from_secs(600);
+
+/// The scenarios for a real server alone: the server of the tests does not merge the items of a list.
+pub const REAL: &[Scenario] =
+    &[("managers_of_the_exclusions_own_one_list_before_and_their_own_items_after_the_upgrade", |cluster| {
+        Box::pin(exclusions::managers_of_the_exclusions_own_one_list_before_and_their_own_items_after_the_upgrade(
+            cluster,
+        ))
+    })];
 
 /// Lists scenarios in `ALL`, and defines a test for each scenario with its own server.
 macro_rules! scenarios {

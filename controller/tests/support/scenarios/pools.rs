@@ -196,6 +196,10 @@ pub async fn a_pool_of_an_earlier_schema_works_and_has_a_condition_until_it_is_c
             && status.conditions.iter().all(|condition| condition.type_ != "SchemaViolated")
     };
     place.until("workers", is_right).await;
+    // A user removes the conditions of a later version, and the controller writes its own ones again.
+    let none = Patch::Merge(json!({"status": {"conditions": []}}));
+    place.pools.patch_status("workers", &PatchParams::default(), &none).await.unwrap();
+    place.until("workers", is_serving).await;
     place.pools.delete("workers", &DeleteParams::default()).await.unwrap();
     work.registry.release(machine(&place.namespace, 0)).await.unwrap();
     place.until_gone("workers").await;
