@@ -37,20 +37,18 @@ pub(super) struct Recorded {
     reports: Vec<Reservation>,
 }
 
+/// A registry, and the leases that cannot be read, each with its name and the problem.
+pub(super) type Opened = (Registry<MemoryLedger>, Vec<(String, String)>);
+
 // === impl Lists ===
 
 impl Lists {
-    /// A registry with the leases and these pools, before the records are adopted, and the leases that cannot be read, each with its
-    /// name and the problem.
+    /// Opens a registry with the leases and these pools, before the records are adopted.
     ///
     /// # Errors
     ///
     /// The pools cannot be in one registry.
-    pub(super) fn registry(
-        &self,
-        pools: &Pools,
-        now: Timestamp,
-    ) -> anyhow::Result<(Registry<MemoryLedger>, Vec<(String, String)>)> {
+    pub(super) fn registry(&self, pools: &Pools, now: Timestamp) -> anyhow::Result<Opened> {
         let (mut changes, mut damaged) = (Vec::new(), Vec::new());
         for object in &self.leases {
             let name = object.metadata.name.clone().unwrap_or_default();

@@ -100,8 +100,6 @@ struct Verdict {
 /// The condition of a pool that refers to a NodePool.
 const NODE_POOL_FOUND: &str = "NodePoolFound";
 
-/// The condition of a pool with a specification that the schema of this version does not allow.
-
 /// Conditions that only some pools have.
 const OF_SOME: [&str; 3] = [NODE_POOL_FOUND, SCHEMA_VIOLATED, UNREADABLE_LEASES];
 
