@@ -247,6 +247,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::kinds::kubevirt_machine::{Handed, secret};
+    use crate::kinds::network_data::new_name;
 
     fn object(value: Value) -> Object {
         serde_json::from_value(value).unwrap()
@@ -368,17 +370,17 @@ mod tests {
         let networks = json!([{"name": "net1", "multus": {"networkName": "infra/vlan10"}}]);
         let devices = json!({"interfaces": [{"name": "net1", "bridge": {}}]});
         let template = json!({"spec": {"networks": networks, "domain": {"devices": devices}}});
-        let mut vm = json!({"metadata": metadata(format!("vm-{key}")), "spec": {"template": template}});
+        let mut vm = json!({"metadata": metadata(format!("vm-{namespace}-{name}")), "spec": {"template": template}});
         vm["metadata"]["labels"] = json!({"pool": "p"});
         json_patch::merge(&mut vm, &more);
         lists.add_vm(object(vm));
         if let Some(addresses) = addresses {
             let interfaces = json!([{"name": "net1", "ipAddresses": addresses}]);
             let mut instance = json!({
-                "metadata": metadata(format!("vmi-{key}")), "spec": {"networks": networks},
+                "metadata": metadata(format!("vmi-{namespace}-{name}")), "spec": {"networks": networks},
                 "status": {"phase": "Running", "interfaces": interfaces},
             });
-            let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": name, "uid": format!("vm-{key}")});
+            let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": name, "uid": format!("vm-{namespace}-{name}")});
             instance["metadata"]["ownerReferences"] = json!([owner]);
             lists.add_instance(object(instance));
         }
@@ -454,9 +456,48 @@ mod tests {
     }
 
     #[test]
+    fn the_address_in_the_secret_of_another_machine_is_not_recorded() {
+        let mut lists = Lists::default();
+        add_vm(&mut lists, "shop/w", Some(&["10.0.0.8"]), json!({}));
+        let name = new_name("served").unwrap();
+        let volume = json!({"name": "c", "cloudInitConfigDrive": {"networkDataSecretRef": {"name": name}}});
+        let served = json!({"spec": {"template": {"spec": {"volumes": [volume]}}}});
+        add_vm(&mut lists, "shop/served", None, served);
+        let vm = &lists.vms[&Key::from(("shop", "served"))];
+        assert_eq!(vm.secret(), Some(&*name));
+        let handed = Handed {
+            interface: "eno101".parse().unwrap(),
+            network: "infra/vlan10".to_owned(),
+            pool: "shop/p".to_owned(),
+            addresses: vec!["10.0.0.8/24".parse().unwrap()],
+        };
+        let document = json!({
+            "links": [{"id": "eno101", "type": "phy"}],
+            "networks": [{"id": "a", "type": "ipv4", "link": "eno101", "ip_address": "10.0.0.8", "netmask": "255.255.255.0"}],
+        });
+        let machine = lists.holder(vm);
+        let secret = secret(vm, &name, &machine, vec![handed], &document.to_string());
+        lists.add_secret(object(serde_json::to_value(secret).unwrap()));
+        let answer = of_file(lists, shop(), &[]).unwrap();
+        assert_eq!(results(&answer), [("shop/served", Word::Conflict), ("shop/w", Word::Conflict)]);
+        let source = format!("Secret shop/{name} records 10.0.0.8");
+        assert_eq!((&*answer.machines[1].reason, answer.writes.len()), (&*source, 0));
+    }
+
+    #[test]
+    fn an_address_that_two_guests_report_is_not_recorded_also_beyond_the_bounds() {
+        let mut lists = Lists::default();
+        add_vm(&mut lists, "shop/w", Some(&["10.0.0.11"]), json!({}));
+        add_vm(&mut lists, "other/a", Some(&["10.0.0.9", "10.0.0.10", "10.0.0.11"]), json!({}));
+        let answer = of_cluster(lists, shop());
+        let reason = "VirtualMachineInstance other/a reports 10.0.0.11";
+        assert_eq!((results(&answer), &*answer.machines[0].reason), (vec![("shop/w", Word::Conflict)], reason));
+    }
+
+    #[test]
     fn a_machine_that_is_left_alone_stays_so_without_a_guest_and_needs_a_decision() {
         let mut lists = Lists::default();
-        let noted = json!({"metadata": {"annotations": {"ipam.glowplug.dev/left-alone": "vm-shop/alone"}}});
+        let noted = json!({"metadata": {"annotations": {"ipam.glowplug.dev/left-alone": "vm-shop-alone"}}});
         add_vm(&mut lists, "shop/alone", None, noted);
         add_vm(&mut lists, "shop/new", None, json!({}));
         add_vm(&mut lists, "shop/outside", Some(&["10.0.1.8"]), json!({}));

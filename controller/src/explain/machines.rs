@@ -71,6 +71,8 @@ pub(super) struct Facts<'a> {
     /// The state of a leader that has the pools.
     pub(super) leader: &'a Allocator,
     pub(super) users: Users,
+    /// The guests that report an address, by network and address: also beyond the bounds of the leader.
+    reporters: BTreeMap<(&'a str, IpAddr), Vec<&'a Key>>,
     /// The addresses that are leased now.
     leased: &'a BTreeSet<(Claimant, IpAddr)>,
 }
@@ -108,7 +110,15 @@ impl<'a> Facts<'a> {
         }
         // The first one of a claimant stays.
         let mismatches = adoption.mismatches.iter().rev().map(|it| (&it.claimant, it)).collect();
-        Self { lists, records, mismatches, leader, users: Users::of(leader), leased }
+        let mut reporters: BTreeMap<(&str, IpAddr), Vec<&Key>> = BTreeMap::new();
+        for (key, (_, instance)) in lists.guests.iter().filter(|(_, (_, it))| it.guest.life == Life::Running) {
+            for (network, reported) in &instance.guest.networks {
+                for address in &reported.addresses {
+                    reporters.entry((network, *address)).or_default().push(key);
+                }
+            }
+        }
+        Self { lists, records, mismatches, leader, users: Users::of(leader), reporters, leased }
     }
 
     pub(super) fn row(&self, vm: &VirtualMachine, addresses: Vec<IpAddr>, result: Word, reason: String) -> Row {
@@ -208,7 +218,13 @@ impl<'a> Facts<'a> {
         let (mut word, mut reasons) = (Word::Reserved, Vec::new());
         for address in &reported {
             match self.leader.may_record(Source::Annotation, claimant, network, *address) {
-                Verdict::Lease => {}
+                Verdict::Lease => {
+                    let reporters = self.reporters.get(&(network, *address)).into_iter().flatten();
+                    if let Some(other) = reporters.copied().find(|guest| **guest != vm.key()) {
+                        word = Word::Conflict;
+                        reasons.push(format!("VirtualMachineInstance {other} reports {address}"));
+                    }
+                }
                 Verdict::Reserve(State::Excluded) => reasons.push(format!("no pool offers {address}")),
                 Verdict::Reserve(_) => {
                     word = Word::Conflict;
