@@ -41,7 +41,7 @@ use tokio::sync::watch;
 use crate::cluster::key::Key;
 use crate::cluster::watch::Change;
 use crate::ledger::types::{Holders, Stopped};
-pub(crate) use crate::machines::index::inventory;
+pub(crate) use crate::machines::index::{inventory, take_followers};
 use crate::machines::kind::{Kind, Kinds};
 pub(crate) use crate::machines::left_alone::Standing;
 pub use crate::machines::work::Machines;

@@ -485,6 +485,17 @@ mod tests {
     }
 
     #[test]
+    fn the_record_of_a_machine_without_a_guest_comes_after_the_report_of_another_one() {
+        let mut lists = Lists::default();
+        let annotations = json!({"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "[\"10.0.0.8/24\"]"});
+        add_vm(&mut lists, "shop/stopped", None, json!({"metadata": {"annotations": annotations}}));
+        add_vm(&mut lists, "shop/w", Some(&["10.0.0.8"]), json!({}));
+        let answer = of_file(lists, shop(), &[]).unwrap();
+        assert_eq!(results(&answer), [("shop/stopped", Word::Conflict), ("shop/w", Word::Conflict)]);
+        assert!(answer.writes.is_empty());
+    }
+
+    #[test]
     fn an_address_that_two_guests_report_is_not_recorded_also_beyond_the_bounds() {
         let mut lists = Lists::default();
         add_vm(&mut lists, "shop/w", Some(&["10.0.0.11"]), json!({}));

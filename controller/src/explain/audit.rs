@@ -113,6 +113,7 @@ fn answer(mut lists: Lists, now: Timestamp) -> anyhow::Result<Answer> {
     if !lists.has_machines {
         // Without one of the lists, the objects of a machine look like those of another machine.
         recorded.inventory.records.retain(|record| record.claimant.machine.kind.is_claim());
+        recorded.last.records.clear();
     }
     let (mut leader, _) = lists.registry(&pools, now)?;
     let leased = leased(leader.state()?);
@@ -172,11 +173,13 @@ fn of_records(
     lists: &Lists,
     registry: &mut Registry<MemoryLedger>,
     facts: &Facts<'_>,
-    Recorded { inventory, .. }: &Recorded,
+    recorded: &Recorded,
     now: Timestamp,
 ) -> anyhow::Result<Vec<Finding>> {
     let options = Options { fetched: now, dry_run: true, ..Options::default() };
-    let Audit { adoption, mut disagreements, missing, .. } = compare(registry, inventory, &options, now)?;
+    let mut inventory = recorded.inventory.clone();
+    inventory.records.extend(recorded.last.records.iter().cloned());
+    let Audit { adoption, mut disagreements, missing, .. } = compare(registry, &inventory, &options, now)?;
     let is_compared = |machine: &Machine| machine.kind.is_claim() || lists.has_machines;
     disagreements.retain(|it| match it {
         Disagreement::NotRecorded { claimant, .. } => is_compared(&claimant.machine),

@@ -21,14 +21,16 @@ use crate::kinds::kubevirt_machine::NetworkSecret;
 use crate::kinds::lease_name::parse_lease_name;
 use crate::kinds::mac_pool::parse_mac_lease_name;
 use crate::ledger::leases;
-use crate::machines::inventory;
+use crate::machines::{inventory, take_followers};
 use crate::pools::status::Index;
 
 /// What the objects of a cluster record, and what its guests report.
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
-    /// The records of machines and claims.
+    /// The records of machines and claims, without `last`.
     pub(super) inventory: Inventory,
+    /// The records of machines that are adopted after the reports.
+    pub(super) last: Inventory,
     /// The records of the Secrets to which VirtualMachines refer.
     pub(super) secrets: Vec<Record>,
     /// The IPAddresses without a claim.
@@ -88,7 +90,10 @@ impl Lists {
         let objects = std::mem::take(&mut self.objects);
         let reports = std::mem::take(&mut self.reports).reserve(allocator.pools().cloned());
         let uid_of = |key: &Key| self.kubevirt_machine(key)?.metadata.uid.as_deref();
-        let mut recorded = Recorded { inventory: inventory(objects, uid_of), reports, ..Recorded::default() };
+        let mut first = inventory(objects, uid_of);
+        let guests = self.guests.values().map(|(_, instance)| instance);
+        let last = take_followers(&mut first, guests, |key| self.guests.get(key).map(|(_, instance)| instance));
+        let mut recorded = Recorded { inventory: first, last, reports, ..Recorded::default() };
         recorded.inventory.claims = (self.has_claims && self.has_ipam_claims).then(|| self.claim_holders());
         self.add_claims(allocator, &mut recorded);
         self.add_ipam_claims(allocator, &mut recorded);
@@ -156,6 +161,11 @@ fn record_of_holder(allocator: &Allocator, address: &IpAddress) -> Option<Record
 // === impl Recorded ===
 
 impl Recorded {
+    /// All records of machines and claims.
+    pub(super) fn records(&self) -> impl Iterator<Item = &Record> {
+        self.inventory.records.iter().chain(&self.last.records)
+    }
+
     /// Makes a registry that has the leases and pools know what a leader knows after its start. Returns what did not fit.
     ///
     /// # Errors
@@ -165,6 +175,7 @@ impl Recorded {
         let mut adoption = audit::rebuild(registry, &self.inventory, now)?.adoption;
         registry.set_aside(self.alone.iter().cloned(), now)?;
         registry.change_reports(&self.reports, &[], now)?;
+        adoption.mismatches.extend(audit::rebuild(registry, &self.last, now)?.adoption.mismatches);
         // A leader adopts a Secret when it serves the machine, which is after its start.
         adoption.mismatches.extend(registry.adopt(self.secrets.iter().cloned(), now)?.mismatches);
         Ok(adoption)

@@ -100,7 +100,7 @@ impl<'a> Facts<'a> {
         leader: &'a Allocator,
     ) -> Self {
         let mut records: BTreeMap<&Claimant, Vec<IpAddr>> = BTreeMap::new();
-        for record in recorded.inventory.records.iter().chain(&recorded.secrets) {
+        for record in recorded.records().chain(&recorded.secrets) {
             let addresses = records.entry(&record.claimant).or_default();
             for address in record.addresses.iter().map(IpNetwork::ip) {
                 if !addresses.contains(&address) {

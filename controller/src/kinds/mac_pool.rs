@@ -94,7 +94,8 @@ pub struct MacPoolStatus {
     pub waiting: u32,
     /// `Ready`: the pool allocates addresses. `Stalled`: a user must change the pool before it does. `Exhausted`: the pool has no
     /// free address. `DuplicateRecords`: two machines have one address of the pool. `SchemaViolated`: the specification was stored
-    /// under an earlier schema, and this one does not allow all of it.
+    /// under an earlier schema, and this one does not allow all of it. `UnreadableLeases`: leases of the pool cannot be read, and
+    /// nothing gets their addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,

@@ -452,18 +452,9 @@ impl Index {
         inventory(objects, |key| self.machine(key)?.metadata.uid.as_deref())
     }
 
-    /// Takes the records that are adopted after the reports of guests: see [`Record::follows_reports`].
+    /// Takes the records that are adopted after the reports of guests.
     pub(super) fn take_followers(&self, inventory: &mut Inventory) -> Inventory {
-        let running = self.instances.iter().filter(|(_, instance)| instance.guest.life == Life::Running);
-        let networks = running.flat_map(|(_, instance)| instance.guest.networks.values());
-        let reported: BTreeSet<IpAddr> = networks.flat_map(|network| &network.addresses).copied().collect();
-        let follows = |record: &Record| {
-            let key = Key::of_vm(&record.claimant.machine);
-            record.follows_reports(&reported, self.instance(&key).is_some_and(|instance| !instance.has_ended))
-        };
-        let mut last = Inventory::default();
-        (last.records, inventory.records) = std::mem::take(&mut inventory.records).into_iter().partition(follows);
-        last
+        take_followers(inventory, self.instances.iter().map(|(_, instance)| instance), |key| self.instance(key))
     }
 
     fn choose(&self, vm: &VirtualMachine) -> Chosen {
@@ -483,6 +474,25 @@ pub(crate) fn inventory<'m>(mut objects: Objects, uid_of: impl Fn(&Key) -> Optio
         }
     });
     inventory
+}
+
+/// Takes the records that are adopted after the reports of guests: see [`Record::follows_reports`]. `instance_of` returns the instance
+/// of a name.
+pub(crate) fn take_followers<'i>(
+    inventory: &mut Inventory,
+    instances: impl Iterator<Item = &'i Instance>,
+    instance_of: impl Fn(&Key) -> Option<&'i Instance>,
+) -> Inventory {
+    let running = instances.filter(|instance| instance.guest.life == Life::Running);
+    let networks = running.flat_map(|instance| instance.guest.networks.values());
+    let reported: BTreeSet<IpAddr> = networks.flat_map(|network| &network.addresses).copied().collect();
+    let follows = |record: &Record| {
+        let key = Key::of_vm(&record.claimant.machine);
+        record.follows_reports(&reported, instance_of(&key).is_some_and(|instance| !instance.has_ended))
+    };
+    let mut last = Inventory::default();
+    (last.records, inventory.records) = std::mem::take(&mut inventory.records).into_iter().partition(follows);
+    last
 }
 
 /// Whether an object has an annotation with addresses.

@@ -30,7 +30,10 @@ use k8s_openapi::jiff::Timestamp;
 use pnet_base::MacAddr;
 use serde_json::{Value, json};
 
-use crate::cluster::conditions::{DELETING, EARLIER_SCHEMA, INVALID_SPEC, SCHEMA_VIOLATED, condition, stalled};
+use crate::cluster::conditions::{
+    DAMAGED_LEASES, DELETING, EARLIER_SCHEMA, INVALID_SPEC, SCHEMA_VIOLATED, UNREADABLE_LEASES, condition, stalled,
+    unreadable_leases,
+};
 use crate::cluster::key::Key;
 use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};

@@ -15,7 +15,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::cluster::conditions::{DELETING, EARLIER_SCHEMA, INVALID_SPEC, SCHEMA_VIOLATED, condition, stalled};
+use crate::cluster::conditions::{
+    DAMAGED_LEASES, DELETING, EARLIER_SCHEMA, INVALID_SPEC, MOST_LINES, SCHEMA_VIOLATED, UNREADABLE_LEASES, condition,
+    stalled, unreadable_leases,
+};
 use crate::cluster::key::{Key, PoolId};
 use crate::kinds::lease_name::parse_lease_name;
 use crate::kinds::pool::{
