@@ -394,7 +394,13 @@ impl Allocator {
         }
         let holder = network.held_at(named).map(|lease| Claimant::clone(&lease.claimant));
         let by = holder.or_else(|| network.conflict_at(named, |_| true));
-        if let Some(by) = by.or_else(|| network.reported_by_other(named, machine).cloned()) {
+        let is_kept = state.pre_allocated(machine, want.family) == Some(named);
+        // A pool keeps an address for a name. A claim of this name may be of another user than the guest of this name.
+        let reported = || match is_kept && machine.kind.is_claim() {
+            true => network.reported(named),
+            false => network.reported_by_other(named, machine),
+        };
+        if let Some(by) = by.or_else(|| reported().cloned()) {
             return Err(ClaimError::Taken { named, by: Box::new(by) });
         }
         if self.growth.is_closed(&state.pool().network, named) {
@@ -404,7 +410,6 @@ impl Allocator {
             return Err(self.refused(&state.pool().network, named));
         }
         // The delay protects other machines. A machine that is made again gets the address that the pool keeps for it.
-        let is_kept = state.pre_allocated(machine, want.family) == Some(named);
         let last = network.lease(named).filter(|lease| lease.migrated.is_none());
         let last = last.map(|lease| &lease.claimant.machine);
         if is_kept && last.is_some_and(|last| is_namesake(last, machine)) {

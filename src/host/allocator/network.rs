@@ -276,6 +276,11 @@ impl Network {
         self.named.get(&address).map_or(&[], Vec::as_slice)
     }
 
+    /// The first claimant that reports an address.
+    pub(super) fn reported(&self, address: IpAddr) -> Option<&Claimant> {
+        self.reports.get(&address)?.keys().next()
+    }
+
     /// The first claimant that reports an address from another guest than that of a machine.
     pub(super) fn reported_by_other(&self, address: IpAddr, machine: &Machine) -> Option<&Claimant> {
         self.reported_by_others(address, machine).next()

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::users::two_users;
 use super::*;
-use crate::host::claim::Conflict;
+use crate::host::claim::{Conflict, HolderKind};
 use crate::host::pool::Namespaces;
 
 /// A pool of network `infra/vlan10` for the machines and claims of one namespace.
@@ -274,6 +274,22 @@ fn a_report_of_a_held_address_is_a_conflict_unless_its_own_machine_holds_it() {
     resize(&mut allocator, kept);
     allocator.release(&machine("a", "3"), at(6), &mut Journal::default());
     assert_eq!(given(&mut allocator, &claim("a", "4", &["n/one"]), 7), "10.0.0.1/29", "its own report is no obstacle");
+}
+
+#[test]
+fn a_claim_does_not_get_the_kept_address_that_the_guest_of_its_name_reports() {
+    let kept = "addresses: [10.0.0.0/29], preAllocations: {n/a: 10.0.0.1}";
+    for kind in [HolderKind::IpAddressClaim, HolderKind::IpamClaim] {
+        let mut allocator = allocator([on("vlan10", "one", kept)], []);
+        set_reports(&mut allocator, &[report("a", "10.0.0.1")], 1);
+        let mut namesake = claim("a", "2", &["n/one"]);
+        namesake.machine = namesake.machine.of_kind(kind);
+        let taken = given(&mut allocator, &namesake, 2);
+        assert_eq!(taken, "10.0.0.1: taken by eth0 of n/a (1)");
+        // The address is free when the guest does not report it any more.
+        set_reports(&mut allocator, &[], 3);
+        assert_eq!(given(&mut allocator, &namesake, 4), "10.0.0.1/29");
+    }
 }
 
 #[test]
