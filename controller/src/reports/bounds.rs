@@ -103,8 +103,9 @@ impl Pools {
         if offer.is_some_and(|offer| offer.pool.is_external()) {
             return MOST_OF_EXTERNAL;
         }
-        let of_machines = offer.map_or(0, |offer| offer.of_machines(share.family));
-        usize::try_from((of_machines / PART).max(1)).unwrap_or(usize::MAX)
+        // All addresses of the pool count: an exclusion or a gateway ends no reservation of a running guest.
+        let total = offer.and_then(|offer| offer.pool.space(share.family)).map_or(0, |space| space.total());
+        usize::try_from((total / PART).max(1)).unwrap_or(usize::MAX)
     }
 }
 
@@ -116,14 +117,6 @@ impl Offer {
     fn has(&self, address: IpAddr) -> bool {
         let is_of_machines = self.pool.is_external() || self.pool.contains(address);
         (is_of_machines && !self.of_network.contains(&address)) || self.pre_allocated.contains(&address)
-    }
-
-    /// Number of addresses of a family that machines may have. An address that the pool begins to keep for a name counts as
-    /// before: otherwise the reservation of a running guest would end.
-    fn of_machines(&self, family: Family) -> u128 {
-        let allocatable = self.pool.space(family).map_or(0, |space| space.allocatable());
-        let kept = self.pre_allocated.iter().filter(|address| Family::of(**address) == family).count();
-        allocatable.saturating_add(kept as u128)
     }
 }
 

@@ -236,18 +236,29 @@ fn one_namespace_reserves_at_most_a_quarter_of_a_pool_that_does_not_serve_it() {
 }
 
 #[test]
-fn an_address_that_the_pool_keeps_for_a_name_counts_for_the_part_of_another_namespace() {
+fn no_reserved_address_of_a_pool_changes_the_part_of_another_namespace() {
     let (mut index, now) = (Index::default(), Instant::now());
-    let keeping = |kept: &[(&str, &str)]| {
-        let pre_allocations = kept.iter().map(|(name, address)| ((*name).to_owned(), (*address).to_owned())).collect();
+    let of_eight = |reserved: PoolSpec| {
         let addresses = vec!["10.0.0.1-10.0.0.8".to_owned()];
-        pool_of("n/p", PoolSpec { network: "n/net".to_owned(), addresses, pre_allocations, ..PoolSpec::default() })
+        pool_of("n/p", PoolSpec { network: "n/net".to_owned(), addresses, ..reserved })
     };
-    index.give(vec![keeping(&[])]);
+    let keeping = |kept: &[(&str, &str)]| {
+        let kept = kept.iter().map(|(name, address)| ((*name).to_owned(), (*address).to_owned()));
+        of_eight(PoolSpec { pre_allocations: kept.collect(), ..PoolSpec::default() })
+    };
+    index.give(vec![of_eight(PoolSpec::default())]);
     assert_eq!(text(&index.learn(&key("o/a"), &guest(&["10.0.0.1", "10.0.0.2"]), now)), "+o/a 10.0.0.1 +o/a 10.0.0.2");
     assert_eq!(text(&index.learn(&key("o/b"), &guest(&["10.0.0.3"]), now)), "");
     for kept in [&[("n/w", "10.0.0.8")][..], &[("n/w", "10.0.0.8"), ("o/a", "10.0.0.2")]] {
         assert_eq!(text(&index.give(vec![keeping(kept)])), "");
+        assert_eq!(reserved(&index), ["o/a 10.0.0.1", "o/a 10.0.0.2"]);
+    }
+    let texts = |text: &str| vec![text.to_owned()];
+    for others in [
+        PoolSpec { excluded_addresses: texts("10.0.0.3-10.0.0.8"), ..PoolSpec::default() },
+        PoolSpec { gateway: texts("10.0.0.7"), nameservers: texts("10.0.0.8"), ..PoolSpec::default() },
+    ] {
+        assert_eq!(text(&index.give(vec![of_eight(others)])), "");
         assert_eq!(reserved(&index), ["o/a 10.0.0.1", "o/a 10.0.0.2"]);
     }
 }
