@@ -51,7 +51,7 @@ pub struct Planned {
     pub outside: Vec<Outside>,
     /// Gateways, name servers and addresses of the template that a machine or guest has.
     pub in_use: Vec<InUse>,
-    /// The addresses of each family. Empty: the pool is invalid, or another program chooses the addresses.
+    /// The addresses of each family. Empty: the pool is rejected, or another program chooses the addresses.
     pub room: Vec<Room>,
 }
 
@@ -131,8 +131,12 @@ fn answer(mut lists: Lists, objects: Vec<Object>, now: Timestamp) -> anyhow::Res
     let mut planned: Vec<(PoolId, Planned)> = Vec::new();
     for object in objects {
         let id = PoolId::of(&object.metadata);
-        planned.push((id.clone(), judged(&lists, &object, &leases)));
-        lists.replace_pool(object);
+        let judged = judged(&lists, &object, &leases);
+        // The cluster keeps what it has if it rejects the pool.
+        if judged.errors.is_empty() {
+            lists.replace_pool(object);
+        }
+        planned.push((id, judged));
     }
     let pools = lists.pools.clone();
     let (mut registry, _) = lists.registry(&pools, now)?;
@@ -140,7 +144,7 @@ fn answer(mut lists: Lists, objects: Vec<Object>, now: Timestamp) -> anyhow::Res
     recorded.adopt(&mut registry, now)?;
     let (allocator, selection) = (registry.state()?, lists.selection(&pools));
     let (usage, users) = (allocator.usage(now), Users::of(allocator));
-    for (id, planned) in &mut planned {
+    for (id, planned) in planned.iter_mut().filter(|(_, planned)| planned.errors.is_empty()) {
         let Some(Ok(pool)) = selection.pool(id).map(|pool| pool.pool.as_ref()) else { continue };
         planned.in_use = in_use(allocator, &users, pool);
         let families = usage.get(pool.name()).map(|usage| usage.families.as_slice()).unwrap_or_default();
@@ -347,6 +351,14 @@ mod tests {
         let line = "excludedAddresses[1]: repeated item \"10.0.0.9\", expected each item once".to_owned();
         let repeated = || json!(["10.0.0.9", "10.0.0.9"]);
         assert_eq!(errors(Lists::default(), pool(repeated(), json!({}))), (false, vec![line.clone()], vec![]));
+        // A rejected pool changes nothing for the other pools of the file.
+        let mut small = Lists::default();
+        small.add_pool(pool(json!([]), json!({"addresses": ["10.0.0.8/30"]})));
+        let mut next = pool(json!([]), json!({"addresses": ["10.0.0.12/30"]}));
+        next.metadata.name = Some("q".to_owned());
+        let both = answer(small, vec![pool(repeated(), json!({})), next], Timestamp::UNIX_EPOCH).unwrap();
+        let [rejected, accepted] = &both.pools[..] else { panic!("{both:?}") };
+        assert_eq!((&rejected.errors, &rejected.room, &accepted.errors), (&vec![line.clone()], &vec![], &vec![]));
         // The API server keeps what it has stored.
         let mut stored = Lists::default();
         stored.add_pool(pool(repeated(), json!({})));
