@@ -23,9 +23,6 @@ use crate::pools::facts::PoolObject;
 use crate::pools::selection::{KnownPool, Selection};
 use crate::reports::AtStart;
 
-/// Label of the Secrets that the controller writes.
-const OUR_SECRETS: &str = "app.kubernetes.io/managed-by=glowplug";
-
 /// Pools by their names.
 pub(super) type Pools = BTreeMap<PoolId, Arc<KnownPool>>;
 
@@ -56,7 +53,7 @@ pub(super) struct Lists {
     pub(super) ipam: ipam::index::Index,
     /// Each IPAMClaim.
     pub(super) ipam_claims: BTreeMap<Key, IpamClaim>,
-    /// The Secrets with network data.
+    /// The Secrets with network data to which VirtualMachines refer.
     pub(super) secrets: BTreeMap<Key, NetworkSecret>,
     /// Whether every machine and instance was read.
     pub(super) has_machines: bool,
@@ -64,7 +61,7 @@ pub(super) struct Lists {
     pub(super) has_claims: bool,
     /// Whether every IPAMClaim was read.
     pub(super) has_ipam_claims: bool,
-    /// Whether every Secret with network data was read.
+    /// Whether every such Secret was read.
     pub(super) has_secrets: bool,
 }
 
@@ -91,7 +88,7 @@ impl Lists {
         Ok(lists)
     }
 
-    /// Reads the claims and the Secrets with network data, too.
+    /// Reads the claims and the Secrets with network data of the machines, too.
     ///
     /// # Errors
     ///
@@ -114,8 +111,10 @@ impl Lists {
         };
         self.has_ipam_claims = [listed, attachments] == [Listed::Whole; 2];
         let secrets = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", "Secret"), "secrets");
-        let ours = ListParams::default().labels(OUR_SECRETS);
-        self.has_secrets = reader.each(&secrets, None, ours, |it| self.add_secret(it)).await? == Listed::Whole;
+        let secret_of = |vm: &VirtualMachine| Some(Key { name: vm.secret()?.to_owned(), ..vm.key() });
+        let names: Vec<Key> = self.vms.values().filter_map(secret_of).collect();
+        let read = reader.get_each(&secrets, &names, |it| self.add_secret(it)).await?;
+        self.has_secrets = read == Listed::Whole && self.has_machines;
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::io::Write as _;
 
 use anyhow::Context as _;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::api::{Api, ApiResource, ListParams};
 use kube::{Client, Error};
 
@@ -16,6 +17,8 @@ use crate::cluster::request::{Reason, Refusal, refusal};
 const PAGE: u32 = 500;
 /// Most objects of one kind that are read.
 const MOST: usize = 1_000_000;
+/// Most requests for one object each that are under way at once.
+const REQUESTS: usize = 16;
 
 /// The API server, and what the user may not read there.
 pub struct Reader {
@@ -145,6 +148,26 @@ impl Reader {
                 .map_err(|error| anyhow::anyhow!("{}", Reason(&error)))
                 .with_context(|| format!("reading {} {key}", kind.kind)),
         }
+    }
+
+    /// Passes the objects of these names to `take`. An object that does not exist is left out.
+    ///
+    /// # Errors
+    ///
+    /// A request failed.
+    pub(super) async fn get_each(
+        &self,
+        kind: &ApiResource,
+        keys: &[Key],
+        mut take: impl FnMut(Object),
+    ) -> anyhow::Result<Listed> {
+        let before = self.lacking().len();
+        let requests = stream::iter(keys).map(|key| self.get(kind, key));
+        let mut answers = requests.buffer_unordered(REQUESTS);
+        while let Some(object) = answers.try_next().await? {
+            object.into_iter().for_each(&mut take);
+        }
+        Ok(if self.lacking().len() == before { Listed::Whole } else { Listed::Denied })
     }
 
     /// Shows the progress in the last line of the terminal, in place of the earlier progress.
