@@ -26,9 +26,17 @@ use crate::metrics::Metrics;
 /// # Errors
 ///
 /// The configuration has no usable address or certificate.
-pub fn connect(mut config: Config) -> kube::Result<Client> {
-    let agent = HeaderValue::from_static(concat!("glowplug-controller/", env!("CARGO_PKG_VERSION")));
-    config.headers.push((USER_AGENT, agent));
+pub fn connect(config: Config) -> kube::Result<Client> {
+    connect_as(concat!("glowplug-controller/", env!("CARGO_PKG_VERSION")), config)
+}
+
+/// Connects as another program. The other properties are those of [`connect`].
+///
+/// # Errors
+///
+/// The same as of [`connect`].
+pub fn connect_as(program: &'static str, mut config: Config) -> kube::Result<Client> {
+    config.headers.push((USER_AGENT, HeaderValue::from_static(program)));
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
     // A host that vanishes answers nothing, and no error ends a list or the start of a watch. A watch lasts less than 5 minutes.
