@@ -12,7 +12,8 @@
 //! | [`write`] | changes of objects |
 //! | [`text`] | tables, JSON, and the colour of heads |
 //!
-//! No command has a rule of its own: each asks the functions that the controller, its webhooks and `glowplugctl` ask.
+//! The commands ask the functions that the controller, its webhooks and `glowplugctl` ask. The rules of the plugin itself are which
+//! machines need a decision of a person, and what `adopt` writes.
 
 pub mod adopt;
 pub mod audit;

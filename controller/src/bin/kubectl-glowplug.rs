@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use glowplug::terminal::escaped;
-use glowplug_controller::cluster::client::connect;
+use glowplug_controller::cluster::client::connect_as;
 use glowplug_controller::cluster::key::Key;
 use glowplug_controller::explain::adopt::{Place, adopt};
 use glowplug_controller::explain::audit::audit;
@@ -20,6 +20,9 @@ use glowplug_controller::explain::why::{machine_key, why};
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde::Serialize;
+
+/// The name of the program in each request.
+const PROGRAM: &str = concat!("kubectl-glowplug/", env!("CARGO_PKG_VERSION"));
 
 /// Explain the pools and machines of glowplug-controller
 #[derive(Debug, Parser)]
@@ -62,18 +65,18 @@ enum Command {
 
 #[derive(Args, Debug)]
 struct Adopt {
-    /// A file with one pool that the cluster does not have; - is standard input
+    /// Read the pool from this file; the cluster must not have it
     #[arg(short, long, value_name = "FILE|-", required_unless_present = "pool", conflicts_with = "pool")]
     file: Option<PathBuf>,
-    /// A pool of the cluster; the name alone is a GlobalStaticIPPool
-    #[arg(long, value_name = "[NAMESPACE/]NAME")]
+    /// Use this pool of the cluster
+    #[arg(long, value_name = "NAMESPACE/NAME")]
     pool: Option<String>,
-    /// Only these VirtualMachines
+    /// Limit the command to these VirtualMachines
     #[arg(value_name = "NAMESPACE/NAME", value_parser = machine_key)]
     machines: Vec<Key>,
-    /// Write the records, or preAllocations into a pool of the cluster
-    #[arg(long)]
-    apply: bool,
+    /// Write the changes of the run that printed this digest
+    #[arg(long, value_name = "DIGEST")]
+    apply: Option<String>,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -88,7 +91,7 @@ async fn main() -> ExitCode {
 /// Runs a command. The exit status is 1 if the answer has something for a person to do, or if the user lacks a right.
 async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { kubeconfig, context, json, command } = arguments;
-    let client = connect(config(kubeconfig, context).await?).context("connecting to the API server")?;
+    let client = connect_as(PROGRAM, config(kubeconfig, context).await?).context("connecting to the API server")?;
     let reader = Reader::new(client, stderr().is_terminal());
     let is_clean = match command {
         Command::Status => print(&status(&reader).await?, &reader, json).map(|()| true),
@@ -103,7 +106,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         Command::Adopt(Adopt { file, pool, machines, apply }) => {
             let place = file.map(Place::File).or(pool.map(Place::Cluster)).context("--file or --pool: missing")?;
-            let answer = adopt(&reader, &place, &machines, apply).await?;
+            let answer = adopt(&reader, &place, &machines, apply.as_deref()).await?;
             print(&answer, &reader, json).map(|()| answer.is_clean())
         }
     };

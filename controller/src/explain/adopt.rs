@@ -11,8 +11,11 @@
 //! - The table of the library (`may_record`) decides whether the record of a machine would become a lease, over all pools, leases,
 //!   records, claims and reports of the network. Only such an address is written.
 //! - What is written is a record, never a lease: the controller asks the same table again.
-//! - A record or a pre-allocation that says something else is never changed. Each write has the `resourceVersion` that was read.
-//! - The pool keeps no address for a name that a claim has, too: the claim would get the address.
+//! - A record or a pre-allocation that says something else, or that cannot be read, is never changed. Each write has the
+//!   `resourceVersion` that was read.
+//! - `--apply` has the digest of the changes that the user has read. Other changes are not written.
+//! - The pool keeps no address for a name that a claim has, too. A claim that comes later does not get the address either while the
+//!   guest reports it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,7 +42,7 @@ use crate::explain::plan::judged;
 use crate::explain::read::Reader;
 use crate::explain::reserved::{HEAD, Reserved, reserved};
 use crate::explain::text::{rows_of, write_section};
-use crate::explain::write::{Outcome, Write};
+use crate::explain::write::{Outcome, Write, digest};
 use crate::kinds::cluster_api::pool_kind;
 use crate::kinds::kubevirt_machine::is_deleted;
 use crate::kinds::pool::HolderKind;
@@ -62,6 +65,11 @@ pub struct Answer {
     pub reserved: Vec<Reserved>,
     /// What `--apply` writes, or has written.
     pub writes: Vec<Write>,
+    /// Digest of `writes`. `--apply` expects it.
+    pub digest: String,
+    /// Why nothing is written although `--apply` was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 /// Where the pool is.
@@ -69,7 +77,7 @@ pub struct Answer {
 pub enum Place {
     /// In a file with one pool that the cluster does not have. `-` is standard input.
     File(PathBuf),
-    /// In the cluster: `namespace/name` of a StaticIPPool, or the name of a GlobalStaticIPPool.
+    /// In the cluster: `namespace/name` of a StaticIPPool.
     Cluster(String),
 }
 
@@ -82,13 +90,14 @@ struct Target {
 /// A machine, and the addresses that a record can keep for it.
 type Kept<'a> = (&'a VirtualMachine, Selected, Vec<IpAddr>);
 
-/// Decides what a pool does to existing machines. `only`: the VirtualMachines to decide about, all if it is empty. With `is_applied`,
-/// the records are written.
+/// Decides what a pool does to existing machines. `only`: the VirtualMachines to decide about, all if it is empty. The records are
+/// written if `reviewed` is their digest.
 ///
 /// # Errors
 ///
-/// There is no such pool, the pool is invalid, a request failed, or the user may not read what decides.
-pub async fn adopt(reader: &Reader, place: &Place, only: &[Key], is_applied: bool) -> anyhow::Result<Answer> {
+/// There is no such pool, the pool is invalid, it does not select a named machine, a request before the first write failed, or the
+/// user may not read what decides.
+pub async fn adopt(reader: &Reader, place: &Place, only: &[Key], reviewed: Option<&str>) -> anyhow::Result<Answer> {
     let file = match place {
         Place::File(path) => read_pools(path, reader.client().default_namespace())?,
         Place::Cluster(_) => Vec::new(),
@@ -100,11 +109,18 @@ pub async fn adopt(reader: &Reader, place: &Place, only: &[Key], is_applied: boo
         Place::Cluster(name) => Target::of_cluster(&lists, name)?,
     };
     let mut answer = answer(lists, &target, only, Timestamp::now())?;
-    if is_applied {
-        let lacking = reader.lacking();
-        ensure!(lacking.is_empty(), "nothing is written, missing right: {}", lacking.join("; "));
-        for write in &mut answer.writes {
-            write.send(reader).await?;
+    let Some(reviewed) = reviewed else { return Ok(answer) };
+    let lacking = reader.lacking();
+    ensure!(lacking.is_empty(), "nothing is written, missing right: {}", lacking.join("; "));
+    if answer.digest != reviewed {
+        answer.refused = Some(format!("the digest of the plan is {}, expected {reviewed}", answer.digest));
+        return Ok(answer);
+    }
+    for write in &mut answer.writes {
+        write.send(reader).await;
+        // The API server may be out of order. The rest stays planned.
+        if write.outcome == Outcome::Unknown {
+            break;
         }
     }
     Ok(answer)
@@ -114,8 +130,9 @@ fn answer(mut lists: Lists, target: &Target, only: &[Key], now: Timestamp) -> an
     let id = &target.pool.checked.id;
     let checked = target.pool.checked.pool.as_ref().map_err(|errors| anyhow::anyhow!("pool {id}: {errors}"))?;
     ensure!(!checked.is_external(), "pool {id} takes its addresses from another program: there is nothing to adopt");
-    if let Some(unknown) = only.iter().find(|key| !lists.vms.contains_key(key)) {
-        bail!("{unknown}: no VirtualMachine");
+    for key in only {
+        let vm = lists.vms.get(key).with_context(|| format!("{key}: no VirtualMachine"))?;
+        ensure!(!is_deleted(&vm.metadata), "{key}: the VirtualMachine is being deleted");
     }
     let pools = lists.pools.clone();
     let (mut registry, _) = lists.registry(&pools, now)?;
@@ -126,6 +143,7 @@ fn answer(mut lists: Lists, target: &Target, only: &[Key], now: Timestamp) -> an
     let selection = lists.selection(&pools);
     let alone = Selection::new([Arc::clone(&target.pool.checked)], lists.node_pools.iter().cloned());
     let (mut machines, mut kept): (Vec<Row>, Vec<Kept<'_>>) = (Vec::new(), Vec::new());
+    let mut writes = Vec::new();
     let is_meant = |vm: &&VirtualMachine| !is_deleted(&vm.metadata) && (only.is_empty() || only.contains(&vm.key()));
     for vm in lists.vms.values().filter(is_meant) {
         if alone.of(vm).is_ok_and(|all| all.is_empty()) {
@@ -135,25 +153,35 @@ fn answer(mut lists: Lists, target: &Target, only: &[Key], now: Timestamp) -> an
             Err(problem) => machines.push(facts.row(vm, Vec::new(), Word::Conflict, problem.to_string())),
             Ok(all) => {
                 let Some(selected) = all.iter().find(|selected| selected.pool == *id) else { continue };
-                let (row, addresses) = facts.decide(vm, selected, Of { pool: checked, is_stored: target.is_stored });
+                let (mut row, addresses) =
+                    facts.decide(vm, selected, Of { pool: checked, is_stored: target.is_stored });
+                let machine = (!addresses.is_empty()).then(|| (vm, selected.clone(), addresses));
+                match machine {
+                    Some(machine) if target.is_stored => kept.push(machine),
+                    Some(machine) => match record(&lists, checked, &machine)? {
+                        Ok(write) => writes.push(write),
+                        Err(reason) => row = facts.row(vm, machine.2, Word::Conflict, reason),
+                    },
+                    None => {}
+                }
                 machines.push(row);
-                kept.extend((!addresses.is_empty()).then(|| (vm, selected.clone(), addresses)));
             }
         }
     }
-    let writes = match target.is_stored {
-        false => kept.iter().map(|kept| record(&lists, checked, kept)).collect::<Result<_, _>>()?,
-        true => target.keep(&lists, &kept).into_iter().collect(),
-    };
+    if let Some(key) = only.iter().find(|key| !machines.iter().any(|row| row.machine == key.to_string())) {
+        bail!("{key}: pool {id} does not select the VirtualMachine");
+    }
+    writes.extend(target.keep(&lists, &kept));
     let is_of_pool = |it: &Reserved| {
         it.network == checked.network() && it.address.parse().is_ok_and(|address: IpAddr| checked.contains(address))
     };
     let reserved = reserved(facts.leader, &facts.users).into_iter().filter(is_of_pool).collect();
-    Ok(Answer { version: 1, pool: id.to_string(), network: checked.network().to_owned(), machines, reserved, writes })
+    let (network, digest) = (checked.network().to_owned(), digest(&writes)?);
+    Ok(Answer { version: 1, pool: id.to_string(), network, machines, reserved, writes, digest, refused: None })
 }
 
-/// The annotation that records the addresses of a machine.
-fn record(lists: &Lists, pool: &Pool, (vm, selected, addresses): &Kept<'_>) -> anyhow::Result<Write> {
+/// The annotation that records the addresses of a machine, or why there is none: an annotation of the same name has another value.
+fn record(lists: &Lists, pool: &Pool, (vm, selected, addresses): &Kept<'_>) -> anyhow::Result<Result<Write, String>> {
     let with_prefix = |address: &IpAddr| {
         let space = pool.space(Family::of(*address));
         IpNetwork::new(*address, space.map_or(Family::of(*address).bits(), |space| space.prefix()))
@@ -167,8 +195,23 @@ fn record(lists: &Lists, pool: &Pool, (vm, selected, addresses): &Kept<'_>) -> a
         Some(known) if machine.kind == HolderKind::KubevirtMachine => (kubevirt_machines(), &known.metadata),
         _ => (virtual_machines(), &vm.metadata),
     };
-    let patch = annotation_patch(&machine, std::slice::from_ref(&allocation), &networks, None)?;
-    Ok(Write::annotations(kind, metadata, &patch["metadata"]["annotations"]))
+    let mut patch = annotation_patch(&machine, std::slice::from_ref(&allocation), &networks, None)?;
+    let annotations = &mut patch["metadata"]["annotations"];
+    let stored = metadata.annotations.iter().flatten();
+    for (name, value) in stored {
+        let Some(planned) = annotations.as_object_mut().and_then(|all| all.remove(name)) else { continue };
+        if planned != **value {
+            let reason = format!("{} {}: metadata.annotations.{name:?} is {value:?}", kind.kind, machine.title());
+            return Ok(Err(reason));
+        }
+    }
+    Ok(Ok(Write::annotations(kind, metadata, annotations)))
+}
+
+/// Fails for a GlobalStaticIPPool, which selects no machine.
+fn ensure_selects(id: &PoolId) -> anyhow::Result<()> {
+    ensure!(id.namespace.is_some(), "{id}: a GlobalStaticIPPool selects no machine, expected a StaticIPPool");
+    Ok(())
 }
 
 // === impl Target ===
@@ -176,7 +219,9 @@ fn record(lists: &Lists, pool: &Pool, (vm, selected, addresses): &Kept<'_>) -> a
 impl Target {
     /// Finds a pool of the cluster.
     fn of_cluster(lists: &Lists, name: &str) -> anyhow::Result<Self> {
-        let pool = lists.pools.get(&PoolId::parse(name)).with_context(|| format!("{name}: no pool of the cluster"))?;
+        let id = PoolId::parse(name);
+        ensure_selects(&id)?;
+        let pool = lists.pools.get(&id).with_context(|| format!("{name}: no pool of the cluster"))?;
         Ok(Self { pool: Arc::clone(pool), is_stored: true })
     }
 
@@ -185,6 +230,7 @@ impl Target {
         let count = file.len();
         let Ok([object]) = <[Object; 1]>::try_from(file) else { bail!("{count} pools in the file, expected one") };
         let id = PoolId::of(&object.metadata);
+        ensure_selects(&id)?;
         ensure!(!lists.pools.contains_key(&id), "pool {id} exists already, expected --pool {id} in place of a file");
         let errors = judged(lists, &object, &[]).errors;
         ensure!(errors.is_empty(), "pool {id} would be rejected: {}", errors.join("; "));
@@ -209,8 +255,9 @@ impl Answer {
     /// Whether no machine needs a decision, and every change was stored or is only planned.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        let is_failed = |write: &Write| write.outcome == Outcome::Failed;
-        !self.machines.iter().any(Row::needs_decision) && !self.writes.iter().any(is_failed)
+        let is_open = |write: &Write| matches!(write.outcome, Outcome::Failed | Outcome::Unknown);
+        let has_decision = self.machines.iter().any(|row| row.needs_decision);
+        self.refused.is_none() && !has_decision && !self.writes.iter().any(is_open)
     }
 }
 
@@ -219,7 +266,7 @@ impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let or_none = |text: String| if text.is_empty() { "-".to_owned() } else { text };
         let rows = self.machines.iter().cloned().map(|row| {
-            let Row { machine, phase, addresses, result, reason } = row;
+            let Row { machine, phase, addresses, result, reason, .. } = row;
             [machine, or_none(phase.unwrap_or_default()), or_none(list(addresses)), result.to_string(), reason]
         });
         f.write_str(&rows_of(["MACHINE", "PHASE", "ADDRESSES", "RESULT", "REASON"], rows.collect()))?;
@@ -231,19 +278,20 @@ impl fmt::Display for Answer {
                 .map(|[name, value]| [write.outcome.to_string(), write.object.clone(), name, value])
         });
         write_section(f, ["WRITE", "OBJECT", "MEMBER", "VALUE"], writes.collect())?;
-        let undo = self.writes.iter().filter(|write| write.outcome == Outcome::Written);
-        write_section(
-            f,
-            ["A RECORD STAYS WHEN THE POOL IS CHANGED OR DELETED. TO REMOVE IT"],
-            undo.map(|write| [write.undo.clone()]).collect(),
-        )?;
+        let is_planned = self.writes.iter().any(|write| write.outcome == Outcome::Planned);
+        write_section(f, ["DIGEST FOR --apply"], is_planned.then(|| [self.digest.clone()]).into_iter().collect())?;
+        let is_there = |write: &&Write| matches!(write.outcome, Outcome::Written | Outcome::Unknown);
+        let undo = self.writes.iter().filter(is_there).map(|write| [write.undo.clone()]);
+        write_section(f, ["COMMAND THAT REMOVES THE RECORD"], undo.collect())?;
         let failed = self.writes.iter().filter_map(|write| Some([write.object.clone(), write.problem.clone()?]));
-        write_section(f, ["NOT WRITTEN", "PROBLEM"], failed.collect())
+        let refused = self.refused.iter().map(|problem| [self.pool.clone(), problem.clone()]);
+        write_section(f, ["OBJECT", "PROBLEM"], failed.chain(refused).collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use glowplug::host::claim::{Claim, Machine, Request};
     use serde_json::{Value, json};
 
     use super::*;
@@ -347,13 +395,26 @@ mod tests {
         known.add_pool(pool());
         let exists = "pool clusters/p exists already, expected --pool clusters/p in place of a file";
         assert_eq!(failed(known, &[], pool()), exists);
+        let of = |name| {
+            let mut other = lists();
+            add_vm(&mut other, "n/x", None, json!({}));
+            add_vm(&mut other, "n/y", None, json!({"metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z"}}));
+            failed(other, &[Key::from(("n", name))], pool())
+        };
+        assert_eq!(of("x"), "n/x: pool clusters/p does not select the VirtualMachine");
+        assert_eq!(of("y"), "n/y: the VirtualMachine is being deleted");
+        let mut global = pool();
+        (global.metadata.namespace, global.metadata.name) = (None, Some("g".to_owned()));
+        let selects_none = "g: a GlobalStaticIPPool selects no machine, expected a StaticIPPool";
+        assert_eq!(failed(lists(), &[], global), selects_none);
+        assert_eq!(Target::of_cluster(&lists(), "g").err().unwrap().to_string(), selects_none);
         let rejected = failed(lists(), &[], network);
         assert_eq!(&rejected[..36], "pool clusters/p would be rejected: n");
     }
 
     // === machines of a namespace ===
 
-    const KEPT: &str = "the pool can keep them for it";
+    const KEPT: &str = "preAllocations can keep the addresses for the machine";
 
     fn results(answer: &Answer) -> Vec<(&str, Word)> {
         answer.machines.iter().map(|row| (&*row.machine, row.result)).collect()
@@ -441,6 +502,116 @@ mod tests {
     }
 
     #[test]
+    fn a_record_that_cannot_be_read_is_never_replaced() {
+        let annotated = |annotations: Value| {
+            let lists = || {
+                let mut lists = Lists::default();
+                let metadata = json!({"metadata": {"annotations": annotations}});
+                add_vm(&mut lists, "shop/w", Some(&["10.0.0.8"]), metadata);
+                lists
+            };
+            let of_stored = of_cluster(lists(), shop());
+            let answer = of_file(lists(), shop(), &[]).unwrap();
+            let [row] = &answer.machines[..] else { panic!("{:?}", answer.machines) };
+            (row.result, row.reason.clone(), answer.writes, of_stored.writes.len())
+        };
+        let (result, reason, writes, of_stored) =
+            annotated(json!({"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "ten"}));
+        let expected =
+            "VirtualMachine shop/w: metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-eno101\": ";
+        assert_eq!((result, writes.len(), of_stored), (Word::Conflict, 0, 0));
+        assert!(reason.starts_with(expected), "{reason}");
+        let (result, reason, writes, _) = annotated(json!({"ipam.glowplug.dev/network-eno101": "infra/other"}));
+        let expected =
+            "VirtualMachine shop/w: metadata.annotations.\"ipam.glowplug.dev/network-eno101\" is \"infra/other\"";
+        assert_eq!((result, &*reason, writes.len()), (Word::Conflict, expected, 0));
+        // The command that removes the record leaves what was there before.
+        let (_, _, writes, _) = annotated(json!({"ipam.glowplug.dev/network-eno101": "infra/vlan10"}));
+        let undo =
+            "kubectl annotate virtualmachines.kubevirt.io w -n shop kubevirt.cluster.x-k8s.io/allocated-ip-eno101-";
+        assert_eq!(writes.iter().map(|write| &*write.undo).collect::<Vec<_>>(), [undo]);
+    }
+
+    #[test]
+    fn a_guest_that_reports_one_of_two_families_needs_a_decision() {
+        let mut dual = shop();
+        dual.data["spec"]["addresses"] = json!(["10.0.0.8/29", "fd00::8/125"]);
+        dual.data["spec"]["machineNetwork"] = json!([{"cidr": "10.0.0.0/24"}, {"cidr": "fd00::/64"}]);
+        let record = json!({"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "[\"10.0.0.12/24\"]"});
+        let lists = || {
+            let mut lists = Lists::default();
+            add_vm(&mut lists, "shop/both", Some(&["10.0.0.8", "fd00::8"]), json!({}));
+            add_vm(&mut lists, "shop/one", Some(&["10.0.0.9", "fe80::1"]), json!({}));
+            add_vm(&mut lists, "shop/outside", Some(&["10.0.0.10", "fd01::8"]), json!({}));
+            add_vm(&mut lists, "shop/recorded", Some(&["10.0.0.12"]), json!({"metadata": {"annotations": record}}));
+            lists
+        };
+        let answer = of_file(lists(), dual.clone(), &[]).unwrap();
+        let open = |answer: &Answer| {
+            let open = answer.machines.iter().filter(|row| row.needs_decision);
+            open.map(|row| (row.machine.clone(), row.reason.clone())).collect::<Vec<_>>()
+        };
+        let row = |name: &str, reason: &str| (name.to_owned(), reason.to_owned());
+        let recorded = row(
+            "shop/recorded",
+            "objects record the addresses: the machine gets the leases; its guest reports no IPv6 address",
+        );
+        let one = row(
+            "shop/one",
+            "its guest reports the addresses: with a record, it keeps them; its guest reports no IPv6 address",
+        );
+        assert_eq!((open(&answer), answer.is_clean()), (vec![one, recorded], false));
+        dual.data["spec"]["preAllocations"] = json!({"shop/one": "10.0.0.9"});
+        let one = row("shop/one", "the pool keeps the addresses for it; its guest reports no IPv6 address");
+        assert!(open(&of_cluster(lists(), dual)).contains(&one));
+    }
+
+    #[test]
+    fn a_machine_that_an_earlier_pool_left_alone_needs_a_decision() {
+        let mut lists = Lists::default();
+        let noted = json!({"metadata": {"annotations": {"ipam.glowplug.dev/left-alone": "vm-shop-w"}}});
+        add_vm(&mut lists, "shop/w", Some(&["10.0.0.8"]), noted);
+        let answer = of_file(lists, shop(), &[]).unwrap();
+        let [row] = &answer.machines[..] else { panic!("{:?}", answer.machines) };
+        let reason = "it stays left alone: it has the annotation ipam.glowplug.dev/left-alone of an earlier pool";
+        assert_eq!((row.result, &*row.reason, row.needs_decision), (Word::Reserved, reason, true));
+        assert_eq!((answer.writes.len(), answer.is_clean()), (0, false));
+    }
+
+    #[test]
+    fn the_digest_changes_with_the_machine_and_the_address_alone() {
+        let digest = |uid: &str, version: &str, address: &str| {
+            let mut lists = Lists::default();
+            let metadata = json!({"metadata": {"uid": uid, "resourceVersion": version}});
+            add_vm(&mut lists, "shop/w", Some(&[address]), metadata);
+            of_file(lists, shop(), &[]).unwrap().digest
+        };
+        let first = digest("vm-shop-w", "7", "10.0.0.8");
+        assert_eq!((first.len(), &first), (32, &digest("vm-shop-w", "8", "10.0.0.8")));
+        assert_ne!(first, digest("vm-shop-w", "7", "10.0.0.9"));
+    }
+
+    #[test]
+    fn a_claim_that_comes_after_the_write_does_not_get_the_address_of_the_guest() {
+        let lists = || {
+            let mut lists = Lists::default();
+            add_vm(&mut lists, "shop/w", Some(&["10.0.0.8"]), json!({}));
+            lists
+        };
+        let mut pool = shop();
+        json_patch::merge(&mut pool.data, &of_cluster(lists(), shop()).writes[0].patch);
+        let (mut lists, now) = (lists(), Timestamp::UNIX_EPOCH);
+        lists.replace_pool(pool);
+        let pools = lists.pools.clone();
+        let (mut registry, _) = lists.registry(&pools, now).unwrap();
+        let recorded = lists.recorded(registry.state().unwrap());
+        recorded.adopt(&mut registry, now).unwrap();
+        let claim = Machine::new("shop", "w", "c").of_kind(HolderKind::IpAddressClaim);
+        let refused = registry.claim(&Claim::new(claim, now).request(Request::of("shop/p")), now).unwrap_err();
+        assert_eq!(refused.to_string(), "10.0.0.8: taken by eno101 of shop/w (vm-shop-w)");
+    }
+
+    #[test]
     fn the_address_of_an_ip_address_without_a_claim_is_not_recorded() {
         let mut lists = Lists::default();
         add_vm(&mut lists, "shop/w", Some(&["10.0.0.8"]), json!({}));
@@ -524,7 +695,7 @@ mod tests {
         ];
         assert_eq!(results(&answer), expected);
         let open: Vec<&str> =
-            answer.machines.iter().filter(|row| row.needs_decision()).map(|row| &*row.machine).collect();
+            answer.machines.iter().filter(|row| row.needs_decision).map(|row| &*row.machine).collect();
         assert_eq!((open, answer.is_clean()), (vec!["shop/alone", "shop/silent"], false));
     }
 

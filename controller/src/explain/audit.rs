@@ -20,7 +20,7 @@ use crate::explain::machines::{self, Facts, Of, leased, title};
 use crate::explain::read::Reader;
 use crate::explain::reserved::{HEAD, Reserved, User, reserved};
 use crate::explain::text::{rows_of, write_section};
-use crate::kinds::kubevirt_machine::{NetworkSecret, is_deleted};
+use crate::kinds::kubevirt_machine::is_deleted;
 use crate::kinds::mac_pool::MAC_NETWORK;
 use crate::kinds::pool::LeaseSpec;
 use crate::kinds::schema::lines;
@@ -73,7 +73,7 @@ pub enum Word {
     RecordWithoutLease,
     /// `recordMismatch`: an object records an address that does not fit: no pool offers it, or the holder has another one.
     RecordMismatch,
-    /// `leftAlone`: the guest of a machine has a network of its own, and nothing in the cluster says its address.
+    /// `leftAlone`: the guest of a machine has a network of its own, no object records the address, and no guest reports it.
     LeftAlone,
     /// `schemaViolated`: a lease was stored under an earlier schema, and this one does not allow all of it.
     SchemaViolated,
@@ -133,7 +133,7 @@ fn answer(mut lists: Lists, now: Timestamp) -> anyhow::Result<Answer> {
     let facts = Facts::new(&lists, &recorded, &leased, &adoption, leader.state()?);
     findings.extend(of_conflicts(facts.leader));
     findings.extend(of_records(&lists, &mut registry, &facts, &recorded, now)?);
-    findings.extend(of_secrets(&lists, &mut registry, &facts, now)?);
+    findings.extend(of_secrets(&recorded, &mut registry, &facts, now)?);
     findings.extend(left_alone(&lists, &facts));
     findings.extend(of_mac_leases(&lists, &recorded.inventory));
     findings.sort();
@@ -204,20 +204,16 @@ fn of_records(
     Ok(findings)
 }
 
-/// The Secrets with addresses that their machines do not hold.
+/// The Secrets with addresses that their machines do not hold. A Secret to which no VirtualMachine refers has no effect: every user
+/// of a namespace may create one with any content.
 fn of_secrets(
-    lists: &Lists,
+    recorded: &Recorded,
     registry: &mut Registry<MemoryLedger>,
     facts: &Facts<'_>,
     now: Timestamp,
 ) -> anyhow::Result<Vec<Finding>> {
     let mut inventory = Inventory::default();
-    for (key, secret) in &lists.secrets {
-        let NetworkSecret::Ours(hand_out) = secret else { continue };
-        let records = hand_out.interfaces.iter();
-        let records = records.map(|it| it.record(hand_out, &key.namespace, it.addresses.clone()));
-        inventory.records.extend(records);
-    }
+    inventory.records.clone_from(&recorded.secrets);
     let options = Options { fetched: now, dry_run: true, ..Options::default() };
     let Audit { adoption, disagreements, .. } = compare(registry, &inventory, &options, now)?;
     let mut findings = of_differences(facts, &adoption, disagreements);
@@ -275,7 +271,7 @@ fn left_alone(lists: &Lists, facts: &Facts<'_>) -> Vec<Finding> {
             let pool = selection.pool(&selected.pool).and_then(|pool| pool.pool.as_ref().ok());
             let Some(pool) = pool.filter(|pool| !pool.is_external()) else { continue };
             let (row, _) = facts.decide(vm, &selected, Of { pool, is_stored: true });
-            if row.result == machines::Word::LeftAlone && row.needs_decision() {
+            if row.result == machines::Word::LeftAlone && row.needs_decision {
                 let message = format!("pool {} leaves the machine alone: {}", selected.pool, row.reason);
                 findings.push(Finding { finding: Word::LeftAlone, address: None, object: row.machine, message });
             }
@@ -345,6 +341,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::cluster::key::Key;
+    use crate::kinds::kubevirt_machine::{Handed, secret};
+    use crate::kinds::network_data::new_name;
 
     fn object(value: Value) -> crate::cluster::object::Object {
         serde_json::from_value(value).unwrap()
@@ -457,6 +456,32 @@ mod tests {
         let mut found = findings(lists(vec![long], &[claim("a")], &[address("a", "10.0.0.8")]));
         found.retain(|(word, ..)| *word == Word::SchemaViolated);
         assert_eq!(found, [self::found(Word::SchemaViolated, None, "10-0-0-8.n.vlan10")]);
+    }
+
+    #[test]
+    fn a_secret_counts_only_if_the_virtual_machine_refers_to_it() {
+        let name = new_name("w").unwrap();
+        let volume = json!({"name": "c", "cloudInitConfigDrive": {"networkDataSecretRef": {"name": name}}});
+        let lists = |volumes: Value| {
+            let mut lists = lists(vec![], &[], &[]);
+            let spec = json!({"template": {"spec": {"volumes": volumes}}});
+            lists.add_vm(object(json!({"metadata": {"namespace": "n", "name": "w", "uid": "w"}, "spec": spec})));
+            let vm = &lists.vms[&Key::from(("n", "w"))];
+            let handed = Handed {
+                interface: "eno101".parse().unwrap(),
+                network: "n/vlan10".to_owned(),
+                pool: "n/p".to_owned(),
+                addresses: vec!["10.0.0.8/24".parse().unwrap()],
+            };
+            let network = json!({"id": "a", "type": "ipv4", "link": "eno101", "ip_address": "10.0.0.8", "netmask": "255.255.255.0"});
+            let document = json!({"links": [{"id": "eno101", "type": "phy"}], "networks": [network]});
+            let secret = secret(vm, &name, &lists.holder(vm), vec![handed], &document.to_string());
+            lists.add_secret(object(serde_json::to_value(secret).unwrap()));
+            lists
+        };
+        let expected = [found(Word::RecordWithoutLease, Some("10.0.0.8"), "n/w")];
+        assert_eq!(findings(lists(json!([volume]))), expected);
+        assert_eq!(findings(lists(json!([]))), []);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use glowplug::host::allocator::{Adoption, Allocator, Mismatch};
 use glowplug::host::claim::{Claimant, HolderKind, Machine};
 use glowplug::host::may_record::{Source, State, Verdict};
 use glowplug::host::pool::Pool;
+use glowplug::host::records::ObjectDiagnostic;
 use glowplug::network::Family;
 use ipnetwork::IpNetwork;
 use serde::Serialize;
@@ -19,7 +20,7 @@ use crate::explain::lists::Lists;
 use crate::explain::reserved::Users;
 use crate::kinds::guest::Life;
 use crate::kinds::kubevirt_machine::Instance;
-use crate::kinds::virtual_machine::VirtualMachine;
+use crate::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, VirtualMachine};
 use crate::machines::Standing;
 use crate::pools::selection::Selected;
 
@@ -37,6 +38,9 @@ pub struct Row {
     pub result: Word,
     /// Why.
     pub reason: String,
+    /// Whether a person has to decide: the records contradict each other, or no record, report or pool has an address that the guest
+    /// uses.
+    pub needs_decision: bool,
 }
 
 /// What a pool does to a machine.
@@ -68,6 +72,8 @@ pub(super) struct Facts<'a> {
     records: BTreeMap<&'a Claimant, Vec<IpAddr>>,
     /// The records that a leader would refuse.
     mismatches: BTreeMap<&'a Claimant, &'a Mismatch>,
+    /// The records that cannot be read, by the name of the machine.
+    unreadable: BTreeMap<Key, &'a ObjectDiagnostic>,
     /// The state of a leader that has the pools.
     pub(super) leader: &'a Allocator,
     pub(super) users: Users,
@@ -110,6 +116,9 @@ impl<'a> Facts<'a> {
         }
         // The first one of a claimant stays.
         let mismatches = adoption.mismatches.iter().rev().map(|it| (&it.claimant, it)).collect();
+        let diagnostics = recorded.inventory.diagnostics.iter().chain(&recorded.last.diagnostics).rev();
+        let unreadable = diagnostics.filter_map(|it| Some((Key::of_machine(&it.claimant.as_ref()?.machine), it)));
+        let unreadable = unreadable.collect();
         let mut reporters: BTreeMap<(&str, IpAddr), Vec<&Key>> = BTreeMap::new();
         for (key, (_, instance)) in lists.guests.iter().filter(|(_, (_, it))| it.guest.life == Life::Running) {
             for (network, reported) in &instance.guest.networks {
@@ -118,16 +127,42 @@ impl<'a> Facts<'a> {
                 }
             }
         }
-        Self { lists, records, mismatches, leader, users: Users::of(leader), reporters, leased }
+        Self { lists, records, mismatches, unreadable, leader, users: Users::of(leader), reporters, leased }
     }
 
     pub(super) fn row(&self, vm: &VirtualMachine, addresses: Vec<IpAddr>, result: Word, reason: String) -> Row {
         let phase = self.lists.guests.get(&vm.key()).map(|(phase, _)| phase.clone());
-        Row { machine: vm.key().to_string(), phase, addresses, result, reason }
+        // Without an address, only a person knows which one the guest of a machine that is left alone uses.
+        let needs_decision = result == Word::Conflict || result == Word::LeftAlone && addresses.is_empty();
+        Row { machine: vm.key().to_string(), phase, addresses, result, reason, needs_decision }
     }
 
     /// Decides what a pool does to a machine, and which addresses a record can keep for it.
     pub(super) fn decide(&self, vm: &VirtualMachine, selected: &Selected, of: Of<'_>) -> (Row, Vec<IpAddr>) {
+        let (mut row, mut addresses) = self.outcome(vm, selected, of);
+        let guest = self.lists.guests.get(&vm.key()).map(|(_, instance)| instance);
+        let mut open = Vec::new();
+        if matches!(row.result, Word::Recorded | Word::Reserved) && guest.is_some_and(Instance::runs_without_data) {
+            let unknown = unknown_families(of.pool, guest, &row.addresses);
+            open.extend(unknown.map(|family| format!("its guest reports no {family} address")));
+        }
+        let is_left_alone = Standing::of(vm, guest) == Standing::LeftAlone && row.result != Word::Allocated;
+        if !of.is_stored && is_left_alone {
+            let why = format!("it stays left alone: it has the annotation {LEFT_ALONE_ANNOTATION} of an earlier pool");
+            // These reasons promise a lease.
+            match row.result == Word::Recorded || !addresses.is_empty() {
+                true => row.reason = why,
+                false => open.push(why),
+            }
+            (row.needs_decision, addresses) = (true, Vec::new());
+        }
+        if !open.is_empty() {
+            (row.reason, row.needs_decision) = (format!("{}; {}", row.reason, open.join("; ")), true);
+        }
+        (row, addresses)
+    }
+
+    fn outcome(&self, vm: &VirtualMachine, selected: &Selected, of: Of<'_>) -> (Row, Vec<IpAddr>) {
         let row = |addresses: &[IpAddr], result, reason: &str| {
             (self.row(vm, addresses.to_vec(), result, reason.to_owned()), Vec::new())
         };
@@ -152,6 +187,9 @@ impl<'a> Facts<'a> {
             Standing::Migrates => return row(&[], Word::Waiting, "its guest comes from another cluster"),
             Standing::New => return row(&[], Word::New, "no guest runs: it gets addresses like a new machine"),
             Standing::OwnData | Standing::LeftAlone | Standing::Runs => {}
+        }
+        if let Some(problem) = self.unreadable.get(&Key::of_machine(&claimant.machine)) {
+            return row(&reported, Word::Conflict, &problem.to_string());
         }
         let kept = of.pool.pre_allocated(&claimant.machine.namespace, &claimant.machine.name);
         if !kept.is_empty() {
@@ -180,7 +218,8 @@ impl<'a> Facts<'a> {
             }
             (_, true) => {
                 let reason = "its guest reports several addresses of one family: record the one that it keeps";
-                row(&reported, Word::Reserved, reason)
+                let (row, none) = row(&reported, Word::Reserved, reason);
+                (Row { needs_decision: true, ..row }, none)
             }
             _ => self.of_report(vm, &claimant, reported, of),
         }
@@ -202,7 +241,7 @@ impl<'a> Facts<'a> {
         }
         match of.is_stored {
             true => (Word::Conflict, "the record is not a lease: see the events of the machine".to_owned()),
-            false => (Word::Recorded, "its objects record the addresses: it gets their leases".to_owned()),
+            false => (Word::Recorded, "objects record the addresses: the machine gets the leases".to_owned()),
         }
     }
 
@@ -243,7 +282,9 @@ impl<'a> Facts<'a> {
             return (self.row(vm, reported, word, reasons.join("; ")), Vec::new());
         }
         let reason = match of.is_stored {
-            true => "its guest reports the addresses, and it is left alone: the pool can keep them for it",
+            true => {
+                "its guest reports the addresses, and it is left alone: preAllocations can keep the addresses for the machine"
+            }
             false => "its guest reports the addresses: with a record, it keeps them",
         };
         (self.row(vm, reported.clone(), word, reason.to_owned()), reported)
@@ -296,34 +337,29 @@ fn reported(pool: &Pool, guest: Option<&Instance>) -> Vec<IpAddr> {
 /// The addresses outside of a pool that a guest reports, if it reports one of each family of the pool. Otherwise its address in the
 /// network is not known, and the result is empty.
 fn elsewhere(pool: &Pool, guest: Option<&Instance>) -> Vec<IpAddr> {
-    let is_of_link = |address: &IpAddr| match address {
+    let is_known = unknown_families(pool, guest, &[]).next().is_none();
+    on_network(pool, guest).filter(|address| is_known && !is_of_link(address)).collect()
+}
+
+/// The families of a pool without an address in `known`, and without an address that a guest reports on the network.
+fn unknown_families(pool: &Pool, guest: Option<&Instance>, known: &[IpAddr]) -> impl Iterator<Item = Family> {
+    let reported = on_network(pool, guest).filter(|address| !is_of_link(address));
+    let has: BTreeSet<Family> = reported.chain(known.iter().copied()).map(Family::of).collect();
+    let families: Vec<Family> = pool.spaces().map(|space| space.family()).collect();
+    families.into_iter().filter(move |family| !has.contains(family))
+}
+
+fn is_of_link(address: &IpAddr) -> bool {
+    match address {
         IpAddr::V4(address) => address.is_link_local(),
         IpAddr::V6(address) => address.is_unicast_link_local(),
-    };
-    let all: Vec<IpAddr> = on_network(pool, guest).filter(|address| !is_of_link(address)).collect();
-    let has = |family: Family| all.iter().any(|address| Family::of(*address) == family);
-    if pool.spaces().all(|space| has(space.family())) { all } else { Vec::new() }
+    }
 }
 
 /// Whether a guest reports addresses of a family, and none of them is in `known`.
 fn differs(known: &[IpAddr], reported: &[IpAddr]) -> bool {
     let has_family = |all: &[IpAddr], family| all.iter().any(|it| Family::of(*it) == family);
     known.iter().any(|address| has_family(reported, Family::of(*address)) && !reported.contains(address))
-}
-
-// === impl Row ===
-
-impl Row {
-    /// Whether a person has to decide: the records contradict each other, or no record, report or pool has the address that the guest
-    /// uses.
-    #[must_use]
-    pub fn needs_decision(&self) -> bool {
-        match self.result {
-            Word::Conflict => true,
-            Word::LeftAlone => self.addresses.is_empty(),
-            _ => false,
-        }
-    }
 }
 
 // === impl Word ===

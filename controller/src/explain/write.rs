@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use anyhow::bail;
+use anyhow::Context as _;
 use kube::Api;
 use kube::api::{ApiResource, ObjectMeta, Patch, PatchParams};
 use serde::Serialize;
@@ -12,8 +12,11 @@ use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
-use crate::cluster::request::{Reason, Refusal, refusal};
+use crate::cluster::request::{Error, Refusal, ask};
 use crate::explain::read::{Reader, is_denied};
+
+/// Manager of the fields that a change sets.
+const MANAGER: &str = "kubectl-glowplug";
 
 /// A change of one object.
 #[derive(Clone, Debug, Serialize)]
@@ -27,7 +30,7 @@ pub struct Write {
     pub undo: String,
     /// What has become of the change.
     pub outcome: Outcome,
-    /// The problem of a change that failed.
+    /// The problem of a change that failed or whose outcome is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     #[serde(skip)]
@@ -40,12 +43,14 @@ pub struct Write {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
-    /// `planned`: nothing is written without `--apply`.
+    /// `planned`: the change was not sent.
     Planned,
     /// `written`: the API server has stored the change.
     Written,
     /// `failed`: the API server has refused the change.
     Failed,
+    /// `unknown`: the API server has given no definite answer, and may have stored the change.
+    Unknown,
 }
 
 // === impl Write ===
@@ -77,31 +82,33 @@ impl Write {
         Self { object, patch, undo, outcome: Outcome::Planned, problem: None, kind, key }
     }
 
-    /// Writes the change. A refusal concerns this object alone.
-    pub(super) async fn send(&mut self, reader: &Reader) -> anyhow::Result<()> {
+    /// Writes the change, and notes its outcome. A refusal concerns this object alone.
+    pub(super) async fn send(&mut self, reader: &Reader) {
         let client = reader.client().clone();
         let api: Api<Object> = match self.key.namespace.as_str() {
             "" => Api::all_with(client, &self.kind),
             namespace => Api::namespaced_with(client, namespace, &self.kind),
         };
-        match api.patch(&self.key.name, &PatchParams::default(), &Patch::Merge(&self.patch)).await {
-            Ok(_) => self.outcome = Outcome::Written,
-            Err(error) => {
-                if is_denied(&error) {
-                    let namespace = Some(self.key.namespace.as_str()).filter(|namespace| !namespace.is_empty());
-                    reader.note_lacking("patch", &self.kind, namespace);
-                }
-                let problem = match refusal(&error) {
-                    Some(Refusal::Other | Refusal::Absent) => {
-                        "the object has changed: run the command again".to_owned()
-                    }
-                    Some(Refusal::ForGood(_)) => Reason(&error).to_string(),
-                    None => bail!("writing {}: {}", self.object, Reason(&error)),
-                };
-                (self.outcome, self.problem) = (Outcome::Failed, Some(problem));
-            }
+        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        let patch = Patch::Merge(&self.patch);
+        let Err(error) = ask(api.patch(&self.key.name, &params, &patch)).await else {
+            self.outcome = Outcome::Written;
+            return;
+        };
+        if let Error::Request(request) = &error
+            && is_denied(request)
+        {
+            let namespace = Some(self.key.namespace.as_str()).filter(|namespace| !namespace.is_empty());
+            reader.note_lacking("patch", &self.kind, namespace);
         }
-        Ok(())
+        let (outcome, problem) = match error.refusal() {
+            Some(Refusal::Other | Refusal::Absent) => {
+                (Outcome::Failed, "the object has changed: run the command again".to_owned())
+            }
+            Some(Refusal::ForGood(_)) => (Outcome::Failed, error.to_string()),
+            None => (Outcome::Unknown, format!("{error}: the API server may have stored the change")),
+        };
+        (self.outcome, self.problem) = (outcome, Some(problem));
     }
 
     /// The members that the patch sets, each with its value.
@@ -111,6 +118,18 @@ impl Write {
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         members.map(|(name, value)| [name.clone(), text(value)]).collect()
     }
+}
+
+/// The digest of changes: 32 hexadecimal digits. Two plans with one digest set the same members of the same objects.
+pub(super) fn digest(writes: &[Write]) -> anyhow::Result<String> {
+    // An object has another version after each report of its guest. The members that a change sets say the addresses.
+    let changes = writes.iter().map(|write| json!([write.object, write.patch["metadata"]["uid"], write.members()]));
+    let text = Value::from_iter(changes).to_string();
+    let suite = rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
+    let hash = suite.tls13().context("no hash function")?.common.hash_provider.hash(text.as_bytes());
+    let mut digits = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    digits.truncate(32);
+    Ok(digits)
 }
 
 /// The object of a command of kubectl.

@@ -387,7 +387,9 @@ pub async fn running_machines_come_to_a_pool_by_the_steps_of_the_guide(cluster: 
         "pool": id, "change": "create", "errors": [], "warnings": [], "outside": [], "inUse": [], "room": room,
     });
     assert_eq!(plugin.json(&["plan", &file]).await, (Some(0), json!({"version": 1, "pools": [planned]})));
-    let (status, answer) = plugin.json(&["adopt", "--file", &file, &machine("db-0"), "--apply"]).await;
+    let (_, planned) = plugin.json(&["adopt", "--file", &file, &machine("db-0")]).await;
+    let digest = planned["digest"].as_str().unwrap();
+    let (status, answer) = plugin.json(&["adopt", "--file", &file, &machine("db-0"), "--apply", digest]).await;
     assert_eq!((status, &answer["writes"][0]["outcome"]), (Some(0), &json!("written")), "{answer}");
     let (status, answer) = plugin.json(&["adopt", "--file", &file]).await;
     let results: Vec<(&Value, &Value)> =
@@ -400,7 +402,9 @@ pub async fn running_machines_come_to_a_pool_by_the_steps_of_the_guide(cluster: 
     until_left_alone(&hosted, "p", 3).await;
     hosted.until_held(1).await;
     assert_eq!(hosted.held().await, rows([("10.0.0.10", "db-0")]));
-    let (status, answer) = plugin.json(&["adopt", "--pool", &id, &machine("kept-0"), "--apply"]).await;
+    let (_, planned) = plugin.json(&["adopt", "--pool", &id, &machine("kept-0")]).await;
+    let digest = planned["digest"].as_str().unwrap();
+    let (status, answer) = plugin.json(&["adopt", "--pool", &id, &machine("kept-0"), "--apply", digest]).await;
     assert_eq!((status, &answer["writes"][0]["outcome"]), (Some(0), &json!("written")), "{answer}");
     let kept = hosted.pools.get("p").await.unwrap().spec.pre_allocations;
     assert_eq!(kept, [(machine("kept-0"), "10.0.0.15".to_owned())].into());
