@@ -608,7 +608,7 @@ mod tests {
         recorded.adopt(&mut registry, now).unwrap();
         let claim = Machine::new("shop", "w", "c").of_kind(HolderKind::IpAddressClaim);
         let refused = registry.claim(&Claim::new(claim, now).request(Request::of("shop/p")), now).unwrap_err();
-        assert_eq!(refused.to_string(), "10.0.0.8: taken by eno101 of shop/w (vm-shop-w)");
+        assert_eq!(refused.to_string(), "10.0.0.8: taken by eno101 of shop/w (vmi-shop-w)");
     }
 
     #[test]

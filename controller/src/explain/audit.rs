@@ -479,7 +479,8 @@ mod tests {
             lists.add_secret(object(serde_json::to_value(secret).unwrap()));
             lists
         };
-        let expected = [found(Word::RecordWithoutLease, Some("10.0.0.8"), "n/w")];
+        // The pool selects no machine.
+        let expected = [found(Word::RecordMismatch, Some("10.0.0.8"), "n/w")];
         assert_eq!(findings(lists(json!([volume]))), expected);
         assert_eq!(findings(lists(json!([]))), []);
     }
