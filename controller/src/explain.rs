@@ -9,7 +9,7 @@
 //! | `lists` | the objects of a cluster |
 //! | `leader` | what a leader knows after its start from these objects |
 //! | [`machines`] | what pools do to machines that exist already |
-//! | [`write`] | changes of objects |
+//! | [`mod@write`] | changes of objects |
 //! | [`text`] | tables, JSON, and the colour of heads |
 //!
 //! The commands ask the functions that the controller, its webhooks and `glowplugctl` ask. The rules of the plugin itself are which
