@@ -9,7 +9,7 @@ use glowplug::host::claim::{Allocation, Claimant, Machine, Record};
 use glowplug::host::may_record;
 use glowplug::host::records::ObjectDiagnostic;
 use ipnetwork::IpNetwork;
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
