@@ -195,13 +195,14 @@ pub async fn an_address_that_a_guest_reports_before_its_pool_exists_is_never_all
 
 pub async fn the_record_of_a_machine_without_a_guest_takes_no_address_from_a_running_guest(cluster: &Cluster) {
     let hosted = Hosted::plain(cluster).await;
-    let mut installed = Installed::start(cluster).await;
     Guests::new(cluster, &hosted.namespace, &hosted.network).start("stray", &["10.0.0.8"]).await;
     recorded_machine(&hosted, "idle", "10.0.0.8").await;
     recorded_machine(&hosted, "other", "10.0.0.9").await;
     let mut spec = PoolSpec { node_pool_ref: None, ..hosted.spec("p", &["10.0.0.8/30"]) };
     spec.machine_selector = Some(serde_json::from_value(json!({"matchLabels": {"pool": "p"}})).unwrap());
     hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    // A leader that starts knows all of these objects.
+    let mut installed = Installed::start(cluster).await;
     hosted.until_event("idle", "IPAddressConflict").await;
     hosted.until_held(1).await;
     assert_eq!(hosted.held().await, rows([("10.0.0.9", "other")]));
