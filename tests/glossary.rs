@@ -1,5 +1,7 @@
 //! Checks that sources and pages use the words of the glossary in `CONTRIBUTING.md`: one word for one thing.
 
+#![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

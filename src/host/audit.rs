@@ -690,7 +690,7 @@ mod tests {
         let stray = guest("b", "10.0.0.1");
         let mismatch = "list: items[3].metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-eno101\": 10.0.0.1 of \
             eno101 of n/a (u) is also of eno101 of n/b (i-b)";
-        assert_eq!(adopt(&[stray.clone()]), (0, vec![mismatch.to_owned()]));
+        assert_eq!(adopt(std::slice::from_ref(&stray)), (0, vec![mismatch.to_owned()]));
         assert_eq!(adopt(&[guest("b", "10.0.0.2")]), (1, vec![]));
         // The own guest of the machine may have the address, whether or not it reports one.
         assert_eq!(adopt(&[guest("a", "10.0.0.7"), stray]).0, 1);
