@@ -121,7 +121,7 @@ impl provider::Work for Work<'_> {
         let mut records = self.index().inventory(objects);
         let last = self.index().take_followers(&mut records);
         self.rebuild(records).await?;
-        // A report is never a lease, so the records come first, but for those that count less than a report.
+        // Records come before reports, because a report is never a lease. Some records count less than a report, and come last.
         self.machines.reports.settle().await?;
         if !last.records.is_empty() {
             self.rebuild(last).await?;

@@ -170,15 +170,21 @@ async fn a_leader_without_the_kinds_of_cluster_api_is_ready() {
     Controller::start(&cluster, &site).until_ready().await;
 }
 
+/// Creates a pool of one address. Returns an IPAddress without a claim that has this address.
+async fn restored(site: &Site) -> Value {
+    site.pool("p", &["10.0.0.8/32"]).await;
+    let pool_ref = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
+    let spec = json!({"poolRef": pool_ref, "claimRef": {"name": "r"}, "address": "10.0.0.8", "prefix": 16});
+    json!({"metadata": {"name": "r"}, "spec": spec})
+}
+
 #[tokio::test]
 async fn the_address_of_an_ipaddress_without_a_claim_stays_reserved_when_a_leader_starts() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let site = Site::new(&cluster).await;
-    site.pool("p", &["10.0.0.8/32"]).await;
-    let pool_ref = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
-    let spec = json!({"poolRef": pool_ref, "claimRef": {"name": "r"}, "address": "10.0.0.8", "prefix": 16});
-    create(&site.addresses, json!({"metadata": {"name": "r"}, "spec": spec})).await;
+    let restored = restored(&site).await;
+    create(&site.addresses, restored).await;
     site.claim("c", &json!({})).await;
     let _leader = Controller::start(&cluster, &site);
     site.until_not_ready("c", "PoolExhausted").await;
@@ -201,10 +207,7 @@ async fn the_address_of_an_ipaddress_without_a_claim_stays_reserved_when_another
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let site = Site::new(&cluster).await;
-    site.pool("p", &["10.0.0.8/32"]).await;
-    let pool_ref = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
-    let spec = json!({"poolRef": pool_ref, "claimRef": {"name": "r"}, "address": "10.0.0.8", "prefix": 16});
-    let restored = json!({"metadata": {"name": "r"}, "spec": spec});
+    let restored = restored(&site).await;
     create(&site.addresses, restored.clone()).await;
     let _leader = Controller::start(&cluster, &site);
     site.claim("c", &json!({})).await;

@@ -180,7 +180,8 @@ fn answer(mut lists: Lists, target: &Target, only: &[Key], now: Timestamp) -> an
     Ok(Answer { version: 1, pool: id.to_string(), network, machines, reserved, writes, digest, refused: None })
 }
 
-/// The annotation that records the addresses of a machine, or why there is none: an annotation of the same name has another value.
+/// Returns the annotation that records the addresses of a machine. The inner error: the machine already has this annotation, with
+/// another value.
 fn record(lists: &Lists, pool: &Pool, (vm, selected, addresses): &Kept<'_>) -> anyhow::Result<Result<Write, String>> {
     let with_prefix = |address: &IpAddr| {
         let space = pool.space(Family::of(*address));
@@ -239,7 +240,7 @@ impl Target {
         Ok(Self { pool, is_stored: false })
     }
 
-    /// The change of the pool that keeps these addresses for their machines. `None`: there are none.
+    /// Returns the change by which the pool keeps these addresses for their machines. `None`: no machine has such an address.
     fn keep(&self, lists: &Lists, kept: &[Kept<'_>]) -> Option<Write> {
         let KnownPool { metadata, checked, .. } = &*self.pool;
         // The name alone would be that of a machine in any namespace.

@@ -45,7 +45,7 @@ pub(super) struct Lists {
     pub(super) objects: Objects,
     /// What running guests report.
     pub(super) reports: AtStart,
-    /// The IPAddressClaims and IPAddresses. `None`: there are none.
+    /// The IPAddressClaims and IPAddresses. `None`: they were not read, or the cluster does not have these kinds.
     pub(super) claims: Option<Claims>,
     /// Each IPAddressClaim, with its pool. `None`: the pool is of another program.
     pub(super) claimed: BTreeMap<Key, (Machine, Option<PoolId>)>,

@@ -197,7 +197,7 @@ pub(crate) fn beyond(schema: &JSONSchemaProps, specification: &impl Serialize) -
     diagnostics
 }
 
-/// Diagnostics as lines. `None`: there are none.
+/// Returns a line for each diagnostic. `None`: there is no diagnostic.
 pub(crate) fn lines(diagnostics: &Diagnostics) -> Option<String> {
     let lines: Vec<String> = diagnostics.kept().iter().map(ToString::to_string).collect();
     Some(lines.join("\n")).filter(|lines| !lines.is_empty())

@@ -38,7 +38,7 @@ pub struct Observation {
     pub waiting: Vec<Waiting>,
     /// The addresses of the pool with two users, by network.
     pub conflicts: BTreeMap<(String, IpAddr), OtherUsers>,
-    /// Lines about leases of the pool that cannot be read. `None`: there are none.
+    /// Lines about leases of the pool that cannot be read. `None`: every lease can be read.
     pub unreadable: Option<String>,
     /// Number of machines whose guests do not have what the pool would give them now.
     pub machines: Counts,
