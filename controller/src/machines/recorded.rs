@@ -30,8 +30,8 @@ pub(super) struct Recorded {
     pub(super) earlier: BTreeSet<Machine>,
     /// KubevirtMachines of this name that hold an address for a VirtualMachine in another namespace.
     pub(super) elsewhere: BTreeSet<Machine>,
-    /// Addresses that no pool offers any more, and that are reserved for machines of this name, by network.
-    pub(super) excluded: BTreeSet<(String, IpAddr)>,
+    /// Addresses that no pool offers, or no longer offers, and that are reserved for machines of this name, by network.
+    pub(super) excluded: BTreeMap<Machine, BTreeSet<(String, IpAddr)>>,
     /// Addresses that objects of the machine record, and that the machine neither holds nor has a reservation of: the record came
     /// after the address was open.
     pub(super) late: Vec<Reservation>,
@@ -120,7 +120,10 @@ impl Recorded {
         for machine in &recorded.known {
             let of_machine = allocator.conflicts_of(machine);
             let excluded = of_machine.filter(|(network, at)| allocator.is_excluded_for(network, *at, machine));
-            recorded.excluded.extend(excluded.map(|(network, address)| (network.to_owned(), address)));
+            let excluded: BTreeSet<_> = excluded.map(|(network, address)| (network.to_owned(), address)).collect();
+            if !excluded.is_empty() {
+                recorded.excluded.insert(machine.clone(), excluded);
+            }
         }
         let is_recorded = |address: IpAddr| {
             let has = |record: &Record| record.addresses.iter().any(|recorded| recorded.ip() == address);
@@ -137,6 +140,11 @@ impl Recorded {
         let records = if allocator.growth() == growth { records } else { &[] };
         recorded.late = records.iter().flat_map(|record| recorded.late(allocator, record, may_be_copies)).collect();
         recorded
+    }
+
+    /// The addresses that no pool offers and that stay with their machines, by network.
+    pub(super) fn excluded(&self) -> impl Iterator<Item = &(String, IpAddr)> {
+        self.excluded.values().flatten()
     }
 
     /// Returns the addresses of a record that may be in use, and that machines of this name neither hold nor have a reservation of.

@@ -463,15 +463,16 @@ impl View {
             let mut of_network = selected.iter().filter(|selected| selected.network == *network);
             of_network.any(|selected| !has(selected.interface, Family::of(*address)))
         };
-        let excluded = list(self.ledger.excluded.iter().filter(is_lacked).map(|(_, address)| address));
+        let excluded = list(self.ledger.excluded().filter(is_lacked).map(|(_, address)| address));
         (!excluded.is_empty()).then_some(excluded)
     }
 
-    /// Returns the patch that removes the records of addresses from a VirtualMachine that holds none: they are copied from another
-    /// VirtualMachine. `None`: it has no such record.
+    /// Returns the patch that removes the records of addresses from a VirtualMachine that neither holds an address nor keeps one that
+    /// its pools exclude: they are copied from another VirtualMachine. `None`: it has no such record.
     fn remove_copied_records(&self, vm: &VirtualMachine) -> Option<Value> {
-        let holds = self.ledger.held.iter().any(|held| held.claimant.machine.uid == uid(&vm.metadata));
-        if holds || self.has_done(Once::RemoveRecords) {
+        let held = self.ledger.held.iter().map(|held| &held.claimant.machine);
+        let mut own = held.chain(self.ledger.excluded.keys()).filter(|machine| machine.uid == uid(&vm.metadata));
+        if own.next().is_some() || self.has_done(Once::RemoveRecords) {
             return None;
         }
         let names = vm.metadata.annotations.iter().flatten().map(|(name, _)| name);

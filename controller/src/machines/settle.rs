@@ -246,7 +246,9 @@ impl View {
                 })
             };
             // An address that the pools no longer offer stays with its machine, without a lease.
-            let is_excluded = |it: &&IpNetwork| self.ledger.excluded.contains(&(handed.network.clone(), it.ip()));
+            let is_excluded = |it: &&IpNetwork| {
+                self.ledger.excluded().any(|(network, address)| *network == handed.network && *address == it.ip())
+            };
             let unheld = handed.addresses.iter().filter(|it| !is_held(it) && !is_excluded(it));
             let addresses: Vec<IpNetwork> = unheld.copied().collect();
             (!addresses.is_empty()).then(|| handed.record(hand_out, &self.key.namespace, addresses))

@@ -166,6 +166,11 @@ fn held(uid: &str, address: &str) -> Held {
     Held { claimant, network, pool, address: address.parse().unwrap(), prefix: 16, secrets, has_left: false }
 }
 
+/// An address that the pools of a holder exclude, and that stays with it.
+fn excluded(uid: &str, address: &str) -> BTreeMap<Machine, BTreeSet<(String, IpAddr)>> {
+    [(holder(uid), [("infra/vlan10".to_owned(), address.parse().unwrap())].into())].into()
+}
+
 fn allocation(uid: &str) -> Allocation {
     let claimant = Claimant { machine: holder(uid), interface: "eno101".parse().unwrap() };
     Allocation { claimant, addresses: vec!["10.0.0.8/16".parse().unwrap()] }
@@ -695,7 +700,7 @@ fn a_machine_with_an_excluded_address_gets_no_secret_without_it_and_says_what_to
     let of_other_family = Allocation { addresses: vec!["fd00::8/64".parse().unwrap()], ..allocation("m-1") };
     for allocation in [nothing, of_other_family] {
         let mut view = View { granted: Some(vec![allocation]), ..view() };
-        view.ledger.excluded = [("infra/vlan10".to_owned(), "10.0.0.8".parse().unwrap())].into();
+        view.ledger.excluded = excluded("m-1", "10.0.0.8");
         let note =
             "the machine keeps 10.0.0.8, which its pools exclude: include this address again, or delete the machine";
         let Step::Report(Notice { reason: "NetworkDataMissing", note: told, .. }) = decide(&view) else {
@@ -938,6 +943,9 @@ fn copied_records_are_removed_from_a_machine_that_holds_no_address() {
     view.ledger.held = vec![held("v-1", "10.0.0.9")];
     view.ledger.known = [holder("v-1")].into();
     assert_eq!(decide(&view), claim("m-1", FIRST), "the record is its own");
+    (view.ledger.held, view.ledger.known) = (Vec::new(), [holder("v-1")].into());
+    view.ledger.excluded = excluded("v-1", "10.0.0.9");
+    assert_eq!(decide(&view), claim("m-1", FIRST), "the record is of an address that its pool excludes");
 }
 
 #[test]

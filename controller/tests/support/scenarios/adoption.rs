@@ -336,6 +336,52 @@ pub async fn a_machine_that_runs_when_its_pool_comes_is_left_alone_until_its_ann
     installed.stop().await;
 }
 
+pub async fn a_machine_with_a_record_of_an_excluded_address_gets_it_when_the_exclusion_ends(cluster: &Cluster) {
+    let hosted = Hosted::plain(cluster).await;
+    let installed = Installed::start(cluster).await;
+    create_vm(&hosted, "w").await;
+    hosted.until_running("w").await;
+    let recorded = json!({(ANNOTATION): r#"["10.0.0.8/16"]"#});
+    merge(&hosted.vms, "w", &json!({"metadata": {"annotations": recorded}})).await;
+    let spec = PoolSpec {
+        node_pool_ref: None,
+        machine_selector: serde_json::from_value(json!({"matchLabels": {"pool": "p"}})).unwrap(),
+        excluded_addresses: vec!["10.0.0.8".to_owned()],
+        ..hosted.spec("p", &["10.0.0.8/30"])
+    };
+    let pool = StaticIPPool::new("p", spec);
+    hosted.pools.create(&PostParams::default(), &pool).await.unwrap();
+    until_left_alone(&hosted, "p", 1).await;
+    let (plugin, id) = (Plugin::new(cluster.config()), format!("{}/p", hosted.namespace));
+    let (status, answer) = plugin.json(&["adopt", "--pool", &id]).await;
+    let reason = "no pool offers the recorded address: it keeps the address, without a lease, and gets no network data before a \
+                  pool offers the address";
+    assert_eq!((status, &answer["machines"][0]["reason"]), (Some(1), &json!(reason)));
+    // An administrator wants the machine to be served, and has forgotten the exclusion.
+    let freed = json!({"metadata": {"annotations": {(LEFT_ALONE_ANNOTATION): null}}});
+    merge(&hosted.vms, "w", &freed).await;
+    until(&hosted.vms, "w", |vm| Hosted::reference(vm).is_some()).await;
+    hosted.instances.delete("w", &DeleteParams::default()).await.unwrap();
+    let note = "the machine keeps 10.0.0.8, which its pools exclude: include this address again, or delete the machine";
+    let why = poll("the reason why the machine waits", async || {
+        let (_, why) = plugin.json(&["why", &format!("{}/w", hosted.namespace)]).await;
+        (why["reason"] == note).then_some(why)
+    })
+    .await;
+    assert_eq!(why["state"], json!("waiting"));
+    create_vm(&hosted, "new").await;
+    assert_eq!(hosted.address_of("new").await, "10.0.0.9");
+    let vm = hosted.vms.get("w").await.unwrap();
+    assert_eq!(vm.annotations()[ANNOTATION], r#"["10.0.0.8/16"]"#);
+    let patch = Patch::Merge(json!({"spec": {"excludedAddresses": []}}));
+    hosted.pools.patch("p", &PatchParams::default(), &patch).await.unwrap();
+    assert_eq!(hosted.address_of("w").await, "10.0.0.8");
+    hosted.until_running("w").await;
+    hosted.until_held(2).await;
+    assert_eq!(hosted.held().await, rows([("10.0.0.8", "w"), ("10.0.0.9", "new")]));
+    installed.stop().await;
+}
+
 pub async fn an_instance_that_has_not_started_when_its_pool_comes_is_served(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     let installed = Installed::start(cluster).await;
