@@ -53,7 +53,7 @@ pub struct Metrics {
     /// cannot be read.
     certificate_expiry: Gauge,
     /// `glowplug_allocation_seconds`: time from the creation of a claim to its condition `Ready`, or of a VirtualMachine to its
-    /// Secret. The API server stores whole seconds of the creation.
+    /// Secret. The API server stores whole seconds of the creation. A machine that is older than its pool is not observed.
     pub allocation_seconds: Histogram,
     /// `glowplug_rebuild_seconds`: time from the last election of this replica until it served claims.
     pub rebuild_seconds: Gauge<f64, AtomicU64>,

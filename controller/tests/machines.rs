@@ -24,6 +24,7 @@ use crate::support::hosted::kubevirt::FINALIZER;
 use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, poll};
 use crate::support::installed::labels;
+use crate::support::plugin::Plugin;
 use crate::support::server::{Call, Fault, Server};
 use crate::support::sources::OtherProvider;
 use crate::support::trouble::{Trouble, history, run_all, run_script};
@@ -517,6 +518,29 @@ async fn no_pass_reads_an_object_of_another_namespace() {
     hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
     hosted.until_held(0).await;
     assert_eq!(failed.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_machine_whose_secret_the_api_server_refuses_says_so_and_gets_the_secret_later() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
+    let is_secret = |call: &Call| (call.verb, &*call.plural) == ("create", "secrets");
+    server.set_faults(move |call| if is_secret(call) { Fault::Status(403) } else { Fault::None });
+    create_vm(&hosted, "w").await;
+    let _leader = lead(&cluster);
+    let note = hosted.until_event("w", "NetworkDataMissing").await;
+    let name = Hosted::reference(&hosted.vms.get("w").await.unwrap()).unwrap();
+    assert_eq!(note, format!("Secret {name:?} cannot be written: a fault of the test"));
+    let plugin = Plugin::new(cluster.config());
+    let machine = format!("{}/w", hosted.namespace);
+    let (_, why) = plugin.json(&["why", &machine]).await;
+    assert_eq!((&why["state"], &why["reason"]), (&json!("waiting"), &json!(note)));
+    server.set_faults(|_| Fault::None);
+    assert_eq!(hosted.address_of("w").await, "10.0.0.8");
+    hosted.until_event("w", "IPAddressAllocated").await;
+    let (_, why) = plugin.json(&["why", &machine]).await;
+    assert_eq!(why["state"], json!("allocated"));
 }
 
 /// The lease of a leader of version 0.2.0 says where the VirtualMachine of a KubevirtMachine is.

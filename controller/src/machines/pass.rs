@@ -16,12 +16,12 @@ use tokio::time::Instant;
 
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
-use crate::cluster::request::{self, ask, list, stored};
+use crate::cluster::request::{self, Refusal, ask, list, stored};
 use crate::kinds::cluster_api::IpAddress;
 use crate::kinds::ipam_claim::claim_name;
 use crate::kinds::kubevirt_machine;
 use crate::kinds::kubevirt_machine::{HandOut, Handed, NetworkSecret, STATUS_MAP, addresses_of};
-use crate::kinds::network_data::new_name;
+use crate::kinds::network_data::{ISSUED, new_name};
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::adoption;
 use crate::machines::decision::decide;
@@ -343,8 +343,7 @@ impl Work<'_> {
             Step::Prove(holder) => return self.prove(view, holder).await,
             Step::Report(notice) => {
                 self.publish(view, &notice);
-                let now = Instant::now();
-                self.index().remember(key, |memory| (memory.notice, memory.noticed) = (Some(notice), Some(now)));
+                self.index().remember(key, |memory| memory.note(notice));
             }
         }
         Ok(Response::Done)
@@ -371,7 +370,13 @@ impl Work<'_> {
             tracing::warn!(machine = %key, warning, "the guest may miss a setting of its network data");
         }
         let name = secret.metadata.name.clone().unwrap_or_default();
-        let secret = match self.store_secret(key, &secret).await? {
+        let stored = self.store_secret(key, &secret).await;
+        if let Err(error) = &stored
+            && let Some(Refusal::ForGood(status)) = error.refusal()
+        {
+            self.report_denied(view, &name, &status.message);
+        }
+        let secret = match stored? {
             Some(secret) => {
                 let secret = NetworkSecret::read(Some(secret));
                 if let NetworkSecret::Ours(hand_out) = &secret {
@@ -386,6 +391,17 @@ impl Work<'_> {
             None => view.check(self.secret(key, &name).await?),
         };
         if secret == NetworkSecret::Absent { Err(Error::Behind) } else { Ok(Response::Secret(name, secret)) }
+    }
+
+    /// Reports that the API server refuses the Secret of a machine: a quota or a policy of its namespace does not allow the Secret. The
+    /// pass fails, and is tried again.
+    fn report_denied(&self, view: &View, secret: &str, reason: &str) {
+        let note = format!("Secret {secret:?} cannot be written: {reason}");
+        let notice = Notice { is_warning: true, reason: "NetworkDataMissing", note };
+        if view.tell(notice.clone()) != Step::Wait {
+            self.publish(view, &notice);
+            self.index().remember(&view.key, |memory| memory.note(notice));
+        }
     }
 
     /// Writes another document into the Secret of a machine. Its addresses stay.
@@ -507,7 +523,9 @@ impl Work<'_> {
         });
         let interfaces: Vec<String> = interfaces.collect();
         let note = format!("Allocated {}", interfaces.join(", "));
-        let created = view.vm.as_ref().and_then(|vm| kubevirt_machine::created(&vm.metadata));
+        // A machine that is older than its pool has the mark of a later reference, and did not wait since its creation.
+        let is_new = |vm: &&VirtualMachine| vm.mark.label.as_deref() == Some(ISSUED);
+        let created = view.vm.as_ref().filter(is_new).and_then(|vm| kubevirt_machine::created(&vm.metadata));
         let waited = created.map(|created| {
             let waited = Timestamp::now().as_millisecond().saturating_sub(created.as_millisecond());
             Duration::from_millis(u64::try_from(waited).unwrap_or_default()).as_secs_f64()

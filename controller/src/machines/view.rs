@@ -312,6 +312,11 @@ impl View {
 // === impl Memory ===
 
 impl Memory {
+    /// Notes a published event.
+    pub(super) fn note(&mut self, notice: Notice) {
+        (self.notice, self.noticed) = (Some(notice), Some(Instant::now()));
+    }
+
     /// Whether the last event must be repeated.
     pub(super) fn is_repeat_due(&self, now: Instant) -> bool {
         self.noticed.is_some_and(|noticed| now.duration_since(noticed) >= REPEAT)

@@ -253,6 +253,9 @@ async fn respond(shared: &Shared, call: &Call, is_metadata: bool) -> Result<Resp
     if matches!(call.verb, "get" | "list") {
         let store = lock(&shared.store);
         rbac::authorize(&store, call)?;
+        if (call.group.as_str(), call.plural.as_str(), call.verb) == ("", "events", "list") {
+            return Ok(answer(200, &core_events(&store, call)?));
+        }
         let kind = store.kind(call)?;
         if call.verb == "get" {
             return Ok(answer(200, &show(&kind, &store.get(call)?)));
@@ -300,6 +303,21 @@ async fn respond(shared: &Shared, call: &Call, is_metadata: bool) -> Result<Resp
             return Ok(answer(if operation == "CREATE" { 201 } else { 200 }, &show(&kind, &object)));
         }
     }
+}
+
+/// The events in the form of the core group, in which kubectl reads them.
+fn core_events(objects: &Store, call: &Call) -> Result<Value, Refusal> {
+    let all = Call { group: "events.k8s.io".to_owned(), query: BTreeMap::new(), ..call.clone() };
+    let (events, metadata) = objects.list(&all)?;
+    let core = |event: Value| {
+        json!({
+            "metadata": event["metadata"], "involvedObject": event["regarding"], "message": event["note"],
+            "reason": event["reason"], "type": event["type"], "eventTime": event["eventTime"], "series": event["series"],
+            "reportingComponent": event["reportingController"],
+        })
+    };
+    let items: Vec<Value> = events.into_iter().map(core).filter(|event| store::selects(call, event)).collect();
+    Ok(json!({"apiVersion": "v1", "kind": "EventList", "metadata": metadata, "items": items}))
 }
 
 fn open_watch(shared: &Arc<Shared>, call: &Call, is_metadata: bool) -> Result<Response<Body>, Refusal> {
