@@ -75,12 +75,12 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "docs/existing-machines.md",
         &[
-            "kubectl glowplug plan pool.yaml",
-            "kubectl glowplug adopt --file pool.yaml",
-            "kubectl glowplug adopt --file pool.yaml shop/db-0",
-            "kubectl glowplug adopt --file pool.yaml shop/db-0 --apply 0d94be3161f24c0f9a8a5b7c20fe6b11",
+            "kubectl glowplug plan fixtures/existing/pool.yaml",
+            "kubectl glowplug adopt --file fixtures/existing/pool.yaml",
+            "kubectl glowplug adopt --file fixtures/existing/pool.yaml shop/db-0",
+            "kubectl glowplug adopt --file fixtures/existing/pool.yaml shop/db-0 --apply 0d94be3161f24c0f9a8a5b7c20fe6b11",
             "kubectl annotate vm NAME -n shop kubevirt.cluster.x-k8s.io/allocated-ip-eno101='[\"192.168.1.12/24\"]'",
-            "kubectl apply -f pool.yaml",
+            "kubectl apply -f fixtures/existing/pool.yaml",
             "kubectl glowplug adopt --pool shop/machines",
             "virtctl restart db-0 -n shop",
             "kubectl annotate vm web-0 -n shop ipam.glowplug.dev/left-alone-",

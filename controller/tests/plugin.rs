@@ -72,7 +72,7 @@ async fn the_plugin_of_kubectl_explains_pools_and_machines() {
 
 #[tokio::test]
 async fn the_plugin_of_kubectl_names_what_it_cannot_find() {
-    let (_server, cluster) = start_server().await;
+    let (server, cluster) = start_server().await;
     let plugin = Plugin::new(cluster.config());
     let failed = |error: &str| (Some(1), String::new(), format!("error: {error}\n"));
     assert_eq!(plugin.run(&["why", "n/w"]).await, failed("n/w: neither a VirtualMachine nor a KubevirtMachine"));
@@ -97,13 +97,24 @@ async fn the_plugin_of_kubectl_names_what_it_cannot_find() {
         failed("pool.yaml: a GlobalStaticIPPool selects no machine, expected a StaticIPPool")
     );
     assert_eq!(plugin.run(&["adopt", "--pool", "n/p"]).await, failed("n/p: no pool of the cluster"));
-    for command in [&["adopt"][..], &["adopt", "--file", missing, "--pool", "n/p"]] {
-        let (status, output, _) = plugin.run(command).await;
-        assert_eq!((status, &*output), (Some(2), ""));
+    let both = "error: the argument '--file <FILE|->' cannot be used with '--pool <NAMESPACE/NAME>'";
+    let none = "error: the following required arguments were not provided: <--file <FILE|->|--pool <NAMESPACE/NAME>>";
+    for (command, line) in [(&["adopt"][..], none), (&["adopt", "--file", missing, "--pool", "n/p"], both)] {
+        let (status, output, errors) = plugin.run(command).await;
+        let text = errors.split("\n\n").next().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!((status, &*output, &*text), (Some(2), "", line));
     }
     let file = plugin.file("pools.yaml", &json!({"kind": "Pool"}));
     let none = "no pool in it, expected a StaticIPPool or GlobalStaticIPPool of ipam.glowplug.dev";
     assert_eq!(plugin.run(&["plan", &file]).await, failed(&format!("reading {file}: {none}")));
+    // Without its definitions, the API server knows no pool.
+    server.set_faults(|call| if call.group == "ipam.glowplug.dev" { Fault::Status(404) } else { Fault::None });
+    for (command, kind) in
+        [(&["status"][..], "staticippools"), (&["audit"], "staticipleases"), (&["why", "n/w"], "staticippools")]
+    {
+        let error = format!("the API server has no {kind}.ipam.glowplug.dev: apply the definitions of glowplug");
+        assert_eq!(plugin.run(command).await, failed(&error));
+    }
 }
 
 /// A user who may do these things: group, resources, verbs.
@@ -395,7 +406,7 @@ async fn an_adoption_never_changes_a_record_that_says_something_else() {
             "Running",
             &[],
             "leftAlone",
-            "its guest reports no address: exclude the address that it uses, or keep it with preAllocations"
+            "its guest reports no address: keep the address that it uses with preAllocations, or connect its agent"
         ),
         row("out-0", "Running", &["192.168.1.11"], "reserved", "no pool offers 192.168.1.11"),
         row(

@@ -65,18 +65,25 @@ enum Command {
 
 #[derive(Args, Debug)]
 struct Adopt {
-    /// Read the pool from this file; the cluster must not have it
-    #[arg(short, long, value_name = "FILE|-", required_unless_present = "pool", conflicts_with = "pool")]
-    file: Option<PathBuf>,
-    /// Use this pool of the cluster
-    #[arg(long, value_name = "NAMESPACE/NAME")]
-    pool: Option<String>,
+    #[command(flatten)]
+    of: PoolPlace,
     /// Limit the command to these VirtualMachines
     #[arg(value_name = "NAMESPACE/NAME", value_parser = machine_key)]
     machines: Vec<Key>,
     /// Write the changes of the run that printed this digest
     #[arg(long, value_name = "DIGEST")]
     apply: Option<String>,
+}
+
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+struct PoolPlace {
+    /// Read the pool from this file; the cluster must not have it
+    #[arg(short, long, value_name = "FILE|-")]
+    file: Option<PathBuf>,
+    /// Use this pool of the cluster
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pool: Option<String>,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -104,7 +111,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             let answer = plan(&reader, &file).await?;
             print(&answer, &reader, json).map(|()| answer.is_clean())
         }
-        Command::Adopt(Adopt { file, pool, machines, apply }) => {
+        Command::Adopt(Adopt { of: PoolPlace { file, pool }, machines, apply }) => {
             let place = file.map(Place::File).or(pool.map(Place::Cluster)).context("--file or --pool: missing")?;
             let answer = adopt(&reader, &place, &machines, apply.as_deref()).await?;
             print(&answer, &reader, json).map(|()| answer.is_clean())

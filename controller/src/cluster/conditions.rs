@@ -11,6 +11,8 @@ use serde_json::{Map, Value, json};
 const MAX_MESSAGE: usize = 10_240;
 /// Largest number of lines in a message with a line for each address or lease.
 pub(crate) const MOST_LINES: usize = 20;
+/// The condition of a pool with addresses of two users.
+pub(crate) const DUPLICATE_RECORDS: &str = "DuplicateRecords";
 /// The condition of a pool with leases that cannot be read.
 pub(crate) const UNREADABLE_LEASES: &str = "UnreadableLeases";
 /// Its reason.

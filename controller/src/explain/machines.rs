@@ -179,8 +179,13 @@ impl<'a> Facts<'a> {
         }
         let reported = reported(of.pool, guest);
         if let Some(recorded) = self.records.get(&claimant) {
-            let (word, reason) = self.of_record(&claimant, recorded, &reported, of);
-            return row(recorded, word, &reason);
+            let (word, mut reason) = self.of_record(&claimant, recorded, &reported, of);
+            let has_no_data = word == Word::Reserved && standing != Standing::HasSecret;
+            if has_no_data {
+                reason += ", and gets no network data before a pool offers the address";
+            }
+            let (row, none) = row(recorded, word, &reason);
+            return (Row { needs_decision: row.needs_decision || has_no_data, ..row }, none);
         }
         match standing {
             Standing::HasSecret => return row(&[], Word::Recorded, "its network data records the addresses"),
@@ -210,7 +215,7 @@ impl<'a> Facts<'a> {
                 let reason = match (elsewhere.is_empty(), guest.is_some_and(|it| it.guest.life == Life::Running)) {
                     (false, _) => "its guest reports no address of the pool",
                     (true, true) => {
-                        "its guest reports no address: exclude the address that it uses, or keep it with preAllocations"
+                        "its guest reports no address: keep the address that it uses with preAllocations, or connect its agent"
                     }
                     (true, false) => "it is left alone, and no guest runs that reports its address",
                 };

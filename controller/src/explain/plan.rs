@@ -10,7 +10,7 @@ use glowplug::host::allocator::{Allocator, Usage};
 use glowplug::host::pool::{Pool, Reserved};
 use glowplug::network::Family;
 use k8s_openapi::jiff::Timestamp;
-use serde::{Deserialize as _, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::cluster::key::PoolId;
@@ -47,7 +47,7 @@ pub struct Planned {
     pub errors: Vec<String>,
     /// The warnings of the webhook.
     pub warnings: Vec<String>,
-    /// Held addresses that the pool would no longer offer. They stay with their holders.
+    /// Held addresses that the pool would no longer offer. They stay with their holders. Empty: the pool is rejected.
     pub outside: Vec<Outside>,
     /// Gateways, name servers and addresses of the template that a machine or guest has.
     pub in_use: Vec<InUse>,
@@ -160,18 +160,17 @@ pub(super) fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Pl
     let id = PoolId::of(&object.metadata);
     let mut planned = Planned { pool: id.to_string(), ..Planned::default() };
     let old = lists.pools.get(&id).map(|pool| &pool.checked.spec);
-    let new = match PoolSpec::deserialize(&object.data["spec"]) {
+    planned.change = if old.is_some() { Word::Update } else { Word::Create };
+    let new = match PoolSpec::read(&object.data["spec"]) {
         Ok(new) => new,
         Err(error) => {
-            planned.errors.push(format!("spec: {error}"));
+            planned.errors.extend(error.lines().map(str::to_owned));
             return planned;
         }
     };
-    planned.change = match old {
-        None => Word::Create,
-        Some(old) if *old == new => Word::None,
-        Some(_) => Word::Update,
-    };
+    if old == Some(&new) {
+        planned.change = Word::None;
+    }
     let change = match (planned.change, old) {
         (Word::None, _) => return planned,
         (_, Some(old)) => Change::Update { old: Some(old.clone()), new: Box::new(new) },
@@ -185,7 +184,9 @@ pub(super) fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Pl
         warnings.extend(warn_of_holders(&id, &change, leases));
         warnings.extend(warn_of_family(&id, &change, leases));
     }
-    let outside = lost(&id, &change, leases).into_iter().map(|(address, holder)| Outside {
+    // The cluster keeps the pool that it has if it rejects this one.
+    let lost = if errors.is_empty() { lost(&id, &change, leases) } else { Vec::new() };
+    let outside = lost.into_iter().map(|(address, holder)| Outside {
         address,
         holder: format!("{} {}/{}", kind(holder.kind), holder.namespace, holder.name),
     });
@@ -366,6 +367,39 @@ mod tests {
         assert_eq!(errors(stored, changed), (true, vec![], vec![line]));
         let (_, unknown, _) = errors(Lists::default(), pool(json!([]), json!({"x": 1})));
         assert_eq!(unknown.iter().map(|line| &line[..15]).collect::<Vec<_>>(), ["x: unknown key,"]);
+        let mistyped = json!({"sticky": "yes", "gateway": [7], "addresses": "10.0.0.8/29"});
+        let (_, mistyped, _) = errors(Lists::default(), pool(json!([]), mistyped));
+        let lines = [
+            "addresses: string \"10.0.0.8/29\", expected array",
+            "gateway[0]: number \"7\", expected string",
+            "sticky: string \"yes\", expected boolean",
+        ];
+        assert_eq!(mistyped, lines);
+    }
+
+    #[test]
+    fn a_rejected_pool_leaves_no_holder_outside() {
+        let mut lists = Lists::default();
+        let spec = |more: Value| {
+            let mut spec = json!({
+                "network": "infra/vlan10", "addresses": ["10.0.0.8/29"], "machineNetwork": [{"cidr": "10.0.0.0/24"}],
+            });
+            json_patch::merge(&mut spec, &more);
+            let pool = json!({"metadata": {"namespace": "n", "name": "p"}, "spec": spec});
+            serde_json::from_value::<Object>(pool).unwrap()
+        };
+        lists.add_pool(spec(json!({})));
+        let holder =
+            json!({"kind": "VirtualMachine", "namespace": "n", "name": "w", "uid": "v", "interface": "eno101"});
+        let lease = json!({"metadata": {"name": "10-0-0-8.infra.vlan10"}, "spec": {
+            "network": "infra/vlan10", "address": "10.0.0.8", "prefix": 24, "pool": "n/p", "holder": holder,
+            "since": "2026-08-14T10:00:00.000000Z",
+        }});
+        lists.leases = vec![serde_json::from_value(lease).unwrap()];
+        let leases: Vec<LeaseSpec> = lists.held().collect();
+        let outside = |more: Value| judged(&lists, &spec(more), &leases).outside.len();
+        assert_eq!(outside(json!({"addresses": ["10.0.0.9/32"]})), 1);
+        assert_eq!(outside(json!({"addresses": ["10.0.0.9/32"], "gatway": ["10.0.0.1"]})), 0);
     }
 
     #[test]

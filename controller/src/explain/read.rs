@@ -12,6 +12,7 @@ use kube::{Client, Error};
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
 use crate::cluster::request::{Reason, Refusal, refusal};
+use crate::kinds::pool::GROUP;
 
 /// Number of objects that are requested at once.
 const PAGE: u32 = 500;
@@ -31,7 +32,7 @@ pub struct Reader {
 /// What a list returned.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Listed {
-    /// Every object was read. A kind that the API server does not serve has none.
+    /// Every object was read. A kind of another program that the API server does not serve has none.
     Whole,
     /// The user has no right to list the kind.
     Denied,
@@ -71,7 +72,7 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// A request failed, or there are more than a million objects.
+    /// A request failed, the API server does not serve a kind of glowplug, or there are more than a million objects.
     pub async fn each(
         &self,
         kind: &ApiResource,
@@ -87,7 +88,14 @@ impl Reader {
         let listed = loop {
             let page = match api.list(&params).await {
                 Ok(page) => page,
-                Err(error) if count == 0 && refusal(&error) == Some(Refusal::Absent) => break Listed::Whole,
+                Err(error) if count == 0 && refusal(&error) == Some(Refusal::Absent) => {
+                    let ApiResource { plural, group, .. } = kind;
+                    anyhow::ensure!(
+                        group != GROUP,
+                        "the API server has no {plural}.{group}: apply the definitions of glowplug"
+                    );
+                    break Listed::Whole;
+                }
                 Err(error) if is_denied(&error) => {
                     self.note_lacking("list", kind, namespace);
                     break Listed::Denied;

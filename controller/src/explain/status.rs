@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::ApiResource;
 use serde::Serialize;
 
+use crate::cluster::conditions::{DUPLICATE_RECORDS, SCHEMA_VIOLATED, UNREADABLE_LEASES};
 use crate::cluster::object::Object;
 use crate::explain::read::Reader;
 use crate::explain::text::{rows_of, write_section};
@@ -50,7 +51,21 @@ pub struct PoolLine {
     pub left_alone: u32,
     /// Number of machines whose guests run with earlier network data.
     pub outdated: u32,
+    /// What else a person has to look at.
+    pub problems: Vec<Trouble>,
 }
+
+/// A condition of a pool that is true, and names mistakes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Trouble {
+    /// Type of the condition.
+    pub condition: String,
+    /// Its message.
+    pub message: String,
+}
+
+/// The conditions of pools that name mistakes.
+const PROBLEMS: [&str; 3] = [DUPLICATE_RECORDS, SCHEMA_VIOLATED, UNREADABLE_LEASES];
 
 /// Number of addresses of one family of a pool, as decimal text.
 #[derive(Clone, Debug, Serialize)]
@@ -88,6 +103,8 @@ pub struct MacPoolLine {
     pub allocated: i64,
     /// Number of machines that wait.
     pub waiting: u32,
+    /// What else a person has to look at.
+    pub problems: Vec<Trouble>,
 }
 
 /// Reads the pools.
@@ -119,6 +136,13 @@ fn readiness(conditions: &[Condition]) -> (Option<bool>, Option<String>) {
     (is_ready, ready.filter(|_| is_ready == Some(false)).map(|condition| condition.message.clone()))
 }
 
+/// The conditions that name mistakes.
+fn problems(conditions: Vec<Condition>) -> Vec<Trouble> {
+    let is_problem = |it: &Condition| it.status == "True" && PROBLEMS.contains(&&*it.type_);
+    let problems = conditions.into_iter().filter(is_problem);
+    problems.map(|it| Trouble { condition: it.type_, message: it.message }).collect()
+}
+
 fn pool_line(object: Object) -> PoolLine {
     let KnownPool { status, checked, .. } = KnownPool::read(PoolObject::read(object));
     let PoolStatus { families, waiting, first_waiting, machines, left_alone, outdated, conditions, .. } = status;
@@ -135,6 +159,7 @@ fn pool_line(object: Object) -> PoolLine {
         machines,
         left_alone,
         outdated,
+        problems: problems(conditions),
     }
 }
 
@@ -142,8 +167,9 @@ fn mac_pool_line(object: Object) -> MacPoolLine {
     let status = object.data.get("status").cloned().unwrap_or_default();
     let status: MacPoolStatus = serde_json::from_value(status).unwrap_or_default();
     let (ready, message) = readiness(&status.conditions);
-    let MacPoolStatus { free, used: allocated, waiting, .. } = status;
-    MacPoolLine { name: object.metadata.name.unwrap_or_default(), ready, message, free, allocated, waiting }
+    let MacPoolStatus { free, used: allocated, waiting, conditions, .. } = status;
+    let (name, problems) = (object.metadata.name.unwrap_or_default(), problems(conditions));
+    MacPoolLine { name, ready, message, free, allocated, waiting, problems }
 }
 
 // === impl Family ===
@@ -225,7 +251,13 @@ impl fmt::Display for Summary {
         write_section(f, ["WAITING", "KIND", "POOL", "FAMILY", "SINCE"], waiting.collect())?;
         let pools = self.pools.iter().filter_map(|pool| Some([pool.name.clone(), pool.message.clone()?]));
         let macs = self.mac_pools.iter().filter_map(|pool| Some([pool.name.clone(), pool.message.clone()?]));
-        write_section(f, ["NOT READY", "MESSAGE"], pools.chain(macs).collect())
+        write_section(f, ["NOT READY", "MESSAGE"], pools.chain(macs).collect())?;
+        let pools = self.pools.iter().map(|pool| (&pool.name, &pool.problems));
+        let macs = self.mac_pools.iter().map(|pool| (&pool.name, &pool.problems));
+        let problems = pools.chain(macs).flat_map(|(name, problems)| {
+            problems.iter().map(move |it| [it.condition.clone(), name.clone(), it.message.clone()])
+        });
+        write_section(f, ["CONDITION", "POOL", "MESSAGE"], problems.collect())
     }
 }
 
@@ -252,19 +284,28 @@ mod tests {
             "reuseDelay": "0", "free": "0", "conflicts": "0", "outside": "0",
         });
         let first = json!({"kind": "KubevirtMachine", "namespace": "n", "name": "w", "family": "IPv4", "since": "2026-08-14T10:00:00Z"});
-        let ready = |status: &str, message: &str| json!([{"type": "Ready", "status": status, "reason": "r", "message": message, "lastTransitionTime": "2026-08-14T10:00:00Z"}]);
+        let condition = |type_: &str, status: &str, message: &str| {
+            json!({
+                "type": type_, "status": status, "reason": "r", "message": message, "lastTransitionTime": "2026-08-14T10:00:00Z",
+            })
+        };
+        let conditions = json!([
+            condition("DuplicateRecords", "True", "10.0.0.8: two users"),
+            condition("Ready", "True", "serves"),
+            condition("UnreadableLeases", "False", "none"),
+        ]);
         vec![
             object(json!({
                 "metadata": {"namespace": "n", "name": "p"},
                 "spec": {"network": "vlan10", "addresses": ["10.0.0.8/29"]},
                 "status": {
                     "families": [counts], "waiting": 2, "firstWaiting": [first], "leftAlone": 3, "outdated": 4,
-                    "conditions": ready("True", "serves"),
+                    "conditions": conditions,
                 },
             })),
             object(json!({
                 "metadata": {"name": "g"}, "spec": {"network": "infra/vlan10", "addresses": ["x\u{1b}"]},
-                "status": {"conditions": ready("False", "addresses[0]: invalid\u{1b}")},
+                "status": {"conditions": [condition("Ready", "False", "addresses[0]: invalid\u{1b}")]},
             })),
             object(json!({"metadata": {"namespace": "n", "name": "new"}, "spec": 7})),
         ]
@@ -272,7 +313,12 @@ mod tests {
 
     #[test]
     fn the_pools_of_a_cluster_are_one_table() {
-        let macs = vec![object(json!({"metadata": {"name": "m"}, "status": {"free": 7, "used": 1, "waiting": 0}}))];
+        let violated = json!([{
+            "type": "SchemaViolated", "status": "True", "reason": "r", "message": "ranges: repeated",
+            "lastTransitionTime": "2026-08-14T10:00:00Z",
+        }]);
+        let status = json!({"free": 7, "used": 1, "waiting": 0, "conditions": violated});
+        let macs = vec![object(json!({"metadata": {"name": "m"}, "status": status}))];
         assert_eq!(
             summarize(pools(), macs).to_string(),
             "POOL   NETWORK       READY    FAMILY  FREE  ALLOCATED  EXCLUDED  BY RECORD  BY REPORT  CONFLICTS  WAITING  LEFT ALONE  OUTDATED\n\
@@ -284,7 +330,10 @@ mod tests {
              WAITING  KIND             POOL  FAMILY  SINCE\n\
              n/w      KubevirtMachine  n/p   IPv4    2026-08-14T10:00:00Z\n\n\
              NOT READY  MESSAGE\n\
-             g          addresses[0]: invalid\\u{1b}\n"
+             g          addresses[0]: invalid\\u{1b}\n\n\
+             CONDITION         POOL  MESSAGE\n\
+             DuplicateRecords  n/p   10.0.0.8: two users\n\
+             SchemaViolated    m     ranges: repeated\n"
         );
     }
 
@@ -304,6 +353,7 @@ mod tests {
                     "kind": "KubevirtMachine", "namespace": "n", "name": "w", "family": "IPv4", "since": "2026-08-14T10:00:00Z",
                 }],
                 "machines": 0, "leftAlone": 3, "outdated": 4,
+                "problems": [{"condition": "DuplicateRecords", "message": "10.0.0.8: two users"}],
             })
         );
     }

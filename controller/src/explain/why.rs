@@ -28,6 +28,8 @@ pub struct Facts {
     pub machine: VirtualMachine,
     /// Phase of its instance. `None`: there is no instance.
     pub phase: Option<String>,
+    /// Time of the creation of its instance, as RFC 3339.
+    pub created: Option<String>,
     /// All StaticIPPools.
     pub pools: Vec<KnownPool>,
     /// All NodePools.
@@ -142,19 +144,24 @@ pub async fn why(reader: &Reader, key: &Key) -> anyhow::Result<Answer> {
         return Ok(explain_rejected(&machine, &pools, &leases));
     };
     let instance = reader.get(&instances(), key).await?;
+    let created = instance.as_ref().and_then(|it| it.metadata.creation_timestamp.as_ref()).map(|it| it.0.to_string());
     let phase = instance.and_then(|instance| Some(instance.data["status"]["phase"].as_str()?.to_owned()));
     let of_machine = format!("involvedObject.kind=VirtualMachine,involvedObject.name={}", key.name);
     let kind = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", "Event"), "events");
     let (mut events, params) = (Vec::new(), ListParams::default().fields(&of_machine));
     reader.each(&kind, Some(&key.namespace), params, |event| events.extend(Event::of_controller(&event))).await?;
     let node_pools = reader.required(&node_pools()).await?;
-    Ok(explain(Facts { machine: VirtualMachine::read(machine), phase, pools, node_pools, leases, events }))
+    Ok(explain(Facts { machine: VirtualMachine::read(machine), phase, created, pools, node_pools, leases, events }))
 }
 
 /// Explains a machine.
 #[must_use]
 pub fn explain(facts: Facts) -> Answer {
-    let Facts { machine, phase, pools, node_pools, leases, mut events } = facts;
+    let Facts { machine, phase, created, pools, node_pools, leases, mut events } = facts;
+    events.sort();
+    // A guest that runs has read what was missing before its instance existed.
+    let is_over = |event: &Event| phase.as_deref() == Some("Running") && event.is_before(created.as_deref());
+    let missing = events.last().filter(|event| event.reason == "NetworkDataMissing" && !is_over(event));
     let key = machine.key();
     let waiting: BTreeMap<PoolId, Vec<Waiting>> =
         pools.iter().map(|pool| (pool.checked.id.clone(), pool.status.first_waiting.clone())).collect();
@@ -163,7 +170,7 @@ pub fn explain(facts: Facts) -> Answer {
     let held: Vec<&LeaseSpec> = leases.iter().filter(|lease| is_of(lease, &machine)).collect();
     let (selected, verdict) = match selection.of(&machine) {
         Ok(selected) => {
-            let verdict = verdict(&machine, &selected, &selection, &held, &waiting);
+            let verdict = verdict(&machine, &selected, &selection, &held, &waiting, missing);
             (selected, verdict)
         }
         Err(problem) => {
@@ -172,7 +179,6 @@ pub fn explain(facts: Facts) -> Answer {
         }
     };
     let (state, reason, since, what_to_do) = verdict;
-    events.sort();
     let events = events.split_off(events.len().saturating_sub(EVENTS));
     Answer {
         version: 1,
@@ -203,6 +209,7 @@ fn verdict(
     selection: &Selection,
     held: &[&LeaseSpec],
     waiting: &BTreeMap<PoolId, Vec<Waiting>>,
+    missing: Option<&Event>,
 ) -> Verdict {
     let key = machine.key();
     if selected.is_empty() {
@@ -216,6 +223,10 @@ fn verdict(
         return (State::OwnNetworkData, reason, None, Some(what_to_do));
     }
     let lacks = selected.iter().find(|pool| !held.iter().any(|lease| is_from(lease, pool)));
+    if let Some(Event { time, message, .. }) = missing.filter(|_| !machine.is_left_alone()) {
+        let what_to_do = "remove the cause that the reason names; the controller then continues by itself".to_owned();
+        return (State::Waiting, message.clone(), Some(time.clone()), Some(what_to_do));
+    }
     let Some(lacking) = lacks else {
         let since = held.iter().map(|lease| lease.since.0).max().map(|since| since.to_string());
         return (State::Allocated, "the machine holds an address of each of its pools".to_owned(), since, None);
@@ -308,13 +319,20 @@ fn is_from(lease: &LeaseSpec, pool: &Selected) -> bool {
 
 /// The verdict about a machine without a pool.
 fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseSpec]) -> Verdict {
-    if let Some(pool) = selection.ending(machine, &[]) {
+    let keeps = held.iter().any(|lease| lease.network != MAC_NETWORK);
+    let ending = selection.ending(machine, &[]);
+    if let Some(pool) = ending.filter(|_| !keeps) {
         let reason = format!("pool {} is being deleted, and gives new machines no address", pool.id);
         let what_to_do = "create a pool of another name, or the same pool when it is gone".to_owned();
         return (State::Conflicting, reason, None, Some(what_to_do));
     }
-    if held.iter().any(|lease| lease.network != MAC_NETWORK) {
-        let reason = "no pool selects the machine any more; it keeps its addresses until it is deleted".to_owned();
+    if keeps {
+        let reason = match ending {
+            Some(pool) => {
+                format!("pool {} is being deleted; the machine keeps its addresses until it is deleted", pool.id)
+            }
+            None => "no pool selects the machine any more; it keeps its addresses until it is deleted".to_owned(),
+        };
         return (State::NotSelected, reason, None, None);
     }
     let networks: Vec<&str> = machine.networks.iter().map(|attachment| attachment.network.as_str()).collect();
@@ -354,6 +372,12 @@ pub fn machine_key(text: &str) -> Result<Key, &'static str> {
 // === impl Event ===
 
 impl Event {
+    /// Whether an object that was created at a time, as RFC 3339, is newer than the event. Kubernetes has whole seconds of the creation.
+    fn is_before(&self, created: Option<&str>) -> bool {
+        const SECONDS: usize = "2026-08-14T10:00:00".len();
+        created.is_some_and(|created| self.time.get(..SECONDS) < created.get(..SECONDS))
+    }
+
     /// Reads an event. `None`: another program wrote the event.
     #[must_use]
     pub fn of_controller(event: &Object) -> Option<Self> {
@@ -492,7 +516,8 @@ mod tests {
     }
 
     fn about(machine: VirtualMachine, pools: Vec<KnownPool>, leases: Vec<LeaseSpec>) -> Answer {
-        explain(Facts { machine, phase: None, pools, node_pools: Vec::new(), leases, events: Vec::new() })
+        let (node_pools, events) = (Vec::new(), Vec::new());
+        explain(Facts { machine, phase: None, created: None, pools, node_pools, leases, events })
     }
 
     /// State, reason, time, and what to do.
@@ -590,6 +615,34 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_whose_network_data_is_missing_has_the_reason_of_the_last_event_until_its_guest_is_newer() {
+        let facts = |reason: &str, phase: &str, created: &str| Facts {
+            machine: machine(json!({}), json!({})),
+            phase: Some(phase.to_owned()),
+            created: Some(created.to_owned()),
+            pools: vec![pool("p", json!({}))],
+            node_pools: vec![],
+            leases: vec![lease(json!({}))],
+            events: vec![Event {
+                time: "2026-08-14T10:00:05.000000Z".to_owned(),
+                reason: reason.to_owned(),
+                message: "exceeded quota".to_owned(),
+            }],
+        };
+        let missing = explain(facts("NetworkDataMissing", "Scheduling", "2026-08-14T10:00:09Z"));
+        let advice = "remove the cause that the reason names; the controller then continues by itself";
+        let since = Some("2026-08-14T10:00:05.000000Z");
+        assert_eq!(said(&missing), (State::Waiting, "exceeded quota", since, Some(advice)));
+        for (reason, phase, created, expected) in [
+            ("NetworkDataMissing", "Running", "2026-08-14T10:00:05Z", State::Waiting),
+            ("NetworkDataMissing", "Running", "2026-08-14T10:00:06Z", State::Allocated),
+            ("IPAddressAllocated", "Scheduling", "2026-08-14T10:00:00Z", State::Allocated),
+        ] {
+            assert_eq!(explain(facts(reason, phase, created)).state, expected, "{reason}, {phase}, {created}");
+        }
+    }
+
+    #[test]
     fn a_machine_that_is_left_alone_names_its_annotation() {
         let noted = json!({"annotations": {(LEFT_ALONE_ANNOTATION): "v"}});
         let answer = about(machine(json!({}), noted), vec![pool("p", json!({}))], vec![]);
@@ -636,6 +689,10 @@ mod tests {
         let reason = "pool n/p is being deleted, and gives new machines no address";
         let advice = "create a pool of another name, or the same pool when it is gone";
         assert_eq!(said(&answer), (State::Conflicting, reason, None, Some(advice)));
+        let deleted = pool("p", json!({"metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z"}}));
+        let answer = about(machine(json!({}), json!({})), vec![deleted], vec![lease(json!({}))]);
+        let reason = "pool n/p is being deleted; the machine keeps its addresses until it is deleted";
+        assert_eq!(said(&answer), (State::NotSelected, reason, None, None));
     }
 
     #[test]
@@ -651,6 +708,7 @@ mod tests {
         let facts = Facts {
             machine: machine(json!({}), json!({})),
             phase: Some("Scheduling".to_owned()),
+            created: None,
             pools: vec![pool("p", json!({}))],
             node_pools: vec![],
             leases: vec![],

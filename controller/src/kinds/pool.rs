@@ -32,7 +32,7 @@ use serde_json::{Value, json};
 use crate::cluster::key::PoolId;
 use crate::kinds::mac_pool::MACPool;
 use crate::kinds::schema::{
-    MAX_LABEL, MAX_NAME, MAX_PATH, beyond, complete, conditions, family, selector, specification,
+    MAX_LABEL, MAX_NAME, MAX_PATH, beyond, complete, conditions, family, read, selector, specification,
 };
 
 /// Label with the name of the cluster of an object. Cluster API sets the label.
@@ -644,6 +644,15 @@ impl PoolSpec {
 }
 
 impl PoolSpec {
+    /// Reads the specification of a pool of either kind. Both kinds have the same members.
+    ///
+    /// # Errors
+    ///
+    /// A value has another type than the schema. The text has a line for each such value.
+    pub fn read(specification: &Value) -> Result<Self, String> {
+        read(&POOL, specification)
+    }
+
     /// Reports what the schema of this version does not allow in the specification, which an API server has stored under an
     /// earlier schema. The pool works, but may have to be corrected before it can be changed or restored.
     #[must_use]

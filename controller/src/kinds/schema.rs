@@ -28,6 +28,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::cluster::conditions::LONGEST_MESSAGE;
@@ -187,14 +188,20 @@ pub(crate) fn specification(mut definition: CustomResourceDefinition) -> JSONSch
     schema.and_then(|schema| schema.properties).and_then(|mut members| members.remove("spec")).unwrap_or_default()
 }
 
-/// Reports what the schema does not allow in a specification that an API server has stored under an earlier schema: repeated items of
-/// sets, and sizes beyond the limits. An API server refuses to create such an object again. Kubernetes before 1.30 refuses every change
+/// Reports what the schema does not allow in a specification that an API server has stored under an earlier schema: other types,
+/// repeated items of sets, and sizes beyond the limits. An API server refuses to create such an object again. Kubernetes before 1.30 refuses every change
 /// of an object with a size beyond a limit, its status and its finalizers included.
 pub(crate) fn beyond(schema: &JSONSchemaProps, specification: &impl Serialize) -> Diagnostics {
     let mut diagnostics = Diagnostics::default();
     let specification = serde_json::to_value(specification).unwrap_or_default();
     compare(schema, &specification, FieldPath::Document, &mut diagnostics);
     diagnostics
+}
+
+/// Reads a specification. `Err`: a line for each value of another type than the schema has.
+pub(crate) fn read<T: DeserializeOwned>(schema: &JSONSchemaProps, specification: &Value) -> Result<T, String> {
+    T::deserialize(specification)
+        .map_err(|error| lines(&beyond(schema, specification)).unwrap_or_else(|| format!("spec: {error}")))
 }
 
 /// Returns a line for each diagnostic. `None`: there is no diagnostic.
@@ -204,6 +211,27 @@ pub(crate) fn lines(diagnostics: &Diagnostics) -> Option<String> {
 }
 
 fn compare(schema: &JSONSchemaProps, value: &Value, path: FieldPath<'_>, diagnostics: &mut Diagnostics) {
+    let is_of = |type_: &&str| match *type_ {
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        _ => true,
+    };
+    // An absent member of a structure is null here.
+    if let Some(type_) = schema.type_.as_deref().filter(|type_| !is_of(type_)) {
+        let (problem, value) = match value {
+            Value::Null => return,
+            Value::Bool(_) => ("boolean", value.to_string()),
+            Value::Number(_) => ("number", value.to_string()),
+            Value::String(text) => ("string", text.clone()),
+            Value::Array(_) => ("array", value.to_string()),
+            Value::Object(_) => ("object", value.to_string()),
+        };
+        diagnostics.push(Diagnostic::warning(path, problem, value, type_));
+        return;
+    }
     let mut check_size = |limit: Option<i64>, size: usize, problem: &str| {
         if let Some(limit) = limit.filter(|limit| usize::try_from(*limit).is_ok_and(|limit| size > limit)) {
             diagnostics.push(Diagnostic::warning(path, problem, size, &format!("at most {limit}")));

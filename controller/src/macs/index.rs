@@ -31,8 +31,8 @@ use pnet_base::MacAddr;
 use serde_json::{Value, json};
 
 use crate::cluster::conditions::{
-    DAMAGED_LEASES, DELETING, EARLIER_SCHEMA, INVALID_SPEC, SCHEMA_VIOLATED, UNREADABLE_LEASES, condition, stalled,
-    unreadable_leases,
+    DAMAGED_LEASES, DELETING, DUPLICATE_RECORDS, EARLIER_SCHEMA, INVALID_SPEC, SCHEMA_VIOLATED, UNREADABLE_LEASES,
+    condition, stalled, unreadable_leases,
 };
 use crate::cluster::key::Key;
 use crate::cluster::newest::Newest;
@@ -612,7 +612,7 @@ impl Index {
             unreadable_leases(damaged.iter().map(|(address, name, reason)| (*address, name.as_str(), *reason)));
         let damaged = damaged.as_deref().map(|lines| (UNREADABLE_LEASES, ("True", DAMAGED_LEASES, lines)));
         let conditions =
-            [("DuplicateRecords", duplicates), ("Exhausted", exhausted), ("Ready", ready), ("Stalled", stalled(ready))];
+            [(DUPLICATE_RECORDS, duplicates), ("Exhausted", exhausted), ("Ready", ready), ("Stalled", stalled(ready))];
         let beyond_schema = pool.beyond_schema.as_deref();
         let violated = beyond_schema.map(|lines| (SCHEMA_VIOLATED, ("True", EARLIER_SCHEMA, lines)));
         let conditions = conditions.into_iter().chain(violated);

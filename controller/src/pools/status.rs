@@ -16,8 +16,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::conditions::{
-    DAMAGED_LEASES, DELETING, EARLIER_SCHEMA, INVALID_SPEC, MOST_LINES, SCHEMA_VIOLATED, UNREADABLE_LEASES, condition,
-    stalled, unreadable_leases,
+    DAMAGED_LEASES, DELETING, DUPLICATE_RECORDS, EARLIER_SCHEMA, INVALID_SPEC, MOST_LINES, SCHEMA_VIOLATED,
+    UNREADABLE_LEASES, condition, stalled, unreadable_leases,
 };
 use crate::cluster::key::{Key, PoolId};
 use crate::kinds::lease_name::parse_lease_name;
@@ -404,10 +404,10 @@ impl KnownPool {
             false => Verdict::of("True", "ConflictingRecords", &first_lines(&observation.conflicts)),
         };
         let verdicts: Vec<(&str, Verdict)> =
-            [("DuplicateRecords", duplicates), ("Exhausted", exhausted)].into_iter().chain(others).collect();
+            [(DUPLICATE_RECORDS, duplicates), ("Exhausted", exhausted)].into_iter().chain(others).collect();
         let events = [
             ("Exhausted", "IPPoolExhausted"),
-            ("DuplicateRecords", "IPAddressConflict"),
+            (DUPLICATE_RECORDS, "IPAddressConflict"),
             (SCHEMA_VIOLATED, "SchemaViolated"),
             (UNREADABLE_LEASES, "UnreadableLeases"),
         ];

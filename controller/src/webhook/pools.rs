@@ -16,7 +16,6 @@ use kube::api::{ApiResource, ListParams};
 use kube::core::Status;
 use kube::core::admission::{AdmissionRequest, Operation};
 use kube::{Api, Client, Resource as _};
-use serde::Deserialize as _;
 use tokio::time::timeout;
 
 use crate::cluster::key::{Key, PoolId};
@@ -332,10 +331,8 @@ pub(super) async fn leases(client: &Client, id: &PoolId) -> kube::Result<Vec<Lea
     }
 }
 
-/// Reads the specification of a pool of either kind. Both kinds have the same members.
 fn specification(object: &Object) -> Result<PoolSpec, Box<Status>> {
-    PoolSpec::deserialize(&object.data["spec"])
-        .map_err(|error| failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &format!("spec: {error}")))
+    PoolSpec::read(&object.data["spec"]).map_err(|error| failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &error))
 }
 
 // === impl Change ===
