@@ -64,13 +64,13 @@ export CARGO_TARGET_$(shell echo '$(subst -,_,$(TARGET))' | tr a-z A-Z)_LINKER :
 endif
 
 ctl: ## build glowplugctl
-	GLOWPLUG_VERSION='$(VERSION)' $(CARGO) build --locked --release --no-default-features --features host --bin glowplugctl
+	GLOWPLUG_VERSION='$(VERSION)' $(CARGO) build --locked --release --no-default-features --features ctl --bin glowplugctl
 
 # Programs that a release publishes have no debug information.
 STATIC_CTL := $(TARGET_DIR)/$(TARGET)/release/glowplugctl
 static-ctl: target
 	CC_$(subst -,_,$(TARGET))=$(MUSL_CC) CARGO_PROFILE_RELEASE_STRIP=true GLOWPLUG_VERSION='$(VERSION)' $(CARGO) build --locked --release \
-	    --no-default-features --features host --bin glowplugctl --target $(TARGET)
+	    --no-default-features --features ctl --bin glowplugctl --target $(TARGET)
 
 ##@ Try
 
@@ -160,7 +160,8 @@ clippy: ## check the code of both packages
 features: ## each feature alone
 	$(CARGO) clippy --locked --no-default-features -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --features guest -- -D warnings
-	$(CARGO) clippy --locked --no-default-features --features host -- -D warnings
+	for feature in host sqlite vsphere ctl; do \
+	    $(CARGO) clippy --locked --no-default-features --features $$feature -- -D warnings || exit 1; done
 	$(CARGO) clippy --locked --no-default-features --features vmware -- -D warnings
 	$(CARGO) fetch --quiet --locked --manifest-path fuzz/Cargo.toml
 	$(CARGO) fetch --quiet --locked $(CONTROLLER)
@@ -330,7 +331,7 @@ CDX = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(CYCLONEDX)/bin/cargo-cyclo
 sbom: $(CYCLONEDX)/bin/cargo-cyclonedx ## list the crates of each program
 	rm -rf $(SBOM) && mkdir -p $(SBOM)
 	$(CDX) --no-default-features --features guest && mv glowplug_bin.cdx.json $(SBOM)/glowplug.cdx.json
-	$(CDX) --no-default-features --features host && mv glowplugctl_bin.cdx.json $(SBOM)/glowplugctl.cdx.json
+	$(CDX) --no-default-features --features ctl && mv glowplugctl_bin.cdx.json $(SBOM)/glowplugctl.cdx.json
 	$(CDX) --manifest-path controller/Cargo.toml && \
 	    mv controller/glowplug-controller_bin.cdx.json $(SBOM)/glowplug-controller.cdx.json && \
 	    mv controller/kubectl-glowplug_bin.cdx.json $(SBOM)/kubectl-glowplug.cdx.json

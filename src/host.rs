@@ -96,6 +96,7 @@ pub mod pool_object;
 pub mod pools_file;
 pub mod records;
 pub mod registry;
+#[cfg(feature = "vsphere")]
 #[doc(hidden)]
 pub mod vsphere;
 

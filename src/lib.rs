@@ -45,14 +45,15 @@
 //! `guest` and `host` do not import each other. Both use one type for a document, so the host cannot write a document
 //! that the guest cannot read.
 //!
-//! The feature `guest` adds `drive` and `guest`, which run in the initramfs. The feature `host` adds `host`. Either
-//! feature adds `log`, `atomic_file` and `terminal`. `network`, `formats`, `render` and `diagnostic` touch no file, no
+//! The feature `guest` adds `drive` and `guest`, which run in the initramfs. The feature `host` adds `host`, `sqlite` its ledger in a
+//! file, `vsphere` the machines of OpenShift on vSphere, and `ctl` what glowplugctl needs. The programs have `log`, `atomic_file` and
+//! `terminal`. `network`, `formats`, `render` and `diagnostic` touch no file, no
 //! process and no clock.
 //!
 //! The programs, tests and benchmarks also use items that this documentation hides, such as `drive` and `guest`. The
 //! hidden items may change in any release.
 
-#[cfg(any(feature = "guest", feature = "host"))]
+#[cfg(any(feature = "guest", feature = "ctl"))]
 #[doc(hidden)]
 pub mod atomic_file;
 pub mod diagnostic;
@@ -65,7 +66,7 @@ pub mod formats;
 pub mod guest;
 #[cfg(feature = "host")]
 pub mod host;
-#[cfg(any(feature = "guest", feature = "host"))]
+#[cfg(any(feature = "guest", feature = "ctl"))]
 #[doc(hidden)]
 pub mod log;
 pub mod network;

@@ -10,7 +10,7 @@ pub mod network_manager_profiles;
 pub mod networkd;
 mod settings;
 mod text;
-#[cfg(any(feature = "host", feature = "vmware"))]
+#[cfg(any(feature = "vsphere", feature = "vmware"))]
 pub(crate) mod vsphere;
 
 use std::collections::BTreeSet;

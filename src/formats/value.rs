@@ -18,10 +18,12 @@ use crate::diagnostic::Diagnostic;
 
 #[cfg(feature = "host")]
 pub use parse::MAX_LIST_BYTES;
+#[cfg(feature = "host")]
+pub(crate) use parse::parse_documents;
+#[cfg(feature = "vsphere")]
+pub(crate) use parse::parse_list;
 pub(super) use parse::read;
 pub use parse::{parse, parse_strict};
-#[cfg(feature = "host")]
-pub(crate) use parse::{parse_documents, parse_list};
 
 /// Maximum size of a machine's document, in bytes.
 pub const MAX_BYTES: usize = 1024 * 1024;

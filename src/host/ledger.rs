@@ -4,6 +4,7 @@
 //! [`SqliteLedger`] is a file that several processes of one host share. [`MemoryLedger`] keeps everything in memory,
 //! for tests and for callers that persist leases themselves.
 
+#[cfg(feature = "sqlite")]
 mod sqlite;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use super::change::{Change, Update};
 use super::claim::{Claimant, Lease, Machine};
 
+#[cfg(feature = "sqlite")]
 pub use sqlite::{OpenError, SqliteLedger, Tenure};
 
 /// A store of leases.

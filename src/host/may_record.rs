@@ -202,12 +202,14 @@ impl State {
         }
     }
 
-    /// The word of the state in a ledger. A mismatch has none: it is what ledgers of earlier versions have.
+    /// The word of the state in a ledger file. A mismatch has none: it is what ledgers of earlier versions have.
+    #[cfg(feature = "sqlite")]
     pub(crate) fn stored(self) -> Option<&'static str> {
         (self != Self::Mismatch).then(|| self.count().word())
     }
 
-    /// The state with this word in a ledger.
+    /// The state with this word in a ledger file.
+    #[cfg(feature = "sqlite")]
     pub(crate) fn of_stored(word: &str) -> Option<Self> {
         [Self::Excluded, Self::ByRecord, Self::ByReport].into_iter().find(|state| state.stored() == Some(word))
     }
@@ -326,6 +328,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "sqlite")]
     #[test]
     fn a_ledger_has_the_words_of_outputs_and_none_for_a_mismatch() {
         let states = [State::Mismatch, State::Excluded, State::ByRecord, State::ByReport];

@@ -15,6 +15,7 @@ mod namespaces;
 mod overlap;
 mod reserved;
 mod spec;
+#[cfg(feature = "sqlite")]
 mod stored;
 mod template;
 
@@ -33,6 +34,7 @@ pub use namespaces::Namespaces;
 pub use overlap::{Overlap, Overlaps, overlaps};
 pub use reserved::{ReservedAddress, ReservedAddresses, ReservedRange};
 pub use spec::PoolSpec;
+#[cfg(feature = "sqlite")]
 pub use stored::PoolDifference;
 pub use template::TemplateFacts;
 

@@ -6,12 +6,12 @@
 //!
 //! Source: `openshift/machine-api-operator:pkg/controller/vsphere/reconciler.go`.
 
-#[cfg(feature = "host")]
+#[cfg(feature = "vsphere")]
 use std::fmt::Write as _;
-#[cfg(feature = "host")]
+#[cfg(feature = "vsphere")]
 use std::net::IpAddr;
 
-#[cfg(feature = "host")]
+#[cfg(feature = "vsphere")]
 use ipnetwork::IpNetwork;
 
 /// Name of the property with the arguments. The name is afterburn's.
@@ -21,7 +21,7 @@ pub const PROPERTY: &str = "guestinfo.afterburn.initrd.network-kargs";
 pub(crate) const MAX_BYTES: usize = 4096;
 
 /// The static network of one NIC.
-#[cfg(feature = "host")]
+#[cfg(feature = "vsphere")]
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct StaticDevice {
     /// Addresses, each with the prefix length of its subnet.
@@ -33,7 +33,7 @@ pub(crate) struct StaticDevice {
 }
 
 /// The value of the property. There is a blank after each argument, also after the last one.
-#[cfg(feature = "host")]
+#[cfg(feature = "vsphere")]
 pub(crate) fn property<'d>(devices: impl IntoIterator<Item = &'d StaticDevice>) -> String {
     let mut line = String::new();
     for device in devices {
@@ -54,7 +54,7 @@ pub(crate) fn property<'d>(devices: impl IntoIterator<Item = &'d StaticDevice>) 
     line
 }
 
-#[cfg(feature = "host")]
+#[cfg(feature = "vsphere")]
 fn bracketed(address: IpAddr) -> String {
     match address {
         IpAddr::V4(address) => address.to_string(),

@@ -41,7 +41,7 @@ pub fn parse_strict(document: &[u8]) -> Result<Value, Diagnostic> {
 /// # Errors
 ///
 /// As of [`parse_strict`].
-#[cfg(feature = "host")]
+#[cfg(feature = "vsphere")]
 pub(crate) fn parse_list(document: &[u8]) -> Result<Value, Diagnostic> {
     let documents = read_strict(document, Rules { has_several: false, ..CLUSTER })?;
     Ok(documents.into_iter().next().unwrap_or(Value::Null))
