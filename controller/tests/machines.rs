@@ -531,7 +531,10 @@ async fn a_machine_whose_secret_the_api_server_refuses_says_so_and_gets_the_secr
     let _leader = lead(&cluster);
     let note = hosted.until_event("w", "NetworkDataMissing").await;
     let name = Hosted::reference(&hosted.vms.get("w").await.unwrap()).unwrap();
-    assert_eq!(note, format!("Secret {name:?} cannot be written: a fault of the test"));
+    assert_eq!(
+        note,
+        format!("Secret {name:?}: the API server refuses the request of the controller: a fault of the test")
+    );
     let plugin = Plugin::new(cluster.config());
     let machine = format!("{}/w", hosted.namespace);
     let (_, why) = plugin.json(&["why", &machine]).await;

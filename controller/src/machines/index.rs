@@ -238,7 +238,7 @@ impl Index {
     /// Replaces the pools. Returns the names whose decision may have changed.
     pub(super) fn set_pools(&mut self, pools: OpenPools) -> BTreeSet<Key> {
         let OpenPools { facts, suspended, selection, growth } = pools;
-        self.growth = growth;
+        let has_grown = growth > std::mem::replace(&mut self.growth, growth);
         let changed_meanwhile = self.end_adoption();
         let ready = |facts: &PoolFacts| facts.ready.clone();
         let names = facts.keys().chain(self.facts.keys());
@@ -251,6 +251,9 @@ impl Index {
         let is_same = Arc::ptr_eq(&self.selection, &selection);
         let mut names = if is_same { BTreeSet::new() } else { self.set_selection(selection) };
         names.extend(changed_meanwhile);
+        // The records of a machine that is left alone may have become leases.
+        let left_alone = self.vms.iter().filter(|(_, vm)| has_grown && vm.is_left_alone());
+        names.extend(left_alone.map(|(key, _)| key.clone()));
         if !changed.is_empty() {
             let is_of = |chosen: &Chosen| chosen.iter().flatten().any(|selected| changed.contains(&selected.pool));
             names.extend(self.selected.iter().filter(|(_, chosen)| is_of(chosen)).map(|(key, _)| key.clone()));

@@ -4,14 +4,15 @@
 //! The leader notes this in an annotation of the VirtualMachine, so that a stop, a start or another leader changes nothing. The
 //! machine is served when its VirtualMachine is created again, because the note names the UID, or after a user has removed
 //! the annotation. The leader remembers this removal until the template refers to a Secret. A leader that was not there when
-//! the annotation was removed notes the machine again.
+//! the annotation was removed notes the machine again. The leader removes the annotation when the records of the machine have become
+//! leases, because its pools offer the recorded addresses now.
 
 use std::collections::BTreeSet;
 
 use serde_json::json;
 
 use crate::cluster::request::list;
-use crate::kinds::kubevirt_machine::Instance;
+use crate::kinds::kubevirt_machine::{Instance, uid};
 use crate::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, NetworkData, VirtualMachine};
 use crate::machines::step::{Notice, Once, Step};
 use crate::machines::view::View;
@@ -58,6 +59,11 @@ impl View {
         let standing = Standing::of(vm, self.instance.as_ref());
         match standing {
             Standing::OwnData | Standing::HasSecret | Standing::Migrates => return None,
+            Standing::LeftAlone if self.holds_an_address_of_each(vm, selected) && !self.has_done(Once::Annotate) => {
+                return Some(Step::AnnotateVm(json!({"metadata": {
+                    "uid": vm.metadata.uid, "annotations": {(LEFT_ALONE_ANNOTATION): null},
+                }})));
+            }
             Standing::LeftAlone => {
                 let recorded = self.reserve_recorded().or_else(|| self.end_records(&BTreeSet::new(), None));
                 return Some(self.hold_back(recorded.unwrap_or(Step::Wait)));
@@ -88,6 +94,16 @@ impl View {
             }});
             Step::LeaveAlone(patch, Notice { is_warning: false, reason: "LeftAlone", note })
         })
+    }
+
+    /// Whether a machine holds an address on each interface that pools select: its records became leases, because the pools offer
+    /// the addresses now. It is served as if the pools had come with these addresses.
+    fn holds_an_address_of_each(&self, vm: &VirtualMachine, selected: &[Selected]) -> bool {
+        let uids = [uid(&vm.metadata), self.machine.as_ref().map_or("", |machine| uid(&machine.metadata))];
+        let own = || self.ledger.held.iter().filter(|held| uids.contains(&held.claimant.machine.uid.as_str()));
+        let is_held =
+            |it: &Selected| own().any(|held| held.network == it.network && held.claimant.interface == it.interface);
+        selected.iter().all(is_held)
     }
 
     /// The pools that select the machine and leave it alone.

@@ -164,7 +164,11 @@ impl Work<'_> {
             Step::Wait => {}
             Step::ReadMachine(machine) => drop(self.read(Kind::KubevirtMachine, &machine).await?),
             Step::ReadSecret(name) => {
-                let secret = view.check(self.secret(key, &name).await?);
+                let secret = self.secret(key, &name).await;
+                if let Err(error) = &secret {
+                    self.report_denied(view, &name, error);
+                }
+                let secret = view.check(secret?);
                 return Ok(Response::Secret(name, secret));
             }
             Step::ReadOtherSecret(name) => {
@@ -371,10 +375,8 @@ impl Work<'_> {
         }
         let name = secret.metadata.name.clone().unwrap_or_default();
         let stored = self.store_secret(key, &secret).await;
-        if let Err(error) = &stored
-            && let Some(Refusal::ForGood(status)) = error.refusal()
-        {
-            self.report_denied(view, &name, &status.message);
+        if let Err(error) = &stored {
+            self.report_denied(view, &name, error);
         }
         let secret = match stored? {
             Some(secret) => {
@@ -393,10 +395,12 @@ impl Work<'_> {
         if secret == NetworkSecret::Absent { Err(Error::Behind) } else { Ok(Response::Secret(name, secret)) }
     }
 
-    /// Reports that the API server refuses the Secret of a machine: a quota or a policy of its namespace does not allow the Secret. The
-    /// pass fails, and is tried again.
-    fn report_denied(&self, view: &View, secret: &str, reason: &str) {
-        let note = format!("Secret {secret:?} cannot be written: {reason}");
+    /// Reports that the API server refuses to read or write the Secret of a machine: a quota, a policy or the rights of the controller do
+    /// not allow this. The pass fails, and is tried again.
+    fn report_denied(&self, view: &View, secret: &str, error: &request::Error) {
+        let Some(Refusal::ForGood(status)) = error.refusal() else { return };
+        let note =
+            format!("Secret {secret:?}: the API server refuses the request of the controller: {}", status.message);
         let notice = Notice { is_warning: true, reason: "NetworkDataMissing", note };
         if view.tell(notice.clone()) != Step::Wait {
             self.publish(view, &notice);

@@ -661,6 +661,15 @@ fn a_machine_that_runs_without_network_data_and_holds_nothing_is_left_alone() {
         waiting.ledger.waiting = [holder("m-1")].into();
         assert_eq!(decide(&waiting), Step::Withdraw(holder("m-1")));
     }
+    // Its record has become a lease, because its pool offers the address now.
+    let mut held_now = View { vm: Some(vm(&left_alone("v-1"))), ..ran.clone() };
+    held_now.ledger.held = vec![held("v-1", "10.0.0.8")];
+    held_now.ledger.known = [holder("v-1")].into();
+    let annotations = json!({"ipam.glowplug.dev/left-alone": null});
+    let patch = json!({"metadata": {"uid": "v-1", "annotations": annotations}});
+    assert_eq!(decide(&held_now), Step::AnnotateVm(patch));
+    held_now.ledger.held = vec![Held { network: "infra/other".to_owned(), ..held("v-1", "10.0.0.8") }];
+    assert_eq!(decide(&held_now), Step::Wait, "its network without a lease");
     // The API server has dropped the annotation.
     let dropped = View { done: [Once::ReadMachine, Once::ReadInstance, Once::LeaveAlone].into(), ..ran };
     assert_eq!(decide(&dropped), Step::Wait);

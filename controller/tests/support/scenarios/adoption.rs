@@ -382,6 +382,32 @@ pub async fn a_machine_with_a_record_of_an_excluded_address_gets_it_when_the_exc
     installed.stop().await;
 }
 
+pub async fn a_machine_that_is_left_alone_is_served_when_its_pool_offers_the_recorded_address(cluster: &Cluster) {
+    let hosted = Hosted::plain(cluster).await;
+    let installed = Installed::start(cluster).await;
+    create_vm(&hosted, "w").await;
+    hosted.until_running("w").await;
+    let recorded = json!({(ANNOTATION): r#"["10.0.0.8/16"]"#});
+    merge(&hosted.vms, "w", &json!({"metadata": {"annotations": recorded}})).await;
+    let spec = PoolSpec {
+        node_pool_ref: None,
+        machine_selector: serde_json::from_value(json!({"matchLabels": {"pool": "p"}})).unwrap(),
+        excluded_addresses: vec!["10.0.0.8".to_owned()],
+        ..hosted.spec("p", &["10.0.0.8/30"])
+    };
+    hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    until_left_alone(&hosted, "p", 1).await;
+    let patch = Patch::Merge(json!({"spec": {"excludedAddresses": []}}));
+    hosted.pools.patch("p", &PatchParams::default(), &patch).await.unwrap();
+    until(&hosted.vms, "w", |vm| Hosted::reference(vm).is_some()).await;
+    until_left_alone(&hosted, "p", 0).await;
+    let note = hosted.until_event("w", "NetworkDataMissing").await;
+    assert_eq!(note, "The guest started without its network data: restart the machine");
+    assert_eq!(hosted.restart("w").await.addresses()[0].1, "10.0.0.8");
+    assert_eq!(hosted.held().await, rows([("10.0.0.8", "w")]));
+    installed.stop().await;
+}
+
 pub async fn an_instance_that_has_not_started_when_its_pool_comes_is_served(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     let installed = Installed::start(cluster).await;

@@ -164,6 +164,7 @@ scenarios! {
     adoption::a_conflict_ends_when_the_record_of_the_other_machine_is_right_again,
     adoption::a_machine_keeps_its_excluded_address_when_leases_are_lost,
     adoption::a_machine_with_a_record_of_an_excluded_address_gets_it_when_the_exclusion_ends,
+    adoption::a_machine_that_is_left_alone_is_served_when_its_pool_offers_the_recorded_address,
     adoption::an_ipaddress_without_its_claim_keeps_its_address_until_it_is_deleted_or_its_claim_comes,
     adoption::a_machine_that_runs_when_its_pool_comes_is_left_alone_until_its_annotation_is_removed,
     adoption::an_instance_that_has_not_started_when_its_pool_comes_is_served,
