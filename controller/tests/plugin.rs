@@ -75,7 +75,10 @@ async fn the_plugin_of_kubectl_names_what_it_cannot_find() {
     let (server, cluster) = start_server().await;
     let plugin = Plugin::new(cluster.config());
     let failed = |error: &str| (Some(1), String::new(), format!("error: {error}\n"));
-    assert_eq!(plugin.run(&["why", "n/w"]).await, failed("n/w: neither a VirtualMachine nor a KubevirtMachine"));
+    assert_eq!(
+        plugin.run(&["why", "n/w"]).await,
+        failed("n/w: neither a VirtualMachine nor a KubevirtMachine; the conditions of a claim say why it waits")
+    );
     let (status, _, errors) = plugin.run(&["why", "w"]).await;
     let line = "error: invalid value 'w' for '<NAMESPACE/NAME>': expected NAMESPACE/NAME of a machine";
     assert_eq!((status, errors.lines().next()), (Some(2), Some(line)));
@@ -92,10 +95,10 @@ async fn the_plugin_of_kubectl_names_what_it_cannot_find() {
         assert_eq!(plugin.run(command).await, reading);
     }
     // The name of a pool is never the name of a file.
-    assert_eq!(
-        plugin.run(&["adopt", "--pool", "pool.yaml"]).await,
-        failed("pool.yaml: a GlobalStaticIPPool selects no machine, expected a StaticIPPool")
-    );
+    let (status, _, errors) = plugin.run(&["adopt", "--pool", "pool.yaml"]).await;
+    let line =
+        "error: invalid value 'pool.yaml' for '--pool <NAMESPACE/NAME>': expected NAMESPACE/NAME of a StaticIPPool";
+    assert_eq!((status, errors.lines().next()), (Some(2), Some(line)));
     assert_eq!(plugin.run(&["adopt", "--pool", "n/p"]).await, failed("n/p: no pool of the cluster"));
     let both = "error: the argument '--file <FILE|->' cannot be used with '--pool <NAMESPACE/NAME>'";
     let none = "error: the following required arguments were not provided: <--file <FILE|->|--pool <NAMESPACE/NAME>>";
@@ -478,7 +481,9 @@ async fn nothing_is_written_if_the_plan_is_not_the_one_that_was_read() {
     shop.report("db-0", "Running", &json!(["192.168.1.14"])).await;
     let (status, answer) = plugin.json(&apply).await;
     let current = digest_of(&plugin, &command).await;
-    let refused = format!("the digest of the plan is {current}, expected {digest}");
+    let refused = format!(
+        "nothing is written: the changes are not those of digest {digest}; read the table, then use --apply {current}"
+    );
     let outcomes = |answer: &Value| -> Vec<String> {
         let writes = answer["writes"].as_array().unwrap().iter();
         writes.map(|write| write["outcome"].as_str().unwrap().to_owned()).collect()

@@ -82,8 +82,13 @@ struct PoolPlace {
     #[arg(short, long, value_name = "FILE|-")]
     file: Option<PathBuf>,
     /// Use this pool of the cluster
-    #[arg(long, value_name = "NAMESPACE/NAME")]
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = machine_pool)]
     pool: Option<String>,
+}
+
+/// Parses `namespace/name` of a StaticIPPool.
+fn machine_pool(text: &str) -> Result<String, &'static str> {
+    machine_key(text).map(|key| key.to_string()).map_err(|_| "expected NAMESPACE/NAME of a StaticIPPool")
 }
 
 #[tokio::main(flavor = "current_thread")]

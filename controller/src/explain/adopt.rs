@@ -112,8 +112,11 @@ pub async fn adopt(reader: &Reader, place: &Place, only: &[Key], reviewed: Optio
     let Some(reviewed) = reviewed else { return Ok(answer) };
     let lacking = reader.lacking();
     ensure!(lacking.is_empty(), "nothing is written, missing right: {}", lacking.join("; "));
-    if answer.digest != reviewed {
-        answer.refused = Some(format!("the digest of the plan is {}, expected {reviewed}", answer.digest));
+    if answer.digest != reviewed && !answer.writes.is_empty() {
+        let digest = &answer.digest;
+        answer.refused = Some(format!(
+            "nothing is written: the changes are not those of digest {reviewed}; read the table, then use --apply {digest}"
+        ));
         return Ok(answer);
     }
     for write in &mut answer.writes {
@@ -129,6 +132,7 @@ pub async fn adopt(reader: &Reader, place: &Place, only: &[Key], reviewed: Optio
 fn answer(mut lists: Lists, target: &Target, only: &[Key], now: Timestamp) -> anyhow::Result<Answer> {
     let id = &target.pool.checked.id;
     let checked = target.pool.checked.pool.as_ref().map_err(|errors| anyhow::anyhow!("pool {id}: {errors}"))?;
+    ensure!(!is_deleted(&target.pool.metadata), "pool {id} is being deleted, and gives no machine an address");
     ensure!(!checked.is_external(), "pool {id} takes its addresses from another program: there is nothing to adopt");
     for key in only {
         let vm = lists.vms.get(key).with_context(|| format!("{key}: no VirtualMachine"))?;

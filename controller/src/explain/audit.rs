@@ -271,8 +271,9 @@ fn left_alone(lists: &Lists, facts: &Facts<'_>) -> Vec<Finding> {
             let pool = selection.pool(&selected.pool).and_then(|pool| pool.pool.as_ref().ok());
             let Some(pool) = pool.filter(|pool| !pool.is_external()) else { continue };
             let (row, _) = facts.decide(vm, &selected, Of { pool, is_stored: true });
-            if row.result == machines::Word::LeftAlone && row.needs_decision {
-                let message = format!("pool {} leaves the machine alone: {}", selected.pool, row.reason);
+            let has_no_lease = matches!(row.result, machines::Word::LeftAlone | machines::Word::Reserved);
+            if has_no_lease && row.needs_decision {
+                let message = format!("pool {} gives the machine no address: {}", selected.pool, row.reason);
                 findings.push(Finding { finding: Word::LeftAlone, address: None, object: row.machine, message });
             }
         }

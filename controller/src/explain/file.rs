@@ -4,15 +4,18 @@ use std::fs::File;
 use std::io::{Read, stdin};
 use std::path::Path;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use glowplug::host::claim::is_object_name;
 use kube::Resource as _;
 use serde_json::Value;
 
 use crate::cluster::object::Object;
-use crate::kinds::pool::{GROUP, GlobalStaticIPPool, StaticIPPool};
+use crate::kinds::mac_pool::MACPool;
+use crate::kinds::pool::{GROUP, GlobalStaticIPPool, StaticIPLease, StaticIPPool};
 use crate::kinds::schema::MAX_LABEL;
 
+/// The members of a pool in a file.
+const MEMBERS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
 /// Largest size of a file, in bytes.
 const MOST: u64 = 4 * 1024 * 1024;
 
@@ -41,7 +44,9 @@ fn bounded(from: impl Read) -> anyhow::Result<String> {
 fn pools(text: &str, namespace: &str) -> anyhow::Result<Vec<Object>> {
     // A namespace may be `n`, which kubectl reads as a string, too.
     let options = serde_saphyr::options! { strict_booleans: true };
-    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)?;
+    // The rest of the text is a picture of the place.
+    let first_line = |error: serde_saphyr::Error| anyhow!("{}", error.to_string().lines().next().unwrap_or_default());
+    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).map_err(first_line)?;
     let items = documents.into_iter().flat_map(|mut document| match document.get_mut("items").map(Value::take) {
         Some(Value::Array(items)) => items,
         _ => vec![document],
@@ -50,8 +55,14 @@ fn pools(text: &str, namespace: &str) -> anyhow::Result<Vec<Object>> {
     for item in items {
         let is_of_group = item["apiVersion"].as_str().and_then(|it| it.split_once('/')).is_some_and(|it| it.0 == GROUP);
         let is_global = item["kind"] == *GlobalStaticIPPool::kind(&());
-        if !is_of_group || !(is_global || item["kind"] == *StaticIPPool::kind(&())) {
+        let is_other = [MACPool::kind(&()), StaticIPLease::kind(&())].iter().any(|kind| item["kind"] == **kind);
+        if !is_of_group || is_other {
             continue;
+        }
+        let is_pool = is_global || item["kind"] == *StaticIPPool::kind(&());
+        ensure!(is_pool, "kind: unknown {}, expected StaticIPPool or GlobalStaticIPPool", item["kind"]);
+        for name in item.as_object().into_iter().flatten().map(|(name, _)| name) {
+            ensure!(MEMBERS.contains(&&**name), "{name}: unknown key, expected one of {}", MEMBERS.join(", "));
         }
         let version = StaticIPPool::api_version(&());
         ensure!(item["apiVersion"] == *version, "apiVersion: unknown {}, expected {version}", item["apiVersion"]);
@@ -114,5 +125,12 @@ mod tests {
         assert_eq!(pool("v1alpha1", "{name: a, namespace: a.b}"), namespace);
         let version = expected("apiVersion: unknown \"ipam.glowplug.dev/v7\", expected ipam.glowplug.dev/v1alpha1");
         assert_eq!(pool("v7", "{name: a}"), version);
+        let of = |members: &str| names(&format!("{{apiVersion: ipam.glowplug.dev/v1alpha1, {members}}}"));
+        let kind = expected("kind: unknown \"StaticIpPool\", expected StaticIPPool or GlobalStaticIPPool");
+        assert_eq!(of("kind: StaticIpPool"), kind);
+        let member = expected("sepc: unknown key, expected one of apiVersion, kind, metadata, spec, status");
+        assert_eq!(of("kind: StaticIPPool, metadata: {name: a}, sepc: {}"), member);
+        let syntax = names("a: {\nb").unwrap_err();
+        assert!(!syntax.contains('\n'), "{syntax}");
     }
 }

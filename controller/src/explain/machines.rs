@@ -175,19 +175,29 @@ impl<'a> Facts<'a> {
         let held = self.leader.leases_of(&claimant.machine).filter(|(_, _, lease)| *lease.claimant == claimant);
         let held: Vec<IpAddr> = held.map(|(_, address, _)| address).collect();
         if held.iter().any(|address| self.leased.contains(&(claimant.clone(), *address))) {
-            return row(&held, Word::Allocated, "it holds its addresses already");
+            return match self.lacks_secret(vm) {
+                true => row(
+                    &held,
+                    Word::Waiting,
+                    "it holds its addresses, and its network data does not exist yet: why has the reason",
+                ),
+                false => row(&held, Word::Allocated, "it holds its addresses already"),
+            };
         }
         let reported = reported(of.pool, guest);
         if let Some(recorded) = self.records.get(&claimant) {
-            let (word, mut reason) = self.of_record(&claimant, recorded, &reported, of);
+            let (word, mut reason) = self.of_record(vm, &claimant, recorded, &reported, of);
             let has_no_data = word == Word::Reserved && standing != Standing::HasSecret;
             if has_no_data {
-                reason += ", and gets no network data before a pool offers the address";
+                reason += ", and gets no network data: offer the address, or remove the record";
             }
             let (row, none) = row(recorded, word, &reason);
             return (Row { needs_decision: row.needs_decision || has_no_data, ..row }, none);
         }
         match standing {
+            Standing::HasSecret if self.lacks_secret(vm) => {
+                return row(&[], Word::Waiting, "it has no address and no network data yet: why has the reason");
+            }
             Standing::HasSecret => return row(&[], Word::Recorded, "its network data records the addresses"),
             Standing::Migrates => return row(&[], Word::Waiting, "its guest comes from another cluster"),
             Standing::New => return row(&[], Word::New, "no guest runs: it gets addresses like a new machine"),
@@ -230,8 +240,27 @@ impl<'a> Facts<'a> {
         }
     }
 
+    /// Whether the template of a machine refers to a Secret that does not exist.
+    fn lacks_secret(&self, vm: &VirtualMachine) -> bool {
+        let exists = |name: &str| self.lists.secrets.contains_key(&Key { name: name.to_owned(), ..vm.key() });
+        self.lists.has_secrets && vm.secret().is_some_and(|name| !exists(name))
+    }
+
+    /// Another guest that reports an address of a network.
+    fn other_reporter(&self, vm: &VirtualMachine, network: &str, address: IpAddr) -> Option<&Key> {
+        let reporters = self.reporters.get(&(network, address)).into_iter().flatten();
+        reporters.copied().find(|guest| **guest != vm.key())
+    }
+
     /// What becomes of a machine whose objects record addresses.
-    fn of_record(&self, claimant: &Claimant, recorded: &[IpAddr], reported: &[IpAddr], of: Of<'_>) -> (Word, String) {
+    fn of_record(
+        &self,
+        vm: &VirtualMachine,
+        claimant: &Claimant,
+        recorded: &[IpAddr],
+        reported: &[IpAddr],
+        of: Of<'_>,
+    ) -> (Word, String) {
         if differs(recorded, reported) {
             let reason = format!("its objects record {}, and its guest reports {}", list(recorded), list(reported));
             return (Word::Conflict, reason);
@@ -240,6 +269,10 @@ impl<'a> Facts<'a> {
             return (Word::Conflict, mismatch.to_string());
         }
         let network = of.pool.network();
+        let other = |address: &IpAddr| Some((*address, self.other_reporter(vm, network, *address)?));
+        if let Some((address, other)) = recorded.iter().find_map(other) {
+            return (Word::Conflict, format!("VirtualMachineInstance {other} reports {address}"));
+        }
         if recorded.iter().any(|address| self.leader.holder(network, *address) != Some(claimant)) {
             let reason = "no pool offers the recorded address: it keeps the address, without a lease";
             return (Word::Reserved, reason.to_owned());
@@ -263,8 +296,7 @@ impl<'a> Facts<'a> {
         for address in &reported {
             match self.leader.may_record(Source::Annotation, claimant, network, *address) {
                 Verdict::Lease => {
-                    let reporters = self.reporters.get(&(network, *address)).into_iter().flatten();
-                    if let Some(other) = reporters.copied().find(|guest| **guest != vm.key()) {
+                    if let Some(other) = self.other_reporter(vm, network, *address) {
                         word = Word::Conflict;
                         reasons.push(format!("VirtualMachineInstance {other} reports {address}"));
                     }

@@ -21,6 +21,7 @@ use crate::explain::machines::kind;
 use crate::explain::read::Reader;
 use crate::explain::reserved::Users;
 use crate::explain::text::{rows_of, write_section};
+use crate::kinds::kubevirt_machine::is_deleted;
 use crate::kinds::pool::{LeaseSpec, PoolSpec};
 use crate::pools::selection::{MachinePool, Selection};
 use crate::webhook::{Change, Verdict, judge, lost, warn_of_family, warn_of_holders};
@@ -160,6 +161,9 @@ pub(super) fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Pl
     let id = PoolId::of(&object.metadata);
     let mut planned = Planned { pool: id.to_string(), ..Planned::default() };
     let old = lists.pools.get(&id).map(|pool| &pool.checked.spec);
+    if lists.pools.get(&id).is_some_and(|pool| is_deleted(&pool.metadata)) {
+        planned.warnings.push("the pool is being deleted, and gives no machine an address".to_owned());
+    }
     planned.change = if old.is_some() { Word::Update } else { Word::Create };
     let new = match PoolSpec::read(&object.data["spec"]) {
         Ok(new) => new,
@@ -192,7 +196,8 @@ pub(super) fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Pl
     });
     planned.outside = outside.collect();
     planned.outside.sort();
-    Planned { errors, warnings, ..planned }
+    planned.warnings.extend(warnings);
+    Planned { errors, ..planned }
 }
 
 /// The users of the addresses that a pool reserves for the network.
@@ -371,10 +376,24 @@ mod tests {
         let (_, mistyped, _) = errors(Lists::default(), pool(json!([]), mistyped));
         let lines = [
             "addresses: string \"10.0.0.8/29\", expected array",
-            "gateway[0]: number \"7\", expected string",
+            "gateway[0]: integer \"7\", expected string",
             "sticky: string \"yes\", expected boolean",
         ];
         assert_eq!(mistyped, lines);
+        let nested =
+            json!({"machineSelector": {"matchLabel": {}}, "machineNetwork": [{"cdir": "10.0.0.0/24"}], "x": 1});
+        let (_, nested, _) = errors(Lists::default(), pool(json!([]), nested));
+        let selector = "one of matchExpressions, matchLabels";
+        let lines = [
+            "machineNetwork[0].cdir: unknown key, expected one of cidr",
+            "machineNetwork[0].cidr: missing, expected a value",
+            &format!("machineSelector.matchLabel: unknown key, expected {selector}"),
+        ];
+        assert_eq!(
+            nested.iter().filter(|line| !line.starts_with("x:")).collect::<Vec<_>>(),
+            lines.iter().collect::<Vec<_>>()
+        );
+        assert_eq!(nested.len(), 4);
     }
 
     #[test]

@@ -96,6 +96,8 @@ impl Reader {
                     );
                     break Listed::Whole;
                 }
+                // An API server denies a right to a kind that it does not have, too.
+                Err(error) if is_denied(&error) && !self.serves(kind).await => break Listed::Whole,
                 Err(error) if is_denied(&error) => {
                     self.note_lacking("list", kind, namespace);
                     break Listed::Denied;
@@ -140,7 +142,19 @@ impl Reader {
         Ok(objects)
     }
 
-    /// Returns one object. `None`: it does not exist, or the user has no right to read it.
+    /// Whether the API server has a kind, according to what every user may ask.
+    async fn serves(&self, kind: &ApiResource) -> bool {
+        let answer = match kind.group.as_str() {
+            "" => return true,
+            _ => self.client.list_api_group_resources(&kind.api_version).await,
+        };
+        match answer {
+            Ok(served) => served.resources.iter().any(|served| served.name == kind.plural),
+            Err(error) => refusal(&error) != Some(Refusal::Absent),
+        }
+    }
+
+    /// Returns one object. `None`: it does not exist, the API server does not have its kind, or the user has no right to read it.
     ///
     /// # Errors
     ///
@@ -148,6 +162,8 @@ impl Reader {
     pub async fn get(&self, kind: &ApiResource, key: &Key) -> anyhow::Result<Option<Object>> {
         let api: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, kind);
         match api.get_opt(&key.name).await {
+            Err(error) if refusal(&error) == Some(Refusal::Absent) => Ok(None),
+            Err(error) if is_denied(&error) && !self.serves(kind).await => Ok(None),
             Err(error) if is_denied(&error) => {
                 self.note_lacking("get", kind, Some(&key.namespace));
                 Ok(None)

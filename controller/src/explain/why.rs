@@ -140,7 +140,11 @@ pub async fn why(reader: &Reader, key: &Key) -> anyhow::Result<Answer> {
     let leases: Vec<LeaseSpec> = leases.into_iter().filter_map(spec).collect();
     let Some(machine) = reader.get(&virtual_machines(), key).await? else {
         let machine = reader.get(&kubevirt_machines(), key).await?;
-        let machine = machine.with_context(|| format!("{key}: neither a VirtualMachine nor a KubevirtMachine"))?;
+        let lacking = reader.lacking();
+        anyhow::ensure!(machine.is_some() || lacking.is_empty(), "missing right: {}", lacking.join("; "));
+        let machine = machine.with_context(|| {
+            format!("{key}: neither a VirtualMachine nor a KubevirtMachine; the conditions of a claim say why it waits")
+        })?;
         return Ok(explain_rejected(&machine, &pools, &leases));
     };
     let instance = reader.get(&instances(), key).await?;

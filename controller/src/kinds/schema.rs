@@ -20,9 +20,9 @@
 //! **Status.** `observedGeneration` is -1 until the controller has looked at the object. So a tool that compares the generations does
 //! not take a new object for one that is done.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use glowplug::diagnostic::{Diagnostic, Diagnostics, FieldPath};
+use glowplug::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
@@ -198,10 +198,67 @@ pub(crate) fn beyond(schema: &JSONSchemaProps, specification: &impl Serialize) -
     diagnostics
 }
 
-/// Reads a specification. `Err`: a line for each value of another type than the schema has.
+/// Reads a specification. `Err`: a line for each value of another type than the schema has, each unknown member, and each missing one.
+/// An API server with a schema of its own refuses the first and the last, and removes unknown members. A specification keeps its own
+/// unknown members, and reports them itself.
 pub(crate) fn read<T: DeserializeOwned>(schema: &JSONSchemaProps, specification: &Value) -> Result<T, String> {
-    T::deserialize(specification)
-        .map_err(|error| lines(&beyond(schema, specification)).unwrap_or_else(|| format!("spec: {error}")))
+    let read = T::deserialize(specification);
+    let mut mistakes = Diagnostics::default();
+    demand(schema, specification, FieldPath::Document, read.is_ok(), &mut mistakes);
+    match lines(&mistakes) {
+        Some(lines) => Err(lines),
+        None => read.map_err(|error| format!("spec: {error}")),
+    }
+}
+
+/// Reports values of another type than the schema has, unknown members, and missing ones. `keeps_unknown`: whether unknown members of
+/// this object are reported elsewhere.
+fn demand(
+    schema: &JSONSchemaProps,
+    value: &Value,
+    path: FieldPath<'_>,
+    keeps_unknown: bool,
+    diagnostics: &mut Diagnostics,
+) {
+    let add = |diagnostics: &mut Diagnostics, path: FieldPath<'_>, problem: &str, expected: &str| {
+        diagnostics.push(Diagnostic::without_value(Severity::Error, path, problem, expected));
+    };
+    match (value, schema.type_.as_deref()) {
+        (Value::Object(members), Some("object")) => {
+            let none = BTreeMap::new();
+            let known = schema.properties.as_ref().unwrap_or(&none);
+            let names: Vec<&str> = known.keys().map(String::as_str).collect();
+            let of_each = match &schema.additional_properties {
+                Some(JSONSchemaPropsOrBool::Schema(schema)) => Some(&**schema),
+                _ => None,
+            };
+            let is_open = of_each.is_some() || schema.x_kubernetes_preserve_unknown_fields == Some(true);
+            for name in schema.required.iter().flatten().filter(|name| !members.contains_key(*name)) {
+                add(diagnostics, path.field(name), "missing", "a value");
+            }
+            for (name, member) in members {
+                match known.get(name).or(of_each) {
+                    Some(schema) => demand(schema, member, path.field(name), false, diagnostics),
+                    None if is_open || keeps_unknown => {}
+                    None => {
+                        add(diagnostics, path.field(name), "unknown key", &format!("one of {}", names.join(", ")));
+                    }
+                }
+            }
+        }
+        (Value::Array(items), Some("array")) => {
+            if let Some(JSONSchemaPropsOrArray::Schema(schema)) = &schema.items {
+                for (index, item) in items.iter().enumerate() {
+                    demand(schema, item, path.index(index), false, diagnostics);
+                }
+            }
+        }
+        _ => {
+            if let Some((problem, value, type_)) = mistyped(schema, value) {
+                diagnostics.push(Diagnostic::error(path, problem, value, type_));
+            }
+        }
+    }
 }
 
 /// Returns a line for each diagnostic. `None`: there is no diagnostic.
@@ -210,25 +267,25 @@ pub(crate) fn lines(diagnostics: &Diagnostics) -> Option<String> {
     Some(lines.join("\n")).filter(|lines| !lines.is_empty())
 }
 
-fn compare(schema: &JSONSchemaProps, value: &Value, path: FieldPath<'_>, diagnostics: &mut Diagnostics) {
-    let is_of = |type_: &&str| match *type_ {
-        "string" => value.is_string(),
-        "boolean" => value.is_boolean(),
-        "integer" => value.is_i64() || value.is_u64(),
-        "array" => value.is_array(),
-        "object" => value.is_object(),
-        _ => true,
+/// The type of a value, the value, and the type that the schema has. `None`: the types agree, or the value is null: an absent member of a
+/// structure is null.
+fn mistyped<'s>(schema: &'s JSONSchemaProps, value: &Value) -> Option<(&'static str, String, &'s str)> {
+    let expected = schema.type_.as_deref()?;
+    let (type_, text) = match value {
+        Value::Null => return None,
+        Value::Bool(_) => ("boolean", value.to_string()),
+        Value::Number(number) if number.is_f64() => ("number", value.to_string()),
+        Value::Number(_) => ("integer", value.to_string()),
+        Value::String(text) => ("string", text.clone()),
+        Value::Array(_) => ("array", value.to_string()),
+        Value::Object(_) => ("object", value.to_string()),
     };
-    // An absent member of a structure is null here.
-    if let Some(type_) = schema.type_.as_deref().filter(|type_| !is_of(type_)) {
-        let (problem, value) = match value {
-            Value::Null => return,
-            Value::Bool(_) => ("boolean", value.to_string()),
-            Value::Number(_) => ("number", value.to_string()),
-            Value::String(text) => ("string", text.clone()),
-            Value::Array(_) => ("array", value.to_string()),
-            Value::Object(_) => ("object", value.to_string()),
-        };
+    let fits = type_ == expected || (type_, expected) == ("integer", "number");
+    (!fits).then_some((type_, text, expected))
+}
+
+fn compare(schema: &JSONSchemaProps, value: &Value, path: FieldPath<'_>, diagnostics: &mut Diagnostics) {
+    if let Some((problem, value, type_)) = mistyped(schema, value) {
         diagnostics.push(Diagnostic::warning(path, problem, value, type_));
         return;
     }
