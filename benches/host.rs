@@ -363,8 +363,8 @@ fn documents() -> Result<()> {
     let start = Cpu::now()?;
     let mut document = None;
     for _ in 0..rounds {
-        let (gateways, nameservers) = (pool.gateways(), pool.nameservers());
-        let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: None, is_named: true };
+        let settings = pool.settings().clone();
+        let grant = Grant { allocation: &allocation, settings, mac_address: None, is_named: true };
         document = Some(black_box(Template::parse(black_box(template))?.expand(&[grant])?));
     }
     let time = start.elapsed()? / rounds;

@@ -35,9 +35,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let claim = Claim::new(machine(name), now).request(Request::of(pools[0].name()));
         match registry.claim(&claim, now) {
             Ok(allocations) => {
-                let (gateways, nameservers) = (pools[0].gateways(), pools[0].nameservers());
-                let grant =
-                    Grant { allocation: &allocations[0], gateways, nameservers, mac_address: None, is_named: true };
+                let settings = pools[0].settings().clone();
+                let grant = Grant { allocation: &allocations[0], settings, mac_address: None, is_named: true };
                 println!("{name}: patch its status with {}", status_patch(&claim.machine, &allocations, None)?);
                 println!("{name}: give it the document {}", template.expand(&[grant])?.text());
             }

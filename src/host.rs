@@ -26,8 +26,8 @@
 //! let allocations = registry.claim(&claim, Timestamp::now())?;
 //! assert_eq!(allocations[0].addresses, ["10.0.0.8/24".parse()?]);
 //!
-//! let gateways = pools[0].gateways();
-//! let grant = Grant { allocation: &allocations[0], gateways, nameservers: &[], mac_address: None, is_named: true };
+//! let settings = pools[0].settings().clone();
+//! let grant = Grant { allocation: &allocations[0], settings, mac_address: None, is_named: true };
 //! let document = template.expand(&[grant])?;
 //!
 //! let Machine { namespace, name, .. } = &claim.machine;

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use glowplug::formats::{Meaning, read_network};
 use glowplug::host::claim::{Allocation, Claimant, Machine};
 use glowplug::host::expand::{Grant, Template};
+use glowplug::host::pool::Settings;
 use glowplug::network::parse_mac_address;
 use glowplug::render::Device;
 use glowplug::render::dracut::{self, Karg};
@@ -138,8 +139,11 @@ proptest! {
         let allocations: Vec<Allocation> = interfaces.iter().map(allocation).collect();
         let grants: Vec<Grant<'_>> = interfaces.iter().zip(&allocations).map(|(interface, allocation)| Grant {
             allocation,
-            gateways: &interface.gateways,
-            nameservers: &interface.nameservers,
+            settings: Settings {
+                gateways: interface.gateways.clone(),
+                nameservers: interface.nameservers.clone(),
+                ..Settings::default()
+            },
             mac_address: interface.mac_address.and_then(|(last, _)| parse_mac_address(&mac_address(last))),
             is_named: true,
         }).collect();

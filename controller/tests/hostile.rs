@@ -82,7 +82,8 @@ fn valid_objects(namespace: &str) -> Vec<(ApiResource, Value)> {
             ApiResource::erase::<StaticIPPool>(&()),
             json!({
                 "metadata": {"name": "NAME"},
-                "spec": {"network": "vlan20", "addresses": ["10.0.1.8-10.0.1.9"], "template": "{}", "gateway": ["10.0.1.1"]},
+                "spec": {"network": "vlan20", "addresses": ["10.0.1.8-10.0.1.9"], "template": "{}", "gateway": ["10.0.1.1"],
+                    "mtu": 9000, "searchDomains": ["example.com"], "routes": [{"to": "10.9.0.0/16", "via": "10.0.1.2"}]},
             }),
         ),
         (

@@ -1,9 +1,9 @@
 //! Makes the document of one machine from a template and the machine's addresses.
 //!
 //! The template is an OpenStack `network_data.json`, as JSON or YAML. The document keeps all members of the template in
-//! their order, also members that are unknown here. Addresses are added where they are missing. The gateway and the
-//! name servers of the pool are added where the template has none. NICs get their names, which afterburn and cloud-init
-//! need. The guest's reader reads every document before the host hands it out, so the host never writes a document that
+//! their order, also members that are unknown here. Addresses are added where they are missing. The settings of the
+//! pool, such as the gateway and the name servers, are added where the template has none. NICs get their names, which
+//! afterburn and cloud-init need. The guest's reader reads every document before the host hands it out, so the host never writes a document that
 //! the guest cannot read.
 
 mod secret;
@@ -19,26 +19,30 @@ use pnet_base::MacAddr;
 
 use super::address::parse_interface_address;
 use super::claim::Allocation;
-use super::pool::TemplateFacts;
+use super::pool::{Settings, StaticRoute, TemplateFacts};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{self, Object, Value};
 use crate::formats::{Meaning, address, read_network, write_network_config};
-use crate::network::{Family, InterfaceName, NetworkConfig, parse_mac_address};
+use crate::network::{Family, InterfaceName, NetworkConfig, Route, parse_mac_address};
 
 /// The part of the document that all machines of a NodePool share.
 ///
 /// ```
 /// use glowplug::host::claim::{Allocation, Claimant, Machine};
 /// use glowplug::host::expand::{Grant, Template};
+/// use glowplug::host::pool::Settings;
 ///
 /// let template = Template::parse(br#"{"links": [{"id": "eno101", "type": "phy"}]}"#).unwrap();
 /// let machine = Machine::new("clusters", "worker-0", "u-1");
 /// let interface = "eno101".parse().unwrap();
 /// let addresses = vec!["192.168.1.100/24".parse().unwrap()];
 /// let allocation = Allocation { claimant: Claimant { machine, interface }, addresses };
-/// let (gateways, nameservers) = (["192.168.1.1".parse().unwrap()], ["8.8.8.8".parse().unwrap()]);
-/// let grant =
-///     Grant { allocation: &allocation, gateways: &gateways, nameservers: &nameservers, mac_address: None, is_named: true };
+/// let settings = Settings {
+///     gateways: vec!["192.168.1.1".parse().unwrap()],
+///     nameservers: vec!["8.8.8.8".parse().unwrap()],
+///     ..Settings::default()
+/// };
+/// let grant = Grant { allocation: &allocation, settings, mac_address: None, is_named: true };
 /// assert_eq!(
 ///     template.expand(&[grant]).unwrap().text(),
 ///     concat!(
@@ -53,14 +57,12 @@ use crate::network::{Family, InterfaceName, NetworkConfig, parse_mac_address};
 pub struct Template(Object);
 
 /// The addresses and settings of one interface.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Grant<'a> {
     /// Interface and its addresses.
     pub allocation: &'a Allocation,
-    /// Gateways of the pool, at most one of each family.
-    pub gateways: &'a [IpAddr],
-    /// Name servers of the pool, the most important first.
-    pub nameservers: &'a [IpAddr],
+    /// Settings of the pool.
+    pub settings: Settings,
     /// MAC address by which the guest identifies the NIC. `None`: the guest identifies the NIC by its name.
     pub mac_address: Option<MacAddr>,
     /// Whether the guest gives the NIC the name of the interface, for example because of its ACPI index. `false`: only the MAC
@@ -202,10 +204,15 @@ impl Template {
     /// Makes the document of a machine.
     ///
     /// The link of an interface is the link whose `id` or `name` is the interface. An address goes into the entry of
-    /// `networks` that the template has for the address, else into a new entry. If no link has a default route of a
-    /// family, the first gateway of this family becomes the default route, on the interface of the gateway. If the
-    /// template has no name server of a family, the name servers of the pools are added. A NIC gets its `id` as `name`,
-    /// if the guest knows the NIC by its `id`.
+    /// `networks` that the template has for the address, else into a new entry. A NIC gets its `id` as `name`, if the
+    /// guest knows the NIC by its `id`. The settings of the pools are added where the template has none:
+    ///
+    /// - If no link has a default route of a family, the first gateway of this family becomes the default route, on the
+    ///   interface of the gateway.
+    /// - A route is added if the template has no route to its destination on the interface.
+    /// - The name servers of a family are added if the template has no name server of this family, and the search
+    ///   domains if it has no search domain.
+    /// - The MTU is added if the link of the interface has none.
     ///
     /// # Errors
     ///
@@ -227,8 +234,11 @@ impl Template {
             draft.put_addresses(grant);
         }
         let (network, _) = draft.read()?;
+        draft.add_default_routes(grants, &network);
         draft.add_routes(grants, &network);
         draft.add_services(grants, &network);
+        draft.add_search_domains(grants, &network);
+        draft.add_mtus(grants);
         draft.add_names(grants);
         let (network, document) = draft.read()?;
         for grant in grants {
@@ -464,28 +474,42 @@ impl Draft {
     }
 
     /// Adds a default route for each family that has no default route.
-    fn add_routes(&mut self, grants: &[Grant<'_>], network: &NetworkConfig) {
+    fn add_default_routes(&mut self, grants: &[Grant<'_>], network: &NetworkConfig) {
         let routes = network.links().iter().flat_map(|link| &link.routes).filter(|route| route.is_default());
         let mut routed: BTreeSet<Family> = routes.map(|route| Family::of(route.destination().ip())).collect();
         for grant in grants {
-            for gateway in grant.gateways {
+            for gateway in &grant.settings.gateways {
                 let family = Family::of(*gateway);
-                let entry = self.entries.get(&(grant.allocation.claimant.interface, family)).copied();
-                let networks = self.array("networks");
-                let Some((entry, networks)) = entry.zip(networks) else { continue };
-                let Some(Value::Object(entry)) = networks.get_mut(entry) else { continue };
-                if !routed.insert(family) {
-                    continue;
-                }
-                let everywhere = family.address(0);
-                let route =
-                    object([("network", text(everywhere)), ("netmask", text(everywhere)), ("gateway", text(gateway))]);
-                match entry.get_mut("routes") {
-                    Some(Value::Array(routes)) => routes.push(route),
-                    // The guest's reader has already refused every other type except null.
-                    _ => entry.insert("routes", Value::Array(vec![route])),
+                let Some(entry) = self.entry(&grant.allocation.claimant.interface, family) else { continue };
+                if routed.insert(family) {
+                    add_route(entry, address::everywhere(family), *gateway);
                 }
             }
+        }
+    }
+
+    /// Adds each route whose destination has no route on its interface.
+    fn add_routes(&mut self, grants: &[Grant<'_>], network: &NetworkConfig) {
+        for grant in grants {
+            let interface = &grant.allocation.claimant.interface;
+            let link = self.links.get(interface).map(|link| LINKS.index(*link).to_string());
+            let link = network.links().iter().find(|of| Some(&of.path) == link.as_ref());
+            let known: Vec<IpNetwork> =
+                link.into_iter().flat_map(|link| &link.routes).map(Route::destination).collect();
+            for StaticRoute { to, via } in grant.settings.routes.iter().filter(|route| !known.contains(&route.to)) {
+                if let Some(entry) = self.entry(interface, Family::of(*via)) {
+                    add_route(entry, *to, *via);
+                }
+            }
+        }
+    }
+
+    /// The entry of `networks` with the address of an interface.
+    fn entry(&mut self, interface: &InterfaceName, family: Family) -> Option<&mut Object> {
+        let index = self.entries.get(&(*interface, family)).copied()?;
+        match self.array("networks")?.get_mut(index) {
+            Some(Value::Object(entry)) => Some(entry),
+            _ => None,
         }
     }
 
@@ -494,12 +518,42 @@ impl Draft {
         let served: BTreeSet<Family> =
             network.nameservers().into_iter().map(|server| Family::of(server.value)).collect();
         let mut added = BTreeSet::new();
-        for server in grants.iter().flat_map(|grant| grant.nameservers) {
+        for server in grants.iter().flat_map(|grant| &grant.settings.nameservers) {
             if !served.contains(&Family::of(*server)) && added.insert(*server) {
                 let service = object([("type", text("dns")), ("address", text(server))]);
                 if let Some(services) = self.array("services") {
                     services.push(service);
                 }
+            }
+        }
+    }
+
+    /// Adds the search domains to the first network of each interface, if the template has none.
+    fn add_search_domains(&mut self, grants: &[Grant<'_>], network: &NetworkConfig) {
+        let mut of_links = network.links().iter().flat_map(|link| &link.dns.search);
+        if !network.dns.search.is_empty() || of_links.next().is_some() {
+            return;
+        }
+        for grant in grants.iter().filter(|grant| !grant.settings.search_domains.is_empty()) {
+            let domains = Value::Array(grant.settings.search_domains.iter().map(text).collect());
+            let first = grant.allocation.addresses.iter().map(|address| Family::of(address.ip())).min();
+            if let Some(entry) = first.and_then(|family| self.entry(&grant.allocation.claimant.interface, family)) {
+                entry.insert("dns_search", domains);
+            }
+        }
+    }
+
+    /// Adds the MTU of each interface whose link has none.
+    fn add_mtus(&mut self, grants: &[Grant<'_>]) {
+        for grant in grants {
+            let link = self.links.get(&grant.allocation.claimant.interface).copied();
+            let (Some(mtu), Some(link), Some(links)) = (grant.settings.mtu, link, self.array("links")) else {
+                continue;
+            };
+            if let Some(Value::Object(link)) = links.get_mut(link)
+                && given(link, "mtu").is_none()
+            {
+                link.insert("mtu", Value::Integer(mtu.into()));
             }
         }
     }
@@ -560,6 +614,16 @@ impl Draft {
         read.sort_unstable();
         allocated.sort_unstable();
         if read == allocated { Ok(()) } else { Err(ExpandError::Differs { interface: *interface, read, allocated }) }
+    }
+}
+
+/// Adds a route to an entry of `networks`.
+fn add_route(entry: &mut Object, to: IpNetwork, via: IpAddr) {
+    let route = object([("network", text(to.network())), ("netmask", text(mask(to))), ("gateway", text(via))]);
+    match entry.get_mut("routes") {
+        Some(Value::Array(routes)) => routes.push(route),
+        // The guest's reader has already refused every other type except null.
+        _ => entry.insert("routes", Value::Array(vec![route])),
     }
 }
 

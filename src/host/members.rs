@@ -80,6 +80,17 @@ impl<'a> Members<'a> {
         }
     }
 
+    /// A whole number.
+    pub(crate) fn number(&mut self, name: &'static str, expected: &str, diagnostics: &mut Diagnostics) -> Option<i64> {
+        match self.get(name)? {
+            Value::Integer(number) => Some(*number),
+            other => {
+                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", other, expected));
+                None
+            }
+        }
+    }
+
     /// A number of seconds. 0 when the member is absent.
     pub(crate) fn seconds(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> u32 {
         let Some(value) = self.get(name) else { return 0 };
@@ -103,6 +114,20 @@ impl<'a> Members<'a> {
                 &[]
             }
         }
+    }
+
+    /// The objects of a list, each with its index.
+    pub(crate) fn objects(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Vec<(usize, &'a Object)> {
+        let path = self.path;
+        let list = path.field(name);
+        let mut objects = Vec::new();
+        for (at, element) in self.list(name, diagnostics).iter().enumerate() {
+            match element {
+                Value::Object(object) => objects.push((at, object)),
+                other => diagnostics.push(Diagnostic::error(list.index(at), "invalid item", other, "an object")),
+            }
+        }
+        objects
     }
 
     /// The elements of a list as strings. An element of another type becomes its JSON text, which the parsers of these

@@ -92,7 +92,7 @@ pub(crate) fn read(object: &Object, path: FieldPath<'_>, diagnostics: &mut Diagn
     if let Some(cidrs) = annotated_network(object, metadata, diagnostics) {
         pool.machine_network = cidrs;
     }
-    for (name, list) in [("gateway", &pool.gateway), ("nameservers", &pool.nameservers)] {
+    for (name, list) in [("gateway", &pool.settings.gateway), ("nameservers", &pool.settings.nameservers)] {
         if members.has(name) && !(1..=2).contains(&list.len()) {
             let expected = "one or two, or no list";
             diagnostics.push(Diagnostic::error(path.field(name), "invalid number of addresses", list.len(), expected));
@@ -285,7 +285,7 @@ pub fn template_document(pool: &Pool) -> Json {
             Family::Ipv4 => ("ipv4", "0.0.0.0"),
             Family::Ipv6 => ("ipv6", "::"),
         };
-        let gateways = pool.gateways.iter().filter(|gateway| Family::of(**gateway) == family);
+        let gateways = pool.settings().gateways.iter().filter(|gateway| Family::of(**gateway) == family);
         let routes = gateways.map(|gateway| json!({"network": anywhere, "netmask": anywhere, "gateway": gateway}));
         json!({
             "id": id,
@@ -296,7 +296,7 @@ pub fn template_document(pool: &Pool) -> Json {
             "routes": routes.collect::<Vec<Json>>(),
         })
     });
-    let services = pool.nameservers.iter().map(|server| json!({"type": "dns", "address": server}));
+    let services = pool.settings().nameservers.iter().map(|server| json!({"type": "dns", "address": server}));
     json!({
         "links": [{"id": interface, "name": interface, "type": "phy"}],
         "networks": networks.collect::<Vec<Json>>(),

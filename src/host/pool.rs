@@ -14,6 +14,7 @@
 mod namespaces;
 mod overlap;
 mod reserved;
+mod settings;
 mod spec;
 #[cfg(feature = "sqlite")]
 mod stored;
@@ -33,6 +34,7 @@ use crate::network::{Family, InterfaceName};
 pub use namespaces::Namespaces;
 pub use overlap::{Overlap, Overlaps, overlaps};
 pub use reserved::{ReservedAddress, ReservedAddresses, ReservedRange};
+pub use settings::{RouteSpec, Settings, SettingsSpec, StaticRoute};
 pub use spec::PoolSpec;
 #[cfg(feature = "sqlite")]
 pub use stored::PoolDifference;
@@ -45,8 +47,7 @@ pub struct Pool {
     pub(crate) cluster: Option<String>,
     pub(crate) network: String,
     pub(crate) interface: InterfaceName,
-    pub(crate) gateways: Vec<IpAddr>,
-    pub(crate) nameservers: Vec<IpAddr>,
+    settings: Settings,
     pub(crate) reuse_delay: Duration,
     template: TemplateFacts,
     excluded: AddressSet,
@@ -122,8 +123,7 @@ impl Pool {
         name: String,
         network: String,
         interface: InterfaceName,
-        gateways: Vec<IpAddr>,
-        nameservers: Vec<IpAddr>,
+        settings: Settings,
         spaces: Vec<Space>,
     ) -> Self {
         let spaces = spaces.into_iter().map(|space| (space.family, space)).collect();
@@ -132,8 +132,7 @@ impl Pool {
             cluster: None,
             network,
             interface,
-            gateways,
-            nameservers,
+            settings,
             reuse_delay: Duration::ZERO,
             template: TemplateFacts::default(),
             excluded: AddressSet::default(),
@@ -170,16 +169,10 @@ impl Pool {
         self.interface
     }
 
-    /// Default gateways, at most one of each family, IPv4 first.
+    /// What the document of a machine gets in addition to its addresses.
     #[must_use]
-    pub fn gateways(&self) -> &[IpAddr] {
-        &self.gateways
-    }
-
-    /// Name servers, the most important first.
-    #[must_use]
-    pub fn nameservers(&self) -> &[IpAddr] {
-        &self.nameservers
+    pub fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// Time after a release in which no other machine gets the address.
@@ -315,8 +308,10 @@ impl Pool {
         let TemplateFacts { gateways, nameservers, addresses, .. } = &self.template;
         let kept = self.pre_allocations.values().flatten().map(|address| (*address, Reserved::PreAllocated));
         let addresses = addresses.iter().map(|address| (*address, Reserved::Template));
-        let nameservers = self.nameservers.iter().chain(nameservers).map(|address| (*address, Reserved::Nameserver));
-        let gateways = self.gateways.iter().chain(gateways).map(|address| (*address, Reserved::Gateway));
+        let nameservers = self.settings.nameservers.iter().chain(nameservers);
+        let nameservers = nameservers.map(|address| (*address, Reserved::Nameserver));
+        let routers = self.settings.routers().chain(gateways.iter().copied());
+        let gateways = routers.map(|address| (address, Reserved::Gateway));
         // A later entry of the chain replaces an earlier one, so the most important reason comes last.
         kept.chain(addresses).chain(nameservers).chain(gateways).collect()
     }
@@ -569,6 +564,8 @@ pub(super) mod tests {
     }
 
     counts! {
+        a_router_of_a_route_is_a_gateway: "addresses: [10.0.0.0/24], routes: [{to: 10.9.0.0/16, via: 10.0.0.9}]"
+            => Ipv4, 256, [NetworkAddress: 1, Broadcast: 1, Gateway: 1], 253;
         a_subnet_reserves_both_its_ends_and_its_gateway: "addresses: [10.0.0.0/24], gateway: [10.0.0.1]"
             => Ipv4, 256, [NetworkAddress: 1, Broadcast: 1, Gateway: 1], 253;
         each_subnet_that_the_pool_touches_counts: "addresses: [10.0.0.0/24, 10.0.1.0/24, 10.0.7.0/24]"
@@ -654,9 +651,10 @@ pub(super) mod tests {
             let space = Space::new(family, prefix, ranges.clone(), reserved.clone(), ends);
             let (gateways, nameservers) = servers.split_at(servers.len().min(1));
             let interface = "eno101".parse().unwrap();
-            let pool = Pool::from_spaces(
-                "a".to_owned(), "b".to_owned(), interface, gateways.to_vec(), nameservers.to_vec(), vec![space.clone()],
-            );
+            let settings =
+                Settings { gateways: gateways.to_vec(), nameservers: nameservers.to_vec(), ..Settings::default() };
+            let pool =
+                Pool::from_spaces("a".to_owned(), "b".to_owned(), interface, settings, vec![space.clone()]);
 
             let mut expected = Count { total: 0, reserved: BTreeMap::new(), allocatable: 0 };
             for at in 0..400 {

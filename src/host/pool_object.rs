@@ -59,7 +59,7 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
     members.finish(Severity::Error, diagnostics);
     let path = path.field("spec");
     let mut members = Members::new(object.object("spec").unwrap_or(&empty), path);
-    let spec = PoolSpec::read(&mut members, diagnostics);
+    let spec = PoolSpec::read(&mut members, diagnostics).read_further(&mut members, diagnostics);
     let is_global = kind == PoolKind::GlobalStaticIpPool;
     let has_reuse_delay = members.has("addressReuseGracePeriodSeconds");
     let sticky = members.switch("sticky", diagnostics);
@@ -314,7 +314,7 @@ mod tests {
                 ),
             );
             assert_eq!(diagnostics, [""; 0]);
-            pool.map(|pool| (pool.is_external(), pool.spaces().count(), pool.gateways().len()))
+            pool.map(|pool| (pool.is_external(), pool.spaces().count(), pool.settings().gateways.len()))
         };
         let pool_ref = "poolRef: {apiGroup: ipam.cluster.x-k8s.io, kind: InClusterIPPool, name: w}";
         assert_eq!([pool_ref, "ipamClaim: {}"].map(external), [Some((true, 0, 1)); 2]);

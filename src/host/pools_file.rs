@@ -172,7 +172,7 @@ impl PoolReader {
         let name = members.text("name", diagnostics).unwrap_or_default();
         let namespace = members.text("namespace", diagnostics);
         let cluster_name = members.text("clusterName", diagnostics);
-        let spec = PoolSpec::read(&mut members, diagnostics);
+        let spec = PoolSpec::read(&mut members, diagnostics).read_further(&mut members, diagnostics);
         members.finish(Severity::Error, diagnostics);
         PoolSpec { name, namespace, cluster_name, ..spec }
     }
@@ -203,7 +203,7 @@ impl PoolReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::pool::TemplateFacts;
+    use crate::host::pool::{RouteSpec, SettingsSpec, TemplateFacts};
     use crate::network::Family;
     use proptest::prelude::*;
 
@@ -245,6 +245,9 @@ mod tests {
                 db: 10.0.0.7, fd00::17
               gateway: [10.0.0.1]
               nameservers: [8.8.8.8]
+              searchDomains: [example.com]
+              mtu: 9000
+              routes: [{to: 10.9.0.0/16, via: 10.0.0.254}]
               machineNetwork:
               - cidr: fd00::/64
               allocateReservedIPAddresses: true
@@ -267,8 +270,13 @@ mod tests {
                 addresses: Some(texts(&["10.0.0.0/24", "fd00::10-fd00::20"])),
                 excluded_addresses: texts(&["10.0.0.7"]),
                 pre_allocations: vec![("db".to_owned(), "10.0.0.7, fd00::17".to_owned())],
-                gateway: texts(&["10.0.0.1"]),
-                nameservers: texts(&["8.8.8.8"]),
+                settings: SettingsSpec {
+                    gateway: texts(&["10.0.0.1"]),
+                    nameservers: texts(&["8.8.8.8"]),
+                    search_domains: texts(&["example.com"]),
+                    mtu: Some(9000),
+                    routes: vec![RouteSpec { to: "10.9.0.0/16".to_owned(), via: "10.0.0.254".to_owned() }],
+                },
                 machine_network: texts(&["fd00::/64"]),
                 allocate_reserved_ip_addresses: true,
                 on_link_gateway: true,
@@ -293,7 +301,7 @@ mod tests {
                 "pool: unknown key, expected one of pools",
                 "pools[0].exludedAddresses: unknown key, expected one of name, namespace, clusterName, network, \
                  interface, addresses, excludedAddresses, preAllocations, gateway, nameservers, machineNetwork, \
-                 allocateReservedIPAddresses, onLinkGateway, addressReuseGracePeriodSeconds",
+                 allocateReservedIPAddresses, onLinkGateway, addressReuseGracePeriodSeconds, searchDomains, mtu, routes",
             ]
         );
     }
@@ -308,8 +316,8 @@ mod tests {
         assert_eq!(refusal(&pool(allowed)), Vec::<String>::new());
         let expected = "expected one of network, interface, addresses, excludedAddresses, preAllocations, gateway, \
                         nameservers, machineNetwork, allocateReservedIPAddresses, onLinkGateway, \
-                        addressReuseGracePeriodSeconds, sticky, serveIPAMClaims, template, nodePoolRef, \
-                        machineSelector, addressesFrom";
+                        addressReuseGracePeriodSeconds, searchDomains, mtu, routes, sticky, serveIPAMClaims, template, \
+                        nodePoolRef, machineSelector, addressesFrom";
         assert_eq!(
             refusal(&pool(", exclude: [10.0.0.1], prefix: 24")),
             [format!("spec.exclude: unknown key, {expected}"), format!("spec.prefix: unknown key, {expected}")]

@@ -187,6 +187,12 @@ impl TryFrom<i64> for Mtu {
     }
 }
 
+impl From<Mtu> for i64 {
+    fn from(mtu: Mtu) -> Self {
+        mtu.0.into()
+    }
+}
+
 impl fmt::Display for Mtu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

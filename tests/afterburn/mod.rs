@@ -11,6 +11,7 @@ use std::process::Command;
 
 use glowplug::host::claim::{Allocation, Claimant, Machine};
 use glowplug::host::expand::{Grant, Template};
+use glowplug::host::pool::Settings;
 
 use crate::support::host_documents::{Families, document};
 use crate::support::network_manager;
@@ -54,7 +55,7 @@ fn meaning(kargs: &str) -> String {
 fn expanded(template: &str, interface: &str) -> String {
     let claimant = Claimant { machine: Machine::new("clusters", "w", "u"), interface: interface.parse().unwrap() };
     let allocation = Allocation { claimant, addresses: vec!["192.168.1.100/24".parse().unwrap()] };
-    let grant = Grant { allocation: &allocation, gateways: &[], nameservers: &[], mac_address: None, is_named: true };
+    let grant = Grant { allocation: &allocation, settings: Settings::default(), mac_address: None, is_named: true };
     Template::parse(template.as_bytes()).unwrap().expand(&[grant]).unwrap().text().to_owned()
 }
 

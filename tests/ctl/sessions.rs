@@ -83,6 +83,7 @@ sessions! {
     pools_of_a_cluster_are_read_from_several_documents
     several_machines_are_served_in_their_order
     the_leases_of_a_cluster_are_compared_with_its_machines
+    the_settings_of_a_pool_become_part_of_its_documents
     two_families_and_two_interfaces_are_one_claim
     waiting_machines_are_served_in_the_order_of_creation_when_an_address_is_released
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use glowplug::host::claim::{Allocation, Claimant, Machine};
 use glowplug::host::expand::{Document, Grant, Template};
+use glowplug::host::pool::Settings;
 use glowplug::network::parse_mac_address;
 
 /// The addresses of a machine.
@@ -31,7 +32,6 @@ pub(crate) fn document(families: Families, interfaces: usize, has_mac_addresses:
         Families::Both => both.to_vec(),
     };
     let ips = |both| -> Vec<IpAddr> { of(both).iter().map(|text| text.parse().unwrap()).collect() };
-    let nameservers = ips(NAME_SERVERS);
     let mut parts = Vec::new();
     for (name, mac_address, addresses, gateways) in &INTERFACES[..interfaces] {
         let claimant = Claimant { machine: Machine::new("clusters", "w", "u"), interface: name.parse().unwrap() };
@@ -41,13 +41,9 @@ pub(crate) fn document(families: Families, interfaces: usize, has_mac_addresses:
     }
     let mut grants = Vec::new();
     for (allocation, gateways, mac_address) in &parts {
-        grants.push(Grant {
-            allocation,
-            gateways,
-            nameservers: &nameservers,
-            mac_address: *mac_address,
-            is_named: true,
-        });
+        let (gateways, nameservers) = (gateways.clone(), ips(NAME_SERVERS));
+        let settings = Settings { gateways, nameservers, ..Settings::default() };
+        grants.push(Grant { allocation, settings, mac_address: *mac_address, is_named: true });
     }
     let template = Template::minimal(parts.iter().map(|(allocation, ..)| &allocation.claimant.interface));
     template.expand(&grants).unwrap()

@@ -506,7 +506,7 @@ impl RegisteredPool {
             network: pool.network().to_owned(),
             interface: pool.interface(),
             families,
-            gateways: pool.gateways().to_vec(),
+            gateways: pool.settings().gateways.clone(),
         }
     }
 }

@@ -134,6 +134,19 @@ pub struct PoolSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_SERVERS), inner(length(max = MAX_ENTRY)))]
     pub nameservers: Vec<String>,
+    /// Search domains of the machines for short host names, most important first. Example: `[c1.example.com]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_SERVERS), inner(length(max = MAX_NAME)))]
+    pub search_domains: Vec<String>,
+    /// MTU of the interface in bytes. Absent: the guest keeps the MTU of its driver. Example: `9000`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub mtu: Option<i32>,
+    /// Routes of the machines in addition to the default routes. A router is never allocated.
+    /// Example: `[{to: 10.0.0.0/8, via: 192.168.1.254}]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_SERVERS))]
+    pub routes: Vec<Route>,
     /// Subnet of the machines, at most one of each family: the prefix length of the addresses. Required for a family whose
     /// addresses are not whole subnets. Example: `[{cidr: 192.168.1.0/24}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -230,6 +243,17 @@ pub struct MachineNetwork {
     /// The subnet. Example: `192.168.1.0/24`.
     #[schemars(length(max = MAX_ENTRY))]
     pub cidr: String,
+}
+
+/// A route of machines through a router of their network.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+pub struct Route {
+    /// The destination. Example: `10.0.0.0/8`.
+    #[schemars(length(max = MAX_ENTRY))]
+    pub to: String,
+    /// The router, in the subnet of the machines unless `onLinkGateway` is set. Example: `192.168.1.254`.
+    #[schemars(length(max = MAX_ENTRY))]
+    pub via: String,
 }
 
 /// The program that chooses the addresses of machines: exactly one member.
@@ -781,6 +805,11 @@ mod tests {
             json!({"interface": "a b", "network": "a/b/c"}),
             json!({"network": ""}),
             json!({"network": "default", "interface": "eno102"}),
+            json!({
+                "searchDomains": ["example.com", "a b"], "mtu": 9000,
+                "routes": [{"to": "10.9.0.0/16", "via": "10.0.0.254"}, {"to": "10.9.0.1/16", "via": "10.9.0.1"}],
+            }),
+            json!({"mtu": 67}),
         ] {
             let mut spec = json!({"network": "infra/vlan10", "addresses": ["10.0.0.0/24"]});
             json_patch::merge(&mut spec, &members);
@@ -798,6 +827,9 @@ mod tests {
             json!({"machineNetwork": ["10.0.0.0/24"]}),
             json!({"onLinkGateway": 1}),
             json!({"gateway": {"ip": "10.0.0.1"}}),
+            json!({"mtu": "9000"}),
+            json!({"routes": [{"to": "10.9.0.0/16"}]}),
+            json!({"routes": ["10.9.0.0/16"]}),
             json!({"preAllocations": ["10.0.0.5"]}),
             json!({"preAllocations": {"db": ["10.0.0.5"]}}),
         ] {

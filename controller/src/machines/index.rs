@@ -508,7 +508,7 @@ fn has_other_settings((pool, before): &(&Arc<MachinePool>, &Arc<MachinePool>)) -
     let of = |pool: &Arc<MachinePool>| {
         let settings = |pool: &Pool| {
             let prefixes: Vec<u8> = pool.spaces().map(Space::prefix).collect();
-            (pool.gateways().to_vec(), pool.nameservers().to_vec(), prefixes)
+            (pool.settings().clone(), prefixes)
         };
         (pool.spec.template.clone(), pool.pool.as_ref().ok().map(settings))
     };

@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use glowplug::host::claim::{Machine, Record, is_object_name};
-use glowplug::host::pool::Pool;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -574,7 +573,8 @@ fn settings(selection: &Selection, selected: &Chosen) -> BTreeMap<String, PoolSe
     let pools = selected.iter().flatten().filter_map(|selected| selection.pool(&selected.pool));
     let settings = pools.map(|pool| {
         let (is_sticky, template) = (pool.spec.sticky, pool.spec.template.clone().filter(|text| !text.is_empty()));
-        let source = Source::of(&pool.spec, pool.pool.as_ref().map(Pool::gateways).unwrap_or_default());
+        let gateways = pool.pool.as_ref().map(|pool| pool.settings().gateways.as_slice()).unwrap_or_default();
+        let source = Source::of(&pool.spec, gateways);
         (pool.id.to_string(), PoolSettings { is_sticky, template, source })
     });
     settings.collect()

@@ -423,8 +423,10 @@ impl View {
             let allocation = allocations.iter().find(|it| it.claimant.interface == selected.interface);
             let allocation = allocation.ok_or_else(|| format!("pool {name:?} allocated nothing"))?;
             let attachment = vm.networks.iter().find(|attachment| attachment.name == selected.attachment);
-            let gateways = offers.get(&selected.interface).map_or(pool.gateways(), |offer| &offer.gateways);
-            let nameservers = pool.nameservers();
+            let mut settings = pool.settings().clone();
+            if let Some(offer) = offers.get(&selected.interface) {
+                settings.gateways.clone_from(&offer.gateways);
+            }
             let mac_address = attachment.and_then(|attachment| attachment.mac);
             let is_named = attachment.is_none_or(|attachment| !attachment.is_sriov);
             if mac_address.is_none() && !is_named {
@@ -433,7 +435,7 @@ impl View {
                     selected.attachment
                 ));
             }
-            grants.push(Grant { allocation, gateways, nameservers, mac_address, is_named });
+            grants.push(Grant { allocation, settings, mac_address, is_named });
             if let Some(text) = self.pools.get(&name).and_then(|pool| pool.template.as_deref()) {
                 templates.insert(text, name);
             }

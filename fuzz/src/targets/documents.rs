@@ -6,6 +6,7 @@ use glowplug::formats::meta_data::MetaData;
 use glowplug::formats::{Format, Meaning, Reading, read_network};
 use glowplug::guest::attributes::{Attributes, Prefix};
 use glowplug::host::expand::{ExpandError, Grant, Template};
+use glowplug::host::pool::{Settings, StaticRoute};
 use glowplug::network::{Hostname, NetworkConfig};
 use glowplug::render::{dracut, network_legacy, network_manager_profiles, networkd};
 use ipnetwork::IpNetwork;
@@ -109,18 +110,18 @@ pub(super) fn template(document: &[u8]) {
     let addresses = ["10.20.0.5/24".parse().unwrap(), "fd00:20::5/64".parse().unwrap()];
     for addresses in [&addresses[..1], &addresses[1..], &addresses[..]] {
         let allocation = super::pools::allocation(addresses);
-        let gateways = ["10.20.0.1".parse().unwrap(), "fd00:20::1".parse().unwrap()];
-        let nameservers = ["10.20.0.2".parse().unwrap()];
-        let grant = Grant {
-            allocation: &allocation,
-            gateways: &gateways,
-            nameservers: &nameservers,
-            mac_address: None,
-            is_named: true,
+        let via = "10.20.0.3".parse().unwrap();
+        let settings = Settings {
+            gateways: vec!["10.20.0.1".parse().unwrap(), "fd00:20::1".parse().unwrap()],
+            nameservers: vec!["10.20.0.2".parse().unwrap()],
+            search_domains: vec!["example.com".parse().unwrap()],
+            mtu: Some(9000.try_into().unwrap()),
+            routes: vec![StaticRoute { to: "10.21.0.0/16".parse().unwrap(), via }],
         };
-        match template.expand(&[grant]) {
+        let grants = [Grant { allocation: &allocation, settings, mac_address: None, is_named: true }];
+        match template.expand(&grants) {
             Ok(document) => {
-                assert_eq!(template.expand(&[grant]).unwrap().text(), document.text());
+                assert_eq!(template.expand(&grants).unwrap().text(), document.text());
                 document.warnings().iter().for_each(super::check_diagnostic);
                 assert!(!document.text().contains('\n'));
                 let reading = read_network(document.text().as_bytes());

@@ -84,8 +84,8 @@ fn check_pool(spec: &PoolSpec, pool: &Pool) {
         if total <= 4096 {
             check_each(pool, space);
         }
-        for gateway in pool.gateways() {
-            assert!(!space.offers(*gateway));
+        for gateway in pool.settings().routers() {
+            assert!(!space.offers(gateway));
         }
     }
     // The MachineTemplate of the NodePool describes the same pool.
@@ -98,8 +98,8 @@ fn check_pool(spec: &PoolSpec, pool: &Pool) {
     let addresses: Vec<IpNetwork> = pool.spaces().filter_map(first_offered).collect();
     let mut allocation = allocation(&addresses);
     allocation.claimant.interface = pool.interface();
-    let (gateways, nameservers) = (pool.gateways(), pool.nameservers());
-    let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: None, is_named: true };
+    let settings = pool.settings().clone();
+    let grant = Grant { allocation: &allocation, settings, mac_address: None, is_named: true };
     if addresses.len() == pool.spaces().count() && !pool.is_external() {
         template.expand(&[grant]).unwrap();
     }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use anyhow::{Error, Result, bail};
 use clap::{Args, ValueEnum};
 use glowplug::host::Timestamp;
-use glowplug::host::address::parse_address;
+use glowplug::host::address::{AddressSet, parse_address};
 use glowplug::host::allocator::{Adoption, Allocator, ClaimError, Problem};
 use glowplug::host::audit;
 use glowplug::host::claim::{self, Allocation, Claimant, Machine, Request};
@@ -603,9 +603,14 @@ impl Printer {
             return Ok(());
         }
         let example = |pool: &Pool| {
+            // The guest refuses a document in which the machine has the address of its gateway.
             let first = |space: &Space| {
-                let address = space.family().address(space.ranges().first()?.first());
-                IpNetwork::new(address, space.prefix()).ok()
+                let [all, reserved] =
+                    [space.ranges(), space.reserved()].map(|ranges| ranges.iter().copied().collect::<AddressSet>());
+                let offered = all.difference(&reserved);
+                let mut numbers = offered.ranges().iter().flat_map(|range| range.first()..=range.last());
+                let number = numbers.find(|number| !space.is_end_of_subnet(*number))?;
+                IpNetwork::new(space.family().address(number), space.prefix()).ok()
             };
             let claimant = Claimant { machine: nobody(), interface: pool.interface() };
             Allocation { claimant, addresses: pool.spaces().filter_map(first).collect() }
@@ -634,14 +639,12 @@ impl Printer {
         Ok(if self.format == Format::NetworkConfig { document.to_network_config()? } else { document })
     }
 
-    fn grant<'a>(&self, pools: &[&'a Pool], allocation: &'a Allocation) -> Grant<'a> {
+    fn grant<'a>(&self, pools: &[&Pool], allocation: &'a Allocation) -> Grant<'a> {
         let interface = &allocation.claimant.interface;
         let pool = pools.iter().find(|pool| pool.interface() == *interface);
-        let (gateways, nameservers) = pool.map_or((&[][..], &[][..]), |pool| (pool.gateways(), pool.nameservers()));
         Grant {
             allocation,
-            gateways,
-            nameservers,
+            settings: pool.map(|pool| pool.settings().clone()).unwrap_or_default(),
             mac_address: self.mac_addresses.get(interface).copied(),
             is_named: true,
         }

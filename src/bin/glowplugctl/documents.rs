@@ -13,7 +13,7 @@ use glowplug::host::address::{is_link_local, parse_address, parse_gateway};
 use glowplug::host::claim::{Allocation, Claimant, Machine};
 use glowplug::host::expand::{Grant, Template};
 use glowplug::host::image::{self, ConfigDrive, Instance, NoCloud};
-use glowplug::host::pool::{Pool, Reserved};
+use glowplug::host::pool::{Pool, Reserved, Settings};
 use glowplug::network::{Family, Hostname, InterfaceName};
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
@@ -124,9 +124,9 @@ pub(crate) fn network_data(args: NetworkData, log: &Logger) -> Result<ExitCode> 
     let mut addresses = args.addresses;
     addresses.sort_unstable();
     let allocation = Allocation { claimant, addresses };
-    let (gateways, nameservers) = (&args.gateways, &args.nameservers);
-    let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: args.mac, is_named: true };
-    check_gateways(&allocation.addresses, gateways, args.on_link_gateway)?;
+    check_gateways(&allocation.addresses, &args.gateways, args.on_link_gateway)?;
+    let settings = Settings { gateways: args.gateways, nameservers: args.nameservers, ..Settings::default() };
+    let grant = Grant { allocation: &allocation, settings, mac_address: args.mac, is_named: true };
     let of_template = template.facts(&args.interface)?.gateways;
     for gateway in of_template.into_iter().filter(|gateway| !args.on_link_gateway && !is_link_local(*gateway)) {
         let mut subnets = allocation.addresses.iter().filter(|it| Family::of(it.ip()) == Family::of(gateway));

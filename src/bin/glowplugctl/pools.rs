@@ -14,7 +14,7 @@ use glowplug::host::claim::Allocation;
 use glowplug::host::counts::Count;
 use glowplug::host::metrics;
 use glowplug::host::nodepool::{BootstrapNetworkConfig, MachineTemplate};
-use glowplug::host::pool::{self, Pool, ReservedAddresses};
+use glowplug::host::pool::{self, Pool, ReservedAddresses, SettingsSpec};
 use serde::Serialize;
 use slog::Logger;
 
@@ -118,6 +118,9 @@ struct CheckedPool {
     interface: String,
     gateways: Vec<IpAddr>,
     nameservers: Vec<IpAddr>,
+    /// The other settings, if the pool has them.
+    #[serde(flatten)]
+    settings: SettingsSpec,
     /// Whether another program chooses the addresses.
     external: bool,
     families: Vec<CheckedFamily>,
@@ -171,8 +174,9 @@ impl CheckedPool {
             name: pool.name().to_owned(),
             network: pool.network().to_owned(),
             interface: pool.interface().to_string(),
-            gateways: pool.gateways().to_vec(),
-            nameservers: pool.nameservers().to_vec(),
+            gateways: pool.settings().gateways.clone(),
+            nameservers: pool.settings().nameservers.clone(),
+            settings: pool.settings().further(),
             external: pool.is_external(),
             families: families.collect(),
         }

@@ -14,7 +14,7 @@ use crate::host::address::AddressRange;
 use crate::host::change::{Change, Journal, Update, storable};
 use crate::host::claim::{Claim, Claimant, Lease, Machine, Record, Request, Reservation};
 use crate::host::may_record::Source;
-use crate::host::pool::{Namespaces, Pool, Space, TemplateFacts};
+use crate::host::pool::{Namespaces, Pool, Settings, Space, TemplateFacts};
 use crate::host::pools_file::read_pools;
 use crate::host::registry::tests::at;
 use crate::network::Family;
@@ -218,7 +218,7 @@ fn the_ends_of_subnets_are_passed_over_however_many_there_are() {
         let range = AddressRange::new(first.parse().unwrap(), last.parse().unwrap()).unwrap();
         let space = Space::new(range.family(), prefix, vec![range], Vec::new(), true);
         let interface = interface.parse().unwrap();
-        Pool::from_spaces(name.to_owned(), "n/vlan10".to_owned(), interface, Vec::new(), Vec::new(), vec![space])
+        Pool::from_spaces(name.to_owned(), "n/vlan10".to_owned(), interface, Settings::default(), vec![space])
     };
     let huge = of("n/huge", "eth0", 64, "fd00::", "fd00:0:ffff:ffff:ffff:ffff:ffff:ffff");
     let small = of("n/small", "eth1", 30, "10.0.0.0", "10.0.3.255");

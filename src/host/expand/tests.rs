@@ -4,6 +4,7 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 use crate::host::claim::{Claimant, Machine};
+use crate::network::Mtu;
 
 const GATEWAYS: [&str; 2] = ["10.0.0.1", "fd00::1"];
 const NAMESERVERS: [&str; 3] = ["10.0.0.53", "fd00::53", "10.0.1.53"];
@@ -17,11 +18,14 @@ fn allocation(interface: &str, addresses: &[&str]) -> Allocation {
 /// The document of a template with one interface.
 fn expand(template: &Template, addresses: &[&str], mac_address: Option<&str>) -> Result<Document, ExpandError> {
     let allocation = allocation("eno101", addresses);
-    let (gateways, nameservers) = (GATEWAYS.map(|ip| ip.parse().unwrap()), NAMESERVERS.map(|ip| ip.parse().unwrap()));
     let mac_address = mac_address.and_then(parse_mac_address);
-    let grant =
-        Grant { allocation: &allocation, gateways: &gateways, nameservers: &nameservers, mac_address, is_named: true };
-    template.expand(&[grant])
+    template.expand(&[Grant { allocation: &allocation, settings: settings(&GATEWAYS), mac_address, is_named: true }])
+}
+
+/// These gateways, and all name servers.
+fn settings(gateways: &[&str]) -> Settings {
+    let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+    Settings { gateways: ips(gateways), nameservers: ips(&NAMESERVERS), ..Settings::default() }
 }
 
 fn template(template: &Json) -> Template {
@@ -174,18 +178,13 @@ fn the_id_of_a_new_network_is_one_that_no_other_has() {
 fn several_interfaces_are_put_into_one_document_with_one_default_route() {
     let (first, second) =
         (allocation("eno101", &["10.0.0.5/24"]), allocation("eno102", &["10.1.0.5/16", "fd01::5/48"]));
-    let gateways: [Vec<IpAddr>; 2] = [["10.0.0.1"].as_slice(), &["10.1.0.1", "fd01::1"]]
-        .map(|gateways| gateways.iter().map(|gateway| gateway.parse().unwrap()).collect());
-    let nameservers: Vec<IpAddr> = vec!["10.0.0.53".parse().unwrap()];
-    let grant = |allocation, gateways| Grant {
-        allocation,
-        gateways,
-        nameservers: &nameservers,
-        mac_address: None,
-        is_named: true,
+    let grant = |allocation, gateways: &[&str]| {
+        let settings = Settings { nameservers: vec!["10.0.0.53".parse().unwrap()], ..settings(gateways) };
+        Grant { allocation, settings, mac_address: None, is_named: true }
     };
     let template = Template::minimal([&first.claimant.interface, &second.claimant.interface]);
-    let document = template.expand(&[grant(&first, &gateways[0]), grant(&second, &gateways[1])]).unwrap();
+    let grants = [grant(&first, &["10.0.0.1"]), grant(&second, &["10.1.0.1", "fd01::1"])];
+    let document = template.expand(&grants).unwrap();
     let network = |id: &str, kind: &str, link: &str, address: &str, netmask: &str, routes: Vec<Json>| {
         json!({"id": id, "type": kind, "link": link, "ip_address": address, "netmask": netmask, "routes": routes,
                "network_id": id})
@@ -200,8 +199,84 @@ fn several_interfaces_are_put_into_one_document_with_one_default_route() {
         "services": [dns("10.0.0.53")],
     });
     assert_eq!(serde_json::from_str::<Json>(document.text()).unwrap(), expected);
-    let twice = template.expand(&[grant(&first, &gateways[0]), grant(&first, &gateways[0])]);
+    let twice = template.expand(&[grants[0].clone(), grants[0].clone()]);
     assert_eq!(twice.unwrap_err().to_string(), "interface eno101 is given twice, expected once");
+}
+
+/// The document of a template with the settings of a pool, and what the guest reads from it.
+fn with_settings(of: &Json) -> (Json, NetworkConfig) {
+    let allocation = allocation("eno101", &BOTH);
+    let route = |to: &str, via: &str| StaticRoute { to: to.parse().unwrap(), via: via.parse().unwrap() };
+    let settings = Settings {
+        search_domains: ["b.example.com", "example.com"].map(|domain| domain.parse().unwrap()).into(),
+        mtu: Some(Mtu::try_from(9000).unwrap()),
+        routes: vec![
+            route("10.9.0.0/16", "10.0.0.254"),
+            route("fd09::/48", "fe80::9"),
+            route("10.8.0.1/32", "10.0.0.8"),
+        ],
+        ..settings(&[])
+    };
+    let grant = Grant { allocation: &allocation, settings, mac_address: None, is_named: true };
+    let document = template(of).expand(&[grant]).unwrap();
+    assert_eq!(document.warnings(), []);
+    let Meaning::Network(network) = read_network(document.text().as_bytes()).meaning else { panic!("{document:?}") };
+    (serde_json::from_str(document.text()).unwrap(), network)
+}
+
+#[test]
+fn every_setting_of_a_pool_is_in_the_document_and_the_guest_reads_it() {
+    let (document, network) = with_settings(&json!({"links": [nic()]}));
+    let route = |network: &str, netmask: &str, gateway: &str| json!({"network": network, "netmask": netmask, "gateway": gateway});
+    let expected = json!({
+        "links": [{"id": "eno101", "type": "phy", "mtu": 9000, "name": "eno101"}],
+        "networks": [
+            {
+                "id": "network0", "type": "ipv4", "link": "eno101", "ip_address": "10.0.0.5", "netmask": "255.255.255.0",
+                "routes": [route("10.9.0.0", "255.255.0.0", "10.0.0.254"), route("10.8.0.1", "255.255.255.255", "10.0.0.8")],
+                "network_id": "network0", "dns_search": ["b.example.com", "example.com"],
+            },
+            {
+                "id": "network1", "type": "ipv6", "link": "eno101", "ip_address": "fd00::5",
+                "netmask": "ffff:ffff:ffff:ffff::", "routes": [route("fd09::", "ffff:ffff:ffff::", "fe80::9")],
+                "network_id": "network1",
+            },
+        ],
+        "services": [dns("10.0.0.53"), dns("fd00::53"), dns("10.0.1.53")],
+    });
+    assert_eq!(document, expected);
+    let link = &network.links()[0];
+    let routes: Vec<String> =
+        link.routes.iter().map(|route| format!("{} via {}", route.destination(), route.gateway().unwrap())).collect();
+    let search: Vec<String> = network.dns.search.iter().map(|domain| domain.value.to_string()).collect();
+    assert_eq!(
+        (routes, search, link.mtu.map(i64::from)),
+        (
+            ["10.9.0.0/16 via 10.0.0.254", "10.8.0.1/32 via 10.0.0.8", "fd09::/48 via fe80::9"]
+                .map(str::to_owned)
+                .into(),
+            ["b.example.com", "example.com"].map(str::to_owned).into(),
+            Some(9000)
+        )
+    );
+}
+
+#[test]
+fn a_setting_of_the_template_comes_before_that_of_the_pool() {
+    let entry = json!({
+        "id": "n", "link": "eno101", "type": "ipv4",
+        "routes": [{"network": "10.9.0.0", "netmask": "255.255.0.0", "gateway": "10.0.0.3"}],
+    });
+    let link = json!({"id": "eno101", "type": "phy", "mtu": 1500});
+    let service = json!({"type": "dns", "address": "10.0.0.2", "search": ["other.example.com"]});
+    let (document, network) = with_settings(&json!({"links": [link], "networks": [entry], "services": [service]}));
+    let routes: Vec<&Json> = document["networks"][0]["routes"].as_array().unwrap().iter().collect();
+    assert_eq!(
+        (routes.iter().map(|route| &route["gateway"]).collect::<Vec<_>>(), &document["links"][0]["mtu"]),
+        (vec![&json!("10.0.0.3"), &json!("10.0.0.8")], &json!(1500))
+    );
+    let search: Vec<String> = network.dns.search.iter().map(|domain| domain.value.to_string()).collect();
+    assert_eq!(search, ["other.example.com"]);
 }
 
 #[test]
@@ -525,7 +600,7 @@ fn a_document_of_2048_bytes_is_the_last_that_needs_no_secret() {
 fn a_nic_that_only_its_mac_address_identifies_has_no_name() {
     let allocation = allocation("eno101", &["192.168.1.100/24"]);
     let mac_address = Some(MacAddr::new(2, 0, 0, 0, 0, 1));
-    let grant = Grant { allocation: &allocation, gateways: &[], nameservers: &[], mac_address, is_named: false };
+    let grant = Grant { allocation: &allocation, settings: Settings::default(), mac_address, is_named: false };
     let interface = allocation.claimant.interface;
     let document = Template::minimal([&interface]).expand(&[grant]).unwrap();
     let links = r#"{"links":[{"id":"eno101","type":"phy","ethernet_mac_address":"02:00:00:00:00:01"}],"#;

@@ -125,6 +125,7 @@ impl fmt::Display for Overlap<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Settings;
     use super::super::tests::pool;
     use super::*;
     use proptest::prelude::*;
@@ -231,7 +232,7 @@ mod tests {
                 let [ranges, reserved] = [ranges, reserved].map(|list| list.iter().map(range).collect());
                 let space = Space::new(Family::Ipv4, 24, ranges, reserved, false);
                 let interface = "eno101".parse().unwrap();
-                Pool::from_spaces(format!("a/{at}"), "n".to_owned(), interface, Vec::new(), Vec::new(), vec![space])
+                Pool::from_spaces(format!("a/{at}"), "n".to_owned(), interface, Settings::default(), vec![space])
             }).collect();
             let mut expected = Vec::new();
             for (at, a) in pools.iter().enumerate() {

@@ -1,17 +1,16 @@
 //! The specification of a pool as users write it, and its validation.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::settings::{self, Router, Settings, SettingsSpec};
 use super::{Namespaces, Pool, Reserved, Space, TemplateFacts};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
-use crate::host::address::{
-    AddressError, AddressRange, AddressSet, Entry, is_link_local, parse_address, parse_gateway,
-};
+use crate::host::address::{AddressRange, AddressSet, Entry, is_link_local, parse_address};
 use crate::host::claim::is_object_name;
 use crate::host::members::{Members, SUBNET};
 use crate::network::{Family, InterfaceName};
@@ -43,10 +42,8 @@ pub struct PoolSpec {
     /// Names of machines or claims, or `namespace/name`, each with its addresses: one address, or one of each family
     /// with a comma between them. Key in a document: `preAllocations`, the name in metal3's address manager.
     pub pre_allocations: Vec<(String, String)>,
-    /// Default gateways, at most one of each family.
-    pub gateway: Vec<String>,
-    /// Name servers, the most important first.
-    pub nameservers: Vec<String>,
+    /// Settings of the machines' documents.
+    pub settings: SettingsSpec,
     /// Subnets of the machines, at most one of each family, as in a HostedCluster. Form in a document: a list of
     /// `cidr: …`.
     pub machine_network: Vec<String>,
@@ -85,7 +82,7 @@ type Entries = Vec<(usize, Entry)>;
 // === impl PoolSpec ===
 
 impl PoolSpec {
-    /// Reads the members with the addresses of a pool. They have the same names in pools and in NodePools.
+    /// Reads the members that pools and NodePools have.
     pub(crate) fn read(members: &mut Members<'_>, diagnostics: &mut Diagnostics) -> Self {
         Self {
             path: match members.path {
@@ -97,14 +94,18 @@ impl PoolSpec {
             addresses: members.has("addresses").then(|| members.texts("addresses", diagnostics)),
             excluded_addresses: members.texts("excludedAddresses", diagnostics),
             pre_allocations: members.text_map("preAllocations", diagnostics),
-            gateway: members.texts("gateway", diagnostics),
-            nameservers: members.texts("nameservers", diagnostics),
+            settings: SettingsSpec::read(members, diagnostics),
             machine_network: members.machine_network(diagnostics),
             allocate_reserved_ip_addresses: members.switch("allocateReservedIPAddresses", diagnostics),
             on_link_gateway: members.switch("onLinkGateway", diagnostics),
             address_reuse_grace_period_seconds: members.seconds("addressReuseGracePeriodSeconds", diagnostics),
             ..Self::default()
         }
+    }
+
+    /// Reads the members of a pool that NodePools do not have.
+    pub(crate) fn read_further(self, members: &mut Members<'_>, diagnostics: &mut Diagnostics) -> Self {
+        Self { settings: self.settings.read_further(members, diagnostics), ..self }
     }
 
     /// Name of the pool with its namespace. A global pool has its name alone, so that it has the name of no other pool.
@@ -183,11 +184,10 @@ impl Pool {
         let interface = check.interface();
         let entries = check.addresses();
         let networks = check.machine_network();
-        let gateways = check.gateways(&entries);
-        let nameservers = check.nameservers(&entries);
+        let (settings, routers) = check.settings(&entries);
         let excluded = check.excluded(&entries);
-        let servers = gateways.values().map(|(_, gateway)| gateway).chain(&nameservers);
-        let servers = servers.map(|server| AddressRange::subnet(*server, u8::MAX));
+        let servers = settings.routers().chain(settings.nameservers.iter().copied());
+        let servers = servers.map(|server| AddressRange::subnet(server, u8::MAX));
         let named = template.all().map(|address| AddressRange::subnet(address, u8::MAX));
         let mut reserved: Vec<AddressRange> = servers.chain(named).collect();
         let pre_allocations = check.pre_allocations(&entries, &excluded, &reserved);
@@ -196,18 +196,19 @@ impl Pool {
         reserved.extend(kept.iter().chain(&excluded));
         let networks = networks?;
         if spec.is_external {
-            check.external_gateways(&networks, &gateways);
+            check.external_routers(&networks, &routers);
         }
         let mut spaces = Vec::new();
         for (family, entries) in &entries {
             let network = networks.get(family).copied();
             let length = template.prefixes.get(family).copied();
-            let gateway = gateways.get(family);
-            let Some(prefix) = check.prefix(entries, network, length, gateway.map(|(_, gateway)| *gateway)) else {
+            let of_family = || routers.iter().filter(|(_, router)| Family::of(*router) == *family);
+            let Some(prefix) = check.prefix(entries, network, length, of_family().next().map(|(_, router)| *router))
+            else {
                 continue;
             };
-            if let Some((member, gateway)) = gateway {
-                check.gateway(entries, prefix, member, *gateway);
+            for (member, router) in of_family() {
+                check.router(entries, prefix, member, *router);
             }
             for gateway in template.gateways.iter().filter(|gateway| Family::of(**gateway) == *family) {
                 check.template_gateway(entries, prefix, *gateway);
@@ -229,8 +230,7 @@ impl Pool {
             let path = spec.at(format_args!("template.{}", unread.path));
             diagnostics.push(Diagnostic { path, ..unread.clone() });
         }
-        let gateways = gateways.into_values().map(|(_, gateway)| gateway).collect();
-        let pool = Self::from_spaces(spec.full_name(), spec.full_network(), interface?, gateways, nameservers, spaces);
+        let pool = Self::from_spaces(spec.full_name(), spec.full_network(), interface?, settings, spaces);
         let reuse_delay = Duration::from_secs(spec.address_reuse_grace_period_seconds.into());
         let template = TemplateFacts { unread: Vec::new(), ..template.clone() };
         let excluded = excluded.into_iter().collect();
@@ -343,49 +343,12 @@ impl Check<'_> {
         (self.diagnostics.errors() == errors).then_some(networks)
     }
 
-    fn servers(
-        &mut self,
-        member: &str,
-        texts: &[String],
-        parse: impl Fn(&str) -> Result<IpAddr, AddressError>,
-    ) -> Vec<(String, IpAddr)> {
-        let (mut servers, mut seen) = (Vec::new(), BTreeSet::new());
-        for (at, text) in texts.iter().enumerate() {
-            let member = format!("{member}[{at}]");
-            match parse(text) {
-                Ok(address) if seen.insert(address) => servers.push((member, address)),
-                Ok(address) => self.warning(member, "repeated address", address, "each address once"),
-                Err(error) => self.diagnostics.push(error.at(self.spec.at(member))),
-            }
-        }
-        servers
-    }
-
-    /// The gateway of each family, with the name of its member.
-    fn gateways(&mut self, entries: &BTreeMap<Family, Entries>) -> BTreeMap<Family, (String, IpAddr)> {
-        let mut gateways = BTreeMap::new();
-        for (member, gateway) in self.servers("gateway", &self.spec.gateway, parse_gateway) {
-            let family = Family::of(gateway);
-            if !entries.is_empty() && !entries.contains_key(&family) {
-                let expected = format!("{family} addresses in the pool");
-                self.error(member, "gateway of a family without addresses", gateway, &expected);
-            } else if gateways.insert(family, (member.clone(), gateway)).is_some() {
-                self.error(member, &format!("second {family} gateway"), gateway, "at most one of each family");
-            }
-        }
-        gateways
-    }
-
-    fn nameservers(&mut self, entries: &BTreeMap<Family, Entries>) -> Vec<IpAddr> {
-        let servers = self.servers("nameservers", &self.spec.nameservers, parse_address);
-        for (member, server) in &servers {
-            let family = Family::of(*server);
-            if !entries.is_empty() && !entries.contains_key(&family) {
-                let expected = format!("{family} addresses in the pool");
-                self.warning(member, "name server of a family without addresses", server, &expected);
-            }
-        }
-        servers.into_iter().map(|(_, server)| server).collect()
+    /// The settings, and the routers among them.
+    fn settings(&mut self, entries: &BTreeMap<Family, Entries>) -> (Settings, Vec<Router>) {
+        let spec = self.spec;
+        let at = |member: &str| spec.at(member);
+        let families = entries.keys().copied().collect();
+        settings::Check { at: &at, families, diagnostics: self.diagnostics }.settings(&spec.settings)
     }
 
     fn excluded(&mut self, entries: &BTreeMap<Family, Entries>) -> Vec<AddressRange> {
@@ -548,8 +511,8 @@ impl Check<'_> {
         common
     }
 
-    /// Reports a gateway that a machine cannot reach. This check finds most wrong prefix lengths.
-    fn gateway(&mut self, entries: &Entries, prefix: u8, member: &str, gateway: IpAddr) {
+    /// Reports a gateway or another router that a machine cannot reach. This check finds most wrong prefix lengths.
+    fn router(&mut self, entries: &Entries, prefix: u8, member: &str, gateway: IpAddr) {
         if is_link_local(gateway) {
             return;
         }
@@ -571,18 +534,14 @@ impl Check<'_> {
         }
     }
 
-    /// Reports gateways that the machines of an external pool cannot reach, as far as the pool has their subnets.
-    fn external_gateways(
-        &mut self,
-        networks: &BTreeMap<Family, (usize, Entry)>,
-        gateways: &BTreeMap<Family, (String, IpAddr)>,
-    ) {
-        for (family, (member, gateway)) in gateways {
-            let Some((_, network)) = networks.get(family) else { continue };
-            let is_outside = !network.range().contains(*gateway) && !is_link_local(*gateway);
+    /// Reports routers that the machines of an external pool cannot reach, as far as the pool has their subnets.
+    fn external_routers(&mut self, networks: &BTreeMap<Family, (usize, Entry)>, routers: &[Router]) {
+        for (member, router) in routers {
+            let Some((_, network)) = networks.get(&Family::of(*router)) else { continue };
+            let is_outside = !network.range().contains(*router) && !is_link_local(*router);
             if is_outside && !self.spec.on_link_gateway {
                 let expected = format!("an address of {network}, or onLinkGateway: true");
-                self.error(member, "gateway outside the subnet", gateway, &expected);
+                self.error(member, "gateway outside the subnet", router, &expected);
             }
         }
     }
@@ -683,6 +642,14 @@ mod tests {
             "addresses: ['fd00::/64', 'fd00:1::/64'], gateway: ['fe80::1']", NONE => [64], [];
         a_gateway_that_is_the_anycast_address_is_a_router:
             "addresses: ['fd00::/64'], gateway: ['fd00::']", NONE => [64], [];
+        a_router_outside_the_subnet_is_on_the_link_by_name:
+            "addresses: [10.0.0.0/24], routes: [{to: 10.9.0.0/16, via: 10.1.0.1}, {to: 10.8.0.1, via: 10.0.0.9}], \
+             onLinkGateway: true", NONE => [24], [];
+        settings_that_some_readers_do_not_know_are_reported:
+            "addresses: [10.0.0.0/24], mtu: 1279, searchDomains: [example.com, b.example.com, Example.com.]", NONE => [24],
+            [r#"mtu: not read by afterburn "1279", expected an image with glowplug or cloud-init"#,
+             r#"searchDomains[0]: in no kernel argument "example.com", expected an image with cloud-init, or with glowplug and its renderer network-manager-profiles"#,
+             r#"searchDomains[2]: repeated search domain "example.com", expected each domain once"#];
         an_exclusion_outside_the_pool_is_reported:
             "addresses: [10.0.0.0/24], excludedAddresses: [10.0.0.7, 10.0.1.0-10.0.1.9, 'fd00::1']", NONE => [24],
             [r#"excludedAddresses[1]: exclusion outside the pool "10.0.1.0-10.0.1.9", expected addresses of the pool"#,
@@ -756,6 +723,36 @@ mod tests {
             => [r#"gateway[0]: gateway of a family without addresses "fd00::1", expected IPv6 addresses in the pool"#];
         a_gateway_that_no_machine_may_have: "addresses: ['fd00::/64'], gateway: ['ff02::1']", NONE
             => [r#"gateway[0]: multicast address "ff02::1", expected an address outside ff00::/8"#];
+        settings_with_mistakes:
+            "addresses: [10.0.0.0/24], searchDomains: ['a b'], mtu: 67, \
+             routes: [{to: 10.9.0.1/16, via: 10.0.0.254}, {to: 10.9.0.0-10.9.0.9, via: x}, {to: 'fd09::/48', via: 10.0.0.254}, \
+             {to: 'fd09::/48', via: 'fd00::1'}, {to: default, via: 10.0.0.1}, {to: 10.8.0.0/16, via: 10.1.0.254}, \
+             {to: 10.7.0.0/16, via: 10.0.0.9}, {to: 10.7.0.0/16, via: 10.0.0.8}, {to: 10.6.0.0/16, via: 10.0.0.255}]", NONE
+            => ["mtu: invalid MTU \"67\", expected 68 to 65535 bytes",
+                "routes[0].to: host bits are set \"10.9.0.1/16\", expected no bits behind the length: \
+                 did you mean 10.9.0.0/16 or 10.9.0.1/32",
+                r#"routes[1].to: no destination "10.9.0.0-10.9.0.9", expected a CIDR or one address"#,
+                r#"routes[1].via: invalid address "x", expected an IPv4 or IPv6 address"#,
+                r#"routes[2].via: router of the other family "10.0.0.254", expected an IPv6 address"#,
+                r#"routes[3].to: route of a family without addresses "fd09::/48", expected IPv6 addresses in the pool"#,
+                r#"routes[4].to: default route "default", expected the member gateway for a default route"#,
+                "routes[5].via: gateway outside the subnet \"10.1.0.254\", \
+                 expected an address of 10.0.0.0/24 as addresses[0] has, or onLinkGateway: true",
+                r#"routes[7].to: second route "10.7.0.0/16", expected each destination once"#,
+                "routes[8].via: gateway at the end of its subnet \"10.0.0.255\", \
+                 expected neither its first nor its last address",
+                r#"searchDomains[0]: invalid search domain "a b", expected a domain name"#];
+        settings_of_another_type: "addresses: [10.0.0.0/24], mtu: 9k, routes: [10.9.0.0/16, {to: 10.9.0.0/16, gateway: 10.0.0.9}]", NONE
+            => [r#"mtu: invalid value "9k", expected a number of bytes"#,
+                r#"routes[0]: invalid item "10.9.0.0/16", expected an object"#,
+                "routes[1].gateway: unknown key, expected one of to, via",
+                "routes[1].via: missing, expected the address of a router"];
+        an_mtu_that_ipv6_does_not_support: "addresses: ['fd00::/64'], mtu: 1279", NONE
+            => [r#"mtu: MTU too small for IPv6 "1279", expected at least 1280 bytes"#];
+        a_pre_allocation_of_a_router:
+            "addresses: [10.0.0.0/24], routes: [{to: 10.9.0.0/16, via: 10.0.0.9}], preAllocations: {db: 10.0.0.9}", NONE
+            => ["preAllocations.db: reserved address \"10.0.0.9\", \
+                 expected neither a gateway, a name server nor an address in the template"];
         a_pre_allocation_with_an_invalid_name_or_address:
             "addresses: [10.0.0.0/24], preAllocations: {Db: 10.0.0.5, a/b/c: 10.0.0.5, db: 10.0.0.05, web: [10.0.0.6]}", NONE
             => ["preAllocations.\"a/b/c\": invalid name \"a/b/c\", expected the name of a machine or claim, or namespace/name",
@@ -870,7 +867,7 @@ mod tests {
         let check = |members: &str, gateway: &str| {
             let document = format!("{{name: w, network: n, {members}}}");
             let (specs, mut diagnostics) = read_pools(document.as_bytes());
-            let gateways = BTreeSet::from([gateway.parse().unwrap()]);
+            let gateways = std::collections::BTreeSet::from([gateway.parse().unwrap()]);
             let _ = Pool::new(&specs[0], &TemplateFacts { gateways, ..TemplateFacts::default() }, &mut diagnostics);
             diagnostics.kept().iter().map(ToString::to_string).collect::<Vec<String>>()
         };

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::settings::{Settings, SettingsSpec};
 use super::{Namespaces, Pool, Space, TemplateFacts};
 use crate::host::address::{AddressRange, AddressSet};
 use crate::network::Family;
@@ -20,6 +21,9 @@ struct StoredPool {
     interface: String,
     gateways: Vec<IpAddr>,
     nameservers: Vec<IpAddr>,
+    // The settings without gateways and name servers. Pools without them have the form that earlier versions of this program read.
+    #[serde(default, skip_serializing_if = "is_default")]
+    settings: SettingsSpec,
     excluded: Vec<String>,
     // Pools without such addresses have the form that earlier versions of this program read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -82,8 +86,9 @@ impl Pool {
             cluster: self.cluster.clone(),
             network: self.network.clone(),
             interface: self.interface.to_string(),
-            gateways: self.gateways.clone(),
-            nameservers: self.nameservers.clone(),
+            gateways: self.settings.gateways.clone(),
+            nameservers: self.settings.nameservers.clone(),
+            settings: self.settings.further(),
             excluded: texts(&self.excluded),
             pre_allocations: self.pre_allocations.clone(),
             template: StoredTemplate {
@@ -110,7 +115,9 @@ impl Pool {
         let prefixes = [(Family::Ipv4, ipv4_prefix), (Family::Ipv6, ipv6_prefix)];
         let prefixes = prefixes.into_iter().filter_map(|(family, prefix)| Some((family, prefix?))).collect();
         let template = TemplateFacts { prefixes, gateways, nameservers, addresses, unread: Vec::new() };
-        let servers = stored.gateways.iter().chain(&stored.nameservers).copied().chain(template.all());
+        let (gateways, nameservers) = (stored.gateways, stored.nameservers);
+        let settings = Settings { gateways, nameservers, ..Settings::from_written(&stored.settings)? };
+        let servers = settings.routers().chain(settings.nameservers.iter().copied()).chain(template.all());
         let servers = servers.chain(stored.pre_allocations.values().flatten().copied());
         let servers = servers.map(|server| AddressRange::subnet(server, u8::MAX));
         let reserved: Vec<AddressRange> = servers.chain(excluded.iter().copied()).collect();
@@ -124,8 +131,7 @@ impl Pool {
             spaces.push(Space::new(family, *prefix, ranges, reserved.clone(), *reserves_ends));
         }
         let interface = stored.interface.parse().ok()?;
-        let pool =
-            Self::from_spaces(stored.name, stored.network, interface, stored.gateways, stored.nameservers, spaces);
+        let pool = Self::from_spaces(stored.name, stored.network, interface, settings, spaces);
         let reuse_delay = Duration::from_millis(stored.reuse_delay_milliseconds);
         let (cluster, pre_allocations) = (stored.cluster, stored.pre_allocations);
         let (excluded, is_external) = (excluded.into_iter().collect(), stored.is_external);
@@ -159,12 +165,13 @@ impl Pool {
             ("cluster".to_owned(), self.cluster.clone().unwrap_or_else(|| "none".to_owned())),
             ("network".to_owned(), self.network.clone()),
             ("interface".to_owned(), self.interface.to_string()),
-            ("gateway".to_owned(), addresses(&self.gateways)),
-            ("nameservers".to_owned(), addresses(&self.nameservers)),
+        ];
+        members.extend(self.settings.members().map(|(member, values)| (member.to_owned(), list(values))));
+        members.extend([
             ("excludedAddresses".to_owned(), list(texts(&self.excluded))),
             ("preAllocations".to_owned(), list(pre_allocations.collect())),
             ("reuse delay".to_owned(), format!("{} s", self.reuse_delay.as_secs_f64())),
-        ];
+        ]);
         for family in [Family::Ipv4, Family::Ipv6] {
             let space = self.space(family);
             let value = |of: &dyn Fn(&Space) -> String| space.map_or_else(|| "none".to_owned(), of);
@@ -184,6 +191,10 @@ impl fmt::Display for PoolDifference {
         let Self { member, given, known } = self;
         write!(f, "{member}: {given}, the ledger has {known}")
     }
+}
+
+fn is_default(settings: &SettingsSpec) -> bool {
+    *settings == SettingsSpec::default()
 }
 
 fn list(texts: Vec<String>) -> String {
@@ -215,7 +226,8 @@ mod tests {
     fn a_stored_pool_is_the_same_when_it_is_read() {
         let document = "{name: a, namespace: n, clusterName: blue, network: infra/vlan10, interface: eth1, \
                          addresses: [10.0.0.0/24, 10.0.0.7-10.0.0.9, 'fd00::10-fd00::20'], gateway: [10.0.0.1, 'fe80::1'], \
-                         nameservers: [10.0.0.2, 8.8.8.8], excludedAddresses: [10.0.0.3-10.0.0.5], \
+                         nameservers: [10.0.0.2, 8.8.8.8], searchDomains: [example.com, b.example.com], mtu: 9000, \
+                         routes: [{to: 10.9.0.0/16, via: 10.0.0.254}, {to: 'fd09::/48', via: 'fe80::9'}], excludedAddresses: [10.0.0.3-10.0.0.5], \
                          preAllocations: {db: '10.0.0.4, fd00::11', n/web: 10.0.0.6}, \
                          allocateReservedIPAddresses: true, addressReuseGracePeriodSeconds: 300}";
         let (specs, _) = read_pools(document.as_bytes());

@@ -1673,7 +1673,7 @@ fn from_source(from: &Value) -> View {
     });
     let spec: crate::kinds::pool::PoolSpec = serde_json::from_value(spec).unwrap();
     let pool = spec.check(Some("n"), "p").0.unwrap();
-    let wishes = PoolSettings { source: Source::of(&spec, pool.gateways()), ..PoolSettings::default() };
+    let wishes = PoolSettings { source: Source::of(&spec, &pool.settings().gateways), ..PoolSettings::default() };
     let mut view = View { pools: [("n/p".to_owned(), wishes)].into(), ..view() };
     view.ledger.pools = [("n/p".to_owned(), pool)].into();
     view.kinds.claims = Some(Version::V1Beta2);

@@ -2,7 +2,9 @@
 
 use glowplug_controller::cluster::object::Object;
 use glowplug_controller::kinds::lease_name::lease_name;
-use glowplug_controller::kinds::pool::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPLease, StaticIPPool};
+use glowplug_controller::kinds::pool::{
+    GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, Route, StaticIPLease, StaticIPPool,
+};
 use glowplug_controller::pools::facts::Scope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
@@ -86,6 +88,27 @@ pub async fn a_claim_gets_an_ipaddress_of_its_name(cluster: &Cluster) {
     ]);
     assert_eq!(serde_json::to_value(address.owner_references()).unwrap(), owners);
     assert_eq!(site.held().await, rows([("10.0.0.8", "a")]));
+}
+
+pub async fn a_claim_on_a_pool_with_settings_gets_what_its_kind_has(cluster: &Cluster) {
+    let site = Site::new(cluster).await;
+    let spec = PoolSpec {
+        nameservers: vec!["10.0.0.9".into()],
+        search_domains: vec!["example.com".into()],
+        mtu: Some(9000),
+        routes: vec![Route { to: "10.9.0.0/16".into(), via: "10.0.0.8".into() }],
+        ..site.spec(&["10.0.0.8/30"])
+    };
+    site.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    let _controller = Controller::start(cluster, &site);
+    site.claim("a", &json!({})).await;
+    // No claim gets the address of the router or of the name server.
+    assert_eq!(site.address_of("a").await, "10.0.0.10");
+    let spec = json!({
+        "poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"},
+        "claimRef": {"name": "a"}, "address": "10.0.0.10", "prefix": 16, "gateway": "10.0.0.1",
+    });
+    assert_eq!(site.addresses.get("a").await.unwrap().data["spec"], spec);
 }
 
 /// A user creates claims that look like those of the controller for machines.

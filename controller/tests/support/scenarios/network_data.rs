@@ -615,6 +615,36 @@ pub async fn a_changed_gateway_reaches_a_guest_with_its_restart(cluster: &Cluste
     place.end([row("w", &secret, "10.0.0.8")]).await;
 }
 
+pub async fn the_settings_of_a_pool_reach_a_guest_with_its_restart(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (_, secret) = place.run("w").await;
+    place.until_recorded("w").await;
+    let settings = |document: &Value| {
+        let network = &document["networks"][0];
+        json!([document["links"][0]["mtu"], network["dns_search"], network["routes"]])
+    };
+    let to_gateway = json!({"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.0.0.1"});
+    let before = place.until_running("w").await.document();
+    assert_eq!(settings(&before), json!([null, null, [to_gateway]]));
+    let changed = json!({"spec": {
+        "mtu": 9000, "searchDomains": ["c1.example.com"], "routes": [{"to": "10.9.0.0/16", "via": "10.0.0.9"}],
+    }});
+    until_next_second().await;
+    place.pools.patch("p", &PatchParams::default(), &Patch::Merge(changed)).await.unwrap();
+    until_outdated(&place, 1).await;
+    until_next_second().await;
+    let route = json!({"network": "10.9.0.0", "netmask": "255.255.0.0", "gateway": "10.0.0.9"});
+    let after = place.restart("w").await.document();
+    assert_eq!(settings(&after), json!([9000, ["c1.example.com"], [to_gateway, route]]));
+    until_outdated(&place, 0).await;
+    // The address after that of the router.
+    place.run("x").await;
+    let guests = guests(&[&place.hosted]).await;
+    let addresses: Vec<&String> = guests.iter().flat_map(|(.., addresses)| addresses).collect();
+    assert_eq!(addresses, ["10.0.0.8", "10.0.0.10"]);
+    assert_eq!(guests[0], row("w", &secret, "10.0.0.8"));
+}
+
 pub async fn a_changed_mac_address_gives_the_machine_a_secret_of_a_new_name(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let (mut manifest, first) = place.run("w").await;
