@@ -29,7 +29,7 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::address::{AddressError, Entry};
-use super::pool::{Pool, PoolSpec};
+use super::pool::{Pool, PoolSpec, SettingsSpec, StaticRoute};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{Object, Value};
 use crate::host::members::Members;
@@ -272,13 +272,14 @@ impl MachineTemplate {
 }
 
 /// The `network_data.json` of a pool's machines without their addresses. It has the interface, a network of each family
-/// with its netmask and gateway, and the name servers. Each machine adds `ip_address` to each of the networks.
+/// with its netmask, and the settings of the pool. Each machine adds `ip_address` to each of the networks.
 ///
 /// The link has a `name`, because afterburn and cloud-init do not take the name of the interface from its `id`.
 /// The netmask is present because no other field of a KubevirtMachineTemplate has the prefix length.
 #[must_use]
 pub fn template_document(pool: &Pool) -> Json {
     let interface = pool.interface.as_str();
+    let SettingsSpec { search_domains, mtu, .. } = pool.settings().written();
     let networks = pool.spaces().enumerate().map(|(at, space)| {
         let (family, id) = (space.family(), format!("network{at}"));
         let (kind, anywhere) = match family {
@@ -286,19 +287,30 @@ pub fn template_document(pool: &Pool) -> Json {
             Family::Ipv6 => ("ipv6", "::"),
         };
         let gateways = pool.settings().gateways.iter().filter(|gateway| Family::of(**gateway) == family);
-        let routes = gateways.map(|gateway| json!({"network": anywhere, "netmask": anywhere, "gateway": gateway}));
-        json!({
+        let defaults = gateways.map(|gateway| json!({"network": anywhere, "netmask": anywhere, "gateway": gateway}));
+        let others = pool.settings().routes.iter().filter(|route| Family::of(route.via) == family);
+        let others = others
+            .map(|StaticRoute { to, via }| json!({"network": to.network(), "netmask": to.mask(), "gateway": via}));
+        let mut network = json!({
             "id": id,
             "network_id": id,
             "type": kind,
             "link": interface,
             "netmask": netmask(family, space.prefix()),
-            "routes": routes.collect::<Vec<Json>>(),
-        })
+            "routes": defaults.chain(others).collect::<Vec<Json>>(),
+        });
+        if at == 0 && !search_domains.is_empty() {
+            network["dns_search"] = json!(search_domains);
+        }
+        network
     });
     let services = pool.settings().nameservers.iter().map(|server| json!({"type": "dns", "address": server}));
+    let mut link = json!({"id": interface, "name": interface, "type": "phy"});
+    if let Some(mtu) = mtu {
+        link["mtu"] = mtu.into();
+    }
     json!({
-        "links": [{"id": interface, "name": interface, "type": "phy"}],
+        "links": [link],
         "networks": networks.collect::<Vec<Json>>(),
         "services": services.collect::<Vec<Json>>(),
     })
@@ -453,6 +465,31 @@ mod tests {
              nameserver=8.8.8.8"
         );
         assert_eq!(reading.diagnostics.kept(), []);
+    }
+
+    #[test]
+    fn the_template_has_every_setting_of_its_pool() {
+        let pool = "{name: a, network: n, addresses: [10.0.0.0/24, 'fd00::/64'], gateway: [10.0.0.1], nameservers: [10.0.0.2], \
+                    searchDomains: [example.com], mtu: 9000, routes: [{to: 10.9.0.0/16, via: 10.0.0.3}, {to: 'fd09::/48', via: 'fe80::9'}]}";
+        let route = |network: &str, netmask: &str, gateway: &str| json!({"network": network, "netmask": netmask, "gateway": gateway});
+        assert_eq!(
+            template_document(&Pool::parse(pool.as_bytes()).unwrap()[0]),
+            json!({
+                "links": [{"id": "eno101", "name": "eno101", "type": "phy", "mtu": 9000}],
+                "networks": [
+                    {
+                        "id": "network0", "network_id": "network0", "type": "ipv4", "link": "eno101", "netmask": "255.255.255.0",
+                        "routes": [route("0.0.0.0", "0.0.0.0", "10.0.0.1"), route("10.9.0.0", "255.255.0.0", "10.0.0.3")],
+                        "dns_search": ["example.com"],
+                    },
+                    {
+                        "id": "network1", "network_id": "network1", "type": "ipv6", "link": "eno101",
+                        "netmask": "ffff:ffff:ffff:ffff::", "routes": [route("fd09::", "ffff:ffff:ffff::", "fe80::9")],
+                    },
+                ],
+                "services": [{"type": "dns", "address": "10.0.0.2"}],
+            })
+        );
     }
 
     #[test]
