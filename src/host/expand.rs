@@ -87,6 +87,8 @@ pub enum ExpandError {
     Twice(InterfaceName),
     /// An interface has no address, or two addresses of one family.
     Addresses(InterfaceName, Vec<IpNetwork>),
+    /// An address of a machine has prefix length 0: its pool serves claims alone.
+    WithoutPrefix(InterfaceName, IpNetwork),
     /// The guest would reject the document. Contains the guest's diagnostics.
     Refused(Diagnostics),
     /// The guest would read other addresses than the allocated addresses.
@@ -224,6 +226,9 @@ impl Template {
             let families: BTreeSet<Family> = addresses.iter().map(|address| Family::of(address.ip())).collect();
             if families.is_empty() || families.len() != addresses.len() {
                 return Err(ExpandError::Addresses(*interface, addresses.clone()));
+            }
+            if let Some(address) = addresses.iter().find(|address| address.prefix() == 0) {
+                return Err(ExpandError::WithoutPrefix(*interface, *address));
             }
             if !seen.insert(interface) {
                 return Err(ExpandError::Twice(*interface));
@@ -752,6 +757,9 @@ impl fmt::Display for ExpandError {
             Self::Addresses(interface, addresses) => {
                 let addresses = List(addresses);
                 write!(f, "interface {interface} is given {addresses}, expected one address, or one of each family")
+            }
+            Self::WithoutPrefix(interface, address) => {
+                write!(f, "interface {interface} is given {address}, expected a prefix length: 0 is for claims alone")
             }
             Self::Refused(diagnostics) => write!(f, "the guest would refuse the document: {diagnostics}"),
             Self::Differs { interface, read, allocated } => {

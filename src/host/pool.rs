@@ -579,6 +579,7 @@ pub(super) mod tests {
         both_of_a_127_are_given: "addresses: ['fd00::4/127']" => Ipv6, 2, [], 2;
         three_of_a_126_are_given: "addresses: ['fd00::4/126']" => Ipv6, 4, [SubnetRouterAnycast: 1], 3;
         one_address_is_given: "addresses: [10.0.0.5/32], machineNetwork: [{cidr: 10.0.0.0/24}]" => Ipv4, 1, [], 1;
+        an_address_that_is_its_own_subnet_has_no_ends: "addresses: [10.0.0.0/24], prefix: 32" => Ipv4, 256, [], 256;
         one_address_of_ipv6_is_allocated: "addresses: ['fd00::5/128'], machineNetwork: [{cidr: 'fd00::/64'}]"
             => Ipv6, 1, [], 1;
         the_ends_are_allocated_on_request: "addresses: [10.0.0.0/24], gateway: [10.0.0.1], allocateReservedIPAddresses: true"

@@ -80,6 +80,9 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
         created: text("creationTimestamp").and_then(|text| text.parse().ok()),
         is_deleted: metadata.get("deletionTimestamp").is_some_and(|time| *time != Value::Null),
         is_external: selection.addresses_from.is_some(),
+        serves_claims_only: selection.node_pool_ref.is_none()
+            && selection.machine_selector.is_none()
+            && !serves_ipam_claims,
         is_global,
         template,
         ..spec
@@ -180,6 +183,7 @@ impl Check<'_> {
         let choices = [
             ("excludedAddresses", !spec.excluded_addresses.is_empty()),
             ("allocateReservedIPAddresses", spec.allocate_reserved_ip_addresses),
+            ("prefix", spec.prefix.is_some()),
             ("addressReuseGracePeriodSeconds", self.selection.has_reuse_delay),
             ("sticky", self.selection.sticky),
         ];
@@ -318,6 +322,22 @@ mod tests {
         };
         let pool_ref = "poolRef: {apiGroup: ipam.cluster.x-k8s.io, kind: InClusterIPPool, name: w}";
         assert_eq!([pool_ref, "ipamClaim: {}"].map(external), [Some((true, 0, 1)); 2]);
+    }
+
+    #[test]
+    fn a_pool_for_claims_alone_may_have_addresses_without_a_common_subnet() {
+        let members = "network: infra/a, addresses: [10.0.0.0, 172.16.0.255], prefix: 0, gateway: [192.168.0.1]";
+        for kind in ["StaticIPPool", "GlobalStaticIPPool"] {
+            let (pool, diagnostics) = pool(kind, members);
+            let pool = pool.unwrap();
+            let space = pool.spaces().next().unwrap();
+            assert_eq!((space.prefix(), space.allocatable(), diagnostics), (0, 2, Vec::new()));
+        }
+        let expected = "spec.prefix: no prefix length for machines \"0\", expected 1 to 32: a machine needs a subnet. 32 with \
+                        onLinkGateway is the smallest";
+        for served in ["machineSelector: {}", "nodePoolRef: {name: w}", "serveIPAMClaims: true"] {
+            assert_eq!(refusal("StaticIPPool", &format!("{members}, {served}")), [expected]);
+        }
     }
 
     #[test]

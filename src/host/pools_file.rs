@@ -248,6 +248,7 @@ mod tests {
               searchDomains: [example.com]
               mtu: 9000
               routes: [{to: 10.9.0.0/16, via: 10.0.0.254}]
+              prefix: 64
               machineNetwork:
               - cidr: fd00::/64
               allocateReservedIPAddresses: true
@@ -281,7 +282,9 @@ mod tests {
                 allocate_reserved_ip_addresses: true,
                 on_link_gateway: true,
                 address_reuse_grace_period_seconds: 300,
+                prefix: Some(64),
                 is_external: false,
+                serves_claims_only: false,
                 is_global: false,
                 template: None,
                 is_deleted: false,
@@ -301,7 +304,7 @@ mod tests {
                 "pool: unknown key, expected one of pools",
                 "pools[0].exludedAddresses: unknown key, expected one of name, namespace, clusterName, network, \
                  interface, addresses, excludedAddresses, preAllocations, gateway, nameservers, machineNetwork, \
-                 allocateReservedIPAddresses, onLinkGateway, addressReuseGracePeriodSeconds, searchDomains, mtu, routes",
+                 allocateReservedIPAddresses, onLinkGateway, addressReuseGracePeriodSeconds, searchDomains, mtu, routes, prefix",
             ]
         );
     }
@@ -316,11 +319,11 @@ mod tests {
         assert_eq!(refusal(&pool(allowed)), Vec::<String>::new());
         let expected = "expected one of network, interface, addresses, excludedAddresses, preAllocations, gateway, \
                         nameservers, machineNetwork, allocateReservedIPAddresses, onLinkGateway, \
-                        addressReuseGracePeriodSeconds, searchDomains, mtu, routes, sticky, serveIPAMClaims, template, \
-                        nodePoolRef, machineSelector, addressesFrom";
+                        addressReuseGracePeriodSeconds, searchDomains, mtu, routes, prefix, sticky, serveIPAMClaims, \
+                        template, nodePoolRef, machineSelector, addressesFrom";
         assert_eq!(
-            refusal(&pool(", exclude: [10.0.0.1], prefix: 24")),
-            [format!("spec.exclude: unknown key, {expected}"), format!("spec.prefix: unknown key, {expected}")]
+            refusal(&pool(", exclude: [10.0.0.1], subnet: 24")),
+            [format!("spec.exclude: unknown key, {expected}"), format!("spec.subnet: unknown key, {expected}")]
         );
         assert_eq!(
             refusal("{kind: StaticIPPool, metadata: {name: a}, addresses: [10.0.0.0/24], spec: {network: n}}"),

@@ -152,6 +152,12 @@ pub struct PoolSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_SERVERS))]
     pub machine_network: Vec<MachineNetwork>,
+    /// Prefix length of the addresses in a pool of one family, in place of `machineNetwork`. 32, or 128 for IPv6: each address is a
+    /// subnet of its own, and the gateway is on the link. 0: the addresses have no common subnet, which only IPAddressClaims accept.
+    /// Example: `24`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub prefix: Option<i32>,
     /// Name of the interface in the guest that gets the addresses. Default: `eno101`, the interface with `acpiIndex` 101.
     /// Example: `eno102`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -810,6 +816,8 @@ mod tests {
                 "routes": [{"to": "10.9.0.0/16", "via": "10.0.0.254"}, {"to": "10.9.0.1/16", "via": "10.9.0.1"}],
             }),
             json!({"mtu": 67}),
+            json!({"prefix": 32, "gateway": ["169.254.1.1"], "onLinkGateway": true}),
+            json!({"prefix": 33}),
         ] {
             let mut spec = json!({"network": "infra/vlan10", "addresses": ["10.0.0.0/24"]});
             json_patch::merge(&mut spec, &members);

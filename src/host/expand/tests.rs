@@ -5,6 +5,7 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::host::claim::{Claimant, Machine};
 use crate::network::Mtu;
+use crate::render::{dracut, networkd};
 
 const GATEWAYS: [&str; 2] = ["10.0.0.1", "fd00::1"];
 const NAMESERVERS: [&str; 3] = ["10.0.0.53", "fd00::53", "10.0.1.53"];
@@ -259,6 +260,36 @@ fn every_setting_of_a_pool_is_in_the_document_and_the_guest_reads_it() {
             Some(9000)
         )
     );
+}
+
+#[test]
+fn an_address_that_is_its_own_subnet_reaches_its_gateway_on_the_link() {
+    let allocation = allocation("eno101", &["203.0.113.5/32", "2001:db8::5/128"]);
+    let settings = Settings { nameservers: Vec::new(), ..settings(&["169.254.1.1", "2001:db8:1::1"]) };
+    let grant = Grant { allocation: &allocation, settings, mac_address: None, is_named: true };
+    let document = Template::minimal([&allocation.claimant.interface]).expand(&[grant]).unwrap();
+    assert_eq!(document.warnings(), []);
+    let Meaning::Network(network) = read_network(document.text().as_bytes()).meaning else { panic!("{document:?}") };
+    let mut diagnostics = Diagnostics::default();
+    // NetworkManager adds a route to a gateway outside the subnets of the interface.
+    assert_eq!(
+        dracut::render(&network, &mut diagnostics).line,
+        "ip=203.0.113.5::169.254.1.1:32::eno101:none ip=[2001:db8::5]::[2001:db8:1::1]:128::eno101:none"
+    );
+    let files = networkd::render(&network, &mut diagnostics).files;
+    assert_eq!(files.iter().map(|file| file.text.matches("GatewayOnLink=yes").count()).collect::<Vec<_>>(), [2]);
+    let config = document.to_network_config().unwrap();
+    let config: Json = serde_json::from_str(config.text()).unwrap();
+    let routes = json!([
+        {"to": "0.0.0.0/0", "via": "169.254.1.1", "on-link": true}, {"to": "::/0", "via": "2001:db8:1::1", "on-link": true},
+    ]);
+    assert_eq!((&config["ethernets"]["eno101"]["routes"], diagnostics.kept()), (&routes, &[][..]));
+}
+
+#[test]
+fn a_document_has_no_address_with_prefix_length_0() {
+    let error = refusal(&json!({"links": [nic()]}), &["10.0.0.5/0"], None);
+    assert_eq!(error, "interface eno101 is given 10.0.0.5/0, expected a prefix length: 0 is for claims alone");
 }
 
 #[test]

@@ -47,6 +47,9 @@ pub struct PoolSpec {
     /// Subnets of the machines, at most one of each family, as in a HostedCluster. Form in a document: a list of
     /// `cidr: …`.
     pub machine_network: Vec<String>,
+    /// Prefix length of the addresses, in a pool of one family. 0: the addresses have no common subnet. `None`: the prefix
+    /// length comes from the subnets or the template.
+    pub prefix: Option<i64>,
     /// Whether the ends of subnets are allocated, too. Key in a document: `allocateReservedIPAddresses`.
     pub allocate_reserved_ip_addresses: bool,
     /// Whether a gateway may be outside the subnet of the machines. Machines then reach the gateway on the link,
@@ -57,6 +60,8 @@ pub struct PoolSpec {
     pub address_reuse_grace_period_seconds: u32,
     /// Whether another program chooses the addresses, see [`Pool::is_external`]: a StaticIPPool with `addressesFrom`.
     pub is_external: bool,
+    /// Whether the pool serves the IPAddressClaims of Cluster API alone.
+    pub serves_claims_only: bool,
     /// Whether the pool belongs to no namespace and serves the claims of all of them: a GlobalStaticIPPool.
     pub is_global: bool,
     /// The own template of the machines of a StaticIPPool. `None`: the pool has no template.
@@ -105,7 +110,8 @@ impl PoolSpec {
 
     /// Reads the members of a pool that NodePools do not have.
     pub(crate) fn read_further(self, members: &mut Members<'_>, diagnostics: &mut Diagnostics) -> Self {
-        Self { settings: self.settings.read_further(members, diagnostics), ..self }
+        let settings = self.settings.read_further(members, diagnostics);
+        Self { settings, prefix: members.number("prefix", "a prefix length", diagnostics), ..self }
     }
 
     /// Name of the pool with its namespace. A global pool has its name alone, so that it has the name of no other pool.
@@ -149,7 +155,7 @@ impl Pool {
     /// `template` has the settings of the machines' template for the pool's interface: prefix lengths, and addresses to
     /// reserve.
     ///
-    /// - The prefix length of a family is that of `machineNetwork`, else that of the template. Otherwise it is that of
+    /// - The prefix length is that of `prefix`, else that of `machineNetwork`, else that of the template. Otherwise it is that of
     ///   the CIDRs among the pool's own addresses, if these CIDRs agree and contain all other addresses. No other value
     ///   is used as the prefix length.
     /// - A pool has one prefix length of each family, because its machines are on one network.
@@ -194,6 +200,7 @@ impl Pool {
         let kept: Vec<AddressRange> =
             pre_allocations.values().flatten().map(|address| AddressRange::subnet(*address, u8::MAX)).collect();
         reserved.extend(kept.iter().chain(&excluded));
+        let prefix = check.written_prefix(&entries);
         let networks = networks?;
         if spec.is_external {
             check.external_routers(&networks, &routers);
@@ -202,8 +209,10 @@ impl Pool {
         for (family, entries) in &entries {
             let network = networks.get(family).copied();
             let length = template.prefixes.get(family).copied();
+            let Ok(prefix) = prefix else { continue };
             let of_family = || routers.iter().filter(|(_, router)| Family::of(*router) == *family);
-            let Some(prefix) = check.prefix(entries, network, length, of_family().next().map(|(_, router)| *router))
+            let Some(prefix) =
+                check.prefix(entries, prefix, (network, length), of_family().next().map(|(_, router)| *router))
             else {
                 continue;
             };
@@ -463,14 +472,49 @@ impl Check<'_> {
         }
     }
 
-    /// The prefix length of a family, `None` after an error.
+    /// The member `prefix`. `Ok(None)`: the pool does not have it. `Err`: a reported error.
+    fn written_prefix(&mut self, entries: &BTreeMap<Family, Entries>) -> Result<Option<u8>, ()> {
+        let Some(written) = self.spec.prefix else { return Ok(None) };
+        let mut families = entries.keys();
+        let Some(family) = families.next() else { return Ok(None) };
+        if families.next().is_some() {
+            let expected = "machineNetwork with a subnet of each family, or a pool of one family";
+            self.error("prefix", "prefix length of two families", written, expected);
+            return Err(());
+        }
+        let bits = family.bits();
+        match u8::try_from(written).ok().filter(|length| *length <= bits) {
+            Some(0) if !self.spec.serves_claims_only => {
+                let expected =
+                    format!("1 to {bits}: a machine needs a subnet. {bits} with onLinkGateway is the smallest");
+                self.error("prefix", "no prefix length for machines", written, &expected);
+            }
+            Some(length) => return Ok(Some(length)),
+            None => self.error("prefix", "invalid prefix length", written, &format!("0 to {bits}")),
+        }
+        Err(())
+    }
+
+    /// The prefix length of a family, `None` after an error. `written` is the member `prefix`.
     fn prefix(
         &mut self,
         entries: &Entries,
-        network: Option<(usize, Entry)>,
-        template: Option<u8>,
+        written: Option<u8>,
+        (network, template): (Option<(usize, Entry)>, Option<u8>),
         gateway: Option<IpAddr>,
     ) -> Option<u8> {
+        if let Some(written) = written {
+            let of_network = network.and_then(|(_, network)| network.length());
+            let others = [("machineNetwork", of_network), ("the template's netmask", template)];
+            let other = others.into_iter().find_map(|(of, length)| Some((of, length.filter(|it| *it != written)?)));
+            if let Some((of, length)) = other {
+                self.error("prefix", "other prefix length", written, &format!("the length of {of}, {length}"));
+                return None;
+            }
+            if network.is_none() {
+                return Some(written);
+            }
+        }
         if let Some((at, network)) = network {
             let length = network.length()?;
             if let Some(template) = template.filter(|template| *template != length) {
@@ -519,7 +563,11 @@ impl Check<'_> {
         let family = Family::of(gateway);
         let subnet = AddressRange::subnet(gateway, prefix);
         let outside = entries.iter().find(|(_, entry)| !subnet.covers(&entry.range()));
-        if let Some((at, entry)) = outside.filter(|_| !self.spec.on_link_gateway) {
+        if prefix == family.bits() && !self.spec.on_link_gateway {
+            let expected =
+                format!("onLinkGateway: true, because no machine with a /{prefix} has a router in its subnet");
+            self.error(member, "gateway outside the subnet", gateway, &expected);
+        } else if let Some((at, entry)) = outside.filter(|_| !self.spec.on_link_gateway) {
             let far = if subnet.contains(family.address(entry.range().first())) {
                 entry.range().last()
             } else {
@@ -645,6 +693,12 @@ mod tests {
         a_router_outside_the_subnet_is_on_the_link_by_name:
             "addresses: [10.0.0.0/24], routes: [{to: 10.9.0.0/16, via: 10.1.0.1}, {to: 10.8.0.1, via: 10.0.0.9}], \
              onLinkGateway: true", NONE => [24], [];
+        each_address_is_its_own_subnet: "addresses: [10.0.0.0/24], prefix: 32, gateway: [169.254.1.1], onLinkGateway: true", NONE
+            => [32], [];
+        each_address_is_its_own_subnet_in_ipv6: "addresses: ['fd00::/64'], prefix: 128, gateway: ['fe80::1']", NONE => [128], [];
+        a_prefix_length_replaces_the_machine_network: "addresses: [10.0.0.5-10.0.0.9], prefix: 24, gateway: [10.0.0.1]", NONE => [24], [];
+        a_prefix_length_and_the_machine_network_may_agree:
+            "addresses: [10.0.0.5], prefix: 24, machineNetwork: [{cidr: 10.0.0.0/24}]", [(Family::Ipv4, 24)] => [24], [];
         settings_that_some_readers_do_not_know_are_reported:
             "addresses: [10.0.0.0/24], mtu: 1279, searchDomains: [example.com, b.example.com, Example.com.]", NONE => [24],
             [r#"mtu: not read by afterburn "1279", expected an image with glowplug or cloud-init"#,
@@ -742,6 +796,23 @@ mod tests {
                 "routes[8].via: gateway at the end of its subnet \"10.0.0.255\", \
                  expected neither its first nor its last address",
                 r#"searchDomains[0]: invalid search domain "a b", expected a domain name"#];
+        a_prefix_length_of_two_families: "addresses: [10.0.0.0/24, 'fd00::/64'], prefix: 32", NONE
+            => ["prefix: prefix length of two families \"32\", \
+                 expected machineNetwork with a subnet of each family, or a pool of one family"];
+        a_prefix_length_that_no_address_has: "addresses: [10.0.0.0/24], prefix: 33", NONE
+            => [r#"prefix: invalid prefix length "33", expected 0 to 32"#];
+        a_negative_prefix_length: "addresses: ['fd00::/64'], prefix: -1", NONE
+            => [r#"prefix: invalid prefix length "-1", expected 0 to 128"#];
+        machines_without_a_subnet: "addresses: [10.0.0.0/24], prefix: 0", NONE
+            => ["prefix: no prefix length for machines \"0\", \
+                 expected 1 to 32: a machine needs a subnet. 32 with onLinkGateway is the smallest"];
+        another_prefix_length_than_the_subnet_has: "addresses: [10.0.0.5], prefix: 32, machineNetwork: [{cidr: 10.0.0.0/24}]", NONE
+            => [r#"prefix: other prefix length "32", expected the length of machineNetwork, 24"#];
+        another_prefix_length_than_the_template_has: "addresses: [10.0.0.5], prefix: 32", [(Family::Ipv4, 24)]
+            => [r#"prefix: other prefix length "32", expected the length of the template's netmask, 24"#];
+        a_gateway_of_an_address_that_is_its_own_subnet: "addresses: [10.0.0.0/24], prefix: 32, gateway: [10.0.0.1]", NONE
+            => ["gateway[0]: gateway outside the subnet \"10.0.0.1\", \
+                 expected onLinkGateway: true, because no machine with a /32 has a router in its subnet"];
         settings_of_another_type: "addresses: [10.0.0.0/24], mtu: 9k, routes: [10.9.0.0/16, {to: 10.9.0.0/16, gateway: 10.0.0.9}]", NONE
             => [r#"mtu: invalid value "9k", expected a number of bytes"#,
                 r#"routes[0]: invalid item "10.9.0.0/16", expected an object"#,

@@ -8,7 +8,9 @@ use glowplug_controller::kinds::pool::{
 use glowplug_controller::pools::facts::Scope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
@@ -109,6 +111,58 @@ pub async fn a_claim_on_a_pool_with_settings_gets_what_its_kind_has(cluster: &Cl
         "claimRef": {"name": "a"}, "address": "10.0.0.10", "prefix": 16, "gateway": "10.0.0.1",
     });
     assert_eq!(site.addresses.get("a").await.unwrap().data["spec"], spec);
+}
+
+pub async fn a_claim_gets_an_address_that_is_its_own_subnet_or_has_none(cluster: &Cluster) {
+    let site = Site::new(cluster).await;
+    for (name, address, prefix, gateway) in [
+        ("host", "10.0.0.8", 32, "169.254.1.1"),
+        ("bare", "203.0.113.9", 0, "192.0.2.1"),
+        ("v6", "fd00::8", 128, "fe80::1"),
+    ] {
+        let spec = PoolSpec {
+            addresses: vec![address.into()],
+            gateway: vec![gateway.into()],
+            machine_network: Vec::new(),
+            prefix: Some(prefix),
+            on_link_gateway: true,
+            ..site.spec(&[])
+        };
+        site.pools.create(&PostParams::default(), &StaticIPPool::new(name, spec)).await.unwrap();
+        let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": name});
+        site.claim(name, &json!({"spec": {"poolRef": pool}})).await;
+    }
+    let controller = Controller::start(cluster, &site);
+    let rows = async || {
+        let mut rows = Vec::new();
+        for name in ["bare", "host", "v6"] {
+            site.address_of(name).await;
+            let spec = site.addresses.get(name).await.unwrap().data["spec"].take();
+            rows.push(json!([spec["address"], spec["prefix"], spec["gateway"]]));
+        }
+        rows
+    };
+    let expected = [
+        json!(["203.0.113.9", 0, "192.0.2.1"]),
+        json!(["10.0.0.8", 32, "169.254.1.1"]),
+        json!(["fd00::8", 128, "fe80::1"]),
+    ];
+    assert_eq!(rows().await, expected);
+    // The next leader reads leases and IPAddresses with these prefix lengths.
+    drop(controller);
+    let leases = async || {
+        let leases = site.leases.list(&ListParams::default()).await.unwrap().items.into_iter().map(|lease| lease.spec);
+        let own = leases.filter(|lease| lease.holder.namespace == site.namespace);
+        let mut rows: Vec<(String, u8)> = own.map(|lease| (lease.address, lease.prefix)).collect();
+        rows.sort();
+        rows
+    };
+    let expected_leases = [("10.0.0.8", 32), ("203.0.113.9", 0), ("fd00::8", 128)];
+    let expected_leases = expected_leases.map(|(address, prefix)| (address.to_owned(), prefix));
+    assert_eq!(leases().await, expected_leases);
+    Controller::start(cluster, &site).until_ready().await;
+    assert_eq!(rows().await, expected);
+    assert_eq!(leases().await, expected_leases);
 }
 
 /// A user creates claims that look like those of the controller for machines.

@@ -615,6 +615,34 @@ pub async fn a_changed_gateway_reaches_a_guest_with_its_restart(cluster: &Cluste
     place.end([row("w", &secret, "10.0.0.8")]).await;
 }
 
+pub async fn a_guest_whose_address_is_its_own_subnet_has_its_gateway_on_the_link(cluster: &Cluster) {
+    let hosted = Hosted::plain(cluster).await;
+    let machine_selector = serde_json::from_value(json!({"matchLabels": {(POOL_LABEL): "p"}})).unwrap();
+    let spec = PoolSpec {
+        prefix: Some(32),
+        gateway: vec!["169.254.1.1".to_owned()],
+        on_link_gateway: true,
+        machine_network: Vec::new(),
+        node_pool_ref: None,
+        machine_selector,
+        ..hosted.spec("p", &["10.0.0.8/30"])
+    };
+    hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    let place = Place::install(cluster, hosted).await;
+    let (_, first) = place.run("w").await;
+    let (_, second) = place.run("x").await;
+    let document = place.until_running("w").await.document();
+    let route = json!({"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "169.254.1.1"});
+    let network = &document["networks"][0];
+    assert_eq!(
+        json!([network["ip_address"], network["netmask"], network["routes"]]),
+        json!(["10.0.0.8", "255.255.255.255", [route]])
+    );
+    let recorded = place.until_recorded("w").await;
+    assert_eq!(recorded.annotations()[&format!("{ANNOTATION_PREFIX}eno101")], r#"["10.0.0.8/32"]"#);
+    place.end([row("w", &first, "10.0.0.8"), row("x", &second, "10.0.0.9")]).await;
+}
+
 pub async fn the_settings_of_a_pool_reach_a_guest_with_its_restart(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let (_, secret) = place.run("w").await;

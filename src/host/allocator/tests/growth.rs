@@ -82,10 +82,15 @@ fn each_way_to_become_allocatable_closes_the_address() {
         let only = || Namespaces::only([namespace]);
         pool.with_namespaces(only(), only())
     };
-    let cases: [(&str, Vec<Pool>, Vec<Pool>); 7] = [
+    let cases: [(&str, Vec<Pool>, Vec<Pool>); 8] = [
         ("a larger pool", vec![one("addresses: [10.0.0.8]")], vec![one(wide)]),
         ("an exclusion", vec![one(&format!("{wide}, excludedAddresses: [10.0.0.9]"))], vec![one(wide)]),
         ("a gateway", vec![one(&format!("{wide}, gateway: [10.0.0.9]"))], vec![one(wide)]),
+        (
+            "a router of a route",
+            vec![one(&format!("{wide}, routes: [{{to: 10.9.0.0/16, via: 10.0.0.9}}]"))],
+            vec![one(wide)],
+        ),
         (
             "a reservation of another pool",
             vec![one(wide), other("nameservers: [10.0.0.9]")],
@@ -110,6 +115,24 @@ fn each_way_to_become_allocatable_closes_the_address() {
         assert_eq!(first, if what == "a namespace" { CLOSED } else { "10.0.0.8/24" }, "{what}");
         assert_eq!(got(&mut registry, "b"), CLOSED, "{what}");
         assert_eq!(open(&mut registry, is).last().map(String::as_str), Some("b 10.0.0.9/24"), "{what}");
+    }
+}
+
+#[test]
+fn an_end_of_a_subnet_that_becomes_an_address_is_not_allocated_if_it_is_recorded() {
+    let pool = |rest: &str| on("vlan10", "one", &format!("addresses: [10.0.0.254-10.0.0.255], {rest}"));
+    for after in ["prefix: 32", "prefix: 24, allocateReservedIPAddresses: true"] {
+        let mut registry = closed();
+        let growth = grown(&mut registry, [pool(SUBNET)]);
+        assert_eq!(registry.adopt([record("x", "10.0.0.255/24")], at(1)).unwrap().adopted, 0);
+        open(&mut registry, growth);
+        let growth = grown(&mut registry, [pool(after)]);
+        open(&mut registry, growth);
+        let length = &after[8..10];
+        assert_eq!(got(&mut registry, "a"), format!("10.0.0.254/{length}"));
+        assert_eq!(got(&mut registry, "b"), "No available IPs in pool for interface eth0");
+        registry.release(&machine("x", "1"), at(2)).unwrap();
+        assert_eq!(got(&mut registry, "b"), format!("10.0.0.255/{length}"));
     }
 }
 
