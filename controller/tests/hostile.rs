@@ -83,7 +83,7 @@ fn valid_objects(namespace: &str) -> Vec<(ApiResource, Value)> {
             json!({
                 "metadata": {"name": "NAME"},
                 "spec": {"network": "vlan20", "addresses": ["10.0.1.8-10.0.1.9"], "template": "{}", "gateway": ["10.0.1.1"],
-                    "mtu": 9000, "prefix": 24, "searchDomains": ["example.com"], "routes": [{"to": "10.9.0.0/16", "via": "10.0.1.2"}]},
+                    "mtu": 9000, "prefix": 24, "subnets": [{"addresses": ["10.0.1.30"], "prefix": 24}], "searchDomains": ["example.com"], "routes": [{"to": "10.9.0.0/16", "via": "10.0.1.2"}]},
             }),
         ),
         (

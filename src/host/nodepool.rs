@@ -29,7 +29,7 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::address::{AddressError, Entry};
-use super::pool::{Pool, PoolSpec, SettingsSpec, StaticRoute};
+use super::pool::{Pool, PoolSpec, SettingsSpec, StaticRoute, Subnet};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{Object, Value};
 use crate::host::members::Members;
@@ -296,7 +296,7 @@ pub fn template_document(pool: &Pool) -> Json {
             "network_id": id,
             "type": kind,
             "link": interface,
-            "netmask": netmask(family, space.prefix()),
+            "netmask": netmask(family, space.subnets().first().map_or(family.bits(), Subnet::prefix)),
             "routes": defaults.chain(others).collect::<Vec<Json>>(),
         });
         if at == 0 && !search_domains.is_empty() {
@@ -352,7 +352,7 @@ pub fn acpi_index(interface: &InterfaceName) -> Option<u16> {
 mod tests {
     use super::*;
     use crate::formats::{Meaning, read_network};
-    use crate::host::pool::TemplateFacts;
+    use crate::host::pool::{Space, TemplateFacts};
     use crate::host::pools_file::read_pools;
     use crate::render::dracut;
 
@@ -504,7 +504,8 @@ mod tests {
             let (specs, mut diagnostics) = read_pools(document.as_bytes());
             assert_eq!(specs[0].created, Some("1970-01-01T00:00:01Z".parse().unwrap()));
             let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics);
-            let prefixes: Vec<u8> = pool.iter().flat_map(Pool::spaces).map(|space| space.prefix()).collect();
+            let prefixes: Vec<u8> =
+                pool.iter().flat_map(Pool::spaces).flat_map(Space::subnets).map(Subnet::prefix).collect();
             (prefixes, diagnostics.kept().iter().map(ToString::to_string).collect::<Vec<_>>())
         };
         assert_eq!(node_pools("10.1.0.0/16, fd00::/64"), (vec![16, 64], vec![]));

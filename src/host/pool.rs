@@ -64,10 +64,20 @@ pub struct Pool {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Space {
     family: Family,
-    prefix: u8,
+    // In the order in which their addresses are allocated. Never empty.
+    subnets: Vec<Subnet>,
+    // The addresses of all subnets.
     ranges: AddressSet,
     reserved: AddressSet,
     reserves_ends: bool,
+}
+
+/// The addresses of one family in a subnet of a pool. No address is in two subnets.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Subnet {
+    prefix: u8,
+    ranges: AddressSet,
+    settings: Settings,
 }
 
 /// Why an address of a pool is never allocated.
@@ -169,10 +179,39 @@ impl Pool {
         self.interface
     }
 
-    /// What the document of a machine gets in addition to its addresses.
+    /// The settings that hold for every subnet of the pool, unless the subnet has its own.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// What the document of a machine with these addresses gets in addition to the addresses: the settings of their subnets.
+    #[must_use]
+    pub fn settings_for(&self, addresses: impl IntoIterator<Item = IpAddr>) -> Settings {
+        let mut settings = Settings::default();
+        for address in addresses {
+            let subnet = self.space(Family::of(address)).and_then(|space| space.subnet_of(address));
+            settings.add(subnet.map_or(&self.settings, |subnet| &subnet.settings), Family::of(address));
+        }
+        settings
+    }
+
+    /// The prefix length of an address. `None` when no subnet of the pool has the address.
+    #[must_use]
+    pub fn prefix_of(&self, address: IpAddr) -> Option<u8> {
+        self.space(Family::of(address))?.subnet_of(address).map(Subnet::prefix)
+    }
+
+    /// Whether the pool has several subnets of a family.
+    #[must_use]
+    pub fn has_subnets(&self) -> bool {
+        self.spaces().any(|space| space.subnets.len() > 1)
+    }
+
+    /// The settings of the pool and of each subnet.
+    fn all_settings(&self) -> impl Iterator<Item = &Settings> {
+        let of_subnets = self.spaces.values().flat_map(|space| &space.subnets).map(|subnet| &subnet.settings);
+        [&self.settings].into_iter().chain(of_subnets)
     }
 
     /// Time after a release in which no other machine gets the address.
@@ -308,9 +347,9 @@ impl Pool {
         let TemplateFacts { gateways, nameservers, addresses, .. } = &self.template;
         let kept = self.pre_allocations.values().flatten().map(|address| (*address, Reserved::PreAllocated));
         let addresses = addresses.iter().map(|address| (*address, Reserved::Template));
-        let nameservers = self.settings.nameservers.iter().chain(nameservers);
+        let nameservers = self.all_settings().flat_map(|settings| &settings.nameservers).chain(nameservers);
         let nameservers = nameservers.map(|address| (*address, Reserved::Nameserver));
-        let routers = self.settings.routers().chain(gateways.iter().copied());
+        let routers = self.all_settings().flat_map(Settings::routers).chain(gateways.iter().copied());
         let gateways = routers.map(|address| (address, Reserved::Gateway));
         // A later entry of the chain replaces an earlier one, so the most important reason comes last.
         kept.chain(addresses).chain(nameservers).chain(gateways).collect()
@@ -361,20 +400,18 @@ impl Pool {
 // === impl Space ===
 
 impl Space {
-    /// A space of the addresses of `ranges`; the addresses of `reserved` are never allocated. The ranges may overlap
-    /// and have any order. Ranges of the other family are ignored.
+    /// A space of the addresses of subnets; the addresses of `reserved` are never allocated. Ranges of the other family are
+    /// ignored.
     pub(crate) fn new(
         family: Family,
-        prefix: u8,
-        mut ranges: Vec<AddressRange>,
+        subnets: Vec<Subnet>,
         mut reserved: Vec<AddressRange>,
         reserves_ends: bool,
     ) -> Self {
-        ranges.retain(|range| range.family() == family);
         reserved.retain(|range| range.family() == family);
-        let ranges = AddressSet::from_iter(ranges);
+        let ranges: AddressSet = subnets.iter().flat_map(|subnet| subnet.ranges.ranges()).copied().collect();
         let reserved = AddressSet::from_iter(reserved).intersection(&ranges);
-        Self { family, prefix: prefix.min(family.bits()), ranges, reserved, reserves_ends }
+        Self { family, subnets, ranges, reserved, reserves_ends }
     }
 
     /// The family of the addresses.
@@ -383,10 +420,32 @@ impl Space {
         self.family
     }
 
-    /// Prefix length that each of these addresses has on its interface.
+    /// The subnets, in the order in which their addresses are allocated. Never empty.
     #[must_use]
-    pub fn prefix(&self) -> u8 {
-        self.prefix
+    pub fn subnets(&self) -> &[Subnet] {
+        &self.subnets
+    }
+
+    /// The subnet of an address: the one with the address, else one whose network contains the address. A single subnet
+    /// counts as that of every address.
+    fn subnet_of(&self, address: IpAddr) -> Option<&Subnet> {
+        match self.subnets.as_slice() {
+            [only] => Some(only),
+            all => Subnet::position(all, address).map(|at| &all[at]),
+        }
+    }
+
+    /// The subnet with this number. A single subnet counts as that of every number.
+    fn subnet_with(&self, number: u128) -> Option<&Subnet> {
+        self.subnets.get(self.index_of(number)?)
+    }
+
+    /// The index of the subnet with this number. A single subnet counts as that of every number.
+    pub(crate) fn index_of(&self, number: u128) -> Option<usize> {
+        match self.subnets.len() {
+            1 => Some(0),
+            _ => self.subnets.iter().position(|subnet| subnet.ranges.has(self.family, number)),
+        }
     }
 
     /// All addresses as ranges: sorted, disjoint, and never adjacent.
@@ -447,20 +506,24 @@ impl Space {
 
     /// Whether a number is a reserved end of its subnet, and which one. `None` for any other number.
     fn end(&self, number: u128) -> Option<Reserved> {
-        Reserved::end(self.family, self.prefix, number).filter(|_| self.reserves_ends)
-    }
-
-    /// Whether the ends of the subnets are reserved.
-    fn has_ends(&self) -> bool {
-        self.reserves_ends && self.family.bits() - self.prefix >= 2
+        let subnet = self.subnet_with(number)?;
+        Reserved::end(self.family, subnet.prefix, number).filter(|_| self.reserves_ends)
     }
 
     /// Counts the first addresses and the last addresses of subnets that are reserved for no other reason.
     fn count_ends(&self) -> [u128; 2] {
-        if !self.has_ends() {
+        self.subnets.iter().fold([0, 0], |[firsts, lasts], subnet| {
+            let [first, last] = self.count_ends_of(subnet);
+            [firsts + first, lasts + last]
+        })
+    }
+
+    fn count_ends_of(&self, subnet: &Subnet) -> [u128; 2] {
+        if !self.reserves_ends || self.family.bits() - subnet.prefix < 2 {
             return [0, 0];
         }
-        let hosts = self.family.hosts(self.prefix);
+        let hosts = self.family.hosts(subnet.prefix);
+        let reserved = self.reserved.intersection(&subnet.ranges);
         let before = |number: u128| number.checked_shr(hosts.count_ones()).unwrap_or(0);
         // Each subnet whose first address, or whose last address, is within the range.
         let firsts = |range: &AddressRange| {
@@ -471,9 +534,66 @@ impl Space {
         };
         let sum =
             |set: &AddressSet, count: &dyn Fn(&AddressRange) -> u128| set.ranges().iter().map(count).sum::<u128>();
-        let rest = |count: &dyn Fn(&AddressRange) -> u128| sum(&self.ranges, count) - sum(&self.reserved, count);
+        let rest = |count: &dyn Fn(&AddressRange) -> u128| sum(&subnet.ranges, count) - sum(&reserved, count);
         let last = if self.family == Family::Ipv4 { rest(&lasts) } else { 0 };
         [rest(&firsts), last]
+    }
+}
+
+// === impl Subnet ===
+
+impl Subnet {
+    /// A subnet with these addresses of one family. The ranges may overlap and have any order.
+    pub(crate) fn new(prefix: u8, ranges: impl IntoIterator<Item = AddressRange>, settings: Settings) -> Self {
+        Self { prefix, ranges: ranges.into_iter().collect(), settings }
+    }
+
+    /// The family of the addresses. `None` without an address.
+    pub(super) fn family(&self) -> Option<Family> {
+        self.ranges().first().map(AddressRange::family)
+    }
+
+    /// The index of the subnet that has an address, else of one whose network contains the address.
+    fn position(subnets: &[Self], address: IpAddr) -> Option<usize> {
+        let is_near = |subnet: &Self| subnet.ranges.meets(&AddressRange::subnet(address, subnet.prefix));
+        let has = |subnet: &Self| subnet.ranges.contains(address);
+        subnets.iter().position(has).or_else(|| subnets.iter().position(is_near))
+    }
+
+    /// Adds an address of the network of the subnet.
+    fn insert(&mut self, address: IpAddr) {
+        let address = AddressRange::subnet(address, u8::MAX);
+        self.ranges = self.ranges().iter().copied().chain([address]).collect();
+    }
+
+    /// Prefix length that each of these addresses has on its interface.
+    #[must_use]
+    pub fn prefix(&self) -> u8 {
+        self.prefix
+    }
+
+    /// The addresses as ranges: sorted, disjoint, and never adjacent.
+    #[must_use]
+    pub fn ranges(&self) -> &[AddressRange] {
+        self.ranges.ranges()
+    }
+
+    /// The settings of the machines with these addresses.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+}
+
+/// `10.0.0.0-10.0.0.255 with prefix length 24, gateway: 10.0.0.1`
+impl fmt::Display for Subnet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ranges: Vec<String> = self.ranges().iter().map(ToString::to_string).collect();
+        write!(f, "{} with prefix length {}", ranges.join(" and "), self.prefix)?;
+        for (member, values) in self.settings.members().into_iter().filter(|(_, values)| !values.is_empty()) {
+            write!(f, ", {member}: {}", values.join(" and "))?;
+        }
+        Ok(())
     }
 }
 
@@ -580,6 +700,10 @@ pub(super) mod tests {
         three_of_a_126_are_given: "addresses: ['fd00::4/126']" => Ipv6, 4, [SubnetRouterAnycast: 1], 3;
         one_address_is_given: "addresses: [10.0.0.5/32], machineNetwork: [{cidr: 10.0.0.0/24}]" => Ipv4, 1, [], 1;
         an_address_that_is_its_own_subnet_has_no_ends: "addresses: [10.0.0.0/24], prefix: 32" => Ipv4, 256, [], 256;
+        each_subnet_has_the_ends_of_its_own_length:
+            "subnets: [{addresses: [10.0.0.0/24], gateway: [10.0.0.1]}, {addresses: [10.1.0.0/23], gateway: [10.1.0.1]}, \
+             {addresses: [10.2.0.0/30], prefix: 32}]"
+            => Ipv4, 772, [NetworkAddress: 2, Broadcast: 2, Gateway: 2], 766;
         one_address_of_ipv6_is_allocated: "addresses: ['fd00::5/128'], machineNetwork: [{cidr: 'fd00::/64'}]"
             => Ipv6, 1, [], 1;
         the_ends_are_allocated_on_request: "addresses: [10.0.0.0/24], gateway: [10.0.0.1], allocateReservedIPAddresses: true"
@@ -649,9 +773,13 @@ pub(super) mod tests {
             let mut reserved: Vec<AddressRange> = excluded.iter().map(range).collect();
             reserved.extend(servers.iter().map(|server| AddressRange::new(*server, *server).unwrap()));
             let ranges: Vec<AddressRange> = ranges.iter().map(range).collect();
-            let space = Space::new(family, prefix, ranges.clone(), reserved.clone(), ends);
             let (gateways, nameservers) = servers.split_at(servers.len().min(1));
             let interface = "eno101".parse().unwrap();
+            // Two subnets of one length count like one.
+            let (one, two): (Vec<AddressRange>, Vec<AddressRange>) =
+                AddressSet::from_iter(ranges.clone()).ranges().iter().partition(|range| range.first() % 2 == 0);
+            let subnets = [one, two].map(|ranges| Subnet::new(prefix, ranges, Settings::default()));
+            let space = Space::new(family, subnets.into(), reserved.clone(), ends);
             let settings =
                 Settings { gateways: gateways.to_vec(), nameservers: nameservers.to_vec(), ..Settings::default() };
             let pool =

@@ -184,6 +184,7 @@ impl Check<'_> {
             ("excludedAddresses", !spec.excluded_addresses.is_empty()),
             ("allocateReservedIPAddresses", spec.allocate_reserved_ip_addresses),
             ("prefix", spec.prefix.is_some()),
+            ("subnets", !spec.subnets.is_empty()),
             ("addressReuseGracePeriodSeconds", self.selection.has_reuse_delay),
             ("sticky", self.selection.sticky),
         ];
@@ -331,7 +332,7 @@ mod tests {
             let (pool, diagnostics) = pool(kind, members);
             let pool = pool.unwrap();
             let space = pool.spaces().next().unwrap();
-            assert_eq!((space.prefix(), space.allocatable(), diagnostics), (0, 2, Vec::new()));
+            assert_eq!((space.subnets()[0].prefix(), space.allocatable(), diagnostics), (0, 2, Vec::new()));
         }
         let expected = "spec.prefix: no prefix length for machines \"0\", expected 1 to 32: a machine needs a subnet. 32 with \
                         onLinkGateway is the smallest";
@@ -428,7 +429,7 @@ mod tests {
         assert_eq!(diagnostics, [""; 0]);
         let pool = pool.unwrap();
         let space = pool.spaces().next().unwrap();
-        assert_eq!((space.prefix(), space.allocatable()), (24, 4));
+        assert_eq!((space.subnets()[0].prefix(), space.allocatable()), (24, 4));
         let (pool, diagnostics) = read("{}");
         let line = "items[0].spec.template.links: no link for the interface \"eno101\", expected one link whose id or name \
                     it is";

@@ -282,6 +282,7 @@ mod tests {
                 allocate_reserved_ip_addresses: true,
                 on_link_gateway: true,
                 address_reuse_grace_period_seconds: 300,
+                subnets: Vec::new(),
                 prefix: Some(64),
                 is_external: false,
                 serves_claims_only: false,
@@ -304,7 +305,8 @@ mod tests {
                 "pool: unknown key, expected one of pools",
                 "pools[0].exludedAddresses: unknown key, expected one of name, namespace, clusterName, network, \
                  interface, addresses, excludedAddresses, preAllocations, gateway, nameservers, machineNetwork, \
-                 allocateReservedIPAddresses, onLinkGateway, addressReuseGracePeriodSeconds, searchDomains, mtu, routes, prefix",
+                 allocateReservedIPAddresses, onLinkGateway, addressReuseGracePeriodSeconds, searchDomains, mtu, routes, prefix, \
+                 subnets",
             ]
         );
     }
@@ -319,8 +321,8 @@ mod tests {
         assert_eq!(refusal(&pool(allowed)), Vec::<String>::new());
         let expected = "expected one of network, interface, addresses, excludedAddresses, preAllocations, gateway, \
                         nameservers, machineNetwork, allocateReservedIPAddresses, onLinkGateway, \
-                        addressReuseGracePeriodSeconds, searchDomains, mtu, routes, prefix, sticky, serveIPAMClaims, \
-                        template, nodePoolRef, machineSelector, addressesFrom";
+                        addressReuseGracePeriodSeconds, searchDomains, mtu, routes, prefix, subnets, sticky, \
+                        serveIPAMClaims, template, nodePoolRef, machineSelector, addressesFrom";
         assert_eq!(
             refusal(&pool(", exclude: [10.0.0.1], subnet: 24")),
             [format!("spec.exclude: unknown key, {expected}"), format!("spec.subnet: unknown key, {expected}")]

@@ -305,7 +305,7 @@ impl Model {
         };
         let is_end = || {
             let end = |at: usize| {
-                let prefix = self.pools[at].space(family).unwrap().prefix();
+                let prefix = self.pools[at].space(family).unwrap().subnets()[0].prefix();
                 Reserved::end_of_subnet(IpNetwork::new(*address, prefix).unwrap()).is_some()
             };
             (0..3).any(|at| own(&at) && has(&at) && end(at))
@@ -395,7 +395,8 @@ impl Model {
                 Some(May::Lease) => {
                     let offers = |at: &&usize| self.offers_to(**at, recorded.address, &recorded.machine);
                     let at = *pools.iter().find(offers).or(pools.iter().find(|at| has(at))).unwrap_or(&pools[0]);
-                    let prefix = self.pools[at].space(family).map_or(family.bits(), |space| space.prefix());
+                    let prefix =
+                        self.pools[at].space(family).map_or(family.bits(), |space| space.subnets()[0].prefix());
                     if let Some(records) = self.conflicts.get_mut(&recorded.address) {
                         records.remove(&claimant);
                         if records.is_empty() {
@@ -473,7 +474,7 @@ impl Model {
             let why = kept.map(|_| Reserved::PreAllocated).or(excluded).filter(|_| at != pool || !is_kept);
             why.map(|why| ReservedAddress { why, pool: POOLS[at].to_owned() })
         };
-        let prefix = self.pools[pool].space(Family::of(address)).unwrap().prefix();
+        let prefix = self.pools[pool].space(Family::of(address)).unwrap().subnets()[0].prefix();
         let end = Reserved::end_of_subnet(IpNetwork::new(address, prefix).unwrap());
         let end = end.map(|why| ReservedAddress { why, pool: POOLS[pool].to_owned() });
         let others = (0..3).filter(|other| *other != pool).filter_map(of_pool);
@@ -552,14 +553,14 @@ impl Model {
                     } else if holds.is_none() && self.keeps(&claimant, family) {
                         continue;
                     } else if let Some((held, _)) = holds {
-                        let prefix = pool.space(family).unwrap().prefix();
+                        let prefix = pool.space(family).unwrap().subnets()[0].prefix();
                         let lease = next.held.get_mut(&held).unwrap();
                         if lease.1 != pool.name() {
                             (lease.1, lease.2) = (pool.name().to_owned(), prefix);
                         }
                     } else {
                         let address = next.pick(at, family, named, claim)?;
-                        let prefix = pool.space(family).unwrap().prefix();
+                        let prefix = pool.space(family).unwrap().subnets()[0].prefix();
                         next.held.insert(address, (claimant.clone(), pool.name().to_owned(), prefix));
                         next.left.remove(&address);
                     }

@@ -96,6 +96,7 @@ pub(crate) struct RegisteredPool {
     pub(crate) network: String,
     pub(crate) interface: InterfaceName,
     pub(crate) families: Vec<Family>,
+    /// The gateways of the subnets of the addresses that the claim holds.
     pub(crate) gateways: Vec<IpAddr>,
 }
 
@@ -500,13 +501,13 @@ pub(crate) fn why_not_ready(pool: &PoolId, facts: Option<&PoolFacts>) -> String 
 // === impl RegisteredPool ===
 
 impl RegisteredPool {
-    fn of(pool: &Pool) -> Self {
+    fn of(pool: &Pool, held: &[Held]) -> Self {
         let families = pool.spaces().map(|space| space.family()).collect();
         Self {
             network: pool.network().to_owned(),
             interface: pool.interface(),
             families,
-            gateways: pool.settings().gateways.clone(),
+            gateways: pool.settings_for(held.iter().map(|held| held.address.ip())).gateways,
         }
     }
 }
@@ -527,10 +528,12 @@ impl Recorded {
         // An IPAddress whose address cannot be read may have any.
         let is_recorded = |at: IpAddr| address.is_some_and(|address| address.ip().is_none_or(|ip| ip == at));
         let reserved = allocator.reserved_by_records_of(&holder).filter(|(_, address)| !is_recorded(*address));
+        let held = held_by(allocator, &holder);
+        let pool = pool.and_then(|pool| allocator.pool(&pool.to_string()));
         Self {
             unrecorded: reserved.map(|(network, address)| (network.to_owned(), address)).collect(),
-            pool: pool.and_then(|pool| allocator.pool(&pool.to_string())).map(RegisteredPool::of),
-            held: held_by(allocator, &holder),
+            pool: pool.map(|pool| RegisteredPool::of(pool, &held)),
+            held,
             waits: allocator.waits(&holder),
             is_left_over: address.is_some_and(|address| is_left_over(allocator, address, uid)),
             is_of_former: address

@@ -187,10 +187,8 @@ fn answer(mut lists: Lists, target: &Target, only: &[Key], now: Timestamp) -> an
 /// Returns the annotation that records the addresses of a machine. The inner error: the machine already has this annotation, with
 /// another value.
 fn record(lists: &Lists, pool: &Pool, (vm, selected, addresses): &Kept<'_>) -> anyhow::Result<Result<Write, String>> {
-    let with_prefix = |address: &IpAddr| {
-        let space = pool.space(Family::of(*address));
-        IpNetwork::new(*address, space.map_or(Family::of(*address).bits(), |space| space.prefix()))
-    };
+    let with_prefix =
+        |address: &IpAddr| IpNetwork::new(*address, pool.prefix_of(*address).unwrap_or(Family::of(*address).bits()));
     let addresses = addresses.iter().map(with_prefix).collect::<Result<_, _>>()?;
     let machine = lists.holder(vm);
     let claimant = Claimant { machine: machine.clone(), interface: selected.interface };

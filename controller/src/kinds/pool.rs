@@ -108,6 +108,12 @@ pub struct PoolSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_ENTRIES), inner(length(max = MAX_ENTRY)))]
     pub addresses: Vec<String>,
+    /// Subnets of the pool, in place of `addresses`, `gateway`, `routes`, `machineNetwork` and `prefix`. An address comes from the
+    /// first subnet that has a free one, and the machine gets the settings of this subnet.
+    /// Example: `[{addresses: [192.168.1.0/24], gateway: [192.168.1.1]}, {addresses: [192.168.2.0/24], gateway: [192.168.2.1]}]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_SERVERS))]
+    pub subnets: Vec<PoolSubnet>,
     /// Another program that chooses the addresses of the machines. The pool adds gateway, name servers and network data.
     /// Not with `addresses`, and only with `nodePoolRef` or `machineSelector`: such a pool serves no IPAddressClaims.
     /// Example: `{poolRef: {apiGroup: ipam.cluster.x-k8s.io, kind: InClusterIPPool, name: workers}}`.
@@ -249,6 +255,48 @@ pub struct MachineNetwork {
     /// The subnet. Example: `192.168.1.0/24`.
     #[schemars(length(max = MAX_ENTRY))]
     pub cidr: String,
+}
+
+/// A subnet of a pool. The members are those of a pool. Name servers, search domains and MTU of the pool hold for a subnet that
+/// has none.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolSubnet {
+    /// Addresses of the subnet. Example: `[192.168.1.0/24]`.
+    #[schemars(length(max = MAX_ENTRIES), inner(length(max = MAX_ENTRY)))]
+    pub addresses: Vec<String>,
+    /// Addresses that are never allocated. Example: `[192.168.1.20]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_ENTRIES), inner(length(max = MAX_ENTRY)))]
+    pub excluded_addresses: Vec<String>,
+    /// Default gateway, at most one of each family. Example: `[192.168.1.1]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_SERVERS), inner(length(max = MAX_ENTRY)))]
+    pub gateway: Vec<String>,
+    /// Name servers, most important first. Example: `[192.168.1.53]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_SERVERS), inner(length(max = MAX_ENTRY)))]
+    pub nameservers: Vec<String>,
+    /// Search domains, most important first. Example: `[c1.example.com]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_SERVERS), inner(length(max = MAX_NAME)))]
+    pub search_domains: Vec<String>,
+    /// MTU of the interface in bytes. Example: `9000`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub mtu: Option<i32>,
+    /// Routes in addition to the default routes. Example: `[{to: 10.0.0.0/8, via: 192.168.1.254}]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_SERVERS))]
+    pub routes: Vec<Route>,
+    /// Network of the subnet, at most one of each family. Example: `[{cidr: 192.168.1.0/24}]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_SERVERS))]
+    pub machine_network: Vec<MachineNetwork>,
+    /// Prefix length of the addresses in a subnet of one family, in place of `machineNetwork`. Example: `24`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub prefix: Option<i32>,
 }
 
 /// A route of machines through a router of their network.
@@ -818,6 +866,13 @@ mod tests {
             json!({"mtu": 67}),
             json!({"prefix": 32, "gateway": ["169.254.1.1"], "onLinkGateway": true}),
             json!({"prefix": 33}),
+            json!({"addresses": [], "subnets": [
+                {"addresses": ["10.0.0.0/24"], "gateway": ["10.0.0.1"], "mtu": 9000},
+                {"addresses": ["10.0.1.0-10.0.1.9"], "prefix": 24, "excludedAddresses": ["10.0.1.3"],
+                 "routes": [{"to": "10.9.0.0/16", "via": "10.0.1.9"}], "searchDomains": ["example.com"], "nameservers": ["10.0.1.8"]},
+                {"addresses": ["10.0.2.5"], "machineNetwork": [{"cidr": "10.0.2.0/24"}]},
+            ]}),
+            json!({"subnets": [{"addresses": ["10.0.1.0/24"], "gateway": ["10.0.0.1"]}]}),
         ] {
             let mut spec = json!({"network": "infra/vlan10", "addresses": ["10.0.0.0/24"]});
             json_patch::merge(&mut spec, &members);

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use glowplug::host::claim::{Machine, Record};
-use glowplug::host::pool::{Pool, Space};
+use glowplug::host::pool::{Pool, Space, Subnet};
 use glowplug::host::records::{ANNOTATION_PREFIX, Inventory, ObjectDiagnostic, Objects};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -507,8 +507,11 @@ fn has_record(metadata: &ObjectMeta) -> bool {
 fn has_other_settings((pool, before): &(&Arc<MachinePool>, &Arc<MachinePool>)) -> bool {
     let of = |pool: &Arc<MachinePool>| {
         let settings = |pool: &Pool| {
-            let prefixes: Vec<u8> = pool.spaces().map(Space::prefix).collect();
-            (pool.settings().clone(), prefixes)
+            // The addresses of a single subnet say nothing about a machine that has one of them.
+            let ranges = |subnet: &Subnet| pool.has_subnets().then(|| subnet.ranges().to_vec());
+            let subnet = |subnet: &Subnet| (subnet.prefix(), subnet.settings().clone(), ranges(subnet));
+            let subnets: Vec<_> = pool.spaces().flat_map(Space::subnets).map(subnet).collect();
+            (pool.settings().clone(), subnets)
         };
         (pool.spec.template.clone(), pool.pool.as_ref().ok().map(settings))
     };

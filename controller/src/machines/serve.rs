@@ -346,8 +346,8 @@ impl View {
             let addresses: Vec<&IpNetwork> = addresses.filter(|address| !is_held(address)).collect();
             for address in &addresses {
                 let family = Family::of(address.ip());
-                let space = self.ledger.pools.get(&name).and_then(|pool| pool.space(family));
-                let length = space.map_or(family.bits(), |space| space.prefix());
+                let length = self.ledger.pools.get(&name).and_then(|pool| pool.prefix_of(address.ip()));
+                let length = length.unwrap_or(family.bits());
                 if ![length, family.bits()].contains(&address.prefix()) {
                     let problem = format!("other prefix length than that of pool {name:?}");
                     let at = format!("annotation {ADDRESSES_ANNOTATION}");
@@ -423,7 +423,7 @@ impl View {
             let allocation = allocations.iter().find(|it| it.claimant.interface == selected.interface);
             let allocation = allocation.ok_or_else(|| format!("pool {name:?} allocated nothing"))?;
             let attachment = vm.networks.iter().find(|attachment| attachment.name == selected.attachment);
-            let mut settings = pool.settings().clone();
+            let mut settings = pool.settings_for(allocation.addresses.iter().map(IpNetwork::ip));
             if let Some(offer) = offers.get(&selected.interface) {
                 settings.gateways.clone_from(&offer.gateways);
             }

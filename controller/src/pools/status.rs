@@ -1002,7 +1002,7 @@ mod tests {
             "spec": {
                 "network": "infra/vlan20", "addresses": ["10.0.1.8-10.0.1.20", "fd00::/112"],
                 "excludedAddresses": ["10.0.1.9"], "preAllocations": {"a": "10.0.1.10"}, "gateway": ["10.0.1.1"],
-                "nameservers": ["8.8.8.8"], "searchDomains": ["example.com"], "mtu": 9000, "prefix": 24,
+                "nameservers": ["8.8.8.8"], "searchDomains": ["example.com"], "mtu": 9000, "prefix": 24, "subnets": [{"addresses": ["10.0.1.30"], "prefix": 24}],
                 "routes": [{"to": "10.9.0.0/16", "via": "10.0.1.2"}], "machineNetwork": [{"cidr": "10.0.1.0/24"}, {"cidr": "fd00::/64"}],
                 "interface": "eno102", "allocateReservedIPAddresses": true, "onLinkGateway": true,
                 "addressReuseGracePeriodSeconds": 5, "sticky": true, "template": r#"{"links": [], "networks": []}"#,

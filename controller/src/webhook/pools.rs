@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use glowplug::diagnostic::Diagnostic;
 use glowplug::host::address::AddressSet;
-use glowplug::host::pool::{Pool, overlaps};
+use glowplug::host::pool::{Pool, Space, Subnet, overlaps};
 use glowplug::network::Family;
 use http::StatusCode;
 use kube::api::{ApiResource, ListParams};
@@ -151,14 +151,21 @@ pub fn compare(
             ));
         }
     }
-    let lengths =
-        |pool: &Pool| -> BTreeMap<Family, u8> { pool.spaces().map(|space| (space.family(), space.prefix())).collect() };
+    let lengths = |pool: &Pool| -> BTreeMap<Family, BTreeSet<u8>> {
+        let of = |space: &Space| (space.family(), space.subnets().iter().map(Subnet::prefix).collect());
+        pool.spaces().map(of).collect()
+    };
+    let list = |lengths: &BTreeSet<u8>| -> String {
+        lengths.iter().map(|length| format!("/{length}")).collect::<Vec<_>>().join(" and ")
+    };
     for (other, lengths_of_other) in others.iter().map(|(other, pool)| (&other.id, lengths(pool))) {
         for (family, length) in lengths(&pool) {
-            if let Some(other_length) = lengths_of_other.get(&family).filter(|other| **other != length) {
+            if let Some(of_other) = lengths_of_other.get(&family).filter(|other| other.is_disjoint(&length)) {
                 verdict.warnings.push(format!(
-                    "pools {other} and {id} of network {} have {family} prefix lengths /{other_length} and /{length}",
-                    pool.network()
+                    "pools {other} and {id} of network {} have {family} prefix lengths {} and {}",
+                    pool.network(),
+                    list(of_other),
+                    list(&length)
                 ));
             }
         }

@@ -109,7 +109,7 @@ fn check_pool(spec: &PoolSpec, pool: &Pool) {
 fn first_offered(space: &Space) -> Option<IpNetwork> {
     let numbers = space.ranges().iter().flat_map(|range| (range.first()..=range.last()).take(64));
     let address = numbers.map(|number| space.family().address(number)).find(|address| space.offers(*address))?;
-    IpNetwork::new(address, space.prefix()).ok()
+    IpNetwork::new(address, space.subnets()[0].prefix()).ok()
 }
 
 /// Checks the counts of a small pool by counting each address.

@@ -610,7 +610,8 @@ impl Printer {
                 let offered = all.difference(&reserved);
                 let mut numbers = offered.ranges().iter().flat_map(|range| range.first()..=range.last());
                 let number = numbers.find(|number| !space.is_end_of_subnet(*number))?;
-                IpNetwork::new(space.family().address(number), space.prefix()).ok()
+                let address = space.family().address(number);
+                IpNetwork::new(address, pool.prefix_of(address)?).ok()
             };
             let claimant = Claimant { machine: nobody(), interface: pool.interface() };
             Allocation { claimant, addresses: pool.spaces().filter_map(first).collect() }
@@ -644,7 +645,9 @@ impl Printer {
         let pool = pools.iter().find(|pool| pool.interface() == *interface);
         Grant {
             allocation,
-            settings: pool.map(|pool| pool.settings().clone()).unwrap_or_default(),
+            settings: pool
+                .map(|pool| pool.settings_for(allocation.addresses.iter().map(IpNetwork::ip)))
+                .unwrap_or_default(),
             mac_address: self.mac_addresses.get(interface).copied(),
             is_named: true,
         }

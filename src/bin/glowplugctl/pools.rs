@@ -14,7 +14,7 @@ use glowplug::host::claim::Allocation;
 use glowplug::host::counts::Count;
 use glowplug::host::metrics;
 use glowplug::host::nodepool::{BootstrapNetworkConfig, MachineTemplate};
-use glowplug::host::pool::{self, Pool, ReservedAddresses, SettingsSpec};
+use glowplug::host::pool::{self, Pool, ReservedAddresses, SettingsSpec, Subnet};
 use serde::Serialize;
 use slog::Logger;
 
@@ -129,12 +129,33 @@ struct CheckedPool {
 #[derive(Serialize)]
 struct CheckedFamily {
     family: String,
+    /// Prefix length of the first subnet.
     prefix: u8,
+    /// The subnets, if the pool has several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    subnets: Vec<CheckedSubnet>,
     ranges: Vec<String>,
     total: u128,
     /// Number of reserved addresses by reason.
     reserved: BTreeMap<String, u128>,
     allocatable: u128,
+}
+
+#[derive(Serialize)]
+struct CheckedSubnet {
+    prefix: u8,
+    ranges: Vec<String>,
+    #[serde(flatten)]
+    settings: SettingsSpec,
+}
+
+// === impl CheckedSubnet ===
+
+impl CheckedSubnet {
+    fn new(subnet: &Subnet) -> Self {
+        let ranges = subnet.ranges().iter().map(ToString::to_string).collect();
+        Self { prefix: subnet.prefix(), ranges, settings: subnet.settings().written() }
+    }
 }
 
 #[derive(Serialize)]
@@ -162,7 +183,12 @@ impl CheckedPool {
             let others = others.iter().map(|(reserved, count)| (reserved.of(pool.name()), *count));
             Some(CheckedFamily {
                 family: space.family().to_string(),
-                prefix: space.prefix(),
+                prefix: space.subnets().first().map_or(0, Subnet::prefix),
+                subnets: if pool.has_subnets() {
+                    space.subnets().iter().map(CheckedSubnet::new).collect()
+                } else {
+                    Vec::new()
+                },
                 ranges: space.ranges().iter().map(ToString::to_string).collect(),
                 total: count.total,
                 reserved: own.chain(others).collect(),
@@ -238,7 +264,10 @@ pub(crate) fn pool_check(args: PoolCheck, log: &Logger) -> Result<ExitCode> {
                     checked.network.clone(),
                     checked.interface.clone(),
                     family.family,
-                    format!("/{}", family.prefix),
+                    match family.subnets.as_slice() {
+                        [] => format!("/{}", family.prefix),
+                        all => all.iter().map(|subnet| format!("/{}", subnet.prefix)).collect::<Vec<_>>().join(" "),
+                    },
                     family.total.to_string(),
                     family.allocatable.to_string(),
                     if reasons.is_empty() { "-".to_owned() } else { reasons },

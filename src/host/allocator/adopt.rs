@@ -313,7 +313,7 @@ impl Allocator {
                 Problem::OutOfPool(pool.name.clone())
             });
         }
-        let length = pool.space(family).map(|space| space.prefix());
+        let length = pool.prefix_of(address);
         if let (Some(prefix), Some(length)) = (prefix, length)
             && *prefix != length
         {

@@ -318,7 +318,7 @@ impl Allocator {
                     if !self.may_move(network, held, lease, &request.pool) {
                         return Err(ClaimError::OtherPool { interface, held, pool: lease.pool.to_string() });
                     }
-                    let prefix = pool.space(family).map_or(lease.prefix, |space| space.prefix());
+                    let prefix = pool.prefix_of(held).unwrap_or(lease.prefix);
                     let lease = Lease { pool: Arc::clone(name), prefix, ..lease.clone() };
                     wants.moves.push(Move { network: Arc::clone(network), address: held, lease });
                 }
@@ -366,7 +366,7 @@ impl Allocator {
         let lease = Lease {
             claimant: Arc::new(Claimant { machine: claim.machine.clone(), interface: pool.interface }),
             pool: Arc::clone(&want.pool),
-            prefix: pool.space(want.family).map_or(want.family.bits(), |space| space.prefix()),
+            prefix: pool.prefix_of(address).unwrap_or(want.family.bits()),
             since: self.now,
             released: None,
             reuse_after: None,

@@ -386,11 +386,12 @@ impl Network {
 
     /// The free addresses of a pool, including the reserved first and last addresses of subnets. There may be more such
     /// addresses than fit into memory, so the allocator removes each one when it reaches it. Closed addresses are not free.
-    pub(super) fn free_of(&self, pool: &Pool, closed: &AddressSet) -> BTreeMap<Family, FreeRanges> {
+    pub(super) fn free_of(&self, pool: &Pool, closed: &AddressSet) -> BTreeMap<Family, Vec<FreeRanges>> {
         let mut free_by_family = BTreeMap::new();
-        for space in pool.spaces() {
-            let (family, mut free) = (space.family(), FreeRanges::default());
-            for range in space.ranges() {
+        let subnets = pool.spaces().flat_map(|space| space.subnets().iter().map(move |subnet| (space, subnet)));
+        for (space, subnet) in subnets {
+            let mut free = FreeRanges::default();
+            for range in subnet.ranges() {
                 // The ranges of a pool never overlap and never cover all addresses, so this cannot fail.
                 let done = free.add_range(range.first(), range.last());
                 debug_assert_eq!(done, Ok(()), "{range}");
@@ -398,7 +399,7 @@ impl Network {
             for range in space.reserved().iter().chain(space.common(closed).ranges()) {
                 free.take_range(range.first(), range.last());
             }
-            for range in space.ranges() {
+            for range in subnet.ranges() {
                 let leases = self.leases_in(range).map(|(address, _)| address);
                 let conflicts = self.conflicts.range(addresses(range)).map(|(address, _)| *address);
                 let refused = self.refused.range(addresses(range)).map(|(address, _)| *address);
@@ -410,7 +411,7 @@ impl Network {
                     }
                 }
             }
-            free_by_family.insert(family, free);
+            free_by_family.entry(space.family()).or_insert_with(Vec::new).push(free);
         }
         free_by_family
     }

@@ -17,7 +17,8 @@ pub(super) struct PoolState {
     // Pre-allocated addresses that nothing else on the network reserves.
     pub(super) pre_allocated: BTreeSet<IpAddr>,
     // Includes the reserved first and last addresses of subnets, see `Network::free_of`.
-    pub(super) free: BTreeMap<Family, FreeRanges>,
+    // One for each subnet, in their order.
+    pub(super) free: BTreeMap<Family, Vec<FreeRanges>>,
 }
 
 // === impl PoolState ===
@@ -47,16 +48,18 @@ impl PoolState {
                 && self.pre_allocated(machine, Family::of(address)) == Some(address)
     }
 
-    /// The lowest free address of a family.
+    /// The lowest free address of a family in the first subnet that has one.
     pub(super) fn lowest(&mut self, family: Family) -> Option<IpAddr> {
-        let (space, free) = (self.offered.space(family)?, self.free.get_mut(&family)?);
-        loop {
-            let number = free.lowest()?;
-            if !space.is_end_of_subnet(number) {
-                return Some(family.address(number));
+        let (space, subnets) = (self.offered.space(family)?, self.free.get_mut(&family)?);
+        subnets.iter_mut().find_map(|free| {
+            loop {
+                let number = free.lowest()?;
+                if !space.is_end_of_subnet(number) {
+                    return Some(family.address(number));
+                }
+                free.take(number).ok()?;
             }
-            free.take(number).ok()?;
-        }
+        })
     }
 
     /// Removes an address from the free addresses, or adds it to them. Does nothing if the pool does not offer the
@@ -64,8 +67,9 @@ impl PoolState {
     pub(super) fn occupy(&mut self, network: &str, address: IpAddr, is_occupied: bool) {
         let (family, number) = Family::split(address);
         if *self.pool.network == *network
-            && let Some(free) = self.free.get_mut(&family)
-            && self.offered.space(family).is_some_and(|space| space.offers_number(number))
+            && let Some(space) = self.offered.space(family).filter(|space| space.offers_number(number))
+            && let Some(subnet) = space.index_of(number)
+            && let Some(free) = self.free.get_mut(&family).and_then(|subnets| subnets.get_mut(subnet))
         {
             let done = if is_occupied { free.take(number) } else { free.add(number) };
             debug_assert_eq!(done, Ok(()), "{address}");

@@ -290,7 +290,7 @@ impl Allocator {
         for (network, state) in self.networks.iter().filter(|(name, _)| networks.contains(&***name)) {
             for (address, lease) in state.held() {
                 let Some(pool) = given.get(&lease.pool).filter(|pool| pool.contains(address)) else { continue };
-                let prefix = pool.space(Family::of(address)).map_or(lease.prefix, Space::prefix);
+                let prefix = pool.prefix_of(address).unwrap_or(lease.prefix);
                 if prefix != lease.prefix {
                     changed.push((Arc::clone(&lease.claimant), with_prefix(address, prefix)));
                     let lease = Some(Lease { prefix, ..lease.clone() });

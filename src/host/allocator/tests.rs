@@ -14,7 +14,7 @@ use crate::host::address::AddressRange;
 use crate::host::change::{Change, Journal, Update, storable};
 use crate::host::claim::{Claim, Claimant, Lease, Machine, Record, Request, Reservation};
 use crate::host::may_record::Source;
-use crate::host::pool::{Namespaces, Pool, Settings, Space, TemplateFacts};
+use crate::host::pool::{Namespaces, Pool, Settings, Space, Subnet, TemplateFacts};
 use crate::host::pools_file::read_pools;
 use crate::host::registry::tests::at;
 use crate::network::Family;
@@ -216,7 +216,8 @@ fn a_named_address_is_given_or_refused_with_the_reason() {
 fn the_ends_of_subnets_are_passed_over_however_many_there_are() {
     let of = |name: &str, interface: &str, prefix, first: &str, last: &str| {
         let range = AddressRange::new(first.parse().unwrap(), last.parse().unwrap()).unwrap();
-        let space = Space::new(range.family(), prefix, vec![range], Vec::new(), true);
+        let subnet = Subnet::new(prefix, [range], Settings::default());
+        let space = Space::new(range.family(), vec![subnet], Vec::new(), true);
         let interface = interface.parse().unwrap();
         Pool::from_spaces(name.to_owned(), "n/vlan10".to_owned(), interface, Settings::default(), vec![space])
     };

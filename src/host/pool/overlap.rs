@@ -125,8 +125,8 @@ impl fmt::Display for Overlap<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Settings;
     use super::super::tests::pool;
+    use super::super::{Settings, Subnet};
     use super::*;
     use proptest::prelude::*;
 
@@ -229,8 +229,10 @@ mod tests {
                 AddressRange::new(first, last).unwrap()
             };
             let pools: Vec<Pool> = pools.iter().enumerate().map(|(at, (ranges, reserved))| {
-                let [ranges, reserved] = [ranges, reserved].map(|list| list.iter().map(range).collect());
-                let space = Space::new(Family::Ipv4, 24, ranges, reserved, false);
+                let [ranges, reserved]: [Vec<AddressRange>; 2] =
+                    [ranges, reserved].map(|list| list.iter().map(range).collect());
+                let subnet = Subnet::new(24, ranges, Settings::default());
+                let space = Space::new(Family::Ipv4, vec![subnet], reserved, false);
                 let interface = "eno101".parse().unwrap();
                 Pool::from_spaces(format!("a/{at}"), "n".to_owned(), interface, Settings::default(), vec![space])
             }).collect();

@@ -289,6 +289,37 @@ impl Settings {
         self.gateways.iter().copied().chain(self.routes.iter().map(|route| route.via))
     }
 
+    /// Adds the settings of the subnet of an address of this family. The smallest MTU wins.
+    pub(super) fn add(&mut self, other: &Self, family: Family) {
+        fn extend<T: Clone + PartialEq>(all: &mut Vec<T>, more: impl Iterator<Item = T>) {
+            for value in more {
+                if !all.contains(&value) {
+                    all.push(value);
+                }
+            }
+        }
+        let of_family = |address: &IpAddr| Family::of(*address) == family;
+        extend(&mut self.gateways, other.gateways.iter().copied().filter(of_family));
+        extend(&mut self.nameservers, other.nameservers.iter().copied());
+        extend(&mut self.search_domains, other.search_domains.iter().cloned());
+        extend(&mut self.routes, other.routes.iter().filter(|route| of_family(&route.via)).cloned());
+        self.mtu = self.mtu.into_iter().chain(other.mtu).min();
+    }
+
+    /// The settings of a subnet, with those of its pool where the subnet has none.
+    pub(super) fn or(self, pool: &Self) -> Self {
+        fn first<T: Clone>(own: Vec<T>, of_pool: &[T]) -> Vec<T> {
+            if own.is_empty() { of_pool.to_vec() } else { own }
+        }
+        Self {
+            gateways: first(self.gateways, &pool.gateways),
+            nameservers: first(self.nameservers, &pool.nameservers),
+            search_domains: first(self.search_domains, &pool.search_domains),
+            mtu: self.mtu.or(pool.mtu),
+            routes: first(self.routes, &pool.routes),
+        }
+    }
+
     /// The settings in the form in which users write them.
     #[must_use]
     #[doc(hidden)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::settings::{self, Router, Settings, SettingsSpec};
-use super::{Namespaces, Pool, Reserved, Space, TemplateFacts};
+use super::{Namespaces, Pool, Reserved, Space, Subnet, TemplateFacts};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::host::address::{AddressRange, AddressSet, Entry, is_link_local, parse_address};
 use crate::host::claim::is_object_name;
@@ -47,6 +47,9 @@ pub struct PoolSpec {
     /// Subnets of the machines, at most one of each family, as in a HostedCluster. Form in a document: a list of
     /// `cidr: …`.
     pub machine_network: Vec<String>,
+    /// The subnets of the pool, in the order in which their addresses are allocated: their addresses, exclusions, settings and
+    /// prefix lengths. Empty: the pool itself is its only subnet.
+    pub subnets: Vec<PoolSpec>,
     /// Prefix length of the addresses, in a pool of one family. 0: the addresses have no common subnet. `None`: the prefix
     /// length comes from the subnets or the template.
     pub prefix: Option<i64>,
@@ -81,6 +84,18 @@ struct Check<'a> {
     diagnostics: &'a mut Diagnostics,
 }
 
+/// A subnet of a pool during its check. A pool without subnets is one part.
+struct Part<'s> {
+    spec: &'s PoolSpec,
+    entries: BTreeMap<Family, Entries>,
+    // `None` after an error.
+    networks: Option<BTreeMap<Family, (usize, Entry)>>,
+    settings: Settings,
+    routers: Vec<Router>,
+    excluded: Vec<AddressRange>,
+    prefix: Result<Option<u8>, ()>,
+}
+
 /// The entries of a family, each with its index in the list.
 type Entries = Vec<(usize, Entry)>;
 
@@ -111,7 +126,41 @@ impl PoolSpec {
     /// Reads the members of a pool that NodePools do not have.
     pub(crate) fn read_further(self, members: &mut Members<'_>, diagnostics: &mut Diagnostics) -> Self {
         let settings = self.settings.read_further(members, diagnostics);
-        Self { settings, prefix: members.number("prefix", "a prefix length", diagnostics), ..self }
+        let prefix = members.number("prefix", "a prefix length", diagnostics);
+        let mut subnets = Vec::new();
+        let path = members.path;
+        for (at, element) in members.objects("subnets", diagnostics) {
+            let list = path.field("subnets");
+            let mut members = Members::new(element, list.index(at));
+            subnets.push(Self::read_subnet(&mut members, at, diagnostics));
+            members.finish(Severity::Error, diagnostics);
+        }
+        Self { settings, prefix, subnets, ..self }
+    }
+
+    /// Reads a subnet of a pool. Its path begins in the pool.
+    fn read_subnet(members: &mut Members<'_>, at: usize, diagnostics: &mut Diagnostics) -> Self {
+        Self {
+            path: format!("subnets[{at}]"),
+            addresses: members.has("addresses").then(|| members.texts("addresses", diagnostics)),
+            excluded_addresses: members.texts("excludedAddresses", diagnostics),
+            settings: SettingsSpec::read(members, diagnostics).read_further(members, diagnostics),
+            machine_network: members.machine_network(diagnostics),
+            prefix: members.number("prefix", "a prefix length", diagnostics),
+            ..Self::default()
+        }
+    }
+
+    /// A subnet of this pool with the members of the pool that hold for each subnet.
+    fn subnet(&self, subnet: &Self) -> Self {
+        Self {
+            path: self.at(&subnet.path),
+            pre_allocations: self.pre_allocations.clone(),
+            allocate_reserved_ip_addresses: self.allocate_reserved_ip_addresses,
+            on_link_gateway: self.on_link_gateway,
+            serves_claims_only: self.serves_claims_only,
+            ..subnet.clone()
+        }
     }
 
     /// Name of the pool with its namespace. A global pool has its name alone, so that it has the name of no other pool.
@@ -188,52 +237,47 @@ impl Pool {
         let mut check = Check { spec, diagnostics };
         check.names();
         let interface = check.interface();
-        let entries = check.addresses();
-        let networks = check.machine_network();
-        let (settings, routers) = check.settings(&entries);
-        let excluded = check.excluded(&entries);
-        let servers = settings.routers().chain(settings.nameservers.iter().copied());
-        let servers = servers.map(|server| AddressRange::subnet(server, u8::MAX));
-        let named = template.all().map(|address| AddressRange::subnet(address, u8::MAX));
-        let mut reserved: Vec<AddressRange> = servers.chain(named).collect();
+        let of_subnets: Vec<PoolSpec> = spec.subnets.iter().map(|subnet| spec.subnet(subnet)).collect();
+        let parts = if of_subnets.is_empty() { std::slice::from_ref(spec) } else { of_subnets.as_slice() };
+        let mut parts: Vec<Part<'_>> = parts.iter().map(|part| Part::read(part, check.diagnostics)).collect();
+        let entries = Part::merged(&parts);
+        let (of_pool, excluded) = check.of_all_subnets(&entries);
+        parts.iter_mut().for_each(|part| part.settings = std::mem::take(&mut part.settings).or(&of_pool));
+        check.distinct(&parts);
+        let excluded: Vec<AddressRange> =
+            parts.iter().flat_map(|part| &part.excluded).chain(&excluded).copied().collect();
+        let all = || parts.iter().map(|part| &part.settings).chain([&of_pool]);
+        let servers = all().flat_map(|settings| settings.routers().chain(settings.nameservers.iter().copied()));
+        let named = servers.chain(template.all()).map(|address| AddressRange::subnet(address, u8::MAX));
+        let mut reserved: Vec<AddressRange> = named.collect();
         let pre_allocations = check.pre_allocations(&entries, &excluded, &reserved);
-        let kept: Vec<AddressRange> =
-            pre_allocations.values().flatten().map(|address| AddressRange::subnet(*address, u8::MAX)).collect();
-        reserved.extend(kept.iter().chain(&excluded));
-        let prefix = check.written_prefix(&entries);
-        let networks = networks?;
-        if spec.is_external {
-            check.external_routers(&networks, &routers);
+        let kept = || pre_allocations.values().flatten().copied();
+        reserved.extend(kept().map(|address| AddressRange::subnet(address, u8::MAX)).chain(excluded.iter().copied()));
+        let mut subnets: Vec<Subnet> =
+            parts.iter().flat_map(|part| part.subnets(template, check.diagnostics)).collect();
+        check.pre_allocated_subnets(&subnets, &pre_allocations);
+        for address in kept() {
+            if let Some(at) = Subnet::position(&subnets, address) {
+                subnets[at].insert(address);
+            }
         }
         let mut spaces = Vec::new();
-        for (family, entries) in &entries {
-            let network = networks.get(family).copied();
-            let length = template.prefixes.get(family).copied();
-            let Ok(prefix) = prefix else { continue };
-            let of_family = || routers.iter().filter(|(_, router)| Family::of(*router) == *family);
-            let Some(prefix) =
-                check.prefix(entries, prefix, (network, length), of_family().next().map(|(_, router)| *router))
-            else {
-                continue;
-            };
-            for (member, router) in of_family() {
-                check.router(entries, prefix, member, *router);
+        for family in [Family::Ipv4, Family::Ipv6] {
+            let (own, others) = subnets.into_iter().partition(|subnet| subnet.family() == Some(family));
+            subnets = others;
+            if !Vec::is_empty(&own) {
+                spaces.push(Space::new(family, own, reserved.clone(), !spec.allocate_reserved_ip_addresses));
             }
-            for gateway in template.gateways.iter().filter(|gateway| Family::of(**gateway) == *family) {
-                check.template_gateway(entries, prefix, *gateway);
-            }
-            check.pre_allocated_subnets(entries, prefix, &pre_allocations);
-            let ranges = entries.iter().map(|(_, entry)| entry.range()).chain(kept.iter().copied()).collect();
-            let reserves_ends = !spec.allocate_reserved_ip_addresses;
-            spaces.push(Space::new(*family, prefix, ranges, reserved.clone(), reserves_ends));
         }
+        let settings = if spec.subnets.is_empty() { parts.swap_remove(0).settings } else { of_pool };
         if diagnostics.errors() > errors || spec.has_errors {
             return None;
         }
         for space in spaces.iter().filter(|space| space.allocatable() == 0) {
             let problem = format!("no allocatable {} address", space.family());
             let expected = "more addresses than are reserved";
-            diagnostics.push(Diagnostic::without_value(Severity::Warning, spec.at("addresses"), &problem, expected));
+            let member = if spec.subnets.is_empty() { "addresses" } else { "subnets" };
+            diagnostics.push(Diagnostic::without_value(Severity::Warning, spec.at(member), &problem, expected));
         }
         for unread in &template.unread {
             let path = spec.at(format_args!("template.{}", unread.path));
@@ -252,6 +296,61 @@ impl Pool {
     }
 }
 
+// === impl Part ===
+
+impl<'s> Part<'s> {
+    fn read(spec: &'s PoolSpec, diagnostics: &mut Diagnostics) -> Self {
+        let mut check = Check { spec, diagnostics };
+        let entries = check.addresses();
+        let networks = check.machine_network();
+        let (settings, routers) = check.settings(&entries);
+        let excluded = check.excluded(&entries);
+        let prefix = check.written_prefix(&entries);
+        if let Some(networks) = networks.as_ref().filter(|_| spec.is_external) {
+            check.external_routers(networks, &routers);
+        }
+        Self { spec, entries, networks, settings, routers, excluded, prefix }
+    }
+
+    /// The entries of all parts. Empty if a part has none.
+    fn merged(parts: &[Self]) -> BTreeMap<Family, Entries> {
+        let mut merged: BTreeMap<Family, Entries> = BTreeMap::new();
+        if parts.iter().all(|part| !part.entries.is_empty()) {
+            for (family, entries) in parts.iter().flat_map(|part| &part.entries) {
+                merged.entry(*family).or_default().extend(entries);
+            }
+        }
+        merged
+    }
+
+    /// The addresses of all families.
+    fn addresses(&self) -> AddressSet {
+        self.entries.values().flatten().map(|(_, entry)| entry.range()).collect()
+    }
+
+    /// The subnet of each family with a valid prefix length.
+    fn subnets(&self, template: &TemplateFacts, diagnostics: &mut Diagnostics) -> Vec<Subnet> {
+        let mut check = Check { spec: self.spec, diagnostics };
+        let (Some(networks), Ok(written)) = (&self.networks, self.prefix) else { return Vec::new() };
+        let mut subnets = Vec::new();
+        for (family, entries) in &self.entries {
+            let others = (networks.get(family).copied(), template.prefixes.get(family).copied());
+            let of_family = || self.routers.iter().filter(|(_, router)| Family::of(*router) == *family);
+            let first = of_family().next().map(|(_, router)| *router);
+            let Some(prefix) = check.prefix(entries, written, others, first) else { continue };
+            for (member, router) in of_family() {
+                check.router(entries, prefix, member, *router);
+            }
+            for gateway in template.gateways.iter().filter(|gateway| Family::of(**gateway) == *family) {
+                check.template_gateway(entries, prefix, *gateway);
+            }
+            let ranges = entries.iter().map(|(_, entry)| entry.range());
+            subnets.push(Subnet::new(prefix.min(family.bits()), ranges, self.settings.clone()));
+        }
+        subnets
+    }
+}
+
 // === impl Check ===
 
 impl Check<'_> {
@@ -265,6 +364,39 @@ impl Check<'_> {
 
     fn missing(&mut self, member: &str, expected: &str) {
         self.diagnostics.push(Diagnostic::without_value(Severity::Error, self.spec.at(member), "missing", expected));
+    }
+
+    /// The settings and exclusions that hold for each subnet of a pool with subnets.
+    fn of_all_subnets(&mut self, entries: &BTreeMap<Family, Entries>) -> (Settings, Vec<AddressRange>) {
+        let spec = self.spec;
+        if spec.subnets.is_empty() {
+            return (Settings::default(), Vec::new());
+        }
+        let members = [
+            ("addresses", spec.addresses.as_ref().is_some_and(|addresses| !addresses.is_empty())),
+            ("gateway", !spec.settings.gateway.is_empty()),
+            ("routes", !spec.settings.routes.is_empty()),
+            ("machineNetwork", !spec.machine_network.is_empty()),
+            ("prefix", spec.prefix.is_some()),
+        ];
+        for (member, _) in members.into_iter().filter(|(_, is_set)| *is_set) {
+            self.error(member, "set together with subnets", "a value", "none, or the member in each subnet");
+        }
+        (self.settings(entries).0, self.excluded(entries))
+    }
+
+    /// Reports addresses of two subnets.
+    fn distinct(&mut self, parts: &[Part<'_>]) {
+        for (at, part) in parts.iter().enumerate() {
+            for (before, other) in parts.iter().take(at).enumerate() {
+                let both = part.addresses().intersection(&other.addresses());
+                if let Some(range) = both.ranges().first() {
+                    let problem = format!("addresses of subnets[{before}]");
+                    let member = format_args!("subnets[{at}].addresses");
+                    self.error(member, &problem, range, "each address in one subnet");
+                }
+            }
+        }
     }
 
     fn names(&mut self) {
@@ -439,34 +571,20 @@ impl Check<'_> {
     }
 
     /// Reports pre-allocated addresses that are in no subnet of the pool, or at an end of a subnet.
-    fn pre_allocated_subnets(
-        &mut self,
-        entries: &Entries,
-        prefix: u8,
-        pre_allocations: &BTreeMap<String, Vec<IpAddr>>,
-    ) {
-        let of_family =
-            |range: &AddressRange| entries.iter().any(|(_, entry)| entry.range().family() == range.family());
-        let all: AddressSet = entries.iter().map(|(_, entry)| entry.range()).collect();
+    fn pre_allocated_subnets(&mut self, subnets: &[Subnet], pre_allocations: &BTreeMap<String, Vec<IpAddr>>) {
         for (name, addresses) in pre_allocations {
             for address in addresses {
                 let (family, number) = Family::split(*address);
-                let subnet = AddressRange::subnet(*address, prefix);
-                if !of_family(&subnet) {
-                    continue;
-                }
-                let end = Reserved::end(family, prefix, number).filter(|_| !self.spec.allocate_reserved_ip_addresses);
-                if !all.meets(&subnet) {
-                    let expected = format!("an address in a /{prefix} subnet of addresses");
+                let Some(first) = subnets.iter().find(|subnet| subnet.family() == Some(family)) else { continue };
+                let subnet = Subnet::position(subnets, *address).map(|at| &subnets[at]);
+                let end = subnet.and_then(|subnet| Reserved::end(family, subnet.prefix(), number));
+                if subnet.is_none() {
+                    let expected = format!("an address in a /{} subnet of addresses", first.prefix());
                     self.error(pre_allocation(name), "address outside the subnets", address, &expected);
-                } else if let Some(end) = end {
+                } else if let Some(end) = end.filter(|_| !self.spec.allocate_reserved_ip_addresses) {
                     let problem = format!("{end} of its subnet");
-                    self.error(
-                        pre_allocation(name),
-                        &problem,
-                        address,
-                        "another address, or allocateReservedIPAddresses",
-                    );
+                    let expected = "another address, or allocateReservedIPAddresses";
+                    self.error(pre_allocation(name), &problem, address, expected);
                 }
             }
         }
@@ -649,7 +767,7 @@ mod tests {
         let (specs, mut diagnostics) = read_pools(document.as_bytes());
         let template = TemplateFacts { prefixes: template.iter().copied().collect(), ..TemplateFacts::default() };
         let pool = Pool::new(&specs[0], &template, &mut diagnostics);
-        let prefixes = pool.iter().flat_map(Pool::spaces).map(Space::prefix).collect();
+        let prefixes = pool.iter().flat_map(Pool::spaces).flat_map(Space::subnets).map(Subnet::prefix).collect();
         (prefixes, diagnostics.kept().iter().map(ToString::to_string).collect())
     }
 
@@ -699,6 +817,10 @@ mod tests {
         a_prefix_length_replaces_the_machine_network: "addresses: [10.0.0.5-10.0.0.9], prefix: 24, gateway: [10.0.0.1]", NONE => [24], [];
         a_prefix_length_and_the_machine_network_may_agree:
             "addresses: [10.0.0.5], prefix: 24, machineNetwork: [{cidr: 10.0.0.0/24}]", [(Family::Ipv4, 24)] => [24], [];
+        subnets_have_their_own_prefix_lengths_and_gateways:
+            "subnets: [{addresses: [10.0.0.0/24], gateway: [10.0.0.1]}, {addresses: [10.1.0.5-10.1.0.9], prefix: 23, gateway: [10.1.1.1]}, \
+             {addresses: ['fd00::/64', 10.2.0.7], machineNetwork: [{cidr: 10.2.0.0/16}]}], nameservers: [10.0.0.53], \
+             excludedAddresses: [10.0.0.7], preAllocations: {db: 10.0.0.7, web: 10.1.0.6}", NONE => [24, 23, 16, 64], [];
         settings_that_some_readers_do_not_know_are_reported:
             "addresses: [10.0.0.0/24], mtu: 1279, searchDomains: [example.com, b.example.com, Example.com.]", NONE => [24],
             [r#"mtu: not read by afterburn "1279", expected an image with glowplug or cloud-init"#,
@@ -813,6 +935,30 @@ mod tests {
         a_gateway_of_an_address_that_is_its_own_subnet: "addresses: [10.0.0.0/24], prefix: 32, gateway: [10.0.0.1]", NONE
             => ["gateway[0]: gateway outside the subnet \"10.0.0.1\", \
                  expected onLinkGateway: true, because no machine with a /32 has a router in its subnet"];
+        subnets_with_mistakes:
+            "addresses: [10.0.0.0/24], gateway: [10.0.0.1], prefix: 24, subnets: [{addresses: [10.0.1.0/24], gateway: [10.0.0.1]}, \
+             {addresses: [10.0.1.9], prefix: 24, network: b}, {}, 10.0.9.0/24, {addresses: [10.0.3.0], prefix: 0}]", NONE
+            => [r#"addresses: set together with subnets "a value", expected none, or the member in each subnet"#,
+                r#"gateway: set together with subnets "a value", expected none, or the member in each subnet"#,
+                r#"prefix: set together with subnets "a value", expected none, or the member in each subnet"#,
+                "subnets[0].gateway[0]: gateway outside the subnet \"10.0.0.1\", \
+                 expected an address of 10.0.1.0/24 as addresses[0] has, or onLinkGateway: true",
+                r#"subnets[1].addresses: addresses of subnets[0] "10.0.1.9", expected each address in one subnet"#,
+                "subnets[1].network: unknown key, expected one of addresses, excludedAddresses, gateway, nameservers, \
+                 searchDomains, mtu, routes, machineNetwork, prefix",
+                "subnets[2].addresses: missing, expected the addresses of the pool",
+                r#"subnets[3]: invalid item "10.0.9.0/24", expected an object"#,
+                "subnets[4].prefix: no prefix length for machines \"0\", \
+                 expected 1 to 32: a machine needs a subnet. 32 with onLinkGateway is the smallest"];
+        an_mtu_of_the_pool_that_a_subnet_does_not_support:
+            "subnets: [{addresses: [10.0.0.0/24]}, {addresses: ['fd00::/64']}], mtu: 1279", NONE
+            => [r#"mtu: MTU too small for IPv6 "1279", expected at least 1280 bytes"#];
+        a_pre_allocation_outside_all_subnets:
+            "subnets: [{addresses: [10.0.0.0/24]}, {addresses: [10.1.0.0/24]}], excludedAddresses: [10.2.0.5, 10.1.0.255], \
+             preAllocations: {db: 10.2.0.5, web: 10.1.0.255}", NONE
+            => [r#"preAllocations.db: address outside the subnets "10.2.0.5", expected an address in a /24 subnet of addresses"#,
+                "preAllocations.web: broadcast address of its subnet \"10.1.0.255\", \
+                 expected another address, or allocateReservedIPAddresses"];
         settings_of_another_type: "addresses: [10.0.0.0/24], mtu: 9k, routes: [10.9.0.0/16, {to: 10.9.0.0/16, gateway: 10.0.0.9}]", NONE
             => [r#"mtu: invalid value "9k", expected a number of bytes"#,
                 r#"routes[0]: invalid item "10.9.0.0/16", expected an object"#,

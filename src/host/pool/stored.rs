@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::settings::{Settings, SettingsSpec};
-use super::{Namespaces, Pool, Space, TemplateFacts};
+use super::{Namespaces, Pool, Space, Subnet, TemplateFacts};
 use crate::host::address::{AddressRange, AddressSet};
 use crate::network::Family;
 
@@ -57,6 +57,18 @@ struct StoredFamily {
     prefix: u8,
     ranges: Vec<String>,
     reserves_ends: bool,
+    // The subnets of a pool that has several, or one with other settings than the pool. `prefix` is that of the first one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    subnets: Vec<StoredSubnet>,
+}
+
+/// A subnet of one family.
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct StoredSubnet {
+    prefix: u8,
+    ranges: Vec<String>,
+    settings: SettingsSpec,
 }
 
 /// One member in which two specifications of a pool differ.
@@ -76,10 +88,20 @@ pub struct PoolDifference {
 impl Pool {
     /// The pool as JSON, for [`Pool::from_stored`].
     pub(crate) fn to_stored(&self) -> String {
+        let is_plain = |subnets: &[Subnet]| matches!(subnets, [subnet] if subnet.settings == self.settings);
+        let subnet = |subnet: &Subnet| StoredSubnet {
+            prefix: subnet.prefix,
+            ranges: texts(&subnet.ranges),
+            settings: subnet.settings.written(),
+        };
         let families = self.spaces().map(|space| StoredFamily {
-            prefix: space.prefix(),
+            prefix: space.subnets.first().map_or(space.family.bits(), Subnet::prefix),
             ranges: texts(&space.ranges),
             reserves_ends: space.reserves_ends,
+            subnets: match is_plain(&space.subnets) {
+                true => Vec::new(),
+                false => space.subnets.iter().map(subnet).collect(),
+            },
         });
         let stored = StoredPool {
             name: self.name.clone(),
@@ -117,19 +139,33 @@ impl Pool {
         let template = TemplateFacts { prefixes, gateways, nameservers, addresses, unread: Vec::new() };
         let (gateways, nameservers) = (stored.gateways, stored.nameservers);
         let settings = Settings { gateways, nameservers, ..Settings::from_written(&stored.settings)? };
-        let servers = settings.routers().chain(settings.nameservers.iter().copied()).chain(template.all());
+        let mut of_families = Vec::new();
+        for StoredFamily { prefix, ranges: texts, reserves_ends, subnets: stored } in &stored.families {
+            let family = ranges(texts)?.first()?.family();
+            let mut subnets = Vec::new();
+            for StoredSubnet { prefix, ranges: texts, settings } in stored {
+                subnets.push(Subnet::new(*prefix, ranges(texts)?, Settings::from_written(settings)?));
+            }
+            if stored.is_empty() {
+                subnets.push(Subnet::new(*prefix, ranges(texts)?, settings.clone()));
+            }
+            let is_valid = |subnet: &Subnet| {
+                subnet.prefix <= family.bits() && subnet.ranges().iter().all(|range| range.family() == family)
+            };
+            if !subnets.iter().all(is_valid) {
+                return None;
+            }
+            of_families.push((family, subnets, *reserves_ends));
+        }
+        let all = of_families.iter().flat_map(|(_, subnets, _)| subnets).map(Subnet::settings).chain([&settings]);
+        let servers = all.flat_map(|settings| settings.routers().chain(settings.nameservers.iter().copied()));
+        let servers = servers.chain(template.all()).collect::<Vec<IpAddr>>().into_iter();
         let servers = servers.chain(stored.pre_allocations.values().flatten().copied());
         let servers = servers.map(|server| AddressRange::subnet(server, u8::MAX));
         let reserved: Vec<AddressRange> = servers.chain(excluded.iter().copied()).collect();
-        let mut spaces = Vec::new();
-        for StoredFamily { prefix, ranges: texts, reserves_ends } in &stored.families {
-            let ranges = ranges(texts)?;
-            let family = ranges.first()?.family();
-            if ranges.iter().any(|range| range.family() != family) || *prefix > family.bits() {
-                return None;
-            }
-            spaces.push(Space::new(family, *prefix, ranges, reserved.clone(), *reserves_ends));
-        }
+        let spaces =
+            of_families.into_iter().map(|(family, subnets, ends)| Space::new(family, subnets, reserved.clone(), ends));
+        let spaces = spaces.collect();
         let interface = stored.interface.parse().ok()?;
         let pool = Self::from_spaces(stored.name, stored.network, interface, settings, spaces);
         let reuse_delay = Duration::from_millis(stored.reuse_delay_milliseconds);
@@ -176,9 +212,16 @@ impl Pool {
             let space = self.space(family);
             let value = |of: &dyn Fn(&Space) -> String| space.map_or_else(|| "none".to_owned(), of);
             members.push((format!("{family} addresses"), value(&|space| list(texts(&space.ranges)))));
-            members.push((format!("{family} prefix length"), value(&|space| space.prefix.to_string())));
+            let lengths = |space: &Space| list(space.subnets.iter().map(|subnet| subnet.prefix.to_string()).collect());
+            members.push((format!("{family} prefix length"), value(&lengths)));
             let ends = |space: &Space| (!space.reserves_ends).to_string();
             members.push((format!("{family} allocateReservedIPAddresses"), value(&ends)));
+            // The other members have everything of a pool with one subnet.
+            let subnets = |space: &Space| match space.subnets.as_slice() {
+                [subnet] if subnet.settings == self.settings => "one".to_owned(),
+                all => list(all.iter().map(ToString::to_string).collect()),
+            };
+            members.push((format!("{family} subnets"), value(&subnets)));
         }
         members
     }
@@ -242,6 +285,33 @@ mod tests {
         let pool = Pool::new(&specs[0], &template, &mut Diagnostics::default()).unwrap();
         assert_eq!(Pool::from_stored(&pool.to_stored()), Some(pool.clone()));
         assert_eq!(pool.differences(&pool), []);
+    }
+
+    #[test]
+    fn the_subnets_of_a_stored_pool_are_the_same_when_it_is_read() {
+        let given = pool(
+            "{name: a, network: n, subnets: [{addresses: [10.0.0.0/24], gateway: [10.0.0.1]}, {addresses: [10.1.0.5], prefix: 23, \
+             routes: [{to: 10.9.0.0/16, via: 10.1.0.9}]}, {addresses: ['fd00::/64'], mtu: 9000}], nameservers: [10.0.0.2], \
+             preAllocations: {db: 10.0.0.4}}",
+        );
+        assert_eq!(Pool::from_stored(&given.to_stored()), Some(given.clone()));
+        let known = pool(
+            "{name: a, network: n, addresses: [10.0.0.0/24], nameservers: [10.0.0.2], preAllocations: {db: 10.0.0.4}}",
+        );
+        let differences: Vec<String> = given.differences(&known).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            differences,
+            [
+                "IPv4 addresses: 10.0.0.0-10.0.0.255, 10.1.0.5, the ledger has 10.0.0.0-10.0.0.255",
+                "IPv4 prefix length: 24, 23, the ledger has 24",
+                "IPv4 subnets: 10.0.0.0-10.0.0.255 with prefix length 24, gateway: 10.0.0.1, nameservers: 10.0.0.2, 10.1.0.5 with prefix \
+                 length 23, nameservers: 10.0.0.2, routes: 10.9.0.0/16 via 10.1.0.9, the ledger has one",
+                "IPv6 addresses: fd00::-fd00::ffff:ffff:ffff:ffff, the ledger has none",
+                "IPv6 prefix length: 64, the ledger has none",
+                "IPv6 allocateReservedIPAddresses: false, the ledger has none",
+                "IPv6 subnets: fd00::-fd00::ffff:ffff:ffff:ffff with prefix length 64, nameservers: 10.0.0.2, mtu: 9000, the ledger has none",
+            ]
+        );
     }
 
     #[test]

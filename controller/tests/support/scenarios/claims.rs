@@ -165,6 +165,44 @@ pub async fn a_claim_gets_an_address_that_is_its_own_subnet_or_has_none(cluster:
     assert_eq!(leases().await, expected_leases);
 }
 
+pub async fn a_full_pool_grows_by_a_second_subnet_whose_records_are_adopted_first(cluster: &Cluster) {
+    let (site, _controller) = site(cluster, &["10.0.0.8"]).await;
+    site.claim("a", &json!({})).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+    site.claim("b", &json!({})).await;
+    assert_eq!(site.until_not_ready("b", "PoolExhausted").await, EXHAUSTED);
+    // An IPAddress without its claim: its address is of no pool yet.
+    let lone = json!({
+        "metadata": {"name": "lone"},
+        "spec": {
+            "poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"},
+            "claimRef": {"name": "lone"}, "address": "10.1.0.8", "prefix": 24,
+        },
+    });
+    create(&site.addresses, lone).await;
+    // The first subnet is what the short form was.
+    let subnets = json!([
+        {"addresses": ["10.0.0.8"], "gateway": ["10.0.0.1"], "machineNetwork": [{"cidr": "10.0.0.0/16"}]},
+        {"addresses": ["10.1.0.8-10.1.0.11"], "gateway": ["10.1.0.9"], "prefix": 24},
+    ]);
+    let grown = json!({"spec": {"addresses": null, "gateway": null, "machineNetwork": null, "subnets": subnets}});
+    site.pools.patch("p", &PatchParams::default(), &Patch::Merge(grown)).await.unwrap();
+    // Neither the recorded address nor the gateway of the subnet.
+    assert_eq!(site.address_of("b").await, "10.1.0.10");
+    let mut rows = Vec::new();
+    for name in ["a", "b"] {
+        let spec = site.addresses.get(name).await.unwrap().data["spec"].take();
+        rows.push(json!([spec["address"], spec["prefix"], spec["gateway"]]));
+    }
+    assert_eq!(rows, [json!(["10.0.0.8", 16, "10.0.0.1"]), json!(["10.1.0.10", 24, "10.1.0.9"])]);
+    // A released address of the first subnet comes first.
+    site.delete("a").await;
+    site.until_gone("a").await;
+    site.claim("c", &json!({})).await;
+    assert_eq!(site.address_of("c").await, "10.0.0.8");
+    assert_eq!(site.held().await, self::rows([("10.0.0.8", "c"), ("10.1.0.10", "b")]));
+}
+
 /// A user creates claims that look like those of the controller for machines.
 pub async fn a_claim_that_names_another_claim_as_a_machine_releases_no_address(cluster: &Cluster) {
     let (site, controller) = site(cluster, &["10.0.0.8/32"]).await;

@@ -615,6 +615,56 @@ pub async fn a_changed_gateway_reaches_a_guest_with_its_restart(cluster: &Cluste
     place.end([row("w", &secret, "10.0.0.8")]).await;
 }
 
+pub async fn the_network_data_of_a_machine_follows_the_subnet_of_its_address(cluster: &Cluster) {
+    let hosted = Hosted::plain(cluster).await;
+    let machine_selector = serde_json::from_value(json!({"matchLabels": {(POOL_LABEL): "p"}})).unwrap();
+    let spec = hosted.spec("p", &["10.0.0.8"]);
+    hosted
+        .pools
+        .create(
+            &PostParams::default(),
+            &StaticIPPool::new("p", PoolSpec { node_pool_ref: None, machine_selector, ..spec }),
+        )
+        .await
+        .unwrap();
+    let place = Place::install(cluster, hosted).await;
+    let (_, first) = place.run("w").await;
+    place.until_recorded("w").await;
+    // The pool is full, and grows by a subnet.
+    let subnets = |gateway: &str| {
+        let first = json!({
+            "addresses": ["10.0.0.8"], "gateway": ["10.0.0.1"], "machineNetwork": [{"cidr": "10.0.0.0/16"}],
+        });
+        let second =
+            json!({"addresses": ["10.1.0.8/31"], "gateway": [gateway], "prefix": 24, "nameservers": ["10.1.0.53"]});
+        Patch::Merge(json!({
+            "spec": {"addresses": null, "gateway": null, "machineNetwork": null, "subnets": [first, second]},
+        }))
+    };
+    place.pools.patch("p", &PatchParams::default(), &subnets("10.1.0.1")).await.unwrap();
+    let (_, second) = place.run("x").await;
+    let of = |document: &Value| {
+        let network = &document["networks"][0];
+        json!([network["ip_address"], network["netmask"], network["routes"][0]["gateway"], document["services"]])
+    };
+    let server = json!([{"type": "dns", "address": "10.1.0.53"}]);
+    let of_w = json!(["10.0.0.8", "255.255.0.0", "10.0.0.1", []]);
+    assert_eq!(of(&place.until_running("w").await.document()), of_w);
+    let of_x = |gateway: &str| json!(["10.1.0.8", "255.255.255.0", gateway, server]);
+    assert_eq!(of(&place.until_running("x").await.document()), of_x("10.1.0.1"));
+    place.until_recorded("x").await;
+    until_outdated(&place, 0).await;
+    // The other gateway concerns the machines of its subnet alone.
+    until_next_second().await;
+    place.pools.patch("p", &PatchParams::default(), &subnets("10.1.0.2")).await.unwrap();
+    until_outdated(&place, 1).await;
+    until_next_second().await;
+    assert_eq!(of(&place.restart("x").await.document()), of_x("10.1.0.2"));
+    until_outdated(&place, 0).await;
+    assert_eq!(of(&place.until_running("w").await.document()), of_w);
+    place.end([row("w", &first, "10.0.0.8"), row("x", &second, "10.1.0.8")]).await;
+}
+
 pub async fn a_guest_whose_address_is_its_own_subnet_has_its_gateway_on_the_link(cluster: &Cluster) {
     let hosted = Hosted::plain(cluster).await;
     let machine_selector = serde_json::from_value(json!({"matchLabels": {(POOL_LABEL): "p"}})).unwrap();

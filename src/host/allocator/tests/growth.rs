@@ -137,6 +137,37 @@ fn an_end_of_a_subnet_that_becomes_an_address_is_not_allocated_if_it_is_recorded
 }
 
 #[test]
+fn a_pool_that_grows_by_a_subnet_allocates_it_in_order_after_its_records_are_adopted() {
+    let first = "{addresses: [10.0.9.8-10.0.9.9], prefix: 24, gateway: [10.0.9.1]}";
+    let second = "{addresses: [10.0.4.0/30], gateway: [10.0.4.1]}";
+    let pool = |subnets: &str| on("vlan10", "one", &format!("subnets: [{subnets}]"));
+    let mut registry = closed();
+    let growth =
+        grown(&mut registry, [on("vlan10", "one", "addresses: [10.0.9.8-10.0.9.9], prefix: 24, gateway: [10.0.9.1]")]);
+    open(&mut registry, growth);
+    assert_eq!([got(&mut registry, "a"), got(&mut registry, "b")], ["10.0.9.8/24", "10.0.9.9/24"]);
+    assert_eq!(got(&mut registry, "c"), "No available IPs in pool for interface eth0");
+    // The short form is one subnet.
+    assert_eq!(grown(&mut registry, [pool(first)]), growth);
+    let growth = grown(&mut registry, [pool(&format!("{first}, {second}"))]);
+    assert_eq!(got(&mut registry, "c"), CLOSED);
+    assert_eq!(registry.adopt([record("x", "10.0.4.2/30")], at(1)).unwrap().adopted, 1);
+    assert_eq!(open(&mut registry, growth), [""; 0]);
+    assert_eq!(got(&mut registry, "c"), "No available IPs in pool for interface eth0");
+    // An address of the first subnet comes before a lower one of the second subnet.
+    registry.release(&machine("x", "1"), at(2)).unwrap();
+    assert_eq!(got(&mut registry, "c"), "10.0.4.2/30");
+    registry.release(&machine("c", "1"), at(2)).unwrap();
+    registry.release(&machine("b", "1"), at(2)).unwrap();
+    assert_eq!([got(&mut registry, "d"), got(&mut registry, "e")], ["10.0.9.9/24", "10.0.4.2/30"]);
+    // Without its subnet, a holder keeps address and prefix length.
+    registry.resize([pool(first)], &[], at(3)).unwrap();
+    assert_eq!(got(&mut registry, "e"), "10.0.4.2/30");
+    let usage = registry.state().unwrap().usage(at(3))["n/one"].clone();
+    assert_eq!((usage.families[0].total, usage.families[0].outside), (2, 1));
+}
+
+#[test]
 fn a_pool_that_is_removed_or_suspended_is_closed_when_it_comes_back() {
     let pool = || one("addresses: [10.0.0.8-10.0.0.9]");
     let mut registry = closed();
