@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
-use super::address::{AddressRange, AddressSet};
+use super::address::{AddressRange, AddressSet, is_link_local};
 use super::claim::Machine;
 use crate::network::{Family, InterfaceName};
 
@@ -186,14 +186,22 @@ impl Pool {
     }
 
     /// What the document of a machine with these addresses gets in addition to the addresses: the settings of their subnets.
-    #[must_use]
-    pub fn settings_for(&self, addresses: impl IntoIterator<Item = IpAddr>) -> Settings {
+    ///
+    /// # Errors
+    ///
+    /// The first address that no subnet of the pool has any more, and from which the gateway of no subnet can be reached.
+    pub fn settings_for<'a>(&self, addresses: impl IntoIterator<Item = &'a IpNetwork>) -> Result<Settings, IpNetwork> {
         let mut settings = Settings::default();
         for address in addresses {
-            let subnet = self.space(Family::of(address)).and_then(|space| space.subnet_of(address));
-            settings.add(subnet.map_or(&self.settings, |subnet| &subnet.settings), Family::of(address));
+            let family = Family::of(address.ip());
+            let own = match self.space(family) {
+                // Another program may choose addresses of a family that the pool does not have.
+                None => &self.settings,
+                Some(space) => space.subnet_for(address).ok_or(*address)?.settings(),
+            };
+            settings.add(own, family);
         }
-        settings
+        Ok(settings)
     }
 
     /// The prefix length of an address. `None` when no subnet of the pool has the address.
@@ -433,6 +441,16 @@ impl Space {
             [only] => Some(only),
             all => Subnet::position(all, address).map(|at| &all[at]),
         }
+    }
+
+    /// The subnet whose settings hold for an address: the one with the address, or one that it can reach.
+    fn subnet_for(&self, address: &IpNetwork) -> Option<&Subnet> {
+        let reaches = |subnet: &&Subnet| {
+            let mut gateways = subnet.settings.gateways.iter().filter(|gateway| Family::of(**gateway) == self.family);
+            gateways.all(|gateway| address.contains(*gateway) || is_link_local(*gateway))
+        };
+        let at = Subnet::position(&self.subnets, address.ip());
+        at.and_then(|at| self.subnets.get(at)).or_else(|| self.subnets.iter().find(reaches))
     }
 
     /// The subnet with this number. A single subnet counts as that of every number.
@@ -723,6 +741,44 @@ pub(super) mod tests {
             => Ipv6, 1 << 120, [Excluded: 1 << 112], (1 << 120) - (1 << 112);
         a_quarter_of_ipv6: "addresses: ['4000::/2']"
             => Ipv6, 1 << 126, [SubnetRouterAnycast: 1], (1 << 126) - 1;
+    }
+
+    #[test]
+    fn the_settings_of_an_address_are_those_of_its_subnet() {
+        let pool = of(
+            "nameservers: [10.0.0.53], subnets: [{addresses: [10.0.0.8-10.0.0.9], prefix: 24, gateway: [10.0.0.1]}, \
+             {addresses: [10.1.0.8], prefix: 24, gateway: [10.1.0.1], nameservers: [10.1.0.53], mtu: 9000}, \
+             {addresses: ['fd00::/64'], gateway: ['fe80::1'], mtu: 1500, routes: [{to: 'fd09::/48', via: 'fe80::9'}]}]",
+        );
+        let written = |addresses: &[&str]| {
+            let addresses: Vec<IpNetwork> = addresses.iter().map(|address| address.parse().unwrap()).collect();
+            pool.settings_for(&addresses)
+                .map(|settings| format!("{:?}", settings.members()))
+                .map_err(|it| it.to_string())
+        };
+        let members = |gateway: &str, servers: &str, mtu: &str, routes: &str| {
+            Ok(format!(
+                r#"[("gateway", [{gateway}]), ("nameservers", [{servers}]), ("searchDomains", []), ("mtu", [{mtu}]), ("routes", [{routes}])]"#
+            ))
+        };
+        assert_eq!(written(&["10.0.0.8/24"]), members(r#""10.0.0.1""#, r#""10.0.0.53""#, "", ""));
+        assert_eq!(
+            written(&["10.1.0.8/24", "fd00::8/64"]),
+            members(
+                r#""10.1.0.1", "fe80::1""#,
+                r#""10.1.0.53", "10.0.0.53""#,
+                r#""1500""#,
+                r#""fd09::/48 via fe80::9""#
+            )
+        );
+        // Addresses that no subnet has any more: in the network of a subnet, in a larger one, and in none.
+        assert_eq!(written(&["10.1.0.9/24"]), members(r#""10.1.0.1""#, r#""10.1.0.53""#, r#""9000""#, ""));
+        assert_eq!(written(&["10.1.1.9/23"]), members(r#""10.1.0.1""#, r#""10.1.0.53""#, r#""9000""#, ""));
+        assert_eq!(written(&["10.2.0.8/24"]), Err("10.2.0.8/24".to_owned()));
+        // A pool with one subnet, and an address of the subnet that it had before.
+        let pool = of("addresses: [10.0.0.8], prefix: 24, gateway: [10.0.0.1]");
+        let before: IpNetwork = "10.1.0.8/24".parse().unwrap();
+        assert_eq!(pool.settings_for([&before]), Err(before));
     }
 
     #[test]

@@ -423,7 +423,12 @@ impl View {
             let allocation = allocations.iter().find(|it| it.claimant.interface == selected.interface);
             let allocation = allocation.ok_or_else(|| format!("pool {name:?} allocated nothing"))?;
             let attachment = vm.networks.iter().find(|attachment| attachment.name == selected.attachment);
-            let mut settings = pool.settings_for(allocation.addresses.iter().map(IpNetwork::ip));
+            let settings = pool.settings_for(&allocation.addresses);
+            let mut settings = settings.map_err(|address| {
+                format!(
+                    "pool {name:?} has no subnet with {address} any more, so the gateway of the address is not known"
+                )
+            })?;
             if let Some(offer) = offers.get(&selected.interface) {
                 settings.gateways.clone_from(&offer.gateways);
             }

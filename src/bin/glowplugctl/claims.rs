@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Error, Result, bail};
+use anyhow::{Error, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use glowplug::host::Timestamp;
 use glowplug::host::address::{AddressSet, parse_address};
@@ -635,22 +635,23 @@ impl Printer {
 
     /// The document of a machine, in the format that is printed.
     fn document(&self, pools: &[&Pool], allocations: &[Allocation]) -> Result<Document> {
-        let grants: Vec<Grant<'_>> = allocations.iter().map(|allocation| self.grant(pools, allocation)).collect();
+        let grants = allocations.iter().map(|allocation| self.grant(pools, allocation)).collect::<Result<Vec<_>>>()?;
         let document = self.template.expand(&grants)?;
         Ok(if self.format == Format::NetworkConfig { document.to_network_config()? } else { document })
     }
 
-    fn grant<'a>(&self, pools: &[&Pool], allocation: &'a Allocation) -> Grant<'a> {
+    fn grant<'a>(&self, pools: &[&Pool], allocation: &'a Allocation) -> Result<Grant<'a>> {
         let interface = &allocation.claimant.interface;
         let pool = pools.iter().find(|pool| pool.interface() == *interface);
-        Grant {
-            allocation,
-            settings: pool
-                .map(|pool| pool.settings_for(allocation.addresses.iter().map(IpNetwork::ip)))
-                .unwrap_or_default(),
-            mac_address: self.mac_addresses.get(interface).copied(),
-            is_named: true,
-        }
+        let settings = pool.map(|pool| {
+            let settings = pool.settings_for(&allocation.addresses);
+            settings.map_err(|address| {
+                let name = pool.name();
+                anyhow!("pool {name} has no subnet with {address} any more, so the gateway of the address is not known")
+            })
+        });
+        let settings = settings.transpose()?.unwrap_or_default();
+        Ok(Grant { allocation, settings, mac_address: self.mac_addresses.get(interface).copied(), is_named: true })
     }
 }
 

@@ -662,6 +662,24 @@ pub async fn the_network_data_of_a_machine_follows_the_subnet_of_its_address(clu
     assert_eq!(of(&place.restart("x").await.document()), of_x("10.1.0.2"));
     until_outdated(&place, 0).await;
     assert_eq!(of(&place.until_running("w").await.document()), of_w);
+    // Without its subnet, a machine keeps its address and its gateway.
+    let first_alone = json!([{
+        "addresses": ["10.0.0.8"], "gateway": ["10.0.0.1"], "machineNetwork": [{"cidr": "10.0.0.0/16"}],
+    }]);
+    let removed = Patch::Merge(json!({"spec": {"subnets": first_alone}}));
+    place.pools.patch("p", &PatchParams::default(), &removed).await.unwrap();
+    let note = format!(
+        "Secret {second:?} keeps its network data: pool \"{}/p\" has no subnet with 10.1.0.8/24 any more, so the gateway of the \
+         address is not known",
+        place.namespace
+    );
+    let events: Api<Event> = Api::namespaced(place.client.clone(), &place.namespace);
+    poll("an event about the removed subnet", async || {
+        let events = events.list(&ListParams::default()).await.unwrap().items;
+        events.iter().any(|event| event.note.as_ref() == Some(&note)).then_some(())
+    })
+    .await;
+    assert_eq!(of(&place.restart("x").await.document()), of_x("10.1.0.2"));
     place.end([row("w", &first, "10.0.0.8"), row("x", &second, "10.1.0.8")]).await;
 }
 
