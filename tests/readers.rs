@@ -314,6 +314,7 @@ boots! {
     a_route_without_a_gateway_is_on_the_link => "on-link-route";
     a_default_route_beside_dhcp_is_a_route => "default-route-with-dhcp";
     a_gateway_may_be_beyond_the_subnet => "far-gateway";
+    both_gateways_may_be_beyond_the_subnets => "far-gateways";
     a_gateway_may_stand_in_the_network => "gateway-key";
     of_two_default_routes_the_lower_metric_is_kept => "default-routes-with-metrics";
     of_two_equal_default_routes_the_first_is_kept => "default-routes-without-metrics";
