@@ -659,9 +659,10 @@ impl Write {
     /// faster.
     fn is_done_by(&self, object: &Object) -> bool {
         let (Ok(is), Some(wanted)) = (spec_of(object), &self.spec) else { return false };
+        let is_of_pool = (&is.pool, is.prefix) == (&wanted.pool, wanted.prefix);
         let has_secrets = (wanted.secrets.is_none() || is.secrets == wanted.secrets)
             && is.migrated.is_some() == wanted.migrated.is_some();
-        is.holder == wanted.holder && is.released.is_some() == wanted.released.is_some() && has_secrets
+        is.holder == wanted.holder && is.released.is_some() == wanted.released.is_some() && is_of_pool && has_secrets
     }
 }
 
