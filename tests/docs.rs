@@ -64,6 +64,8 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl patch staticippool workers -n clusters --type merge -p '{\"spec\":{\"addresses\":[\"192.168.1.50\"]}}'",
             "kubectl delete staticippool workers -n clusters --wait=false",
             "kubectl apply -f nodes.yaml",
+            "kubectl patch staticippool spare -n clusters --type merge -p '{\"spec\":{\"nodePoolRef\":{\"name\":\"workers\"}}}'",
+            "kubectl get staticipleases -o custom-columns=ADDRESS:.spec.address,POOL:.spec.pool",
             "velero restore create --from-backup nightly --include-namespaces clusters-c1 --exclude-resources staticipleases.ipam.glowplug.dev",
             "kubectl get staticippools,globalstaticippools -A -o yaml > pools.yaml",
             "kubectl patch staticippool workers -n clusters --type merge -p '{\"metadata\":{\"finalizers\":null}}'",

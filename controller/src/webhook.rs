@@ -236,7 +236,7 @@ impl Webhooks {
         let selection = self.selection.list().await.map_err(unavailable)?;
         let decision = decide(&selection, &BTreeSet::new())?;
         let Decision::Exhausted(_, pools) = &decision else { return Ok(decision) };
-        let held = self.held(&machine, pools).await.map_err(unavailable)?;
+        let held = self.held(&machine, &selection, pools).await.map_err(unavailable)?;
         decide(&selection, &held)
     }
 
@@ -257,10 +257,15 @@ impl Webhooks {
             .is_some_and(|secret| secret.metadata.annotations.unwrap_or_default().contains_key(ALLOCATION_ANNOTATION)))
     }
 
-    /// Returns those of `pools` from which the KubevirtMachine of this machine holds an address: the leader records each
-    /// address in an annotation of the KubevirtMachine. The leases are not listed, because a cluster may have tens of
+    /// Returns those of `pools` on whose network the KubevirtMachine of this machine holds an address, of whichever pool: it keeps
+    /// this address. The leader records each address in an annotation of the KubevirtMachine. The leases are not listed, because a cluster may have tens of
     /// thousands of them, and capk tries again and again while a pool is exhausted.
-    async fn held(&self, machine: &VirtualMachine, pools: &[PoolId]) -> kube::Result<BTreeSet<PoolId>> {
+    async fn held(
+        &self,
+        machine: &VirtualMachine,
+        selection: &Selection,
+        pools: &[PoolId],
+    ) -> kube::Result<BTreeSet<PoolId>> {
         let mut held = BTreeSet::new();
         // The labels are not checked yet. The names must not become a part of a path.
         let is_valid = |key: &Key| is_object_name(&key.namespace) && is_object_name(&key.name);
@@ -284,7 +289,9 @@ impl Webhooks {
             let Holder { kind, namespace, name, .. } = &lease.holder;
             let is_own = *kind == HolderKind::KubevirtMachine && (namespace, name) == (&key.namespace, &key.name);
             if is_own && lease.released.is_none() {
-                held.extend(pools.iter().filter(|pool| pool.to_string() == lease.pool).cloned());
+                let on_network =
+                    |pool: &&PoolId| selection.pool(pool).is_some_and(|pool| pool.network() == Some(&*lease.network));
+                held.extend(pools.iter().filter(on_network).cloned());
             }
         }
         Ok(held)

@@ -103,6 +103,55 @@ async fn run_with_provider(trouble: Trouble, n: usize) -> bool {
     came
 }
 
+/// A machine moves to another pool of its network by an edit of the pools. Its first pool ends while its guest runs, and the other
+/// pool gets its address.
+async fn script_of_a_move(hosted: &Hosted) {
+    hosted.scale("workers", 1).await;
+    assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
+    let select = async |pool: &str, selected: Value| {
+        let patch = Patch::Merge(json!({"spec": {"nodePoolRef": selected}}));
+        hosted.pools.patch(pool, &PatchParams::default(), &patch).await.unwrap();
+    };
+    select("workers", Value::Null).await;
+    select("others", json!({"name": "workers"})).await;
+    hosted.pools.delete("workers", &DeleteParams::default()).await.unwrap();
+    poll("the end of the pool", async || hosted.pools.get_opt("workers").await.unwrap().is_none().then_some(())).await;
+    hosted.resize("others", &["10.0.0.8/31"]).await;
+    hosted.scale("workers", 2).await;
+    assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
+    let leases: Api<StaticIPLease> = Api::all(hosted.client.clone());
+    let lease = leases.get(&lease_name("10.0.0.8".parse().unwrap(), &hosted.network).unwrap()).await.unwrap();
+    assert_eq!(lease.spec.pool, format!("{}/others", hosted.clusters));
+    hosted.scale("workers", 0).await;
+    hosted.until_held(0).await;
+}
+
+/// Runs the move with trouble at the n-th write. Returns whether that write came.
+async fn run_move(trouble: Trouble, n: usize) -> bool {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
+    let others =
+        StaticIPPool::new("others", PoolSpec { node_pool_ref: None, ..hosted.spec("workers", &["10.0.0.9/32"]) });
+    hosted.pools.create(&PostParams::default(), &others).await.unwrap();
+    let came = run_script(&server, trouble, n, || lead(&cluster), script_of_a_move(&hosted)).await;
+    check_history(&server, &cluster, &hosted).await;
+    // The address is free at no moment: neither released nor without its lease, before the machine is gone.
+    let machines =
+        format!("/apis/infrastructure.cluster.x-k8s.io/v1alpha1/namespaces/{}/kubevirtmachines", hosted.namespace);
+    let gone = history(&server, cluster.client(), &machines).await.into_iter();
+    let gone = gone.filter(|(_, is_gone, object)| *is_gone && object["metadata"]["name"] == "workers-0");
+    let gone: Vec<u64> = gone.map(|(version, ..)| version).collect();
+    let leases =
+        history(&server, cluster.client(), "/apis/ipam.glowplug.dev/v1alpha1/staticipleases").await.into_iter();
+    let mut freed = leases.filter(|(version, is_gone, lease)| {
+        let is_free = *is_gone || lease["spec"].get("released").is_some();
+        is_free && lease["spec"]["address"] == "10.0.0.8" && version < &gone[0]
+    });
+    assert_eq!(freed.next(), None);
+    came
+}
+
 /// What has to hold at every moment: no two guests have one address, and each Secret has a lease of its machine that is older.
 async fn check_history(server: &Server, cluster: &Cluster, hosted: &Hosted) {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -155,6 +204,22 @@ async fn a_lost_answer_of_any_write_changes_nothing() {
 #[tokio::test]
 async fn a_write_that_is_refused_once_is_made_again() {
     run_all(Trouble::Refused, run).await;
+}
+
+#[tokio::test]
+async fn a_crash_before_any_write_of_a_move_frees_no_address() {
+    run_all(Trouble::CrashBefore, run_move).await;
+}
+
+#[tokio::test]
+async fn a_crash_behind_any_write_of_a_move_frees_no_address() {
+    run_all(Trouble::CrashAfter, run_move).await;
+}
+
+#[tokio::test]
+async fn a_lost_or_refused_answer_of_any_write_of_a_move_frees_no_address() {
+    run_all(Trouble::LostAnswer, run_move).await;
+    run_all(Trouble::Refused, run_move).await;
 }
 
 #[tokio::test]

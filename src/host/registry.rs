@@ -248,6 +248,17 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| allocator.set_secrets(machine, secrets, journal))
     }
 
+    /// Moves the leases of a machine to the pools with these names, which serve the machine now, and returns the moved addresses. The
+    /// machine keeps its addresses: an address that its new pool does not have counts as outside this pool. A pool takes the
+    /// leases of its own interface on its own network; other leases stay in their pools.
+    ///
+    /// # Errors
+    ///
+    /// The ledger failed, and the leases stay in their pools.
+    pub fn move_leases(&mut self, machine: &Machine, pools: &[String]) -> Result<Vec<IpAddr>, LedgerError> {
+        self.write(|allocator, journal| allocator.move_leases(machine, pools, journal))
+    }
+
     /// Records that the guest of a machine migrated to another cluster, where it keeps the addresses of the machine. After their
     /// release, no machine gets them for 30 days, also not a machine of the same name. Returns the addresses for which this is not
     /// recorded: one namespace keeps at most a quarter of a pool that serves other namespaces, too.

@@ -1085,13 +1085,13 @@ impl World {
             Err(ClaimError::OtherPool { held, pool, .. }) => {
                 let wanted: Vec<&Spec> = claim.requests.iter().filter_map(|it| self.pools.get(&it.pool)).collect();
                 let own = owned.iter().find(|((_, address), it)| address == held && it.pool == *pool);
-                let Some(((network, address), _)) = own else { return Err(format!("{held} is not held")) };
+                let Some(((network, _), _)) = own else { return Err(format!("{held} is not held")) };
                 let fits = |spec: &&&Spec| {
                     let is_own = own.is_some_and(|(_, it)| it.claimant.interface.as_str() == spec.interface);
-                    is_own && spec.network == *network && spec.contains(*address)
+                    is_own && spec.network == *network
                 };
                 match wanted.iter().find(fits) {
-                    Some(spec) => Err(format!("{held} does not move to {}, which has it", spec.name)),
+                    Some(spec) => Err(format!("{held} does not move to {} of its network", spec.name)),
                     None => Ok(()),
                 }
             }

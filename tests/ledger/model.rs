@@ -412,7 +412,7 @@ impl Model {
         // A machine that has all addresses, or whose claim contradicts its lease, does not wait.
         let all = self.clone();
         let waits = |waiter: &Claim| {
-            let contradicts = |error| matches!(error, ClaimError::OtherPool { .. } | ClaimError::OtherAddress { .. });
+            let contradicts = |error| matches!(error, ClaimError::OtherAddress { .. });
             !all.is_settled(waiter) && !all.clone().allocate(waiter).is_err_and(contradicts)
         };
         self.waiters.retain(waits);
@@ -538,11 +538,6 @@ impl Model {
                             return Err(ClaimError::Twice { interface, family });
                         }
                         match (holds, named) {
-                            (Some((held, other)), _)
-                                if other != pool.name() && !self.may_move(held, &other, at, &claim.machine) =>
-                            {
-                                return Err(ClaimError::OtherPool { interface, held, pool: other });
-                            }
                             (Some((held, _)), Some(named)) if held != named => {
                                 return Err(ClaimError::OtherAddress { interface, held, named });
                             }
@@ -553,11 +548,12 @@ impl Model {
                     } else if holds.is_none() && self.keeps(&claimant, family) {
                         continue;
                     } else if let Some((held, _)) = holds {
-                        let prefix = pool.space(family).unwrap().subnets()[0].prefix();
+                        // All pools are on one network. An address outside its new pool keeps its prefix length.
                         let lease = next.held.get_mut(&held).unwrap();
-                        if lease.1 != pool.name() {
-                            (lease.1, lease.2) = (pool.name().to_owned(), prefix);
+                        if lease.1 != pool.name() && self.of(at, family).unwrap().contains(&held) {
+                            lease.2 = pool.space(family).unwrap().prefix();
                         }
+                        lease.1 = pool.name().to_owned();
                     } else {
                         let address = next.pick(at, family, named, claim)?;
                         let prefix = pool.space(family).unwrap().subnets()[0].prefix();
@@ -577,13 +573,6 @@ impl Model {
             }
         }
         Ok(answer)
-    }
-
-    /// Whether a held address may move to another pool. All pools are on one network.
-    fn may_move(&self, held: IpAddr, own: &str, to: usize, machine: &Machine) -> bool {
-        let family = Family::of(held);
-        let own = POOLS.iter().position(|pool| *pool == own).unwrap();
-        self.of(to, family).unwrap().contains(&held) || !self.offers_to(own, held, machine)
     }
 
     fn offers_to(&self, pool: usize, address: IpAddr, machine: &Machine) -> bool {

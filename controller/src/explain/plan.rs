@@ -231,7 +231,9 @@ fn room(lists: &Lists, allocator: &Allocator, selection: &Selection, id: &PoolId
     let holds = |vm: &&&_| {
         let holder = lists.holder(vm);
         let mut of_machine = allocator.leases_of(&holder);
-        of_machine.any(|(_, address, lease)| *lease.pool == *id.to_string() && Family::of(address) == usage.family)
+        let network = selection.pool(id).and_then(|pool| pool.network());
+        // A machine keeps an address of the network, also of another pool.
+        of_machine.any(|(of, address, _)| Some(of) == network && Family::of(address) == usage.family)
     };
     let held = selected.iter().filter(holds).count() as u128;
     let node_pool =

@@ -273,6 +273,20 @@ impl RegistryHandle {
         .await
     }
 
+    /// Moves the leases of a machine to the pools that serve it now, see [`Registry::move_leases`]. The inner error: the API server
+    /// refuses to change a lease of the machine.
+    pub async fn move_leases(
+        &self,
+        machine: Machine,
+        pools: Vec<String>,
+    ) -> Result<Result<Vec<IpAddr>, ClaimError>, Stopped> {
+        self.write(move |owner| {
+            let moved = owner.registry.move_leases(&machine, &pools)?;
+            Ok(owner.registry.state()?.why_unchanged(&machine).map_or(Ok(moved), Err))
+        })
+        .await
+    }
+
     /// Records that the guest of a machine migrated to another cluster, see [`Registry::note_migrated`].
     pub async fn note_migrated(&self, machine: Machine) -> Result<BTreeSet<IpAddr>, Stopped> {
         self.write(move |owner| owner.registry.note_migrated(&machine, Timestamp::now())).await

@@ -262,6 +262,17 @@ impl Work<'_> {
                     return Ok(Response::Refused(Problem::Refused(error)));
                 }
             }
+            Step::MoveLeases(machine, pools) => {
+                let uid = machine.uid.clone();
+                match registry.move_leases(*machine, pools.clone()).await? {
+                    Ok(moved) if moved.is_empty() => {}
+                    Ok(moved) => {
+                        let (addresses, pools) = (list(moved), list(pools));
+                        tracing::info!(machine = %key, uid, addresses, pools, "moved leases to the pools that serve the machine now");
+                    }
+                    Err(error) => return Ok(Response::Refused(Problem::Refused(error))),
+                }
+            }
             Step::RecordMigration(machine, mut addresses) => {
                 let beyond = registry.note_migrated(*machine).await?;
                 addresses.retain(|address| !beyond.contains(address));

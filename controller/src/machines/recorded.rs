@@ -21,6 +21,8 @@ pub(super) struct Recorded {
     pub(super) pools: BTreeMap<String, Pool>,
     /// Addresses that machines of this name hold, oldest lease first.
     pub(super) held: Vec<Held>,
+    /// The pool that has an address of `held`, by network, if the pool of the lease does not have it.
+    pub(super) homes: BTreeMap<(String, IpAddr), Pool>,
     /// Machines of this name that hold an address or have a record without a lease.
     pub(super) known: BTreeSet<Machine>,
     /// Whether machines of this name hold addresses of pools that belong to another controller.
@@ -115,6 +117,13 @@ impl Recorded {
         }
         since.sort_by_key(|(since, _)| *since);
         recorded.held = since.into_iter().map(|(_, held)| held).collect();
+        for Held { network, address, pool, .. } in &recorded.held {
+            if allocator.pool(pool).is_none_or(|pool| !pool.contains(*address)) {
+                let mut others =
+                    allocator.pools().filter(|other| other.network() == network && other.contains(*address));
+                recorded.homes.extend(others.next().map(|other| ((network.clone(), *address), other.clone())));
+            }
+        }
         recorded.waiting = claimed.iter().filter(|machine| allocator.waits(machine)).cloned().collect();
         recorded.pools = pools.iter().filter_map(|name| Some((name.clone(), allocator.pool(name)?.clone()))).collect();
         for machine in &recorded.known {

@@ -38,7 +38,7 @@ impl View {
     /// Secret.
     pub(super) fn settle(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Step {
         let known = self.adopt(hand_out).or_else(|| self.record_secret(hand_out)).or_else(|| self.keep(hand_out));
-        let known = known.or_else(|| self.reserve_recorded());
+        let known = known.or_else(|| self.move_leases(&hand_out.machine)).or_else(|| self.reserve_recorded());
         let handed = || hand_out.interfaces.iter().flat_map(|handed| &handed.addresses).map(IpNetwork::ip).collect();
         let known = known.or_else(|| self.end_records(&handed(), Some(hand_out.name())));
         let updated = known.or_else(|| self.update(vm, hand_out)).or_else(|| self.project(vm, hand_out));
@@ -76,6 +76,32 @@ impl View {
         }
         (is_missing && !self.has_done(Once::RecordSecrets))
             .then(|| Step::RecordSecrets(Box::new(hand_out.machine.clone()), secrets))
+    }
+
+    /// Moves the leases of a machine to the pools that serve it now: its labels, or the selectors of pools, have changed. The machine
+    /// keeps its addresses, and its next document has the settings of these pools. `None`: each lease is of the pool that serves its
+    /// interface, or another program chooses the addresses of this pool.
+    fn move_leases(&self, holder: &Machine) -> Option<Step> {
+        let selected = self.selected.as_ref().ok().filter(|_| !self.has_done(Once::MoveLeases))?;
+        let is_of_other = |it: &&Selected| {
+            let pool = it.pool.to_string();
+            let is_allocated = self.pools.get(&pool).is_some_and(|pool| pool.source.is_none());
+            let of_machine = self.ledger.held.iter().filter(|held| held.claimant.machine == *holder);
+            let mut of_interface = of_machine.filter(|held| held.claimant.interface == it.interface);
+            is_allocated && of_interface.any(|held| held.network == it.network && held.pool != pool)
+        };
+        let pools: Vec<String> = selected.iter().filter(is_of_other).map(|it| it.pool.to_string()).collect();
+        (!pools.is_empty()).then(|| Step::MoveLeases(Box::new(holder.clone()), pools))
+    }
+
+    /// The name of the pool of an address in a Secret: that of its lease. A lease may move to another pool.
+    fn pool_of(&self, handed: &Handed, hand_out: &HandOut) -> String {
+        let is_it = |held: &&Held| {
+            held.claimant.machine == hand_out.machine
+                && held.claimant.interface == handed.interface
+                && held.network == handed.network
+        };
+        self.ledger.held.iter().find(is_it).map_or_else(|| handed.pool.clone(), |held| held.pool.clone())
     }
 
     /// Removes the Secrets of a machine that no guest needs: all but `current`, to which its VirtualMachine refers, and that of its
@@ -193,7 +219,7 @@ impl View {
         let Some(vm) = &self.vm else { return BTreeSet::new() };
         match vm.secret().and_then(|name| self.secrets.get(name)) {
             Some(NetworkSecret::Ours(hand_out)) if self.outdated(vm, hand_out).is_some() => {
-                hand_out.interfaces.iter().map(|handed| handed.pool.clone()).collect()
+                hand_out.interfaces.iter().map(|handed| self.pool_of(handed, hand_out)).collect()
             }
             _ => BTreeSet::new(),
         }

@@ -61,6 +61,8 @@ pub(super) enum Step {
     RecordSecrets(Box<Machine>, BTreeSet<String>),
     /// Deletes the first Secrets of a machine, which no guest reads any more, and records the other ones.
     DropSecrets(Box<Machine>, BTreeSet<String>, BTreeSet<String>),
+    /// Moves the leases of a machine to these pools, which serve the machine now.
+    MoveLeases(Box<Machine>, Vec<String>),
     /// Records that the guest of a machine has migrated to another cluster with these addresses, then publishes what is held.
     RecordMigration(Box<Machine>, BTreeSet<IpAddr>),
     /// Deletes these Secrets of a machine, then releases its addresses if no guest reads one of the Secrets.
@@ -114,6 +116,7 @@ pub(super) enum Once {
     UpdateSecret,
     RecordSecrets,
     DropSecrets,
+    MoveLeases,
     Release,
     RecordMigration,
     Adopt,
@@ -166,6 +169,7 @@ impl Step {
             Self::UpdateSecret(..) => Some(Once::UpdateSecret),
             Self::RecordSecrets(..) => Some(Once::RecordSecrets),
             Self::DropSecrets(..) => Some(Once::DropSecrets),
+            Self::MoveLeases(..) => Some(Once::MoveLeases),
             Self::Release(..) => Some(Once::Release),
             Self::RecordMigration(..) => Some(Once::RecordMigration),
             Self::Adopt(..) => Some(Once::Adopt),
@@ -188,8 +192,8 @@ impl Step {
     /// Whether the request may change the state of the registry.
     pub(super) fn changes_registry(&self) -> bool {
         use Step::{
-            Adopt, Claim, DropSecrets, EndRecords, Hold, Keep, Prove, RecordMigration, RecordSecrets, Release, Reserve,
-            ReserveRecorded, Restore, Withdraw,
+            Adopt, Claim, DropSecrets, EndRecords, Hold, Keep, MoveLeases, Prove, RecordMigration, RecordSecrets,
+            Release, Reserve, ReserveRecorded, Restore, Withdraw,
         };
         let is_record = matches!(self, Adopt(..) | Restore(_) | Hold(..) | Keep(..) | Reserve(_) | ReserveRecorded(..));
         is_record
@@ -201,6 +205,7 @@ impl Step {
                     | EndRecords(_)
                     | RecordSecrets(..)
                     | DropSecrets(..)
+                    | MoveLeases(..)
                     | RecordMigration(..)
                     | Release(..)
             )

@@ -280,6 +280,12 @@ impl MachinePool {
         }
     }
 
+    /// Network of the addresses. `None`: the specification has errors.
+    #[must_use]
+    pub fn network(&self) -> Option<&str> {
+        self.pool.as_ref().ok().map(Pool::network)
+    }
+
     /// Returns the namespace and name of the pool's NodePool, which is in the namespace of the pool.
     #[must_use]
     pub fn node_pool(&self) -> Option<Key> {

@@ -315,12 +315,8 @@ impl Allocator {
                     continue;
                 };
                 if *lease.pool != *pool.name {
-                    if !self.may_move(network, held, lease, &request.pool) {
-                        return Err(ClaimError::OtherPool { interface, held, pool: lease.pool.to_string() });
-                    }
-                    let prefix = pool.prefix_of(held).unwrap_or(lease.prefix);
-                    let lease = Lease { pool: Arc::clone(name), prefix, ..lease.clone() };
-                    wants.moves.push(Move { network: Arc::clone(network), address: held, lease });
+                    let other = || ClaimError::OtherPool { interface, held, pool: lease.pool.to_string() };
+                    wants.moves.push(self.moved(network, held, lease, name).ok_or_else(other)?);
                 }
                 if let Some(named) = named.filter(|named| *named != held) {
                     return Err(ClaimError::OtherAddress { interface, held, named });
@@ -339,14 +335,49 @@ impl Allocator {
         own.any(|(_, address)| state.state_of(*address, &claimant) == Some(State::Excluded))
     }
 
-    /// Whether the lease of a held address may move to another pool without a release. The other pool must be on the
-    /// network of the address. It must also have the address, unless the pool of the lease no longer offers the
-    /// address.
-    fn may_move(&self, network: &str, address: IpAddr, lease: &Lease, pool: &str) -> bool {
-        let Some(pool) = self.pools.get(pool).map(|state| state.pool()) else { return false };
-        let own = self.pools.get(&lease.pool).filter(|own| own.pool().network == network);
-        let is_offered = own.is_some_and(|own| own.offers_to(&lease.claimant.machine, address));
-        *pool.network == *network && (pool.contains(address) || !is_offered)
+    /// The lease of a held address as a lease of another pool, without a release. `None`: the lease stays in its pool.
+    ///
+    /// The other pool must allocate addresses of the same network. It need not have the address: the machine then keeps the address,
+    /// which counts as outside the pool, with its prefix length. A claim names its pool itself, so its lease moves only if the
+    /// other pool has the address, or if its own pool no longer offers the address.
+    fn moved(&self, network: &Arc<str>, address: IpAddr, lease: &Lease, pool: &str) -> Option<Move> {
+        let (name, state) = self.pools.get_key_value(pool)?;
+        let pool = state.pool();
+        if pool.network != **network || pool.is_external() {
+            return None;
+        }
+        let holder = &lease.claimant.machine;
+        let own = self.pools.get(&lease.pool).filter(|own| own.pool().network == **network);
+        let is_offered = || own.is_some_and(|own| own.offers_to(holder, address));
+        if !pool.contains(address) && holder.kind.is_claim() && is_offered() {
+            return None;
+        }
+        let space = pool.space(Family::of(address)).filter(|_| pool.contains(address));
+        let prefix = space.map_or(lease.prefix, |space| space.prefix());
+        let lease = Lease { pool: Arc::clone(name), prefix, ..lease.clone() };
+        Some(Move { network: Arc::clone(network), address, lease })
+    }
+
+    /// Moves the leases of a machine to the pools that serve it now, and returns the moved addresses. The machine keeps its
+    /// addresses. A pool takes the leases of its own interface on its own network.
+    pub(crate) fn move_leases(&mut self, machine: &Machine, pools: &[String], journal: &mut Journal) -> Vec<IpAddr> {
+        let held = self.held_by(machine).into_iter();
+        let held = held.filter(|(network, address, _)| !self.is_refused(network, *address));
+        let moves = held.filter_map(|(network, address, lease)| {
+            let is_meant = |pool: &&String| {
+                let pool = self.pools.get(pool.as_str()).map(|state| state.pool());
+                pool.is_some_and(|pool| {
+                    pool.interface == lease.claimant.interface && pool.network == **network && *pool.name != *lease.pool
+                })
+            };
+            self.moved(network, address, lease, pools.iter().find(is_meant)?)
+        });
+        let moves: Vec<Move> = moves.collect();
+        let moved = moves.iter().map(|it| it.address).collect();
+        for Move { network, address, lease } in moves {
+            self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
+        }
+        moved
     }
 
     /// Chooses the address for a want, and returns it with its network and its new lease.

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use super::*;
 use crate::host::address::AddressRange;
 use crate::host::change::{Change, Journal, Update, storable};
-use crate::host::claim::{Claim, Claimant, Lease, Machine, Record, Request, Reservation};
+use crate::host::claim::{Claim, Claimant, HolderKind, Lease, Machine, Record, Request, Reservation};
 use crate::host::may_record::Source;
 use crate::host::pool::{Namespaces, Pool, Settings, Space, Subnet, TemplateFacts};
 use crate::host::pools_file::read_pools;
@@ -514,8 +514,59 @@ fn an_address_moves_to_its_right_pool_of_the_network_without_a_release() {
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/b"]), 2), "10.0.0.30/24");
     assert_eq!(held(&allocator), ["n/vlan10 10.0.0.30/24 n/b x"]);
     let other_pool = r#"eth0: has 10.0.0.30 of pool "n/b" already, expected a release before another pool"#;
-    assert_eq!(given(&mut allocator, &claim("x", "1", &["n/a"]), 2), other_pool);
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/c"]), 2), other_pool);
+    // A claim names its pool, and no selector moves it.
+    let of_claim = |pool: &str| {
+        let claim = claim("z", "1", &[pool]);
+        Claim { machine: claim.machine.of_kind(HolderKind::IpAddressClaim), ..claim }
+    };
+    assert_eq!(given(&mut allocator, &of_claim("n/b"), 2), "10.0.0.31/24");
+    let refused = r#"eth0: has 10.0.0.31 of pool "n/b" already, expected a release before another pool"#;
+    assert_eq!(given(&mut allocator, &of_claim("n/a"), 2), refused);
+}
+
+#[test]
+fn a_machine_that_another_pool_of_the_network_serves_keeps_its_address_outside_this_pool() {
+    let a = on("vlan10", "a", "addresses: [10.0.0.10-10.0.0.11], machineNetwork: [{cidr: 10.0.0.0/24}]");
+    let b = on("vlan10", "b", "addresses: [10.0.0.30-10.0.0.31], machineNetwork: [{cidr: 10.0.0.0/16}]");
+    let c = on("vlan20", "c", "addresses: [10.0.0.10-10.0.0.11], machineNetwork: [{cidr: 10.0.0.0/24}]");
+    let mut allocator = allocator([a, b, c], []);
+    assert_eq!(given(&mut allocator, &claim("x", "1", &["n/a"]), 1), "10.0.0.10/24");
+    assert_eq!(given(&mut allocator, &claim("y", "1", &["n/a"]), 1), "10.0.0.11/24");
+    let mut moved = |machine: &Machine, pools: &[&str]| {
+        let pools: Vec<String> = pools.iter().map(|pool| (*pool).to_owned()).collect();
+        let mut journal = Journal::default();
+        let moved = allocator.move_leases(machine, &pools, &mut journal);
+        (moved.iter().map(ToString::to_string).collect::<Vec<_>>(), journal.changes().len(), held(&allocator))
+    };
+    let before = ["n/vlan10 10.0.0.10/24 n/a x", "n/vlan10 10.0.0.11/24 n/a y"].map(str::to_owned);
+    for pools in [&["n/a"][..], &["n/c"], &["n/gone"], &[]] {
+        assert_eq!(moved(&machine("x", "1"), pools), (vec![], 0, before.to_vec()), "{pools:?}");
+    }
+    let after = ["n/vlan10 10.0.0.10/24 n/b x", "n/vlan10 10.0.0.11/24 n/a y"].map(str::to_owned);
+    assert_eq!(moved(&machine("x", "2"), &["n/b"]), (vec![], 0, before.to_vec()));
+    assert_eq!(moved(&machine("x", "1"), &["n/c", "n/b"]), (vec!["10.0.0.10".to_owned()], 1, after.to_vec()));
+    assert_eq!(moved(&machine("x", "1"), &["n/b"]), (vec![], 0, after.to_vec()));
+    // A claim of the machine moves its lease, too.
+    assert_eq!(given(&mut allocator, &claim("y", "1", &["n/b"]), 2), "10.0.0.11/24");
+    let outside = |pool: &str| allocator.outside(pool).iter().map(|it| it.addresses[0].to_string()).collect::<Vec<_>>();
+    assert_eq!((outside("n/a"), outside("n/b")), (vec![], vec!["10.0.0.10/24".to_owned(), "10.0.0.11/24".to_owned()]));
+    let counts = |allocator: &Allocator, pool: &str| {
+        let usage = &allocator.usage(at(2))[pool];
+        (usage.held, usage.families[0].allocated, usage.families[0].free, usage.families[0].outside)
+    };
+    assert_eq!((counts(&allocator, "n/a"), counts(&allocator, "n/b")), ((0, 2, 0, 0), (2, 0, 2, 2)));
+    // No other machine gets the address, also after its first pool is gone and another pool has the address.
+    assert_eq!(given(&mut allocator, &claim("z", "1", &["n/a"]), 3), "No available IPs in pool for interface eth0");
+    allocator.remove_pool("n/a", at(3), &mut Journal::default()).unwrap();
+    resize(
+        &mut allocator,
+        on("vlan10", "b", "addresses: [10.0.0.10-10.0.0.12], machineNetwork: [{cidr: 10.0.0.0/16}]"),
+    );
+    assert_eq!(given(&mut allocator, &claim("v", "1", &["n/b"]), 4), "10.0.0.12/16");
+    assert_eq!(held(&allocator)[..2], ["n/vlan10 10.0.0.10/16 n/b x", "n/vlan10 10.0.0.11/16 n/b y"]);
+    allocator.release(&machine("x", "1"), at(5), &mut Journal::default());
+    assert_eq!(given(&mut allocator, &claim("u", "1", &["n/b"]), 6), "10.0.0.10/16");
 }
 
 #[test]

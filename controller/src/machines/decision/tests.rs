@@ -532,6 +532,37 @@ fn a_machine_with_a_problem_does_not_wait_for_an_address() {
 }
 
 #[test]
+fn the_lease_of_a_machine_moves_to_the_pool_that_serves_it_now() {
+    let other = || Selected { pool: PoolId { namespace: Some("n".to_owned()), name: "q".to_owned() }, ..selected() };
+    let mut view = View { selected: Ok(vec![other()]), ..settled() };
+    let q = br#"{"namespace": "n", "name": "q", "network": "infra/vlan10", "addresses": ["10.1.0.8/30"],
+        "gateway": ["10.1.0.1"], "nameservers": ["10.1.0.53"], "machineNetwork": [{"cidr": "10.1.0.0/16"}]}"#;
+    view.ledger.pools = [("n/q".to_owned(), Pool::parse(q).unwrap().remove(0))].into();
+    view.ledger.homes = [(("infra/vlan10".to_owned(), "10.0.0.8".parse().unwrap()), pool())].into();
+    view.pools = [("n/q".to_owned(), PoolSettings::default())].into();
+    let step = Step::MoveLeases(Box::new(holder("m-1")), vec!["n/q".to_owned()]);
+    assert_eq!(decide(&view), step);
+    // Another program chooses the addresses of the other pool.
+    let mut external = view.clone();
+    let from = serde_json::from_value(json!({"ipamClaim": {}})).unwrap();
+    let source = Source { from, subnets: Vec::new(), gateways: Vec::new() };
+    external.pools.insert("n/q".to_owned(), PoolSettings { source: Some(source), ..PoolSettings::default() });
+    assert_ne!(decide(&external), step);
+    view.note(step.clone(), Response::Done);
+    view.ledger.held[0].pool = "n/q".to_owned();
+    // The document has the name server of the other pool, and the gateway of the pool with the address.
+    let Step::UpdateSecret(hand_out, document) = decide(&view) else { panic!("{:?}", decide(&view)) };
+    assert_eq!(hand_out.interfaces[0].addresses, ["10.0.0.8/16".parse().unwrap()]);
+    let document: Value = serde_json::from_str(&document).unwrap();
+    assert_eq!(document["networks"][0]["routes"][0]["gateway"], "10.0.0.1");
+    assert_eq!(document["services"], json!([{"type": "dns", "address": "10.1.0.53"}]));
+    view.ledger.homes.clear();
+    let note = "Secret \"w-networkdata-cccccccccccccccc\" keeps its network data: gateway 10.1.0.1 of pool n/q is outside the subnet of \
+                10.0.0.8/16, which no pool has";
+    assert_eq!(decide(&view), report("NetworkDataOutdated", note));
+}
+
+#[test]
 fn pools_with_two_templates_are_a_problem() {
     let template = |text: &str| PoolSettings { template: Some(text.to_owned()), ..PoolSettings::default() };
     let second = Selected {

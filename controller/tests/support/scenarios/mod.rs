@@ -311,6 +311,7 @@ scenarios! {
     network_data::twenty_mac_addresses_under_one_guest_leave_the_secret_of_the_guest_and_the_newest_one,
     network_data::a_machine_keeps_its_address_when_leases_are_lost_while_its_guest_reads_an_earlier_secret,
     network_data::a_machine_on_another_network_gives_its_address_up_after_its_guest_has_read_the_new_one,
+    network_data::a_machine_that_another_pool_of_its_network_selects_keeps_its_address,
     network_data::no_machine_gets_the_address_of_a_guest_that_migrated_to_another_cluster,
     network_data::a_machine_of_version_0_2_0_keeps_its_secret_until_it_is_created_again,
     network_data::a_manifest_with_the_name_of_version_0_2_0_gets_a_fresh_name,

@@ -857,6 +857,68 @@ pub async fn a_machine_on_another_network_gives_its_address_up_after_its_guest_h
     place.end([row("v", &v, "10.0.0.9"), row("w", &second, "10.0.1.8")]).await;
 }
 
+/// Waits until the lease of an address is of the pool with this name.
+async fn until_of_pool(place: &Place<'_>, address: &str, pool: &str) {
+    let (lease, pool) = (leader::name(&place.network, address), format!("{}/{pool}", place.namespace));
+    let leases: Api<StaticIPLease> = Api::all(place.cluster.client());
+    poll(&format!("lease {lease} of pool {pool}"), async || {
+        (leases.get(&lease).await.unwrap().spec.pool == pool).then_some(())
+    })
+    .await;
+}
+
+/// Waits until the status of a pool counts this number of allocated addresses, and of addresses outside the pool.
+async fn until_counted(place: &Place<'_>, pool: &str, allocated: &str, outside: &str) {
+    poll(&format!("{allocated} allocated addresses of pool {pool}, and {outside} outside"), async || {
+        let status = serde_json::to_value(place.pools.get(pool).await.unwrap().status).unwrap();
+        let family = &status["families"][0];
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        ([&family["allocated"], &family["outside"]].map(text) == [allocated, outside]).then_some(())
+    })
+    .await;
+}
+
+pub async fn a_machine_that_another_pool_of_its_network_selects_keeps_its_address(cluster: &Cluster) {
+    let mut place = Place::start(cluster, &["10.0.0.8/31"]).await;
+    create_pool_on(&place, "q", &place.network, &["10.0.0.12/31"]).await;
+    let (_, first) = place.run("w").await;
+    place.until_recorded("w").await;
+    let labels = |pool: &str| json!({"metadata": {"labels": {(POOL_LABEL): pool}}});
+    merge(&place.vms, "w", &labels("q")).await;
+    until_of_pool(&place, "10.0.0.8", "q").await;
+    until_counted(&place, "q", "0", "1").await;
+    until_counted(&place, "p", "1", "0").await;
+    // The first pool still has the address, and gives it to no other machine.
+    let (_, v) = place.run("v").await;
+    assert_eq!(place.restart("w").await.network_data_secret.unwrap().0, first);
+    assert_eq!(place.held().await, held([("10.0.0.8", "w"), ("10.0.0.9", "v")]));
+    // An edit of selectors moves all machines of a pool, and the pool can go.
+    let selector = |pool: &str| json!({"spec": {"machineSelector": {"matchLabels": {(POOL_LABEL): pool}}}});
+    let edit = async |pool: &str, selected: &str| {
+        let patch = Patch::Merge(selector(selected));
+        place.pools.patch(pool, &PatchParams::default(), &patch).await.unwrap();
+    };
+    edit("q", "none").await;
+    edit("p", "q").await;
+    until_of_pool(&place, "10.0.0.8", "p").await;
+    edit("p", "none").await;
+    edit("q", "p").await;
+    until_of_pool(&place, "10.0.0.9", "q").await;
+    edit("p", "gone").await;
+    merge(&place.vms, "w", &labels("p")).await;
+    until_of_pool(&place, "10.0.0.8", "q").await;
+    place.pools.delete("p", &DeleteParams::default()).await.unwrap();
+    poll("the end of the pool", async || place.pools.get_opt("p").await.unwrap().is_none().then_some(())).await;
+    place.change_leaders().await;
+    // The other pool gets the addresses, too. They have their holders.
+    place.resize("q", &["10.0.0.8/31", "10.0.0.12/31"]).await;
+    until_counted(&place, "q", "2", "0").await;
+    let (_, u) = place.run("u").await;
+    assert!(place.kubevirt.migrate("w").await);
+    assert_eq!(place.restart("v").await.network_data_secret.unwrap().0, v);
+    place.end([row("u", &u, "10.0.0.12"), row("v", &v, "10.0.0.9"), row("w", &first, "10.0.0.8")]).await;
+}
+
 pub async fn no_machine_gets_the_address_of_a_guest_that_migrated_to_another_cluster(cluster: &Cluster) {
     let mut place = Place::start(cluster, &["10.0.0.8/30"]).await;
     place.run("w").await;
