@@ -17,7 +17,8 @@
 //! | IPAddressClaim, IPAddress | `cluster_api::IpAddressClaim`, `cluster_api::IpAddress` | `claims::index` |
 //! | IPAddressClaim of a machine | `machines::sources::MachineClaim` | `machines::hostile`, `machines::decision` |
 //! | IPAddress of another provider | `cluster_api::IpAddress` | `machines::decision` |
-//! | Cluster | `cluster_api::is_paused` | `claims::index` |
+//! | Cluster | `cluster_api::is_paused`, `neighbour::of_cluster` | `claims::index`, `neighbour` |
+//! | Service | `neighbour::of_service` | `neighbour` |
 //! | IPAMClaim | `ipam_claim::IpamClaim` | `claims::ipam_claims::index`, `machines::hostile`, `machines::decision` |
 //! | NetworkAttachmentDefinition | `ipam_claim::network_name` | `claims::ipam_claims::index` |
 //! | KubevirtMachine | `machines::objects::KubevirtMachine`, `glowplug::host::records` | `machines::hostile` |

@@ -6,6 +6,7 @@ pub mod ip_address_claim_status;
 pub mod ipam_claim;
 pub(crate) mod kubevirt_machine;
 pub mod mac_pool;
+pub mod neighbour;
 pub mod network_data;
 pub mod pool;
 pub(crate) mod schema;

@@ -8,6 +8,7 @@
 
 mod bounds;
 mod index;
+pub mod neighbours;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -220,7 +221,7 @@ impl Reports {
                 self.tell(&reported);
             }
         }
-        for pool in self.beyond.set(self.index.beyond()) {
+        for pool in self.beyond.set("guests", self.index.beyond()) {
             let note = "Guests of other namespaces report more addresses than the pool reserves for them: see status";
             tracing::warn!(pool, reason = BEYOND, "{note}");
             let PoolId { namespace, name } = PoolId::parse(&pool);

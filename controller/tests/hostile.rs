@@ -13,6 +13,7 @@ use glowplug_controller::pools::selection_cache::SelectionCache;
 use glowplug_controller::webhook::{INSTANCES_PATH, MACS_PATH, POOLS_PATH, Webhooks};
 use http::Request;
 use http_body_util::BodyExt as _;
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, PostParams};
@@ -84,6 +85,13 @@ fn valid_objects(namespace: &str) -> Vec<(ApiResource, Value)> {
                 "metadata": {"name": "NAME"},
                 "spec": {"network": "vlan20", "addresses": ["10.0.1.8-10.0.1.9"], "template": "{}", "gateway": ["10.0.1.1"],
                     "mtu": 9000, "prefix": 24, "subnets": [{"addresses": ["10.0.1.30"], "prefix": 24}], "searchDomains": ["example.com"], "routes": [{"to": "10.9.0.0/16", "via": "10.0.1.2"}]},
+            }),
+        ),
+        (
+            ApiResource::erase::<Service>(&()),
+            json!({
+                "metadata": {"name": "NAME"}, "spec": {"type": "LoadBalancer", "loadBalancerIP": "10.0.0.70"},
+                "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.71"}]}},
             }),
         ),
         (

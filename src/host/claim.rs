@@ -35,7 +35,7 @@ pub struct Machine {
     pub vm_namespace: Option<String>,
 }
 
-/// The kinds of objects that hold addresses.
+/// The kinds of objects that hold addresses, or that use an address without a lease.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub enum HolderKind {
     /// A machine of cluster-api-provider-kubevirt.
@@ -49,6 +49,12 @@ pub enum HolderKind {
     /// A claim of a network interface.
     #[serde(rename = "IPAMClaim")]
     IpamClaim,
+    /// A Service of type LoadBalancer. It never holds a lease.
+    #[serde(skip_deserializing)]
+    Service,
+    /// A Cluster of Cluster API, whose control plane has an address. It never holds a lease.
+    #[serde(skip_deserializing)]
+    Cluster,
 }
 
 /// A machine and one of its interfaces: the holder of addresses.
@@ -224,6 +230,9 @@ pub(crate) fn is_guest_of(one: &Machine, other: &Machine) -> bool {
             _ => &machine.name,
         }
     }
+    if !(one.kind.may_hold() && other.kind.may_hold()) {
+        return one == other;
+    }
     vm(one) == vm(other) && one.served_in() == other.served_in()
 }
 
@@ -341,12 +350,22 @@ impl HolderKind {
     pub fn is_claim(self) -> bool {
         matches!(self, Self::IpAddressClaim | Self::IpamClaim)
     }
+
+    /// Whether the object may hold a lease. Other objects use addresses that this program does not give them.
+    #[must_use]
+    pub fn may_hold(self) -> bool {
+        !matches!(self, Self::Service | Self::Cluster)
+    }
 }
 
 // === impl Claimant ===
 
 impl fmt::Display for Claimant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {}", self.interface, self.machine)
+        match self.machine.kind {
+            HolderKind::Service => write!(f, "Service {}", self.machine.title()),
+            HolderKind::Cluster => write!(f, "Cluster {}", self.machine.title()),
+            _ => write!(f, "{} of {}", self.interface, self.machine),
+        }
     }
 }

@@ -14,6 +14,7 @@
 //! | IPAddress without its claim | lease | by record | by record | mismatch | ignored | ignored | mismatch |
 //! | IPAMClaim | lease | lease | excluded | mismatch | mismatch | ignored | mismatch |
 //! | report of a guest | lease | by report | by report | by report | by report | by report | by report |
+//! | Service or Cluster | lease | by report | by report | by report | by report | by report | by report |
 //! | network data of a user | lease | by record | by record | mismatch | ignored | ignored | by record |
 //! | MAC address of a template | lease | lease | ignored | ignored | ignored | ignored | mismatch |
 //! | unreadable record | lease | mismatch | mismatch | mismatch | ignored | ignored | mismatch |
@@ -26,8 +27,9 @@
 //! No state says whether an address has two users: that depends on everything else that is known about the address, and ends
 //! with it. [`Allocator::is_conflict`](crate::host::allocator::Allocator::is_conflict) decides.
 //!
-//! A report is never ignored, because a running guest uses the address whatever a pool says about it. The collector of the
-//! reports bounds their number for each instance and namespace.
+//! A report is never ignored, because a running guest uses the address whatever a pool says about it. The same holds for the
+//! address of a Service of type LoadBalancer, and of the control plane of a Cluster. The collectors of the reports bound their
+//! number for each object and namespace.
 
 use std::fmt;
 
@@ -52,6 +54,8 @@ pub enum Source {
     IpamClaim,
     /// The report of a running guest.
     Report,
+    /// A Service of type LoadBalancer, or a Cluster of Cluster API.
+    Neighbour,
     /// Network data that a user wrote for a machine.
     NetworkData,
     /// The MAC address in the template of a VirtualMachine.
@@ -102,7 +106,7 @@ pub enum State {
     Excluded,
     /// An object has the address, and needs no lease.
     ByRecord,
-    /// A running guest has the address.
+    /// A running guest, a Service or a Cluster has the address.
     ByReport,
 }
 
@@ -125,7 +129,7 @@ pub fn may_record(source: Source, standing: Standing) -> Verdict {
         // A lease that exists stays, whatever the pools say today.
         (_, Standing::Held) => Lease,
         // The address is in use, also where no pool offers it to this guest.
-        (Source::Report, _) => Reserve(State::ByReport),
+        (Source::Report | Source::Neighbour, _) => Reserve(State::ByReport),
         (Source::NetworkData, Standing::HeldByOther) => Reserve(State::ByRecord),
         (_, Standing::HeldByOther) => Reserve(State::Mismatch),
         // Users of one namespace could otherwise reserve the addresses of all others.
@@ -150,7 +154,7 @@ pub fn may_record(source: Source, standing: Standing) -> Verdict {
 
 impl Source {
     /// Every source.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Annotation,
         Self::StatusMap,
         Self::Secret,
@@ -158,6 +162,7 @@ impl Source {
         Self::LoneIpAddress,
         Self::IpamClaim,
         Self::Report,
+        Self::Neighbour,
         Self::NetworkData,
         Self::MacAddress,
         Self::Unreadable,
@@ -174,6 +179,7 @@ impl fmt::Display for Source {
             Self::LoneIpAddress => "IPAddress without its claim",
             Self::IpamClaim => "IPAMClaim",
             Self::Report => "report of a guest",
+            Self::Neighbour => "Service or Cluster",
             Self::NetworkData => "network data of a user",
             Self::MacAddress => "MAC address of a template",
             Self::Unreadable => "unreadable record",
@@ -282,7 +288,9 @@ mod tests {
     #[test]
     fn an_address_with_which_a_guest_runs_is_reserved_whatever_the_pools_say() {
         for standing in Standing::ALL.into_iter().filter(|standing| *standing != Standing::Held) {
-            assert!(matches!(may_record(Source::Report, standing), Verdict::Reserve(_)), "{standing:?}");
+            for source in [Source::Report, Source::Neighbour] {
+                assert!(matches!(may_record(source, standing), Verdict::Reserve(_)), "{source}, {standing:?}");
+            }
         }
     }
 
@@ -299,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_lease_that_exists_stays_for_every_source() {
-        assert_eq!(Source::ALL.map(|source| may_record(source, Standing::Held)), [Verdict::Lease; 10]);
+        assert_eq!(Source::ALL.map(|source| may_record(source, Standing::Held)), [Verdict::Lease; 11]);
     }
 
     #[test]
@@ -321,7 +329,7 @@ mod tests {
     fn a_record_of_an_address_of_other_namespaces_is_ignored_unless_a_guest_reports_it() {
         for source in Source::ALL {
             let expected = match source {
-                Source::Report => Verdict::Reserve(State::ByReport),
+                Source::Report | Source::Neighbour => Verdict::Reserve(State::ByReport),
                 _ => Verdict::Ignore(Ignored::OtherNamespace),
             };
             assert_eq!(may_record(source, Standing::Foreign), expected, "{source}");

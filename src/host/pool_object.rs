@@ -64,6 +64,7 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
     let has_reuse_delay = members.has("addressReuseGracePeriodSeconds");
     let sticky = members.switch("sticky", diagnostics);
     let serves_ipam_claims = members.switch("serveIPAMClaims", diagnostics);
+    members.switch("ignoreNeighbours", diagnostics);
     let template = members.text("template", diagnostics);
     let selection = Selection {
         sticky,

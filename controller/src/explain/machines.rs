@@ -356,6 +356,8 @@ pub(super) fn kind(kind: HolderKind) -> &'static str {
         HolderKind::VirtualMachine => "VirtualMachine",
         HolderKind::IpAddressClaim => "IPAddressClaim",
         HolderKind::IpamClaim => "IPAMClaim",
+        HolderKind::Service => "Service",
+        HolderKind::Cluster => "Cluster",
     }
 }
 

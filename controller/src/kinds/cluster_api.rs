@@ -143,9 +143,18 @@ impl Kinds {
             return Ok(None);
         };
         let addresses = addresses(version);
-        let clusters = served(client, CLUSTER_GROUP, "Cluster", "clusters").await?.map(|(_, clusters)| clusters);
+        let clusters = clusters(client).await?;
         Ok(Some(Self { version, claims, addresses, clusters }))
     }
+}
+
+/// Requests the API resource of Clusters from the API server. `None` when it serves none.
+///
+/// # Errors
+///
+/// A request failed.
+pub async fn clusters(client: &Client) -> kube::Result<Option<ApiResource>> {
+    Ok(served(client, CLUSTER_GROUP, "Cluster", "clusters").await?.map(|(_, clusters)| clusters))
 }
 
 /// API resource of IPAddressClaims in a version.

@@ -189,6 +189,10 @@ pub struct PoolSpec {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[serde(rename = "serveIPAMClaims")]
     pub serve_ipam_claims: bool,
+    /// Whether the pool also allocates the addresses that Services of type LoadBalancer and the control planes of Clusters have. By
+    /// default, it reserves them as long as these objects exist. Example: `true`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ignore_neighbours: bool,
     /// `network_data.json` that the documents of the machines start from, as JSON or YAML. Absent: links and addresses of
     /// the pool alone. Example: `{"links": [{"id": "eno101", "type": "phy", "mtu": 9000}]}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -395,6 +399,11 @@ pub struct PoolStatus {
     /// if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reports_beyond: Option<ReportsBeyond>,
+    /// The first Services of type LoadBalancer and Clusters that have an address of the pool. No machine gets such an address, but a
+    /// machine that holds the address keeps it. Example: `[{kind: Service, name: web, …}]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MOST_WAITING))]
+    pub neighbours: Vec<Neighbour>,
     /// `Ready`: the pool allocates addresses. `Stalled`: a user must change the pool before it does. `Exhausted`: the pool has no
     /// free address of a family. `DuplicateRecords`: two users have one address of the pool. `NodePoolFound`: the NodePool of the pool
     /// exists. `SchemaViolated`: the specification was stored under an earlier schema, and this one does not allow all of it.
@@ -424,6 +433,24 @@ pub struct Waiting {
     pub family: Option<String>,
     /// Time of the creation of the object: objects are served in this order. Example: `2026-08-14T10:00:00Z`.
     pub since: Time,
+}
+
+/// An object that has an address of a pool, and that no pool serves.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Ord, PartialOrd, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Neighbour {
+    /// The address. Example: `192.168.1.40`.
+    #[schemars(length(max = MAX_ENTRY))]
+    pub address: String,
+    /// `Service` or `Cluster`: the kind of the object. Example: `Service`.
+    #[schemars(length(max = MAX_LABEL))]
+    pub kind: String,
+    /// Namespace of the object. Example: `shop`.
+    #[schemars(length(max = MAX_LABEL))]
+    pub namespace: String,
+    /// Name of the object. Example: `web`.
+    #[schemars(length(max = MAX_NAME))]
+    pub name: String,
 }
 
 /// Reported addresses that are not reserved.
@@ -492,7 +519,8 @@ pub struct FamilyCount {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = MAX_DIGITS))]
     pub by_record: String,
-    /// Reserved addresses that only a running guest reports. Example: `"0"`.
+    /// Reserved addresses that only a running guest reports, or that a Service of type LoadBalancer or the control plane of a Cluster
+    /// has. Example: `"0"`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = MAX_DIGITS))]
     pub by_report: String,

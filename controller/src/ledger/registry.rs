@@ -711,6 +711,8 @@ impl Owner {
             HolderKind::IpAddressClaim => claims,
             HolderKind::IpamClaim => ipam_claims,
             HolderKind::KubevirtMachine | HolderKind::VirtualMachine => machines,
+            // They never wait for an address.
+            HolderKind::Service | HolderKind::Cluster => return,
         };
         // An error means that there is no receiver, which is allowed.
         let _ = receiver.send(machine);

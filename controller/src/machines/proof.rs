@@ -153,7 +153,7 @@ impl Proof {
         let machine = self.machine.as_ref();
         self.vm.as_ref().filter(|vm| match self.holder.kind {
             HolderKind::KubevirtMachine => machine.is_some_and(|machine| is_younger(&vm.metadata, &machine.metadata)),
-            HolderKind::VirtualMachine | HolderKind::IpAddressClaim | HolderKind::IpamClaim => true,
+            _ => true,
         })
     }
 }
@@ -166,6 +166,6 @@ fn is_younger(object: &ObjectMeta, other: &ObjectMeta) -> bool {
 pub(super) fn kind_of(kind: HolderKind) -> Kind {
     match kind {
         HolderKind::KubevirtMachine => Kind::KubevirtMachine,
-        HolderKind::VirtualMachine | HolderKind::IpAddressClaim | HolderKind::IpamClaim => Kind::VirtualMachine,
+        _ => Kind::VirtualMachine,
     }
 }

@@ -1,5 +1,6 @@
 //! The addresses that guests report, and that no pool reserves for them: they are beyond the bounds of guests in namespaces
-//! that the pool does not serve. The part that reads the reports notes them here, and the status of each pool names them.
+//! that the pool does not serve. The same holds for the addresses of Services and Clusters. The parts that read them note them here,
+//! and the status of each pool names them.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +20,11 @@ pub struct Beyond {
     pub first: Vec<Key>,
 }
 
-/// The reported addresses that are not reserved, by the name of the pool.
+/// The addresses that are not reserved, by the part that reads them and by the name of the pool.
 #[derive(Debug, Default)]
-pub struct BeyondBounds(watch::Sender<BTreeMap<String, Beyond>>);
+pub struct BeyondBounds(watch::Sender<Parts>);
+
+type Parts = BTreeMap<&'static str, BTreeMap<String, Beyond>>;
 
 // === impl Beyond ===
 
@@ -33,6 +36,14 @@ impl Beyond {
             guests: guests.len(),
             first: guests.keys().take(MOST_NAMED).cloned().collect(),
         }
+    }
+
+    /// Adds the addresses of other guests.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.addresses += other.addresses;
+        self.guests += other.guests;
+        self.first.extend(other.first);
+        self.first.truncate(MOST_NAMED);
     }
 }
 
@@ -50,10 +61,12 @@ impl From<&Beyond> for ReportsBeyond {
 // === impl BeyondBounds ===
 
 impl BeyondBounds {
-    /// Replaces the addresses. Returns the pools that had none before.
-    pub(crate) fn set(&self, beyond: BTreeMap<String, Beyond>) -> Vec<String> {
-        let new = beyond.keys().filter(|pool| !self.0.borrow().contains_key(*pool)).cloned().collect();
-        self.0.send_if_modified(|known| {
+    /// Replaces the addresses that a part reads. Returns the pools that had none of them before.
+    pub(crate) fn set(&self, part: &'static str, beyond: BTreeMap<String, Beyond>) -> Vec<String> {
+        let is_new = |pool: &&String| !self.0.borrow().get(part).is_some_and(|known| known.contains_key(*pool));
+        let new = beyond.keys().filter(is_new).cloned().collect();
+        self.0.send_if_modified(|parts| {
+            let known = parts.entry(part).or_default();
             let is_new = *known != beyond;
             *known = beyond;
             is_new
@@ -63,11 +76,15 @@ impl BeyondBounds {
 
     /// The addresses of each pool.
     pub(crate) fn get(&self) -> BTreeMap<String, Beyond> {
-        self.0.borrow().clone()
+        let mut all: BTreeMap<String, Beyond> = BTreeMap::new();
+        for (pool, beyond) in self.0.borrow().values().flatten() {
+            all.entry(pool.clone()).or_default().add(beyond.clone());
+        }
+        all
     }
 
     /// Changes its value when the addresses of a pool change.
-    pub(crate) fn changes(&self) -> watch::Receiver<BTreeMap<String, Beyond>> {
+    pub(crate) fn changes(&self) -> watch::Receiver<Parts> {
         self.0.subscribe()
     }
 }

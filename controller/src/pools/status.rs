@@ -22,7 +22,8 @@ use crate::cluster::conditions::{
 use crate::cluster::key::{Key, PoolId};
 use crate::kinds::lease_name::parse_lease_name;
 use crate::kinds::pool::{
-    AddressCount, CLUSTER_LABEL, FamilyCount, MOST_WAITING, POOL_FINALIZER, PoolStatus, ReportsBeyond, Waiting,
+    AddressCount, CLUSTER_LABEL, FamilyCount, MOST_WAITING, Neighbour, POOL_FINALIZER, PoolStatus, ReportsBeyond,
+    Waiting,
 };
 use crate::pools::beyond::Beyond;
 use crate::pools::facts::PoolFacts;
@@ -42,6 +43,8 @@ pub struct Observation {
     pub unreadable: Option<String>,
     /// Number of machines whose guests do not have what the pool would give them now.
     pub machines: Counts,
+    /// The first Services and Clusters that have an address of the pool.
+    pub neighbours: Vec<Neighbour>,
     /// Addresses that guests report, and that are not reserved. `None`: every one is reserved.
     pub beyond: Option<Beyond>,
 }
@@ -123,6 +126,9 @@ pub fn observe(
     for (pool, waiting) in first_waiting(allocator) {
         observations.entry(pool.to_owned()).or_default().waiting = waiting;
     }
+    for (pool, neighbours) in neighbours(allocator) {
+        observations.entry(pool.to_owned()).or_default().neighbours = neighbours;
+    }
     for conflicted in allocator.conflicted() {
         let Conflicted { network, address, holder, others } = conflicted;
         let with = match &holder {
@@ -190,6 +196,24 @@ fn first_waiting(allocator: &Allocator) -> BTreeMap<&str, Vec<Waiting>> {
         first.collect()
     };
     waiting.into_iter().map(|(pool, all)| (pool, first(all))).collect()
+}
+
+/// Returns the first Services and Clusters that have an address of each pool, in the order of the addresses.
+fn neighbours(allocator: &Allocator) -> BTreeMap<&str, Vec<Neighbour>> {
+    let mut all: BTreeMap<&str, BTreeSet<(IpAddr, &Machine)>> = BTreeMap::new();
+    for (network, address, object) in allocator.neighbours() {
+        let has = |pool: &&Pool| *pool.network() == *network && pool.contains(address);
+        for pool in allocator.pools().filter(has) {
+            all.entry(pool.name()).or_default().insert((address, object));
+        }
+    }
+    let neighbour = |(address, object): (IpAddr, &Machine)| Neighbour {
+        address: address.to_string(),
+        kind: format!("{:?}", object.kind),
+        namespace: object.namespace.clone(),
+        name: object.name.clone(),
+    };
+    all.into_iter().map(|(pool, all)| (pool, all.into_iter().take(MOST_WAITING).map(neighbour).collect())).collect()
 }
 
 /// Lines about conflicts in the order of their addresses, and the number of the other users. Each address has one line before any
@@ -445,6 +469,7 @@ impl KnownPool {
             left_alone: observation.machines.left_alone,
             not_held: observation.machines.not_held,
             reports_beyond: observation.beyond.as_ref().map(ReportsBeyond::from),
+            neighbours: observation.neighbours.clone(),
             conditions,
         };
         if status == self.status {
@@ -463,6 +488,7 @@ impl KnownPool {
                 "leftAlone": status.left_alone,
                 "notHeld": status.not_held,
                 "reportsBeyond": status.reports_beyond,
+                "neighbours": status.neighbours,
                 "conditions": status.conditions,
             },
         });

@@ -38,6 +38,7 @@ use crate::program::election::Candidate;
 use crate::program::probes::Diagnostics;
 use crate::program::watchdog::Watchdog;
 use crate::reports::Reports;
+use crate::reports::neighbours::Neighbours;
 use crate::serve::{Certificate, Limits, Phase, serve};
 use crate::webhook::Webhooks;
 
@@ -270,31 +271,44 @@ pub async fn reconcile(
         let (never, _, _, _) = tokio::join!(namespaces.run(), node_pools.run(), macs.run(), namespaces_of_macs.run());
         Ok::<_, Stopped>(never)
     };
-    let opening = Opening::new(registry.clone(), 3);
+    let opening = Opening::new(registry.clone(), 4);
     let (of_claims, of_machines) = (opening.clone(), opening.clone());
     let provider = Provider::new(client.clone(), registry.clone(), of_claims, Arc::clone(metrics), scope.clone());
     let metrics_of_machines = Arc::clone(metrics);
     let (client, scope, seen) = (client.clone(), scope.clone(), Arc::clone(selection));
-    let (reports, of_reports) = Reports::new(client.clone(), registry.clone(), beyond);
+    let (reports, of_reports) = Reports::new(client.clone(), registry.clone(), Arc::clone(&beyond));
+    let (of_neighbours, metrics_of_neighbours) = (opening.clone(), Arc::clone(metrics));
+    let neighbours =
+        Neighbours::new(client.clone(), registry.clone(), of_neighbours, metrics_of_neighbours, scope.clone(), beyond);
     let observers = (observer, of_reports);
     let machines = Machines::new(client, registry.clone(), of_machines, metrics_of_machines, scope, observers, seen);
     let machines = machines.with_states(states);
-    let (started, mut is_started) = watch::channel([false; 3]);
+    let (started, mut is_started) = watch::channel([false; 4]);
     let start = |part: usize| started.send_modify(|started| started[part] = true);
     let claims = provider.run(pools.open(), served.claims, || start(0));
     let ipam_claims = provider.run_ipam_claims(pools.open(), served.ipam_claims, || start(1));
     let machines = machines.run(pools.open(), served.machines, || start(2));
+    let neighbours = neighbours.run(pools.open(), || start(3));
     let mut open = pools.open();
     let report = async {
         // A cluster may have neither claims nor machines.
         open.wait_for(Option::is_some).await.map_err(|_| Stopped)?;
-        is_started.wait_for(|started| *started == [true; 3]).await.map_err(|_| Stopped)?;
+        is_started.wait_for(|started| *started == [true; 4]).await.map_err(|_| Stopped)?;
         metrics.rebuild_seconds.set(began.elapsed().as_secs_f64());
         tracing::info!(seconds = began.elapsed().as_secs_f64(), "serving");
         report(registry.works(), metrics, ready).await
     };
-    let (never, ..) =
-        tokio::try_join!(pools.run(), opening.run(), claims, ipam_claims, machines, reports.run(), around, report)?;
+    let (never, ..) = tokio::try_join!(
+        pools.run(),
+        opening.run(),
+        claims,
+        ipam_claims,
+        machines,
+        reports.run(),
+        neighbours,
+        around,
+        report
+    )?;
     Ok(never)
 }
 

@@ -40,6 +40,8 @@ pub(super) struct Index {
     /// Pools by their network.
     pools: BTreeMap<String, Pools>,
     guests: BTreeMap<Key, Known>,
+    /// The objects whose addresses may be on any network, with their UID and addresses.
+    anywhere: BTreeMap<Key, (String, BTreeSet<IpAddr>)>,
     queues: BTreeMap<Share, Queue<Place>>,
     /// The addresses beyond the bounds of each pool: their number by guest.
     beyond: BTreeMap<String, BTreeMap<Key, usize>>,
@@ -140,6 +142,38 @@ impl Index {
         }
         places.sort_unstable();
         places.iter().for_each(|(_, _, place)| self.settle(place));
+        if !changed.is_empty() {
+            self.anywhere.keys().cloned().collect::<Vec<_>>().iter().for_each(|key| self.spread(key));
+        }
+    }
+
+    /// Learns the addresses of an object that reports no network. They count on each network that has a pool with the address. A
+    /// reservation ends at once when the object no longer has the address.
+    pub(super) fn apply_anywhere(&mut self, key: &Key, uid: &str, addresses: BTreeSet<IpAddr>) {
+        if self.anywhere.get(key).is_some_and(|(known, _)| known != uid) || addresses.is_empty() {
+            self.remove(key);
+        }
+        let networks = self.guests.get(key).into_iter().flat_map(|known| &known.networks);
+        let places = networks.flat_map(|(network, all)| {
+            let place = |address: &IpAddr| Place { guest: key.clone(), network: network.clone(), address: *address };
+            all.keys().filter(|address| !addresses.contains(*address)).map(place).collect::<Vec<_>>()
+        });
+        places.collect::<Vec<Place>>().iter().for_each(|place| self.untrack(place));
+        if !addresses.is_empty() {
+            self.anywhere.insert(key.clone(), (uid.to_owned(), addresses));
+            self.spread(key);
+        }
+    }
+
+    /// Tracks the addresses of an object on each network that has a pool with the address.
+    fn spread(&mut self, key: &Key) {
+        let Some((uid, addresses)) = self.anywhere.get(key).cloned() else { return };
+        let mut places = Vec::new();
+        for (network, pools) in &self.pools {
+            let having = addresses.iter().filter(|address| pools.bound(&key.namespace, **address) != Bound::Unused);
+            places.extend(having.map(|at| Place { guest: key.clone(), network: network.clone(), address: *at }));
+        }
+        places.into_iter().for_each(|place| self.track(&uid, place));
     }
 
     /// Learns what a guest reports.
@@ -164,6 +198,7 @@ impl Index {
 
     /// Learns that an instance is gone.
     pub(super) fn remove(&mut self, key: &Key) {
+        self.anywhere.remove(key);
         let Some(known) = self.guests.get(key) else { return };
         let mut places: Vec<(u64, Place)> = Vec::new();
         for (network, addresses) in &known.networks {
@@ -210,7 +245,7 @@ impl Index {
 
     /// The guests with an address.
     pub(super) fn guests(&self) -> impl Iterator<Item = &Key> {
-        self.guests.keys()
+        self.guests.keys().chain(self.anywhere.keys())
     }
 
     /// The addresses of each pool that are not reserved, because they are beyond the bounds. By the name of the pool.

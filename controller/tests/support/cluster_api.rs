@@ -13,7 +13,10 @@ pub fn definitions_of(versions: &[&str]) -> Vec<CustomResourceDefinition> {
     let claims = |version: &str| json!({"type": "object", "properties": {"spec": claim(), "status": status(version)}});
     let addresses = |_: &str| json!({"type": "object", "properties": {"spec": address()}});
     let clusters = |_: &str| {
-        let spec = json!({"type": "object", "properties": {"paused": {"type": "boolean"}}});
+        let endpoint = json!({"host": {"type": "string"}, "port": {"type": "integer"}});
+        let endpoint = json!({"type": "object", "properties": endpoint});
+        let members = json!({"paused": {"type": "boolean"}, "controlPlaneEndpoint": endpoint});
+        let spec = json!({"type": "object", "properties": members});
         json!({"type": "object", "properties": {"spec": spec}})
     };
     vec![

@@ -1,4 +1,4 @@
-//! Reservations of the addresses that running guests report.
+//! Reservations of the addresses that running guests report, and that Services and Clusters use.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::network::Network;
 use super::state::Allocator;
-use crate::host::claim::{Claimant, Reservation};
+use crate::host::claim::{Claimant, Machine, Reservation};
 use crate::host::may_record::{Source, Verdict};
 
 /// What a change of reports changed.
@@ -88,7 +88,8 @@ impl Allocator {
     }
 
     fn reported(&self, network: &str, address: IpAddr, claimant: &Claimant, source: &str) -> Reported {
-        let verdict = self.may_record(Source::Report, claimant, network, address);
+        let kind = if claimant.machine.kind.may_hold() { Source::Report } else { Source::Neighbour };
+        let verdict = self.may_record(kind, claimant, network, address);
         Reported {
             network: network.to_owned(),
             address,
@@ -101,6 +102,17 @@ impl Allocator {
                 state.guest_differs(address, claimant, &is_offered)
             }),
         }
+    }
+
+    /// The addresses that Services and Clusters use, with their networks.
+    #[doc(hidden)]
+    pub fn neighbours(&self) -> impl Iterator<Item = (&str, IpAddr, &Machine)> {
+        let networks = self.networks.iter();
+        networks.flat_map(|(name, network)| {
+            let all = network.reports().iter().flat_map(|(at, claimants)| claimants.keys().map(move |it| (*at, it)));
+            let others = all.filter(|(_, claimant)| !claimant.machine.kind.may_hold());
+            others.map(|(address, claimant)| (&**name, address, &claimant.machine))
+        })
     }
 
     /// The addresses that running guests report, sorted by network, address and claimant.

@@ -40,7 +40,7 @@ impl Allocator {
         if own.is_empty() && (!having.is_empty() || !is_served()) {
             return Standing::Foreign;
         }
-        let is_contested = source != Source::Report
+        let is_contested = !matches!(source, Source::Report | Source::Neighbour)
             && (state.migrated_at(address).is_some() || is_contested(state, &claimant.machine, address));
         if holder.is_some() || is_contested {
             return Standing::HeldByOther;
@@ -63,15 +63,18 @@ impl Allocator {
 /// Whether a record counts for the pools of every namespace. A guest is on its network, whether or not a pool serves its
 /// namespace. The machine of a record that cannot be read may be in any namespace.
 pub(super) fn is_everywhere(source: Source, machine: &Machine) -> bool {
-    source == Source::Report || !machine.may_exist()
+    matches!(source, Source::Report | Source::Neighbour) || !machine.may_exist()
 }
 
-/// Whether another machine has a record of an address, or its guest runs with the address. The guest that reports the address
+/// Whether another machine has a record of an address, or its guest runs with the address. A Service or a Cluster may name the
+/// address of a machine, so it contradicts no record of the machine. The guest that reports the address
 /// of a claim may be the user of the claim if it is in the namespace of the claim.
 fn is_contested(state: &Network, machine: &Machine, address: IpAddr) -> bool {
     let is_user = |guest: &Machine| machine.kind.is_claim() && guest.served_in() == machine.served_in();
     state.is_recorded_by_other(address, machine)
-        || state.reported_by_others(address, machine).any(|claimant| !is_user(&claimant.machine))
+        || state
+            .reported_by_others(address, machine)
+            .any(|claimant| claimant.machine.kind.may_hold() && !is_user(&claimant.machine))
 }
 
 /// Whether an address is a reserved end of a subnet of a pool.

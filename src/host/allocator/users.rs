@@ -15,6 +15,7 @@
 //!   machine. A guest that only reports the address is another user
 //! - the unknown machine of a record that cannot be read, and any other: they may be the same
 //! - several guests that report an address which no pool offers, such as a virtual address of MetalLB, kube-vip or EgressIP
+//! - a Service of type LoadBalancer or a Cluster of Cluster API, and any other: the address may be that of a machine of the cluster
 //! - a guest that migrated to another cluster, and a guest that reports the address: they may be the same
 
 use crate::host::claim::{Claimant, HolderKind, Machine, is_guest_of};
@@ -73,7 +74,8 @@ pub(super) fn differs_from_any(user: &User<'_>, users: &[User<'_>], is_offered: 
 pub(super) fn differs(one: &User<'_>, other: &User<'_>) -> bool {
     use Evidence::{Migrated, Report};
     let (machine, other_machine) = (one.machine, other.machine);
-    if machine == other_machine || !machine.may_exist() || !other_machine.may_exist() {
+    let may_hold = machine.kind.may_hold() && other_machine.kind.may_hold();
+    if machine == other_machine || !machine.may_exist() || !other_machine.may_exist() || !may_hold {
         return false;
     }
     // A new machine may have the name of the machine whose guest migrated.

@@ -365,3 +365,38 @@ fn guests_that_lie_stay_small_and_a_change_of_one_guest_is_cheap() {
     }
     assert_eq!((index.guests.len(), index.queues.len(), index.absent.len(), index.beyond.len()), (0, 0, 0, 0));
 }
+
+#[test]
+fn an_object_without_a_network_reserves_its_addresses_on_each_network_that_has_them_until_it_changes() {
+    let start = Instant::now();
+    let mut index = Index::default();
+    let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<BTreeSet<IpAddr>>();
+    let rows = |reservations: &[Reservation]| -> Vec<String> {
+        let row = |Reservation { place, uid }: &Reservation| format!("{} {} {uid}", place.network, place.address);
+        reservations.iter().map(row).collect()
+    };
+    let changed = |index: &mut Index| {
+        let changes = index.take_changes();
+        (rows(&changes.begun), rows(&changes.ended))
+    };
+    let none = || (Vec::<String>::new(), Vec::<String>::new());
+    let row = |text: &str| vec![text.to_owned()];
+    index.apply_anywhere(&key("n/web"), "u", addresses(&["10.0.0.8", "10.0.9.9"]));
+    assert_eq!(changed(&mut index), none());
+    let pools = |second: &[&str]| vec![pool("n/a", "n/one", &["10.0.0.0/24"], &[]), pool("n/b", "n/two", second, &[])];
+    index.set_pools(pools(&["10.0.0.0/28"]));
+    assert_eq!(changed(&mut index), (vec!["n/one 10.0.0.8 u".to_owned(), "n/two 10.0.0.8 u".to_owned()], vec![]));
+    // The other network no longer has a pool with the address, and then has one again.
+    index.set_pools(pools(&["10.0.9.0/24"]));
+    assert_eq!(changed(&mut index), (row("n/two 10.0.9.9 u"), row("n/two 10.0.0.8 u")));
+    index.apply_anywhere(&key("n/web"), "u", addresses(&["10.0.0.9", "10.0.9.9"]));
+    assert_eq!(changed(&mut index), (row("n/one 10.0.0.9 u"), row("n/one 10.0.0.8 u")));
+    index.apply_anywhere(&key("n/web"), "other", addresses(&["10.0.0.9"]));
+    let ended = vec!["n/one 10.0.0.9 u".to_owned(), "n/two 10.0.9.9 u".to_owned()];
+    assert_eq!(changed(&mut index), (row("n/one 10.0.0.9 other"), ended));
+    index.expire(start + ABSENCE * 2);
+    assert_eq!(changed(&mut index), none());
+    index.apply_anywhere(&key("n/web"), "other", addresses(&[]));
+    assert_eq!(changed(&mut index), (vec![], row("n/one 10.0.0.9 other")));
+    assert_eq!((index.guests().count(), index.next_end()), (0, None));
+}

@@ -327,6 +327,8 @@ scenarios! {
     reports::the_record_of_a_machine_without_a_guest_takes_no_address_from_a_running_guest,
     reports::an_instance_that_never_ran_reserves_nothing,
     reports::guests_that_lie_use_up_no_pool_of_another_namespace,
+    reports::no_machine_gets_the_address_of_a_service_or_of_the_control_plane_of_a_cluster,
+    reports::a_pool_ignores_services_if_it_says_so_and_other_namespaces_reserve_a_quarter,
     reports::silence_of_a_guest_ends_no_reservation,
     reports::an_excluded_address_that_several_guests_report_is_no_conflict,
     reports::both_sides_are_told_of_an_address_that_was_allocated_before_a_guest_reports_it,

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 
 use glowplug_controller::kinds::pool::{PoolSpec, StaticIPPool};
+use k8s_openapi::api::core::v1::Service;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::support::controller::merge;
+use crate::support::controller::{Site, create, merge};
 use crate::support::hosted::definitions::{INSTANCE, resource};
 use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, mutator, poll};
@@ -253,6 +254,104 @@ pub async fn guests_that_lie_use_up_no_pool_of_another_namespace(cluster: &Clust
     place.until_held(12).await;
     let held: Vec<String> = place.held().await.into_iter().map(|(address, _)| address).collect();
     assert_eq!(held, all[4..]);
+    place.stop().await;
+}
+
+/// Creates a Service of type LoadBalancer that requests an address.
+async fn create_service(services: &Api<Service>, name: &str, requested: Option<&str>) {
+    let ports = json!([{"port": 80}]);
+    let spec = json!({"type": "LoadBalancer", "ports": ports, "loadBalancerIP": requested});
+    let service = serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap();
+    services.create(&PostParams::default(), &service).await.unwrap();
+}
+
+/// Does what a controller of load balancers does: it gives a Service these addresses.
+async fn give(services: &Api<Service>, name: &str, addresses: &[&str]) {
+    let ingress: Vec<Value> = addresses.iter().map(|address| json!({"ip": address})).collect();
+    let status = Patch::Merge(json!({"status": {"loadBalancer": {"ingress": ingress}}}));
+    services.patch_status(name, &PatchParams::default(), &status).await.unwrap();
+}
+
+// Services and Clusters of all scenarios concern the pools of all scenarios of a server, so these have addresses of their own.
+
+pub async fn no_machine_gets_the_address_of_a_service_or_of_the_control_plane_of_a_cluster(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    let services: Api<Service> = Api::namespaced(hosted.client.clone(), &hosted.namespace);
+    create_service(&services, "web", Some("10.0.90.8")).await;
+    give(&services, "web", &["10.0.90.9", "10.0.91.1"]).await;
+    let clusters = Site::of(cluster, &hosted.namespace, "v1beta2").clusters;
+    let endpoint = |host: &str| json!({"spec": {"controlPlaneEndpoint": {"host": host, "port": 6443}}});
+    let mut c1 = endpoint("10.0.90.10");
+    c1["metadata"] = json!({"name": "c1"});
+    create(&clusters, c1).await;
+    let place = Place { cluster, hosted, installed: Installed::start(cluster).await };
+    place.create_pool(&["10.0.90.8-10.0.90.13"]).await;
+    place.until_reserved(3).await;
+    let neighbour = |address: &str, kind: &str, name: &str| json!({"address": address, "kind": kind, "namespace": place.namespace, "name": name});
+    let expected = json!([
+        neighbour("10.0.90.8", "Service", "web"),
+        neighbour("10.0.90.9", "Service", "web"),
+        neighbour("10.0.90.10", "Cluster", "c1"),
+    ]);
+    let neighbours = async |expected: &Value| {
+        poll("the neighbours of the pool", async || (place.status().await["neighbours"] == *expected).then_some(()))
+            .await;
+    };
+    neighbours(&expected).await;
+    place.scale("workers", 1).await;
+    assert_eq!(place.address_of("workers-0").await, "10.0.90.11");
+    // A machine keeps the address that the Cluster names: it may be a machine of the control plane.
+    merge(&clusters, "c1", &endpoint("10.0.90.11")).await;
+    give(&services, "web", &[]).await;
+    neighbours(&json!([neighbour("10.0.90.8", "Service", "web"), neighbour("10.0.90.11", "Cluster", "c1")])).await;
+    place.scale("workers", 2).await;
+    assert_eq!(place.address_of("workers-1").await, "10.0.90.9");
+    assert_eq!(place.restart("workers-0").await.addresses()[0].1, "10.0.90.11");
+    place.until_no_condition("workers", "DuplicateRecords").await;
+    merge(&clusters, "c1", &endpoint("api.example")).await;
+    services.delete("web", &DeleteParams::default()).await.unwrap();
+    neighbours(&Value::Null).await;
+    place.scale("workers", 4).await;
+    let both = [place.address_of("workers-2").await, place.address_of("workers-3").await];
+    assert_eq!(
+        both.iter().collect::<BTreeSet<_>>(),
+        ["10.0.90.8".to_owned(), "10.0.90.10".to_owned()].iter().collect()
+    );
+    clusters.delete("c1", &DeleteParams::default()).await.unwrap();
+    place.scale("workers", 0).await;
+    place.until_held(0).await;
+    place.stop().await;
+}
+
+pub async fn a_pool_ignores_services_if_it_says_so_and_other_namespaces_reserve_a_quarter(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.92.8-10.0.92.23"]).await;
+    let namespace = cluster.namespace().await;
+    let services: Api<Service> = Api::namespaced(place.client.clone(), &namespace);
+    for last in 8..24 {
+        create_service(&services, &format!("s{last}"), Some(&format!("10.0.92.{last}"))).await;
+    }
+    place.until_reserved(4).await;
+    let beyond = poll("addresses beyond the bounds", async || {
+        let status = place.status().await;
+        (status["reportsBeyond"]["addresses"] == 12).then(|| status["reportsBeyond"].clone())
+    })
+    .await;
+    assert_eq!(beyond["guests"], 12);
+    place.scale("workers", 12).await;
+    place.until_held(12).await;
+    // The pool allocates the addresses of the Services, too.
+    let patch = Patch::Merge(json!({"spec": {"ignoreNeighbours": true}}));
+    place.pools.patch("workers", &PatchParams::default(), &patch).await.unwrap();
+    place.until_reserved(0).await;
+    place.scale("workers", 16).await;
+    place.until_held(16).await;
+    assert_eq!(place.status().await["neighbours"], Value::Null);
+    place.scale("workers", 0).await;
+    place.until_held(0).await;
+    for last in 8..24 {
+        services.delete(&format!("s{last}"), &DeleteParams::default()).await.unwrap();
+    }
     place.stop().await;
 }
 

@@ -273,3 +273,38 @@ fn one_address_in_the_reports_and_records_of_many_costs_little() {
     let others: Vec<usize> = allocator.conflicted().iter().map(|it| it.others.len()).collect();
     assert_eq!(others, [20_000, 20_000]);
 }
+
+#[test]
+fn the_address_of_a_service_or_a_cluster_is_reserved_and_has_one_user() {
+    let mut allocator = one();
+    // The Service has the name of a machine, and is not its guest.
+    let used = |kind: HolderKind, name: &str, address: &str| {
+        let mut it = reservation(name, address, Source::Neighbour);
+        it.claimant.machine = it.claimant.machine.of_kind(kind);
+        it
+    };
+    let begun = [
+        used(HolderKind::Service, "b", "10.0.0.3"),
+        used(HolderKind::Cluster, "c1", "10.0.0.2"),
+        used(HolderKind::Cluster, "c1", "10.0.0.5"),
+    ];
+    let changes = allocator.change_reports(&begun, &[], at(1));
+    let rows: Vec<_> = changes.begun.iter().map(|it| (it.is_reserved, it.is_conflict)).collect();
+    assert_eq!(rows, [(true, false), (true, false), (true, false)]);
+    assert_eq!(two_users(&allocator), NONE);
+    let neighbours: Vec<String> = allocator.neighbours().map(|(of, at, it)| format!("{of} {at} {}", it.name)).collect();
+    assert_eq!(neighbours, ["n/vlan10 10.0.0.2 c1", "n/vlan10 10.0.0.3 b", "n/vlan10 10.0.0.5 c1"]);
+    assert_eq!(given(&mut allocator, &claim("b", "1", &["n/one"]), 2), "10.0.0.4/28");
+    let refused = given(&mut allocator, &named("d", "1", "n/one", &["10.0.0.3"]), 2);
+    assert_eq!(refused, "10.0.0.3: taken by Service n/b");
+    // The holder keeps the address, and its record becomes a lease again after the loss of the ledger.
+    assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 2), "10.0.0.2/28");
+    adopt(&mut allocator, &[record("e", "10.0.0.5/28")]);
+    assert_eq!(held(&allocator)[2], "n/vlan10 10.0.0.5/28 n/one e");
+    release(&mut allocator, "a");
+    assert_eq!(given(&mut allocator, &claim("f", "1", &["n/one"]), 3), "10.0.0.6/28");
+    let ended = allocator.change_reports(&[], &begun, at(3)).ended;
+    assert_eq!(ended.len(), 3);
+    assert_eq!(given(&mut allocator, &claim("g", "1", &["n/one"]), 3), "10.0.0.2/28");
+    assert_eq!(given(&mut allocator, &claim("h", "1", &["n/one"]), 3), "10.0.0.3/28");
+}

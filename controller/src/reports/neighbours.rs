@@ -1,0 +1,278 @@
+//! Reserves the addresses that Services of type LoadBalancer and the control planes of Clusters have, as long as the objects exist.
+//!
+//! No machine and no claim gets such an address of a pool, unless the pool has `ignoreNeighbours`. A machine that holds the address
+//! keeps it: the endpoint of a Cluster may be one of its machines. The bounds are those of reports, see the `index`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use glowplug::host::allocator::Allocator;
+use glowplug::host::claim::{Claimant, HolderKind, Machine};
+use glowplug::host::may_record::Source;
+use glowplug::host::pool::Pool;
+use kube::api::ApiResource;
+use kube::{Api, Client};
+use tokio::sync::{mpsc, watch};
+
+use crate::cluster::key::Key;
+use crate::cluster::object::Object;
+use crate::cluster::request::ask;
+use crate::cluster::watch::{Change, changes};
+use crate::kinds::cluster_api;
+use crate::kinds::neighbour::{of_cluster, of_service, services};
+use crate::ledger::registry::RegistryHandle;
+use crate::ledger::types::Stopped;
+use crate::metrics::Metrics;
+use crate::passes::opening::Opening;
+use crate::passes::provider::{self, Part};
+use crate::passes::{Ended, Error, Until};
+use crate::pools::beyond::{Beyond, BeyondBounds};
+use crate::pools::facts::Scope;
+use crate::pools::selection::OpenPools;
+use crate::repeated::Repeated;
+use crate::reports::bounds::Place;
+use crate::reports::index::{Changes, Index, Reservation};
+
+/// The part of a leader that reserves the addresses of Services and Clusters.
+pub struct Neighbours {
+    client: Client,
+    registry: RegistryHandle,
+    opening: Opening,
+    metrics: Arc<Metrics>,
+    scope: Scope,
+    beyond: Arc<BeyondBounds>,
+    known: Mutex<BTreeMap<Kind, Known>>,
+}
+
+/// The kinds of objects.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Kind {
+    Service,
+    Cluster,
+}
+
+/// The API resources of the kinds that the API server serves.
+type Kinds = Vec<(Kind, ApiResource)>;
+
+/// The objects of a kind.
+#[derive(Debug, Default)]
+struct Known {
+    index: Index,
+    /// While the objects are listed again: those that are not listed yet.
+    missing: BTreeSet<Key>,
+}
+
+/// The part, as long as the API server serves the same kinds.
+struct Work<'n> {
+    of: &'n Neighbours,
+    kinds: Kinds,
+    /// The pools that the next pass uses. `None`: they are in use.
+    pools: Mutex<Option<OpenPools>>,
+    /// The part ends when this sender is dropped.
+    _others: mpsc::UnboundedSender<Key>,
+}
+
+// === impl Neighbours ===
+
+impl Neighbours {
+    /// Creates the part. `opening` must count it. `beyond` receives the addresses that are not reserved.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        registry: RegistryHandle,
+        opening: Opening,
+        metrics: Arc<Metrics>,
+        scope: Scope,
+        beyond: Arc<BeyondBounds>,
+    ) -> Self {
+        Self { client, registry, opening, metrics, scope, beyond, known: Mutex::default() }
+    }
+
+    /// Reserves addresses until the future is dropped. Calls `is_ready` after the addresses of the objects that existed at the start
+    /// are reserved. `pools` has the pools after the registry has them.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`]: the registry has ended.
+    pub async fn run(
+        &self,
+        pools: watch::Receiver<Option<OpenPools>>,
+        is_ready: impl Fn(),
+    ) -> Result<Infallible, Stopped> {
+        let discover = || async {
+            let clusters = ask(cluster_api::clusters(&self.client)).await?;
+            let clusters = clusters.map(|resource| (Kind::Cluster, resource));
+            Ok(Some([(Kind::Service, services())].into_iter().chain(clusters).collect::<Kinds>()))
+        };
+        let work = |kinds: Kinds, others| Work { of: self, kinds, pools: Mutex::default(), _others: others };
+        let part = Part {
+            name: "neighbours",
+            kinds: "kinds of Services and Clusters",
+            noun: "Service or Cluster",
+            registry: &self.registry,
+            opening: &self.opening,
+            metrics: self.metrics.passes("neighbours"),
+            lines: Repeated::default(),
+        };
+        // Nothing waits for an address.
+        let (_sender, served) = mpsc::unbounded_channel();
+        provider::run(part, pools, served, discover, work, is_ready).await
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<Kind, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn api(&self, resource: &ApiResource) -> Api<Object> {
+        match self.scope.namespace.as_str() {
+            "" => Api::all_with(self.client.clone(), resource),
+            namespace => Api::namespaced_with(self.client.clone(), namespace, resource),
+        }
+    }
+
+    /// Passes the pools to the index.
+    async fn use_pools(&self, pools: &OpenPools) -> Result<(), Stopped> {
+        let ignoring = pools.selection.pools().filter(|pool| pool.spec.ignore_neighbours);
+        let ignoring: BTreeSet<String> = ignoring.map(|pool| pool.id.to_string()).collect();
+        let read = move |allocator: &Allocator| {
+            allocator.pools().filter(|pool| !ignoring.contains(pool.name())).cloned().collect::<Vec<Pool>>()
+        };
+        let pools = self.registry.read(read).await?;
+        let mut known = self.known();
+        for kind in [Kind::Service, Kind::Cluster] {
+            known.entry(kind).or_default().index.set_pools(pools.iter().cloned());
+        }
+        Ok(())
+    }
+
+    /// Passes the changes to the registry.
+    async fn flush(&self) -> Result<(), Stopped> {
+        let (mut begun, mut ended, mut beyond) = (Vec::new(), Vec::new(), BTreeMap::new());
+        for (kind, known) in &mut *self.known() {
+            let Changes { begun: of_kind, ended: ended_of_kind } = known.index.take_changes();
+            begun.extend(of_kind.into_iter().filter_map(|it| kind.reservation(it)));
+            ended.extend(ended_of_kind.into_iter().filter_map(|it| kind.reservation(it)));
+            for (pool, of_pool) in known.index.beyond() {
+                beyond.entry(pool).or_insert_with(Beyond::default).add(of_pool);
+            }
+        }
+        for pool in self.beyond.set("neighbours", beyond) {
+            tracing::warn!(pool, "the pool does not reserve the address of each Service and Cluster: see status");
+        }
+        if !begun.is_empty() || !ended.is_empty() {
+            for reported in self.registry.change_reports(begun, ended).await? {
+                let (address, network, source) = (reported.address, reported.network, reported.source);
+                tracing::info!(%address, network, source, "reserved the address of another object");
+            }
+        }
+        Ok(())
+    }
+}
+
+// === impl Work ===
+
+impl provider::Work for Work<'_> {
+    type Kind = Kind;
+
+    fn watches(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
+        for (kind, known) in &mut *self.of.known() {
+            let all: BTreeSet<Key> = known.index.guests().cloned().collect();
+            if self.kinds.iter().any(|(served, _)| served == kind) {
+                known.missing = all;
+            } else {
+                all.iter().for_each(|key| known.index.remove(key));
+            }
+        }
+        let watch = |(kind, resource): &(Kind, ApiResource)| {
+            let kind = *kind;
+            changes(self.of.api(resource)).map(move |change| (kind, change)).boxed()
+        };
+        self.kinds.iter().map(watch).collect()
+    }
+
+    fn note_change(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
+        let mut known = self.of.known();
+        let Known { index, missing } = known.entry(kind).or_default();
+        match change {
+            Change::Apply(object) => {
+                let key = Key::of(&object.metadata);
+                missing.remove(&key);
+                let uid = object.metadata.uid.clone().unwrap_or_default();
+                index.apply_anywhere(&key, &uid, kind.addresses(&object));
+            }
+            Change::Remove(key, _) => index.remove(&key),
+            Change::Lists => return BTreeSet::new(),
+            Change::Listed => std::mem::take(missing).iter().for_each(|key| index.remove(key)),
+        }
+        all()
+    }
+
+    fn set_pools(&self, pools: OpenPools) -> BTreeSet<Key> {
+        *self.pools.lock().unwrap_or_else(PoisonError::into_inner) = Some(pools);
+        all()
+    }
+
+    fn note_holder(&self, _: &Machine) -> BTreeSet<Key> {
+        BTreeSet::new()
+    }
+
+    async fn adopt(&self, pools: &OpenPools) -> Result<(), Error> {
+        self.of.use_pools(pools).await?;
+        self.of.flush().await?;
+        Ok(())
+    }
+
+    async fn adopt_found(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn claimants(&self, _: &BTreeSet<Machine>) -> Vec<Key> {
+        Vec::new()
+    }
+
+    fn names(&self, _: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
+        all().into_iter().map(|key| (key, Duration::ZERO)).collect()
+    }
+
+    async fn pass(&self, _: Key, _: Until) -> Result<Ended, Error> {
+        let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(pools) = pools {
+            self.of.use_pools(&pools).await?;
+        }
+        self.of.flush().await?;
+        Ok(Ended::Well)
+    }
+}
+
+/// The name of the pass that passes all changes to the registry.
+fn all() -> BTreeSet<Key> {
+    [Key { namespace: String::new(), name: "all".to_owned() }].into()
+}
+
+// === impl Kind ===
+
+impl Kind {
+    fn addresses(self, object: &Object) -> BTreeSet<std::net::IpAddr> {
+        match self {
+            Self::Service => of_service(object),
+            Self::Cluster => of_cluster(object),
+        }
+    }
+
+    /// The reservation of an object in the registry. `None`: no interface has the default name, which is impossible.
+    fn reservation(self, Reservation { place, uid }: Reservation) -> Option<glowplug::host::claim::Reservation> {
+        let Place { guest, network, address } = place;
+        let kind = match self {
+            Self::Service => HolderKind::Service,
+            Self::Cluster => HolderKind::Cluster,
+        };
+        let claimant = Claimant { machine: guest.holder(kind, &uid), interface: Pool::DEFAULT_INTERFACE.parse().ok()? };
+        let source = format!("{self:?} {guest}");
+        let (network, kind) = (Some(network), Source::Neighbour);
+        Some(glowplug::host::claim::Reservation { address, network, claimant, source, kind })
+    }
+}
