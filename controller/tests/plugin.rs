@@ -262,6 +262,8 @@ async fn an_audit_names_what_the_leases_and_the_objects_do_not_agree_about() {
         "list kubevirtmachines.infrastructure.cluster.x-k8s.io in every namespace",
         "list virtualmachines.kubevirt.io in every namespace",
         "list virtualmachineinstances.kubevirt.io in every namespace",
+        "list services in every namespace",
+        "list clusters.cluster.x-k8s.io in every namespace",
         "list ipaddressclaims.ipam.cluster.x-k8s.io in every namespace",
         "list ipaddresses.ipam.cluster.x-k8s.io in every namespace",
         "list ipamclaims.k8s.cni.cncf.io in every namespace",
@@ -439,7 +441,7 @@ async fn an_adoption_never_changes_a_record_that_says_something_else() {
 
     // A user who may not change the machine.
     let view: &[&str] = &["staticippools", "globalstaticippools", "staticipleases"];
-    let rules: [(&str, &[&str], &[&str]); 7] = [
+    let rules: [(&str, &[&str], &[&str]); 9] = [
         ("ipam.glowplug.dev", view, &["list"]),
         ("kubevirt.io", &["virtualmachines", "virtualmachineinstances"], &["list"]),
         ("infrastructure.cluster.x-k8s.io", &["kubevirtmachines"], &["list"]),
@@ -447,6 +449,8 @@ async fn an_adoption_never_changes_a_record_that_says_something_else() {
         ("ipam.cluster.x-k8s.io", &["ipaddressclaims", "ipaddresses"], &["list"]),
         ("k8s.cni.cncf.io", &["ipamclaims"], &["list"]),
         ("", &["secrets"], &["get"]),
+        ("", &["services"], &["list"]),
+        ("cluster.x-k8s.io", &["clusters"], &["list"]),
     ];
     allow(&cluster, "eve", &rules).await;
     shop.run("free-0", &json!(["192.168.1.40"])).await;

@@ -103,6 +103,7 @@ pub async fn adopt(reader: &Reader, place: &Place, only: &[Key], reviewed: Optio
         Place::Cluster(_) => Vec::new(),
     };
     let mut lists = Lists::read(reader).await?;
+    lists.read_neighbours(reader).await?;
     lists.read_claims(reader).await?;
     let target = match place {
         Place::File(_) => Target::of_file(&mut lists, file)?,

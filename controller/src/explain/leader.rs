@@ -8,6 +8,7 @@ use glowplug::host::audit;
 use glowplug::host::change::Change;
 use glowplug::host::claim::{HolderKind, Record, Reservation};
 use glowplug::host::ledger::{Ledger as _, MemoryLedger};
+use glowplug::host::pool::Pool;
 use glowplug::host::records::Inventory;
 use glowplug::host::registry::Registry;
 use k8s_openapi::jiff::Timestamp;
@@ -88,7 +89,13 @@ impl Lists {
     /// Takes the records of the objects. `allocator` has the leases and the pools.
     pub(super) fn recorded(&mut self, allocator: &Allocator) -> Recorded {
         let objects = std::mem::take(&mut self.objects);
-        let reports = std::mem::take(&mut self.reports).reserve(allocator.pools().cloned());
+        let mut reports = std::mem::take(&mut self.reports).reserve(allocator.pools().cloned());
+        let ignores = |pool: &&Pool| {
+            let known = self.pools.get(&PoolId::parse(pool.name()));
+            known.is_some_and(|known| known.checked.spec.ignore_neighbours)
+        };
+        let pools: Vec<Pool> = allocator.pools().filter(|pool| !ignores(pool)).cloned().collect();
+        reports.extend(std::mem::take(&mut self.neighbours).reserve(&pools));
         let uid_of = |key: &Key| self.kubevirt_machine(key)?.metadata.uid.as_deref();
         let mut first = inventory(objects, uid_of);
         let guests = self.guests.values().map(|(_, instance)| instance);

@@ -14,14 +14,15 @@ use crate::claims::ipam;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::explain::read::{Listed, Reader};
-use crate::kinds::cluster_api::{IpAddressClaim, Kinds, Version};
+use crate::kinds::cluster_api::{self, IpAddressClaim, Kinds, Version};
 use crate::kinds::ipam_claim::{IpamClaim, ipam_claims, network_attachments};
 use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret, read_records, uid};
+use crate::kinds::neighbour::services;
 use crate::kinds::pool::{GlobalStaticIPPool, HolderKind, LeaseSpec, POOL_FINALIZER, StaticIPLease, StaticIPPool};
 use crate::kinds::virtual_machine::{VirtualMachine, instances, kubevirt_machines, node_pools, virtual_machines};
 use crate::pools::facts::PoolObject;
 use crate::pools::selection::{KnownPool, Selection};
-use crate::reports::AtStart;
+use crate::reports::{AtStart, neighbours};
 
 /// Pools by their names.
 pub(super) type Pools = BTreeMap<PoolId, Arc<KnownPool>>;
@@ -45,6 +46,8 @@ pub(super) struct Lists {
     pub(super) objects: Objects,
     /// What running guests report.
     pub(super) reports: AtStart,
+    /// The addresses of Services and Clusters.
+    pub(super) neighbours: neighbours::AtStart,
     /// The IPAddressClaims and IPAddresses. `None`: they were not read, or the cluster does not have these kinds.
     pub(super) claims: Option<Claims>,
     /// Each IPAddressClaim, with its pool. `None`: the pool is of another program.
@@ -86,6 +89,20 @@ impl Lists {
         let guests = reader.each(&instances(), None, all(), |it| lists.add_instance(it)).await?;
         lists.has_machines = [machines, vms, guests] == [Listed::Whole; 3];
         Ok(lists)
+    }
+
+    /// Reads the addresses of Services and Clusters, too.
+    ///
+    /// # Errors
+    ///
+    /// A request failed.
+    pub(super) async fn read_neighbours(&mut self, reader: &Reader) -> anyhow::Result<()> {
+        let all = ListParams::default;
+        reader.each(&services(), None, all(), |it| self.neighbours.note_service(&it)).await?;
+        if let Some(clusters) = cluster_api::clusters(reader.client()).await? {
+            reader.each(&clusters, None, all(), |it| self.neighbours.note_cluster(&it)).await?;
+        }
+        Ok(())
     }
 
     /// Reads the claims and the Secrets with network data of the machines, too.

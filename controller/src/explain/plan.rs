@@ -124,7 +124,9 @@ struct Need(u128, String);
 /// The file cannot be read or has no pool, a request failed, or the user may not list the pools or leases.
 pub async fn plan(reader: &Reader, file: &Path) -> anyhow::Result<Answer> {
     let pools = read_pools(file, reader.client().default_namespace())?;
-    answer(Lists::read(reader).await?, pools, Timestamp::now())
+    let mut lists = Lists::read(reader).await?;
+    lists.read_neighbours(reader).await?;
+    answer(lists, pools, Timestamp::now())
 }
 
 fn answer(mut lists: Lists, objects: Vec<Object>, now: Timestamp) -> anyhow::Result<Answer> {

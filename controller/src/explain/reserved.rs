@@ -56,7 +56,9 @@ pub(super) fn reserved(leader: &Allocator, users: &Users) -> Vec<Reserved> {
             let is_counted = !user.is_report || !is_held && is_in_pool(network, *address);
             let Some(state) = user.state.filter(|state| *state != State::Mismatch && is_counted) else { continue };
             let (address, state) = (address.to_string(), state.count().word());
-            let (network, object) = (network.clone(), user.claimant.machine.title());
+            let machine = &user.claimant.machine;
+            let object = if machine.kind.may_hold() { machine.title() } else { user.claimant.to_string() };
+            let network = network.clone();
             all.insert(Reserved { address, network, state, object });
         }
     }

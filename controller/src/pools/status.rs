@@ -701,6 +701,7 @@ mod tests {
                 "leftAlone": 0,
                 "notHeld": 0,
                 "reportsBeyond": null,
+                "neighbours": [],
                 "conditions": [
                     condition("DuplicateRecords", "False", "NoDuplicates", "Every address has at most one user"),
                     condition("Exhausted", "False", "FreeAddresses", "The pool has free addresses"),

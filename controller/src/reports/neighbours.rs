@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -53,6 +54,13 @@ pub struct Neighbours {
 enum Kind {
     Service,
     Cluster,
+}
+
+/// The addresses of Services and Clusters that a leader finds at its start.
+#[derive(Debug, Default)]
+pub(crate) struct AtStart {
+    services: Index,
+    clusters: Index,
 }
 
 /// The API resources of the kinds that the API server serves.
@@ -173,6 +181,33 @@ impl Neighbours {
     }
 }
 
+// === impl AtStart ===
+
+impl AtStart {
+    pub(crate) fn note_service(&mut self, service: &Object) {
+        note(&mut self.services, Kind::Service, service);
+    }
+
+    pub(crate) fn note_cluster(&mut self, cluster: &Object) {
+        note(&mut self.clusters, Kind::Cluster, cluster);
+    }
+
+    /// Takes what the leader reserves with these pools. Pools that ignore Services and Clusters are left out.
+    pub(crate) fn reserve(self, pools: &[Pool]) -> Vec<glowplug::host::claim::Reservation> {
+        let reserve = |kind: Kind, mut index: Index| {
+            index.set_pools(pools.iter().cloned());
+            index.take_changes().begun.into_iter().filter_map(move |it| kind.reservation(it))
+        };
+        reserve(Kind::Service, self.services).chain(reserve(Kind::Cluster, self.clusters)).collect()
+    }
+}
+
+/// Learns the addresses of an object.
+fn note(index: &mut Index, kind: Kind, object: &Object) {
+    let uid = object.metadata.uid.clone().unwrap_or_default();
+    index.apply_anywhere(&Key::of(&object.metadata), &uid, kind.addresses(object));
+}
+
 // === impl Work ===
 
 impl provider::Work for Work<'_> {
@@ -199,10 +234,8 @@ impl provider::Work for Work<'_> {
         let Known { index, missing } = known.entry(kind).or_default();
         match change {
             Change::Apply(object) => {
-                let key = Key::of(&object.metadata);
-                missing.remove(&key);
-                let uid = object.metadata.uid.clone().unwrap_or_default();
-                index.apply_anywhere(&key, &uid, kind.addresses(&object));
+                missing.remove(&Key::of(&object.metadata));
+                note(index, kind, &object);
             }
             Change::Remove(key, _) => index.remove(&key),
             Change::Lists => return BTreeSet::new(),
@@ -256,7 +289,7 @@ fn all() -> BTreeSet<Key> {
 // === impl Kind ===
 
 impl Kind {
-    fn addresses(self, object: &Object) -> BTreeSet<std::net::IpAddr> {
+    fn addresses(self, object: &Object) -> BTreeSet<IpAddr> {
         match self {
             Self::Service => of_service(object),
             Self::Cluster => of_cluster(object),
