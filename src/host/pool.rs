@@ -185,15 +185,26 @@ impl Pool {
         &self.settings
     }
 
-    /// What the document of a machine with these addresses gets in addition to the addresses: the settings of their subnets.
+    /// What the document of a machine with these addresses gets in addition to the addresses: the settings of their subnets. `home` is
+    /// another pool of the network that has an address in place of this one: its routers are those of the address, and the other
+    /// settings are those of this pool.
     ///
     /// # Errors
     ///
     /// The first address that no subnet of the pool has any more, and from which the gateway of no subnet can be reached.
-    pub fn settings_for<'a>(&self, addresses: impl IntoIterator<Item = &'a IpNetwork>) -> Result<Settings, IpNetwork> {
+    pub fn settings_for<'a>(
+        &self,
+        addresses: impl IntoIterator<Item = &'a IpNetwork>,
+        home: &dyn Fn(IpAddr) -> Option<&'a Self>,
+    ) -> Result<Settings, IpNetwork> {
         let mut settings = Settings::default();
         for address in addresses {
             let family = Family::of(address.ip());
+            if let Some(home) = home(address.ip()).filter(|_| !self.contains(address.ip())) {
+                let Settings { gateways, routes, .. } = home.settings_for([address], &|_| None)?;
+                settings.add(&Settings { gateways, routes, ..self.settings.clone() }, family);
+                continue;
+            }
             let own = match self.space(family) {
                 // Another program may choose addresses of a family that the pool does not have.
                 None => &self.settings,
@@ -752,7 +763,7 @@ pub(super) mod tests {
         );
         let written = |addresses: &[&str]| {
             let addresses: Vec<IpNetwork> = addresses.iter().map(|address| address.parse().unwrap()).collect();
-            pool.settings_for(&addresses)
+            pool.settings_for(&addresses, &|_| None)
                 .map(|settings| format!("{:?}", settings.members()))
                 .map_err(|it| it.to_string())
         };
@@ -778,7 +789,7 @@ pub(super) mod tests {
         // A pool with one subnet, and an address of the subnet that it had before.
         let pool = of("addresses: [10.0.0.8], prefix: 24, gateway: [10.0.0.1]");
         let before: IpNetwork = "10.1.0.8/24".parse().unwrap();
-        assert_eq!(pool.settings_for([&before]), Err(before));
+        assert_eq!(pool.settings_for([&before], &|_| None), Err(before));
     }
 
     #[test]

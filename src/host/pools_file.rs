@@ -322,8 +322,8 @@ mod tests {
         assert_eq!(refusal(&pool(allowed)), Vec::<String>::new());
         let expected = "expected one of network, interface, addresses, excludedAddresses, preAllocations, gateway, \
                         nameservers, machineNetwork, allocateReservedIPAddresses, onLinkGateway, \
-                        addressReuseGracePeriodSeconds, sticky, serveIPAMClaims, ignoreNeighbours, template, nodePoolRef, \
-                        machineSelector, addressesFrom";
+                        addressReuseGracePeriodSeconds, searchDomains, mtu, routes, prefix, subnets, sticky, \
+                        serveIPAMClaims, ignoreNeighbours, template, nodePoolRef, machineSelector, addressesFrom";
         assert_eq!(
             refusal(&pool(", exclude: [10.0.0.1], subnet: 24")),
             [format!("spec.exclude: unknown key, {expected}"), format!("spec.subnet: unknown key, {expected}")]

@@ -551,7 +551,7 @@ impl Model {
                         // All pools are on one network. An address outside its new pool keeps its prefix length.
                         let lease = next.held.get_mut(&held).unwrap();
                         if lease.1 != pool.name() && self.of(at, family).unwrap().contains(&held) {
-                            lease.2 = pool.space(family).unwrap().prefix();
+                            lease.2 = pool.space(family).unwrap().subnets()[0].prefix();
                         }
                         lease.1 = pool.name().to_owned();
                     } else {

@@ -507,7 +507,7 @@ impl RegisteredPool {
             network: pool.network().to_owned(),
             interface: pool.interface(),
             families,
-            gateways: pool.settings_for(held.iter().map(|held| &held.address)).unwrap_or_default().gateways,
+            gateways: pool.settings_for(held.iter().map(|held| &held.address), &|_| None).unwrap_or_default().gateways,
         }
     }
 }

@@ -7,7 +7,7 @@ use glowplug::diagnostic::Diagnostic;
 use glowplug::host::allocator::{ClaimError, exhausted_message};
 use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Request};
 use glowplug::host::expand::{Document, Grant, Template};
-use glowplug::host::pool::Pool;
+use glowplug::host::pool::{Pool, Settings};
 use glowplug::host::records::{ANNOTATION_PREFIX, annotation_key, annotation_patch};
 use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
@@ -424,8 +424,10 @@ impl View {
             let allocation = allocations.iter().find(|it| it.claimant.interface == selected.interface);
             let allocation = allocation.ok_or_else(|| format!("pool {name:?} allocated nothing"))?;
             let attachment = vm.networks.iter().find(|attachment| attachment.name == selected.attachment);
-            let own = || self.gateways(pool, &selected.network, allocation);
-            let gateways = offers.get(&selected.interface).map_or_else(own, |offer| Ok(offer.gateways.clone()))?;
+            let mut settings = self.settings(pool, &selected.network, allocation)?;
+            if let Some(offer) = offers.get(&selected.interface) {
+                settings.gateways.clone_from(&offer.gateways);
+            }
             let mac_address = attachment.and_then(|attachment| attachment.mac);
             let is_named = attachment.is_none_or(|attachment| !attachment.is_sriov);
             if mac_address.is_none() && !is_named {
@@ -434,7 +436,7 @@ impl View {
                     selected.attachment
                 ));
             }
-            grants.push((allocation, gateways, pool.nameservers(), mac_address, is_named));
+            grants.push(Grant { allocation, settings, mac_address, is_named });
             if let Some(text) = self.pools.get(&name).and_then(|pool| pool.template.as_deref()) {
                 templates.insert(text, name);
             }
@@ -443,14 +445,6 @@ impl View {
             let pools: Vec<String> = templates.into_values().collect();
             return Err(format!("pools {} have different templates, expected one template", pools.join(" and ")));
         }
-        let grants = grants.iter().map(|(allocation, gateways, nameservers, mac_address, is_named)| Grant {
-            allocation,
-            gateways,
-            nameservers,
-            mac_address: *mac_address,
-            is_named: *is_named,
-        });
-        let grants: Vec<Grant> = grants.collect();
         let interfaces = selected.iter().map(|selected| &selected.interface);
         let document = match templates.first_key_value() {
             Some((text, _)) => Template::parse(text.as_bytes()).and_then(|template| template.expand(&grants)),
@@ -461,26 +455,16 @@ impl View {
         document.map_err(|error| format!("template: {error}"))
     }
 
-    /// The gateways of an allocation: those of the pool, or those of the pool of the network that has the address in place of it.
-    /// `Err`: no pool has the address, and the gateway of the pool is outside its subnet.
-    fn gateways(&self, pool: &Pool, network: &str, allocation: &Allocation) -> Result<Vec<IpAddr>, String> {
-        let mut gateways = Vec::new();
-        for address in &allocation.addresses {
-            let has_pool = pool.contains(address.ip());
-            let home = self.ledger.homes.get(&(network.to_owned(), address.ip())).filter(|_| !has_pool);
-            let own = home.unwrap_or(pool).gateways().iter().copied();
-            let own: Vec<IpAddr> = own.filter(|gateway| Family::of(*gateway) == Family::of(address.ip())).collect();
-            if let Some(gateway) =
-                own.iter().find(|gateway| !has_pool && home.is_none() && !address.contains(**gateway))
-            {
-                let name = pool.name();
-                return Err(format!(
-                    "gateway {gateway} of pool {name} is outside the subnet of {address}, which no pool has"
-                ));
-            }
-            gateways.extend(own);
-        }
-        Ok(gateways)
+    /// The settings of an allocation: those of its pool, with the routers of the pool of the network that has an address in place of
+    /// it. `Err`: no pool has an address, so its gateway is not known.
+    fn settings(&self, pool: &Pool, network: &str, allocation: &Allocation) -> Result<Settings, String> {
+        let home = |address: IpAddr| self.ledger.homes.get(&(network.to_owned(), address));
+        pool.settings_for(&allocation.addresses, &home).map_err(|address| {
+            format!(
+                "pool {:?} has no subnet with {address} any more, so the gateway of the address is not known",
+                pool.name()
+            )
+        })
     }
 
     /// The addresses that the pools no longer offer, and that stay with the machine in place of an allocation: it gets no other address of

@@ -644,7 +644,7 @@ impl Printer {
         let interface = &allocation.claimant.interface;
         let pool = pools.iter().find(|pool| pool.interface() == *interface);
         let settings = pool.map(|pool| {
-            let settings = pool.settings_for(&allocation.addresses);
+            let settings = pool.settings_for(&allocation.addresses, &|_| None);
             settings.map_err(|address| {
                 let name = pool.name();
                 anyhow!("pool {name} has no subnet with {address} any more, so the gateway of the address is not known")

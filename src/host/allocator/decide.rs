@@ -352,8 +352,7 @@ impl Allocator {
         if !pool.contains(address) && holder.kind.is_claim() && is_offered() {
             return None;
         }
-        let space = pool.space(Family::of(address)).filter(|_| pool.contains(address));
-        let prefix = space.map_or(lease.prefix, |space| space.prefix());
+        let prefix = pool.prefix_of(address).filter(|_| pool.contains(address)).unwrap_or(lease.prefix);
         let lease = Lease { pool: Arc::clone(name), prefix, ..lease.clone() };
         Some(Move { network: Arc::clone(network), address, lease })
     }

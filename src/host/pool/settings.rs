@@ -358,6 +358,7 @@ impl Settings {
     }
 
     /// Reads settings in the form of [`Self::written`]. `None` for settings with an error.
+    #[cfg(feature = "sqlite")]
     pub(super) fn from_written(written: &SettingsSpec) -> Option<Self> {
         let mut diagnostics = Diagnostics::default();
         let mut check = Check { at: &str::to_owned, families: BTreeSet::new(), diagnostics: &mut diagnostics };

@@ -557,8 +557,8 @@ fn the_lease_of_a_machine_moves_to_the_pool_that_serves_it_now() {
     assert_eq!(document["networks"][0]["routes"][0]["gateway"], "10.0.0.1");
     assert_eq!(document["services"], json!([{"type": "dns", "address": "10.1.0.53"}]));
     view.ledger.homes.clear();
-    let note = "Secret \"w-networkdata-cccccccccccccccc\" keeps its network data: gateway 10.1.0.1 of pool n/q is outside the subnet of \
-                10.0.0.8/16, which no pool has";
+    let note = "Secret \"w-networkdata-cccccccccccccccc\" keeps its network data: pool \"n/q\" has no subnet with 10.0.0.8/16 any more, \
+                so the gateway of the address is not known";
     assert_eq!(decide(&view), report("NetworkDataOutdated", note));
 }
 
