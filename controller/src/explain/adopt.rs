@@ -270,10 +270,12 @@ impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let or_none = |text: String| if text.is_empty() { "-".to_owned() } else { text };
         let rows = self.machines.iter().cloned().map(|row| {
-            let Row { machine, phase, addresses, result, reason, .. } = row;
-            [machine, or_none(phase.unwrap_or_default()), or_none(list(addresses)), result.to_string(), reason]
+            let Row { machine, phase, addresses, result, reason, needs_decision } = row;
+            let decide = if needs_decision { "yes" } else { "-" };
+            let [phase, addresses] = [phase.unwrap_or_default(), list(addresses)].map(or_none);
+            [machine, phase, addresses, result.to_string(), decide.to_owned(), reason]
         });
-        f.write_str(&rows_of(["MACHINE", "PHASE", "ADDRESSES", "RESULT", "REASON"], rows.collect()))?;
+        f.write_str(&rows_of(["MACHINE", "PHASE", "ADDRESSES", "RESULT", "DECIDE", "REASON"], rows.collect()))?;
         write_section(f, HEAD, self.reserved.iter().cloned().map(<[String; 4]>::from).collect())?;
         let writes = self.writes.iter().flat_map(|write| {
             write

@@ -255,7 +255,7 @@ impl fmt::Display for Summary {
         let pools = self.pools.iter().map(|pool| (&pool.name, &pool.problems));
         let macs = self.mac_pools.iter().map(|pool| (&pool.name, &pool.problems));
         let problems = pools.chain(macs).flat_map(|(name, problems)| {
-            problems.iter().map(move |it| [it.condition.clone(), name.clone(), it.message.clone()])
+            problems.iter().map(move |it| [it.condition.clone(), name.clone(), it.message.replace('\n', "; ")])
         });
         write_section(f, ["CONDITION", "POOL", "MESSAGE"], problems.collect())
     }
@@ -290,7 +290,7 @@ mod tests {
             })
         };
         let conditions = json!([
-            condition("DuplicateRecords", "True", "10.0.0.8: two users"),
+            condition("DuplicateRecords", "True", "10.0.0.8: two users\n10.0.0.9: two users"),
             condition("Ready", "True", "serves"),
             condition("UnreadableLeases", "False", "none"),
         ]);
@@ -332,7 +332,7 @@ mod tests {
              NOT READY  MESSAGE\n\
              g          addresses[0]: invalid\\u{1b}\n\n\
              CONDITION         POOL  MESSAGE\n\
-             DuplicateRecords  n/p   10.0.0.8: two users\n\
+             DuplicateRecords  n/p   10.0.0.8: two users; 10.0.0.9: two users\n\
              SchemaViolated    m     ranges: repeated\n"
         );
     }
@@ -353,7 +353,7 @@ mod tests {
                     "kind": "KubevirtMachine", "namespace": "n", "name": "w", "family": "IPv4", "since": "2026-08-14T10:00:00Z",
                 }],
                 "machines": 0, "leftAlone": 3, "outdated": 4,
-                "problems": [{"condition": "DuplicateRecords", "message": "10.0.0.8: two users"}],
+                "problems": [{"condition": "DuplicateRecords", "message": "10.0.0.8: two users\n10.0.0.9: two users"}],
             })
         );
     }

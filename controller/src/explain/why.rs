@@ -238,7 +238,8 @@ fn verdict(
     if machine.is_left_alone() {
         let reason = "the guest ran already when the pool came, and keeps its own network".to_owned();
         let what_to_do = format!(
-            "to give it an address, remove the annotation {LEFT_ALONE_ANNOTATION}, then restart the machine, or create the machine again"
+            "to give it an address of the pool, remove the annotation {LEFT_ALONE_ANNOTATION}, then restart the machine; to keep the \
+             address that it uses, run kubectl glowplug adopt before"
         );
         return (State::LeftAlone, reason, None, Some(what_to_do));
     }
@@ -650,8 +651,8 @@ mod tests {
     fn a_machine_that_is_left_alone_names_its_annotation() {
         let noted = json!({"annotations": {(LEFT_ALONE_ANNOTATION): "v"}});
         let answer = about(machine(json!({}), noted), vec![pool("p", json!({}))], vec![]);
-        let advice = "to give it an address, remove the annotation ipam.glowplug.dev/left-alone, then restart the machine, or \
-                      create the machine again";
+        let advice = "to give it an address of the pool, remove the annotation ipam.glowplug.dev/left-alone, then restart the machine; to \
+                      keep the address that it uses, run kubectl glowplug adopt before";
         let reason = "the guest ran already when the pool came, and keeps its own network";
         assert_eq!(said(&answer), (State::LeftAlone, reason, None, Some(advice)));
     }
