@@ -90,7 +90,7 @@ fn valid_objects(namespace: &str) -> Vec<(ApiResource, Value)> {
         (
             ApiResource::erase::<Service>(&()),
             json!({
-                "metadata": {"name": "NAME"}, "spec": {"type": "LoadBalancer", "loadBalancerIP": "10.0.0.70"},
+                "metadata": {"name": "NAME"}, "spec": {"type": "LoadBalancer"},
                 "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.71"}]}},
             }),
         ),

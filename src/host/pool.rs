@@ -200,14 +200,15 @@ impl Pool {
         let mut settings = Settings::default();
         for address in addresses {
             let family = Family::of(address.ip());
-            if let Some(home) = home(address.ip()).filter(|_| !self.contains(address.ip())) {
+            if let Some(home) = home(address.ip()).filter(|_| !self.is_external && !self.contains(address.ip())) {
                 let Settings { gateways, routes, .. } = home.settings_for([address], &|_| None)?;
                 settings.add(&Settings { gateways, routes, ..self.settings.clone() }, family);
                 continue;
             }
             let own = match self.space(family) {
                 // Another program may choose addresses of a family that the pool does not have.
-                None => &self.settings,
+                None if self.is_external => &self.settings,
+                None => return Err(*address),
                 Some(space) => space.subnet_for(address).ok_or(*address)?.settings(),
             };
             settings.add(own, family);
@@ -454,11 +455,16 @@ impl Space {
         }
     }
 
-    /// The subnet whose settings hold for an address: the one with the address, or one that it can reach.
+    /// The subnet whose settings hold for an address: the one with the address, or one whose routers it can reach. A single subnet may
+    /// have its routers on the link, outside of every subnet, or none.
     fn subnet_for(&self, address: &IpNetwork) -> Option<&Subnet> {
+        let is_single = self.subnets.len() == 1;
         let reaches = |subnet: &&Subnet| {
-            let mut gateways = subnet.settings.gateways.iter().filter(|gateway| Family::of(**gateway) == self.family);
-            gateways.all(|gateway| address.contains(*gateway) || is_link_local(*gateway))
+            let routers = subnet.settings.routers().filter(|router| Family::of(*router) == self.family);
+            let routers: Vec<IpAddr> = routers.collect();
+            let is_on_link = |router| is_single && !subnet.has_in_network(router);
+            let is_reached = |router| address.contains(router) || is_link_local(router) || is_on_link(router);
+            (is_single || !routers.is_empty()) && routers.into_iter().all(is_reached)
         };
         let at = Subnet::position(&self.subnets, address.ip());
         at.and_then(|at| self.subnets.get(at)).or_else(|| self.subnets.iter().find(reaches))
@@ -584,9 +590,22 @@ impl Subnet {
 
     /// The index of the subnet that has an address, else of one whose network contains the address.
     fn position(subnets: &[Self], address: IpAddr) -> Option<usize> {
-        let is_near = |subnet: &Self| subnet.ranges.meets(&AddressRange::subnet(address, subnet.prefix));
+        let is_near = |subnet: &Self| subnet.has_in_network(address);
         let has = |subnet: &Self| subnet.ranges.contains(address);
         subnets.iter().position(has).or_else(|| subnets.iter().position(is_near))
+    }
+
+    /// Whether an address is in the network of one of the addresses.
+    fn has_in_network(&self, address: IpAddr) -> bool {
+        self.ranges.meets(&AddressRange::subnet(address, self.prefix))
+    }
+
+    /// Whether the machines with these addresses get the same from another subnet.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_in(&self, other: &Self) -> bool {
+        (self.prefix, &self.settings) == (other.prefix, &other.settings)
+            && self.ranges.difference(&other.ranges).ranges().is_empty()
     }
 
     /// Adds an address of the network of the subnet.
@@ -790,6 +809,22 @@ pub(super) mod tests {
         let pool = of("addresses: [10.0.0.8], prefix: 24, gateway: [10.0.0.1]");
         let before: IpNetwork = "10.1.0.8/24".parse().unwrap();
         assert_eq!(pool.settings_for([&before], &|_| None), Err(before));
+    }
+
+    #[test]
+    fn the_settings_of_an_address_that_no_subnet_has_are_those_of_routers_that_it_reaches() {
+        let gateways = |pool: &str, address: &str| {
+            let address: IpNetwork = address.parse().unwrap();
+            of(pool).settings_for([&address], &|_| None).map(|it| it.gateways).map_err(|it| it.to_string())
+        };
+        let far = "addresses: [203.0.113.0/24], prefix: 32, gateway: [169.254.1.1], onLinkGateway: true";
+        assert_eq!(gateways(far, "198.51.100.1/32"), Ok(vec!["169.254.1.1".parse().unwrap()]));
+        assert_eq!(gateways("addresses: [10.0.0.8], prefix: 24", "10.0.0.9/24"), Ok(vec![]));
+        // An isolated subnet has no gateway for the addresses of a subnet that is gone.
+        let isolated = "subnets: [{addresses: [10.1.0.0/24], gateway: [10.1.0.1]}, {addresses: [10.2.0.0/24]}]";
+        assert_eq!(gateways(isolated, "10.0.0.8/24"), Err("10.0.0.8/24".to_owned()));
+        // A family that the pool no longer has.
+        assert_eq!(gateways("addresses: [10.0.0.0/24]", "fd00::8/64"), Err("fd00::8/64".to_owned()));
     }
 
     #[test]

@@ -507,7 +507,11 @@ impl RegisteredPool {
             network: pool.network().to_owned(),
             interface: pool.interface(),
             families,
-            gateways: pool.settings_for(held.iter().map(|held| &held.address), &|_| None).unwrap_or_default().gateways,
+            // A pool without `subnets` has one gateway for all its addresses, also for those that it no longer has.
+            gateways: pool
+                .settings_for(held.iter().map(|held| &held.address), &|_| None)
+                .unwrap_or_else(|_| pool.settings().clone())
+                .gateways,
         }
     }
 }

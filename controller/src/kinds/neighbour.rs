@@ -24,14 +24,14 @@ pub fn services() -> ApiResource {
     }
 }
 
-/// The addresses of a Service of type LoadBalancer: those that its controller has given, and the one that it requests.
+/// The addresses that its controller has given to a Service of type LoadBalancer. An address that it only requests does not count:
+/// every user of a namespace may request any address.
 pub(crate) fn of_service(service: &Object) -> BTreeSet<IpAddr> {
-    let (spec, status) = (&service.data["spec"], &service.data["status"]["loadBalancer"]);
-    if spec["type"] != "LoadBalancer" {
+    if service.data["spec"]["type"] != "LoadBalancer" {
         return BTreeSet::new();
     }
-    let given = items(&status["ingress"]).map(|ingress| &ingress["ip"]);
-    given.chain([&spec["loadBalancerIP"]]).filter_map(address).take(MOST).collect()
+    let given = items(&service.data["status"]["loadBalancer"]["ingress"]).map(|ingress| &ingress["ip"]);
+    given.filter_map(address).take(MOST).collect()
 }
 
 /// The address of the control plane of a Cluster, if its host is an address and no name.
@@ -56,13 +56,12 @@ mod tests {
     }
 
     #[test]
-    fn a_service_has_the_addresses_of_its_load_balancer_and_the_one_that_it_requests() {
+    fn a_service_has_the_addresses_of_its_load_balancer_and_not_the_one_that_it_requests() {
         let ingress =
             json!([{"ip": "10.0.0.9", "ipMode": "VIP"}, {"ip": "fd00::9"}, {"hostname": "a.example"}, {"ip": 1}, "x"]);
         let with = |type_: &str| json!({"spec": {"type": type_, "loadBalancerIP": "10.0.0.8"}, "status": {"loadBalancer": {"ingress": ingress}}});
-        assert_eq!(read(of_service, with("LoadBalancer")), ["10.0.0.8", "10.0.0.9", "fd00::9"]);
+        assert_eq!(read(of_service, with("LoadBalancer")), ["10.0.0.9", "fd00::9"]);
         assert_eq!(read(of_service, with("ClusterIP")), [""; 0]);
-        assert_eq!(read(of_service, json!({"spec": {"type": "LoadBalancer", "loadBalancerIP": ""}})), [""; 0]);
         let many: Vec<Value> = (0..100).map(|last| json!({"ip": format!("10.0.0.{last}")})).collect();
         let many = json!({"spec": {"type": "LoadBalancer"}, "status": {"loadBalancer": {"ingress": many}}});
         assert_eq!(read(of_service, many).len(), MOST);
@@ -82,7 +81,7 @@ mod tests {
     #[test]
     fn no_content_of_a_service_or_a_cluster_gives_it_more_addresses() {
         let service = json!({
-            "metadata": {"namespace": "n", "name": "a"}, "spec": {"type": "LoadBalancer", "loadBalancerIP": "10.0.0.8"},
+            "metadata": {"namespace": "n", "name": "a"}, "spec": {"type": "LoadBalancer"},
             "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.9"}]}},
         });
         crate::hostile::each_object(&service, |object| assert!(of_service(&object).len() <= MOST));

@@ -263,10 +263,14 @@ impl Index {
 
     fn set_selection(&mut self, selection: Arc<Selection>) -> BTreeSet<Key> {
         let before = std::mem::replace(&mut self.selection, selection);
-        // The network data of a machine follows the settings of its pools.
+        // The network data of a machine follows the settings of its pools, and of the pool of the network that has its address.
         let known = self.selection.pools().filter_map(|pool| Some((pool, before.pool(&pool.id)?)));
-        let changed: BTreeSet<PoolId> = known.filter(has_other_settings).map(|(pool, _)| pool.id.clone()).collect();
-        let is_of = |chosen: &Chosen| chosen.iter().flatten().any(|selected| changed.contains(&selected.pool));
+        let changed = known.filter(has_other_settings).filter_map(|(pool, before)| {
+            let of = |pool: &MachinePool| pool.pool.as_ref().ok().map(|pool| pool.network().to_owned());
+            of(pool).or_else(|| of(before))
+        });
+        let changed: BTreeSet<String> = changed.collect();
+        let is_of = |chosen: &Chosen| chosen.iter().flatten().any(|selected| changed.contains(&selected.network));
         let mut chosen = Vec::new();
         for (key, vm) in self.vms.iter() {
             let selected = self.selection.of(vm).map_err(|problem| problem.to_string());
@@ -503,19 +507,22 @@ fn has_record(metadata: &ObjectMeta) -> bool {
     metadata.annotations.iter().flat_map(|all| all.keys()).any(|name| name.starts_with(ANNOTATION_PREFIX))
 }
 
-/// Whether the network data of the machines of a pool differs from that of the same pool before.
+/// Whether the network data of the machines of a pool differs from that of the same pool before. A subnet that only grows changes
+/// nothing for its machines.
 fn has_other_settings((pool, before): &(&Arc<MachinePool>, &Arc<MachinePool>)) -> bool {
-    let of = |pool: &Arc<MachinePool>| {
-        let settings = |pool: &Pool| {
-            // The addresses of a single subnet say nothing about a machine that has one of them.
-            let ranges = |subnet: &Subnet| pool.has_subnets().then(|| subnet.ranges().to_vec());
-            let subnet = |subnet: &Subnet| (subnet.prefix(), subnet.settings().clone(), ranges(subnet));
-            let subnets: Vec<_> = pool.spaces().flat_map(Space::subnets).map(subnet).collect();
-            (pool.settings().clone(), subnets)
-        };
-        (pool.spec.template.clone(), pool.pool.as_ref().ok().map(settings))
+    let is_same = |pool: &Pool, before: &Pool| {
+        let subnets = || pool.spaces().flat_map(Space::subnets);
+        let single =
+            |one: &Subnet, other: &Subnet| (one.prefix(), one.settings()) == (other.prefix(), other.settings());
+        let is_single = !pool.has_subnets() && !before.has_subnets();
+        let is_kept = |subnet: &Subnet| subnets().any(|it| subnet.is_in(it) || is_single && single(subnet, it));
+        pool.settings() == before.settings() && before.spaces().flat_map(Space::subnets).all(is_kept)
     };
-    !Arc::ptr_eq(pool, before) && of(pool) != of(before)
+    let is_other = match (&pool.pool, &before.pool) {
+        (Ok(pool), Ok(before)) => !is_same(pool, before),
+        (pool, before) => pool.is_ok() != before.is_ok(),
+    };
+    !Arc::ptr_eq(pool, before) && (pool.spec.template != before.spec.template || is_other)
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@
 
 use std::collections::BTreeSet;
 
+use glowplug::host::pool::Space;
+use glowplug::network::Family;
 use serde_json::json;
 
 use crate::cluster::request::list;
@@ -96,13 +98,21 @@ impl View {
         })
     }
 
-    /// Whether a machine holds an address on each interface that pools select: its records became leases, because the pools offer
-    /// the addresses now. It is served as if the pools had come with these addresses.
+    /// Whether a machine holds an address of each family on each interface that pools select: its records became leases, because the
+    /// pools offer the addresses now. It is served as if the pools had come with these addresses.
     fn holds_an_address_of_each(&self, vm: &VirtualMachine, selected: &[Selected]) -> bool {
         let uids = [uid(&vm.metadata), self.machine.as_ref().map_or("", |machine| uid(&machine.metadata))];
         let own = || self.ledger.held.iter().filter(|held| uids.contains(&held.claimant.machine.uid.as_str()));
-        let is_held =
-            |it: &Selected| own().any(|held| held.network == it.network && held.claimant.interface == it.interface);
+        let is_held = |it: &Selected| {
+            let Some(pool) = self.ledger.pools.get(&it.pool.to_string()) else { return false };
+            let mut families = pool.spaces().map(Space::family);
+            families.all(|family| {
+                own().any(|held| {
+                    (&held.network, held.claimant.interface) == (&it.network, it.interface)
+                        && Family::of(held.address) == family
+                })
+            })
+        };
         selected.iter().all(is_held)
     }
 

@@ -117,11 +117,10 @@ impl Recorded {
         }
         since.sort_by_key(|(since, _)| *since);
         recorded.held = since.into_iter().map(|(_, held)| held).collect();
-        for Held { network, address, pool, .. } in &recorded.held {
+        for Held { network, address, pool, claimant, .. } in &recorded.held {
             if allocator.pool(pool).is_none_or(|pool| !pool.contains(*address)) {
-                let mut others =
-                    allocator.pools().filter(|other| other.network() == network && other.contains(*address));
-                recorded.homes.extend(others.next().map(|other| ((network.clone(), *address), other.clone())));
+                let home = allocator.home(network, *address, &claimant.machine);
+                recorded.homes.extend(home.map(|home| ((network.clone(), *address), home.clone())));
             }
         }
         recorded.waiting = claimed.iter().filter(|machine| allocator.waits(machine)).cloned().collect();

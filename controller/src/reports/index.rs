@@ -168,9 +168,16 @@ impl Index {
     /// Tracks the addresses of an object on each network that has a pool with the address.
     fn spread(&mut self, key: &Key) {
         let Some((uid, addresses)) = self.anywhere.get(key).cloned() else { return };
+        let known = self.guests.get(key).into_iter().flat_map(|known| &known.networks);
+        let unused = known.flat_map(|(network, all)| {
+            let unused = all.iter().filter(|(_, tracked)| tracked.standing == Standing::Unused);
+            unused.map(|(at, _)| Place { guest: key.clone(), network: network.clone(), address: *at })
+        });
+        unused.collect::<Vec<_>>().iter().for_each(|place| self.untrack(place));
         let mut places = Vec::new();
         for (network, pools) in &self.pools {
-            let having = addresses.iter().filter(|address| pools.bound(&key.namespace, **address) != Bound::Unused);
+            let is_had = |address: &&IpAddr| pools.bound(&key.namespace, **address) != Bound::Unused;
+            let having = addresses.iter().filter(is_had);
             places.extend(having.map(|at| Place { guest: key.clone(), network: network.clone(), address: *at }));
         }
         places.into_iter().for_each(|place| self.track(&uid, place));
@@ -285,7 +292,10 @@ impl Index {
             .entry(place.guest.clone())
             .or_insert_with(|| Known { uid: uid.to_owned(), networks: BTreeMap::new() });
         let is_known = known.networks.get(&place.network).is_some_and(|all| all.contains_key(&place.address));
-        if is_known || known.networks.values().map(BTreeMap::len).sum::<usize>() >= MOST_REPORTED {
+        // An object that is on no network in particular has few addresses, each on every network with the address.
+        let is_anywhere = self.anywhere.contains_key(&place.guest);
+        let is_full = || known.networks.values().map(BTreeMap::len).sum::<usize>() >= MOST_REPORTED;
+        if is_known || !is_anywhere && is_full() {
             return;
         }
         let tracked = Tracked { seen: self.next, until: None, standing: Standing::Unused };

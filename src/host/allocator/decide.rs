@@ -96,7 +96,9 @@ impl Allocator {
             }
             if let Some(lease) = lease {
                 held.push((Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
-                let delay = self.pools.get(&lease.pool).map(|state| state.pool().reuse_delay).unwrap_or_default();
+                // The lease may have moved from a pool with a longer delay, which has the address.
+                let pools = self.pools_with(&network, address).chain(self.pools.get(&lease.pool));
+                let delay = pools.map(|state| state.pool().reuse_delay).max().unwrap_or_default();
                 let delay = if lease.migrated.is_some() { delay.max(MIGRATED) } else { delay };
                 let reuse_after = storable(self.now.saturating_add(delay).unwrap_or(Timestamp::MAX));
                 // `None` without a reuse delay: a process whose clock is behind must also see the address as free.
@@ -205,11 +207,13 @@ impl Allocator {
     /// this bound, one namespace could use up a pool of several namespaces for 30 days.
     fn may_keep_for_migrated(&self, network: &str, address: IpAddr, lease: &Lease) -> bool {
         let namespace = lease.claimant.machine.served_in();
-        let Some(pool) = self.pools.get(&lease.pool).map(PoolState::pool) else { return true };
-        let Some(state) = self.networks.get(network).filter(|_| !pool.serves_only(namespace)) else { return true };
+        // The lease may have moved from a pool of several namespaces, which has the address.
+        let mut pools = self.pools_with(network, address).chain(self.pools.get(&lease.pool)).map(PoolState::pool);
+        let Some(pool) = pools.find(|pool| !pool.serves_only(namespace)) else { return true };
+        let Some(state) = self.networks.get(network) else { return true };
         let family = Family::of(address);
         let is_kept = |(at, other): &(IpAddr, &Lease)| {
-            other.pool == lease.pool
+            (*other.pool == pool.name || pool.contains(*at))
                 && Family::of(*at) == family
                 && other.claimant.machine.served_in() == namespace
                 && other.migrated.is_some()
@@ -425,10 +429,12 @@ impl Allocator {
         let holder = network.held_at(named).map(|lease| Claimant::clone(&lease.claimant));
         let by = holder.or_else(|| network.conflict_at(named, |_| true));
         let is_kept = state.pre_allocated(machine, want.family) == Some(named);
-        // A pool keeps an address for a name. A claim of this name may be of another user than the guest of this name.
+        // A pool keeps an address for a name. A claim of this name may be of another user than the guest of this name. The address of a
+        // Service or of a control plane may be that of the machine of this name.
+        let is_user = |by: &&Claimant| !is_kept || by.machine.kind.may_hold();
         let reported = || match is_kept && machine.kind.is_claim() {
-            true => network.reported(named),
-            false => network.reported_by_other(named, machine),
+            true => network.reporters_of(named).find(is_user),
+            false => network.reported_by_others(named, machine).find(is_user),
         };
         if let Some(by) = by.or_else(|| reported().cloned()) {
             return Err(ClaimError::Taken { named, by: Box::new(by) });

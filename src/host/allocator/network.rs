@@ -276,9 +276,9 @@ impl Network {
         self.named.get(&address).map_or(&[], Vec::as_slice)
     }
 
-    /// The first claimant that reports an address.
-    pub(super) fn reported(&self, address: IpAddr) -> Option<&Claimant> {
-        self.reports.get(&address)?.keys().next()
+    /// The claimants that report an address.
+    pub(super) fn reporters_of(&self, address: IpAddr) -> impl Iterator<Item = &Claimant> {
+        self.reports.get(&address).into_iter().flat_map(BTreeMap::keys)
     }
 
     /// The first claimant that reports an address from another guest than that of a machine.
@@ -288,8 +288,7 @@ impl Network {
 
     /// The claimants that report an address from other guests than that of a machine.
     pub(super) fn reported_by_others(&self, address: IpAddr, machine: &Machine) -> impl Iterator<Item = &Claimant> {
-        let claimants = self.reports.get(&address).into_iter().flat_map(BTreeMap::keys);
-        claimants.filter(|claimant| !is_guest_of(&claimant.machine, machine))
+        self.reporters_of(address).filter(|claimant| !is_guest_of(&claimant.machine, machine))
     }
 
     /// Adds or removes the report of an address, and returns the previous source.

@@ -236,6 +236,16 @@ impl Allocator {
         self.pools.get(name).map(PoolState::pool)
     }
 
+    /// The pool that has an address, serves a machine and allocates addresses. `None`: there is no such pool, or several.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn home(&self, network: &str, address: IpAddr, machine: &Machine) -> Option<&Pool> {
+        let is_meant =
+            |pool: &&Pool| pool.serves_holder(machine) && !pool.is_external() && !self.suspended.contains(pool.name());
+        let mut homes = self.pools_with(network, address).map(PoolState::pool).filter(is_meant);
+        homes.next().filter(|_| homes.next().is_none())
+    }
+
     /// The held addresses with network and lease, sorted by network and number, IPv4 first.
     pub fn leases(&self) -> impl Iterator<Item = (&str, IpAddr, &Lease)> {
         self.networks

@@ -354,8 +354,8 @@ pub async fn a_machine_with_a_record_of_an_excluded_address_gets_it_when_the_exc
     until_left_alone(&hosted, "p", 1).await;
     let (plugin, id) = (Plugin::new(cluster.config()), format!("{}/p", hosted.namespace));
     let (status, answer) = plugin.json(&["adopt", "--pool", &id]).await;
-    let reason = "no pool offers the recorded address: it keeps the address, without a lease, and gets no network data before a \
-                  pool offers the address";
+    let reason = "no pool offers the recorded address: it keeps the address, without a lease, and gets no network data: \
+                  offer the address, or remove the record";
     assert_eq!((status, &answer["machines"][0]["reason"]), (Some(1), &json!(reason)));
     // An administrator wants the machine to be served, and has forgotten the exclusion.
     let freed = json!({"metadata": {"annotations": {(LEFT_ALONE_ANNOTATION): null}}});

@@ -278,8 +278,8 @@ pub async fn no_machine_gets_the_address_of_a_service_or_of_the_control_plane_of
     let hosted = Hosted::new(cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;
     let services: Api<Service> = Api::namespaced(hosted.client.clone(), &hosted.namespace);
-    create_service(&services, "web", Some("10.0.90.8")).await;
-    give(&services, "web", &["10.0.90.9", "10.0.91.1"]).await;
+    create_service(&services, "web", Some("10.0.90.13")).await;
+    give(&services, "web", &["10.0.90.8", "10.0.90.9", "10.0.91.1"]).await;
     let clusters = Site::of(cluster, &hosted.namespace, "v1beta2").clusters;
     let endpoint = |host: &str| json!({"spec": {"controlPlaneEndpoint": {"host": host, "port": 6443}}});
     let mut c1 = endpoint("10.0.90.10");
@@ -303,7 +303,7 @@ pub async fn no_machine_gets_the_address_of_a_service_or_of_the_control_plane_of
     assert_eq!(place.address_of("workers-0").await, "10.0.90.11");
     // A machine keeps the address that the Cluster names: it may be a machine of the control plane.
     merge(&clusters, "c1", &endpoint("10.0.90.11")).await;
-    give(&services, "web", &[]).await;
+    give(&services, "web", &["10.0.90.8"]).await;
     neighbours(&json!([neighbour("10.0.90.8", "Service", "web"), neighbour("10.0.90.11", "Cluster", "c1")])).await;
     place.scale("workers", 2).await;
     assert_eq!(place.address_of("workers-1").await, "10.0.90.9");
@@ -329,7 +329,8 @@ pub async fn a_pool_ignores_services_if_it_says_so_and_other_namespaces_reserve_
     let namespace = cluster.namespace().await;
     let services: Api<Service> = Api::namespaced(place.client.clone(), &namespace);
     for last in 8..24 {
-        create_service(&services, &format!("s{last}"), Some(&format!("10.0.92.{last}"))).await;
+        create_service(&services, &format!("s{last}"), None).await;
+        give(&services, &format!("s{last}"), &[&format!("10.0.92.{last}")]).await;
     }
     place.until_reserved(4).await;
     let beyond = poll("addresses beyond the bounds", async || {

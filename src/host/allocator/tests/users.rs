@@ -308,3 +308,14 @@ fn the_address_of_a_service_or_a_cluster_is_reserved_and_has_one_user() {
     assert_eq!(given(&mut allocator, &claim("g", "1", &["n/one"]), 3), "10.0.0.2/28");
     assert_eq!(given(&mut allocator, &claim("h", "1", &["n/one"]), 3), "10.0.0.3/28");
 }
+
+#[test]
+fn a_machine_gets_the_address_that_its_pool_keeps_for_it_although_a_cluster_has_it() {
+    let mut allocator =
+        allocator([on("vlan10", "one", "addresses: [10.0.0.0/28], preAllocations: {cp-0: 10.0.0.5}")], []);
+    let mut of_cluster = reservation("c1", "10.0.0.5", Source::Neighbour);
+    of_cluster.claimant.machine = of_cluster.claimant.machine.of_kind(HolderKind::Cluster);
+    allocator.change_reports(&[of_cluster], &[], at(1));
+    assert_eq!(given(&mut allocator, &claim("cp-0", "1", &["n/one"]), 2), "10.0.0.5/28");
+    assert_eq!(two_users(&allocator), NONE);
+}
