@@ -882,6 +882,13 @@ fn live<L: Ledger + std::fmt::Debug>(
                 let new = sized(*pool, *size, delay);
                 after.pools[*pool] = new.clone();
                 after.sizes[*pool] = *size;
+                // A lease that was outside of its pool may be inside now, and gets the prefix length of the pool.
+                for (address, (_, of, prefix)) in &mut after.held {
+                    let space = new.space(Family::of(*address)).filter(|space| space.contains(*address));
+                    if let Some(space) = space.filter(|_| of == POOLS[*pool]) {
+                        *prefix = space.subnets()[0].prefix();
+                    }
+                }
                 let (allocatable, offers) = (after.allocatable(), after.offers());
                 // Also an address that was open in another pool is closed.
                 let gained: BTreeSet<IpAddr> =

@@ -96,9 +96,7 @@ impl Allocator {
             }
             if let Some(lease) = lease {
                 held.push((Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
-                // The lease may have moved from a pool with a longer delay, which has the address.
-                let pools = self.pools_with(&network, address).chain(self.pools.get(&lease.pool));
-                let delay = pools.map(|state| state.pool().reuse_delay).max().unwrap_or_default();
+                let delay = self.pools.get(&lease.pool).map(|state| state.pool().reuse_delay).unwrap_or_default();
                 let delay = if lease.migrated.is_some() { delay.max(MIGRATED) } else { delay };
                 let reuse_after = storable(self.now.saturating_add(delay).unwrap_or(Timestamp::MAX));
                 // `None` without a reuse delay: a process whose clock is behind must also see the address as free.
