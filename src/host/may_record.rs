@@ -27,9 +27,9 @@
 //! No state says whether an address has two users: that depends on everything else that is known about the address, and ends
 //! with it. [`Allocator::is_conflict`](crate::host::allocator::Allocator::is_conflict) decides.
 //!
-//! A report is never ignored, because a running guest uses the address whatever a pool says about it. The same holds for the
-//! address of a Service of type LoadBalancer, and of the control plane of a Cluster. The collectors of the reports bound their
-//! number for each object and namespace.
+//! A report is never ignored, because a running guest uses the address whatever a pool says about it. The addresses of Services of
+//! type LoadBalancer and of control planes are in use, too, and never ignored. Their collectors bound the number of addresses of
+//! each object and namespace.
 
 use std::fmt;
 

@@ -336,10 +336,9 @@ pub async fn a_machine_that_runs_when_its_pool_comes_is_left_alone_until_its_ann
     installed.stop().await;
 }
 
-pub async fn a_machine_with_a_record_of_an_excluded_address_gets_it_when_the_exclusion_ends(cluster: &Cluster) {
-    let hosted = Hosted::plain(cluster).await;
-    let installed = Installed::start(cluster).await;
-    create_vm(&hosted, "w").await;
+/// Starts machine `w`, whose record names 10.0.0.8, and then creates pool `p`, which excludes this address.
+async fn recorded_and_excluded(hosted: &Hosted) {
+    create_vm(hosted, "w").await;
     hosted.until_running("w").await;
     let recorded = json!({(ANNOTATION): r#"["10.0.0.8/16"]"#});
     merge(&hosted.vms, "w", &json!({"metadata": {"annotations": recorded}})).await;
@@ -349,8 +348,13 @@ pub async fn a_machine_with_a_record_of_an_excluded_address_gets_it_when_the_exc
         excluded_addresses: vec!["10.0.0.8".to_owned()],
         ..hosted.spec("p", &["10.0.0.8/30"])
     };
-    let pool = StaticIPPool::new("p", spec);
-    hosted.pools.create(&PostParams::default(), &pool).await.unwrap();
+    hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+}
+
+pub async fn a_machine_with_a_record_of_an_excluded_address_gets_it_when_the_exclusion_ends(cluster: &Cluster) {
+    let hosted = Hosted::plain(cluster).await;
+    let installed = Installed::start(cluster).await;
+    recorded_and_excluded(&hosted).await;
     until_left_alone(&hosted, "p", 1).await;
     let (plugin, id) = (Plugin::new(cluster.config()), format!("{}/p", hosted.namespace));
     let (status, answer) = plugin.json(&["adopt", "--pool", &id]).await;
@@ -385,17 +389,7 @@ pub async fn a_machine_with_a_record_of_an_excluded_address_gets_it_when_the_exc
 pub async fn a_machine_that_is_left_alone_is_served_when_its_pool_offers_the_recorded_address(cluster: &Cluster) {
     let hosted = Hosted::plain(cluster).await;
     let installed = Installed::start(cluster).await;
-    create_vm(&hosted, "w").await;
-    hosted.until_running("w").await;
-    let recorded = json!({(ANNOTATION): r#"["10.0.0.8/16"]"#});
-    merge(&hosted.vms, "w", &json!({"metadata": {"annotations": recorded}})).await;
-    let spec = PoolSpec {
-        node_pool_ref: None,
-        machine_selector: serde_json::from_value(json!({"matchLabels": {"pool": "p"}})).unwrap(),
-        excluded_addresses: vec!["10.0.0.8".to_owned()],
-        ..hosted.spec("p", &["10.0.0.8/30"])
-    };
-    hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    recorded_and_excluded(&hosted).await;
     until_left_alone(&hosted, "p", 1).await;
     let patch = Patch::Merge(json!({"spec": {"excludedAddresses": []}}));
     hosted.pools.patch("p", &PatchParams::default(), &patch).await.unwrap();
