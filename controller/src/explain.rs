@@ -3,6 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`status`], [`why`], [`audit`], [`plan`], [`adopt`] | one command each: what it reads, the answer as a value, and the tables for people |
+//! | [`election`] | which replicas of the controller work |
 //! | `file` | the pools of a file |
 //! | [`reserved`] | the addresses that no machine gets because of an object or a guest |
 //! | [`read`] | requests: pages, progress, missing rights |
@@ -17,6 +18,7 @@
 
 pub mod adopt;
 pub mod audit;
+pub mod election;
 mod file;
 mod leader;
 mod lists;

@@ -3,8 +3,11 @@
 use std::collections::BTreeSet;
 
 use glowplug_controller::kinds::pool::{PoolSpec, StaticIPLease};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, PostParams};
 use serde_json::{Value, json};
@@ -24,7 +27,20 @@ use crate::support::start_server;
 async fn the_plugin_of_kubectl_explains_pools_and_machines() {
     let (_server, cluster) = start_server().await;
     let plugin = Plugin::new(cluster.config());
-    assert_eq!(plugin.json(&["status"]).await, (Some(0), json!({"version": 1, "pools": [], "macPools": []})));
+    let none = json!({"version": 1, "leaders": [], "pools": [], "macPools": []});
+    assert_eq!(plugin.json(&["status"]).await, (Some(0), none));
+    let lease = |holder: &str, time: Timestamp| {
+        let spec = json!({"holderIdentity": holder, "renewTime": MicroTime(time), "leaseDurationSeconds": 3600});
+        let lease = json!({"metadata": {"namespace": "default", "name": "glowplug-controller"}, "spec": spec});
+        serde_json::from_value::<Lease>(lease).unwrap()
+    };
+    let now = Timestamp::now();
+    let leases = Api::<Lease>::namespaced(cluster.client(), "default");
+    leases.create(&PostParams::default(), &lease("pod-0_1", now)).await.unwrap();
+    let (_, answer) = plugin.json(&["status"]).await;
+    let leader = &answer["leaders"][0];
+    assert_eq!([&leader["namespace"], &leader["holder"], &leader["state"]], ["default", "pod-0_1", "leads"]);
+    leases.delete("glowplug-controller", &DeleteParams::default()).await.unwrap();
     let hosted = Hosted::new(&cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;
     hosted.pool("workers", &["10.0.0.8/32"]).await;
@@ -662,4 +678,10 @@ async fn a_plan_says_what_the_webhook_answers_and_who_is_in_the_way() {
     let file = plugin.file("same.yaml", &pool("workers", hosted.spec("workers", &["10.0.0.8/30"])));
     let (status, answer) = plugin.json(&["plan", &file]).await;
     assert_eq!((status, &answer["pools"][0]["change"]), (Some(0), &json!("none")));
+    let mut elsewhere = pool("workers", hosted.spec("workers", &["10.0.0.8/30"]));
+    elsewhere["metadata"]["namespace"] = "nowhere".into();
+    let file = plugin.file("elsewhere.yaml", &elsewhere);
+    let (status, answer) = plugin.json(&["plan", &file]).await;
+    let absent = r#"metadata.namespace: "nowhere" does not exist, expected a namespace of the cluster"#;
+    assert_eq!((status, &answer["pools"][0]["errors"]), (Some(1), &json!([absent])));
 }

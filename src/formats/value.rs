@@ -17,9 +17,7 @@ use serde::{Serialize, Serializer, ser};
 use crate::diagnostic::Diagnostic;
 
 #[cfg(feature = "host")]
-pub use parse::MAX_LIST_BYTES;
-#[cfg(feature = "host")]
-pub(crate) use parse::parse_documents;
+pub use parse::{MAX_LIST_BYTES, parse_documents};
 #[cfg(feature = "vsphere")]
 pub(crate) use parse::parse_list;
 pub(super) use parse::read;

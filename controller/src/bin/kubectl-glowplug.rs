@@ -5,7 +5,7 @@ use std::io::{IsTerminal as _, Write as _, stderr, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use clap::{Args, Parser, Subcommand};
 use glowplug::terminal::escaped;
 use glowplug_controller::cluster::client::connect_as;
@@ -18,7 +18,7 @@ use glowplug_controller::explain::status::status;
 use glowplug_controller::explain::text::{json, with_bold_heads};
 use glowplug_controller::explain::why::{machine_key, why};
 use kube::Config;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use serde::Serialize;
 
 /// The name of the program in each request.
@@ -127,12 +127,14 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 async fn config(file: Option<PathBuf>, context: Option<String>) -> anyhow::Result<Config> {
+    // The message of an error has that of its cause already.
+    let alone = |error: KubeconfigError| anyhow!("{error}");
     let read = match &file {
-        Some(file) => Kubeconfig::read_from(file).with_context(|| format!("reading {}", file.display())),
-        None => Kubeconfig::read().context("reading the kubeconfig file"),
+        Some(file) => Kubeconfig::read_from(file).map_err(alone).with_context(|| format!("reading {}", file.display())),
+        None => Kubeconfig::read().map_err(alone).context("reading the kubeconfig file"),
     };
     let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
-    Config::from_custom_kubeconfig(read?, &options).await.context("using the kubeconfig file")
+    Config::from_custom_kubeconfig(read?, &options).await.map_err(alone).context("using the kubeconfig file")
 }
 
 /// Prints an answer, and the rights that the user lacks: in the JSON object, or as lines on standard error.

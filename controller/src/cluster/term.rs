@@ -6,6 +6,9 @@ use std::time::Duration;
 use tokio::sync::RwLock;
 use tokio::time::{Instant, timeout};
 
+/// Name of the Lease that the leader holds, in the namespace of the program.
+pub(crate) const LEASE: &str = "glowplug-controller";
+
 /// A time in which a replica leads. A renewal of the Lease extends the term; another leader always ends it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Term {

@@ -5,9 +5,9 @@ use std::io::{Read, stdin};
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow, ensure};
+use glowplug::formats::value::{self, Value};
 use glowplug::host::claim::is_object_name;
 use kube::Resource as _;
-use serde_json::Value;
 
 use crate::cluster::object::Object;
 use crate::kinds::mac_pool::MACPool;
@@ -41,31 +41,43 @@ fn bounded(from: impl Read) -> anyhow::Result<String> {
     Ok(text)
 }
 
-fn pools(text: &str, namespace: &str) -> anyhow::Result<Vec<Object>> {
-    // A namespace may be `n`, which kubectl reads as a string, too.
-    let options = serde_saphyr::options! { strict_booleans: true };
-    // The rest of the text is a picture of the place.
-    let first_line = |error: serde_saphyr::Error| anyhow!("{}", error.to_string().lines().next().unwrap_or_default());
-    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).map_err(first_line)?;
-    let items = documents.into_iter().flat_map(|mut document| match document.get_mut("items").map(Value::take) {
+fn member<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
+    match value {
+        Value::Object(members) => members.get(name),
+        _ => None,
+    }
+}
+
+/// The objects of a document: those of a list, or the document itself.
+fn items(document: &Value) -> &[Value] {
+    match member(document, "items") {
         Some(Value::Array(items)) => items,
-        _ => vec![document],
-    });
+        _ => std::slice::from_ref(document),
+    }
+}
+
+fn pools(text: &str, namespace: &str) -> anyhow::Result<Vec<Object>> {
+    let documents = value::parse_documents(text.as_bytes()).map_err(|diagnostic| anyhow!("{diagnostic}"))?;
     let mut pools = Vec::new();
-    for item in items {
-        let is_of_group = item["apiVersion"].as_str().and_then(|it| it.split_once('/')).is_some_and(|it| it.0 == GROUP);
-        let is_global = item["kind"] == *GlobalStaticIPPool::kind(&());
-        let is_other = [MACPool::kind(&()), StaticIPLease::kind(&())].iter().any(|kind| item["kind"] == **kind);
+    for item in documents.iter().flat_map(items) {
+        let [version, kind] = ["apiVersion", "kind"].map(|name| match member(item, name) {
+            Some(Value::String(text)) => text,
+            _ => "",
+        });
+        let is_of_group = version.split_once('/').is_some_and(|it| it.0 == GROUP);
+        let is_other = [MACPool::kind(&()), StaticIPLease::kind(&())].iter().any(|other| *other == kind);
         if !is_of_group || is_other {
             continue;
         }
-        let is_pool = is_global || item["kind"] == *StaticIPPool::kind(&());
-        ensure!(is_pool, "kind: unknown {}, expected StaticIPPool or GlobalStaticIPPool", item["kind"]);
+        let is_global = GlobalStaticIPPool::kind(&()) == kind;
+        let is_pool = is_global || StaticIPPool::kind(&()) == kind;
+        ensure!(is_pool, "kind: unknown {kind:?}, expected StaticIPPool or GlobalStaticIPPool");
+        let item = serde_json::to_value(item)?;
         for name in item.as_object().into_iter().flatten().map(|(name, _)| name) {
             ensure!(MEMBERS.contains(&&**name), "{name}: unknown key, expected one of {}", MEMBERS.join(", "));
         }
-        let version = StaticIPPool::api_version(&());
-        ensure!(item["apiVersion"] == *version, "apiVersion: unknown {}, expected {version}", item["apiVersion"]);
+        let known = StaticIPPool::api_version(&());
+        ensure!(version == known, "apiVersion: unknown {version:?}, expected {known}");
         let mut object: Object = serde_json::from_value(item)?;
         object.metadata.namespace = match is_global {
             true => None,
@@ -112,6 +124,20 @@ mod tests {
     }
 
     #[test]
+    fn a_file_is_read_as_kubectl_reads_it() {
+        let text = "\
+            apiVersion: ipam.glowplug.dev/v1alpha1\n\
+            kind: StaticIPPool\n\
+            metadata: {name: a, namespace: n}\n\
+            spec: {sticky: yes, ignoreNeighbours: off, network: 'yes', mtu: 1500}\n";
+        let spec = serde_json::json!({"sticky": true, "ignoreNeighbours": false, "network": "yes", "mtu": 1500});
+        assert_eq!(pools(text, "shop").unwrap()[0].data["spec"], spec);
+        let other = r#"{"items": [{"kind": "Deployment", "spec": {"cpu": 0.5}}, {"apiVersion": "ipam.glowplug.dev/v1alpha1",
+            "kind": "GlobalStaticIPPool", "metadata": {"name": "g"}}]}"#;
+        assert_eq!(names(other), Ok(vec!["g".to_owned()]), "a number of another object is not read");
+    }
+
+    #[test]
     fn a_pool_that_no_api_server_stores_is_refused() {
         let pool = |version: &str, metadata: &str| {
             names(&format!("{{apiVersion: ipam.glowplug.dev/{version}, kind: StaticIPPool, metadata: {metadata}}}"))
@@ -130,7 +156,7 @@ mod tests {
         assert_eq!(of("kind: StaticIpPool"), kind);
         let member = expected("sepc: unknown key, expected one of apiVersion, kind, metadata, spec, status");
         assert_eq!(of("kind: StaticIPPool, metadata: {name: a}, sepc: {}"), member);
-        let syntax = names("a: {\nb").unwrap_err();
-        assert!(!syntax.contains('\n'), "{syntax}");
+        let repeated = expected("line 1 column 83: repeated key \"metadata\", expected each key of a mapping once");
+        assert_eq!(of("kind: StaticIPPool, metadata: {name: a}, metadata: {name: b}"), repeated);
     }
 }

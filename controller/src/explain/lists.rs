@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use glowplug::host::claim::Machine;
 use glowplug::host::records::Objects;
+use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ApiResource, ListParams};
-use kube::core::GroupVersionKind;
 use serde_json::Value;
 
 use crate::claims::index::{Index as Claims, Kind};
@@ -127,7 +127,7 @@ impl Lists {
             false => reader.each(&network_attachments(), None, all(), |it| self.add_attachment(it)).await?,
         };
         self.has_ipam_claims = [listed, attachments] == [Listed::Whole; 2];
-        let secrets = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", "Secret"), "secrets");
+        let secrets = ApiResource::erase::<Secret>(&());
         let secret_of = |vm: &VirtualMachine| Some(Key { name: vm.secret()?.to_owned(), ..vm.key() });
         let names: Vec<Key> = self.vms.values().filter_map(secret_of).collect();
         let read = reader.get_each(&secrets, &names, |it| self.add_secret(it)).await?;

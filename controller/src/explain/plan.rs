@@ -126,15 +126,32 @@ pub async fn plan(reader: &Reader, file: &Path) -> anyhow::Result<Answer> {
     let pools = read_pools(file, reader.client().default_namespace())?;
     let mut lists = Lists::read(reader).await?;
     lists.read_neighbours(reader).await?;
-    answer(lists, pools, Timestamp::now())
+    let named: BTreeSet<&String> = pools.iter().filter_map(|pool| pool.metadata.namespace.as_ref()).collect();
+    let mut absent = BTreeSet::new();
+    for namespace in named {
+        if !reader.has_namespace(namespace).await? {
+            absent.insert(namespace.clone());
+        }
+    }
+    answer(lists, pools, &absent, Timestamp::now())
 }
 
-fn answer(mut lists: Lists, objects: Vec<Object>, now: Timestamp) -> anyhow::Result<Answer> {
+/// `absent`: the namespaces of the file that do not exist.
+fn answer(mut lists: Lists, objects: Vec<Object>, absent: &BTreeSet<String>, now: Timestamp) -> anyhow::Result<Answer> {
     let leases: Vec<LeaseSpec> = lists.held().collect();
     let mut planned: Vec<(PoolId, Planned)> = Vec::new();
     for object in objects {
         let id = PoolId::of(&object.metadata);
-        let judged = judged(&lists, &object, &leases);
+        let judged = match id.namespace.as_ref().filter(|namespace| absent.contains(*namespace)) {
+            Some(namespace) => Planned {
+                pool: id.to_string(),
+                errors: vec![format!(
+                    "metadata.namespace: {namespace:?} does not exist, expected a namespace of the cluster"
+                )],
+                ..Planned::default()
+            },
+            None => judged(&lists, &object, &leases),
+        };
         // The cluster keeps what it has if it rejects the pool.
         if judged.errors.is_empty() {
             lists.replace_pool(object);
@@ -355,7 +372,7 @@ mod tests {
             serde_json::from_value::<Object>(json!({"metadata": metadata, "spec": spec})).unwrap()
         };
         let errors = |lists: Lists, object: Object| {
-            let answer = answer(lists, vec![object], Timestamp::UNIX_EPOCH).unwrap();
+            let answer = answer(lists, vec![object], &BTreeSet::new(), Timestamp::UNIX_EPOCH).unwrap();
             (answer.is_clean(), answer.pools[0].errors.clone(), answer.pools[0].warnings.clone())
         };
         let line = "excludedAddresses[1]: repeated item \"10.0.0.9\", expected each item once".to_owned();
@@ -366,7 +383,8 @@ mod tests {
         small.add_pool(pool(json!([]), json!({"addresses": ["10.0.0.8/30"]})));
         let mut next = pool(json!([]), json!({"addresses": ["10.0.0.12/30"]}));
         next.metadata.name = Some("q".to_owned());
-        let both = answer(small, vec![pool(repeated(), json!({})), next], Timestamp::UNIX_EPOCH).unwrap();
+        let both =
+            answer(small, vec![pool(repeated(), json!({})), next], &BTreeSet::new(), Timestamp::UNIX_EPOCH).unwrap();
         let [rejected, accepted] = &both.pools[..] else { panic!("{both:?}") };
         assert_eq!((&rejected.errors, &rejected.room, &accepted.errors), (&vec![line.clone()], &vec![], &vec![]));
         // The API server keeps what it has stored.
@@ -398,6 +416,16 @@ mod tests {
             lines.iter().collect::<Vec<_>>()
         );
         assert_eq!(nested.len(), 4);
+    }
+
+    #[test]
+    fn a_pool_of_a_namespace_that_does_not_exist_is_rejected() {
+        let pool = json!({"metadata": {"namespace": "shop", "name": "p"}, "spec": {"network": "vlan10", "addresses": ["10.0.0.8/29"]}});
+        let absent = BTreeSet::from(["shop".to_owned()]);
+        let pools = vec![serde_json::from_value::<Object>(pool).unwrap()];
+        let answer = answer(Lists::default(), pools, &absent, Timestamp::UNIX_EPOCH).unwrap();
+        let line = r#"metadata.namespace: "shop" does not exist, expected a namespace of the cluster"#.to_owned();
+        assert_eq!(answer.pools, [Planned { pool: "shop/p".to_owned(), errors: vec![line], ..Planned::default() }]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::io::Write as _;
 
 use anyhow::Context as _;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, ApiResource, ListParams};
 use kube::{Client, Error};
 
@@ -171,6 +172,24 @@ impl Reader {
             answer => answer
                 .map_err(|error| anyhow::anyhow!("{}", Reason(&error)))
                 .with_context(|| format!("reading {} {key}", kind.kind)),
+        }
+    }
+
+    /// Whether a namespace exists. A namespace that the user may not read counts as existing, and the right is noted.
+    ///
+    /// # Errors
+    ///
+    /// The request failed.
+    pub async fn has_namespace(&self, name: &str) -> anyhow::Result<bool> {
+        let kind = ApiResource::erase::<Namespace>(&());
+        match Api::<Object>::all_with(self.client.clone(), &kind).get_opt(name).await {
+            Err(error) if is_denied(&error) => {
+                self.note_lacking("get", &kind, Some(name));
+                Ok(true)
+            }
+            answer => answer
+                .map(|namespace| namespace.is_some())
+                .map_err(|error| anyhow::anyhow!("reading Namespace {name}: {}", Reason(&error))),
         }
     }
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::cluster::conditions::{DUPLICATE_RECORDS, SCHEMA_VIOLATED, UNREADABLE_LEASES};
 use crate::cluster::object::Object;
+use crate::explain::election::{Leader, leaders};
 use crate::explain::read::Reader;
 use crate::explain::text::{rows_of, write_section};
 use crate::kinds::mac_pool::{MACPool, MacPoolStatus};
@@ -21,6 +22,8 @@ use crate::pools::selection::KnownPool;
 pub struct Summary {
     /// Version of the structure.
     pub version: u32,
+    /// The Lease of each installation of the controller. `null`: the user may not list Leases.
+    pub leaders: Option<Vec<Leader>>,
     /// The StaticIPPools and GlobalStaticIPPools.
     pub pools: Vec<PoolLine>,
     /// The MACPools.
@@ -116,17 +119,16 @@ pub async fn status(reader: &Reader) -> anyhow::Result<Summary> {
     let mut pools = reader.list(&ApiResource::erase::<StaticIPPool>(&())).await?;
     pools.extend(reader.list(&ApiResource::erase::<GlobalStaticIPPool>(&())).await?);
     let mac_pools = reader.list(&ApiResource::erase::<MACPool>(&())).await?;
-    Ok(summarize(pools, mac_pools))
+    Ok(summarize(leaders(reader).await?, pools, mac_pools))
 }
 
-/// Summarizes pools. The input is the objects of both kinds, and the MACPools.
-#[must_use]
-pub fn summarize(pools: Vec<Object>, mac_pools: Vec<Object>) -> Summary {
+/// Summarizes pools. The input is the leaders, the objects of both kinds, and the MACPools.
+fn summarize(leaders: Option<Vec<Leader>>, pools: Vec<Object>, mac_pools: Vec<Object>) -> Summary {
     let mut pools: Vec<PoolLine> = pools.into_iter().map(pool_line).collect();
     pools.sort_by(|one, other| one.name.cmp(&other.name));
     let mut mac_pools: Vec<MacPoolLine> = mac_pools.into_iter().map(mac_pool_line).collect();
     mac_pools.sort_by(|one, other| one.name.cmp(&other.name));
-    Summary { version: 1, pools, mac_pools }
+    Summary { version: 1, leaders, pools, mac_pools }
 }
 
 /// Whether a pool is ready, and the message of the condition if it is not.
@@ -257,7 +259,17 @@ impl fmt::Display for Summary {
         let problems = pools.chain(macs).flat_map(|(name, problems)| {
             problems.iter().map(move |it| [it.condition.clone(), name.clone(), it.message.replace('\n', "; ")])
         });
-        write_section(f, ["CONDITION", "POOL", "MESSAGE"], problems.collect())
+        write_section(f, ["CONDITION", "POOL", "MESSAGE"], problems.collect())?;
+        let leaders = self.leaders.iter().flatten();
+        let leaders = leaders.map(|Leader { namespace, holder, renewed, state }| {
+            let renewed = renewed.clone().unwrap_or_else(|| "-".to_owned());
+            [holder.clone(), namespace.clone(), renewed, state.to_string()]
+        });
+        let mut leaders: Vec<[String; 4]> = leaders.collect();
+        if self.leaders.as_ref().is_some_and(Vec::is_empty) {
+            leaders.push(["-", "-", "-", "no replica has led in this cluster"].map(str::to_owned));
+        }
+        write_section(f, ["LEADER", "NAMESPACE", "RENEWED", "STATE"], leaders)
     }
 }
 
@@ -273,6 +285,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::explain::election::State;
 
     fn object(value: Value) -> Object {
         serde_json::from_value(value).unwrap()
@@ -319,8 +332,14 @@ mod tests {
         }]);
         let status = json!({"free": 7, "used": 1, "waiting": 0, "conditions": violated});
         let macs = vec![object(json!({"metadata": {"name": "m"}, "status": status}))];
+        let leader = Leader {
+            namespace: "s".to_owned(),
+            holder: "a_1".to_owned(),
+            renewed: Some("2026-08-14T10:00:00Z".to_owned()),
+            state: State::Expired,
+        };
         assert_eq!(
-            summarize(pools(), macs).to_string(),
+            summarize(Some(vec![leader]), pools(), macs).to_string(),
             "POOL   NETWORK       READY    FAMILY  FREE  ALLOCATED  EXCLUDED  BY RECORD  BY REPORT  CONFLICTS  WAITING  LEFT ALONE  OUTDATED\n\
              g      infra/vlan10  False    -       -     -          -         -          -          -          0        0           0\n\
              n/new                Unknown  -       -     -          -         -          -          -          0        0           0\n\
@@ -333,13 +352,15 @@ mod tests {
              g          addresses[0]: invalid\\u{1b}\n\n\
              CONDITION         POOL  MESSAGE\n\
              DuplicateRecords  n/p   10.0.0.8: two users; 10.0.0.9: two users\n\
-             SchemaViolated    m     ranges: repeated\n"
+             SchemaViolated    m     ranges: repeated\n\n\
+             LEADER  NAMESPACE  RENEWED               STATE\n\
+             a_1     s          2026-08-14T10:00:00Z  expired\n"
         );
     }
 
     #[test]
     fn the_answer_for_programs_has_the_words_of_the_states() {
-        let summary = serde_json::to_value(summarize(pools(), vec![])).unwrap();
+        let summary = serde_json::to_value(summarize(None, pools(), vec![])).unwrap();
         assert_eq!(
             summary["pools"][2],
             json!({
@@ -360,7 +381,12 @@ mod tests {
 
     #[test]
     fn a_cluster_without_pools_has_the_head_of_the_table() {
-        let text = summarize(vec![], vec![]).to_string();
+        let text = summarize(None, vec![], vec![]).to_string();
         assert_eq!(text.lines().count(), 1);
+        let text = summarize(Some(vec![]), vec![], vec![]).to_string();
+        assert_eq!(
+            text.lines().skip(2).collect::<Vec<_>>(),
+            ["LEADER  NAMESPACE  RENEWED  STATE", "-       -          -        no replica has led in this cluster"]
+        );
     }
 }

@@ -1,19 +1,21 @@
 //! Explains what one VirtualMachine holds, or waits for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use anyhow::Context as _;
 use glowplug::host::claim::is_object_name;
+use k8s_openapi::api::core::v1;
 use kube::api::{ApiResource, ListParams};
-use kube::core::GroupVersionKind;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::cluster::conditions::DUPLICATE_RECORDS;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::explain::read::Reader;
 use crate::explain::text::{rows_of, write_section};
+use crate::kinds::kubevirt_machine::{Instance, NetworkSecret, created};
 use crate::kinds::mac_pool::MAC_NETWORK;
 use crate::kinds::pool::{Holder, HolderKind, LeaseSpec, StaticIPLease, StaticIPPool, Waiting};
 use crate::kinds::virtual_machine::{
@@ -23,21 +25,21 @@ use crate::pools::facts::PoolObject;
 use crate::pools::selection::{KnownPool, MachinePool, Selected, Selection};
 
 /// What the cluster says about a machine.
-pub struct Facts {
-    /// The VirtualMachine.
-    pub machine: VirtualMachine,
+struct Facts {
+    machine: VirtualMachine,
     /// Phase of its instance. `None`: there is no instance.
-    pub phase: Option<String>,
-    /// Time of the creation of its instance, as RFC 3339.
-    pub created: Option<String>,
+    phase: Option<String>,
+    instance: Option<Instance>,
+    /// Its Secret with network data.
+    secret: NetworkSecret,
     /// All StaticIPPools.
-    pub pools: Vec<KnownPool>,
+    pools: Vec<KnownPool>,
     /// All NodePools.
-    pub node_pools: Vec<Object>,
+    node_pools: Vec<Object>,
     /// All leases.
-    pub leases: Vec<LeaseSpec>,
+    leases: Vec<LeaseSpec>,
     /// The events of the VirtualMachine, in any order.
-    pub events: Vec<Event>,
+    events: Vec<Event>,
 }
 
 /// An event of the controller about a machine.
@@ -65,7 +67,10 @@ pub enum State {
     OwnNetworkData,
     /// `notSelected`: no pool selects the machine.
     NotSelected,
-    /// `conflicting`: the pools that select the machine contradict each other or the machine.
+    /// `outdated`: the machine holds an address of each pool, and its guest has started before its network data was updated.
+    Outdated,
+    /// `conflicting`: the pools that select the machine contradict each other or the machine, or another object or guest has an
+    /// address of the machine.
     Conflicting,
 }
 
@@ -147,26 +152,40 @@ pub async fn why(reader: &Reader, key: &Key) -> anyhow::Result<Answer> {
         })?;
         return Ok(explain_rejected(&machine, &pools, &leases));
     };
+    let machine = VirtualMachine::read(machine);
     let instance = reader.get(&instances(), key).await?;
-    let created = instance.as_ref().and_then(|it| it.metadata.creation_timestamp.as_ref()).map(|it| it.0.to_string());
-    let phase = instance.and_then(|instance| Some(instance.data["status"]["phase"].as_str()?.to_owned()));
+    let phase = instance.as_ref().and_then(|instance| Some(instance.data["status"]["phase"].as_str()?.to_owned()));
+    let instance = instance.map(Instance::read);
+    let secret = match machine.secret() {
+        Some(name) => {
+            reader.get(&ApiResource::erase::<v1::Secret>(&()), &Key { name: name.to_owned(), ..key.clone() }).await?
+        }
+        None => None,
+    };
+    let secret = NetworkSecret::read(secret.and_then(|secret| secret.parse().ok()));
     let of_machine = format!("involvedObject.kind=VirtualMachine,involvedObject.name={}", key.name);
-    let kind = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", "Event"), "events");
+    let kind = ApiResource::erase::<v1::Event>(&());
     let (mut events, params) = (Vec::new(), ListParams::default().fields(&of_machine));
     reader.each(&kind, Some(&key.namespace), params, |event| events.extend(Event::of_controller(&event))).await?;
     let node_pools = reader.required(&node_pools()).await?;
-    Ok(explain(Facts { machine: VirtualMachine::read(machine), phase, created, pools, node_pools, leases, events }))
+    Ok(explain(Facts { machine, phase, instance, secret, pools, node_pools, leases, events }))
 }
 
 /// Explains a machine.
-#[must_use]
-pub fn explain(facts: Facts) -> Answer {
-    let Facts { machine, phase, created, pools, node_pools, leases, mut events } = facts;
+fn explain(facts: Facts) -> Answer {
+    let Facts { machine, phase, instance, secret, pools, node_pools, leases, mut events } = facts;
     events.sort();
+    let created = instance.as_ref().and_then(|it| created(&it.metadata)).map(|it| it.to_string());
+    let is_outdated = match (&instance, &secret) {
+        (Some(instance), NetworkSecret::Ours(secret)) => instance.has_started && !instance.has_read(secret),
+        _ => false,
+    };
     // A guest that runs has read what was missing before its instance existed.
     let is_over = |event: &Event| phase.as_deref() == Some("Running") && event.is_before(created.as_deref());
     let missing = events.last().filter(|event| event.reason == "NetworkDataMissing" && !is_over(event));
     let key = machine.key();
+    let others: Vec<String> =
+        leases.iter().filter(|lease| is_of(lease, &machine)).flat_map(|it| others(it, &pools)).collect();
     let waiting: BTreeMap<PoolId, Vec<Waiting>> =
         pools.iter().map(|pool| (pool.checked.id.clone(), pool.status.first_waiting.clone())).collect();
     let selection =
@@ -182,7 +201,17 @@ pub fn explain(facts: Facts) -> Answer {
             (Vec::new(), (State::Conflicting, problem.to_string(), None, Some(what_to_do)))
         }
     };
-    let (state, reason, since, what_to_do) = verdict;
+    let (state, reason, since, what_to_do) = match verdict {
+        (State::Allocated | State::NotSelected, _, since, None) if !others.is_empty() => {
+            let what_to_do = "stop one of the two users: \"Resolve each conflict\" in docs/recovery.md".to_owned();
+            (State::Conflicting, others.join("; "), since, Some(what_to_do))
+        }
+        (State::Allocated, _, since, None) if is_outdated => {
+            let reason = "the guest runs with earlier network data".to_owned();
+            (State::Outdated, reason, since, Some("restart the machine".to_owned()))
+        }
+        verdict => verdict,
+    };
     let events = events.split_off(events.len().saturating_sub(EVENTS));
     Answer {
         version: 1,
@@ -196,6 +225,18 @@ pub fn explain(facts: Facts) -> Answer {
         what_to_do,
         events,
     }
+}
+
+/// What the pools of a network say about other users of the address of a lease, one line each.
+fn others<'p>(lease: &LeaseSpec, pools: &'p [KnownPool]) -> impl Iterator<Item = String> + use<'p> {
+    let of_network: Vec<&KnownPool> =
+        pools.iter().filter(|pool| pool.checked.network() == Some(&*lease.network)).collect();
+    let conditions = of_network.into_iter().flat_map(|pool| &pool.status.conditions);
+    let shared = conditions.filter(|it| it.type_ == DUPLICATE_RECORDS && it.status == "True");
+    let start = format!("{}: ", lease.address);
+    let lines: BTreeSet<&str> =
+        shared.flat_map(|it| it.message.lines()).filter(|line| line.starts_with(&start)).collect();
+    lines.into_iter().map(str::to_owned)
 }
 
 /// Whether a held lease is of a machine: of the VirtualMachine itself, or of its KubevirtMachine.
@@ -259,7 +300,8 @@ fn verdict(
         Some(exhausted) => exhausted.clone(),
         None => format!("the controller has not allocated an address of pool {} yet", lacking.pool),
     };
-    let what_to_do = "look at the events; without an event, look whether a replica of the controller leads".to_owned();
+    let what_to_do =
+        "look at the events; without an event, look whether a replica leads: kubectl glowplug status".to_owned();
     (State::Waiting, reason, None, Some(what_to_do))
 }
 
@@ -280,8 +322,7 @@ fn waits(pool: &PoolId, Waiting { family, since, .. }: &Waiting) -> Verdict {
 
 /// Explains a KubevirtMachine without a VirtualMachine. The webhook rejects the VirtualMachine of a machine whose pool is exhausted or
 /// invalid, and cluster-api-provider-kubevirt writes the reason into a condition.
-#[must_use]
-pub fn explain_rejected(machine: &Object, pools: &[KnownPool], leases: &[LeaseSpec]) -> Answer {
+fn explain_rejected(machine: &Object, pools: &[KnownPool], leases: &[LeaseSpec]) -> Answer {
     let key = Key::of(&machine.metadata);
     let is_own = |namespace: &str, name: &str| (namespace, name) == (&*key.namespace, &*key.name);
     let waits_in = |pool: &KnownPool| {
@@ -440,6 +481,7 @@ impl fmt::Display for State {
             Self::LeftAlone => "leftAlone",
             Self::OwnNetworkData => "ownNetworkData",
             Self::NotSelected => "notSelected",
+            Self::Outdated => "outdated",
             Self::Conflicting => "conflicting",
         })
     }
@@ -474,10 +516,13 @@ impl fmt::Display for Answer {
 
 #[cfg(test)]
 mod tests {
+    use glowplug::host::claim::Machine;
     use serde_json::json;
 
     use super::*;
-    use crate::pools::facts::PoolObject;
+    use crate::kinds::kubevirt_machine::{HandOut, Handed, secret};
+
+    const SECRET: &str = "w-networkdata-abcdefghijklmnop";
 
     fn object(value: Value) -> Object {
         serde_json::from_value(value).unwrap()
@@ -521,8 +566,30 @@ mod tests {
     }
 
     fn about(machine: VirtualMachine, pools: Vec<KnownPool>, leases: Vec<LeaseSpec>) -> Answer {
-        let (node_pools, events) = (Vec::new(), Vec::new());
-        explain(Facts { machine, phase: None, created: None, pools, node_pools, leases, events })
+        explain(Facts { pools, leases, ..facts(machine) })
+    }
+
+    fn facts(machine: VirtualMachine) -> Facts {
+        let (secret, pools, node_pools) = (NetworkSecret::Absent, Vec::new(), Vec::new());
+        Facts {
+            machine,
+            phase: None,
+            instance: None,
+            secret,
+            pools,
+            node_pools,
+            leases: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// The instance of the machine, created at a time, which reads the Secret `net`.
+    fn instance(phase: &str, created: &str) -> Instance {
+        let volume = json!({"name": "cloud", "cloudInitConfigDrive": {"networkDataSecretRef": {"name": SECRET}}});
+        Instance::read(object(json!({
+            "metadata": {"namespace": "n", "name": "w", "creationTimestamp": created}, "spec": {"volumes": [volume]},
+            "status": {"phase": phase},
+        })))
     }
 
     /// State, reason, time, and what to do.
@@ -612,7 +679,7 @@ mod tests {
     #[test]
     fn a_machine_whose_reason_is_not_known_is_referred_to_its_events() {
         let answer = about(machine(json!({}), json!({})), vec![pool("p", json!({}))], vec![]);
-        let advice = "look at the events; without an event, look whether a replica of the controller leads";
+        let advice = "look at the events; without an event, look whether a replica leads: kubectl glowplug status";
         assert_eq!(
             said(&answer),
             (State::Waiting, "the controller has not allocated an address of pool n/p yet", None, Some(advice))
@@ -622,17 +689,16 @@ mod tests {
     #[test]
     fn a_machine_whose_network_data_is_missing_has_the_reason_of_the_last_event_until_its_guest_is_newer() {
         let facts = |reason: &str, phase: &str, created: &str| Facts {
-            machine: machine(json!({}), json!({})),
             phase: Some(phase.to_owned()),
-            created: Some(created.to_owned()),
+            instance: Some(instance(phase, created)),
             pools: vec![pool("p", json!({}))],
-            node_pools: vec![],
             leases: vec![lease(json!({}))],
             events: vec![Event {
                 time: "2026-08-14T10:00:05.000000Z".to_owned(),
                 reason: reason.to_owned(),
                 message: "exceeded quota".to_owned(),
             }],
+            ..self::facts(machine(json!({}), json!({})))
         };
         let missing = explain(facts("NetworkDataMissing", "Scheduling", "2026-08-14T10:00:09Z"));
         let advice = "remove the cause that the reason names; the controller then continues by itself";
@@ -644,6 +710,72 @@ mod tests {
             ("IPAddressAllocated", "Scheduling", "2026-08-14T10:00:00Z", State::Allocated),
         ] {
             assert_eq!(explain(facts(reason, phase, created)).state, expected, "{reason}, {phase}, {created}");
+        }
+    }
+
+    #[test]
+    fn a_second_user_of_an_address_is_named() {
+        let shared = |address: &str, status: &str| {
+            let message = format!("10.0.0.7: x\n{address}: VirtualMachineInstance n/b reports it\nand 7 more");
+            let condition = json!({
+                "type": "DuplicateRecords", "status": status, "reason": "r", "message": message,
+                "lastTransitionTime": "2026-08-14T10:00:00Z",
+            });
+            pool("p", json!({"status": {"conditions": [condition]}}))
+        };
+        let state = |pool: KnownPool| about(machine(json!({}), json!({})), vec![pool], vec![lease(json!({}))]);
+        let advice = Some("stop one of the two users: \"Resolve each conflict\" in docs/recovery.md");
+        let (reason, since) = ("10.0.0.8: VirtualMachineInstance n/b reports it", Some("2026-08-14T10:00:00Z"));
+        assert_eq!(said(&state(shared("10.0.0.8", "True"))), (State::Conflicting, reason, since, advice));
+        assert_eq!(state(shared("10.0.0.8", "False")).state, State::Allocated);
+        assert_eq!(state(shared("10.0.0.80", "True")).state, State::Allocated);
+        let mut elsewhere = shared("10.0.0.8", "True");
+        let other = json!({"spec": {"network": "infra/b", "machineSelector": {"matchLabels": {"role": "db"}}}});
+        elsewhere.checked = pool("p", other).checked;
+        let pools = vec![pool("q", json!({})), elsewhere];
+        assert_eq!(about(machine(json!({}), json!({})), pools, vec![lease(json!({}))]).state, State::Allocated);
+    }
+
+    #[test]
+    fn a_guest_that_is_older_than_its_network_data_must_be_restarted() {
+        let vm = || machine(json!({"networkDataSecretRef": {"name": SECRET}}), json!({}));
+        let secret = |updated: &str| {
+            let document = r#"{"links": [{"id": "eno101", "type": "phy"}], "networks": [{"id": "a", "type": "ipv4", "link": "eno101",
+                "ip_address": "10.0.0.8", "netmask": "255.255.255.0"}]}"#;
+            let handed = Handed {
+                interface: "eno101".parse().unwrap(),
+                network: "infra/vlan10".to_owned(),
+                pool: "n/p".to_owned(),
+                addresses: vec!["10.0.0.8/24".parse().unwrap()],
+            };
+            let secret = secret(&vm(), SECRET, &Machine::new("n", "w", "v"), vec![handed], document);
+            let NetworkSecret::Ours(read) = NetworkSecret::read(Some(secret)) else { panic!() };
+            NetworkSecret::Ours(Box::new(HandOut { updated: updated.parse().ok(), ..*read }))
+        };
+        let state = |phase: &str, created: &str, updated: &str| {
+            let answer = explain(Facts {
+                phase: Some(phase.to_owned()),
+                instance: Some(instance(phase, created)),
+                secret: secret(updated),
+                pools: vec![pool("p", json!({}))],
+                leases: vec![lease(json!({}))],
+                ..facts(vm())
+            });
+            (answer.state, answer.reason, answer.what_to_do)
+        };
+        assert_eq!(
+            state("Running", "2026-08-14T10:00:05Z", "2026-08-14T10:00:06Z"),
+            (
+                State::Outdated,
+                "the guest runs with earlier network data".to_owned(),
+                Some("restart the machine".to_owned())
+            )
+        );
+        for (phase, created, updated) in [
+            ("Running", "2026-08-14T10:00:06Z", "2026-08-14T10:00:06Z"),
+            ("Scheduling", "2026-08-14T10:00:05Z", "2026-08-14T10:00:06Z"),
+        ] {
+            assert_eq!(state(phase, created, updated).0, State::Allocated, "{phase} {created}");
         }
     }
 
@@ -710,16 +842,9 @@ mod tests {
         };
         assert_eq!(event(0, "virt-controller"), None);
         let events: Vec<Event> = (0..7).rev().filter_map(|second| event(second, "glowplug-controller")).collect();
-        let facts = Facts {
-            machine: machine(json!({}), json!({})),
-            phase: Some("Scheduling".to_owned()),
-            created: None,
-            pools: vec![pool("p", json!({}))],
-            node_pools: vec![],
-            leases: vec![],
-            events,
-        };
-        let answer = explain(facts);
+        let phase = Some("Scheduling".to_owned());
+        let pools = vec![pool("p", json!({}))];
+        let answer = explain(Facts { phase, pools, events, ..facts(machine(json!({}), json!({}))) });
         let text = answer.to_string();
         let shown: Vec<&str> = text.lines().rev().take(5).collect();
         let line = |second: u8| format!("2026-08-14T10:00:0{second}.000000Z  AddressPending  {second}\\u{{1b}}");

@@ -256,6 +256,15 @@ impl Instance {
         self.has_started && !self.has_ended && self.secret.is_none()
     }
 
+    /// Whether a guest that has started read the document of this Secret, and not an earlier one.
+    pub(crate) fn has_read(&self, secret: &HandOut) -> bool {
+        // The API server stores whole seconds.
+        let is_older = |updated: Timestamp| {
+            created(&self.metadata).is_some_and(|created| created.as_second() < updated.as_second())
+        };
+        self.secret.as_deref() == Some(secret.name()) && !secret.updated.is_some_and(is_older)
+    }
+
     /// Adds the records of the instance to `objects`, as [`read_records`] does, without what the guest reports.
     pub(crate) fn read_records(&self, objects: &mut Objects) {
         let spec = json!({"networks": networks_of(&self.networks)});

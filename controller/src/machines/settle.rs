@@ -13,12 +13,11 @@ use glowplug::host::records::{annotation_patch, status_patch};
 use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
 use crate::cluster::request::list;
-use crate::kinds::kubevirt_machine::{HandOut, Handed, NetworkSecret, STATUS_MAP, created, is_deleted, uid};
+use crate::kinds::kubevirt_machine::{HandOut, Handed, NetworkSecret, STATUS_MAP, is_deleted, uid};
 use crate::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, NetworkData, VirtualMachine};
@@ -249,16 +248,8 @@ impl View {
                 "The guest waits for Secret {waits_for:?}, and its machine has Secret {name:?}: restart the machine"
             ));
         }
-        // The API server stores whole seconds.
-        let is_older = |updated: Timestamp| {
-            created(&instance.metadata).is_some_and(|created| created.as_second() < updated.as_second())
-        };
-        let is_outdated = match &instance.secret {
-            Some(read) => read != name || hand_out.updated.is_some_and(is_older),
-            None => true,
-        };
         let note = "The guest runs with earlier network data: restart the machine";
-        is_outdated.then(|| note.to_owned())
+        (!instance.has_read(hand_out)).then(|| note.to_owned())
     }
 
     /// Records the addresses that the Secret hands out and that the machine does not hold. `None`: the machine holds

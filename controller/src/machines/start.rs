@@ -63,7 +63,7 @@ impl Work<'_> {
         let rebuilt = registry.rebuild(inventory).await?;
         let (adopted, known) = (rebuilt.adoption.adopted, rebuilt.adoption.known + known);
         let without_record = rebuilt.without_record.len();
-        tracing::info!(adopted, known, without_record, "adopted the addresses of machines");
+        tracing::info!(adopted, known, without_record, "compared the records of machines with the leases");
         self.log_adoption(&unknown, &rebuilt.adoption);
         for mismatch in rebuilt.adoption.mismatches.iter().filter(|mismatch| is_conflict(&mismatch.problem)) {
             self.report_conflict(&mismatch.claimant, mismatch.to_string());

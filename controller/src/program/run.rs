@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use clap::Args;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -19,7 +19,7 @@ use tokio::time::sleep;
 use crate::claims::Provider;
 use crate::cluster::client::{connect, counted, of_leader};
 use crate::cluster::events::Events;
-use crate::cluster::term::{Term, Writes};
+use crate::cluster::term::{LEASE, Term, Writes};
 use crate::ledger::registry::RegistryHandle;
 use crate::ledger::types::{Progress, Stopped};
 use crate::machines::Machines;
@@ -42,8 +42,6 @@ use crate::reports::neighbours::Neighbours;
 use crate::serve::{Certificate, Limits, Phase, serve};
 use crate::webhook::Webhooks;
 
-/// Name of the Lease that the leader holds, in the namespace of the program.
-const LEASE: &str = "glowplug-controller";
 /// Time for which a leader leads without a response of the API server. Other controllers use the same value.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// Time for which a leader leads without progress in its registry, although the API server answers other requests.
@@ -329,9 +327,12 @@ async fn report(
 async fn config(options: &Options) -> anyhow::Result<Config> {
     match &options.kubeconfig {
         Some(file) => {
-            let read = Kubeconfig::read_from(file).with_context(|| format!("reading {}", file.display()))?;
+            // The message of an error has that of its cause already.
+            let alone = |error: KubeconfigError| anyhow!("{error}");
+            let read =
+                Kubeconfig::read_from(file).map_err(alone).with_context(|| format!("reading {}", file.display()))?;
             let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
-            config.with_context(|| format!("using {}", file.display()))
+            config.map_err(alone).with_context(|| format!("using {}", file.display()))
         }
         None => Config::incluster().context("no --kubeconfig, and not in a pod"),
     }

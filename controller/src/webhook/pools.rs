@@ -13,8 +13,8 @@ use glowplug::host::pool::{Pool, Space, Subnet, overlaps};
 use glowplug::network::Family;
 use http::StatusCode;
 use kube::api::{ApiResource, ListParams};
-use kube::core::Status;
 use kube::core::admission::{AdmissionRequest, Operation};
+use kube::core::{Selector, Status};
 use kube::{Api, Client, Resource as _};
 use tokio::time::timeout;
 
@@ -131,6 +131,12 @@ pub fn compare(
         Change::Delete => return Verdict::default(),
     };
     let (Some(pool), mut verdict) = (id.check(new).0, Verdict::default()) else { return Verdict::default() };
+    let selector =
+        new.machine_selector.as_ref().filter(|of| old.is_none_or(|old| old.machine_selector.as_ref() != Some(*of)));
+    if selector.and_then(|of| Selector::try_from(of.clone()).ok()).is_some_and(|of| of.selects_all()) {
+        let line = "machineSelector: is empty: the pool selects every VirtualMachine of its namespace on its network";
+        verdict.warnings.push(line.to_owned());
+    }
     let others = others.iter().filter_map(|other| Some((other, other.pool.as_ref().ok()?)));
     let others: Vec<_> = others.filter(|(_, other)| other.network() == pool.network()).collect();
     let node_pool = new.node_pool_ref.as_ref().zip(id.namespace.as_ref());
@@ -383,6 +389,7 @@ mod tests {
 
     use super::*;
     use crate::kinds::pool::{MachineNetwork, NodePoolRef};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
     fn id(name: &str) -> PoolId {
         PoolId { namespace: Some("clusters".to_owned()), name: name.to_owned() }
@@ -453,6 +460,27 @@ mod tests {
         ];
         let verdict = compare(&id("a"), &Change::Create(new), &[other], Some(&BTreeMap::new()));
         assert_eq!(verdict, Verdict { errors: Vec::new(), warnings: expected.map(str::to_owned).into() });
+    }
+
+    #[test]
+    fn a_selector_that_becomes_empty_has_a_warning() {
+        let of = |selector: Option<LabelSelector>| PoolSpec { machine_selector: selector, ..spec(&["10.0.0.8"]) };
+        let labels = Some([("role".to_owned(), "db".to_owned())].into());
+        let (empty, some) = (LabelSelector::default(), LabelSelector { match_labels: labels, match_expressions: None });
+        let update = |old: LabelSelector, new: LabelSelector| Change::Update {
+            old: Some(of(Some(old))),
+            new: Box::new(of(Some(new))),
+        };
+        let line = "machineSelector: is empty: the pool selects every VirtualMachine of its namespace on its network";
+        for (change, warnings) in [
+            (Change::Create(of(Some(empty.clone()))), vec![line.to_owned()]),
+            (update(some.clone(), empty.clone()), vec![line.to_owned()]),
+            (update(empty.clone(), empty.clone()), vec![]),
+            (update(empty, some), vec![]),
+            (Change::Create(of(None)), vec![]),
+        ] {
+            assert_eq!(compare(&id("a"), &change, &[], None), Verdict { errors: vec![], warnings }, "{change:?}");
+        }
     }
 
     #[test]

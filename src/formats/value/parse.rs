@@ -54,7 +54,7 @@ pub(crate) fn parse_list(document: &[u8]) -> Result<Value, Diagnostic> {
 ///
 /// As of [`parse_strict`].
 #[cfg(feature = "host")]
-pub(crate) fn parse_documents(file: &[u8]) -> Result<Vec<Value>, Diagnostic> {
+pub fn parse_documents(file: &[u8]) -> Result<Vec<Value>, Diagnostic> {
     read_strict(file, CLUSTER)
 }
 

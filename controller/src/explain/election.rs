@@ -1,0 +1,106 @@
+//! Which replicas of the controller work: the holder of each Lease.
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::{ApiResource, ListParams};
+use serde::Serialize;
+
+use crate::cluster::object::Object;
+use crate::cluster::term::LEASE;
+use crate::explain::read::{Listed, Reader};
+
+/// The Lease of one installation.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct Leader {
+    /// Namespace of the Lease: that of the controller.
+    pub namespace: String,
+    /// The pod that holds the Lease, and a number of its process. Empty: the last leader has released it.
+    pub holder: String,
+    /// Time of the last renewal, by the clock of the leader, as RFC 3339. `null`: unknown.
+    pub renewed: Option<String>,
+    /// Whether a replica works.
+    pub state: State,
+}
+
+/// Whether a replica works.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum State {
+    /// `leads`: the holder has renewed the Lease within its duration.
+    Leads,
+    /// `expired`: the holder has not renewed the Lease, and no replica works.
+    Expired,
+    /// `released`: the holder has ended, and no replica works.
+    Released,
+}
+
+/// Reads the Leases of all installations. `None`: the user may not list Leases.
+///
+/// # Errors
+///
+/// The request failed.
+pub(super) async fn leaders(reader: &Reader) -> anyhow::Result<Option<Vec<Leader>>> {
+    let (mut leaders, now) = (Vec::new(), Timestamp::now());
+    let of_controller = ListParams::default().fields(&format!("metadata.name={LEASE}"));
+    let kind = ApiResource::erase::<Lease>(&());
+    let listed = reader.each(&kind, None, of_controller, |lease| leaders.push(leader(lease, now))).await?;
+    Ok((listed == Listed::Whole).then_some(leaders))
+}
+
+/// Reads a Lease. A member with an unexpected structure counts as absent.
+fn leader(lease: Object, now: Timestamp) -> Leader {
+    let namespace = lease.metadata.namespace.unwrap_or_default();
+    let spec = &lease.data["spec"];
+    let holder = spec["holderIdentity"].as_str().unwrap_or_default().to_owned();
+    let renewed: Option<Timestamp> = spec["renewTime"].as_str().and_then(|time| time.parse().ok());
+    let duration = SignedDuration::from_secs(spec["leaseDurationSeconds"].as_i64().unwrap_or_default());
+    let state = match renewed {
+        _ if holder.is_empty() => State::Released,
+        Some(renewed) if now.duration_since(renewed) <= duration => State::Leads,
+        _ => State::Expired,
+    };
+    Leader { namespace, holder, renewed: renewed.map(|time| time.to_string()), state }
+}
+
+// === impl State ===
+
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.serialize(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_replica_works_until_its_lease_expires() {
+        let of = |spec: Value| {
+            let lease = json!({"metadata": {"namespace": "s", "name": LEASE}, "spec": spec});
+            leader(serde_json::from_value(lease).unwrap(), "2026-08-14T10:00:15Z".parse().unwrap())
+        };
+        let lease = |holder: &str, renewed: &str| {
+            of(json!({"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": 15}))
+        };
+        let expected = |holder: &str, renewed: &str, state: State| Leader {
+            namespace: "s".to_owned(),
+            holder: holder.to_owned(),
+            renewed: Some(renewed.to_owned()),
+            state,
+        };
+        for (holder, renewed, state) in [
+            ("a_1", "2026-08-14T10:00:00Z", State::Leads),
+            ("a_1", "2026-08-14T09:59:59Z", State::Expired),
+            ("", "2026-08-14T10:00:15Z", State::Released),
+            // The clock of the leader is ahead.
+            ("a_1", "2026-08-14T10:01:00Z", State::Leads),
+        ] {
+            assert_eq!(lease(holder, renewed), expected(holder, renewed, state));
+        }
+        let unknown = Leader { renewed: None, ..expected("a_1", "", State::Expired) };
+        assert_eq!(of(json!({"holderIdentity": "a_1", "renewTime": 7})), unknown);
+    }
+}
