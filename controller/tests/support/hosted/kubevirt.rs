@@ -262,8 +262,15 @@ impl KubeVirt {
         }
         match instance.data["status"]["phase"].as_str() {
             Some("Running" | "Failed" | "Succeeded") => return,
-            // A pod exists. It waits for the Secrets of its volumes.
-            Some("Pending") | None => self.report(name, &json!({"phase": "Scheduling"})).await,
+            // A pod exists. It waits for the Secrets of its volumes. A change since the instance was read causes another look.
+            Some("Pending") | None => {
+                let of_version = json!({"resourceVersion": instance.metadata.resource_version});
+                let patch = Patch::Merge(json!({"metadata": of_version, "status": {"phase": "Scheduling"}}));
+                match self.instances.patch(name, &PatchParams::default(), &patch).await {
+                    Err(kube::Error::Api(status)) if status.code == 409 => return,
+                    written => unless_gone(written),
+                }
+            }
             _ => {}
         }
         let running = self.guests().running.get(name).cloned();
