@@ -3,6 +3,7 @@
 pub(crate) mod backoff;
 pub mod client;
 pub(crate) mod conditions;
+pub(crate) mod digest;
 pub(crate) mod edit;
 pub mod events;
 pub mod key;

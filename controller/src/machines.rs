@@ -9,6 +9,7 @@
 //! their creation.
 
 mod decision;
+mod digest;
 #[cfg(test)]
 mod hostile;
 mod index;

@@ -74,6 +74,8 @@ pub(crate) enum Error {
 pub(crate) enum Ended {
     /// Nothing is left to do until an object or a pool changes.
     Well,
+    /// The same, and the name gets another pass after this pause, because no watch reports some of its objects.
+    Check(Duration),
     /// The name needs another pass after this pause.
     Again(Duration),
     /// The name needs another pass after a pause that doubles with each such pass, because nothing reports the change for
@@ -146,7 +148,7 @@ where
     for (key, ended) in passes {
         match ended {
             Ok(Ended::BeforeClaim(claim)) => claims.push(claim),
-            Ok(Ended::Well | Ended::Again(_) | Ended::Later | Ended::Waits(_)) => {}
+            Ok(Ended::Well | Ended::Check(_) | Ended::Again(_) | Ended::Later | Ended::Waits(_)) => {}
             Err(Error::Stopped) => return Err(Stopped),
             Err(error) => {
                 if let Some(hidden) = lines.note(&error.to_string(), Instant::now()) {
@@ -212,13 +214,13 @@ where
                     Ok(Ended::Later) => (End::Later, &metrics.waits),
                     Ok(Ended::Waits(_)) => (End::Waits, &metrics.waits),
                     Ok(Ended::Again(_)) => (End::Well, &metrics.waits),
-                    Ok(Ended::Well | Ended::BeforeClaim(_)) => (End::Well, &metrics.done),
+                    Ok(Ended::Well | Ended::Check(_) | Ended::BeforeClaim(_)) => (End::Well, &metrics.done),
                     Err(_) => (End::Failed, &metrics.failed),
                 };
                 counter.inc();
                 queue.end(&key, end, now);
                 match ended {
-                    Ok(Ended::Again(pause)) => queue.add(key, now + pause),
+                    Ok(Ended::Again(pause) | Ended::Check(pause)) => queue.add(key, now + pause),
                     Ok(Ended::Well | Ended::Later | Ended::Waits(_) | Ended::BeforeClaim(..)) => {}
                     Err(Error::Stopped) => return Stopped,
                     Err(error) => {

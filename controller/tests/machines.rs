@@ -14,17 +14,18 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{DeleteParams, DynamicObject, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::support::controller::{Controller, merge};
+use crate::support::controller::{Controller, merge, until};
 use crate::support::hosted::definitions::{KUBEVIRT_MACHINE, resource};
 use crate::support::hosted::kubevirt::FINALIZER;
 use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, poll};
 use crate::support::installed::labels;
 use crate::support::plugin::Plugin;
+use crate::support::scenarios::network_data::until_next_second;
 use crate::support::server::{Call, Fault, Server};
 use crate::support::sources::OtherProvider;
 use crate::support::trouble::{Trouble, history, run_all, run_script};
@@ -825,4 +826,122 @@ async fn a_late_secret_is_never_read_by_a_later_machine_of_the_same_name() {
         assert_eq!(hosted.secret_name("w").await, name);
         check_history(&server, &cluster, &hosted).await;
     }
+}
+
+const DIGEST: &str = "ipam.glowplug.dev/secret-digest";
+
+/// Serves VirtualMachines `w` and `x`, which hold their addresses themselves, and two machines of a NodePool, until a leader has
+/// written everything about them. Then no leader runs.
+async fn settled(cluster: &Cluster, hosted: &Hosted) {
+    create_vm(hosted, "w").await;
+    create_vm(hosted, "x").await;
+    hosted.scale("workers", 2).await;
+    until(&hosted.machines, "workers-0", |_| true).await;
+    hosted.set_status_map("workers-0", true).await;
+    let _leader = lead(cluster);
+    for name in ["w", "x"] {
+        hosted.until_running(name).await;
+        until(&hosted.vms, name, |vm| vm.annotations().contains_key(DIGEST)).await;
+    }
+    for name in ["workers-0", "workers-1"] {
+        hosted.until_running(name).await;
+        hosted.until_annotated(name, DIGEST).await;
+        let has_map = |machine: &DynamicObject| !machine.data["status"]["allocatedBootstrapAddresses"].is_null();
+        until(&hosted.machines, name, has_map).await;
+    }
+}
+
+#[tokio::test]
+async fn a_start_reads_only_the_secret_of_a_machine_that_is_not_settled() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/29"]).await;
+    settled(&cluster, &hosted).await;
+    // The machine that is compared last has lost an annotation.
+    let network = "ipam.glowplug.dev/network-eno101";
+    merge(&hosted.vms, "x", &json!({"metadata": {"annotations": {(network): null}}})).await;
+    let secret = hosted.secret_name("x").await;
+    server.take_calls();
+    let _next = lead(&cluster);
+    until(&hosted.vms, "x", |vm| vm.annotations().contains_key(network)).await;
+    let calls = server.take_calls().into_iter();
+    let reads = calls.filter(|call| (call.verb, call.plural.as_str()) == ("get", "secrets") && call.user == CONTROLLER);
+    assert_eq!(reads.filter_map(|call| call.name).collect::<Vec<_>>(), [secret]);
+}
+
+#[tokio::test]
+async fn a_secret_that_is_deleted_while_no_leader_runs_is_written_again_when_its_guest_starts() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/29"]).await;
+    settled(&cluster, &hosted).await;
+    let held = hosted.held().await;
+    for name in ["w", "x"] {
+        hosted.secrets.delete(&hosted.secret_name(name).await, &DeleteParams::default()).await.unwrap();
+    }
+    // This instance waits for its Secret before the leader starts, the other one starts later.
+    let (before, drives) = (hosted.instances.get("w").await.unwrap().uid(), hosted.kubevirt.drives("w"));
+    hosted.instances.delete("w", &DeleteParams::default()).await.unwrap();
+    until(&hosted.instances, "w", |instance| instance.uid() != before).await;
+    let mut next = lead(&cluster);
+    next.until_ready().await;
+    hosted.until_running("w").await;
+    assert_eq!(hosted.kubevirt.drives("w").pop().unwrap().network_data, drives.last().unwrap().network_data);
+    let drive = hosted.kubevirt.drives("x").pop().unwrap();
+    assert_eq!(hosted.restart("x").await.network_data, drive.network_data);
+    assert_eq!(hosted.held().await, held);
+}
+
+/// Users of the namespace may write the digest, and a Secret that is not read may be the only record of an address.
+#[tokio::test]
+async fn no_digest_gives_the_address_of_a_running_guest_to_another_machine() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/29"]).await;
+    settled(&cluster, &hosted).await;
+    let held = hosted.held().await;
+    hosted.forget_leases().await;
+    let digest = hosted.vms.get("w").await.unwrap().annotations()[DIGEST].clone();
+    for (api, name) in [(&hosted.vms, "w"), (&hosted.vms, "x"), (&hosted.machines, "workers-0")] {
+        let annotations = json!({
+            (DIGEST): digest, "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": null, "ipam.glowplug.dev/network-eno101": null,
+        });
+        merge(api, name, &json!({"metadata": {"annotations": annotations}})).await;
+        hosted.kubevirt.report(name, &json!({"interfaces": null})).await;
+    }
+    create_vm(&hosted, "v").await;
+    let _next = lead(&cluster);
+    let address = hosted.address_of("v").await;
+    let mut after = hosted.held().await;
+    after.retain(|row| *row != (address.clone(), "v".to_owned()));
+    assert_eq!(after, held);
+}
+
+#[tokio::test]
+async fn a_pool_that_changes_while_no_leader_runs_changes_the_secrets_and_their_digests() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/29"]).await;
+    settled(&cluster, &hosted).await;
+    let before = hosted.vms.get("w").await.unwrap().annotations()[DIGEST].clone();
+    // A guest of the same second counts as one that has read the document.
+    until_next_second().await;
+    let gateway = Patch::Merge(json!({"spec": {"gateway": ["10.0.0.2"]}}));
+    hosted.pools.patch("workers", &PatchParams::default(), &gateway).await.unwrap();
+    let _next = lead(&cluster);
+    let name = hosted.secret_name("w").await;
+    let updated =
+        |secret: &Secret| secret.metadata.annotations.as_ref().unwrap().get("ipam.glowplug.dev/updated").cloned();
+    let secret = poll("another document", async || {
+        hosted.secrets.get_opt(&name).await.unwrap().filter(|secret| updated(secret).is_some())
+    })
+    .await;
+    let document: Value = serde_json::from_slice(&secret.data.as_ref().unwrap()["networkdata"].0).unwrap();
+    assert_eq!(document["networks"][0]["routes"][0]["gateway"], "10.0.0.2", "{document:#}");
+    // The VirtualMachine changes when its guest has read the document.
+    hosted.until_event("w", "NetworkDataOutdated").await;
+    assert_eq!(hosted.vms.get("w").await.unwrap().annotations()[DIGEST], before);
+    hosted.restart("w").await;
+    let after = until(&hosted.vms, "w", |vm| vm.annotations()[DIGEST] != before).await;
+    assert_eq!(after.annotations()[DIGEST].split_once('@').map(|(_, time)| time), updated(&secret).as_deref());
 }

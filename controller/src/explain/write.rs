@@ -10,6 +10,7 @@ use kube::api::{ApiResource, ObjectMeta, Patch, PatchParams};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::cluster::digest::digest as digest_of;
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
 use crate::cluster::request::{Error, Refusal, ask};
@@ -125,11 +126,7 @@ pub(super) fn digest(writes: &[Write]) -> anyhow::Result<String> {
     // An object has another version after each report of its guest. The members that a change sets say the addresses.
     let changes = writes.iter().map(|write| json!([write.object, write.patch["metadata"]["uid"], write.members()]));
     let text = Value::from_iter(changes).to_string();
-    let suite = rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
-    let hash = suite.tls13().context("no hash function")?.common.hash_provider.hash(text.as_bytes());
-    let mut digits = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    digits.truncate(32);
-    Ok(digits)
+    digest_of(text.as_bytes()).context("no hash function")
 }
 
 /// The object of a command of kubectl.

@@ -21,6 +21,9 @@ pub const VM_ANNOTATION: &str = "ipam.glowplug.dev/virtual-machine";
 /// Annotation of a VirtualMachine with the names of the Secrets that its manifest named, separated by commas: the last one is that of
 /// the manifest with which it was created.
 pub const REPLACED_ANNOTATION: &str = "ipam.glowplug.dev/replaced-network-data";
+/// Annotation of the object that holds the addresses of a VirtualMachine: its KubevirtMachine, or itself. The value is the digest of the
+/// network data in its Secret. After a `@`, the value has the time of the last update of the Secret.
+pub const DIGEST_ANNOTATION: &str = "ipam.glowplug.dev/secret-digest";
 
 /// What comes before the random part of a name.
 const INFIX: &str = "-networkdata-";

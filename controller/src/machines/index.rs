@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use glowplug::host::claim::{Machine, Record};
 use glowplug::host::pool::{Pool, Space, Subnet};
@@ -20,6 +21,7 @@ use crate::cluster::watch::Change;
 use crate::kinds::guest::Life;
 use crate::kinds::ipam_claim::IpamClaim;
 use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, read_records_of_vm};
+use crate::kinds::network_data::DIGEST_ANNOTATION;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::kind::Kind;
@@ -54,6 +56,9 @@ pub(super) struct Index {
     numbers: (BTreeMap<PoolId, u32>, bool),
     /// State of each name that no object records.
     memory: BTreeMap<Key, Memory>,
+    /// The names whose objects have not changed since the start, and that have had no pass since: the pass only compares what the lists
+    /// have. Each name has the pause between this pass and the one that reads its Secret.
+    comparisons: BTreeMap<Key, Duration>,
 }
 
 // === impl Index ===
@@ -61,12 +66,27 @@ pub(super) struct Index {
 impl Index {
     /// Notes a change that a watch reports. Returns the names whose decision may have changed.
     pub(super) fn note(&mut self, kind: Kind, change: Change) -> BTreeSet<Key> {
-        change.note_in(
+        let names = change.note_in(
             self,
             |index, object| index.apply(kind, object),
             |index, key, version| index.remove(kind, key, version),
             |index, progress| index.follow(kind, progress),
-        )
+        );
+        for key in &names {
+            self.comparisons.remove(key);
+        }
+        names
+    }
+
+    /// Sets the names whose first pass only compares what the lists have, each with the pause until its Secret is read.
+    pub(super) fn set_comparisons(&mut self, comparisons: BTreeMap<Key, Duration>) {
+        self.comparisons = comparisons;
+    }
+
+    /// The pause after which the Secret of a name is read, if this is the first pass of the name, and none of its objects has changed
+    /// since the start.
+    pub(super) fn take_comparison(&mut self, key: &Key) -> Option<Duration> {
+        self.comparisons.remove(key)
     }
 
     /// The objects that the watch of a kind has passed without a report.
@@ -424,6 +444,13 @@ impl Index {
         let machine = self.machine(key).map(|machine| &machine.metadata);
         let mut all = machine.into_iter().chain(self.vm(key).map(|vm| &vm.metadata));
         all.any(has_record)
+    }
+
+    /// Whether the VirtualMachine or its KubevirtMachine has the digest of its Secret.
+    pub(super) fn has_digest(&self, key: &Key) -> bool {
+        let machine = self.machine(key).map(|machine| &machine.metadata);
+        let mut all = machine.into_iter().chain(self.vm(key).map(|vm| &vm.metadata));
+        all.any(|metadata| metadata.annotations.iter().any(|all| all.contains_key(DIGEST_ANNOTATION)))
     }
 
     /// Adds the records of the objects of a name to `records`.

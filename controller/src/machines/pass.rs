@@ -46,6 +46,10 @@ impl Work<'_> {
             return Ok(Ended::Well);
         }
         let mut view = self.look(&key).await?;
+        let check = self.index().take_comparison(&key);
+        if check.is_some() {
+            view.trust_digest();
+        }
         // One more step for the proof of each holder.
         for _ in 0..LONGEST_PASS + view.ledger.known.len() {
             if self.index().selected(&key) != view.selected {
@@ -56,7 +60,13 @@ impl Work<'_> {
             let step = match decide(&view) {
                 Step::Wait => {
                     self.note_state(&view);
-                    return Ok(view.ended(Timestamp::now()));
+                    let check = check.filter(|_| view.trusts_digest).map(Ended::Check);
+                    let ended = view.ended(Timestamp::now());
+                    return Ok(check.filter(|_| ended == Ended::Well).unwrap_or(ended));
+                }
+                _ if view.trusts_digest => {
+                    view.distrust_digest();
+                    continue;
                 }
                 Step::Claim(claim) if until == Until::Claim => {
                     self.note_claimant(&key, &claim.machine);

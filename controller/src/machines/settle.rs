@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
 use crate::cluster::request::list;
-use crate::kinds::kubevirt_machine::{HandOut, Handed, NetworkSecret, STATUS_MAP, is_deleted, uid};
-use crate::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
+use crate::kinds::kubevirt_machine::{HandOut, Handed, NetworkSecret, STATUS_MAP, created, is_deleted, uid};
+use crate::kinds::network_data::{DIGEST_ANNOTATION, ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, NetworkData, VirtualMachine};
 use crate::ledger::types::Reservation;
@@ -154,7 +154,7 @@ impl View {
 
     /// Returns the document that the machine would get now with the addresses of its Secret, or the reason why none can be made.
     /// `None`: other pools serve the machine, so it would get other addresses.
-    fn current_document(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<Result<String, String>> {
+    pub(super) fn current_document(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<Result<String, String>> {
         let selected = self.selected.as_ref().ok()?;
         let is_of = |handed: &Handed| {
             let is_it = |it: &Selected| it.interface == handed.interface && it.network == handed.network;
@@ -225,7 +225,7 @@ impl View {
     }
 
     /// Why the guest has not read the current network data of its machine. `None`: it has, or it has not started yet.
-    fn outdated(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<String> {
+    pub(super) fn outdated(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<String> {
         let name = hand_out.name();
         let document = match self.current_document(vm, hand_out)? {
             Ok(document) => document,
@@ -303,7 +303,10 @@ impl View {
             hand_out.interfaces.iter().map(|handed| handed.allocation(hand_out)).collect();
         let networks: BTreeMap<InterfaceName, String> =
             hand_out.interfaces.iter().map(|handed| (handed.interface, handed.network.clone())).collect();
-        let patch = annotation_patch(&hand_out.machine, &allocations, &networks, None).ok()?;
+        let mut patch = annotation_patch(&hand_out.machine, &allocations, &networks, None).ok()?;
+        if let Some(digest) = self.digest_of(vm, hand_out) {
+            patch["metadata"]["annotations"][DIGEST_ANNOTATION] = digest.into();
+        }
         if hand_out.machine.kind == HolderKind::VirtualMachine {
             let is_missing = !has_annotations(&vm.metadata, &patch) || !vm.mark.is_of(&self.key);
             let annotations = &patch["metadata"]["annotations"];

@@ -22,6 +22,13 @@ use crate::machines::work::{Work, reference};
 /// Pause between the first passes of two machines whose objects are only compared after the start.
 const COMPARISON: Duration = Duration::from_millis(2);
 
+/// The same for two served machines without a digest: the pass reads a Secret, and writes the digest.
+const READ: Duration = Duration::from_millis(20);
+
+/// The same for the passes that read the Secrets which the start has not read. They begin when the start is done.
+const CHECK: Duration = Duration::from_millis(100);
+const FIRST_CHECK: Duration = Duration::from_secs(60);
+
 /// Number of machines whose records are read at once.
 const RECORDS: usize = 256;
 
@@ -99,7 +106,7 @@ impl Work<'_> {
     /// gets its pass at once. Machines whose objects are only compared get their passes one after another, so that a
     /// new machine does not wait for thousands of comparisons.
     pub(super) fn names_at_the_start(&self, holders: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
-        let index = self.index();
+        let mut index = self.index();
         let (done, mut names): (Vec<Key>, Vec<Key>) =
             index.by_age().into_iter().partition(|key| index.is_annotated(key));
         // Machines that no longer exist may still hold addresses.
@@ -109,8 +116,13 @@ impl Work<'_> {
         let left: BTreeSet<Key> = left.into_iter().chain(index.vms_with_claims()).collect();
         names.extend(left.into_iter().filter(|key| !known.contains(key)));
         let now = names.into_iter().map(|key| (key, Duration::ZERO));
-        let later = done.into_iter().zip(1..).map(|(key, nth)| (key, COMPARISON.saturating_mul(nth)));
-        now.chain(later).collect()
+        let (compared, read): (Vec<Key>, Vec<Key>) = done.into_iter().partition(|key| index.has_digest(key));
+        let each = |names: Vec<Key>, pause: Duration| {
+            names.into_iter().zip(1..).map(move |(key, nth)| (key, pause.saturating_mul(nth)))
+        };
+        let checks = each(compared.clone(), CHECK).map(|(key, pause)| (key, FIRST_CHECK + pause));
+        index.set_comparisons(checks.collect());
+        now.chain(each(compared, COMPARISON)).chain(each(read, READ)).collect()
     }
 }
 

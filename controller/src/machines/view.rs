@@ -84,6 +84,9 @@ pub(super) struct View {
     // The responses to the steps of this pass, see [`View::note`].
     /// The Secrets of the machine that this pass has read, by name.
     pub(super) secrets: BTreeMap<String, NetworkSecret>,
+    /// Whether `secrets` has the Secret of the machine as its digest says it, see [`super::digest`]. The pass has made no request, and
+    /// makes none before it has read the Secret.
+    pub(super) trusts_digest: bool,
     /// Addresses in the other Secret from which the guest reads its network data. `None`: not read in this pass.
     pub(super) other_addresses: Option<Vec<IpAddr>>,
     /// IPAddresses of other providers, by name. `Some(None)`: the object does not exist. `None`: not read in this pass.
@@ -186,6 +189,7 @@ impl View {
             pools: BTreeMap::new(),
             ledger: Recorded::default(),
             secrets: BTreeMap::new(),
+            trusts_digest: false,
             other_addresses: None,
             addresses: BTreeMap::new(),
             granted: None,

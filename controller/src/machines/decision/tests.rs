@@ -1,3 +1,4 @@
+mod digest;
 mod hostile;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -586,6 +587,7 @@ fn annotation_and_status_map_follow_the_secret() {
     let annotations = json!({
         "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": r#"["10.0.0.8/16"]"#,
         "ipam.glowplug.dev/network-eno101": "infra/vlan10",
+        "ipam.glowplug.dev/secret-digest": "4180ab244d4fdcf40581bd2ad06cc82c",
     });
     let metadata = json!({"namespace": "n", "name": "w", "uid": "m-1", "annotations": annotations});
     assert_eq!(patch["metadata"], metadata);
@@ -939,6 +941,7 @@ fn a_machine_of_version_0_2_0_gets_the_marks() {
     let annotations = json!({
         "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": r#"["10.0.0.8/16"]"#,
         "ipam.glowplug.dev/network-eno101": "infra/vlan10",
+        "ipam.glowplug.dev/secret-digest": "162ba0c541d4b366894fa7d6b0f06381",
     });
     let patch = json!({
         "metadata": {"uid": "v-1", "annotations": annotations}, "spec": {"template": {"metadata": marks("issued")}},

@@ -16,7 +16,7 @@ mod machine_api;
 mod machines;
 mod macs;
 mod manifests;
-mod network_data;
+pub(crate) mod network_data;
 mod node_pools;
 mod pools;
 mod reconciler;

@@ -163,8 +163,12 @@ pub async fn a_virtual_machine_gets_a_secret_with_the_address_of_its_kubevirt_ma
     assert_eq!((secret.immutable, secret.type_.as_deref()), (None, Some("Opaque")));
     place.until_held(&[("10.0.0.8", &machine)]).await;
     let written = until(&place.machines, "w", |machine| machine.annotations().contains_key(ANNOTATION)).await;
+    // The digest depends on the name of the Secret.
+    let digest = written.annotations()["ipam.glowplug.dev/secret-digest"].clone();
+    assert_eq!(digest.len(), 32, "{digest}");
     let annotations = json!({
         (ANNOTATION): r#"["10.0.0.8/16"]"#, "ipam.glowplug.dev/network-eno101": place.network,
+        "ipam.glowplug.dev/secret-digest": digest,
     });
     assert_eq!(serde_json::to_value(written.annotations()).unwrap(), annotations);
     for kind in ["VirtualMachine", "KubevirtMachine"] {
