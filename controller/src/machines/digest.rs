@@ -28,8 +28,8 @@ impl View {
     /// Lets a pass that has made no request yet use the Secret of the machine as its digest says it, if the digest is that of the
     /// network data that the machine would get now.
     pub(super) fn trust_digest(&mut self) {
-        if let Some(hand_out) = self.digested() {
-            self.secrets.insert(hand_out.name().to_owned(), NetworkSecret::Ours(Box::new(hand_out)));
+        if let Some(secret) = self.digested() {
+            self.secrets.insert(secret.name().to_owned(), NetworkSecret::Ours(Box::new(secret)));
             self.trusts_digest = true;
         }
     }
@@ -42,24 +42,24 @@ impl View {
 
     /// The value of the annotation with the digest of a Secret. `None`: the Secret is not what the leader would write now, no document can
     /// be made now, or the guest has earlier network data. So a changed pool changes no VirtualMachine before its guest is restarted.
-    pub(super) fn digest_of(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<String> {
-        let document = self.current_document(vm, hand_out)?.ok()?;
-        let is_current = have_same_network(document.as_bytes(), &hand_out.document);
-        let is_settled = is_current && self.outdated(vm, hand_out).is_none();
-        if !is_settled || hand_out.is_immutable || is_deleted(&hand_out.metadata) {
+    pub(super) fn digest_of(&self, vm: &VirtualMachine, secret: &HandOut) -> Option<String> {
+        let document = self.current_document(vm, secret)?.ok()?;
+        let is_current = have_same_network(document.as_bytes(), &secret.document);
+        let is_settled = is_current && self.outdated(vm, secret).is_none();
+        if !is_settled || secret.is_immutable || is_deleted(&secret.metadata) {
             return None;
         }
         // The leases of an interface have no order.
-        let mut interfaces = hand_out.interfaces.clone();
+        let mut interfaces = secret.interfaces.clone();
         interfaces.iter_mut().for_each(|handed| handed.addresses.sort_unstable_by_key(IpNetwork::ip));
         interfaces.sort_unstable_by_key(|handed| handed.interface);
-        let sorted = HandOut { interfaces, ..hand_out.clone() };
+        let sorted = HandOut { interfaces, ..secret.clone() };
         let document = self.current_document(vm, &sorted)?.ok()?;
         let networks: Vec<_> = sorted.interfaces.iter().map(|it| (it.interface.to_string(), &it.network)).collect();
-        let holder = &hand_out.machine;
+        let holder = &secret.machine;
         let holder = (holder.kind, &holder.namespace, &holder.name, &holder.uid);
-        let digest = digest(json!([hand_out.name(), hand_out.vm, holder, networks, document]).to_string().as_bytes())?;
-        Some(match hand_out.updated {
+        let digest = digest(json!([secret.name(), secret.vm, holder, networks, document]).to_string().as_bytes())?;
+        Some(match secret.updated {
             Some(updated) => format!("{digest}@{updated}"),
             None => digest,
         })
@@ -90,7 +90,7 @@ impl View {
         let interfaces = interfaces.collect();
         let updated = annotation.split_once('@').and_then(|(_, updated)| updated.parse().ok());
         let (namespace, name) = (Some(self.key.namespace.clone()), Some(name.to_owned()));
-        let mut hand_out = HandOut {
+        let mut secret = HandOut {
             metadata: ObjectMeta { namespace, name, ..ObjectMeta::default() },
             is_immutable: false,
             updated,
@@ -99,7 +99,7 @@ impl View {
             machine,
             interfaces,
         };
-        hand_out.document = self.current_document(vm, &hand_out)?.ok()?.into_bytes();
-        (self.digest_of(vm, &hand_out)? == *annotation).then_some(hand_out)
+        secret.document = self.current_document(vm, &secret)?.ok()?.into_bytes();
+        (self.digest_of(vm, &secret)? == *annotation).then_some(secret)
     }
 }
