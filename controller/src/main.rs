@@ -1,6 +1,7 @@
 //! glowplug-controller: allocates the first-boot addresses of machines on Kubernetes.
 
 use std::io::{self, Write as _};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand, ValueEnum};
@@ -46,10 +47,20 @@ fn main() -> anyhow::Result<()> {
         Command::Run { options, log_format } => {
             log(log_format);
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-            runtime.context("starting threads")?.block_on(run::run(*options))
+            let runtime = runtime.context("starting threads")?;
+            let result = runtime.block_on(run::run(*options));
+            // A task that publishes the last events may still write lines of the log.
+            runtime.shutdown_timeout(SHUTDOWN);
+            if result.is_ok() {
+                tracing::info!("ended");
+            }
+            result
         }
     }
 }
+
+/// Longest time for the end of the threads after the end of the work.
+const SHUTDOWN: Duration = Duration::from_secs(1);
 
 /// Levels of the crates that log each failed request and each failed watch, in addition to the lines of this program. RUST_LOG may
 /// set other levels for them.

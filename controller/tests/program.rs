@@ -1,5 +1,7 @@
 //! Tests the program as a process.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use glowplug_controller::kinds::virtual_machine::MACHINES_LABEL;
@@ -12,6 +14,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Command;
+use tokio::sync::Semaphore;
 
 use crate::support::controller::Site;
 use crate::support::hosted::{Hosted, poll};
@@ -19,8 +22,8 @@ use crate::support::http::get;
 use crate::support::manifests::webhooks_at;
 use crate::support::program::Program;
 use crate::support::replica::{configurations, write_certificate};
-use crate::support::server::Server;
-use crate::support::{Cluster, SYSTEM, start_server};
+use crate::support::server::{Fault, Server};
+use crate::support::{CONTROLLER, Cluster, SYSTEM, start_server};
 
 /// Starts the program for a server, with the rights of its service account.
 async fn start(server: &Server, folder: &TempDir) -> Program {
@@ -80,6 +83,34 @@ async fn no_replica_works_before_the_cluster_has_the_definitions_of_its_version(
     program.until_ready().await;
     program.send("-TERM");
     program.until_ended().await;
+}
+
+/// A pass waits for an answer, and events wait for their publication.
+#[tokio::test]
+async fn no_line_about_a_machine_comes_after_the_end() {
+    let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
+    let cluster = Cluster::of(&server).await;
+    let hosted = Hosted::new(&cluster).await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.pool("workers", &["10.0.0.8/29"]).await;
+    let (gate, reads) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (held, count) = (Arc::clone(&gate), Arc::clone(&reads));
+    server.set_faults(move |call| match (call.verb, call.plural.as_str()) {
+        ("get", "secrets") if call.user == CONTROLLER => {
+            count.fetch_add(1, Ordering::SeqCst);
+            Fault::Hold(Arc::clone(&held))
+        }
+        ("create", "events") if call.user == CONTROLLER => Fault::Status(500),
+        _ => Fault::None,
+    });
+    let mut program = Program::start(cluster.config(), folder.path(), "");
+    program.until("serving").await;
+    hosted.scale("workers", 3).await;
+    poll("a pass of each machine", async || (reads.load(Ordering::SeqCst) >= 3).then_some(())).await;
+    program.send("-TERM");
+    program.until("stopping").await;
+    program.until_ended().await;
+    gate.add_permits(Semaphore::MAX_PERMITS / 2);
 }
 
 #[tokio::test]

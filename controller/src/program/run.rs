@@ -201,7 +201,6 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
         stop.send_replace(true);
         task.await.context("releasing the Lease")?;
     }
-    tracing::info!("ended");
     Ok(())
 }
 

@@ -88,10 +88,10 @@ impl Program {
         self.child.wait().await.unwrap().code()
     }
 
-    /// Waits until the program has ended without an error.
+    /// Waits until the program has ended without an error. The last line of its log says so.
     pub async fn until_ended(mut self) {
         self.until("ended").await;
-        assert_eq!(self.status().await, Some(0));
+        assert_eq!((self.status().await, self.last_line().await), (Some(0), None));
     }
 }
 
