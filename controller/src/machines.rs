@@ -48,7 +48,7 @@ pub(crate) use crate::machines::left_alone::Standing;
 pub use crate::machines::work::Machines;
 use crate::machines::work::Work;
 use crate::passes::provider::{self, Part};
-use crate::passes::{Ended, Error, Until};
+use crate::passes::{Ended, Error, Turn, Until};
 use crate::pools::selection::OpenPools;
 use crate::repeated::Repeated;
 
@@ -143,6 +143,10 @@ impl provider::Work for Work<'_> {
         // Every name gets a pass.
         self.index().end_adoption();
         self.names_at_the_start(holders)
+    }
+
+    fn turn(&self, key: &Key) -> Turn {
+        if self.index().may_wait(key) { Turn::First } else { Turn::Later }
     }
 
     async fn pass(&self, key: Key, until: Until) -> Result<Ended, Error> {

@@ -39,6 +39,7 @@ use crate::cluster::key::Key;
 use crate::cluster::request::{self, PAUSES};
 use crate::ledger::types::Stopped;
 use crate::metrics::PassMetrics;
+pub(crate) use crate::passes::queue::Turn;
 use crate::passes::queue::{End, Queue};
 use crate::repeated::Repeated;
 
@@ -161,7 +162,7 @@ where
 }
 
 /// Runs a pass for each of `names` after its pause, and for each name that `wakes` yields. Returns when the registry or
-/// `wakes` has ended.
+/// `wakes` has ended. `turn` says which names come first.
 ///
 /// `what` is the noun for the served objects in log messages. Example: `machine`.
 pub(crate) async fn serve<F>(
@@ -169,6 +170,7 @@ pub(crate) async fn serve<F>(
     (lines, metrics): (&Repeated, &PassMetrics),
     names: impl IntoIterator<Item = (Key, Duration)>,
     mut wakes: impl Stream<Item = Names> + Unpin,
+    turn: impl Fn(&Key) -> Turn,
     pass: impl Fn(Key) -> F,
 ) -> Stopped
 where
@@ -178,7 +180,11 @@ where
     let mut passes = FuturesUnordered::new();
     let now = Instant::now();
     let mut next_depth = now;
-    names.into_iter().for_each(|(key, pause)| queue.add(key, now + pause));
+    let add = |queue: &mut Queue, key: Key, at: Instant| {
+        let turn = turn(&key);
+        queue.add(key, at, turn);
+    };
+    names.into_iter().for_each(|(key, pause)| add(&mut queue, key, now + pause));
     loop {
         let now = Instant::now();
         while passes.len() < PASSES
@@ -204,7 +210,7 @@ where
             names = wakes.next() => match names.flatten() {
                 Some(names) => {
                     let now = Instant::now();
-                    names.into_iter().for_each(|key| queue.add(key, now));
+                    names.into_iter().for_each(|key| add(&mut queue, key, now));
                 }
                 None => return Stopped,
             },
@@ -218,9 +224,9 @@ where
                     Err(_) => (End::Failed, &metrics.failed),
                 };
                 counter.inc();
-                queue.end(&key, end, now);
+                queue.end(&key, end, now, turn(&key));
                 match ended {
-                    Ok(Ended::Again(pause) | Ended::Check(pause)) => queue.add(key, now + pause),
+                    Ok(Ended::Again(pause) | Ended::Check(pause)) => add(&mut queue, key, now + pause),
                     Ok(Ended::Well | Ended::Later | Ended::Waits(_) | Ended::BeforeClaim(..)) => {}
                     Err(Error::Stopped) => return Stopped,
                     Err(error) => {

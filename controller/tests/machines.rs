@@ -945,3 +945,44 @@ async fn a_pool_that_changes_while_no_leader_runs_changes_the_secrets_and_their_
     let after = until(&hosted.vms, "w", |vm| vm.annotations()[DIGEST] != before).await;
     assert_eq!(after.annotations()[DIGEST].split_once('@').map(|(_, time)| time), updated(&secret).as_deref());
 }
+
+#[tokio::test]
+async fn a_new_machine_does_not_wait_for_the_repair_of_others() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8-10.0.0.200"]).await;
+    let first = lead(&cluster);
+    // More than the passes that run at the same time.
+    let names: Vec<String> = (0..70).map(|n| format!("w-{n}")).collect();
+    for name in &names {
+        create_vm(&hosted, name).await;
+    }
+    for name in &names {
+        hosted.until_running(name).await;
+        until(&hosted.vms, name, |vm| vm.annotations().contains_key(DIGEST)).await;
+    }
+    drop(first);
+    for name in &names {
+        merge(&hosted.vms, name, &json!({"metadata": {"annotations": null}})).await;
+    }
+    let (gate, reads) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (held, count) = (Arc::clone(&gate), Arc::clone(&reads));
+    server.set_faults(move |call| {
+        let name = call.name.as_deref().unwrap_or_default();
+        if (call.verb, call.plural.as_str()) != ("get", "secrets") || call.user != CONTROLLER || !name.starts_with("w-")
+        {
+            return Fault::None;
+        }
+        count.fetch_add(1, Ordering::SeqCst);
+        Fault::Hold(Arc::clone(&held))
+    });
+    let _next = lead(&cluster);
+    poll("the first repairs", async || (reads.load(Ordering::SeqCst) == 16).then_some(())).await;
+    create_vm(&hosted, "new").await;
+    hosted.until_running("new").await;
+    assert_eq!(reads.load(Ordering::SeqCst), 16);
+    gate.add_permits(Semaphore::MAX_PERMITS / 2);
+    for name in &names {
+        until(&hosted.vms, name, |vm| vm.annotations().contains_key(DIGEST)).await;
+    }
+}

@@ -446,6 +446,16 @@ impl Index {
         all.any(has_record)
     }
 
+    /// Whether a guest may wait for the network data of a name, or another machine for its addresses. The controller only compares and
+    /// repairs the objects of the other names: the guest has started, or the machine is served and has no guest.
+    pub(super) fn may_wait(&self, key: &Key) -> bool {
+        match (self.instance(key), self.vm(key)) {
+            (Some(instance), _) => !instance.has_started,
+            (None, Some(_)) => !self.is_annotated(key),
+            (None, None) => true,
+        }
+    }
+
     /// Whether the VirtualMachine or its KubevirtMachine has the digest of its Secret.
     pub(super) fn has_digest(&self, key: &Key) -> bool {
         let machine = self.machine(key).map(|machine| &machine.metadata);
@@ -601,6 +611,25 @@ mod tests {
         let names = [key("n", "b"), key("n", "w")].into();
         assert_eq!(index.note(kind, Change::Apply(object("n", "b", 8, &json!({})))), names);
         assert!(index.machine(&key("n", "w")).is_none());
+    }
+
+    #[test]
+    fn a_guest_may_wait_until_it_has_started_and_a_machine_without_a_guest_until_it_is_annotated() {
+        let (mut index, name) = (Index::default(), key("n", "w"));
+        assert!(index.may_wait(&name), "another machine may wait for the addresses of a machine that is gone");
+        index.apply(Kind::VirtualMachine, object("n", "w", 1, &json!({})));
+        assert!(index.may_wait(&name));
+        let annotations = json!({"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": r#"["10.0.0.8/16"]"#});
+        let annotated = json!({"metadata": {"annotations": annotations}});
+        index.apply(Kind::VirtualMachine, object("n", "w", 2, &annotated));
+        assert!(!index.may_wait(&name));
+        for (version, phase, expected) in [(3, "Pending", true), (4, "Scheduling", true), (5, "Running", false)] {
+            index.apply(Kind::Instance, object("n", "w", version, &json!({"status": {"phase": phase}})));
+            assert_eq!(index.may_wait(&name), expected, "{phase}");
+        }
+        // The guest runs, and only the annotation is missing.
+        index.apply(Kind::VirtualMachine, object("n", "w", 6, &json!({})));
+        assert!(!index.may_wait(&name));
     }
 
     #[test]

@@ -107,11 +107,15 @@ impl Work<'_> {
     /// new machine does not wait for thousands of comparisons.
     pub(super) fn names_at_the_start(&self, holders: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
         let mut index = self.index();
-        let (done, mut names): (Vec<Key>, Vec<Key>) =
-            index.by_age().into_iter().partition(|key| index.is_annotated(key));
-        // Machines that no longer exist may still hold addresses.
         let holders = holders.iter().filter(|holder| !holder.kind.is_claim());
         let left: BTreeSet<Key> = holders.map(Key::of_vm).collect();
+        // Objects may have lost their annotations. An instance that waits for its Secret exists before the Secret.
+        let is_done = |key: &Key| {
+            let is_waited_for = index.instance(key).is_some_and(|instance| !instance.has_started);
+            !is_waited_for && (index.is_annotated(key) || index.vm(key).is_some() && left.contains(key))
+        };
+        let (done, mut names): (Vec<Key>, Vec<Key>) = index.by_age().into_iter().partition(is_done);
+        // Machines that no longer exist may still hold addresses.
         let known: BTreeSet<Key> = done.iter().chain(&names).cloned().collect();
         let left: BTreeSet<Key> = left.into_iter().chain(index.vms_with_claims()).collect();
         names.extend(left.into_iter().filter(|key| !known.contains(key)));

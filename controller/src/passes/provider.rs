@@ -26,7 +26,7 @@ use crate::ledger::registry::RegistryHandle;
 use crate::ledger::types::{Holders, Stopped};
 use crate::metrics::PassMetrics;
 use crate::passes::opening::Opening;
-use crate::passes::{Ended, Error, Names, Until, claims, each_message, serve, start};
+use crate::passes::{Ended, Error, Names, Turn, Until, claims, each_message, serve, start};
 use crate::pools::selection::OpenPools;
 use crate::repeated::Repeated;
 
@@ -82,6 +82,11 @@ pub(crate) trait Work {
 
     /// The names that get a pass after the start, each with the pause before it.
     fn names(&self, holders: &BTreeSet<Machine>) -> Vec<(Key, Duration)>;
+
+    /// Whether the pass of a name comes before those of other names.
+    fn turn(&self, _: &Key) -> Turn {
+        Turn::First
+    }
 
     /// Makes the requests that a name needs.
     async fn pass(&self, key: Key, until: Until) -> Result<Ended, Error>;
@@ -186,7 +191,7 @@ async fn run_kinds<W: Work>(
         waits.note(key, &ended);
         ended
     };
-    Err(serve(part.noun, (&part.lines, &part.metrics), names, Box::pin(wakes), pass).await)
+    Err(serve(part.noun, (&part.lines, &part.metrics), names, Box::pin(wakes), |key| work.turn(key), pass).await)
 }
 
 /// Notes changes until each of these watches has listed its objects. One watch may list its objects twice before another has
