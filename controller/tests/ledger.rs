@@ -51,6 +51,27 @@ async fn after_a_lost_answer_the_machine_gets_the_address_that_was_stored() {
 }
 
 #[tokio::test]
+async fn a_release_names_the_lease_and_its_version() {
+    let (server, cluster) = start_server().await;
+    let mut leader = Leader::start(cluster.controller(), pool(NETWORK, &["10.0.0.8/32"])).await;
+    leader.claim(machine(NETWORK, 0)).await.unwrap();
+    let leases: Api<StaticIPLease> = Api::all(cluster.client());
+    let lease = leases.get(&name(NETWORK, "10.0.0.8")).await.unwrap().metadata;
+    server.take_calls();
+    leader.release(machine(NETWORK, 0)).await.unwrap();
+    let writes = server.take_calls().into_iter().filter(is_lease_write);
+    let named = writes.map(|call| {
+        let metadata = &call.body["metadata"];
+        (
+            call.verb,
+            metadata["uid"].as_str().map(str::to_owned),
+            metadata["resourceVersion"].as_str().map(str::to_owned),
+        )
+    });
+    assert_eq!(named.collect::<Vec<_>>(), [("update", lease.uid, lease.resource_version)]);
+}
+
+#[tokio::test]
 async fn a_release_with_a_lost_response_takes_effect() {
     let (server, cluster) = start_server().await;
     let mut leader = Leader::start(cluster.controller(), pool(NETWORK, &["10.0.0.8/32"])).await;

@@ -4,6 +4,10 @@
 //! has two holders: not with two leaders, not with a leader that was paused, and not after a crash between two writes.
 //! If a write is rejected, the stored object is read, and the next update reports it to the allocator.
 //!
+//! So safety does not depend on how new the lists of a leader are. An address that another claimant has cannot be allocated, because
+//! the lease of the address has one name. A release names the UID and the version of the lease that the leader knows. Before a
+//! leader releases the addresses of a machine or claim that may be gone, it reads the object itself, and the guest that may use them.
+//!
 //! The allocator of the library is synchronous. It runs on its own thread, and this ledger blocks that thread.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -102,7 +106,7 @@ struct Write {
     address: IpAddr,
     /// The version to replace. `None` when the object does not exist.
     version: Option<u64>,
-    /// UID of the object to delete: after a restore of etcd, another object may have the same version.
+    /// UID of the object to replace or delete: after a restore of etcd, another object may have the same version.
     uid: Option<String>,
     /// `None`: delete the object.
     spec: Option<LeaseSpec>,
@@ -652,6 +656,7 @@ impl Write {
         let kind = ApiResource::erase::<StaticIPLease>(&());
         let mut object = Object::new(&self.name, &kind, serde_json::json!({ "spec": spec }));
         object.metadata.resource_version = self.version.map(|version| version.to_string());
+        object.metadata.uid = self.uid.clone();
         object
     }
 
