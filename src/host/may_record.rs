@@ -119,6 +119,8 @@ pub enum Ignored {
     NoPool,
     /// The network reserves the address for another use.
     Reserved,
+    /// Other records of the namespace reserve their part of a pool already that several namespaces share.
+    Share,
 }
 
 /// Decides what a record may do. The documentation of the module has the whole table.
@@ -235,6 +237,7 @@ impl fmt::Display for Ignored {
             Self::OtherNamespace => "no pool that serves the namespace has the address",
             Self::NoPool => "no pool has the address",
             Self::Reserved => "the network reserves the address",
+            Self::Share => "records of the namespace reserve a quarter of the shared pool already",
         })
     }
 }

@@ -279,11 +279,20 @@ impl Pool {
         self.machines.has(namespace)
     }
 
-    /// Whether the pool may serve machines of any namespace. A GlobalStaticIPPool serves claims only.
+    /// Whether the pool may serve machines of any namespace. A GlobalStaticIPPool that selects no machines serves claims only.
     #[must_use]
     #[doc(hidden)]
     pub fn serves_machines(&self) -> bool {
         !Namespaces::only(None::<String>).covers(&self.machines)
+    }
+
+    /// Whether users of several namespaces share the pool in a cluster. A pool of a file has one user.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn is_shared(&self) -> bool {
+        self.machines.are_several()
+            || self.claims.are_several()
+            || (self.claims.is_every() && !self.machines.is_every())
     }
 
     /// Whether the pool may serve an object: a claim by the namespace of the claim, a machine by the namespace of its
@@ -295,7 +304,9 @@ impl Pool {
     }
 
     /// Whether the pool serves no machine of another namespace.
-    pub(crate) fn serves_only(&self, namespace: &str) -> bool {
+    #[must_use]
+    #[doc(hidden)]
+    pub fn serves_only(&self, namespace: &str) -> bool {
         Namespaces::only([namespace]).covers(&self.machines)
     }
 

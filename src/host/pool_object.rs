@@ -19,7 +19,7 @@ pub const GROUP: &str = "ipam.glowplug.dev";
 pub(crate) enum PoolKind {
     /// A pool of a namespace, for machines and claims.
     StaticIpPool,
-    /// A pool for the claims of every namespace.
+    /// A pool for the claims of every namespace, or for machines and claims of several namespaces.
     GlobalStaticIpPool,
 }
 
@@ -33,6 +33,8 @@ struct Selection<'o> {
     has_reuse_delay: bool,
     serves_ipam_claims: bool,
     node_pool_ref: Option<&'o Object>,
+    has_node_pool_refs: bool,
+    namespace_selector: Option<&'o Object>,
     machine_selector: Option<&'o Object>,
     addresses_from: Option<&'o Object>,
 }
@@ -66,11 +68,21 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
     let serves_ipam_claims = members.switch("serveIPAMClaims", diagnostics);
     members.switch("ignoreNeighbours", diagnostics);
     let template = members.text("template", diagnostics);
+    let has_node_pool_refs = members.has("nodePoolRefs");
+    let node_pool_refs = path.field("nodePoolRefs");
+    for (index, reference) in members.objects("nodePoolRefs", diagnostics) {
+        let mut members = Members::new(reference, node_pool_refs.index(index));
+        members.required_text("namespace", "the namespace of a NodePool", diagnostics);
+        members.required_text("name", "the name of a NodePool", diagnostics);
+        members.finish(Severity::Error, diagnostics);
+    }
     let selection = Selection {
         sticky,
         has_reuse_delay,
         serves_ipam_claims,
         node_pool_ref: members.object("nodePoolRef", diagnostics),
+        has_node_pool_refs,
+        namespace_selector: members.object("namespaceSelector", diagnostics),
         machine_selector: members.object("machineSelector", diagnostics),
         addresses_from: members.object("addressesFrom", diagnostics),
     };
@@ -81,10 +93,9 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
         created: text("creationTimestamp").and_then(|text| text.parse().ok()),
         is_deleted: metadata.get("deletionTimestamp").is_some_and(|time| *time != Value::Null),
         is_external: selection.addresses_from.is_some(),
-        serves_claims_only: selection.node_pool_ref.is_none()
-            && selection.machine_selector.is_none()
-            && !serves_ipam_claims,
+        serves_claims_only: !selection.selects_machines() && !serves_ipam_claims,
         is_global,
+        selects_machines: selection.selects_machines(),
         template,
         ..spec
     };
@@ -120,6 +131,15 @@ pub fn template_facts(spec: &PoolSpec, diagnostics: &mut Diagnostics) -> Templat
     TemplateFacts::default()
 }
 
+// === impl Selection ===
+
+impl Selection<'_> {
+    fn selects_machines(&self) -> bool {
+        let objects = [self.node_pool_ref, self.namespace_selector, self.machine_selector];
+        self.has_node_pool_refs || objects.iter().any(Option::is_some)
+    }
+}
+
 // === impl Check ===
 
 impl Check<'_> {
@@ -129,14 +149,34 @@ impl Check<'_> {
 
     /// Checks the members that select machines.
     fn machines(&mut self) {
-        let Selection { node_pool_ref, machine_selector, addresses_from, .. } = self.selection;
-        let selects = [
-            ("nodePoolRef", node_pool_ref.is_some()),
-            ("machineSelector", machine_selector.is_some()),
-            ("addressesFrom", addresses_from.is_some()),
+        let Selection {
+            node_pool_ref, has_node_pool_refs, namespace_selector, machine_selector, addresses_from, ..
+        } = self.selection;
+        if self.spec.is_global {
+            const PROBLEM: &str = "not of a GlobalStaticIPPool";
+            if node_pool_ref.is_some() {
+                self.error("nodePoolRef", PROBLEM, "an object", "nodePoolRefs, each with its namespace");
+            }
+            if machine_selector.is_some() && namespace_selector.is_none() && !has_node_pool_refs {
+                let expected = "namespaceSelector with it: users choose the labels of their machines";
+                self.error("machineSelector", "alone in a GlobalStaticIPPool", "an object", expected);
+            }
+            if addresses_from.is_some() {
+                self.error("addressesFrom", PROBLEM, "an object", "a StaticIPPool");
+            }
+            let selectors =
+                [("namespaceSelector", namespace_selector.is_some()), ("machineSelector", machine_selector.is_some())];
+            for (member, _) in selectors.into_iter().filter(|(_, is_set)| has_node_pool_refs && *is_set) {
+                self.error(member, "set together with nodePoolRefs", "an object", "one of the two");
+            }
+            return;
+        }
+        let of_several = [
+            ("nodePoolRefs", has_node_pool_refs, "a list", "nodePoolRef, a NodePool of the namespace of the pool"),
+            ("namespaceSelector", namespace_selector.is_some(), "an object", "a GlobalStaticIPPool"),
         ];
-        for (member, _) in selects.into_iter().filter(|(_, is_set)| self.spec.is_global && *is_set) {
-            self.error(member, "not of a GlobalStaticIPPool", "an object", "a StaticIPPool");
+        for (member, _, value, expected) in of_several.into_iter().filter(|(_, is_set, ..)| *is_set) {
+            self.error(member, "not of a StaticIPPool", value, expected);
         }
         if node_pool_ref.is_some() && machine_selector.is_some() {
             self.error("machineSelector", "set together with nodePoolRef", "an object", "one of the two");
@@ -292,7 +332,40 @@ mod tests {
     }
 
     #[test]
-    fn a_global_pool_names_its_network_in_full_and_selects_no_machine() {
+    fn a_global_pool_selects_machines_by_node_pools_with_namespaces_or_by_namespaces() {
+        let with = |members: &str| format!("network: infra/a, addresses: [10.0.0.0/24], {members}");
+        for members in [
+            "nodePoolRefs: [{namespace: clusters, name: a}, {namespace: other, name: a}]",
+            "nodePoolRefs: []",
+            "namespaceSelector: {}",
+            "namespaceSelector: {matchLabels: {a: b}}, machineSelector: {}",
+        ] {
+            let (pool, diagnostics) = pool("GlobalStaticIPPool", &with(members));
+            assert_eq!((pool.unwrap().serves_machines(), diagnostics), (true, Vec::new()), "{members}");
+        }
+        let global = |members: &str| refusal("GlobalStaticIPPool", &with(members));
+        let alone = "spec.machineSelector: alone in a GlobalStaticIPPool \"an object\", expected namespaceSelector with it: \
+                     users choose the labels of their machines";
+        assert_eq!(global("machineSelector: {}"), [alone]);
+        let both = ["machineSelector", "namespaceSelector"].map(|member| {
+            format!("spec.{member}: set together with nodePoolRefs \"an object\", expected one of the two")
+        });
+        assert_eq!(global("nodePoolRefs: [], namespaceSelector: {}, machineSelector: {}"), both);
+        let missing = [
+            "spec.nodePoolRefs[0].name: missing, expected the name of a NodePool",
+            "spec.nodePoolRefs[0].uid: unknown key, expected one of namespace, name",
+            "spec.nodePoolRefs[1].namespace: missing, expected the namespace of a NodePool",
+        ];
+        assert_eq!(global("nodePoolRefs: [{namespace: a, uid: u}, {name: b}]"), missing);
+        let of_several = [
+            "spec.namespaceSelector: not of a StaticIPPool \"an object\", expected a GlobalStaticIPPool",
+            "spec.nodePoolRefs: not of a StaticIPPool \"a list\", expected nodePoolRef, a NodePool of the namespace of the pool",
+        ];
+        assert_eq!(refusal("StaticIPPool", &with("nodePoolRefs: [], namespaceSelector: {}")), of_several);
+    }
+
+    #[test]
+    fn a_global_pool_names_its_network_in_full_and_each_namespace_of_its_machines() {
         let members = "network: a, addresses: [10.0.0.0/24], nodePoolRef: {name: w}, machineSelector: {}, \
                        addressesFrom: {ipamClaim: {}}, preAllocations: {db: 10.0.0.5}";
         assert_eq!(
@@ -300,10 +373,10 @@ mod tests {
             [
                 "spec.addresses: set together with addressesFrom \"a list\", expected one of the two",
                 "spec.addressesFrom: not of a GlobalStaticIPPool \"an object\", expected a StaticIPPool",
-                "spec.machineSelector: not of a GlobalStaticIPPool \"an object\", expected a StaticIPPool",
-                "spec.machineSelector: set together with nodePoolRef \"an object\", expected one of the two",
+                "spec.machineSelector: alone in a GlobalStaticIPPool \"an object\", expected namespaceSelector with it: users \
+                 choose the labels of their machines",
                 "spec.network: no namespace \"a\", expected namespace/name or default",
-                "spec.nodePoolRef: not of a GlobalStaticIPPool \"an object\", expected a StaticIPPool",
+                "spec.nodePoolRef: not of a GlobalStaticIPPool \"an object\", expected nodePoolRefs, each with its namespace",
                 "spec.preAllocations: no namespace \"db\", expected namespace/name",
                 "spec.preAllocations: not allowed, expected none, because another program chooses the addresses of the pool",
             ]

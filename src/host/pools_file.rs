@@ -287,6 +287,7 @@ mod tests {
                 is_external: false,
                 serves_claims_only: false,
                 is_global: false,
+                selects_machines: false,
                 template: None,
                 is_deleted: false,
                 created: None,
@@ -323,7 +324,7 @@ mod tests {
         let expected = "expected one of network, interface, addresses, excludedAddresses, preAllocations, gateway, \
                         nameservers, machineNetwork, allocateReservedIPAddresses, onLinkGateway, \
                         addressReuseGracePeriodSeconds, searchDomains, mtu, routes, prefix, subnets, sticky, \
-                        serveIPAMClaims, ignoreNeighbours, template, nodePoolRef, machineSelector, addressesFrom";
+                        serveIPAMClaims, ignoreNeighbours, template, nodePoolRefs, nodePoolRef, namespaceSelector, machineSelector, addressesFrom";
         assert_eq!(
             refusal(&pool(", exclude: [10.0.0.1], subnet: 24")),
             [format!("spec.exclude: unknown key, {expected}"), format!("spec.subnet: unknown key, {expected}")]

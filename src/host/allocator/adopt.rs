@@ -9,6 +9,7 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 use jiff::Timestamp;
 
+use super::decide::PART;
 use super::network::Network;
 use super::pool_state::PoolState;
 use super::standing::is_everywhere;
@@ -269,10 +270,18 @@ impl Allocator {
         if let Some((_, held)) = held.first().filter(|_| standing != Standing::HeldByOther) {
             let other_network = known.map(|known| Problem::OtherNetwork(known.to_string()));
             problems.push(other_network.unwrap_or(Problem::OtherAddress(*held)));
-            self.add_conflict(network, address, origin, State::Mismatch, journal);
+            if self.exceeds_share(network, address, origin) {
+                problems.push(Problem::Ignored(Ignored::Share));
+            } else {
+                self.add_conflict(network, address, origin, State::Mismatch, journal);
+            }
             return Outcome::Refused;
         }
         if let Verdict::Reserve(state) = verdict {
+            if self.exceeds_share(network, address, origin) {
+                problems.push(Problem::Ignored(Ignored::Share));
+                return Outcome::Refused;
+            }
             self.add_conflict(network, address, origin, state, journal);
             if state != State::Mismatch {
                 return Outcome::Reserved;
@@ -290,7 +299,13 @@ impl Allocator {
         let rivals = rivals.get(&(Arc::clone(network), address)).into_iter().flatten();
         if let Some(other) = rivals.into_iter().find(|other| *other != claimant) {
             problems.push(Problem::Duplicate(Claimant::clone(other)));
-            self.add_conflict(network, address, origin, State::Mismatch, journal);
+            // A record of another namespace limits no record of this one.
+            let is_of_namespace = other.machine.served_in() == claimant.machine.served_in();
+            if is_of_namespace && self.exceeds_share(network, address, origin) {
+                problems.push(Problem::Ignored(Ignored::Share));
+            } else {
+                self.add_conflict(network, address, origin, State::Mismatch, journal);
+            }
             return Outcome::Refused;
         }
         let Some(state) = self.pools.get(name) else { return Outcome::Refused };
@@ -362,6 +377,7 @@ impl Allocator {
         let origin = Origin { claimant, node_pool: None, attachments: Vec::new(), network, source, kind };
         for network in networks {
             match self.may_record(kind, &origin.claimant, &network, address) {
+                Verdict::Reserve(_) | Verdict::Lease if self.exceeds_share(&network, address, &origin) => {}
                 Verdict::Reserve(state) => self.add_conflict(&network, address, &origin, state, journal),
                 // The machine that holds the address has another UID than the machine whose guest reports it.
                 Verdict::Lease if kind == Source::Report => {
@@ -623,6 +639,36 @@ impl Allocator {
                 state.set_ended(*address, machine, true);
             }
         }
+    }
+
+    /// Whether a record would reserve an address of a shared pool, of which records of the namespace reserve their part already. A
+    /// user of one namespace could otherwise block all addresses for the others, with the annotation of one machine. Reports, and
+    /// the objects of claims, have bounds of their own.
+    fn exceeds_share(&self, network: &str, address: IpAddr, origin: &Origin) -> bool {
+        let machine = &origin.claimant.machine;
+        if matches!(origin.kind, Source::Report | Source::Neighbour) || machine.kind.is_claim() || !machine.may_exist()
+        {
+            return false;
+        }
+        let mut pools = self.pools_with(network, address).map(PoolState::pool);
+        let Some(pool) = pools.next().filter(|pool| pool.is_shared() && pools.all(Pool::is_shared)) else {
+            return false;
+        };
+        let (Some(state), Some(space)) = (self.networks.get(network), pool.space(Family::of(address))) else {
+            return false;
+        };
+        // The machine of this record may run with the address, whatever a user of another namespace writes about it.
+        let is_of_other = |other: &Claimant| other.machine.served_in() != machine.served_in();
+        let is_contested = || {
+            state.held_at(address).is_none()
+                && (state.conflict_at(address, is_of_other).is_some() || state.reporters_of(address).any(is_of_other))
+        };
+        if state.mentions(address, machine) || is_contested() {
+            return false;
+        }
+        let reserved = space.ranges().iter().flat_map(|range| state.reserved_by_records_of(machine.served_in(), range));
+        let most = usize::try_from((space.total() / PART).max(1)).unwrap_or(usize::MAX);
+        reserved.take(most).count() == most
     }
 
     /// Adds a record of an address that its claimant does not hold. A record that becomes a reservation only because a guest

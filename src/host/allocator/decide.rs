@@ -20,8 +20,8 @@ use crate::network::{Family, InterfaceName};
 const MIGRATED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// One namespace keeps at most this part of a pool for guests that migrated to another cluster, if the pool serves other
-/// namespaces, too.
-const PART: u128 = 4;
+/// namespaces, too. Records that are no leases reserve at most this part of a shared pool for each namespace.
+pub(super) const PART: u128 = 4;
 
 /// The same for a pool whose addresses come from elsewhere: it has no number of addresses.
 const MOST_OF_EXTERNAL: u128 = 64;

@@ -105,6 +105,20 @@ impl Network {
         self.conflicts.keys().chain(self.reports.keys()).copied().collect()
     }
 
+    /// The addresses of a range that are reserved because of records of machines of a namespace.
+    pub(super) fn reserved_by_records_of<'a>(
+        &'a self,
+        namespace: &'a str,
+        range: &AddressRange,
+    ) -> impl Iterator<Item = IpAddr> + use<'a> {
+        let is_record = |(state, _): &(State, Arc<str>)| *state != State::ByReport;
+        let is_of = move |(machine, records): (&Machine, &Records)| {
+            machine.served_in() == namespace && !machine.kind.is_claim() && records.values().any(is_record)
+        };
+        let conflicts = self.conflicts.range(addresses(range));
+        conflicts.filter(move |(_, machines)| machines.iter().any(is_of)).map(|(address, _)| *address)
+    }
+
     /// The machines that record an address which they do not hold.
     pub(super) fn recorders(&self, address: IpAddr) -> impl Iterator<Item = User<'_>> {
         let ended = self.ended.get(&address);

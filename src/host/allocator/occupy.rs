@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::state::Allocator;
 use crate::host::claim::{Claimant, Lease, Machine};
 use crate::host::may_record::State;
+use crate::network::Family;
 
 impl Allocator {
     /// Replaces the lease of an address and returns the previous lease.
@@ -21,6 +22,8 @@ impl Allocator {
         for Lease { claimant, .. } in before.iter().chain(&lease) {
             self.index(&claimant.machine, name, address);
         }
+        before.iter().for_each(|before| self.count(before, address, false));
+        lease.iter().for_each(|lease| self.count(lease, address, true));
         if lease.as_ref().is_some_and(|lease| lease.released.is_some()) {
             // A machine with the name of the last holder does not wait for the end of the reuse delay.
             self.stir_pre_allocated(name, address);
@@ -34,6 +37,24 @@ impl Allocator {
             }
         }
         before
+    }
+
+    /// Counts a lease that is held.
+    fn count(&mut self, lease: &Lease, address: IpAddr, is_added: bool) {
+        if lease.released.is_some() {
+            return;
+        }
+        let queue = (Arc::clone(&lease.pool), Family::of(address));
+        let namespaces = self.held.entry(queue.clone()).or_default();
+        let namespace = lease.claimant.machine.served_in();
+        let count = namespaces.get(namespace).copied().unwrap_or_default();
+        match if is_added { count + 1 } else { count.saturating_sub(1) } {
+            0 => namespaces.remove(namespace),
+            count => namespaces.insert(namespace.to_owned(), count),
+        };
+        if namespaces.is_empty() {
+            self.held.remove(&queue);
+        }
     }
 
     /// Adds, replaces or removes a record without a lease of an address, and returns the previous record.

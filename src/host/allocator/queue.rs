@@ -1,4 +1,5 @@
-//! The wait queue: machines whose claim found a pool exhausted, served in the order of their creation.
+//! The wait queue: machines whose claim found a pool exhausted, served in the order of their creation. In a pool that several
+//! namespaces share, the namespace with the fewest leases comes first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use crate::host::claim::{Claim, Machine};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queues {
     pub(super) waiters: BTreeMap<Machine, Waiter>,
-    pub(super) turns: BTreeMap<Queue, BTreeSet<Turn>>,
+    // By the namespace of the machines.
+    pub(super) turns: BTreeMap<Queue, BTreeMap<String, BTreeSet<Turn>>>,
     // Waiting machines that may get an address although their pool has no free address: an address last held by a
     // machine of the same name, even during its reuse delay, or an address that a pool keeps for the machine.
     pub(super) entitled: BTreeSet<Turn>,
@@ -51,17 +53,21 @@ impl Queues {
     /// Moves a machine into a queue. `None` removes the machine from its queue.
     pub(super) fn enqueue(&mut self, machine: &Machine, queue: Option<Queue>) {
         let Some(waiter) = self.waiters.get_mut(machine) else { return };
-        let turn = (waiter.claim.created, machine.clone());
+        let turn = (waiter.claim.created, waiter.claim.machine.clone());
+        let namespace = turn.1.served_in().to_owned();
         if let Some(before) = std::mem::replace(&mut waiter.queue, queue.clone())
-            && let Some(turns) = self.turns.get_mut(&before)
+            && let Some(all) = self.turns.get_mut(&before)
         {
-            turns.remove(&turn);
-            if turns.is_empty() {
+            if let Some(turns) = all.get_mut(&namespace) {
+                turns.remove(&turn);
+            }
+            all.retain(|_, turns| !turns.is_empty());
+            if all.is_empty() {
                 self.turns.remove(&before);
             }
         }
         if let Some(queue) = queue {
-            self.turns.entry(queue).or_default().insert(turn);
+            self.turns.entry(queue).or_default().entry(namespace).or_default().insert(turn);
         }
     }
 }

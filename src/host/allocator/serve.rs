@@ -1,6 +1,6 @@
-//! Serves the waiting machines in the order of their creation.
+//! Serves the waiting machines in their order: see [`Allocator::in_order`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -11,6 +11,8 @@ use super::types::ClaimError;
 use super::want::{Queue, Refusal, Want};
 use crate::host::change::{Change, Journal, storable};
 use crate::host::claim::{Allocation, Claim, Machine, is_namesake};
+use crate::host::pool::Pool;
+use crate::network::Family;
 
 impl Allocator {
     /// Serves the waiting machines in their order, and returns their new allocations.
@@ -24,9 +26,19 @@ impl Allocator {
             let queues: Vec<Queue> = self.queues.turns.keys().cloned().collect();
             let open: Vec<Queue> =
                 queues.into_iter().filter(|(pool, family)| self.lowest(pool, *family).is_some()).collect();
-            let untried = |queue| self.queues.turns.get(queue)?.iter().find(|turn| !tried.contains(*turn));
-            let turns = open.iter().filter_map(untried);
-            let Some(turn) = turns.chain(self.queues.entitled.first()).min().cloned() else { return served };
+            let untried = |queue: &Queue| {
+                let first = self.queues.turns.get(queue)?.iter().filter_map(|(namespace, turns)| {
+                    let turn = turns.iter().find(|turn| !tried.contains(*turn))?;
+                    Some((self.rank(queue, namespace), turn))
+                });
+                first.min()
+            };
+            let entitled = self.queues.entitled.first().map(|turn| {
+                let rank = |waiter: &Waiter| Some(self.rank(waiter.queue.as_ref()?, waiter.claim.machine.served_in()));
+                (self.queues.waiters.get(&turn.1).and_then(rank).unwrap_or_default(), turn)
+            });
+            let turn = open.iter().filter_map(untried).chain(entitled).min().map(|(_, turn)| turn.clone());
+            let Some(turn) = turn else { return served };
             self.queues.entitled.remove(&turn);
             tried.insert(turn.clone());
             let (_, machine) = turn;
@@ -44,6 +56,41 @@ impl Allocator {
                 Err(Refusal::Other(_)) => self.decide(Change::Waiter { machine, claim: None }, journal),
             }
         }
+    }
+
+    /// Number of addresses of a pool and a family that a namespace holds. The machines of the namespace with the fewest come first,
+    /// then the earliest machine, so that no namespace keeps the others waiting. 0 in a pool that namespaces do not share.
+    fn rank(&self, queue: &Queue, namespace: &str) -> usize {
+        let is_shared = self.pools.get(&queue.0).is_some_and(|state| state.pool().is_shared());
+        let held = self.held.get(queue).filter(|_| is_shared);
+        held.and_then(|held| held.get(namespace)).copied().unwrap_or_default()
+    }
+
+    /// Sorts claims that wait for a pool, each with the family that it waits for, into the order in which they are served: by their
+    /// creation. In a pool that several namespaces share, the namespace with the fewest addresses comes first each time.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn in_order<'c>(
+        &self,
+        pool: &str,
+        waiting: impl IntoIterator<Item = (&'c Claim, Option<Family>)>,
+    ) -> Vec<(&'c Claim, Option<Family>)> {
+        let mut waiting: Vec<_> = waiting.into_iter().collect();
+        waiting.sort_by_key(|(claim, _)| (claim.created, &claim.machine));
+        let is_shared = self.pool(pool).is_some_and(Pool::is_shared);
+        let (name, mut before) = (Arc::from(pool), BTreeMap::<(Option<Family>, &str), usize>::new());
+        let ranked = waiting.into_iter().map(|(claim, family)| {
+            let namespace = claim.machine.served_in();
+            let held = family.map_or(0, |family| self.rank(&(Arc::clone(&name), family), namespace));
+            let earlier = before.entry((family, namespace)).or_default();
+            let rank = if is_shared { held + *earlier } else { 0 };
+            *earlier += 1;
+            (rank, claim, family)
+        });
+        let mut ranked: Vec<_> = ranked.collect();
+        // The sort is stable, so the order of creation stays in each rank.
+        ranked.sort_by_key(|(rank, ..)| *rank);
+        ranked.into_iter().map(|(_, claim, family)| (claim, family)).collect()
     }
 
     /// Adds a machine to the wait queue with a claim. A machine that already waits keeps its place.

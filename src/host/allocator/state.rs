@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::network::{Network, Reports};
 use super::pool_state::PoolState;
 use super::queue::Queues;
+use super::want::Queue;
 use crate::host::change::{Change, Journal, Update, storable};
 use crate::host::claim::{Allocation, Claim, Claimant, Conflict, Lease, Machine, is_namesake};
 use crate::host::growth::Growth;
@@ -26,6 +27,8 @@ pub struct Allocator {
     pub(super) networks: BTreeMap<Arc<str>, Network>,
     // Addresses that each machine holds, was the last to hold, or has a record without a lease of.
     pub(super) paths: BTreeMap<Machine, BTreeSet<FieldPath>>,
+    // Number of held addresses of each pool and family, by the namespace of the machine.
+    pub(super) held: BTreeMap<Queue, BTreeMap<String, usize>>,
     pub(super) queues: Queues,
     // Names of pools that allocate nothing. The caller sets them, so no ledger reports them.
     pub(super) suspended: BTreeSet<String>,
@@ -330,7 +333,8 @@ impl Allocator {
         self.networks.get(network).is_some_and(|network| network.is_excluded_for(address, machine))
     }
 
-    /// The waiting claims, in the order in which they will be served.
+    /// The waiting claims, in the order of their creation. In a pool that namespaces do not share, this is the order in which they
+    /// are served.
     #[must_use]
     pub fn waiters(&self) -> Vec<&Claim> {
         let mut waiters: Vec<&Claim> = self.queues.claims().collect();

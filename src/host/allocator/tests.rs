@@ -1,5 +1,6 @@
 mod growth;
 mod records;
+mod shared;
 mod users;
 
 use std::collections::BTreeSet;

@@ -17,6 +17,8 @@ enum Which {
     Only(BTreeSet<String>),
     /// The namespaces that HyperShift may create for the clusters of this namespace.
     OfClustersIn(String),
+    /// At least two of the sets above without `Every`, all names in one set.
+    AnyOf(Vec<Namespaces>),
 }
 
 // === impl Namespaces ===
@@ -41,6 +43,21 @@ impl Namespaces {
         Self(Which::OfClustersIn(namespace.into()))
     }
 
+    /// The namespaces of all these sets.
+    #[must_use]
+    pub fn any_of(sets: impl IntoIterator<Item = Self>) -> Self {
+        let sets: Vec<Self> = sets.into_iter().collect();
+        let mut merged = Self::merged(&sets);
+        if merged.iter().any(Self::is_every) {
+            return Self::every();
+        }
+        let is_empty = |set: &Self| set.0 == Which::Only(BTreeSet::new());
+        if merged.len() > 1 {
+            merged.retain(|set| !is_empty(set));
+        }
+        if merged.len() == 1 { merged.swap_remove(0) } else { Self(Which::AnyOf(merged)) }
+    }
+
     /// Whether a namespace is one of these.
     #[must_use]
     pub fn has(&self, namespace: &str) -> bool {
@@ -50,6 +67,7 @@ impl Namespaces {
             Which::OfClustersIn(of) => {
                 namespace.strip_prefix(of.as_str()).is_some_and(|cluster| cluster.starts_with('-'))
             }
+            Which::AnyOf(sets) => sets.iter().any(|set| set.has(namespace)),
         }
     }
 
@@ -59,6 +77,8 @@ impl Namespaces {
         match (&self.0, &other.0) {
             (Which::Every, _) => true,
             (_, Which::Only(others)) => others.iter().all(|namespace| self.has(namespace)),
+            (_, Which::AnyOf(others)) => others.iter().all(|other| self.covers(other)),
+            (Which::AnyOf(sets), _) => sets.iter().any(|set| set.covers(other)),
             (Which::OfClustersIn(of), Which::OfClustersIn(other)) => of == other || self.has(other),
             (_, Which::Every) | (Which::Only(_), Which::OfClustersIn(_)) => false,
         }
@@ -70,12 +90,30 @@ impl Namespaces {
         for namespaces in all {
             match &namespaces.0 {
                 Which::Only(only) => names.extend(only.iter().cloned()),
+                Which::AnyOf(sets) => {
+                    for set in Self::merged(sets) {
+                        match set.0 {
+                            Which::Only(only) => names.extend(only),
+                            _ if merged.contains(&set) => {}
+                            _ => merged.push(set),
+                        }
+                    }
+                }
                 _ if merged.contains(namespaces) => {}
                 _ => merged.push(namespaces.clone()),
             }
         }
         merged.push(Self(Which::Only(names)));
         merged
+    }
+
+    /// Whether these are several namespaces that a pool names one by one.
+    pub(crate) fn are_several(&self) -> bool {
+        match &self.0 {
+            Which::Every | Which::OfClustersIn(_) => false,
+            Which::Only(namespaces) => namespaces.len() > 1,
+            Which::AnyOf(_) => true,
+        }
     }
 
     /// Whether this is every namespace.
@@ -108,6 +146,24 @@ mod tests {
             Namespaces::of_clusters_in("b"),
         ];
         assert_eq!(Namespaces::merged(&sets), [Namespaces::of_clusters_in("b"), Namespaces::only(["a", "c"])]);
+    }
+
+    #[test]
+    fn several_sets_of_namespaces_are_one_set() {
+        let of = |namespace: &str| Namespaces::of_clusters_in(namespace);
+        let both = Namespaces::any_of([Namespaces::only(["c"]), of("a"), Namespaces::only(["d"]), of("a")]);
+        let names = ["a", "a-blue", "c", "d", "e"];
+        assert_eq!(names.map(|name| both.has(name)), [false, true, true, true, false]);
+        assert_eq!(Namespaces::any_of([both.clone(), both.clone()]), both);
+        assert_eq!(Namespaces::any_of([both.clone(), Namespaces::every()]), Namespaces::every());
+        assert_eq!(Namespaces::any_of([of("a"), Namespaces::only([""; 0])]), of("a"));
+        assert_eq!(Namespaces::any_of([]), Namespaces::only([""; 0]));
+        assert_eq!(Namespaces::merged([&both, &of("b")]), [of("a"), of("b"), Namespaces::only(["c", "d"])]);
+        let all = [both.clone(), of("a-blue"), Namespaces::only(["c", "a-red"]), Namespaces::only(["e"])];
+        assert_eq!(all.each_ref().map(|set| both.covers(set)), [true, true, true, false]);
+        assert_eq!([of("a").covers(&both), Namespaces::every().covers(&both)], [false, true]);
+        let sets = [both, Namespaces::only(["a", "b"]), Namespaces::only(["a"]), of("a"), Namespaces::every()];
+        assert_eq!(sets.map(|set| set.are_several()), [true, true, false, false, false]);
     }
 
     #[test]

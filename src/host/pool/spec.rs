@@ -65,8 +65,11 @@ pub struct PoolSpec {
     pub is_external: bool,
     /// Whether the pool serves the IPAddressClaims of Cluster API alone.
     pub serves_claims_only: bool,
-    /// Whether the pool belongs to no namespace and serves the claims of all of them: a GlobalStaticIPPool.
+    /// Whether the pool belongs to no namespace: a GlobalStaticIPPool.
     pub is_global: bool,
+    /// Whether the object of the pool says which machines get addresses without a claim. A GlobalStaticIPPool that does not,
+    /// serves the claims of every namespace and no machine.
+    pub selects_machines: bool,
     /// The own template of the machines of a StaticIPPool. `None`: the pool has no template.
     pub template: Option<String>,
     /// Creation time of the NodePool. `None` when unknown. If two pools overlap, the younger
@@ -288,7 +291,7 @@ impl Pool {
         let template = TemplateFacts { unread: Vec::new(), ..template.clone() };
         let excluded = excluded.into_iter().collect();
         let (cluster, is_external) = (spec.cluster_name.clone(), spec.is_external);
-        let pool = match spec.is_global {
+        let pool = match spec.is_global && !spec.selects_machines {
             true => pool.with_namespaces(Namespaces::only(None::<String>), Namespaces::every()),
             false => pool,
         };

@@ -1,0 +1,151 @@
+//! A pool that several namespaces share.
+
+use super::*;
+use crate::host::may_record::State;
+
+/// A pool of ten addresses for the machines of these namespaces.
+fn of(namespaces: &[&str], rest: &str) -> Pool {
+    let of = || Namespaces::only(namespaces.iter().copied());
+    let text = format!("addresses: [10.0.0.10-10.0.0.19], machineNetwork: [{{cidr: 10.0.0.0/24}}]{rest}");
+    on("vlan10", "one", &text).with_namespaces(of(), of())
+}
+
+/// The claim of `namespace/name`, created at a second.
+fn claim_of(title: &str, second: u64) -> Claim {
+    let (namespace, name) = title.split_once('/').unwrap();
+    Claim { machine: Machine::new(namespace, name, "1"), created: at(second * 1000), ..claim(name, "1", &["n/one"]) }
+}
+
+fn hold(allocator: &mut Allocator, titles: &[&str]) {
+    for title in titles {
+        allocator.claim(&claim_of(title, 0), at(0), &mut Journal::default()).unwrap();
+    }
+}
+
+/// Releases the machines one after the other. Returns the machines that get their addresses.
+fn release(allocator: &mut Allocator, titles: &[&str]) -> Vec<String> {
+    let mut served = Vec::new();
+    for title in titles {
+        allocator.release(&claim_of(title, 0).machine, at(9000), &mut Journal::default());
+        let now = allocator.serve(at(9000), &mut Journal::default());
+        served.extend(now.into_iter().map(|it| it.claimant.machine.title()));
+    }
+    served
+}
+
+fn in_order(allocator: &Allocator) -> Vec<String> {
+    let waiting = allocator.waiting().map(|(claim, queue)| (claim, queue.map(|(_, family)| family)));
+    allocator.in_order("n/one", waiting).into_iter().map(|(claim, _)| claim.machine.title()).collect()
+}
+
+/// Ten held addresses, eight of them in namespace `a`. Then four machines of `a` wait, and two younger ones of each of `b` and `c`.
+fn exhausted(pool: Pool) -> Allocator {
+    let mut allocator = allocator([pool], []);
+    let many: Vec<String> = (0..8).map(|at| format!("a/h-{at}")).collect();
+    hold(&mut allocator, &many.iter().map(String::as_str).collect::<Vec<_>>());
+    hold(&mut allocator, &["b/h-0", "c/h-0"]);
+    let waiting = ["a/w-0", "a/w-1", "a/w-2", "a/w-3", "b/w-0", "c/w-0", "b/w-1", "c/w-1"];
+    for (second, title) in waiting.into_iter().enumerate() {
+        let claim = claim_of(title, second as u64 + 1);
+        let refused = allocator.claim(&claim, at(8000), &mut Journal::default()).unwrap_err();
+        assert_eq!(refused.to_string(), "No available IPs in pool for interface eth0");
+    }
+    allocator
+}
+
+#[test]
+fn the_namespace_with_the_fewest_addresses_is_served_first_and_then_the_earliest_machine() {
+    let mut allocator = exhausted(of(&["a", "b", "c"], ""));
+    let expected = ["b/w-0", "c/w-0", "b/w-1", "c/w-1", "a/w-0", "a/w-1", "a/w-2", "a/w-3"];
+    assert_eq!(in_order(&allocator), expected);
+    // The machines of the last turns are served while their own namespace releases addresses.
+    let released: Vec<String> = (0..8).map(|at| format!("a/h-{at}")).collect();
+    let released: Vec<&str> = released.iter().map(String::as_str).collect();
+    assert_eq!(release(&mut allocator, &released), expected);
+    assert_eq!(in_order(&allocator), [""; 0]);
+}
+
+#[test]
+fn a_pool_of_one_namespace_and_a_pool_of_a_file_serve_in_the_order_of_creation() {
+    let expected = ["a/w-0", "a/w-1", "a/w-2", "a/w-3", "b/w-0", "c/w-0", "b/w-1", "c/w-1"];
+    for pool in [of(&["a"], ""), of(&[], "").with_namespaces(Namespaces::every(), Namespaces::every())] {
+        let mut allocator = exhausted(pool);
+        assert_eq!(in_order(&allocator), expected);
+        assert_eq!(release(&mut allocator, &["a/h-0", "a/h-1", "a/h-2", "a/h-3", "a/h-4"]), expected[..5]);
+    }
+}
+
+#[test]
+fn a_pool_for_the_claims_of_every_namespace_is_fair_too() {
+    let pool = of(&[], "").with_namespaces(Namespaces::only([""; 0]), Namespaces::every());
+    let mut allocator = exhausted(pool);
+    assert_eq!(release(&mut allocator, &["a/h-0", "a/h-1"]), ["b/w-0", "c/w-0"]);
+}
+
+#[test]
+fn the_order_counts_the_addresses_of_the_pool_that_are_held_after_a_restart() {
+    let before = exhausted(of(&["a", "b", "c"], ""));
+    let leases = before.networks.iter().flat_map(|(network, state)| {
+        let change = |(address, lease): (std::net::IpAddr, &Lease)| Change::Lease {
+            network: Arc::clone(network),
+            address,
+            lease: Some(lease.clone()),
+        };
+        state.leases().map(change).collect::<Vec<_>>()
+    });
+    let mut after = allocator([of(&["a", "b", "c"], "")], leases);
+    assert_eq!((&after.held, after.held.len()), (&before.held, 1));
+    for (second, title) in ["a/w-0", "b/w-0"].into_iter().enumerate() {
+        after.claim(&claim_of(title, second as u64), at(8000), &mut Journal::default()).unwrap_err();
+    }
+    assert_eq!(release(&mut after, &["a/h-0", "a/h-1"]), ["b/w-0", "a/w-0"]);
+}
+
+/// A record of ten addresses in the annotation of a machine.
+fn greedy(title: &str) -> Record {
+    let record = record("w", "10.0.0.10");
+    let claimant = Claimant { machine: claim_of(title, 0).machine, ..record.claimant };
+    let addresses = (10..20).map(|last| format!("10.0.0.{last}").parse().unwrap()).collect();
+    Record { claimant, addresses, ..record }
+}
+
+fn reserved(allocator: &Allocator) -> Vec<String> {
+    allocator.conflicts().map(|(_, address, it)| format!("{address} {}", it.claimant.machine.title())).collect()
+}
+
+#[test]
+fn records_of_one_namespace_reserve_a_quarter_of_a_shared_pool() {
+    let adopted = |pool: Pool| {
+        let mut allocator = allocator([pool], []);
+        hold(&mut allocator, &["b/h-0"]);
+        let mut counts = Vec::new();
+        // The same records reserve no more at each start.
+        for second in 1..4 {
+            allocator.adopt([greedy("a/x"), greedy("a/y")], at(second), &mut Journal::default());
+            let addresses: BTreeSet<String> = reserved(&allocator).into_iter().map(|row| row[..9].to_owned()).collect();
+            counts.push((addresses.len(), allocator.leases().count()));
+        }
+        counts
+    };
+    // A quarter of ten addresses is two. Each machine gets a lease, as for a claim.
+    assert_eq!(adopted(of(&["a", "b"], "")), [(2, 1), (2, 2), (2, 2)]);
+    let every = of(&["a", "b"], "").with_namespaces(Namespaces::every(), Namespaces::every());
+    assert_eq!(adopted(every), [(10, 1); 3]);
+}
+
+#[test]
+fn an_address_that_machines_of_two_namespaces_record_stays_reserved_for_both() {
+    let mut allocator = allocator([of(&["a", "b"], "")], []);
+    let honest = |name: &str, last: usize| {
+        let record = record(name, &format!("10.0.0.{last}"));
+        Record { claimant: Claimant { machine: Machine::new("b", name, "1"), ..record.claimant }, ..record }
+    };
+    let honest = (10..16).map(|last| honest(&format!("h-{last}"), last));
+    allocator.adopt([greedy("a/x")].into_iter().chain(honest), at(1), &mut Journal::default());
+    let of_honest: Vec<String> = (10..16).map(|last| format!("10.0.0.{last} b/h-{last}")).collect();
+    assert_eq!(reserved(&allocator).into_iter().filter(|row| row.contains(" b/")).collect::<Vec<_>>(), of_honest);
+    // None of the recorded addresses goes to another machine.
+    let next = allocator.claim(&claim_of("b/new", 1), at(2), &mut Journal::default()).unwrap();
+    assert!(!(10..16).any(|last| next[0].addresses[0].ip().to_string() == format!("10.0.0.{last}")), "{next:?}");
+    assert_eq!(allocator.conflicts().filter(|(.., it)| it.state != State::Mismatch).count(), 0);
+}
