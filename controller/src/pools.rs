@@ -216,7 +216,7 @@ impl Pools {
     /// been released since then.
     async fn resize(&mut self, Snapshot { pools, selection, .. }: Snapshot) -> Result<OpenPools, Stopped> {
         self.index.set(pools);
-        self.index.set_clusters(selection.clusters());
+        self.index.set_memberships(selection.memberships().clone());
         let pools = self.index.pools();
         let suspended = pools.1.clone();
         if self.given.as_ref() != Some(&pools) || self.index.is_refused() {

@@ -285,7 +285,7 @@ fn the_pool_and_the_refusals_of_the_page_for_hypershift_are_those_of_the_program
             .map(|pool| Arc::new(MachinePool::read(PoolObject::read(serde_json::from_value(pool.clone()).unwrap()))));
         let node_pool =
             json!({"metadata": {"namespace": "clusters", "name": "workers"}, "spec": {"clusterName": "c1"}});
-        let selection = Selection::new(pools, [Arc::new(serde_json::from_value(node_pool).unwrap())]);
+        let selection = Selection::new(pools, [Arc::new(serde_json::from_value(node_pool).unwrap())], None);
         let new = NewMachine { object, is_copy: false, held: &BTreeSet::new(), name: "" };
         match admit_new(new, &selection).unwrap() {
             Decision::Refuse(message) | Decision::Exhausted(message, _) => message,

@@ -293,7 +293,9 @@ impl Index {
             former: former.map(str::to_owned).collect(),
             cluster: claim.map_or(Cluster::None, |claim| self.cluster_of(claim, &key.namespace)),
             is_watched: claim.is_none_or(|claim| self.is_watched(claim)),
-            pool: pool.and_then(|pool| self.pools.get(&pool.to_string())).cloned(),
+            pool: pool
+                .and_then(|pool| self.pools.get(&pool.to_string()))
+                .map(|facts| facts.clone().for_claim_in(&key.namespace)),
             ledger: Recorded::default(),
             problem: None,
             is_released: false,

@@ -47,7 +47,8 @@ use crate::kinds::cluster_api::pool_kind;
 use crate::kinds::kubevirt_machine::is_deleted;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{VirtualMachine, kubevirt_machines, virtual_machines};
-use crate::pools::selection::{KnownPool, Selected, Selection};
+use crate::pools::facts::PoolObject;
+use crate::pools::selection::{KnownPool, MachinePool, Selected};
 
 /// What `kubectl glowplug adopt` says.
 #[derive(Clone, Debug, Serialize)]
@@ -102,7 +103,7 @@ pub async fn adopt(reader: &Reader, place: &Place, only: &[Key], reviewed: Optio
         Place::File(path) => read_pools(path, reader.client().default_namespace())?,
         Place::Cluster(_) => Vec::new(),
     };
-    let mut lists = Lists::read(reader).await?;
+    let mut lists = Lists::read(reader, &file).await?;
     lists.read_neighbours(reader).await?;
     lists.read_claims(reader).await?;
     let target = match place {
@@ -146,7 +147,8 @@ fn answer(mut lists: Lists, target: &Target, only: &[Key], now: Timestamp) -> an
     let adoption = recorded.adopt(&mut registry, now)?;
     let facts = Facts::new(&lists, &recorded, &leased, &adoption, registry.state()?);
     let selection = lists.selection(&pools);
-    let alone = Selection::new([Arc::clone(&target.pool.checked)], lists.node_pools.iter().cloned());
+    let alone = [(id.clone(), Arc::clone(&target.pool))].into();
+    let alone = lists.selection(&alone);
     let (mut machines, mut kept): (Vec<Row>, Vec<Kept<'_>>) = (Vec::new(), Vec::new());
     let mut writes = Vec::new();
     let is_meant = |vm: &&VirtualMachine| !is_deleted(&vm.metadata) && (only.is_empty() || only.contains(&vm.key()));
@@ -212,9 +214,11 @@ fn record(lists: &Lists, pool: &Pool, (vm, selected, addresses): &Kept<'_>) -> a
     Ok(Ok(Write::annotations(kind, metadata, annotations)))
 }
 
-/// Fails for a GlobalStaticIPPool, which selects no machine.
-fn ensure_selects(id: &PoolId) -> anyhow::Result<()> {
-    ensure!(id.namespace.is_some(), "{id}: a GlobalStaticIPPool selects no machine, expected a StaticIPPool");
+/// Fails for a GlobalStaticIPPool that selects no machine.
+fn ensure_selects(pool: &MachinePool) -> anyhow::Result<()> {
+    let id = &pool.id;
+    let selects = id.namespace.is_some() || pool.spec.node_pool_refs.is_some() || pool.selects_namespaces();
+    ensure!(selects, "{id}: a GlobalStaticIPPool without nodePoolRefs and namespaceSelector selects no machine");
     Ok(())
 }
 
@@ -224,8 +228,8 @@ impl Target {
     /// Finds a pool of the cluster.
     fn of_cluster(lists: &Lists, name: &str) -> anyhow::Result<Self> {
         let id = PoolId::parse(name);
-        ensure_selects(&id)?;
         let pool = lists.pools.get(&id).with_context(|| format!("{name}: no pool of the cluster"))?;
+        ensure_selects(&pool.checked)?;
         Ok(Self { pool: Arc::clone(pool), is_stored: true })
     }
 
@@ -234,7 +238,7 @@ impl Target {
         let count = file.len();
         let Ok([object]) = <[Object; 1]>::try_from(file) else { bail!("{count} pools in the file, expected one") };
         let id = PoolId::of(&object.metadata);
-        ensure_selects(&id)?;
+        ensure_selects(&MachinePool::read(PoolObject::read(object.clone())))?;
         ensure!(!lists.pools.contains_key(&id), "pool {id} exists already, expected --pool {id} in place of a file");
         let errors = judged(lists, &object, &[]).errors;
         ensure!(errors.is_empty(), "pool {id} would be rejected: {}", errors.join("; "));
@@ -411,9 +415,14 @@ mod tests {
         assert_eq!(of("y"), "n/y: the VirtualMachine is being deleted");
         let mut global = pool();
         (global.metadata.namespace, global.metadata.name) = (None, Some("g".to_owned()));
-        let selects_none = "g: a GlobalStaticIPPool selects no machine, expected a StaticIPPool";
+        let selects_none = "g: a GlobalStaticIPPool without nodePoolRefs and namespaceSelector selects no machine";
         assert_eq!(failed(lists(), &[], global), selects_none);
-        assert_eq!(Target::of_cluster(&lists(), "g").err().unwrap().to_string(), selects_none);
+        let mut known = lists();
+        let mut global = pool();
+        (global.metadata.namespace, global.metadata.name) = (None, Some("g".to_owned()));
+        global.data["spec"]["nodePoolRef"] = Value::Null;
+        known.add_pool(global);
+        assert_eq!(Target::of_cluster(&known, "g").err().unwrap().to_string(), selects_none);
         let rejected = failed(lists(), &[], network);
         assert_eq!(&rejected[..36], "pool clusters/p would be rejected: n");
     }

@@ -100,7 +100,7 @@ pub async fn audit(reader: &Reader) -> anyhow::Result<Answer> {
 }
 
 async fn once(reader: &Reader) -> anyhow::Result<Answer> {
-    let mut lists = Lists::read(reader).await?;
+    let mut lists = Lists::read(reader, &[]).await?;
     lists.read_neighbours(reader).await?;
     lists.read_claims(reader).await?;
     answer(lists, Timestamp::now())

@@ -81,7 +81,7 @@ impl Lists {
 
     fn index(&self, pools: &Pools) -> Index {
         let mut index = Index::default();
-        index.set_clusters(self.selection(pools).clusters());
+        index.set_memberships(self.selection(pools).memberships().clone());
         index.set(pools.clone());
         index
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use glowplug::host::claim::Machine;
 use glowplug::host::records::Objects;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, ListParams};
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ use crate::kinds::neighbour::services;
 use crate::kinds::pool::{GlobalStaticIPPool, HolderKind, LeaseSpec, POOL_FINALIZER, StaticIPLease, StaticIPPool};
 use crate::kinds::virtual_machine::{VirtualMachine, instances, kubevirt_machines, node_pools, virtual_machines};
 use crate::pools::facts::PoolObject;
-use crate::pools::selection::{KnownPool, Selection};
+use crate::pools::selection::{KnownPool, MachinePool, NamespaceLabels, Selection};
 use crate::reports::{AtStart, neighbours};
 
 /// Pools by their names.
@@ -34,6 +34,8 @@ pub(super) struct Lists {
     pub(super) pools: Pools,
     /// The NodePools.
     pub(super) node_pools: Vec<Arc<Object>>,
+    /// The labels of Namespaces. `None`: the user may not list them, or no pool selects by them.
+    pub(super) namespaces: Option<NamespaceLabels>,
     /// The StaticIPLeases.
     pub(super) leases: Vec<Object>,
     /// The VirtualMachines.
@@ -71,18 +73,20 @@ pub(super) struct Lists {
 // === impl Lists ===
 
 impl Lists {
-    /// Reads what decides about pools and machines.
+    /// Reads what decides about pools and machines. `new` has the pools of a file.
     ///
     /// # Errors
     ///
     /// A request failed, or the user has no right to list the pools or the leases.
-    pub(super) async fn read(reader: &Reader) -> anyhow::Result<Self> {
+    pub(super) async fn read(reader: &Reader, new: &[Object]) -> anyhow::Result<Self> {
         let mut lists =
             Self { leases: reader.required(&ApiResource::erase::<StaticIPLease>(&())).await?, ..Self::default() };
         for kind in [ApiResource::erase::<StaticIPPool>(&()), ApiResource::erase::<GlobalStaticIPPool>(&())] {
             reader.required(&kind).await?.into_iter().for_each(|pool| lists.add_pool(pool));
         }
         lists.node_pools = reader.list(&node_pools()).await?.into_iter().map(Arc::new).collect();
+        let new: Vec<MachinePool> = new.iter().map(|pool| MachinePool::read(PoolObject::read(pool.clone()))).collect();
+        lists.namespaces = namespaces(reader, lists.pools.values().map(|pool| &*pool.checked).chain(&new)).await?;
         let all = ListParams::default;
         let machines = reader.each(&kubevirt_machines(), None, all(), |it| lists.add_machine(it)).await?;
         let vms = reader.each(&virtual_machines(), None, all(), |it| lists.add_vm(it)).await?;
@@ -261,6 +265,27 @@ impl Lists {
 
     /// The selection of these pools.
     pub(super) fn selection(&self, pools: &Pools) -> Selection {
-        Selection::new(pools.values().map(|pool| Arc::clone(&pool.checked)), self.node_pools.iter().cloned())
+        let pools = pools.values().map(|pool| Arc::clone(&pool.checked));
+        Selection::new(pools, self.node_pools.iter().cloned(), self.namespaces.as_ref())
     }
+}
+
+/// Reads the labels of Namespaces, if a pool selects by them. `None`: no pool does, or the user has no right to list them.
+///
+/// # Errors
+///
+/// The request failed.
+pub(super) async fn namespaces<'p>(
+    reader: &Reader,
+    mut pools: impl Iterator<Item = &'p MachinePool>,
+) -> anyhow::Result<Option<NamespaceLabels>> {
+    if !pools.any(MachinePool::selects_namespaces) {
+        return Ok(None);
+    }
+    let (kind, mut all) = (ApiResource::erase::<Namespace>(&()), NamespaceLabels::new());
+    let take = |object: Object| {
+        all.insert(object.metadata.name.unwrap_or_default(), object.metadata.labels.unwrap_or_default());
+    };
+    let listed = reader.each(&kind, None, ListParams::default(), take).await?;
+    Ok(Some(all).filter(|_| listed == Listed::Whole))
 }

@@ -124,7 +124,7 @@ struct Need(u128, String);
 /// The file cannot be read or has no pool, a request failed, or the user may not list the pools or leases.
 pub async fn plan(reader: &Reader, file: &Path) -> anyhow::Result<Answer> {
     let pools = read_pools(file, reader.client().default_namespace())?;
-    let mut lists = Lists::read(reader).await?;
+    let mut lists = Lists::read(reader, &pools).await?;
     lists.read_neighbours(reader).await?;
     let named: BTreeSet<&String> = pools.iter().filter_map(|pool| pool.metadata.namespace.as_ref()).collect();
     let mut absent = BTreeSet::new();
@@ -255,11 +255,16 @@ fn room(lists: &Lists, allocator: &Allocator, selection: &Selection, id: &PoolId
         of_machine.any(|(of, address, _)| Some(of) == network && Family::of(address) == usage.family)
     };
     let held = selected.iter().filter(holds).count() as u128;
-    let node_pool =
-        selection.pool(id).and_then(|pool| pool.node_pool()).and_then(|key| selection.node_pools().get(&key));
-    let Need(needed, because) = match node_pool {
-        Some(node_pool) => need_of(node_pool),
-        None => Need(selected.len() as u128, format!("machines {}", selected.len())),
+    let node_pools = selection.pool(id).map(|pool| pool.node_pools()).unwrap_or_default();
+    let known = node_pools.iter().filter_map(|key| Some((key, need_of(selection.node_pools().get(key)?))));
+    let Need(needed, because) = match &known.collect::<Vec<_>>()[..] {
+        [] => Need(selected.len() as u128, format!("machines {}", selected.len())),
+        [(_, Need(needed, because))] => Need(*needed, because.clone()),
+        several => {
+            let because = several.iter().map(|(key, Need(_, because))| format!("{key}: {because}"));
+            let because = because.collect::<Vec<_>>().join("; ");
+            Need(several.iter().map(|(_, Need(needed, _))| needed).sum(), because)
+        }
     };
     let needed = needed.max(selected.len() as u128);
     let free = usage.free + usage.reuse_delay;

@@ -13,29 +13,31 @@ use serde_json::Value;
 use crate::cluster::conditions::DUPLICATE_RECORDS;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
+use crate::explain::lists::namespaces;
 use crate::explain::read::Reader;
 use crate::explain::text::{rows_of, write_section};
 use crate::kinds::kubevirt_machine::{Instance, NetworkSecret, created};
 use crate::kinds::mac_pool::MAC_NETWORK;
-use crate::kinds::pool::{Holder, HolderKind, LeaseSpec, StaticIPLease, StaticIPPool, Waiting};
+use crate::kinds::pool::{GlobalStaticIPPool, Holder, HolderKind, LeaseSpec, StaticIPLease, StaticIPPool, Waiting};
 use crate::kinds::virtual_machine::{
     LEFT_ALONE_ANNOTATION, NetworkData, VirtualMachine, instances, kubevirt_machines, node_pools, virtual_machines,
 };
 use crate::pools::facts::PoolObject;
-use crate::pools::selection::{KnownPool, MachinePool, Selected, Selection};
+use crate::pools::selection::{KnownPool, MachinePool, NamespaceLabels, Selected, Selection};
 
 /// What the cluster says about a machine.
 struct Facts {
     machine: VirtualMachine,
     /// Phase of its instance. `None`: there is no instance.
-    phase: Option<String>,
-    instance: Option<Instance>,
-    /// Its Secret with network data.
-    secret: NetworkSecret,
-    /// All StaticIPPools.
-    pools: Vec<KnownPool>,
+    pub phase: Option<String>,
+    /// Time of the creation of its instance, as RFC 3339.
+    pub created: Option<String>,
+    /// All StaticIPPools and GlobalStaticIPPools.
+    pub pools: Vec<KnownPool>,
     /// All NodePools.
-    node_pools: Vec<Object>,
+    pub node_pools: Vec<Object>,
+    /// The labels of Namespaces. `None`: the user may not list them, or no pool selects by them.
+    pub namespaces: Option<NamespaceLabels>,
     /// All leases.
     leases: Vec<LeaseSpec>,
     /// The events of the VirtualMachine, in any order.
@@ -138,7 +140,8 @@ type Verdict = (State, String, Option<String>, Option<String>);
 ///
 /// A request failed, the user may not read what the answer depends on, or there is no such machine.
 pub async fn why(reader: &Reader, key: &Key) -> anyhow::Result<Answer> {
-    let pools = reader.required(&ApiResource::erase::<StaticIPPool>(&())).await?;
+    let mut pools = reader.required(&ApiResource::erase::<StaticIPPool>(&())).await?;
+    pools.extend(reader.required(&ApiResource::erase::<GlobalStaticIPPool>(&())).await?);
     let pools: Vec<KnownPool> = pools.into_iter().map(|pool| KnownPool::read(PoolObject::read(pool))).collect();
     let leases = reader.required(&ApiResource::erase::<StaticIPLease>(&())).await?;
     let spec = |lease: Object| serde_json::from_value::<LeaseSpec>(lease.data.get("spec")?.clone()).ok();
@@ -168,12 +171,15 @@ pub async fn why(reader: &Reader, key: &Key) -> anyhow::Result<Answer> {
     let (mut events, params) = (Vec::new(), ListParams::default().fields(&of_machine));
     reader.each(&kind, Some(&key.namespace), params, |event| events.extend(Event::of_controller(&event))).await?;
     let node_pools = reader.required(&node_pools()).await?;
-    Ok(explain(Facts { machine, phase, instance, secret, pools, node_pools, leases, events }))
+    let namespaces = namespaces(reader, pools.iter().map(|pool| &*pool.checked)).await?;
+    let machine = VirtualMachine::read(machine);
+    Ok(explain(Facts { machine, phase, created, pools, node_pools, namespaces, leases, events }))
 }
 
 /// Explains a machine.
-fn explain(facts: Facts) -> Answer {
-    let Facts { machine, phase, instance, secret, pools, node_pools, leases, mut events } = facts;
+#[must_use]
+pub fn explain(facts: Facts) -> Answer {
+    let Facts { machine, phase, created, pools, node_pools, namespaces, leases, mut events } = facts;
     events.sort();
     let created = instance.as_ref().and_then(|it| created(&it.metadata)).map(|it| it.to_string());
     let is_outdated = match (&instance, &secret) {
@@ -188,8 +194,8 @@ fn explain(facts: Facts) -> Answer {
         leases.iter().filter(|lease| is_of(lease, &machine)).flat_map(|it| others(it, &pools)).collect();
     let waiting: BTreeMap<PoolId, Vec<Waiting>> =
         pools.iter().map(|pool| (pool.checked.id.clone(), pool.status.first_waiting.clone())).collect();
-    let selection =
-        Selection::new(pools.into_iter().map(|pool| pool.checked), node_pools.into_iter().map(std::sync::Arc::new));
+    let node_pools = node_pools.into_iter().map(std::sync::Arc::new);
+    let selection = Selection::new(pools.into_iter().map(|pool| pool.checked), node_pools, namespaces.as_ref());
     let held: Vec<&LeaseSpec> = leases.iter().filter(|lease| is_of(lease, &machine)).collect();
     let (selected, verdict) = match selection.of(&machine) {
         Ok(selected) => {
@@ -566,30 +572,8 @@ mod tests {
     }
 
     fn about(machine: VirtualMachine, pools: Vec<KnownPool>, leases: Vec<LeaseSpec>) -> Answer {
-        explain(Facts { pools, leases, ..facts(machine) })
-    }
-
-    fn facts(machine: VirtualMachine) -> Facts {
-        let (secret, pools, node_pools) = (NetworkSecret::Absent, Vec::new(), Vec::new());
-        Facts {
-            machine,
-            phase: None,
-            instance: None,
-            secret,
-            pools,
-            node_pools,
-            leases: Vec::new(),
-            events: Vec::new(),
-        }
-    }
-
-    /// The instance of the machine, created at a time, which reads the Secret `net`.
-    fn instance(phase: &str, created: &str) -> Instance {
-        let volume = json!({"name": "cloud", "cloudInitConfigDrive": {"networkDataSecretRef": {"name": SECRET}}});
-        Instance::read(object(json!({
-            "metadata": {"namespace": "n", "name": "w", "creationTimestamp": created}, "spec": {"volumes": [volume]},
-            "status": {"phase": phase},
-        })))
+        let (node_pools, events) = (Vec::new(), Vec::new());
+        explain(Facts { machine, phase: None, created: None, pools, node_pools, namespaces: None, leases, events })
     }
 
     /// State, reason, time, and what to do.
@@ -692,6 +676,8 @@ mod tests {
             phase: Some(phase.to_owned()),
             instance: Some(instance(phase, created)),
             pools: vec![pool("p", json!({}))],
+            node_pools: vec![],
+            namespaces: None,
             leases: vec![lease(json!({}))],
             events: vec![Event {
                 time: "2026-08-14T10:00:05.000000Z".to_owned(),
@@ -842,9 +828,17 @@ mod tests {
         };
         assert_eq!(event(0, "virt-controller"), None);
         let events: Vec<Event> = (0..7).rev().filter_map(|second| event(second, "glowplug-controller")).collect();
-        let phase = Some("Scheduling".to_owned());
-        let pools = vec![pool("p", json!({}))];
-        let answer = explain(Facts { phase, pools, events, ..facts(machine(json!({}), json!({}))) });
+        let facts = Facts {
+            machine: machine(json!({}), json!({})),
+            phase: Some("Scheduling".to_owned()),
+            created: None,
+            pools: vec![pool("p", json!({}))],
+            node_pools: vec![],
+            namespaces: None,
+            leases: vec![],
+            events,
+        };
+        let answer = explain(facts);
         let text = answer.to_string();
         let shown: Vec<&str> = text.lines().rev().take(5).collect();
         let line = |second: u8| format!("2026-08-14T10:00:0{second}.000000Z  AddressPending  {second}\\u{{1b}}");

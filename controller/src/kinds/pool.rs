@@ -49,6 +49,8 @@ const MAX_ENTRIES: usize = 65_536;
 const MAX_ENTRY: usize = 128;
 /// Most gateways, name servers or subnets of a pool.
 const MAX_SERVERS: usize = 64;
+/// Most NodePools of a pool.
+const MAX_NODE_POOLS: usize = 1024;
 /// Digits of the largest count.
 const MAX_DIGITS: usize = 39;
 
@@ -198,12 +200,26 @@ pub struct PoolSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = MAX_BYTES))]
     pub template: Option<String>,
-    /// NodePool of HyperShift whose machines get addresses of this pool without a claim. Not with `machineSelector`.
-    /// Example: `{name: workers}`.
+    /// NodePool of HyperShift whose machines get addresses of this pool without a claim. Not with `machineSelector`, and not in
+    /// a GlobalStaticIPPool. Example: `{name: workers}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_pool_ref: Option<NodePoolRef>,
+    /// NodePools of HyperShift, each with its namespace, whose machines get addresses of this GlobalStaticIPPool without a claim.
+    /// The pool then serves only the claims in the namespaces of these machines. Not with `namespaceSelector`.
+    /// Example: `[{namespace: clusters, name: blue}, {namespace: clusters, name: green}]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = MAX_NODE_POOLS))]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["namespace", "name"]))]
+    pub node_pool_refs: Option<Vec<NamespacedNodePoolRef>>,
+    /// Namespaces, by their labels, whose VirtualMachines get addresses of this GlobalStaticIPPool without a claim. The pool then
+    /// serves only the claims in these namespaces. `machineSelector` selects among the machines. Not with `nodePoolRefs`.
+    /// Example: `{matchLabels: {network.example.com/vlan10: "true"}}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "selector")]
+    pub namespace_selector: Option<LabelSelector>,
     /// VirtualMachines of this namespace that get addresses of this pool without a claim. Not with `nodePoolRef`. Neither
-    /// of the two: the pool serves claims only.
+    /// of the two: the pool serves claims only. In a GlobalStaticIPPool, the labels of the machines among those of
+    /// `namespaceSelector`.
     /// Example: `{matchLabels: {cluster.x-k8s.io/cluster-name: c1}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "selector")]
@@ -214,13 +230,13 @@ pub struct PoolSpec {
     pub unknown: BTreeMap<String, Value>,
 }
 
-/// The addresses of a pool that serves the claims of every namespace.
+/// The addresses of a pool that serves the claims of every namespace, or the machines and claims of several namespaces.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[kube(
     group = "ipam.glowplug.dev",
     version = "v1alpha1",
     kind = "GlobalStaticIPPool",
-    doc = "A pool of static addresses of one network, for IPAddressClaims and IPAMClaims of every namespace.",
+    doc = "A pool of static addresses of one network, for IPAddressClaims and IPAMClaims of every namespace, or for the machines and claims of several namespaces.",
     status = "PoolStatus",
     shortname = "gsipp",
     category = "cluster-api",
@@ -232,6 +248,7 @@ pub struct PoolSpec {
     printcolumn(name = "Allocated", type_ = "integer", json_path = ".status.ipAddresses.allocated"),
     printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waiting"),
     printcolumn(name = "Outdated", type_ = "integer", json_path = ".status.outdated", priority = 1),
+    printcolumn(name = "Machines", type_ = "integer", json_path = ".status.machines", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(
         name = "Free IPv4",
@@ -356,6 +373,17 @@ pub struct NodePoolRef {
     pub name: String,
 }
 
+/// A NodePool of any namespace.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+pub struct NamespacedNodePoolRef {
+    /// Namespace of the NodePool. Example: `clusters`.
+    #[schemars(length(max = MAX_LABEL))]
+    pub namespace: String,
+    /// Name of the NodePool. Example: `workers`.
+    #[schemars(length(max = MAX_NAME))]
+    pub name: String,
+}
+
 /// What the controller last observed of a pool.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -405,8 +433,8 @@ pub struct PoolStatus {
     #[schemars(length(max = MOST_WAITING))]
     pub neighbours: Vec<Neighbour>,
     /// `Ready`: the pool allocates addresses. `Stalled`: a user must change the pool before it does. `Exhausted`: the pool has no
-    /// free address of a family. `DuplicateRecords`: two users have one address of the pool. `NodePoolFound`: the NodePool of the pool
-    /// exists. `SchemaViolated`: the specification was stored under an earlier schema, and this one does not allow all of it.
+    /// free address of a family. `DuplicateRecords`: two users have one address of the pool. `NodePoolFound`: every NodePool of the pool
+    /// exists. `NamespacesListed`: the controller knows the labels of Namespaces, by which the pool selects. `SchemaViolated`: the specification was stored under an earlier schema, and this one does not allow all of it.
     /// `UnreadableLeases`: leases of the pool cannot be read, and nothing gets their addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
@@ -731,10 +759,13 @@ impl PoolSpec {
             let path = diagnostic.path.strip_prefix("spec.").unwrap_or(&diagnostic.path).to_owned();
             diagnostics.push(Diagnostic { path, ..diagnostic });
         }
-        let selector = self.machine_selector.clone().map(Selector::try_from);
-        if let Some(Err(ParseExpressionError(problem))) = selector {
-            let expected = "matchLabels and matchExpressions with the operators In, NotIn, Exists and DoesNotExist";
-            diagnostics.push(Diagnostic::error("machineSelector", "invalid selector", &problem, expected));
+        let selectors = [("machineSelector", &self.machine_selector), ("namespaceSelector", &self.namespace_selector)];
+        for (member, selector) in selectors {
+            let selector = selector.clone().map(Selector::try_from);
+            if let Some(Err(ParseExpressionError(problem))) = selector {
+                let expected = "matchLabels and matchExpressions with the operators In, NotIn, Exists and DoesNotExist";
+                diagnostics.push(Diagnostic::error(member, "invalid selector", &problem, expected));
+            }
         }
         // Its further diagnostics have the same places.
         let spec = specs.into_iter().next().map(|spec| FilePool { path: String::new(), ..spec });
@@ -1142,7 +1173,22 @@ mod tests {
     }
 
     #[test]
-    fn a_global_pool_names_its_network_in_full_and_selects_no_machine() {
+    fn a_selector_for_namespaces_that_cannot_be_read_is_an_error() {
+        let selector = json!({"matchExpressions": [{"key": "a", "operator": "Near"}]});
+        let spec = PoolSpec {
+            network: "infra/vlan10".into(),
+            addresses: vec!["10.0.0.0/24".into()],
+            namespace_selector: serde_json::from_value(selector).unwrap(),
+            ..PoolSpec::default()
+        };
+        let (pool, diagnostics) = spec.check(None, "p");
+        let (is_valid, lines) = verdict(pool.as_ref(), &diagnostics);
+        assert_eq!((is_valid, lines.len()), (false, 1));
+        assert!(lines[0].starts_with("namespaceSelector: invalid selector "), "{lines:?}");
+    }
+
+    #[test]
+    fn a_global_pool_names_its_network_in_full_and_each_namespace_of_its_machines() {
         let spec = PoolSpec {
             network: "vlan10".into(),
             addresses: vec!["10.0.0.0/24".into()],
@@ -1156,10 +1202,10 @@ mod tests {
             (
                 false,
                 [
-                    r#"machineSelector: not of a GlobalStaticIPPool "an object", expected a StaticIPPool"#,
-                    r#"machineSelector: set together with nodePoolRef "an object", expected one of the two"#,
+                    "machineSelector: alone in a GlobalStaticIPPool \"an object\", expected namespaceSelector with it: users \
+                     choose the labels of their machines",
                     r#"network: no namespace "vlan10", expected namespace/name or default"#,
-                    r#"nodePoolRef: not of a GlobalStaticIPPool "an object", expected a StaticIPPool"#,
+                    r#"nodePoolRef: not of a GlobalStaticIPPool "an object", expected nodePoolRefs, each with its namespace"#,
                 ]
                 .map(str::to_owned)
                 .into()

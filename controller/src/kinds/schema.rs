@@ -403,11 +403,13 @@ mod tests {
             .collect();
         let expected = [
             ("GlobalStaticIPPool.spec.excludedAddresses", "set"),
+            ("GlobalStaticIPPool.spec.nodePoolRefs", "map"),
             ("GlobalStaticIPPool.status.conditions", "map"),
             ("GlobalStaticIPPool.status.families", "map"),
             ("MACPool.status.conditions", "map"),
             ("StaticIPLease.spec.secrets", "set"),
             ("StaticIPPool.spec.excludedAddresses", "set"),
+            ("StaticIPPool.spec.nodePoolRefs", "map"),
             ("StaticIPPool.status.conditions", "map"),
             ("StaticIPPool.status.families", "map"),
         ];

@@ -737,7 +737,7 @@ mod tests {
             }});
             json_patch::merge(&mut pool, &json!({"spec": changes}));
             let pool = MachinePool::read(PoolObject::read(serde_json::from_value(pool).unwrap()));
-            let selection = Arc::new(Selection::new([Arc::new(pool)], []));
+            let selection = Arc::new(Selection::new([Arc::new(pool)], [], None));
             OpenPools { facts: Facts::new(), suspended: BTreeSet::new(), selection, growth: 1 }
         };
         let spec = json!({

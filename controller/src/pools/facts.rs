@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use glowplug::host::pool::Namespaces;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::cluster::key::Key;
@@ -40,8 +41,21 @@ pub struct PoolFacts {
     pub sticky: bool,
     /// Whether the pool allocates addresses; if not, the reason.
     pub ready: Result<(), String>,
+    /// Namespaces whose claims get addresses.
+    pub claims: Namespaces,
     /// Network attachment definition of the IPAMClaims that the pool serves. `None`: the pool serves no IPAMClaims.
     pub attachment: Option<Key>,
+}
+
+impl PoolFacts {
+    /// The same pool for a claim in a namespace.
+    #[must_use]
+    pub fn for_claim_in(self, namespace: &str) -> Self {
+        match self.claims.has(namespace) {
+            true => self,
+            false => Self { ready: Err(format!("The pool selects other namespaces than {namespace}")), ..self },
+        }
+    }
 }
 
 impl PoolObject {

@@ -115,7 +115,7 @@ impl NodePools {
     async fn pass(&mut self, selection: &Selection) {
         let mut pools: BTreeMap<Key, Vec<&MachinePool>> = BTreeMap::new();
         for pool in selection.pools().filter(|pool| !pool.is_deleted) {
-            if let Some(node_pool) = pool.node_pool() {
+            for node_pool in pool.node_pools() {
                 pools.entry(node_pool).or_default().push(pool);
             }
         }

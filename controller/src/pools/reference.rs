@@ -301,6 +301,8 @@ fn ending(pool: &MachinePool) -> String {
     let reference = match (&pool.owner, &pool.spec.node_pool_ref) {
         (Some(_), Some(node_pool)) => format!("bootstrapNetworkConfig from NodePool {}", node_pool.name),
         (None, Some(_)) => "nodePoolRef from the pool".to_owned(),
+        (_, None) if pool.selects_namespaces() => "namespaceSelector from the pool".to_owned(),
+        (_, None) if pool.spec.node_pool_refs.is_some() => "the NodePool from nodePoolRefs of the pool".to_owned(),
         (_, None) => "machineSelector from the pool".to_owned(),
     };
     format!(
@@ -474,7 +476,7 @@ mod tests {
     }
 
     fn selection(pools: &[Arc<MachinePool>]) -> Selection {
-        Selection::new(pools.iter().cloned(), [])
+        Selection::new(pools.iter().cloned(), [], None)
     }
 
     /// Creates a machine as capk does, and merges `changes` into its template.
@@ -689,7 +691,8 @@ mod tests {
                 "metadata": {"namespace": "n", "name": "w", "uid": "u"},
                 "spec": {"clusterName": "c1", "platform": platform},
             });
-            let selection = Selection::new([Arc::clone(&pool)], [Arc::new(serde_json::from_value(node_pool).unwrap())]);
+            let selection =
+                Selection::new([Arc::clone(&pool)], [Arc::new(serde_json::from_value(node_pool).unwrap())], None);
             let machine = serde_json::from_value(machine.clone()).unwrap();
             let new = NewMachine { object: &machine, is_copy: false, held: &BTreeSet::new(), name: NAME };
             admit_new(new, &selection).unwrap()

@@ -5,6 +5,11 @@
 //! |---|---|
 //! | `nodePoolRef` | VirtualMachines of this NodePool, in the namespace that HyperShift creates for the cluster of the NodePool |
 //! | `machineSelector` | VirtualMachines in the namespace of the pool whose labels match |
+//! | `nodePoolRefs` | VirtualMachines of these NodePools, each in the namespace of its cluster |
+//! | `namespaceSelector` | VirtualMachines in the namespaces whose labels match; with `machineSelector` those whose labels match, too |
+//!
+//! The last two are members of a GlobalStaticIPPool. The pool alone says from which namespaces machines come: a label that the user
+//! of a namespace writes on a machine never adds the machine.
 //!
 //! At most one pool of each network serves a machine. An ambiguous case is a [`Problem`]; the controller never guesses,
 //! because a machine with an address of the wrong pool is harder to diagnose than a machine that does not start.
@@ -17,12 +22,12 @@ use glowplug::host::claim::is_object_name;
 use glowplug::host::nodepool::{acpi_index, machines_namespace};
 use glowplug::host::pool::{Namespaces, Pool};
 use glowplug::network::InterfaceName;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::core::{Selector, SelectorExt as _};
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
-use crate::kinds::pool::{NodePoolRef, PoolSpec, PoolStatus};
+use crate::kinds::pool::{NamespacedNodePoolRef, NodePoolRef, PoolSpec, PoolStatus};
 use crate::kinds::schema::lines;
 use crate::kinds::virtual_machine::{Attachment, NODE_POOL_LABEL, VirtualMachine};
 use crate::pools::facts::{Facts, PoolObject};
@@ -36,7 +41,45 @@ pub struct Selection {
     selectors: BTreeMap<String, Vec<(Selector, PoolId)>>,
     /// The same for the pools that are being deleted and still refer to their machines.
     ending: BTreeMap<String, Vec<(Selector, PoolId)>>,
+    /// Pools that select by the labels of Namespaces, which are not known, with the selector for the labels of machines.
+    undecided: Vec<(Selector, PoolId)>,
+    memberships: BTreeMap<PoolId, Membership>,
     node_pools: BTreeMap<Key, Arc<Object>>,
+}
+
+/// The labels of each Namespace of the cluster, by its name.
+pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
+
+/// The machines and claims that a pool may serve.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Membership {
+    /// Namespaces of the machines whose records count, also while a NodePool does not exist.
+    pub machines: Namespaces,
+    /// Namespaces of the claims whose records count, also while a NodePool does not exist.
+    pub claims: Namespaces,
+    /// Namespaces whose claims get addresses.
+    pub served_claims: Namespaces,
+    /// Name of the hosted cluster of the machines. `None`: it is unknown, or there are several.
+    pub cluster: Option<String>,
+    /// The NodePools of the pool.
+    pub node_pools: Vec<Key>,
+    /// The NodePools of the pool that do not exist.
+    pub missing: Vec<Key>,
+    /// Number of Namespaces that a selector for Namespaces selects. `None`: the pool has no such selector, or the labels of
+    /// Namespaces are not known.
+    pub selected: Option<usize>,
+}
+
+/// What a pool says about its machines.
+enum Members<'p> {
+    /// The pool serves claims only.
+    None,
+    /// The machines of NodePools.
+    NodePools(Vec<Key>),
+    /// The machines of a namespace with these labels.
+    Namespace(&'p str, &'p LabelSelector),
+    /// The machines with these labels in the namespaces with other labels.
+    Namespaces(&'p LabelSelector, Option<&'p LabelSelector>),
 }
 
 /// A pool of addresses, with its state in the cluster.
@@ -127,6 +170,11 @@ pub enum Problem {
         /// KubeVirt's names of the interfaces on the network: none, or at least two.
         found: Vec<String>,
     },
+    /// A pool may select the machine: it depends on the labels of Namespaces, which the controller does not know.
+    UnknownNamespaces {
+        /// Name of the pool.
+        pool: PoolId,
+    },
     /// The guest cannot give the interface on the network of the pool the name that the pool requires.
     OtherName {
         /// Namespace and name of the pool.
@@ -145,23 +193,31 @@ pub enum Problem {
 // === impl Selection ===
 
 impl Selection {
-    /// Creates the selection of these pools. A pool whose NodePool is not in `node_pools` selects no machine.
+    /// Creates the selection of these pools. A pool whose NodePool is not in `node_pools` selects no machine. `namespaces`: `None` if
+    /// the controller does not know the labels of Namespaces.
     #[must_use]
     pub fn new(
         pools: impl IntoIterator<Item = Arc<MachinePool>>,
         node_pools: impl IntoIterator<Item = Arc<Object>>,
+        namespaces: Option<&NamespaceLabels>,
     ) -> Self {
         let node_pools: BTreeMap<Key, Arc<Object>> =
             node_pools.into_iter().map(|node_pool| (Key::of(&node_pool.metadata), node_pool)).collect();
         let pools: BTreeMap<PoolId, Arc<MachinePool>> = pools.into_iter().map(|pool| (pool.id.clone(), pool)).collect();
         let [mut selectors, mut ending] = [BTreeMap::<String, Vec<(Selector, PoolId)>>::new(), BTreeMap::new()];
+        let mut undecided = Vec::new();
         for pool in pools.values().filter(|pool| !pool.is_withdrawn(&node_pools)) {
-            if let Some((namespace, selector)) = pool.selector(&node_pools) {
+            for (namespace, selector) in pool.selectors(&node_pools, namespaces) {
                 let known = if pool.is_deleted { &mut ending } else { &mut selectors };
                 known.entry(namespace).or_default().push((selector, pool.id.clone()));
             }
+            if namespaces.is_none() && !pool.is_deleted {
+                undecided.extend(pool.selector_in_namespaces().map(|selector| (selector, pool.id.clone())));
+            }
         }
-        Self { pools, selectors, ending, node_pools }
+        let memberships =
+            pools.iter().map(|(id, pool)| (id.clone(), pool.membership(&node_pools, namespaces))).collect();
+        Self { pools, selectors, ending, undecided, memberships, node_pools }
     }
 
     /// Returns the namespaces in which a pool may select machines, or a pool that is being deleted refers to machines.
@@ -187,14 +243,10 @@ impl Selection {
         self.pools.values()
     }
 
-    /// Returns the name of the hosted cluster for each pool with a NodePool.
+    /// Returns the machines and claims that each pool may serve.
     #[must_use]
-    pub fn clusters(&self) -> BTreeMap<PoolId, String> {
-        let cluster = |pool: &Arc<MachinePool>| {
-            let cluster = cluster_of(self.node_pools.get(&pool.node_pool()?)?)?;
-            Some((pool.id.clone(), cluster.to_owned()))
-        };
-        self.pools.values().filter_map(cluster).collect()
+    pub fn memberships(&self) -> &BTreeMap<PoolId, Membership> {
+        &self.memberships
     }
 
     /// Returns the pools that serve a machine, at most one for each network, in the order of the machine's interfaces.
@@ -208,9 +260,16 @@ impl Selection {
         let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
         let labels = machine.metadata.labels.as_ref().unwrap_or(&none);
         let candidates = self.selectors.get(namespace).into_iter().flatten();
-        let matching = candidates.filter(|(selector, _)| selector.matches(labels)).map(|(_, id)| &self.pools[id]);
+        // Two NodePools of a pool may have one name and one namespace of machines.
+        let matching: BTreeSet<&PoolId> =
+            candidates.filter(|(selector, _)| selector.matches(labels)).map(|(_, id)| id).collect();
         let mut chosen: Vec<(&Attachment, Selected)> = Vec::new();
-        for pool in matching {
+        let is_on = |id: &PoolId| machine.networks.iter().any(|it| self.pools[id].network() == Some(&*it.network));
+        let mut undecided = self.undecided.iter().filter(|(selector, id)| selector.matches(labels) && is_on(id));
+        if let Some((_, pool)) = undecided.next() {
+            return Err(Problem::UnknownNamespaces { pool: pool.clone() });
+        }
+        for pool in matching.into_iter().map(|id| &self.pools[id]) {
             let selected = pool.place(machine)?;
             for (_, other) in &chosen {
                 other.check_distinct(&selected.1)?;
@@ -286,47 +345,111 @@ impl MachinePool {
         self.pool.as_ref().ok().map(Pool::network)
     }
 
-    /// Returns the namespace and name of the pool's NodePool, which is in the namespace of the pool.
-    #[must_use]
-    pub fn node_pool(&self) -> Option<Key> {
-        let NodePoolRef { name } = self.spec.node_pool_ref.as_ref()?;
-        Some(Key { namespace: self.id.namespace.clone()?, name: name.clone() })
-    }
-
     /// Whether the pool is derived from a NodePool that has no configuration any more: new machines start without its addresses.
     fn is_withdrawn(&self, node_pools: &BTreeMap<Key, Arc<Object>>) -> bool {
-        let node_pool = self.node_pool().and_then(|key| node_pools.get(&key));
-        self.is_deleted
-            && node_pool.is_some_and(|it| self.owner.is_some() && self.owner == it.metadata.uid && !has_config(it))
+        let is_without = |it: &Arc<Object>| self.owner == it.metadata.uid && !has_config(it);
+        let mut known = self.node_pools().into_iter().filter_map(|key| node_pools.get(&key));
+        self.is_deleted && self.owner.is_some() && known.any(is_without)
     }
 
-    /// Returns the namespaces of the machines that the pool may serve, and those of the claims. `cluster` is the cluster of
-    /// the NodePool of the pool, if the NodePool exists.
+    fn members(&self) -> Members<'_> {
+        Members::of(&self.id, &self.spec)
+    }
+
+    /// Returns the NodePools whose machines the pool selects.
     #[must_use]
-    pub fn namespaces(&self, cluster: Option<&str>) -> [Namespaces; 2] {
-        let claims =
-            self.id.namespace.as_ref().map_or_else(Namespaces::every, |namespace| Namespaces::only([namespace]));
-        let machines = match (self.node_pool(), cluster, &self.spec.machine_selector) {
-            (Some(Key { namespace, .. }), Some(cluster), _) => {
-                Namespaces::only([machines_namespace(&namespace, cluster)])
-            }
-            (Some(Key { namespace, .. }), None, _) => Namespaces::of_clusters_in(namespace),
-            (None, _, Some(_)) => Namespaces::only(self.id.namespace.clone()),
-            (None, _, None) => Namespaces::only(None::<String>),
-        };
-        [machines, claims]
+    pub fn node_pools(&self) -> Vec<Key> {
+        node_pools_of(&self.id, &self.spec)
     }
 
-    /// Returns the namespace of the machines that the pool selects, and the selector for their labels.
-    fn selector(&self, node_pools: &BTreeMap<Key, Arc<Object>>) -> Option<(String, Selector)> {
-        if let Some(node_pool) = self.node_pool() {
-            let namespace = machines_namespace(&node_pool.namespace, cluster_of(node_pools.get(&node_pool)?)?);
-            let selector = [(NODE_POOL_LABEL.to_owned(), node_pool.name)].into_iter().collect();
-            return Some((namespace, selector));
+    /// Whether the pool selects machines by the labels of Namespaces.
+    #[must_use]
+    pub fn selects_namespaces(&self) -> bool {
+        matches!(self.members(), Members::Namespaces(..))
+    }
+
+    /// Returns the machines and claims that the pool may serve.
+    #[must_use]
+    pub fn membership(
+        &self,
+        node_pools: &BTreeMap<Key, Arc<Object>>,
+        namespaces: Option<&NamespaceLabels>,
+    ) -> Membership {
+        let none = || Namespaces::only(None::<String>);
+        let own =
+            || self.id.namespace.as_ref().map_or_else(Namespaces::every, |namespace| Namespaces::only([namespace]));
+        let of = |machines: Namespaces, claims: Namespaces| Membership {
+            machines,
+            served_claims: claims.clone(),
+            claims,
+            cluster: None,
+            node_pools: Vec::new(),
+            missing: Vec::new(),
+            selected: None,
+        };
+        match self.members() {
+            Members::None => of(none(), own()),
+            Members::Namespace(namespace, _) => of(Namespaces::only([namespace]), own()),
+            Members::Namespaces(selector, _) => {
+                let selected = namespaces.map(|namespaces| names_of(selector, namespaces));
+                let machines = Namespaces::only(selected.iter().flatten().copied());
+                Membership { selected: selected.map(|names| names.len()), ..of(machines.clone(), machines) }
+            }
+            Members::NodePools(all) => {
+                let known = |key: &Key| {
+                    let cluster = cluster_of(node_pools.get(key)?)?;
+                    Some((cluster, machines_namespace(&key.namespace, cluster)))
+                };
+                // The machines of a NodePool whose cluster is unknown may still run with their addresses.
+                let may_have = |key: &Key| match known(key) {
+                    Some((_, namespace)) => Namespaces::only([namespace]),
+                    None => Namespaces::of_clusters_in(&*key.namespace),
+                };
+                let machines = Namespaces::any_of(all.iter().map(may_have));
+                let clusters: BTreeSet<(&str, String)> = all.iter().filter_map(known).collect();
+                let (claims, served_claims) = match self.id.namespace {
+                    Some(_) => (own(), own()),
+                    None => (machines.clone(), Namespaces::only(clusters.iter().map(|(_, namespace)| &**namespace))),
+                };
+                let missing: Vec<Key> = all.iter().filter(|key| known(key).is_none()).cloned().collect();
+                let only = clusters.first().filter(|_| clusters.len() == 1 && missing.is_empty());
+                let cluster = only.map(|(cluster, _)| (*cluster).to_owned());
+                Membership { served_claims, cluster, missing, node_pools: all, ..of(machines, claims) }
+            }
         }
-        // A selector that cannot be read selects no machine. The pool then has the condition `InvalidSpec`.
-        let selector = Selector::try_from(self.spec.machine_selector.clone()?).ok()?;
-        Some((self.id.namespace.clone()?, selector))
+    }
+
+    /// Returns the namespaces of the machines that the pool selects, each with the selector for their labels. A selector that
+    /// cannot be read selects no machine; the pool then has the condition `InvalidSpec`.
+    fn selectors(
+        &self,
+        node_pools: &BTreeMap<Key, Arc<Object>>,
+        namespaces: Option<&NamespaceLabels>,
+    ) -> Vec<(String, Selector)> {
+        match self.members() {
+            Members::None => Vec::new(),
+            Members::NodePools(all) => {
+                let selector = |key: Key| {
+                    let namespace = machines_namespace(&key.namespace, cluster_of(node_pools.get(&key)?)?);
+                    Some((namespace, [(NODE_POOL_LABEL.to_owned(), key.name)].into_iter().collect()))
+                };
+                all.into_iter().filter_map(selector).collect()
+            }
+            Members::Namespace(namespace, selector) => {
+                Selector::try_from(selector.clone()).ok().map(|it| (namespace.to_owned(), it)).into_iter().collect()
+            }
+            Members::Namespaces(of_namespaces, _) => {
+                let Some(selector) = self.selector_in_namespaces() else { return Vec::new() };
+                let names = namespaces.map(|namespaces| names_of(of_namespaces, namespaces)).unwrap_or_default();
+                names.into_iter().map(|name| (name.to_owned(), selector.clone())).collect()
+            }
+        }
+    }
+
+    /// Returns the selector for the labels of machines in the namespaces that the pool selects by their labels.
+    fn selector_in_namespaces(&self) -> Option<Selector> {
+        let Members::Namespaces(_, machines) = self.members() else { return None };
+        Selector::try_from(machines.cloned().unwrap_or_default()).ok()
     }
 
     /// Returns the interface of a machine that gets addresses of this pool.
@@ -369,6 +492,22 @@ impl MachinePool {
     }
 }
 
+/// Returns the NodePools whose machines a pool with this specification selects.
+#[must_use]
+pub fn node_pools_of(id: &PoolId, spec: &PoolSpec) -> Vec<Key> {
+    match Members::of(id, spec) {
+        Members::NodePools(all) => all,
+        Members::None | Members::Namespace(..) | Members::Namespaces(..) => Vec::new(),
+    }
+}
+
+/// Returns the names of the Namespaces that a selector selects. A selector that cannot be read selects none.
+fn names_of<'n>(selector: &LabelSelector, namespaces: &'n NamespaceLabels) -> Vec<&'n str> {
+    let Ok(selector) = Selector::try_from(selector.clone()) else { return Vec::new() };
+    let selected = namespaces.iter().filter(|(_, labels)| selector.matches(labels));
+    selected.map(|(name, _)| name.as_str()).filter(|name| is_object_name(name)).collect()
+}
+
 /// Returns the name of the HostedCluster of a NodePool. The HostedCluster is in the namespace of the NodePool. `None`: the
 /// NodePool has no name that an object may have. The name becomes a part of the path of a request.
 #[must_use]
@@ -379,6 +518,31 @@ pub fn cluster_of(node_pool: &Object) -> Option<&str> {
 /// Whether a NodePool has a configuration from which a pool is derived.
 pub(super) fn has_config(node_pool: &Object) -> bool {
     !node_pool.data["spec"]["platform"]["kubevirt"]["bootstrapNetworkConfig"].is_null()
+}
+
+// === impl Members ===
+
+impl<'p> Members<'p> {
+    /// Who may write a StaticIPPool decides about the machines of its namespace, and of the NodePools of this namespace. Only a
+    /// GlobalStaticIPPool names other namespaces.
+    fn of(id: &'p PoolId, spec: &'p PoolSpec) -> Self {
+        let PoolSpec { node_pool_ref, node_pool_refs, namespace_selector, machine_selector, .. } = spec;
+        let Some(namespace) = &id.namespace else {
+            let key = |of: &NamespacedNodePoolRef| Key { namespace: of.namespace.clone(), name: of.name.clone() };
+            return match (node_pool_refs, namespace_selector) {
+                (Some(all), _) => Self::NodePools(all.iter().map(key).collect()),
+                (None, Some(namespaces)) => Self::Namespaces(namespaces, machine_selector.as_ref()),
+                (None, None) => Self::None,
+            };
+        };
+        match (node_pool_ref, machine_selector) {
+            (Some(NodePoolRef { name }), _) => {
+                Self::NodePools(vec![Key { namespace: namespace.clone(), name: name.clone() }])
+            }
+            (None, Some(selector)) => Self::Namespace(namespace, selector),
+            (None, None) => Self::None,
+        }
+    }
 }
 
 // === impl Selected ===
@@ -406,6 +570,11 @@ impl fmt::Display for Problem {
             Self::TwoPools { pools: [one, other], both } => {
                 write!(f, "pools {one} and {other} both select the machine for {both}, expected one pool")
             }
+            Self::UnknownNamespaces { pool } => write!(
+                f,
+                "pool {pool} selects machines by the labels of Namespaces, which the controller may not list, expected the right \
+                 to list and watch namespaces"
+            ),
             Self::NoInterface { pool, network, found } if found.is_empty() => {
                 write!(f, "pool {pool}: the machine has no interface on network {network}, expected one")
             }
@@ -456,7 +625,7 @@ mod tests {
 
     /// Creates a selection of pools, with NodePool `clusters/p` of cluster `c.1`.
     fn selection(pools: impl IntoIterator<Item = Arc<MachinePool>>) -> Selection {
-        Selection::new(pools, [node_pool("clusters", "p", "c.1")])
+        Selection::new(pools, [node_pool("clusters", "p", "c.1")], None)
     }
 
     /// Creates a machine of NodePool `p` in namespace `clusters-c-1`. `interfaces` has name, network and `acpiIndex` of
@@ -502,13 +671,13 @@ mod tests {
         assert_eq!(of(&selection, &other_node_pool), selected(&[]));
         assert_eq!(selection.namespaces().collect::<Vec<_>>(), ["clusters-c-1"]);
         let id = PoolId { namespace: Some("clusters".to_owned()), name: "a".to_owned() };
-        assert_eq!(selection.clusters(), [(id, "c.1".to_owned())].into());
+        assert_eq!(selection.memberships()[&id].cluster.as_deref(), Some("c.1"));
     }
 
     #[test]
     fn a_pool_of_a_node_pool_that_does_not_exist_selects_no_machine() {
         for node_pools in [vec![], vec![node_pool("other", "p", "c.1")], vec![node_pool("clusters", "p", "")]] {
-            let selection = Selection::new([pool("a", &json!({}))], node_pools);
+            let selection = Selection::new([pool("a", &json!({}))], node_pools, None);
             assert_eq!(of(&selection, &machine(&[("a", "infra/vlan10", 0)])), selected(&[]));
         }
     }
@@ -539,6 +708,113 @@ mod tests {
         let selection = selection([pool("a", &json!({"spec": {"nodePoolRef": null}}))]);
         assert_eq!(of(&selection, &machine(&[("x", "infra/vlan10", 0)])), selected(&[]));
         assert_eq!(selection.namespaces().count(), 0);
+    }
+
+    /// Creates a GlobalStaticIPPool with these members.
+    fn global(name: &str, members: &Value) -> Arc<MachinePool> {
+        let mut changes = json!({"metadata": {"namespace": null}, "spec": {"nodePoolRef": null}});
+        json_patch::merge(&mut changes["spec"], members);
+        pool(name, &changes)
+    }
+
+    fn labels(namespaces: &[(&str, &Value)]) -> NamespaceLabels {
+        let labels = |value: &Value| serde_json::from_value(value.clone()).unwrap();
+        namespaces.iter().map(|(name, value)| ((*name).to_owned(), labels(value))).collect()
+    }
+
+    const ON_VLAN: [(&str, &str, u32); 1] = [("x", "infra/vlan10", 0)];
+
+    #[test]
+    fn node_pool_references_select_the_machines_of_each_node_pool_in_the_namespace_of_its_cluster() {
+        let references = json!([
+            {"namespace": "clusters", "name": "p"}, {"namespace": "other", "name": "q"}, {"namespace": "gone", "name": "r"},
+        ]);
+        let pool = global("a", &json!({"nodePoolRefs": references}));
+        let node_pools =
+            [node_pool("clusters", "p", "c.1"), node_pool("other", "q", "c2"), node_pool("other", "p", "c3")];
+        let selection = Selection::new([Arc::clone(&pool)], node_pools, None);
+        let of_node_pool =
+            |namespace: &str, name: &str| machine_of(namespace, &json!({(NODE_POOL_LABEL): name}), &ON_VLAN);
+        let one = selected(&["a infra/vlan10 eno101 x"]);
+        assert_eq!(of(&selection, &of_node_pool("clusters-c-1", "p")), one);
+        assert_eq!(of(&selection, &of_node_pool("other-c2", "q")), one);
+        // A label of another cluster adds no machine.
+        for (namespace, name) in [("other-c3", "p"), ("clusters-c-1", "q"), ("other-c3", "q"), ("gone-c4", "r")] {
+            assert_eq!(of(&selection, &of_node_pool(namespace, name)), selected(&[]), "{namespace} {name}");
+        }
+        assert_eq!(selection.namespaces().collect::<Vec<_>>(), ["clusters-c-1", "other-c2"]);
+        let key = |namespace: &str, name: &str| Key { namespace: namespace.to_owned(), name: name.to_owned() };
+        // Records in the namespaces of a missing NodePool count. Its claims get no address.
+        let known = Namespaces::only(["clusters-c-1", "other-c2"]);
+        let machines = Namespaces::any_of([known.clone(), Namespaces::of_clusters_in("gone")]);
+        let expected = Membership {
+            machines: machines.clone(),
+            claims: machines,
+            served_claims: known,
+            cluster: None,
+            node_pools: vec![key("clusters", "p"), key("other", "q"), key("gone", "r")],
+            missing: vec![key("gone", "r")],
+            selected: None,
+        };
+        assert_eq!(selection.memberships()[&pool.id], expected);
+    }
+
+    #[test]
+    fn two_node_pools_with_one_namespace_of_machines_select_a_machine_once() {
+        let references = json!([{"namespace": "a", "name": "p"}, {"namespace": "a-b", "name": "p"}]);
+        let pool = global("a", &json!({"nodePoolRefs": references}));
+        let selection = Selection::new([pool], [node_pool("a", "p", "b-c"), node_pool("a-b", "p", "c")], None);
+        let machine = machine_of("a-b-c", &json!({(NODE_POOL_LABEL): "p"}), &ON_VLAN);
+        assert_eq!(of(&selection, &machine), selected(&["a infra/vlan10 eno101 x"]));
+    }
+
+    #[test]
+    fn labels_of_namespaces_select_machines_and_labels_of_machines_only_narrow_them() {
+        let spec = json!({
+            "namespaceSelector": {"matchLabels": {"vlan": "10"}}, "machineSelector": {"matchLabels": {"role": "worker"}},
+        });
+        let pool = global("a", &spec);
+        let namespaces =
+            labels(&[("one", &json!({"vlan": "10"})), ("two", &json!({"vlan": "10"})), ("evil", &json!({}))]);
+        let selection = Selection::new([Arc::clone(&pool)], [], Some(&namespaces));
+        let worker = json!({"role": "worker", "vlan": "10"});
+        let is_selected = |namespace: &str, labels: &Value| {
+            of(&selection, &machine_of(namespace, labels, &ON_VLAN)).map(|rows| !rows.is_empty())
+        };
+        assert_eq!(["one", "two", "evil"].map(|name| is_selected(name, &worker)), [Ok(true), Ok(true), Ok(false)]);
+        assert_eq!(is_selected("one", &json!({"role": "infra"})), Ok(false));
+        let Membership { machines, claims, served_claims, selected, .. } = &selection.memberships()[&pool.id];
+        let expected = Namespaces::only(["one", "two"]);
+        assert_eq!([machines, claims, served_claims, &expected], [&expected; 4]);
+        assert_eq!(*selected, Some(2));
+    }
+
+    #[test]
+    fn a_machine_that_a_pool_may_select_is_a_problem_while_the_labels_of_namespaces_are_unknown() {
+        let narrow = json!({"namespaceSelector": {}, "machineSelector": {"matchLabels": {"role": "worker"}}});
+        let selection =
+            Selection::new([global("a", &narrow), pool("b", &json!({}))], [node_pool("clusters", "p", "c.1")], None);
+        let of_role = |role: &str, network: &str| machine_of("n", &json!({"role": role}), &[("x", network, 0)]);
+        let expected = "pool a selects machines by the labels of Namespaces, which the controller may not list, expected the \
+                        right to list and watch namespaces";
+        assert_eq!(of(&selection, &of_role("worker", "infra/vlan10")), Err(expected.to_owned()));
+        // Machines of other pools, with other labels and on other networks are not concerned.
+        assert_eq!(of(&selection, &of_role("worker", "infra/vlan20")), selected(&[]));
+        assert_eq!(of(&selection, &of_role("infra", "infra/vlan10")), selected(&[]));
+        assert_eq!(of(&selection, &machine(&ON_VLAN)), selected(&["clusters/b infra/vlan10 eno101 x"]));
+    }
+
+    #[test]
+    fn a_pool_of_a_namespace_selects_no_machine_of_another_namespace() {
+        let of_several = json!({"nodePoolRef": null, "namespaceSelector": {}, "nodePoolRefs": [{"namespace": "clusters", "name": "p"}]});
+        let pool = pool("a", &json!({"metadata": {"namespace": "evil"}, "spec": of_several}));
+        let global = global("g", &json!({"machineSelector": {}}));
+        let selection =
+            Selection::new([pool, global], [node_pool("clusters", "p", "c.1")], Some(&labels(&[("n", &json!({}))])));
+        assert_eq!(selection.namespaces().count(), 0);
+        assert_eq!(of(&selection, &machine(&ON_VLAN)), selected(&[]));
+        let claims: Vec<&Namespaces> = selection.memberships().values().map(|it| &it.served_claims).collect();
+        assert_eq!(claims, [&Namespaces::every(), &Namespaces::only(["evil"])]);
     }
 
     #[test]
@@ -650,10 +926,10 @@ mod tests {
         let expected = selected(&["clusters/honest infra/vlan10 eno101 iface1"]);
         let check = |pool_of_user: Object, node_pool_of_user: Arc<Object>| {
             let pools = [pool("honest", &json!({})), Arc::new(MachinePool::read(PoolObject::read(pool_of_user)))];
-            let selection = Selection::new(pools, [node_pool("clusters", "p", "c.1"), node_pool_of_user]);
+            let selection = Selection::new(pools, [node_pool("clusters", "p", "c.1"), node_pool_of_user], None);
             assert_eq!(of(&selection, &machine), expected);
             let id = PoolId { namespace: Some("clusters".to_owned()), name: "honest".to_owned() };
-            assert_eq!(selection.clusters().get(&id).map(String::as_str), Some("c.1"));
+            assert_eq!(selection.memberships()[&id].cluster.as_deref(), Some("c.1"));
             // Every namespace is one that an API server may have.
             assert!(selection.namespaces().all(is_object_name));
         };

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
+use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, ListParams};
 use kube::{Api, Client};
@@ -16,17 +17,17 @@ use crate::cluster::client::serves;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
-use crate::cluster::request::{Refusal, ask, discover, refusal};
+use crate::cluster::request::{Refusal, ask, discover, refusal, until_other};
 use crate::cluster::watch::{Change, changes};
 use crate::kinds::pool::{GlobalStaticIPPool, StaticIPPool};
 use crate::kinds::virtual_machine::node_pools;
 use crate::pools::facts::{PoolObject, Scope};
-use crate::pools::selection::{KnownPool, MachinePool, Selection};
+use crate::pools::selection::{KnownPool, MachinePool, NamespaceLabels, Selection};
 
-/// Interval between two checks whether the API server serves NodePools.
+/// Interval between two checks whether the API server serves NodePools, and whether the controller may list Namespaces.
 const DISCOVERY: Duration = Duration::from_secs(60);
 
-/// The pools and NodePools, kept up to date by watches. Each pool is checked once.
+/// The pools, the NodePools and the labels of Namespaces, kept up to date by watches. Each pool is checked once.
 ///
 /// Every replica has a cache. The webhooks use the selection at once. A leader passes the pools to the registry first:
 /// everything else in a leader works with [`OpenPools`](crate::pools::selection::OpenPools).
@@ -36,6 +37,7 @@ pub struct SelectionCache {
     pools: Api<Object>,
     global_pools: Api<Object>,
     node_pools: Api<Object>,
+    namespaces: Api<Object>,
     objects: Mutex<Objects>,
     current: watch::Sender<Option<Arc<Selection>>>,
     snapshots: watch::Sender<Option<Snapshot>>,
@@ -67,6 +69,10 @@ struct Objects {
     next_node_pools: Option<BTreeMap<Key, Arc<Object>>>,
     /// Whether an earlier list of NodePools is complete.
     has_node_pools: bool,
+    /// `None`: the controller may not list Namespaces.
+    namespaces: Option<NamespaceLabels>,
+    /// The labels of a list of Namespaces that is being received.
+    next_namespaces: Option<NamespaceLabels>,
 }
 
 /// What a change concerns.
@@ -84,6 +90,7 @@ enum Kind {
     Pool,
     GlobalPool,
     NodePool,
+    Namespace,
 }
 
 // === impl SelectionCache ===
@@ -98,9 +105,12 @@ impl SelectionCache {
         };
         let (pools, node_pools) = (api(ApiResource::erase::<StaticIPPool>(&())), api(node_pools()));
         let global_pools = Api::all_with(client.clone(), &ApiResource::erase::<GlobalStaticIPPool>(&()));
+        let namespaces = Api::all_with(client.clone(), &ApiResource::erase::<Namespace>(&()));
         let (current, snapshots) = (watch::Sender::default(), watch::Sender::default());
-        let (objects, rounds, ages) = (Mutex::default(), watch::Sender::default(), watch::Sender::default());
-        Self { client, scope, pools, global_pools, node_pools, objects, current, snapshots, rounds, ages }
+        // The pools work with the labels of Namespaces from the start, unless the controller may not list them.
+        let objects = Mutex::new(Objects { unlisted: [Kind::Namespace].into(), ..Objects::default() });
+        let (rounds, ages) = (watch::Sender::default(), watch::Sender::default());
+        Self { client, scope, pools, global_pools, node_pools, namespaces, objects, current, snapshots, rounds, ages }
     }
 
     /// Whether the cache has every pool of the cluster.
@@ -155,8 +165,13 @@ impl SelectionCache {
     ///
     /// The API server did not list the objects of a kind.
     pub async fn list(&self) -> kube::Result<Selection> {
-        let pools = self.pools.list(&ListParams::default()).await?.items;
-        let pools = pools.into_iter().filter(|object| self.scope.has_label(&object.metadata));
+        let (of_namespaces, of_cluster) =
+            (self.pools.list(&ListParams::default()).await?, self.global_pools.list(&ListParams::default()).await?);
+        let pools = of_namespaces
+            .items
+            .into_iter()
+            .chain(of_cluster.items)
+            .filter(|object| self.scope.has_label(&object.metadata));
         let pools: Vec<_> = pools.map(|object| Arc::new(MachinePool::read(PoolObject::read(object)))).collect();
         let node_pools = match self.node_pools.list(&ListParams::default()).await {
             Ok(list) => list.items,
@@ -164,7 +179,16 @@ impl SelectionCache {
             Err(error) if refusal(&error) == Some(Refusal::Absent) => Vec::new(),
             Err(error) => return Err(error),
         };
-        Ok(Selection::new(pools, node_pools.into_iter().map(Arc::new)))
+        let namespaces = match pools.iter().any(|pool| pool.selects_namespaces()) {
+            true => match self.namespaces.list(&ListParams::default()).await {
+                Ok(list) => Some(list.items.into_iter().map(|object| labels_of(object.metadata)).collect()),
+                Err(error) if refusal(&error).is_some_and(is_denial) => None,
+                Err(error) => return Err(error),
+            },
+            // No pool needs them.
+            false => Some(NamespaceLabels::new()),
+        };
+        Ok(Selection::new(pools, node_pools.into_iter().map(Arc::new), namespaces.as_ref()))
     }
 
     /// Watches the objects and updates the cache. Never returns.
@@ -177,11 +201,40 @@ impl SelectionCache {
             let node_pools = has_node_pools.then_some(Kind::NodePool);
             tokio::select! {
                 never = self.follow(node_pools) => match never {},
+                never = self.follow_namespaces() => match never {},
                 never = self.follow_rounds(&mut rounds) => match never {},
                 () = self.until_node_pools(!has_node_pools) => {}
                 Ok(()) = ages.changed() => {}
             }
         }
+    }
+
+    /// Lists and watches the Namespaces, as long as the controller may list them. Without this right, only the pools that select by
+    /// the labels of Namespaces do not work.
+    async fn follow_namespaces(&self) -> Infallible {
+        const WHAT: &str = "right to list Namespaces";
+        let first = ListParams::default().limit(1);
+        let may_list = || async {
+            match ask(self.namespaces.list(&first)).await {
+                Ok(_) => Ok(true),
+                Err(error) if error.refusal().is_some_and(is_denial) => Ok(false),
+                Err(error) => Err(error),
+            }
+        };
+        loop {
+            let may = discover(WHAT, &may_list).await;
+            self.begin_namespaces(may);
+            tokio::select! {
+                never = self.follow(may.then_some(Kind::Namespace)) => match never {},
+                () = until_other(WHAT, &may_list, &may) => {}
+            }
+        }
+    }
+
+    fn begin_namespaces(&self, may_list: bool) {
+        let mut objects = self.objects();
+        let effect = objects.begin_namespaces(may_list);
+        self.publish(&objects, effect);
     }
 
     /// Lists and watches the pools, again in each round. The watch of NodePools continues over the rounds: NodePools
@@ -231,6 +284,7 @@ impl SelectionCache {
                 Kind::Pool => &self.pools,
                 Kind::GlobalPool => &self.global_pools,
                 Kind::NodePool => &self.node_pools,
+                Kind::Namespace => &self.namespaces,
             };
             changes(api.clone()).map(move |change| (kind, change)).boxed()
         });
@@ -281,6 +335,25 @@ impl Objects {
         }
     }
 
+    /// The list of Namespaces begins, or the controller may not list them. Known labels stay until the list is complete.
+    fn begin_namespaces(&mut self, may_list: bool) -> Effect {
+        self.next_namespaces = may_list.then(NamespaceLabels::new);
+        if !may_list {
+            self.namespaces = None;
+            self.unlisted.remove(&Kind::Namespace);
+            return Effect::Selection;
+        }
+        if self.namespaces.is_none() {
+            self.unlisted.insert(Kind::Namespace);
+        }
+        Effect::Nothing
+    }
+
+    /// Whether a change of the labels of a Namespace changes the selection.
+    fn select_namespaces(&self) -> bool {
+        self.pools.iter().any(|(_, pool)| pool.checked.selects_namespaces())
+    }
+
     /// Applies a change.
     fn apply(&mut self, kind: Kind, change: Change, has_label: impl Fn(&ObjectMeta) -> bool) -> Effect {
         let is_gone = match (kind, change) {
@@ -288,6 +361,9 @@ impl Objects {
             (_, Change::Listed) => {
                 if let Some(listed) = self.next_node_pools.take_if(|_| kind == Kind::NodePool) {
                     (self.node_pools, self.has_node_pools) = (listed, true);
+                }
+                if let Some(listed) = self.next_namespaces.take_if(|_| kind == Kind::Namespace) {
+                    self.namespaces = Some(listed);
                 }
                 self.unlisted.remove(&kind);
                 true
@@ -305,6 +381,21 @@ impl Objects {
                     next.remove(&key);
                 }
                 self.node_pools.remove(&key).is_some()
+            }
+            (Kind::Namespace, Change::Apply(object)) => {
+                let (name, labels) = labels_of(object.metadata);
+                if let Some(next) = &mut self.next_namespaces {
+                    next.insert(name.clone(), labels.clone());
+                }
+                let known = self.namespaces.as_mut().map(|known| known.insert(name, labels.clone()));
+                known.is_some_and(|before| before != Some(labels)) && self.select_namespaces()
+            }
+            (Kind::Namespace, Change::Remove(key, _)) => {
+                if let Some(next) = &mut self.next_namespaces {
+                    next.remove(&key.name);
+                }
+                let known = self.namespaces.as_mut().and_then(|known| known.remove(&key.name));
+                known.is_some() && self.select_namespaces()
             }
             (Kind::Pool | Kind::GlobalPool, Change::Apply(object)) if has_label(&object.metadata) => {
                 return self.apply_pool(PoolId::of(&object.metadata), object);
@@ -342,9 +433,19 @@ impl Objects {
     }
 
     fn selection(&self) -> Selection {
-        let of_namespaces = self.pools.iter().map(|(_, pool)| pool).filter(|pool| pool.checked.id.namespace.is_some());
-        Selection::new(of_namespaces.map(|pool| Arc::clone(&pool.checked)), self.node_pools.values().cloned())
+        let pools = self.pools.iter().map(|(_, pool)| Arc::clone(&pool.checked));
+        Selection::new(pools, self.node_pools.values().cloned(), self.namespaces.as_ref())
     }
+}
+
+/// Name and labels of a Namespace.
+fn labels_of(metadata: ObjectMeta) -> (String, BTreeMap<String, String>) {
+    (metadata.name.unwrap_or_default(), metadata.labels.unwrap_or_default())
+}
+
+/// Whether the controller lacks a right.
+fn is_denial(refusal: Refusal<'_>) -> bool {
+    matches!(refusal, Refusal::ForGood(status) if status.code == 403)
 }
 
 #[cfg(test)]
@@ -410,12 +511,45 @@ mod tests {
         assert_eq!([apply(10), apply(9)], [Effect::Selection, Effect::Nothing]);
     }
 
+    fn namespace(name: &str, labels: &Value) -> Change {
+        Change::Apply(serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}})).unwrap())
+    }
+
     #[test]
-    fn pools_of_the_cluster_select_no_machine() {
+    fn labels_of_namespaces_change_the_selection_only_if_a_pool_selects_by_them() {
         let mut objects = Objects::default();
+        let mut apply = |kind, change| objects.apply(kind, change, |_| true);
         let Change::Apply(mut object) = pool(1, &json!(null)) else { panic!() };
         object.metadata.namespace = None;
-        objects.apply(Kind::GlobalPool, Change::Apply(object), |_| true);
-        assert_eq!((objects.pools.iter().count(), objects.selection().pools().count()), (1, 0));
+        object.data["spec"]["namespaceSelector"] = json!({"matchLabels": {"a": "b"}});
+        let gone = || Change::Remove(Key { namespace: String::new(), name: "n".to_owned() }, None);
+        assert_eq!(apply(Kind::Namespace, namespace("n", &json!({}))), Effect::Nothing);
+        assert_eq!(objects.begin_namespaces(true), Effect::Nothing);
+        assert_eq!(objects.unlisted, [Kind::Namespace].into());
+        let mut apply = |kind, change| objects.apply(kind, change, |_| true);
+        assert_eq!(apply(Kind::Namespace, namespace("n", &json!({"a": "b"}))), Effect::Nothing);
+        assert_eq!(apply(Kind::Namespace, Change::Listed), Effect::Selection);
+        assert_eq!(apply(Kind::Namespace, namespace("n", &json!({"a": "c"}))), Effect::Nothing);
+        assert_eq!(apply(Kind::GlobalPool, Change::Apply(object)), Effect::Selection);
+        let served = |objects: &Objects| objects.selection().namespaces().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(served(&objects), [""; 0]);
+        let mut apply = |kind, change| objects.apply(kind, change, |_| true);
+        assert_eq!(apply(Kind::Namespace, namespace("n", &json!({"a": "b"}))), Effect::Selection);
+        assert_eq!(apply(Kind::Namespace, namespace("n", &json!({"a": "b"}))), Effect::Nothing);
+        assert_eq!(served(&objects), ["n"]);
+        // Known labels stay until the next list is complete.
+        assert_eq!(objects.begin_namespaces(true), Effect::Nothing);
+        assert_eq!((served(&objects), objects.unlisted.len()), (vec!["n".to_owned()], 0));
+        assert_eq!(objects.apply(Kind::Namespace, Change::Listed, |_| true), Effect::Selection);
+        assert_eq!(served(&objects), [""; 0]);
+        let mut apply = |kind, change| objects.apply(kind, change, |_| true);
+        assert_eq!(apply(Kind::Namespace, namespace("n", &json!({"a": "b"}))), Effect::Selection);
+        assert_eq!(
+            [apply(Kind::Namespace, gone()), apply(Kind::Namespace, gone())],
+            [Effect::Selection, Effect::Nothing]
+        );
+        assert_eq!(objects.begin_namespaces(false), Effect::Selection);
+        let id = PoolId { namespace: None, name: "p".to_owned() };
+        assert_eq!((objects.selection().memberships()[&id].selected, objects.unlisted.len()), (None, 0));
     }
 }

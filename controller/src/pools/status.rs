@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use glowplug::host::allocator::{Allocator, Conflicted, OtherUser, PoolError, PoolUsage, exhausted_message};
-use glowplug::host::claim::Machine;
+use glowplug::host::claim::{Claim, Machine};
 use glowplug::host::metrics::exhausted_families;
 use glowplug::host::pool::{Pool, overlaps};
 use glowplug::network::Family;
@@ -28,7 +28,7 @@ use crate::kinds::pool::{
 use crate::pools::beyond::Beyond;
 use crate::pools::facts::PoolFacts;
 use crate::pools::machine_states::Counts;
-use crate::pools::selection::KnownPool;
+use crate::pools::selection::{KnownPool, Membership};
 
 /// State of a pool in the registry.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -90,8 +90,8 @@ pub enum Part {
 #[derive(Debug, Default)]
 pub struct Index {
     pools: BTreeMap<PoolId, Arc<KnownPool>>,
-    /// Names of clusters, by pool, from the NodePools of the pools.
-    clusters: BTreeMap<PoolId, String>,
+    /// The machines and claims of each pool.
+    memberships: BTreeMap<PoolId, Membership>,
     /// Changes that the registry rejected, by the name of the pool.
     refused: BTreeMap<String, String>,
 }
@@ -103,11 +103,18 @@ struct Verdict {
     message: String,
 }
 
-/// The condition of a pool that refers to a NodePool.
+/// The condition of a pool that refers to NodePools.
 const NODE_POOL_FOUND: &str = "NodePoolFound";
 
+/// The condition of a pool that selects by the labels of Namespaces.
+const NAMESPACES_LISTED: &str = "NamespacesListed";
+
+/// What a pool needs that selects by the labels of Namespaces.
+const NAMESPACES_UNKNOWN: &str =
+    "The controller may not list and watch Namespaces, so the pool selects no machine and allocates nothing";
+
 /// Conditions that only some pools have.
-const OF_SOME: [&str; 3] = [NODE_POOL_FOUND, SCHEMA_VIOLATED, UNREADABLE_LEASES];
+const OF_SOME: [&str; 4] = [NODE_POOL_FOUND, NAMESPACES_LISTED, SCHEMA_VIOLATED, UNREADABLE_LEASES];
 
 /// Reason of a pool whose change the registry rejects.
 const IN_USE: &str = "InUse";
@@ -171,31 +178,25 @@ pub fn observe(
     observations
 }
 
-/// The creation of a claim or machine that waits, and the family that it waits for.
-type Turn<'a> = (Timestamp, &'a Machine, Option<Family>);
-
 /// Returns the first claims and machines that wait for each pool, in the order in which they are served.
 fn first_waiting(allocator: &Allocator) -> BTreeMap<&str, Vec<Waiting>> {
-    let mut waiting: BTreeMap<&str, Vec<Turn<'_>>> = BTreeMap::new();
+    let mut waiting: BTreeMap<&str, Vec<(&Claim, Option<Family>)>> = BTreeMap::new();
     for (claim, queue) in allocator.waiting() {
         let pools: BTreeSet<&str> = claim.requests.iter().map(|request| request.pool.as_str()).collect();
         for pool in pools {
             let family = queue.filter(|(of, _)| *of == pool).map(|(_, family)| family);
-            waiting.entry(pool).or_default().push((claim.created, &claim.machine, family));
+            waiting.entry(pool).or_default().push((claim, family));
         }
     }
-    let first = |mut all: Vec<Turn<'_>>| {
-        all.sort_unstable_by_key(|(created, machine, _)| (*created, *machine));
-        let first = all.into_iter().take(MOST_WAITING).map(|(created, machine, family)| Waiting {
-            kind: machine.kind,
-            namespace: machine.namespace.clone(),
-            name: machine.name.clone(),
-            family: family.map(|family| family.to_string()),
-            since: Time(created),
-        });
-        first.collect()
+    let row = |(Claim { machine, created, .. }, family): (&Claim, Option<Family>)| Waiting {
+        kind: machine.kind,
+        namespace: machine.namespace.clone(),
+        name: machine.name.clone(),
+        family: family.map(|family| family.to_string()),
+        since: Time(*created),
     };
-    waiting.into_iter().map(|(pool, all)| (pool, first(all))).collect()
+    let first = |pool: &str, all| allocator.in_order(pool, all).into_iter().take(MOST_WAITING).map(row).collect();
+    waiting.into_iter().map(|(pool, all)| (pool, first(pool, all))).collect()
 }
 
 /// Returns the first Services and Clusters that have an address of each pool, in the order of the addresses.
@@ -244,9 +245,14 @@ impl Index {
         self.pools = pools;
     }
 
-    /// Sets the names of the clusters of pools. The label of a pool takes precedence.
-    pub fn set_clusters(&mut self, clusters: BTreeMap<PoolId, String>) {
-        self.clusters = clusters;
+    /// Sets the machines and claims of each pool. A pool without an entry has no known NodePools and Namespaces.
+    pub fn set_memberships(&mut self, memberships: BTreeMap<PoolId, Membership>) {
+        self.memberships = memberships;
+    }
+
+    fn membership(&self, entry: &KnownPool) -> Membership {
+        let known = self.memberships.get(&entry.checked.id).cloned();
+        known.unwrap_or_else(|| entry.checked.membership(&BTreeMap::new(), None))
     }
 
     /// Whether the registry rejected a change of a pool.
@@ -258,15 +264,15 @@ impl Index {
     /// Every pool with a valid specification, and the names of the pools that allocate nothing.
     #[must_use]
     pub fn pools(&self) -> (Vec<Pool>, BTreeSet<String>) {
-        let with_cluster = |(id, entry): (&PoolId, &Arc<KnownPool>)| {
+        let with_cluster = |entry: &Arc<KnownPool>| {
             let pool = entry.checked.pool.as_ref().ok()?.clone();
             let labels = entry.metadata.labels.as_ref();
-            let of_node_pool = self.clusters.get(id);
-            let [machines, claims] = entry.checked.namespaces(of_node_pool.map(String::as_str));
-            let cluster = labels.and_then(|labels| labels.get(CLUSTER_LABEL)).or(of_node_pool).cloned();
+            let Membership { machines, claims, cluster, .. } = self.membership(entry);
+            // The label of the pool takes precedence.
+            let cluster = labels.and_then(|labels| labels.get(CLUSTER_LABEL)).cloned().or(cluster);
             Some(pool.with_cluster(cluster).with_namespaces(machines, claims))
         };
-        let pools = self.pools.iter().filter_map(with_cluster).collect();
+        let pools = self.pools.values().filter_map(with_cluster).collect();
         // The registry is asked again whether it rejects a change.
         let allocates = |id: &PoolId, ready: &Verdict| {
             (ready.status == "True" || ready.reason == IN_USE) && self.pools[id].is_protected()
@@ -295,10 +301,9 @@ impl Index {
                 _ => Err(verdict.message),
             };
             let uid = entry.metadata.uid.clone().unwrap_or_default();
-            (
-                id.to_string(),
-                PoolFacts { uid, sticky: entry.checked.spec.sticky, ready, attachment: entry.attachment() },
-            )
+            let (sticky, attachment) = (entry.checked.spec.sticky, entry.attachment());
+            let claims = self.membership(entry).served_claims;
+            (id.to_string(), PoolFacts { uid, sticky, ready, claims, attachment })
         });
         facts.collect()
     }
@@ -317,8 +322,10 @@ impl Index {
             let observation = observations.get(&id.to_string()).unwrap_or(&none);
             let entry = &self.pools[id];
             let stalled = verdict.stalled();
+            let membership = self.membership(entry);
             let verdicts = [
-                entry.node_pool_found(self.clusters.contains_key(id)),
+                node_pool_found(&membership),
+                entry.namespaces_listed(&membership),
                 entry.schema_violated(),
                 observation
                     .unreadable
@@ -357,6 +364,9 @@ impl Index {
                 Ok(_) => match (overlapped.get(name.as_str()), self.refused.get(&name)) {
                     (Some(problems), _) => Verdict::not("PoolOverlap", &problems.join("\n")),
                     (None, Some(problem)) => Verdict::not(IN_USE, problem),
+                    (None, None) if entry.lacks_namespaces(&self.membership(entry)) => {
+                        Verdict::not("NamespacesUnknown", NAMESPACES_UNKNOWN)
+                    }
                     (None, None) => match entry.source() {
                         Some(source) => {
                             Verdict::of("True", "Serving", &format!("The pool takes addresses from {source}"))
@@ -495,17 +505,22 @@ impl KnownPool {
         Some(Update { id: id.clone(), uid: self.metadata.uid.clone(), part: Part::Status, patch, events })
     }
 
-    /// The condition of a pool that refers to a NodePool. `None`: the pool refers to none.
-    fn node_pool_found(&self, is_found: bool) -> Option<(&'static str, Verdict)> {
-        let node_pool = self.checked.node_pool()?;
-        let verdict = match is_found {
-            true => Verdict::of("True", "Found", &format!("The pool serves the machines of NodePool {node_pool}")),
-            false => {
-                let message = format!("NodePool {node_pool} does not exist, so the pool selects no machine");
-                Verdict::not("NodePoolNotFound", &message)
+    /// Whether the pool selects by the labels of Namespaces, which are not known.
+    fn lacks_namespaces(&self, membership: &Membership) -> bool {
+        self.checked.selects_namespaces() && membership.selected.is_none()
+    }
+
+    /// The condition of a pool that selects by the labels of Namespaces. `None`: the pool does not.
+    fn namespaces_listed(&self, membership: &Membership) -> Option<(&'static str, Verdict)> {
+        let verdict = match membership.selected {
+            None if self.checked.selects_namespaces() => Verdict::not("Forbidden", NAMESPACES_UNKNOWN),
+            None => return None,
+            Some(selected) => {
+                let message = format!("Namespaces that the pool selects: {selected}");
+                Verdict::of("True", "Listed", &message)
             }
         };
-        Some((NODE_POOL_FOUND, verdict))
+        Some((NAMESPACES_LISTED, verdict))
     }
 
     /// The condition of a pool that an API server has stored under an earlier schema. `None`: this schema allows the pool, too.
@@ -545,6 +560,29 @@ impl KnownPool {
     }
 }
 
+/// The condition of a pool that refers to NodePools. `None`: the pool refers to none.
+fn node_pool_found(membership: &Membership) -> Option<(&'static str, Verdict)> {
+    let names = |keys: &[Key]| {
+        let named: Vec<String> = keys.iter().take(MOST_LINES).map(|key| format!("NodePool {key}")).collect();
+        let further = keys.len() - named.len();
+        named.join(", ") + &if further > 0 { format!(" and {further} more") } else { String::new() }
+    };
+    let Membership { node_pools, missing, .. } = membership;
+    let verdict = match (node_pools.len(), missing.len()) {
+        (0, _) => return None,
+        (_, 0) => Verdict::of("True", "Found", &format!("The pool serves the machines of {}", names(node_pools))),
+        (1, 1) => {
+            let message = format!("{} does not exist, so the pool selects no machine", names(missing));
+            Verdict::not("NodePoolNotFound", &message)
+        }
+        _ => {
+            let message = format!("The pool selects no machine of these, which do not exist: {}", names(missing));
+            Verdict::not("NodePoolNotFound", &message)
+        }
+    };
+    Some((NODE_POOL_FOUND, verdict))
+}
+
 // === impl Verdict ===
 
 impl Verdict {
@@ -566,6 +604,7 @@ impl Verdict {
 #[cfg(test)]
 mod tests {
     use glowplug::host::allocator::Usage;
+    use glowplug::host::pool::Namespaces;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
     use super::*;
@@ -774,7 +813,10 @@ mod tests {
         new.metadata.finalizers = None;
         let facts = |name: &str, sticky, ready: Result<(), &str>| {
             let (uid, ready) = (format!("uid-of-{name}"), ready.map_err(str::to_owned));
-            (format!("clusters/{name}"), PoolFacts { uid, sticky, ready, attachment: None })
+            (
+                format!("clusters/{name}"),
+                PoolFacts { uid, sticky, ready, claims: Namespaces::only(["clusters"]), attachment: None },
+            )
         };
         let overlap =
             "pools clusters/a and clusters/c offer the same addresses of network infra/vlan10: 10.0.0.1-10.0.0.6";
@@ -869,11 +911,42 @@ mod tests {
         let mut labelled = pool("b", 1, "10.1.0.0/24");
         labelled.metadata.labels = Some([(CLUSTER_LABEL.to_owned(), "blue".to_owned())].into());
         let mut index = index([pool("a", 1, "10.0.0.0/24"), labelled, pool("c", 1, "10.2.0.0/24")]);
-        let cluster = |name: &str| (PoolId::of(&metadata(Some("clusters"), name, 1)), "red".to_owned());
-        index.set_clusters([cluster("a"), cluster("b")].into());
+        let red = |name: &str| {
+            let id = PoolId::of(&metadata(Some("clusters"), name, 1));
+            let membership = index.membership(&index.pools[&id]);
+            (id, Membership { cluster: Some("red".to_owned()), ..membership })
+        };
+        let memberships = [red("a"), red("b")].into();
+        index.set_memberships(memberships);
         let (pools, _) = index.pools();
         let clusters: Vec<Option<&str>> = pools.iter().map(Pool::cluster).collect();
         assert_eq!(clusters, [Some("red"), Some("blue"), None]);
+    }
+
+    #[test]
+    fn a_pool_that_selects_by_labels_of_namespaces_allocates_only_while_they_are_known() {
+        let spec = PoolSpec {
+            namespace_selector: Some(Default::default()),
+            network: "infra/vlan10".into(),
+            addresses: vec!["10.0.0.0/24".into()],
+            ..PoolSpec::default()
+        };
+        let mut index = index([PoolObject { metadata: metadata(None, "a", 1), spec: Ok(spec), status: None }]);
+        let id = PoolId { namespace: None, name: "a".to_owned() };
+        assert_eq!(
+            (ready(&index), serving(&index)),
+            (vec![not_ready("a", "NamespacesUnknown", NAMESPACES_UNKNOWN)], vec![])
+        );
+        let update = index.updates(&Observations::new(), at(100)).remove(0);
+        assert_eq!(condition(&update, "NamespacesListed"), ["False", "Forbidden", NAMESPACES_UNKNOWN]);
+        let namespaces = [("n".to_owned(), BTreeMap::new())].into();
+        let membership = index.pools[&id].checked.membership(&BTreeMap::new(), Some(&namespaces));
+        index.set_memberships([(id, membership)].into());
+        assert_eq!(serving(&index), ["a"]);
+        let facts = index.facts().remove("a").unwrap();
+        assert_eq!(["n", "m"].map(|namespace| facts.claims.has(namespace)), [true, false]);
+        let update = index.updates(&Observations::new(), at(100)).remove(0);
+        assert_eq!(condition(&update, "NamespacesListed"), ["True", "Listed", "Namespaces that the pool selects: 1"]);
     }
 
     #[test]

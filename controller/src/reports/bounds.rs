@@ -10,7 +10,7 @@ use crate::cluster::key::{Key, PoolId};
 
 /// Most addresses of a family that count for a guest on a network whose pools do not serve its namespace.
 pub(super) const MOST_OF_GUEST: usize = 4;
-/// One namespace reserves at most this part of a pool that does not serve it.
+/// One namespace reserves at most this part of a pool that does not serve it, or that serves other ones, too.
 const PART: u128 = 4;
 /// The same for a pool whose addresses come from elsewhere: it has no number of addresses.
 const MOST_OF_EXTERNAL: usize = 64;
@@ -40,13 +40,15 @@ struct Offer {
 pub(super) enum Bound {
     /// No pool has the address.
     Unused,
-    /// A pool that serves the namespace of the guest, or that is in this namespace, has the address.
+    /// A pool that serves the namespace of the guest and no other one, or that is in this namespace, has the address.
     Served,
+    /// A pool that serves the namespace of the guest and other ones has the address.
+    Common(Share),
     /// Only other pools have the address.
     Shared(Share),
 }
 
-/// The part of a pool that the guests of a namespace may reserve, although the pool does not serve the namespace.
+/// The part of a pool that the guests of a namespace may reserve, although the pool serves other namespaces.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Share {
     /// Name of the pool.
@@ -90,9 +92,16 @@ impl Pools {
         let Some(first) = pools.peek().map(|pool| pool.name().to_owned()) else { return Bound::Unused };
         // Guests of the namespace may have the addresses of its claims. Claims of every namespace get addresses of a global pool.
         let is_in = |pool: &Pool| PoolId::parse(pool.name()).namespace.as_deref() == Some(namespace);
-        match pools.any(|pool| pool.serves(namespace) || is_in(pool)) {
-            true => Bound::Served,
-            false => Bound::Shared(Share { pool: first, namespace: namespace.to_owned(), family: Family::of(address) }),
+        let (mut is_own, mut common) = (false, None);
+        for pool in pools {
+            is_own |= is_in(pool) || pool.serves(namespace) && !pool.is_shared();
+            common = common.or_else(|| pool.serves(namespace).then(|| pool.name().to_owned()));
+        }
+        let share = |pool: String| Share { pool, namespace: namespace.to_owned(), family: Family::of(address) };
+        match common {
+            _ if is_own => Bound::Served,
+            Some(pool) => Bound::Common(share(pool)),
+            None => Bound::Shared(share(first)),
         }
     }
 
@@ -106,6 +115,18 @@ impl Pools {
         // All addresses of the pool count: an exclusion or a gateway ends no reservation of a running guest.
         let total = offer.and_then(|offer| offer.pool.space(share.family)).map_or(0, |space| space.total());
         usize::try_from((total / PART).max(1)).unwrap_or(usize::MAX)
+    }
+}
+
+// === impl Bound ===
+
+impl Bound {
+    /// The part of a pool in which the address needs a place.
+    pub(super) fn share(self) -> Option<Share> {
+        match self {
+            Self::Common(share) | Self::Shared(share) => Some(share),
+            Self::Unused | Self::Served => None,
+        }
     }
 }
 

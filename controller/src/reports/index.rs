@@ -10,8 +10,10 @@
 //!
 //! The bounds keep the reservations of a guest that lies small:
 //!
-//! - A guest keeps at most [`MOST_REPORTED`] addresses. This alone counts where a pool that serves the namespace of the guest,
-//!   or that is in this namespace, has the address.
+//! - A guest keeps at most [`MOST_REPORTED`] addresses. This alone counts where a pool that serves the namespace of the guest
+//!   alone, or that is in this namespace, has the address.
+//! - In a pool that serves this namespace and other ones, the first address of each family of a guest on a network counts: it is
+//!   the address that the pool gave. Further ones count as in other pools.
 //! - In other pools, the first [`MOST_OF_GUEST`] addresses of each family of a guest on a network count, and the guests of one
 //!   namespace reserve at most a quarter of a pool.
 //! - The first addresses keep their place. When one of them ends, the next one counts.
@@ -91,7 +93,7 @@ struct Tracked {
 enum Standing {
     /// No pool has the address.
     Unused,
-    /// Reserved in a pool that serves the namespace.
+    /// Reserved without a place in the share of the namespace.
     Served,
     /// Reserved in the share of the namespace.
     Admitted,
@@ -310,24 +312,28 @@ impl Index {
         let standing = match self.bound(place) {
             Bound::Unused => Standing::Unused,
             Bound::Served => Standing::Served,
-            Bound::Shared(share) if self.shared(place) < MOST_OF_GUEST => {
+            Bound::Common(_) if self.count(place, |standing| standing == Standing::Served) == 0 => Standing::Served,
+            Bound::Common(share) | Bound::Shared(share) if self.shared(place) < MOST_OF_GUEST => {
                 let most = self.pools.get(&place.network).map_or(0, |pools| pools.most(&share));
                 let queue = self.queues.entry(share.clone()).or_insert_with(|| Queue::new(most));
                 if queue.add(seen, place.clone()) { Standing::Admitted } else { Standing::Waiting }
             }
-            Bound::Shared(_) => Standing::Crowded,
+            Bound::Common(_) | Bound::Shared(_) => Standing::Crowded,
         };
         self.set_standing(place, standing);
     }
 
     /// Number of addresses of the same guest, network and family that have, or wait for, a place in a share.
     fn shared(&self, place: &Place) -> usize {
+        self.count(place, |standing| matches!(standing, Standing::Admitted | Standing::Waiting))
+    }
+
+    /// Number of addresses of the same guest, network and family with such a standing.
+    fn count(&self, place: &Place, is_meant: impl Fn(Standing) -> bool) -> usize {
         let Some(known) = self.guests.get(&place.guest) else { return 0 };
         let of_network = known.networks.get(&place.network).into_iter().flatten();
         let of_family = of_network.filter(|(address, _)| Family::of(**address) == Family::of(place.address));
-        let has_place =
-            |(_, tracked): &(&IpAddr, &Tracked)| matches!(tracked.standing, Standing::Admitted | Standing::Waiting);
-        of_family.filter(has_place).count()
+        of_family.filter(|(_, tracked)| is_meant(tracked.standing)).count()
     }
 
     fn bound(&self, place: &Place) -> Bound {
@@ -352,7 +358,7 @@ impl Index {
             self.steps.extend(self.reservation(place).map(|reservation| (reservation, true)));
         }
         if before.is_beyond() != standing.is_beyond()
-            && let Bound::Shared(share) = self.bound(place)
+            && let Some(share) = self.bound(place).share()
         {
             self.count_beyond(share.pool, &place.guest, standing.is_beyond());
         }
@@ -392,7 +398,7 @@ impl Index {
                 self.guests.remove(&place.guest);
             }
         }
-        let Bound::Shared(share) = bound else { return };
+        let Some(share) = bound.share() else { return };
         if let Some(queue) = self.queues.get_mut(&share) {
             let next = queue.remove(seen);
             if queue.is_empty() {

@@ -25,7 +25,7 @@ use crate::kinds::pool::{
     GROUP, GlobalStaticIPPool, Holder, HolderKind, LeaseSpec, PoolSpec, StaticIPLease, StaticIPPool,
 };
 use crate::pools::facts::PoolObject;
-use crate::pools::selection::{MachinePool, Selection};
+use crate::pools::selection::{MachinePool, Selection, node_pools_of};
 use crate::webhook::verdict::{Verdict, failure};
 
 /// Timeout for counting the leases of a pool. The count is only for a warning, so it must not use up the time of the
@@ -139,21 +139,23 @@ pub fn compare(
     }
     let others = others.iter().filter_map(|other| Some((other, other.pool.as_ref().ok()?)));
     let others: Vec<_> = others.filter(|(_, other)| other.network() == pool.network()).collect();
-    let node_pool = new.node_pool_ref.as_ref().zip(id.namespace.as_ref());
-    let node_pool = node_pool.map(|(of, namespace)| Key { namespace: namespace.clone(), name: of.name.clone() });
-    if let Some(node_pool) = &node_pool {
+    let before = old.map(|old| node_pools_of(id, old)).unwrap_or_default();
+    for (index, node_pool) in node_pools_of(id, new).iter().enumerate() {
+        let path = match id.namespace {
+            Some(_) => "nodePoolRef".to_owned(),
+            None => format!("nodePoolRefs[{index}]"),
+        };
         if let Some((second, _)) = others.iter().find(|(other, _)| serves_too(other, node_pool)) {
             let line = format!(
-                "nodePoolRef: NodePool {node_pool} has pool {} on network {} already, expected one pool",
+                "{path}: NodePool {node_pool} has pool {} on network {} already, expected one pool",
                 second.id,
                 pool.network()
             );
-            let is_known = old.is_some_and(|old| old.node_pool_ref == new.node_pool_ref);
-            if is_known { &mut verdict.warnings } else { &mut verdict.errors }.push(line);
+            if before.contains(node_pool) { &mut verdict.warnings } else { &mut verdict.errors }.push(line);
         }
         if node_pools.is_some_and(|known| !known.contains_key(node_pool)) {
             verdict.warnings.push(format!(
-                "nodePoolRef: NodePool {node_pool} does not exist: the pool selects no machine until it does"
+                "{path}: NodePool {node_pool} does not exist: the pool selects none of its machines until it does"
             ));
         }
     }
@@ -183,7 +185,7 @@ pub fn compare(
 /// Whether a pool serves the machines of a NodePool, so that no second pool of its network may. A pool that is being deleted serves
 /// no new machine.
 fn serves_too(pool: &MachinePool, node_pool: &Key) -> bool {
-    !pool.is_deleted && pool.node_pool().as_ref() == Some(node_pool)
+    !pool.is_deleted && pool.node_pools().contains(node_pool)
 }
 
 /// Warns that claims need an annotation after the change, because the pool gets a second family. `None`: no claim of the pool has
@@ -455,7 +457,7 @@ mod tests {
         let object = json!({"metadata": {"namespace": "clusters", "name": "b"}, "spec": other});
         let other = MachinePool::read(PoolObject::read(serde_json::from_value(object).unwrap()));
         let expected = [
-            "nodePoolRef: NodePool clusters/w does not exist: the pool selects no machine until it does",
+            "nodePoolRef: NodePool clusters/w does not exist: the pool selects none of its machines until it does",
             "pools clusters/b and clusters/a of network infra/vlan10 have IPv4 prefix lengths /24 and /16",
         ];
         let verdict = compare(&id("a"), &Change::Create(new), &[other], Some(&BTreeMap::new()));

@@ -3,6 +3,7 @@
 use super::*;
 use crate::cluster::conditions::patched;
 use crate::cluster::object::Object;
+use glowplug::host::pool::Namespaces;
 
 const FREE: &str = "No available IPs in pool for interface eno101";
 
@@ -67,7 +68,13 @@ fn held(address: &str) -> Held {
 
 /// A claim with its finalizer on a pool with IPv4 addresses.
 fn view() -> View {
-    let pool = PoolFacts { uid: "pool".to_owned(), sticky: false, ready: Ok(()), attachment: None };
+    let pool = PoolFacts {
+        uid: "pool".to_owned(),
+        sticky: false,
+        ready: Ok(()),
+        claims: Namespaces::every(),
+        attachment: None,
+    };
     let registered = RegisteredPool {
         network: "n/vlan10".to_owned(),
         interface: eno101(),

@@ -260,7 +260,10 @@ impl Index {
 
     /// The pools that serve a claim: the pools of its namespace, else the pools of the cluster.
     fn pools_of(&self, claim: &IpamClaim) -> Vec<PoolId> {
-        self.pools_among(&self.pools, claim)
+        let mut pools = self.pools_among(&self.pools, claim);
+        let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+        pools.retain(|pool| self.pools.get(&pool.to_string()).is_some_and(|facts| facts.claims.has(namespace)));
+        pools
     }
 
     fn pools_among(&self, pools: &Facts, claim: &IpamClaim) -> Vec<PoolId> {
@@ -285,6 +288,7 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use glowplug::host::claim::is_object_name;
+    use glowplug::host::pool::Namespaces;
     use glowplug::network::Family;
     use k8s_openapi::jiff::Timestamp;
     use serde_json::{Value, json};
@@ -328,7 +332,7 @@ mod tests {
         let mut index = Index::default();
         let facts = |namespace: &str| {
             let attachment = Some(key(namespace, "net"));
-            PoolFacts { uid: "pool".to_owned(), sticky: false, ready: Ok(()), attachment }
+            PoolFacts { uid: "pool".to_owned(), sticky: false, ready: Ok(()), claims: Namespaces::every(), attachment }
         };
         index.set_pools([("n/p".to_owned(), facts("n")), ("evil/p".to_owned(), facts("evil"))].into());
         index.apply(Kind::Attachment, serde_json::from_value(attachment("n")).unwrap());

@@ -318,6 +318,35 @@ fn a_pool_for_claims_of_every_namespace_serves_the_guests_of_its_own_namespace_o
 }
 
 #[test]
+fn a_pool_of_several_namespaces_takes_the_address_of_each_guest_and_few_further_ones() {
+    let (mut index, now) = (Index::default(), Instant::now());
+    let both = || Namespaces::only(["n", "evil"]);
+    // In the namespace of no guest, as a GlobalStaticIPPool is.
+    let common = pool("x/p", "n/net", &["10.0.0.1-10.0.0.40"], &[]).with_namespaces(both(), both());
+    index.give(vec![common]);
+    let all: Vec<String> = (1..=40).map(|last| format!("10.0.0.{last}")).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    // A guest that lies: its own address, and four further ones.
+    assert_eq!(index.learn(&key("evil/w-0"), &guest(&all), now).begun.len(), 5);
+    // All guests of the namespace: one address each, and a quarter of the pool.
+    let begun: Vec<usize> =
+        (1..6).map(|at| index.learn(&key(&format!("evil/w-{at}")), &guest(&all), now).begun.len()).collect();
+    assert_eq!(begun, [5, 3, 1, 1, 1]);
+    // Whatever they report, the address of each guest of another namespace is reserved.
+    let honest = (1..=40).map(|at| index.learn(&key(&format!("n/w-{at}")), &guest(&all[at - 1..at]), now).begun.len());
+    assert_eq!(honest.sum::<usize>(), 40);
+    // The places of a guest that is gone are free for others.
+    assert_eq!(index.lose(&key("evil/w-0")).begun.len(), 4);
+    let beyond: Vec<String> = index.beyond().into_keys().collect();
+    assert_eq!(beyond, ["x/p"]);
+    for at in 1..=40 {
+        index.lose(&key(&format!("n/w-{at}")));
+    }
+    (1..6).for_each(|at| drop(index.lose(&key(&format!("evil/w-{at}")))));
+    assert_eq!((index.guests.len(), index.queues.len(), index.beyond.len()), (0, 0, 0));
+}
+
+#[test]
 fn a_pool_that_comes_later_finds_the_reports() {
     let (mut index, now) = (Index::default(), Instant::now());
     let addresses: Vec<String> = (1..=9).map(|last| format!("10.0.0.{last}")).collect();

@@ -23,6 +23,7 @@ mod reconciler;
 mod registry;
 mod reports;
 mod server;
+mod shared;
 mod sources;
 mod upgrade;
 mod webhook;
@@ -215,6 +216,11 @@ scenarios! {
     pools::the_younger_of_two_overlapping_pools_allocates_when_the_older_one_is_gone,
     pools::a_pool_with_an_error_keeps_its_leases_and_allocates_when_it_is_corrected,
     pools::the_next_leader_goes_on_where_the_last_one_stopped,
+    shared::machines_of_two_clusters_get_addresses_of_one_pool,
+    shared::machines_of_two_clusters_keep_their_addresses_when_leases_are_lost,
+    shared::the_machines_of_a_node_pool_that_leaves_a_pool_keep_their_addresses,
+    shared::namespaces_that_share_a_pool_are_served_fairly,
+    shared::a_namespace_that_gets_the_label_of_a_pool_keeps_the_addresses_of_its_machines,
     registry::claims_of_many_tasks_are_stored_before_they_are_answered,
     registry::a_machine_that_waits_is_announced_when_it_is_served,
     registry::machines_that_wait_are_served_in_the_order_of_their_creation_when_a_pool_grows,

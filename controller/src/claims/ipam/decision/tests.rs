@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::cluster::conditions::patched;
+use glowplug::host::pool::Namespaces;
 
 const FREE: &str = "No available IPs in pool for interface eno101";
 const THEIRS: &str = "kubevirt.io/persistent-ipam";
@@ -36,7 +37,13 @@ fn pool(name: &str) -> PoolId {
 
 /// A claim with its finalizer on a pool of both families.
 fn view() -> View {
-    let facts = PoolFacts { uid: "pool".to_owned(), sticky: false, ready: Ok(()), attachment: None };
+    let facts = PoolFacts {
+        uid: "pool".to_owned(),
+        sticky: false,
+        ready: Ok(()),
+        claims: Namespaces::every(),
+        attachment: None,
+    };
     let registered = RegisteredPool {
         network: "n/vlan10".to_owned(),
         interface: eno101(),
@@ -200,6 +207,7 @@ fn a_claim_that_gets_no_address_has_the_reason() {
         uid: "pool".to_owned(),
         sticky: false,
         ready: Err("The pool has no finalizer yet".to_owned()),
+        claims: Namespaces::every(),
         attachment: None,
     };
     let not_ready = View { pool: Serving::Pool(pool("p"), not_ready), ..view() };
