@@ -26,7 +26,7 @@
 //! | VirtualMachineInstance | `machines::objects::Instance`, `macs::index::Guest`, `claims::ipam_claims::guest_of` | `machines::hostile`, `macs::index`, `claims::ipam_claims::index` |
 //! | NodePool, HostedCluster | `node_pools::derive`, `node_pools::conditions`, `selection::cluster_of` | `node_pools`, `selection` |
 //! | Secret | `machines::objects::NetworkSecret`, `machines::objects::addresses_of` | `machines::hostile` |
-//! | Namespace | `namespaces::Known` | `namespaces` |
+//! | Namespace | `namespaces::Known`, `selection_cache::Objects` | `namespaces`, `selection_cache` |
 //! | CustomResourceDefinition | `definitions::missing` | `definitions` |
 //! | Lease | `election::View` | `election` |
 //! | AdmissionReview | `webhook::Webhooks` | `tests/hostile.rs` |

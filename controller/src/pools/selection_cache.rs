@@ -24,7 +24,7 @@ use crate::kinds::virtual_machine::node_pools;
 use crate::pools::facts::{PoolObject, Scope};
 use crate::pools::selection::{KnownPool, MachinePool, NamespaceLabels, Selection};
 
-/// Interval between two checks whether the API server serves NodePools, and whether the controller may list Namespaces.
+/// Interval between two checks whether the API server serves NodePools.
 const DISCOVERY: Duration = Duration::from_secs(60);
 
 /// The pools, the NodePools and the labels of Namespaces, kept up to date by watches. Each pool is checked once.
@@ -480,6 +480,33 @@ mod tests {
         assert_eq!(apply(Change::Remove(key.clone(), None), true), Effect::Nothing);
         assert_eq!(apply(pool(6, &counts(1)), true), Effect::Selection);
         assert_eq!(apply(Change::Remove(key, None), true), Effect::Selection);
+    }
+
+    #[test]
+    fn no_content_of_a_namespace_changes_the_selection_of_another_namespace() {
+        let mut objects = Objects::default();
+        let Change::Apply(mut object) = pool(1, &json!(null)) else { panic!() };
+        object.metadata.namespace = None;
+        object.data["spec"]["namespaceSelector"] = json!({"matchLabels": {"a": "b"}});
+        objects.apply(Kind::GlobalPool, Change::Apply(object), |_| true);
+        objects.begin_namespaces(true);
+        for (name, labels) in [("honest", json!({"a": "b"})), ("other", json!({}))] {
+            objects.apply(Kind::Namespace, namespace(name, &labels), |_| true);
+        }
+        objects.apply(Kind::Namespace, Change::Listed, |_| true);
+        let valid = json!({
+            "metadata": {"name": "hostile", "labels": {"a": "b"}, "annotations": {"a": "b"}},
+            "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"},
+        });
+        crate::hostile::each_object(&valid, |object| {
+            let name = object.metadata.name.clone().unwrap_or_default();
+            objects.apply(Kind::Namespace, Change::Apply(object), |_| true);
+            let mut served: Vec<String> = objects.selection().namespaces().map(str::to_owned).collect();
+            served.retain(|served| *served != name && served != "hostile");
+            assert_eq!(served, ["honest"]);
+            let gone = Change::Remove(Key { namespace: String::new(), name }, None);
+            objects.apply(Kind::Namespace, gone, |_| true);
+        });
     }
 
     #[test]

@@ -390,8 +390,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kinds::pool::{MachineNetwork, NodePoolRef};
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+    use crate::kinds::pool::{MachineNetwork, NamespacedNodePoolRef, NodePoolRef};
 
     fn id(name: &str) -> PoolId {
         PoolId { namespace: Some("clusters".to_owned()), name: name.to_owned() }
@@ -413,6 +412,40 @@ mod tests {
 
     fn update(old: &[&str], new: &[&str]) -> Change {
         Change::Update { old: Some(spec(old)), new: Box::new(spec(new)) }
+    }
+
+    #[test]
+    fn a_pool_of_the_cluster_and_a_pool_of_a_namespace_serve_no_node_pool_together() {
+        let reference = |name: &str| NamespacedNodePoolRef { namespace: "clusters".to_owned(), name: name.to_owned() };
+        let shared = |addresses: &[&str], names: &[&str]| PoolSpec {
+            node_pool_refs: Some(names.iter().map(|name| reference(name)).collect()),
+            ..spec(addresses)
+        };
+        let object = json!({"metadata": {"name": "g"}, "spec": shared(&["10.0.0.0/24"], &["v", "w"])});
+        let global = MachinePool::read(PoolObject::read(serde_json::from_value(object).unwrap()));
+        let own = PoolSpec { node_pool_ref: Some(NodePoolRef { name: "w".to_owned() }), ..spec(&["10.0.1.0/24"]) };
+        let refused = "nodePoolRef: NodePool clusters/w has pool g on network infra/vlan10 already, expected one pool";
+        assert_eq!(compare(&id("a"), &Change::Create(own), std::slice::from_ref(&global), None).errors, [refused]);
+        let other = PoolId { namespace: None, name: "h".to_owned() };
+        let change = Change::Create(shared(&["10.0.2.0/24"], &["u", "v"]));
+        let refused =
+            "nodePoolRefs[1]: NodePool clusters/v has pool g on network infra/vlan10 already, expected one pool";
+        assert_eq!(compare(&other, &change, std::slice::from_ref(&global), None).errors, [refused]);
+        // What is stored already is only a warning.
+        let (old, new) = (Some(shared(&["10.0.2.0/24"], &["v"])), Box::new(shared(&["10.0.2.0/24"], &["v", "w"])));
+        let verdict = compare(&other, &Change::Update { old, new }, &[global], Some(&BTreeMap::new()));
+        let known = refused.replace("[1]", "[0]");
+        let refused =
+            "nodePoolRefs[1]: NodePool clusters/w has pool g on network infra/vlan10 already, expected one pool";
+        let absent = |index: usize, name: &str| {
+            format!(
+                "nodePoolRefs[{index}]: NodePool clusters/{name} does not exist: the pool selects none of its machines until it does"
+            )
+        };
+        assert_eq!(
+            (verdict.errors, verdict.warnings),
+            (vec![refused.to_owned()], vec![known, absent(0, "v"), absent(1, "w")])
+        );
     }
 
     #[test]
