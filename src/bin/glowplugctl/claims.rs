@@ -229,7 +229,7 @@ pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
     let ServedPools { pools: all, deleted, is_whole, .. } = args.pools.read(log)?;
     let pools: Vec<Pool> = all.iter().filter(|pool| pool.serves_machines()).cloned().collect();
     if pools.is_empty() {
-        bail!("no pool for machines, expected a StaticIPPool: a GlobalStaticIPPool without nodePoolRefs and namespaceSelector serves claims only");
+        bail!("no pool for machines, expected a StaticIPPool or a GlobalStaticIPPool that selects machines");
     }
     let by_name: BTreeMap<String, Pool> = pools.iter().map(|pool| (pool.name().to_owned(), pool.clone())).collect();
     let (claims, mut left_out) = claims(&args, &pools, is_whole, machines)?;
