@@ -98,12 +98,15 @@ pub struct Claim {
     pub secret: Option<String>,
 }
 
-/// A request for addresses of one pool, for the interface of the pool: one address of each family, or of one family
-/// only.
+/// A request for addresses of one pool, or of its overflow, for the interface of the pools: one address of each family, or of one
+/// family only. All of them come from one pool.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Request {
     /// Name of the pool, as `namespace/name`.
     pub pool: String,
+    /// Names of the pools that give the addresses when the pool has none left, in this order. Each of them passes
+    /// [`Pool::check_overflow`](super::pool::Pool::check_overflow). A machine keeps the pool of its addresses.
+    pub overflow: Vec<String>,
     /// The only requested family. `None` requests each family of the pool.
     pub family: Option<Family>,
     /// The requested addresses, at most one of each family. For a family without a requested address, the lowest free
@@ -259,7 +262,12 @@ impl Request {
     /// A request for one free address of each family of a pool.
     #[must_use]
     pub fn of(pool: &str) -> Self {
-        Self { pool: pool.to_owned(), family: None, addresses: Vec::new() }
+        Self { pool: pool.to_owned(), overflow: Vec::new(), family: None, addresses: Vec::new() }
+    }
+
+    /// Names of the pools that may give the addresses, in their order.
+    pub fn pools(&self) -> impl Iterator<Item = &str> {
+        [&self.pool].into_iter().chain(&self.overflow).map(String::as_str)
     }
 }
 

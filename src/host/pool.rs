@@ -12,6 +12,7 @@
 //! There may be too many subnets to list, so their first and last addresses are computed on demand.
 
 mod namespaces;
+mod overflow;
 mod overlap;
 mod reserved;
 mod settings;
@@ -32,6 +33,7 @@ use super::claim::Machine;
 use crate::network::{Family, InterfaceName};
 
 pub use namespaces::Namespaces;
+pub use overflow::NoOverflow;
 pub use overlap::{Overlap, Overlaps, overlaps};
 pub use reserved::{ReservedAddress, ReservedAddresses, ReservedRange};
 pub use settings::{RouteSpec, Settings, SettingsSpec, StaticRoute};

@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::Args;
 use glowplug::host::address::parse_address;
 use glowplug::host::allocator::Allocator;
-use glowplug::host::claim::Machine;
+use glowplug::host::claim::{Machine, Request};
 use glowplug::host::counts::Count;
 use glowplug::host::may_record::State;
 use serde::Serialize;
@@ -151,7 +151,7 @@ impl Listed {
         let waiting = allocator.waiters().into_iter().map(|claim| ListedWaiter {
             machine: claim.machine.clone(),
             created: whole_seconds(claim.created),
-            pools: claim.requests.iter().map(|request| request.pool.clone()).collect(),
+            pools: claim.requests.iter().flat_map(Request::pools).map(str::to_owned).collect(),
         });
         let missing = allocator
             .missing()

@@ -1,5 +1,6 @@
 //! Decisions: claims and releases.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,9 +11,9 @@ use jiff::Timestamp;
 use super::pool_state::PoolState;
 use super::state::{Allocator, allocations, with_prefix};
 use super::types::ClaimError;
-use super::want::{Move, Refusal, Want, Wants};
+use super::want::{Move, Queue, Refusal, Want, Wants};
 use crate::host::change::{Change, Journal, storable};
-use crate::host::claim::{Allocation, Claim, Claimant, Lease, Machine, is_namesake};
+use crate::host::claim::{Allocation, Claim, Claimant, Lease, Machine, Request, is_namesake};
 use crate::host::may_record::State;
 use crate::network::{Family, InterfaceName};
 
@@ -51,15 +52,22 @@ impl Allocator {
                 self.withdraw(&claim.machine, journal);
                 Ok(self.answer(claim))
             }
-            Err(Refusal::Exhausted((pool, family))) => {
+            Err(Refusal::Exhausted(queue)) => {
                 if claim.requests.iter().all(|request| request.addresses.is_empty()) {
                     self.wait(claim, journal);
                 }
-                let Some(state) = self.pools.get(&pool) else { return Err(ClaimError::UnknownPool(pool.to_string())) };
-                if self.has_closed(&pool, family) {
+                if let Some((pool, _)) = queue.iter().find(|(pool, family)| self.has_closed(pool, *family)) {
                     return Err(ClaimError::Closed(pool.to_string()));
                 }
-                Err(ClaimError::Exhausted { interface: state.pool().interface, pool: pool.to_string(), family })
+                let mut exhausted = queue.iter().map(|(pool, family)| (pool.to_string(), *family));
+                let Some((pool, family)) = exhausted.next() else { return Err(ClaimError::Nothing) };
+                let overflow = exhausted.collect();
+                match self.pools.get(pool.as_str()) {
+                    Some(state) => {
+                        Err(ClaimError::Exhausted { interface: state.pool().interface, pool, family, overflow })
+                    }
+                    None => Err(ClaimError::UnknownPool(pool)),
+                }
             }
             Err(Refusal::Other(error)) => {
                 let is_denied = matches!(error, ClaimError::NotRecorded { .. });
@@ -255,14 +263,9 @@ impl Allocator {
             return Err(Refusal::Other(error));
         }
         for want in lacks {
-            match self.pick(&want, claim) {
-                Ok((network, address, lease)) => {
-                    self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
-                }
-                Err(refusal) => {
-                    self.undo_to(begin, journal);
-                    return Err(refusal);
-                }
+            if let Err(refusal) = self.allocate_one(&want, claim, journal) {
+                self.undo_to(begin, journal);
+                return Err(refusal);
             }
         }
         for Move { network, address, mut lease } in moves {
@@ -270,6 +273,81 @@ impl Allocator {
             self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
         }
         Ok(())
+    }
+
+    /// Allocates the addresses that one interface lacks, from the first of its pools that has a free address of each family.
+    fn allocate_one(&mut self, want: &Want, claim: &Claim, journal: &mut Journal) -> Result<(), Refusal> {
+        let (begin, mut exhausted) = (journal.changes().len(), Queue::new());
+        'pools: for pool in &want.pools {
+            for (family, named) in &want.families {
+                match self.pick(pool, *family, *named, claim).map_err(Refusal::Other)? {
+                    Some((network, address, lease)) => {
+                        self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
+                    }
+                    None => {
+                        self.undo_to(begin, journal);
+                        exhausted.push((Arc::clone(pool), *family));
+                        continue 'pools;
+                    }
+                }
+            }
+            return Ok(());
+        }
+        Err(Refusal::Exhausted(exhausted))
+    }
+
+    /// The pools of a request that the allocator has, in their order. Never empty.
+    fn group(&self, request: &Request) -> Result<Vec<(&Arc<str>, &PoolState)>, ClaimError> {
+        let known = request.pools().filter_map(|name| self.pools.get_key_value(name));
+        let group: Vec<(&Arc<str>, &PoolState)> = known.collect();
+        let Some(((_, first), overflow)) = group.split_first() else {
+            return Err(ClaimError::UnknownPool(request.pool.clone()));
+        };
+        for (_, state) in overflow {
+            let check = first.pool().check_overflow(state.pool());
+            check.map_err(|problem| ClaimError::NoOverflow(Box::new(problem)))?;
+        }
+        Ok(group)
+    }
+
+    /// The pools of a group that may give an interface the addresses that it lacks, in the order in which they are tried: the pool
+    /// `own` of its other addresses alone, or the pool with the named addresses, or the pool that keeps an address for the machine.
+    /// Otherwise all of them, for a sticky claim first the pool of the address that a machine of the name released last.
+    fn candidates(
+        &self,
+        group: &[(&Arc<str>, &PoolState)],
+        own: Option<&Arc<str>>,
+        families: &[(Family, Option<IpAddr>)],
+        claim: &Claim,
+    ) -> Result<Vec<Arc<str>>, ClaimError> {
+        let named: Vec<IpAddr> = families.iter().filter_map(|(_, named)| *named).collect();
+        let has_named = |state: &PoolState| named.iter().all(|named| state.pool().contains(*named));
+        let keeps = |state: &PoolState| {
+            families.iter().any(|(family, _)| state.pre_allocated(&claim.machine, *family).is_some())
+        };
+        let is_suspended = |name: &str| self.suspended.contains(name);
+        let only = match own {
+            Some(own) => Some(own),
+            None if !named.is_empty() => {
+                group.iter().find(|(_, state)| has_named(state)).or(group.first()).map(|(name, _)| *name)
+            }
+            None => group.iter().find(|(name, state)| !is_suspended(name) && keeps(state)).map(|(name, _)| *name),
+        };
+        let all = only.map_or_else(|| group.iter().map(|(name, _)| *name).collect(), |only| vec![only]);
+        let mut pools: Vec<Arc<str>> =
+            all.iter().filter(|name| !is_suspended(name)).map(|name| Arc::clone(name)).collect();
+        if pools.is_empty() {
+            return Err(ClaimError::Suspended(all.first().map(ToString::to_string).unwrap_or_default()));
+        }
+        if claim.sticky && pools.len() > 1 {
+            let released = |pool: &Arc<str>| {
+                let of_families =
+                    families.iter().filter_map(|(family, _)| self.remembered(pool, *family, &claim.machine));
+                of_families.map(|(released, _)| released).max()
+            };
+            pools.sort_by_cached_key(|pool| Reverse(released(pool)));
+        }
+        Ok(pools)
     }
 
     /// Returns the changes that serve a claim.
@@ -281,8 +359,8 @@ impl Allocator {
             return Err(ClaimError::Nothing);
         }
         for request in &claim.requests {
-            let unknown = || ClaimError::UnknownPool(request.pool.clone());
-            let (name, state) = self.pools.get_key_value(request.pool.as_str()).ok_or_else(unknown)?;
+            let group = self.group(request)?;
+            let Some((_, state)) = group.first() else { continue };
             let pool = state.pool();
             let interface = pool.interface;
             let families: Vec<Family> = pool.spaces().map(|space| space.family()).collect();
@@ -295,6 +373,7 @@ impl Allocator {
             if let Some(&named) = unfit {
                 return Err(ClaimError::NotInPool { named, pool: pool.name.clone() });
             }
+            let (mut lacks, mut own) = (Vec::new(), None);
             for family in families {
                 let mut names = request.addresses.iter().copied().filter(|named| Family::of(*named) == family);
                 let named = names.next();
@@ -310,19 +389,26 @@ impl Allocator {
                     if self.keeps(&claim.machine, interface, &pool.network, family) {
                         continue;
                     }
-                    if self.suspended.contains(&request.pool) {
-                        return Err(ClaimError::Suspended(request.pool.clone()));
-                    }
-                    wants.lacks.push(Want { pool: Arc::clone(name), family, named });
+                    lacks.push((family, named));
                     continue;
                 };
-                if *lease.pool != *pool.name {
-                    let other = || ClaimError::OtherPool { interface, held, pool: lease.pool.to_string() };
-                    wants.moves.push(self.moved(network, held, lease, name).ok_or_else(other)?);
-                }
+                let name = match group.iter().find(|(name, _)| **name == lease.pool) {
+                    Some((name, _)) => *name,
+                    None => {
+                        let other = || ClaimError::OtherPool { interface, held, pool: lease.pool.to_string() };
+                        let name = home_in(&group, held).ok_or_else(other)?;
+                        wants.moves.push(self.moved(network, held, lease, name).ok_or_else(other)?);
+                        name
+                    }
+                };
+                own = own.or(Some(name));
                 if let Some(named) = named.filter(|named| *named != held) {
                     return Err(ClaimError::OtherAddress { interface, held, named });
                 }
+            }
+            if !lacks.is_empty() {
+                let pools = self.candidates(&group, own, &lacks, claim)?;
+                wants.lacks.push(Want { pools, families: lacks });
             }
         }
         Ok(wants)
@@ -360,18 +446,21 @@ impl Allocator {
     }
 
     /// Moves the leases of a machine to the pools that serve it now, and returns the moved addresses. The machine keeps its
-    /// addresses. A pool takes the leases of its own interface on its own network.
+    /// addresses. A pool takes the leases of its own interface on its own network. Several such pools are a pool and its overflow: a
+    /// lease of one of them stays there, and a lease of another pool moves to the one that has the address, or else to the first.
     pub(crate) fn move_leases(&mut self, machine: &Machine, pools: &[String], journal: &mut Journal) -> Vec<IpAddr> {
         let held = self.held_by(machine).into_iter();
         let held = held.filter(|(network, address, _)| !self.is_refused(network, *address));
         let moves = held.filter_map(|(network, address, lease)| {
-            let is_meant = |pool: &&String| {
-                let pool = self.pools.get(pool.as_str()).map(|state| state.pool());
-                pool.is_some_and(|pool| {
-                    pool.interface == lease.claimant.interface && pool.network == **network && *pool.name != *lease.pool
-                })
+            let known = pools.iter().filter_map(|pool| self.pools.get_key_value(pool.as_str()));
+            let is_meant = |state: &PoolState| {
+                state.pool().interface == lease.claimant.interface && state.pool().network == **network
             };
-            self.moved(network, address, lease, pools.iter().find(is_meant)?)
+            let group: Vec<(&Arc<str>, &PoolState)> = known.filter(|(_, state)| is_meant(state)).collect();
+            if group.iter().any(|(name, _)| **name == lease.pool) {
+                return None;
+            }
+            self.moved(network, address, lease, home_in(&group, address)?)
         });
         let moves: Vec<Move> = moves.collect();
         let moved = moves.iter().map(|it| it.address).collect();
@@ -381,52 +470,56 @@ impl Allocator {
         moved
     }
 
-    /// Chooses the address for a want, and returns it with its network and its new lease.
-    fn pick(&mut self, want: &Want, claim: &Claim) -> Result<(Arc<str>, IpAddr, Lease), Refusal> {
-        let unknown = || Refusal::Other(ClaimError::UnknownPool(want.pool.to_string()));
-        let kept = || self.pools.get(&want.pool)?.pre_allocated(&claim.machine, want.family);
-        let address = match want.named.or_else(kept) {
-            Some(named) => self.check_named(want, named, &claim.machine).map(|()| named).map_err(Refusal::Other)?,
+    /// Chooses the address of a family of a pool for a claim, and returns it with its network and its new lease. `None`: the pool has
+    /// no free address of the family.
+    fn pick(
+        &mut self,
+        name: &Arc<str>,
+        family: Family,
+        named: Option<IpAddr>,
+        claim: &Claim,
+    ) -> Result<Option<(Arc<str>, IpAddr, Lease)>, ClaimError> {
+        let unknown = || ClaimError::UnknownPool(name.to_string());
+        let kept = || self.pools.get(name)?.pre_allocated(&claim.machine, family);
+        let address = match named.or_else(kept) {
+            Some(named) => self.check_named(name, named, &claim.machine).map(|()| named)?,
             None => {
-                let remembered = if claim.sticky { self.remembered(want, &claim.machine) } else { None };
-                let exhausted = || Refusal::Exhausted((Arc::clone(&want.pool), want.family));
-                remembered.or_else(|| self.lowest(&want.pool, want.family)).ok_or_else(exhausted)?
+                let remembered = if claim.sticky { self.remembered(name, family, &claim.machine) } else { None };
+                let remembered = remembered.map(|(_, address)| address);
+                let Some(address) = remembered.or_else(|| self.lowest(name, family)) else { return Ok(None) };
+                address
             }
         };
-        let pool = self.pools.get(&want.pool).ok_or_else(unknown)?.pool();
+        let pool = self.pools.get(name).ok_or_else(unknown)?.pool();
         let (network, _) = self.networks.get_key_value(pool.network.as_str()).ok_or_else(unknown)?;
         let lease = Lease {
             claimant: Arc::new(Claimant { machine: claim.machine.clone(), interface: pool.interface }),
-            pool: Arc::clone(&want.pool),
-            prefix: pool.prefix_of(address).unwrap_or(want.family.bits()),
+            pool: Arc::clone(name),
+            prefix: pool.prefix_of(address).unwrap_or(family.bits()),
             since: self.now,
             released: None,
             reuse_after: None,
             secrets: claim.secret.iter().cloned().collect(),
             migrated: None,
         };
-        Ok((Arc::clone(network), address, lease))
+        Ok(Some((Arc::clone(network), address, lease)))
     }
 
     /// Checks that the address that a claim names, or that the pool keeps for the machine, can be allocated.
-    fn check_named(&self, want: &Want, named: IpAddr, machine: &Machine) -> Result<(), ClaimError> {
-        let pool = || want.pool.to_string();
-        let state = self.pools.get(&want.pool).ok_or_else(|| ClaimError::UnknownPool(pool()))?;
+    fn check_named(&self, name: &str, named: IpAddr, machine: &Machine) -> Result<(), ClaimError> {
+        let pool = || name.to_owned();
+        let state = self.pools.get(name).ok_or_else(|| ClaimError::UnknownPool(pool()))?;
         let network =
             self.networks.get(state.pool().network.as_str()).ok_or_else(|| ClaimError::UnknownPool(pool()))?;
         if !state.pool().contains(named) {
             return Err(ClaimError::NotInPool { named, pool: pool() });
         }
         if !state.offers_to(machine, named) {
-            return Err(ClaimError::Reserved {
-                named,
-                pool: pool(),
-                why: self.why_reserved(&want.pool, named, machine),
-            });
+            return Err(ClaimError::Reserved { named, pool: pool(), why: self.why_reserved(name, named, machine) });
         }
         let holder = network.held_at(named).map(|lease| Claimant::clone(&lease.claimant));
         let by = holder.or_else(|| network.conflict_at(named, |_| true));
-        let is_kept = state.pre_allocated(machine, want.family) == Some(named);
+        let is_kept = state.pre_allocated(machine, Family::of(named)) == Some(named);
         // A pool keeps an address for a name. A claim of this name may be of another user than the guest of this name. The address of a
         // Service or of a control plane may be that of the machine of this name.
         let is_user = |by: &&Claimant| !is_kept || by.machine.kind.may_hold();
@@ -452,9 +545,10 @@ impl Allocator {
         network.delayed_until(named).map_or(Ok(()), |until| Err(ClaimError::ReuseDelay { named, until }))
     }
 
-    /// The address last released by a machine of the same namespace and name, if no other machine got it since.
-    fn remembered(&self, want: &Want, machine: &Machine) -> Option<IpAddr> {
-        let state = self.pools.get(&want.pool)?;
+    /// The address of a pool that a machine of the same namespace and name released last, if no other machine got it since, and the
+    /// time of its release.
+    fn remembered(&self, pool: &str, family: Family, machine: &Machine) -> Option<(Timestamp, IpAddr)> {
+        let state = self.pools.get(pool)?;
         let network = self.networks.get(state.pool().network.as_str())?;
         let paths = self.paths_of_namesakes(machine).filter(|(network, _)| **network == *state.pool().network);
         let left = paths.filter_map(|(_, address)| {
@@ -462,7 +556,7 @@ impl Allocator {
             let is_own = lease.migrated.is_none()
                 && is_namesake(&lease.claimant.machine, machine)
                 && lease.claimant.interface == state.pool().interface
-                && Family::of(*address) == want.family;
+                && Family::of(*address) == family;
             let is_free = is_own
                 && state.offered().offers(*address)
                 && !network.has_conflict(*address)
@@ -472,7 +566,7 @@ impl Allocator {
             Some((lease.released?, *address)).filter(|_| is_free)
         });
         // The address released last wins. Of two addresses released at the same time, the lower one wins.
-        left.max_by(|(a, lower), (b, higher)| a.cmp(b).then(higher.cmp(lower))).map(|(_, address)| address)
+        left.max_by(|(a, lower), (b, higher)| a.cmp(b).then(higher.cmp(lower)))
     }
 
     /// The lowest free address of a pool.
@@ -487,7 +581,7 @@ impl Allocator {
         held.sort_by_key(|(_, address, lease)| (Family::of(*address), lease.since, *address));
         let mut answer: Vec<Allocation> = Vec::with_capacity(claim.requests.len());
         for request in &claim.requests {
-            let Some(state) = self.pools.get(request.pool.as_str()) else { continue };
+            let Some(state) = request.pools().find_map(|pool| self.pools.get(pool)) else { continue };
             let interface = state.pool().interface;
             if answer.iter().any(|allocation| allocation.claimant.interface == interface) {
                 continue;
@@ -507,4 +601,9 @@ impl Allocator {
         }
         answer
     }
+}
+
+/// The pool of a group to which the lease of an address moves: the one that has the address, or else the first.
+fn home_in<'g>(group: &[(&'g Arc<str>, &'g PoolState)], address: IpAddr) -> Option<&'g Arc<str>> {
+    group.iter().find(|(_, state)| state.pool().contains(address)).or(group.first()).map(|(name, _)| *name)
 }

@@ -12,7 +12,7 @@ use super::state::{Allocator, allocations, with_prefix};
 use super::types::{PoolError, PoolUsage, Rename, Resized, Usage};
 use crate::host::address::AddressRange;
 use crate::host::change::{Change, Journal};
-use crate::host::claim::{Allocation, Claim, Lease, Machine};
+use crate::host::claim::{Allocation, Claim, Lease, Machine, Request};
 use crate::host::growth::Offers;
 use crate::host::may_record::State;
 use crate::host::pool::{Pool, ReservedAddress, ReservedAddresses, Space};
@@ -252,7 +252,8 @@ impl Allocator {
             return Ok(());
         };
         let is_held = self.leases().any(|(_, _, lease)| *lease.pool == *known.name);
-        let is_requested = |claim: &Claim| claim.requests.iter().any(|request| request.pool == known.name);
+        let is_requested =
+            |claim: &Claim| claim.requests.iter().any(|request| request.pools().any(|pool| pool == known.name));
         if is_held || self.queues.claims().any(is_requested) {
             let pool = given.name.clone();
             return Err(PoolError::InUse { pool, member, known: known_value, given: given_value });
@@ -270,11 +271,12 @@ impl Allocator {
                 changes.push(Change::Lease { network: Arc::clone(network), address, lease });
             }
         }
-        for claim in self.queues.claims().filter(|claim| claim.requests.iter().any(|request| request.pool == *old)) {
+        let is_requested =
+            |claim: &&Claim| claim.requests.iter().any(|request| request.pools().any(|pool| pool == old));
+        for claim in self.queues.claims().filter(is_requested) {
             let mut claim = claim.clone();
-            for request in claim.requests.iter_mut().filter(|request| request.pool == *old) {
-                request.pool.clone_from(new);
-            }
+            let pools = claim.requests.iter_mut().flat_map(|it| [&mut it.pool].into_iter().chain(&mut it.overflow));
+            pools.filter(|pool| *pool == old).for_each(|pool| pool.clone_from(new));
             changes.push(Change::Waiter { machine: claim.machine.clone(), claim: Some(Arc::new(claim)) });
         }
         for change in changes {
@@ -342,7 +344,7 @@ impl Allocator {
             }
         }
         for claim in self.queues.claims() {
-            let pools: BTreeSet<&str> = claim.requests.iter().map(|request| request.pool.as_str()).collect();
+            let pools: BTreeSet<&str> = claim.requests.iter().flat_map(Request::pools).collect();
             pools.into_iter().for_each(|pool| usage.entry(pool).or_default().waiting += 1);
         }
         usage

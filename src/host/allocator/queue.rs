@@ -25,7 +25,7 @@ pub(super) struct Queues {
 #[derive(Clone, Debug)]
 pub(super) struct Waiter {
     pub(super) claim: Arc<Claim>,
-    // `None` while the pool of the claim is unknown or suspended.
+    // `None` while the pools of the claim are unknown or suspended.
     pub(super) queue: Option<Queue>,
 }
 

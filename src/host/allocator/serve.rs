@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::pool_state::PoolState;
 use super::queue::{Queues, Turn, Waiter};
 use super::state::Allocator;
 use super::types::ClaimError;
 use super::want::{Queue, Refusal, Want};
 use crate::host::change::{Change, Journal, storable};
 use crate::host::claim::{Allocation, Claim, Machine, is_namesake};
-use crate::host::pool::Pool;
 use crate::network::Family;
 
 impl Allocator {
@@ -24,21 +24,13 @@ impl Allocator {
         loop {
             self.queues.entitled.retain(|turn| !tried.contains(turn));
             let queues: Vec<Queue> = self.queues.turns.keys().cloned().collect();
-            let open: Vec<Queue> =
-                queues.into_iter().filter(|(pool, family)| self.lowest(pool, *family).is_some()).collect();
-            let untried = |queue: &Queue| {
-                let first = self.queues.turns.get(queue)?.iter().filter_map(|(namespace, turns)| {
-                    let turn = turns.iter().find(|turn| !tried.contains(*turn))?;
-                    Some((self.rank(queue, namespace), turn))
-                });
-                first.min()
-            };
-            let entitled = self.queues.entitled.first().map(|turn| {
-                let rank = |waiter: &Waiter| Some(self.rank(waiter.queue.as_ref()?, waiter.claim.machine.served_in()));
-                (self.queues.waiters.get(&turn.1).and_then(rank).unwrap_or_default(), turn)
-            });
-            let turn = open.iter().filter_map(untried).chain(entitled).min().map(|(_, turn)| turn.clone());
-            let Some(turn) = turn else { return served };
+            let open: Vec<Queue> = queues
+                .into_iter()
+                .filter(|queue| queue.iter().any(|(pool, family)| self.lowest(pool, *family).is_some()))
+                .collect();
+            let untried = |queue| self.queues.turns.get(queue)?.iter().find(|turn| !tried.contains(*turn));
+            let turns = open.iter().filter_map(untried);
+            let Some(turn) = turns.chain(self.queues.entitled.first()).min().cloned() else { return served };
             self.queues.entitled.remove(&turn);
             tried.insert(turn.clone());
             let (_, machine) = turn;
@@ -141,7 +133,19 @@ impl Allocator {
         before
     }
 
-    /// Moves a waiting machine into the queue of an exhausted pool that its claim needs, or else of the first pool that
+    /// The queue for the pools of a want, and whether each of them is exhausted.
+    fn queue_of(&mut self, want: &Want) -> (Queue, bool) {
+        let (mut queue, mut is_exhausted) = (Queue::new(), true);
+        for pool in &want.pools {
+            let mut families = want.families.iter().map(|(family, _)| *family);
+            let exhausted = families.clone().find(|family| self.lowest(pool, *family).is_none());
+            is_exhausted &= exhausted.is_some();
+            queue.extend(exhausted.or(families.next()).map(|family| (Arc::clone(pool), family)));
+        }
+        (queue, is_exhausted)
+    }
+
+    /// Moves a waiting machine into the queue of exhausted pools that its claim needs, or else of the first pools that
     /// its claim needs.
     pub(super) fn enqueue_again(&mut self, machine: &Machine) {
         let Some(claim) = self.queues.claim_of(machine).cloned() else { return };
@@ -150,13 +154,15 @@ impl Allocator {
         let queue = match self.wants(&claim) {
             Ok(wants) if !wants.lacks.is_empty() => {
                 let is_kept = |want: &Want| {
-                    let state = self.pools.get(&want.pool);
-                    state.is_some_and(|state| state.pre_allocated(machine, want.family).is_some())
+                    let keeps =
+                        |state: &PoolState, (family, _): &(Family, _)| state.pre_allocated(machine, *family).is_some();
+                    let mut states = want.pools.iter().filter_map(|pool| self.pools.get(pool));
+                    states.any(|state| want.families.iter().any(|family| keeps(state, family)))
                 };
                 is_entitled |= wants.lacks.iter().any(is_kept);
-                let queues: Vec<Queue> = wants.lacks.iter().map(|want| (Arc::clone(&want.pool), want.family)).collect();
-                let exhausted = queues.iter().find(|(pool, family)| self.lowest(pool, *family).is_none());
-                exhausted.or(queues.first()).cloned()
+                let queues: Vec<(Queue, bool)> = wants.lacks.iter().map(|want| self.queue_of(want)).collect();
+                let exhausted = queues.iter().find(|(_, is_exhausted)| *is_exhausted);
+                exhausted.or(queues.first()).map(|(queue, _)| queue.clone())
             }
             Err(ClaimError::UnknownPool(_) | ClaimError::Suspended(_)) => None,
             Ok(_) | Err(_) => {

@@ -342,15 +342,11 @@ impl Allocator {
         waiters
     }
 
-    /// The waiting claims in any order, each with the pool and the family whose addresses it waits for. `None`: the pool is unknown,
-    /// or allocates nothing for now.
+    /// The waiting claims in any order, each with the pools of which it waits for an address, and the family that each of them lacks.
+    /// Empty: the pools are unknown, or allocate nothing for now.
     #[doc(hidden)]
-    pub fn waiting(&self) -> impl Iterator<Item = (&Claim, Option<(&str, Family)>)> {
-        let waiters = self.queues.waiters.values();
-        waiters.map(|waiter| {
-            let queue = waiter.queue.as_ref();
-            (&*waiter.claim, queue.map(|(pool, family)| (&**pool, *family)))
-        })
+    pub fn waiting(&self) -> impl Iterator<Item = (&Claim, &[(Arc<str>, Family)])> {
+        self.queues.waiters.values().map(|waiter| (&*waiter.claim, waiter.queue.as_deref().unwrap_or_default()))
     }
 
     /// The missing machines, each with the time when it was first missed.

@@ -1,4 +1,5 @@
 mod growth;
+mod overflow;
 mod records;
 mod shared;
 mod users;

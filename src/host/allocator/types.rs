@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 
 use crate::host::claim::{Allocation, Claimant};
 use crate::host::counts::Count;
-use crate::host::pool::ReservedAddress;
+use crate::host::pool::{NoOverflow, ReservedAddress};
 use crate::network::{Family, InterfaceName};
 
 /// The message about an exhausted pool, before the name of the interface. The enhancement prescribes this string, and its
@@ -17,15 +17,17 @@ use crate::network::{Family, InterfaceName};
 #[doc(hidden)]
 pub const EXHAUSTED_MESSAGE: &str = "No available IPs in pool for interface ";
 
-/// The message about an exhausted pool, with the families that have no free address.
+/// The message about exhausted pools, each with the families that have no free address.
 #[doc(hidden)]
-pub fn exhausted_message(
+pub fn exhausted_message<'p>(
     interface: impl fmt::Display,
-    pool: &str,
-    families: impl IntoIterator<Item = Family>,
+    pools: impl IntoIterator<Item = (&'p str, Vec<Family>)>,
 ) -> String {
-    let families: Vec<String> = families.into_iter().map(|family| family.to_string()).collect();
-    format!("{EXHAUSTED_MESSAGE}{interface}: pool {pool}, {}", families.join(" and "))
+    let pools = pools.into_iter().map(|(pool, families)| {
+        let families: Vec<String> = families.into_iter().map(|family| family.to_string()).collect();
+        format!("pool {pool}, {}", families.join(" and "))
+    });
+    format!("{EXHAUSTED_MESSAGE}{interface}: {}", pools.collect::<Vec<_>>().join("; "))
 }
 
 /// Why a claim is refused.
@@ -40,6 +42,8 @@ pub enum ClaimError {
         pool: String,
         /// Address family.
         family: Family,
+        /// The overflow of the pool: names of pools, each with a family without a free address.
+        overflow: Vec<(String, Family)>,
     },
     /// The ledger refuses to record the lease, for example because a policy denies it. The claim may be repeated. The
     /// ledger is asked again after a pause, which grows to 5 minutes.
@@ -51,6 +55,8 @@ pub enum ClaimError {
     Nothing,
     /// No pool has this name.
     UnknownPool(String),
+    /// A pool of a request cannot be the overflow of its first pool.
+    NoOverflow(Box<NoOverflow>),
     /// The pool with this name allocates nothing for now, see
     /// [`Registry::suspend`](crate::host::registry::Registry::suspend).
     Suspended(String),
@@ -277,6 +283,7 @@ impl fmt::Display for ClaimError {
             Self::NotRecorded { reason } => write!(f, "the lease cannot be recorded: {reason}"),
             Self::Nothing => f.write_str("no request in the claim, expected one for each pool"),
             Self::UnknownPool(pool) => write!(f, "unknown pool {pool:?}"),
+            Self::NoOverflow(problem) => problem.fmt(f),
             Self::Suspended(pool) => write!(f, "pool {pool:?} allocates nothing for now"),
             Self::Closed(pool) => {
                 write!(

@@ -7,8 +7,9 @@ use super::types::ClaimError;
 use crate::host::claim::Lease;
 use crate::network::Family;
 
-/// Name of a pool and the family that is exhausted.
-pub(super) type Queue = (Arc<str>, Family);
+/// The pools that may serve a claim, in their order, each with a family that is exhausted. The claim is served when one of them has a
+/// free address.
+pub(super) type Queue = Vec<(Arc<str>, Family)>;
 
 /// Changes that serve a claim: addresses to allocate, and held addresses that move to another pool.
 #[derive(Default)]
@@ -17,11 +18,12 @@ pub(super) struct Wants {
     pub(super) moves: Vec<Move>,
 }
 
-/// An address that a claim lacks.
+/// The addresses that an interface of a claim lacks. All of them come from one pool.
 pub(super) struct Want {
-    pub(super) pool: Arc<str>,
-    pub(super) family: Family,
-    pub(super) named: Option<IpAddr>,
+    // The pools that may give the addresses, in their order. Never empty.
+    pub(super) pools: Vec<Arc<str>>,
+    // The families, each with the address that the claim names.
+    pub(super) families: Vec<(Family, Option<IpAddr>)>,
 }
 
 /// A held address whose lease moves to another pool of its network.

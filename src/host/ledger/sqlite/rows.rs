@@ -46,6 +46,8 @@ struct Checksum(crc32fast::Hasher);
 #[serde(deny_unknown_fields)]
 struct StoredRequest {
     pool: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    overflow: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     family: Option<u8>,
 }
@@ -174,7 +176,11 @@ fn source(text: &str) -> (State, Arc<str>) {
 pub(super) fn requests(claim: &Claim) -> String {
     let family = |family| if family == Family::Ipv4 { 4 } else { 6 };
     let stored = claim.requests.iter();
-    let stored = stored.map(|request| StoredRequest { pool: request.pool.clone(), family: request.family.map(family) });
+    let stored = stored.map(|Request { pool, overflow, family: of, .. }| StoredRequest {
+        pool: pool.clone(),
+        overflow: overflow.clone(),
+        family: of.map(family),
+    });
     serde_json::to_string(&stored.collect::<Vec<_>>()).unwrap_or_default()
 }
 
@@ -205,14 +211,14 @@ fn waiter(row: &Row<'_>) -> rusqlite::Result<Change> {
     let (machine, text): (_, String) = (machine(row, 1)?, row.get(6)?);
     let stored: Vec<StoredRequest> = serde_json::from_str(&text).map_err(|error| invalid(6, error))?;
     let mut requests = Vec::new();
-    for StoredRequest { pool, family } in stored {
+    for StoredRequest { pool, overflow, family } in stored {
         let family = match family {
             None => None,
             Some(4) => Some(Family::Ipv4),
             Some(6) => Some(Family::Ipv6),
             Some(_) => return Err(invalid(6, "neither family 4 nor 6")),
         };
-        requests.push(Request { family, ..Request::of(&pool) });
+        requests.push(Request { overflow, family, ..Request::of(&pool) });
     }
     let Time(created) = row.get(4)?;
     let claim = Claim { machine: machine.clone(), created, requests, sticky: row.get(5)?, secret: None };

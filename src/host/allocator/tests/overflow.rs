@@ -1,0 +1,201 @@
+//! A pool and its overflow: a request with several pools.
+
+use super::*;
+
+/// A pool of `n/vlan10` with these addresses, in the subnets of both families.
+fn of(name: &str, addresses: &str) -> Pool {
+    let subnets = match addresses.contains(':') {
+        true => "{cidr: 10.0.0.0/24}, {cidr: 'fd00::/64'}",
+        false => "{cidr: 10.0.0.0/24}",
+    };
+    on("vlan10", name, &format!("addresses: [{addresses}], machineNetwork: [{subnets}]"))
+}
+
+/// A claim for an address of the first pool, or of the others.
+fn group(name: &str, pools: &[&str]) -> Claim {
+    let [first, overflow @ ..] = pools else { panic!("no pool") };
+    let overflow = overflow.iter().map(|pool| (*pool).to_owned()).collect();
+    Claim { requests: vec![Request { overflow, ..Request::of(first) }], ..claim(name, "1", &[]) }
+}
+
+fn both(name: &str) -> Claim {
+    group(name, &["n/a", "n/b"])
+}
+
+fn release(allocator: &mut Allocator, name: &str, now: u64) -> Vec<String> {
+    allocator.release(&machine(name, "1"), at(now), &mut Journal::default());
+    let served = allocator.serve(at(now), &mut Journal::default());
+    let lines = served.iter().map(|it| format!("{} {}", it.claimant.machine.name, it.addresses[0]));
+    lines.collect()
+}
+
+const EXHAUSTED: &str = "No available IPs in pool for interface eth0";
+
+#[test]
+fn the_overflow_gives_the_addresses_that_the_first_pool_does_not_have() {
+    let mut allocator = allocator([of("a", "10.0.0.10"), of("b", "10.0.0.20"), of("c", "10.0.0.30")], []);
+    let all = |name| group(name, &["n/c", "n/a", "n/b"]);
+    let given: Vec<String> = ["v", "w", "x", "y"].map(|name| given(&mut allocator, &all(name), 1)).into();
+    assert_eq!(given, ["10.0.0.30/24", "10.0.0.10/24", "10.0.0.20/24", EXHAUSTED]);
+    let leases = ["10.0.0.10/24 n/a w", "10.0.0.20/24 n/b x", "10.0.0.30/24 n/c v"];
+    assert_eq!(held(&allocator), leases.map(|lease| format!("n/vlan10 {lease}")));
+    let error = allocator.claim(&all("y"), at(2), &mut Journal::default()).unwrap_err();
+    let of = |pool: &str| (pool.to_owned(), Family::Ipv4);
+    let ClaimError::Exhausted { interface, pool, family, overflow } = error else { panic!("{error}") };
+    assert_eq!((pool, family, &overflow[..]), ("n/c".to_owned(), Family::Ipv4, &[of("n/a"), of("n/b")][..]));
+    let families = [("n/c", vec![family]), ("n/a", vec![Family::Ipv4, Family::Ipv6])];
+    let message = "No available IPs in pool for interface eth0: pool n/c, IPv4; pool n/a, IPv4 and IPv6";
+    assert_eq!(exhausted_message(interface, families), message);
+}
+
+#[test]
+fn all_families_of_an_interface_come_from_one_pool() {
+    let a = of("a", "10.0.0.10-10.0.0.12, 'fd00::a'");
+    let b = of("b", "10.0.0.20-10.0.0.21, 'fd00::b-fd00::c'");
+    let mut allocator = allocator([a, b], []);
+    assert_eq!(given(&mut allocator, &both("v"), 1), "10.0.0.10/24 fd00::a/64");
+    // The first pool has IPv4 addresses, but no IPv6 address.
+    assert_eq!(given(&mut allocator, &both("w"), 1), "10.0.0.20/24 fd00::b/64");
+    assert_eq!(allocator.usage(at(1))["n/a"].families[0].free, 2);
+    // A machine that holds an address of one family gets the other one from the same pool, and waits for this pool alone.
+    let of_a = Record { node_pool: Some("n/a".to_owned()), ..record("x", "10.0.0.12/24") };
+    assert_eq!(allocator.adopt([of_a], at(1), &mut Journal::default()).adopted, 1);
+    assert_eq!(given(&mut allocator, &both("x"), 2), EXHAUSTED);
+    let error = allocator.claim(&both("x"), at(2), &mut Journal::default()).unwrap_err();
+    let expected = ClaimError::Exhausted {
+        interface: "eth0".parse().unwrap(),
+        pool: "n/a".to_owned(),
+        family: Family::Ipv6,
+        overflow: Vec::new(),
+    };
+    assert_eq!(error, expected);
+    assert_eq!(release(&mut allocator, "w", 3), [""; 0]);
+    assert_eq!(release(&mut allocator, "v", 3), ["x 10.0.0.12/24"]);
+}
+
+#[test]
+fn a_machine_waits_only_while_every_pool_is_full_and_the_oldest_is_served_first() {
+    let mut allocator = allocator([of("a", "10.0.0.10"), of("b", "10.0.0.20")], []);
+    for name in ["v", "w"] {
+        given(&mut allocator, &both(name), 1);
+    }
+    let older = |claim: Claim, created| Claim { created: at(created), ..claim };
+    let waiting = [
+        older(both("third"), 30),
+        older(group("second", &["n/b"]), 20),
+        older(both("first"), 10),
+        older(group("fourth", &["n/a"]), 40),
+    ];
+    for claim in &waiting {
+        assert_eq!(given(&mut allocator, claim, 50), EXHAUSTED);
+    }
+    let usage = allocator.usage(at(50));
+    assert_eq!(["n/a", "n/b"].map(|pool| usage[pool].waiting), [3, 3]);
+    assert_eq!(release(&mut allocator, "w", 51), ["first 10.0.0.20/24"]);
+    assert_eq!(release(&mut allocator, "first", 52), ["second 10.0.0.20/24"]);
+    assert_eq!(release(&mut allocator, "v", 53), ["third 10.0.0.10/24"]);
+    let served = resize(&mut allocator, of("b", "10.0.0.20-10.0.0.21")).served;
+    assert_eq!(served, [], "the last machine waits for the other pool");
+    assert_eq!(release(&mut allocator, "third", 54), ["fourth 10.0.0.10/24"]);
+}
+
+#[test]
+fn a_lease_of_the_overflow_stays_when_the_first_pool_has_free_addresses_again() {
+    let mut allocator = allocator([of("a", "10.0.0.10"), of("b", "10.0.0.20"), of("c", "10.0.0.30")], []);
+    for name in ["v", "w"] {
+        given(&mut allocator, &both(name), 1);
+    }
+    release(&mut allocator, "v", 2);
+    assert_eq!(given(&mut allocator, &both("w"), 3), "10.0.0.20/24");
+    let move_leases = |allocator: &mut Allocator, name: &str, pools: &[&str]| {
+        let pools: Vec<String> = pools.iter().map(|pool| (*pool).to_owned()).collect();
+        allocator.move_leases(&machine(name, "1"), &pools, &mut Journal::default());
+        held(allocator)
+    };
+    let lease = |pool: &str| vec![format!("n/vlan10 10.0.0.20/24 {pool} w")];
+    assert_eq!(move_leases(&mut allocator, "w", &["n/a", "n/b"]), lease("n/b"));
+    // The overflow is no pool of the machine any more: the address is outside its new pool, until the overflow is back.
+    assert_eq!(move_leases(&mut allocator, "w", &["n/a", "n/c"]), lease("n/a"));
+    assert_eq!(move_leases(&mut allocator, "w", &["n/c", "n/b"]), lease("n/b"));
+    // A claim moves a lease by the same rule.
+    assert_eq!(given(&mut allocator, &group("w", &["n/a", "n/c"]), 4), "10.0.0.20/24");
+    assert_eq!(held(&allocator), lease("n/a"));
+    assert_eq!(given(&mut allocator, &group("w", &["n/c", "n/b"]), 4), "10.0.0.20/24");
+    assert_eq!(held(&allocator), lease("n/b"));
+}
+
+#[test]
+fn named_kept_and_remembered_addresses_come_from_the_pool_that_has_them() {
+    let kept =
+        "addresses: [10.0.0.30-10.0.0.31], machineNetwork: [{cidr: 10.0.0.0/24}], preAllocations: {w: 10.0.0.31}";
+    let mut allocator = allocator([of("a", "10.0.0.10-10.0.0.12"), of("b", "10.0.0.20"), on("vlan10", "c", kept)], []);
+    let all = |name: &str| group(name, &["n/a", "n/b", "n/c"]);
+    let named = |name: &str, address: &str| {
+        let mut claim = all(name);
+        claim.requests[0].addresses.push(address.parse().unwrap());
+        claim
+    };
+    assert_eq!(given(&mut allocator, &named("v", "10.0.0.20"), 1), "10.0.0.20/24");
+    assert_eq!(given(&mut allocator, &named("u", "10.0.0.99"), 1), r#"10.0.0.99: not in pool "n/a""#);
+    assert_eq!(given(&mut allocator, &all("w"), 1), "10.0.0.31/24");
+    release(&mut allocator, "v", 2);
+    // A sticky claim gets the last address of its name, also from the overflow.
+    let again = Claim { sticky: true, machine: machine("v", "2"), ..all("v") };
+    assert_eq!(given(&mut allocator, &again, 3), "10.0.0.20/24");
+    assert_eq!(given(&mut allocator, &Claim { machine: machine("v", "3"), ..again.clone() }, 3), "10.0.0.10/24");
+    allocator.release(&machine("v", "3"), at(4), &mut Journal::default());
+    allocator.release(&machine("v", "2"), at(5), &mut Journal::default());
+    assert_eq!(given(&mut allocator, &Claim { machine: machine("v", "4"), ..again }, 6), "10.0.0.20/24");
+}
+
+#[test]
+fn pools_that_do_not_allocate_are_passed_over() {
+    let mut allocator = allocator([of("a", "10.0.0.10"), of("b", "10.0.0.20")], []);
+    assert_eq!(given(&mut allocator, &group("u", &["n/gone", "n/a"]), 1), "10.0.0.10/24");
+    assert_eq!(given(&mut allocator, &group("u", &["n/gone", "n/away"]), 1), r#"unknown pool "n/gone""#);
+    release(&mut allocator, "u", 2);
+    allocator.suspend(["n/a".to_owned()].into());
+    assert_eq!(given(&mut allocator, &both("v"), 3), "10.0.0.20/24");
+    assert_eq!(given(&mut allocator, &both("w"), 3), EXHAUSTED);
+    allocator.suspend(["n/a".to_owned(), "n/b".to_owned()].into());
+    assert_eq!(given(&mut allocator, &both("x"), 3), r#"pool "n/a" allocates nothing for now"#);
+    allocator.suspend(BTreeSet::new());
+    assert_eq!(allocator.serve(at(4), &mut Journal::default()).len(), 1);
+}
+
+#[test]
+fn a_pool_of_another_kind_cannot_be_the_overflow() {
+    let pools = [
+        of("a", "10.0.0.10"),
+        of("b", "10.0.0.20, 'fd00::a'"),
+        on("vlan20", "c", "addresses: [10.0.0.0/24]"),
+        pool("d", "eth1", "addresses: [10.0.0.0/24]"),
+        external("e", ""),
+    ];
+    let mut allocator = allocator(pools, []);
+    let mut refused = |pools: &[&str]| given(&mut allocator, &group("v", pools), 1);
+    let line = |rest: &str| format!("pool n/{rest}");
+    let families = line("b cannot be the overflow of pool n/a: families IPv4 and IPv6, expected IPv4");
+    assert_eq!(refused(&["n/a", "n/b"]), families);
+    let network = line("c cannot be the overflow of pool n/a: network n/vlan20, expected n/vlan10");
+    assert_eq!(refused(&["n/a", "n/c"]), network);
+    let interface = line("d cannot be the overflow of pool n/a: interface eth1, expected eth0");
+    assert_eq!(refused(&["n/a", "n/d"]), interface);
+    let external = |rest: &str| line(&format!("{rest}: addressesFrom another program, expected none"));
+    assert_eq!(refused(&["n/a", "n/e"]), external("e cannot be the overflow of pool n/a"));
+    assert_eq!(refused(&["n/e", "n/a"]), external("a cannot be the overflow of pool n/e"));
+    assert_eq!(allocator.waiters(), Vec::<&Claim>::new());
+}
+
+#[test]
+fn a_waiting_claim_follows_the_new_name_of_its_overflow() {
+    let mut allocator = allocator([of("a", "10.0.0.10"), of("b", "10.0.0.20")], []);
+    for name in ["v", "w", "x"] {
+        given(&mut allocator, &both(name), 1);
+    }
+    let rename = Rename { old: "n/b".to_owned(), new: "n/c".to_owned() };
+    let new = vec![of("c", "10.0.0.20-10.0.0.21")];
+    let resized = allocator.resize(new, &[rename], at(2), &mut Journal::default()).unwrap();
+    assert_eq!(resized.served[0].addresses, ["10.0.0.21/24".parse().unwrap()]);
+    assert_eq!(held(&allocator)[2], "n/vlan10 10.0.0.21/24 n/c x");
+}
