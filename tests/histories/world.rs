@@ -462,7 +462,8 @@ impl World {
 
     fn claim_of(&self, node: usize, rng: &mut Rng, is_named: bool) -> Claim {
         let Node { machine, created, pools, is_sticky, .. } = &self.cluster.nodes[node];
-        let mut requests: Vec<Request> = pools.iter().map(|pool| Request::of(pool)).collect();
+        let request = |pool: &String| Request { overflow: self.overflow_of(node, pool), ..Request::of(pool) };
+        let mut requests: Vec<Request> = pools.iter().map(request).collect();
         if is_named {
             let request = &mut requests[0];
             let pool = self.pools.get(&request.pool);
@@ -474,9 +475,22 @@ impl World {
         Claim { machine: machine.clone(), created: time(created), requests, sticky: *is_sticky, secret: None }
     }
 
+    /// The other pools with the network, the interface and the families of a pool, from which some machines get addresses, too.
+    fn overflow_of(&self, node: usize, pool: &str) -> Vec<String> {
+        let Some(first) = self.pools.get(pool).filter(|_| node % 3 == 0) else { return Vec::new() };
+        let is_alike = |other: &&Spec| {
+            let families = |spec: &Spec| [spec.has(0), spec.has(1)];
+            other.name != first.name
+                && (&other.network, &other.interface) == (&first.network, &first.interface)
+                && families(other) == families(first)
+        };
+        self.pools.values().filter(is_alike).map(|other| other.name.clone()).collect()
+    }
+
     fn claim(&mut self, node: usize, rng: &mut Rng, is_named: bool) -> Outcome {
         let (at, now) = (rng.below(2), self.now());
         let claim = self.claim_of(node, rng, is_named);
+        let is_new = self.owned(node).is_empty() && !claim.sticky && !is_named;
         let answer = self.processes[at].claim(&claim, time(now));
         let answer = match answer {
             Ok(answer) => Ok(answer),
@@ -489,8 +503,35 @@ impl World {
         self.note_turn(node, &claim, &answer);
         self.check(at, &Allowed { is_named, ..Allowed::default() }, true)?;
         self.check_answer(&claim, &answer)?;
+        if answer.is_ok() && is_new {
+            self.check_overflow(node, &claim)?;
+        }
         if answer.is_ok() && rng.chance(75) {
             self.boot(node);
+        }
+        Ok(())
+    }
+
+    /// Checks that a new machine has all addresses of an interface from one pool, and that no earlier pool of its request had them.
+    fn check_overflow(&self, node: usize, claim: &Claim) -> Outcome {
+        let owned = self.owned(node);
+        for request in &claim.requests {
+            let group: Vec<&Spec> = request.pools().filter_map(|pool| self.pools.get(pool)).collect();
+            let own = owned.iter().filter(|(_, held)| request.pools().any(|pool| *held.pool == *pool));
+            let (families, pools): (BTreeSet<usize>, BTreeSet<&str>) =
+                own.map(|((_, address), held)| (family(*address), &*held.pool)).unzip();
+            let Some(pool) = pools.first() else { continue };
+            if pools.len() > 1 {
+                return Err(format!("{} has addresses of {pools:?} for one interface", claim.machine));
+            }
+            let mut earlier = group.iter().take_while(|spec| spec.name != **pool);
+            let has_all = |spec: &&&Spec| families.iter().all(|its| self.free(spec, *its).next().is_some());
+            if let Some(earlier) = earlier.find(has_all) {
+                return Err(format!(
+                    "{} has addresses of {pool} although {} has free ones",
+                    claim.machine, earlier.name
+                ));
+            }
         }
         Ok(())
     }
@@ -1005,7 +1046,17 @@ impl World {
             if lacks.is_empty() {
                 return Err(format!("{} waits and lacks nothing", claim.machine));
             }
-            if lacks.iter().all(|its| self.free(spec, *its).next().is_some()) {
+            let group: Vec<&Spec> = request.pools().filter_map(|pool| self.pools.get(pool)).collect();
+            let owned = self.owned(node);
+            let mut own = owned.iter().filter(|(_, held)| held.claimant.interface.as_str() == spec.interface);
+            // An interface gets all addresses from one pool.
+            let tried = own.next().map_or(group.clone(), |((_, address), held)| {
+                let is_own = |spec: &&&Spec| spec.name == *held.pool;
+                let has = |spec: &&&Spec| spec.contains(*address);
+                vec![*group.iter().find(is_own).or(group.iter().find(has)).unwrap_or(&group[0])]
+            });
+            let has_all = |spec: &&&Spec| lacks.iter().all(|its| self.free(spec, *its).next().is_some());
+            if let Some(spec) = tried.iter().find(has_all) {
                 return Err(format!("{} waits although {} has free addresses", claim.machine, spec.name));
             }
         }
@@ -1014,7 +1065,14 @@ impl World {
             before.leases.values().any(|held| held.claimant.machine == *machine)
                 || before.kept.iter().any(|(_, claimant)| claimant.machine == *machine)
         };
-        let simple = |claim: &&Claim| claim.requests.len() == 1 && !claim.sticky && !holds(&claim.machine);
+        // A machine that claims again may do so with more pools than before.
+        let has_same_pools = |claim: &Claim| {
+            let node = self.node_of(&claim.machine);
+            node.is_some_and(|node| claim.requests.iter().all(|it| it.overflow == self.overflow_of(node, &it.pool)))
+        };
+        let simple = |claim: &&Claim| {
+            claim.requests.len() == 1 && !claim.sticky && !holds(&claim.machine) && has_same_pools(claim)
+        };
         for left in before
             .waiting
             .iter()
@@ -1071,15 +1129,20 @@ impl World {
                 }
                 Ok(())
             }
-            Err(ClaimError::Exhausted { pool, family, .. }) => {
-                let Some(spec) = self.pools.get(pool) else { return Err(format!("pool {pool} is unknown")) };
-                let its = usize::from(family.bits() == 128);
-                match self.free(spec, its).next() {
-                    // The same claim takes the last address for another interface.
-                    Some(_) if claim.requests.len() > 1 => Ok(()),
-                    Some(free) => Err(format!("{} is refused, but {free} of {pool} is free", claim.machine)),
-                    None => Ok(()),
+            Err(ClaimError::Exhausted { pool, family, overflow, .. }) => {
+                for (pool, family) in [(pool, family)].into_iter().chain(overflow.iter().map(|(pool, of)| (pool, of))) {
+                    let Some(spec) = self.pools.get(pool) else { return Err(format!("pool {pool} is unknown")) };
+                    let its = usize::from(family.bits() == 128);
+                    match self.free(spec, its).next() {
+                        // The same claim takes the last address for another interface.
+                        Some(_) if claim.requests.len() > 1 => {}
+                        Some(free) => {
+                            return Err(format!("{} is refused, but {free} of {pool} is free", claim.machine));
+                        }
+                        None => {}
+                    }
                 }
+                Ok(())
             }
             Err(ClaimError::UnknownPool(pool)) if !self.pools.contains_key(pool) => Ok(()),
             Err(ClaimError::OtherPool { held, pool, .. }) => {
