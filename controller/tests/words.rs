@@ -1,7 +1,7 @@
 //! Checks that the status of pools, metrics, alert rules, the dashboard, events and `glowplugctl` use one list of words for the
 //! states of addresses and machines: `glowplug::host::counts`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -60,7 +60,8 @@ fn the_metrics_of_pools_have_the_words() {
     let mut registry = Registry::open(MemoryLedger::default()).unwrap();
     registry.resize(Pool::parse(pool).unwrap(), &[], Timestamp::UNIX_EPOCH).unwrap();
     let allocator = registry.state().unwrap();
-    let (states, others) = of_metrics(&metrics::text(allocator, &allocator.usage(Timestamp::UNIX_EPOCH)));
+    let (states, others) =
+        of_metrics(&metrics::text(allocator, &allocator.usage(Timestamp::UNIX_EPOCH), &BTreeMap::new()));
     assert_eq!(states, words(&Count::STATES));
     assert!(others.is_subset(&all()), "{others:?}");
 }

@@ -24,10 +24,20 @@ pub fn exhausted_families(pool: &Pool, usage: &PoolUsage) -> impl Iterator<Item 
     families.filter(move |family| has_waiting || is_for_all(*family))
 }
 
+/// Whether further machines of a full pool get addresses of another pool: one of the `others` has a free address of each family, and
+/// nothing waits for the pool. `others` are the pools that serve the same machines.
+#[doc(hidden)]
+pub fn relief<'p>(usage: &PoolUsage, others: impl IntoIterator<Item = (&'p str, &'p PoolUsage)>) -> Option<&'p str> {
+    let has_free = |usage: &PoolUsage| !usage.families.is_empty() && usage.families.iter().all(|of| of.free > 0);
+    let relief = others.into_iter().find(|(_, other)| has_free(other));
+    relief.map(|(name, _)| name).filter(|_| usage.waiting == 0)
+}
+
 /// Returns the metrics of all pools of an allocator, sorted by the name of the pool. `usage` is the result of
-/// [`Allocator::usage`].
+/// [`Allocator::usage`], and `overflows` has the names of the pools that serve the same machines as a pool.
 ///
-/// - `kubevirt_ippool_exhausted{cluster,namespace}`: 1 when a pool of the hosted cluster is exhausted, else 0. The label
+/// - `kubevirt_ippool_exhausted{cluster,namespace}`: 1 when a pool of the hosted cluster is exhausted, and no other pool gives
+///   addresses to its machines, else 0. The label
 ///   `cluster` is empty for pools without a known cluster. `namespace` is the namespace of the cluster and its NodePools.
 /// - `glowplug_ippool_addresses{cluster,pool,network,family,state}`: number of addresses in each state. The states `free`,
 ///   `allocated`, `excluded`, `byRecord`, `byReport` and `reuseDelay` add up to all addresses of the pool.
@@ -36,17 +46,25 @@ pub fn exhausted_families(pool: &Pool, usage: &PoolUsage) -> impl Iterator<Item 
 ///   does not offer, or no longer offers.
 /// - `glowplug_ippool_waiting_machines{cluster,pool,network}`: number of machines that wait for an address of the pool.
 #[must_use]
-pub fn text(allocator: &Allocator, usage: &BTreeMap<&str, PoolUsage>) -> String {
+pub fn text(
+    allocator: &Allocator,
+    usage: &BTreeMap<&str, PoolUsage>,
+    overflows: &BTreeMap<String, Vec<String>>,
+) -> String {
     let mut exhausted = BTreeMap::new();
     let (mut addresses, mut conflicts) = (String::new(), String::new());
     let (mut outside, mut waiting) = (String::new(), String::new());
     for pool in allocator.pools() {
-        let Some(usage) = usage.get(pool.name()) else { continue };
+        let all = usage;
+        let Some(usage) = all.get(pool.name()) else { continue };
+        let others = overflows.get(pool.name()).into_iter().flatten();
+        let others = others.filter_map(|name| Some((name.as_str(), all.get(name.as_str())?)));
         let cluster = pool.cluster().unwrap_or_default();
         // Hosted clusters of the same name are in different namespaces, and their NodePools are in these namespaces
         // too.
         let namespace = pool.name.split_once('/').map_or("", |(namespace, _)| namespace);
-        *exhausted.entry((cluster, namespace)).or_insert(false) |= exhausted_families(pool, usage).next().is_some();
+        *exhausted.entry((cluster, namespace)).or_insert(false) |=
+            exhausted_families(pool, usage).next().is_some() && relief(usage, others).is_none();
         // The values of the labels contain only characters that need no escape.
         let labels = format!(r#"cluster="{cluster}",pool="{}",network="{}""#, pool.name, pool.network);
         let machines = usage.waiting;

@@ -33,7 +33,7 @@ use super::claim::Machine;
 use crate::network::{Family, InterfaceName};
 
 pub use namespaces::Namespaces;
-pub use overflow::NoOverflow;
+pub use overflow::{NoOverflow, home_in_group};
 pub use overlap::{Overlap, Overlaps, overlaps};
 pub use reserved::{ReservedAddress, ReservedAddresses, ReservedRange};
 pub use settings::{RouteSpec, Settings, SettingsSpec, StaticRoute};

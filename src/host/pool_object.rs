@@ -4,6 +4,8 @@
 //! served, or name another program that chooses the addresses. The controller and `glowplugctl` read an object by the rules of
 //! this module.
 
+use std::ops::RangeInclusive;
+
 use super::claim::is_object_name;
 use super::expand::{ExpandError, Template};
 use super::members::Members;
@@ -22,6 +24,10 @@ pub(crate) enum PoolKind {
     /// A pool for the claims of every namespace, or for machines and claims of several namespaces.
     GlobalStaticIpPool,
 }
+
+/// The values of `priority`.
+const PRIORITIES: RangeInclusive<i64> = -1000..=1000;
+const EXPECTED_PRIORITY: &str = "a number from -1000 to 1000";
 
 /// The members of a Kubernetes object.
 const OBJECT_MEMBERS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
@@ -67,6 +73,11 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
     let sticky = members.switch("sticky", diagnostics);
     let serves_ipam_claims = members.switch("serveIPAMClaims", diagnostics);
     members.switch("ignoreNeighbours", diagnostics);
+    if let Some(priority) = members.number("priority", EXPECTED_PRIORITY, diagnostics)
+        && !PRIORITIES.contains(&priority)
+    {
+        diagnostics.push(Diagnostic::error(path.field("priority"), "out of range", priority, EXPECTED_PRIORITY));
+    }
     let template = members.text("template", diagnostics);
     let has_node_pool_refs = members.has("nodePoolRefs");
     let node_pool_refs = path.field("nodePoolRefs");

@@ -318,13 +318,12 @@ mod tests {
             let spec = format!("network: n, addresses: [10.0.0.0/24]{rest}");
             format!("{{apiVersion: v1, kind: StaticIPPool, metadata: {{name: a}}, spec: {{{spec}}}, status: {{}}}}")
         };
-        let allowed =
-            ", sticky: true, serveIPAMClaims: true, ignoreNeighbours: true, template: '', nodePoolRef: {name: w}";
+        let allowed = ", sticky: true, serveIPAMClaims: true, ignoreNeighbours: true, priority: 1, template: '', nodePoolRef: {name: w}";
         assert_eq!(refusal(&pool(allowed)), Vec::<String>::new());
         let expected = "expected one of network, interface, addresses, excludedAddresses, preAllocations, gateway, \
                         nameservers, machineNetwork, allocateReservedIPAddresses, onLinkGateway, \
                         addressReuseGracePeriodSeconds, searchDomains, mtu, routes, prefix, subnets, sticky, \
-                        serveIPAMClaims, ignoreNeighbours, template, nodePoolRefs, nodePoolRef, namespaceSelector, machineSelector, addressesFrom";
+                        serveIPAMClaims, ignoreNeighbours, priority, template, nodePoolRef, machineSelector, addressesFrom";
         assert_eq!(
             refusal(&pool(", exclude: [10.0.0.1], subnet: 24")),
             [format!("spec.exclude: unknown key, {expected}"), format!("spec.subnet: unknown key, {expected}")]

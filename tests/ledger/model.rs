@@ -579,12 +579,14 @@ impl Model {
                 }
                 continue;
             };
-            if let Some(at) = group.iter().find(|at| POOLS[**at] == pool) {
+            // A lease stays in a pool of the request, unless another one of them has its address.
+            let has = |at: &&usize| self.of(**at, family).unwrap().contains(&held);
+            let known = group.iter().find(|at| POOLS[**at] == pool);
+            if let Some(at) = known.filter(|at| has(at) || !group.iter().any(|at| has(&at))) {
                 own.push(*at);
                 continue;
             }
             // All pools are on one network. An address outside its new pool keeps its prefix length.
-            let has = |at: &&usize| self.of(**at, family).unwrap().contains(&held);
             let (at, is_inside) = (*group.iter().find(has).unwrap_or(&group[0]), group.iter().any(|at| has(&at)));
             let prefix = prefix_of(self, at, family);
             let lease = self.held.get_mut(&held).unwrap();

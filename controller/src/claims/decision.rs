@@ -395,7 +395,7 @@ impl View {
         Step::Claim(Claim {
             machine: self.key.holder(HolderKind::IpAddressClaim, claim.uid()),
             created: claim.created(),
-            requests: vec![Request { pool: pool.to_string(), family, addresses: Vec::from_iter(requested) }],
+            requests: vec![Request { family, addresses: Vec::from_iter(requested), ..Request::of(&pool.to_string()) }],
             sticky: *sticky,
             secret: None,
         })

@@ -159,7 +159,9 @@ fn answer(mut lists: Lists, target: &Target, only: &[Key], now: Timestamp) -> an
         match selection.of(vm) {
             Err(problem) => machines.push(facts.row(vm, Vec::new(), Word::Conflict, problem.to_string())),
             Ok(all) => {
-                let Some(selected) = all.iter().find(|selected| selected.pool == *id) else { continue };
+                let Some(selected) = all.iter().find(|selected| selected.pools().any(|pool| pool == id)) else {
+                    continue;
+                };
                 let (mut row, addresses) =
                     facts.decide(vm, selected, Of { pool: checked, is_stored: target.is_stored });
                 let machine = (!addresses.is_empty()).then(|| (vm, selected.clone(), addresses));

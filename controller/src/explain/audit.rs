@@ -269,11 +269,16 @@ fn left_alone(lists: &Lists, facts: &Facts<'_>) -> Vec<Finding> {
     let is_listed = |vm: &&VirtualMachine| lists.has_machines && !is_deleted(&vm.metadata);
     for vm in lists.vms.values().filter(is_listed) {
         for selected in selection.of(vm).unwrap_or_default() {
-            let pool = selection.pool(&selected.pool).and_then(|pool| pool.pool.as_ref().ok());
-            let Some(pool) = pool.filter(|pool| !pool.is_external()) else { continue };
-            let (row, _) = facts.decide(vm, &selected, Of { pool, is_stored: true });
-            let has_no_lease = matches!(row.result, machines::Word::LeftAlone | machines::Word::Reserved);
-            if has_no_lease && row.needs_decision {
+            let pools = selected.pools().filter_map(|pool| selection.pool(pool)?.pool.as_ref().ok());
+            let pools = pools.filter(|pool| !pool.is_external());
+            let rows: Vec<_> = pools.map(|pool| facts.decide(vm, &selected, Of { pool, is_stored: true }).0).collect();
+            let has_no_lease = |row: &machines::Row| {
+                matches!(row.result, machines::Word::LeftAlone | machines::Word::Reserved) && row.needs_decision
+            };
+            // The overflow may have the address of the machine.
+            if rows.iter().all(has_no_lease)
+                && let Some(row) = rows.into_iter().next()
+            {
                 let message = format!("pool {} gives the machine no address: {}", selected.pool, row.reason);
                 findings.push(Finding { finding: Word::LeftAlone, address: None, object: row.machine, message });
             }

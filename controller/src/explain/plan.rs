@@ -1,12 +1,12 @@
 //! Compares the pools of a file with the cluster: what the webhook would answer, who would hold an address outside of its pool, which
 //! reserved addresses are in use, and whether the machines have room.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
 
-use glowplug::host::allocator::{Allocator, Usage};
+use glowplug::host::allocator::{Allocator, PoolUsage, Usage};
 use glowplug::host::pool::{Pool, Reserved};
 use glowplug::network::Family;
 use k8s_openapi::jiff::Timestamp;
@@ -23,7 +23,7 @@ use crate::explain::reserved::Users;
 use crate::explain::text::{rows_of, write_section};
 use crate::kinds::kubevirt_machine::is_deleted;
 use crate::kinds::pool::{LeaseSpec, PoolSpec};
-use crate::pools::selection::{MachinePool, Selection};
+use crate::pools::selection::{MachinePool, Selected, Selection};
 use crate::webhook::{Change, Verdict, judge, lost, warn_of_family, warn_of_holders};
 
 /// What `kubectl glowplug plan` says.
@@ -169,7 +169,7 @@ fn answer(mut lists: Lists, objects: Vec<Object>, absent: &BTreeSet<String>, now
         planned.in_use = in_use(allocator, &users, pool);
         let families = usage.get(pool.name()).map(|usage| usage.families.as_slice()).unwrap_or_default();
         if !pool.is_external() {
-            planned.room = families.iter().map(|usage| room(&lists, allocator, &selection, id, usage)).collect();
+            planned.room = families.iter().map(|of| room(&lists, (allocator, &usage), &selection, id, of)).collect();
         }
     }
     Ok(Answer { version: 1, pools: planned.into_iter().map(|(_, planned)| planned).collect() })
@@ -243,9 +243,15 @@ fn in_use(allocator: &Allocator, users: &Users, pool: &Pool) -> Vec<InUse> {
 }
 
 /// The addresses of one family of a pool, and how many of them its machines need.
-fn room(lists: &Lists, allocator: &Allocator, selection: &Selection, id: &PoolId, usage: &Usage) -> Room {
-    let selected =
-        lists.vms.values().filter(|vm| selection.of(vm).is_ok_and(|all| all.iter().any(|it| it.pool == *id)));
+fn room(
+    lists: &Lists,
+    (allocator, of_pools): (&Allocator, &BTreeMap<&str, PoolUsage>),
+    selection: &Selection,
+    id: &PoolId,
+    usage: &Usage,
+) -> Room {
+    let is_of_pool = |it: &Selected| it.pools().any(|pool| pool == id);
+    let selected = lists.vms.values().filter(|vm| selection.of(vm).is_ok_and(|all| all.iter().any(is_of_pool)));
     let selected: Vec<_> = selected.collect();
     let holds = |vm: &&&_| {
         let holder = lists.holder(vm);
@@ -267,7 +273,18 @@ fn room(lists: &Lists, allocator: &Allocator, selection: &Selection, id: &PoolId
         }
     };
     let needed = needed.max(selected.len() as u128);
-    let free = usage.free + usage.reuse_delay;
+    let free_of = |usage: &Usage| usage.free + usage.reuse_delay;
+    let free = free_of(usage);
+    // The machines get addresses of these pools, too.
+    let own = selection.pool(id);
+    let others = selection.pools().filter(|other| own.is_some_and(|own| own.shares_machines_with(other)));
+    let (mut because, mut free_elsewhere) = (because, 0);
+    for other in others.map(|other| other.id.to_string()) {
+        let families = of_pools.get(other.as_str()).into_iter().flat_map(|of| &of.families);
+        let free: u128 = families.filter(|of| of.family == usage.family).map(free_of).sum();
+        because += &format!(", free in {other} {free}");
+        free_elsewhere += free;
+    }
     let text = |count: u128| count.to_string();
     Room {
         family: usage.family.to_string(),
@@ -276,7 +293,7 @@ fn room(lists: &Lists, allocator: &Allocator, selection: &Selection, id: &PoolId
         held: text(held),
         needed: text(needed),
         because,
-        lacking: text(needed.saturating_sub(held).saturating_sub(free)),
+        lacking: text(needed.saturating_sub(held).saturating_sub(free + free_elsewhere)),
     }
 }
 

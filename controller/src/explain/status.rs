@@ -48,6 +48,8 @@ pub struct PoolLine {
     pub waiting: u32,
     /// The first of them.
     pub first_waiting: Vec<Waiting>,
+    /// The pools from which the machines of the pool get addresses when it has none left, in their order.
+    pub overflow: Vec<String>,
     /// Number of machines that the pool serves.
     pub machines: u32,
     /// Number of machines that are left alone.
@@ -122,9 +124,18 @@ pub async fn status(reader: &Reader) -> anyhow::Result<Summary> {
     Ok(summarize(leaders(reader).await?, pools, mac_pools))
 }
 
-/// Summarizes pools. The input is the leaders, the objects of both kinds, and the MACPools.
-fn summarize(leaders: Option<Vec<Leader>>, pools: Vec<Object>, mac_pools: Vec<Object>) -> Summary {
-    let mut pools: Vec<PoolLine> = pools.into_iter().map(pool_line).collect();
+/// Summarizes pools. The input is the objects of both kinds, and the MACPools.
+#[must_use]
+pub fn summarize(pools: Vec<Object>, mac_pools: Vec<Object>) -> Summary {
+    let pools: Vec<KnownPool> = pools.into_iter().map(|pool| KnownPool::read(PoolObject::read(pool))).collect();
+    let overflow = |of: &KnownPool| {
+        let others = pools.iter().map(|pool| &pool.checked);
+        let others = others.filter(|it| it.priority() > of.checked.priority() && of.checked.shares_machines_with(it));
+        let mut others: Vec<_> = others.map(|it| (it.priority(), it.id.to_string())).collect();
+        others.sort();
+        others.into_iter().map(|(_, name)| name).collect()
+    };
+    let mut pools: Vec<PoolLine> = pools.iter().map(|pool| pool_line(pool, overflow(pool))).collect();
     pools.sort_by(|one, other| one.name.cmp(&other.name));
     let mut mac_pools: Vec<MacPoolLine> = mac_pools.into_iter().map(mac_pool_line).collect();
     mac_pools.sort_by(|one, other| one.name.cmp(&other.name));
@@ -145,9 +156,9 @@ fn problems(conditions: Vec<Condition>) -> Vec<Trouble> {
     problems.map(|it| Trouble { condition: it.type_, message: it.message }).collect()
 }
 
-fn pool_line(object: Object) -> PoolLine {
-    let KnownPool { status, checked, .. } = KnownPool::read(PoolObject::read(object));
-    let PoolStatus { families, waiting, first_waiting, machines, left_alone, outdated, conditions, .. } = status;
+fn pool_line(KnownPool { status, checked, .. }: &KnownPool, overflow: Vec<String>) -> PoolLine {
+    let PoolStatus { families, waiting, first_waiting, machines, left_alone, outdated, conditions, .. } =
+        status.clone();
     let (ready, message) = readiness(&conditions);
     let network = checked.pool.as_ref().map_or_else(|_| checked.spec.network.clone(), |pool| pool.network().to_owned());
     PoolLine {
@@ -158,6 +169,7 @@ fn pool_line(object: Object) -> PoolLine {
         families: families.into_iter().map(Family::from).collect(),
         waiting,
         first_waiting,
+        overflow,
         machines,
         left_alone,
         outdated,
@@ -230,6 +242,9 @@ impl fmt::Display for Summary {
             "OUTDATED",
         ];
         f.write_str(&rows_of(head, rows))?;
+        let overflows = self.pools.iter().filter(|pool| !pool.overflow.is_empty());
+        let overflows = overflows.map(|pool| [pool.name.clone(), pool.overflow.join(", ")]);
+        write_section(f, ["POOL", "OVERFLOW"], overflows.collect())?;
         let macs = self.mac_pools.iter().map(|pool| {
             let [free, allocated, waiting] =
                 [pool.free, pool.allocated, pool.waiting.into()].map(|count| count.to_string());
@@ -373,10 +388,26 @@ mod tests {
                 "firstWaiting": [{
                     "kind": "KubevirtMachine", "namespace": "n", "name": "w", "family": "IPv4", "since": "2026-08-14T10:00:00Z",
                 }],
-                "machines": 0, "leftAlone": 3, "outdated": 4,
+                "overflow": [], "machines": 0, "leftAlone": 3, "outdated": 4,
                 "problems": [{"condition": "DuplicateRecords", "message": "10.0.0.8: two users\n10.0.0.9: two users"}],
             })
         );
+    }
+
+    #[test]
+    fn the_overflow_of_a_pool_is_named() {
+        let of = |name: &str, priority: i32, role: &str| {
+            object(json!({
+                "metadata": {"namespace": "n", "name": name},
+                "spec": {
+                    "network": "vlan10", "addresses": ["10.0.0.8/29"], "priority": priority,
+                    "machineSelector": {"matchLabels": {"role": role}},
+                },
+            }))
+        };
+        let pools = vec![of("a", 20, "w"), of("b", 0, "w"), of("c", 10, "w"), of("d", 30, "db")];
+        let text = summarize(pools, vec![]).to_string();
+        assert_eq!(text.split_once("\n\n").unwrap().1, "POOL  OVERFLOW\nn/b   n/c, n/a\nn/c   n/a\n");
     }
 
     #[test]

@@ -88,7 +88,7 @@ pub struct Answer {
     pub phase: Option<String>,
     /// The state of the machine.
     pub state: State,
-    /// The pools that select the machine.
+    /// The pools that select the machine: for each interface the pool from which it gets addresses first, then its overflow.
     pub pools: Vec<Selecting>,
     /// The addresses that the machine holds.
     pub addresses: Vec<HeldAddress>,
@@ -224,7 +224,7 @@ pub fn explain(facts: Facts) -> Answer {
         machine: key.to_string(),
         phase,
         state,
-        pools: selected.iter().map(Selecting::from).collect(),
+        pools: selected.iter().flat_map(Selecting::all_of).collect(),
         addresses: held.into_iter().map(HeldAddress::from).collect(),
         since,
         reason,
@@ -294,16 +294,15 @@ fn verdict(
         let of = Key { namespace: it.namespace.clone(), name: it.name.clone() };
         of == key || machine.kubevirt_machine() == Some(of)
     };
-    let waits_in = |pool: &Selected| {
-        let first = waiting.get(&pool.pool)?.iter().find(|it| is_machine(it))?;
-        Some(waits(&pool.pool, first))
+    let waits_in = |it: &Selected| {
+        let first = |pool| waiting.get(pool)?.iter().find(|it| is_machine(it));
+        waits(it.pools().filter_map(|pool| Some((pool, first(pool)?))))
     };
     if let Some(verdict) = selected.iter().find_map(waits_in) {
         return verdict;
     }
-    let pool = selection.pool(&lacking.pool).map(|pool| &**pool);
-    let reason = match pool.and_then(|pool| pool.exhausted.as_ref()) {
-        Some(exhausted) => exhausted.clone(),
+    let reason = match selection.exhausted(lacking) {
+        Some(exhausted) => exhausted,
         None => format!("the controller has not allocated an address of pool {} yet", lacking.pool),
     };
     let what_to_do =
@@ -311,19 +310,24 @@ fn verdict(
     (State::Waiting, reason, None, Some(what_to_do))
 }
 
-/// The verdict about a machine that waits for an address of a pool.
-fn waits(pool: &PoolId, Waiting { family, since, .. }: &Waiting) -> Verdict {
-    let (reason, what_to_do) = match family {
-        Some(family) => (
-            format!("pool {pool} has no free {family} address"),
-            format!("add {family} addresses to pool {pool}, or delete machines that hold some"),
-        ),
-        None => (
+/// The verdict about a machine that waits for an address of one of these pools. `None`: it waits for none of them.
+fn waits<'w>(pools: impl Iterator<Item = (&'w PoolId, &'w Waiting)>) -> Option<Verdict> {
+    let pools: Vec<(&PoolId, &Waiting)> = pools.collect();
+    let (pool, Waiting { since, .. }) = pools.first()?;
+    let lacking: Vec<(&PoolId, &str)> =
+        pools.iter().filter_map(|(pool, waiting)| Some((*pool, waiting.family.as_deref()?))).collect();
+    let reasons: Vec<String> =
+        lacking.iter().map(|(pool, family)| format!("pool {pool} has no free {family} address")).collect();
+    let advice: Vec<String> =
+        lacking.iter().map(|(pool, family)| format!("add {family} addresses to pool {pool}")).collect();
+    let (reason, what_to_do) = match lacking.is_empty() {
+        false => (reasons.join("; "), format!("{}, or delete machines that hold some", advice.join(" or "))),
+        true => (
             format!("the machine waits for addresses of several pools, and pool {pool} is one of them"),
             "look at the conditions of its pools".to_owned(),
         ),
     };
-    (State::Waiting, reason, Some(since.0.to_string()), Some(what_to_do))
+    Some((State::Waiting, reason, Some(since.0.to_string()), Some(what_to_do)))
 }
 
 /// Explains a KubevirtMachine without a VirtualMachine. The webhook rejects the VirtualMachine of a machine whose pool is exhausted or
@@ -331,10 +335,6 @@ fn waits(pool: &PoolId, Waiting { family, since, .. }: &Waiting) -> Verdict {
 fn explain_rejected(machine: &Object, pools: &[KnownPool], leases: &[LeaseSpec]) -> Answer {
     let key = Key::of(&machine.metadata);
     let is_own = |namespace: &str, name: &str| (namespace, name) == (&*key.namespace, &*key.name);
-    let waits_in = |pool: &KnownPool| {
-        let first = pool.status.first_waiting.iter().find(|it| is_own(&it.namespace, &it.name))?;
-        Some(waits(&pool.checked.id, first))
-    };
     let conditions = machine.data["status"]["conditions"].as_array().into_iter().flatten();
     let rejected = conditions.into_iter().find(|it| it["type"] == "VMProvisioned" && it["status"] == "False");
     let told = || {
@@ -345,7 +345,11 @@ fn explain_rejected(machine: &Object, pools: &[KnownPool], leases: &[LeaseSpec])
         let reason = text("message").filter(|message| !message.is_empty()).unwrap_or_else(none);
         (State::Waiting, reason, text("lastTransitionTime"), Some(what_to_do))
     };
-    let (state, reason, since, what_to_do) = pools.iter().find_map(waits_in).unwrap_or_else(told);
+    let waiting = pools.iter().filter_map(|pool| {
+        let first = pool.status.first_waiting.iter().find(|it| is_own(&it.namespace, &it.name))?;
+        Some((&pool.checked.id, first))
+    });
+    let (state, reason, since, what_to_do) = waits(waiting).unwrap_or_else(told);
     let held = leases.iter().filter(|lease| {
         let Holder { kind, namespace, name, .. } = &lease.holder;
         lease.released.is_none() && *kind == HolderKind::KubevirtMachine && is_own(namespace, name)
@@ -467,13 +471,15 @@ impl From<&LeaseSpec> for HeldAddress {
 
 // === impl Selecting ===
 
-impl From<&Selected> for Selecting {
-    fn from(selected: &Selected) -> Self {
-        Self {
-            pool: selected.pool.to_string(),
+impl Selecting {
+    /// A pool and its overflow.
+    fn all_of(selected: &Selected) -> Vec<Self> {
+        let selecting = |pool: &PoolId| Self {
+            pool: pool.to_string(),
             network: selected.network.clone(),
             interface: selected.interface.to_string(),
-        }
+        };
+        selected.pools().map(selecting).collect()
     }
 }
 
@@ -628,6 +634,32 @@ mod tests {
                 Some("add IPv4 addresses to pool n/p, or delete machines that hold some"),
             )
         );
+    }
+
+    #[test]
+    fn a_machine_that_waits_for_its_pool_or_the_overflow_names_both() {
+        let first = json!([{"kind": "VirtualMachine", "namespace": "n", "name": "w", "family": "IPv4", "since": "2026-08-14T11:00:00Z"}]);
+        let status = json!({"waiting": 1, "firstWaiting": first});
+        let pools = || {
+            let overflow = json!({"spec": {"addresses": ["10.0.1.0/24"], "priority": 10}, "status": status});
+            vec![pool("a", overflow), pool("p", json!({"status": status}))]
+        };
+        let answer = about(machine(json!({}), json!({})), pools(), vec![]);
+        let pool_names: Vec<&str> = answer.pools.iter().map(|it| &*it.pool).collect();
+        assert_eq!(pool_names, ["n/p", "n/a"]);
+        assert_eq!(
+            said(&answer),
+            (
+                State::Waiting,
+                "pool n/p has no free IPv4 address; pool n/a has no free IPv4 address",
+                Some("2026-08-14T11:00:00Z"),
+                Some(
+                    "add IPv4 addresses to pool n/p or add IPv4 addresses to pool n/a, or delete machines that hold some"
+                ),
+            )
+        );
+        let of_overflow = LeaseSpec { pool: "n/a".to_owned(), ..lease(json!({})) };
+        assert_eq!(about(machine(json!({}), json!({})), pools(), vec![of_overflow]).state, State::Allocated);
     }
 
     #[test]
@@ -804,7 +836,8 @@ mod tests {
     fn pools_that_contradict_each_other_are_named() {
         let pools = ["a", "b"].map(|name| pool(name, json!({})));
         let answer = about(machine(json!({}), json!({})), pools.into(), vec![]);
-        let reason = "pools n/a and n/b both select the machine for network infra/vlan10, expected one pool";
+        let reason = "pools n/a and n/b both select the machine for network infra/vlan10, expected one pool, or different values of \
+                      priority";
         let advice = "change the pool or the machine that the reason names";
         assert_eq!(said(&answer), (State::Conflicting, reason, None, Some(advice)));
         let deleted = pool("p", json!({"metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z"}}));

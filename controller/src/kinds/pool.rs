@@ -195,6 +195,11 @@ pub struct PoolSpec {
     /// default, it reserves them as long as these objects exist. Example: `true`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ignore_neighbours: bool,
+    /// Order of the pools that select one machine for one network: the machine gets addresses of the pool with the lowest number that has
+    /// free ones. The other pools are its overflow, and need other numbers. Absent: 0. Example: `10`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -1000, max = 1000))]
+    pub priority: Option<i32>,
     /// `network_data.json` that the documents of the machines start from, as JSON or YAML. Absent: links and addresses of
     /// the pool alone. Example: `{"links": [{"id": "eno101", "type": "phy", "mtu": 9000}]}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -28,7 +28,7 @@ use crate::machines::kind::Kind;
 use crate::machines::source::{CLAIM_LABEL, MachineClaim};
 use crate::machines::view::{Chosen, Memory};
 use crate::pools::facts::{Facts, PoolFacts};
-use crate::pools::selection::{MachinePool, OpenPools, Selection};
+use crate::pools::selection::{MachinePool, OpenPools, Selected, Selection};
 
 /// All known objects of machines, with the pools that select them.
 #[derive(Debug, Default)]
@@ -275,7 +275,10 @@ impl Index {
         let left_alone = self.vms.iter().filter(|(_, vm)| has_grown && vm.is_left_alone());
         names.extend(left_alone.map(|(key, _)| key.clone()));
         if !changed.is_empty() {
-            let is_of = |chosen: &Chosen| chosen.iter().flatten().any(|selected| changed.contains(&selected.pool));
+            let is_of = |chosen: &Chosen| {
+                let mut pools = chosen.iter().flatten().flat_map(Selected::all_pools);
+                pools.any(|pool| changed.contains(pool))
+            };
             names.extend(self.selected.iter().filter(|(_, chosen)| is_of(chosen)).map(|(key, _)| key.clone()));
         }
         names
@@ -308,7 +311,7 @@ impl Index {
     /// Stores the pools that serve a VirtualMachine. `None`: it is gone.
     fn select(&mut self, key: &Key, selected: Option<Chosen>) {
         let pools = |chosen: &Option<Chosen>| -> Vec<PoolId> {
-            chosen.iter().flatten().flatten().map(|selected| selected.pool.clone()).collect()
+            chosen.iter().flatten().flatten().flat_map(Selected::pools).cloned().collect()
         };
         let after = pools(&selected);
         let before = pools(&match selected {

@@ -84,7 +84,7 @@ impl View {
             return Some(Step::ReadInstance);
         }
         (standing == Standing::Runs).then(|| {
-            let pools = list(selected.iter().map(|selected| &selected.pool));
+            let pools = list(selected.iter().flat_map(Selected::pools));
             let note = format!(
                 "The guest runs already, without network data of {pools}: the machine keeps its network. To give it an address, \
                  remove the annotation {LEFT_ALONE_ANNOTATION}, then restart the machine, or create the machine again"

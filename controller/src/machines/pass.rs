@@ -13,7 +13,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::cluster::key::Key;
+use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::cluster::request::{self, Refusal, ask, list, stored};
 use crate::kinds::cluster_api::IpAddress;
@@ -153,7 +153,7 @@ impl Work<'_> {
             (view.memory.claimed.clone(), view.records.clone(), view.may_have_copies());
         let doubted: BTreeSet<IpAddr> = view.doubts.iter().flat_map(|doubt| doubt.addresses.iter().copied()).collect();
         let selected = view.selected.iter().flatten();
-        let pools: Vec<String> = selected.map(|selected| selected.pool.to_string()).collect();
+        let pools: Vec<String> = selected.flat_map(Selected::all_pools).map(PoolId::to_string).collect();
         let (scope, growth) = (self.machines.scope.namespace.clone(), self.index().growth());
         let read = self.machines.registry.read(move |allocator| {
             let records = (&records[..], &doubted, may_be_copies, growth);
@@ -585,13 +585,13 @@ fn provider_address(object: Object) -> ProviderAddress {
 /// Whether the webhook would find a pool of a machine exhausted. `true` also when no pool selects the machine.
 fn is_exhausted(selection: &Selection, vm: &VirtualMachine) -> bool {
     let selected = selection.of(vm).unwrap_or_default();
-    let lacks = |it: &Selected| selection.pool(&it.pool).is_some_and(|pool| pool.exhausted.is_some());
+    let lacks = |it: &Selected| selection.exhausted(it).is_some();
     selected.is_empty() || selected.iter().any(|it| lacks(it) && !reference::is_kept_for(vm, it, selection))
 }
 
 /// Returns the settings of the selected pools, by name of the pool.
 fn settings(selection: &Selection, selected: &Chosen) -> BTreeMap<String, PoolSettings> {
-    let pools = selected.iter().flatten().filter_map(|selected| selection.pool(&selected.pool));
+    let pools = selected.iter().flatten().flat_map(Selected::all_pools).filter_map(|pool| selection.pool(pool));
     let settings = pools.map(|pool| {
         let (is_sticky, template) = (pool.spec.sticky, pool.spec.template.clone().filter(|text| !text.is_empty()));
         let gateways = pool.pool.as_ref().map(|pool| pool.settings().gateways.as_slice()).unwrap_or_default();

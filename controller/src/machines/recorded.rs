@@ -21,7 +21,8 @@ pub(super) struct Recorded {
     pub(super) pools: BTreeMap<String, Pool>,
     /// Addresses that machines of this name hold, oldest lease first.
     pub(super) held: Vec<Held>,
-    /// The pool that has an address of `held`, by network, if the pool of the lease does not have it.
+    /// The pool that has an address of `held`, by network, if the pool of the lease does not have it, or the interface has leases of
+    /// several pools.
     pub(super) homes: BTreeMap<(String, IpAddr), Pool>,
     /// Machines of this name that hold an address or have a record without a lease.
     pub(super) known: BTreeSet<Machine>,
@@ -118,7 +119,11 @@ impl Recorded {
         since.sort_by_key(|(since, _)| *since);
         recorded.held = since.into_iter().map(|(_, held)| held).collect();
         for Held { network, address, pool, claimant, .. } in &recorded.held {
-            if allocator.pool(pool).is_none_or(|pool| !pool.contains(*address)) {
+            let is_other =
+                |other: &Held| (&other.claimant, &other.network) == (claimant, network) && other.pool != *pool;
+            // The document of an interface has the settings of one pool.
+            let is_split = recorded.held.iter().any(is_other);
+            if is_split || allocator.pool(pool).is_none_or(|pool| !pool.contains(*address)) {
                 let home = allocator.home(network, *address, &claimant.machine);
                 recorded.homes.extend(home.map(|home| ((network.clone(), *address), home.clone())));
             }

@@ -5,9 +5,11 @@
 //! VirtualMachine gets the earlier addresses if they are free and the earlier machine is gone.
 
 use glowplug::host::allocator::ClaimError;
-use glowplug::host::claim::{Claimant, Record};
+use glowplug::host::claim::{Claimant, Machine, Record};
 use glowplug::host::may_record::Source;
+use glowplug::host::pool::{Pool, home_in_group};
 
+use crate::cluster::key::PoolId;
 use crate::kinds::kubevirt_machine::{HandOut, NetworkSecret, uid};
 use crate::kinds::network_data::{is_issued_for, name_of_0_2_0};
 use crate::kinds::virtual_machine::VirtualMachine;
@@ -70,9 +72,11 @@ impl View {
     fn records_of(&self, hand_out: &HandOut, selected: &[Selected], claimed: &Claimed) -> Vec<Record> {
         let records = hand_out.interfaces.iter().filter_map(|handed| {
             let is_it = |it: &&Selected| it.interface == handed.interface && it.network == handed.network;
-            let pool = selected.iter().find(is_it)?.pool.to_string();
-            let pool = self.ledger.pools.get(&pool)?;
-            let keeps = !pool.pre_allocated(&claimed.machine.namespace, &claimed.machine.name).is_empty();
+            let pools = selected.iter().find(is_it)?.pools().map(PoolId::to_string);
+            let group: Vec<&Pool> = pools.filter_map(|pool| self.ledger.pools.get(&pool)).collect();
+            let pool = home_in_group(&group, &handed.pool, handed.addresses.first()?.ip())?;
+            let Machine { namespace, name, .. } = &claimed.machine;
+            let keeps = group.iter().any(|pool| !pool.pre_allocated(namespace, name).is_empty());
             let record = || Record {
                 claimant: Claimant { machine: claimed.machine.clone(), interface: handed.interface },
                 node_pool: Some(pool.name().to_owned()),

@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::cluster::key::Key;
+use crate::cluster::key::{Key, PoolId};
 use crate::cluster::request::list;
 use crate::kinds::kubevirt_machine::{
     HandOut, Handed, Instance, KubevirtMachine, NetworkSecret, created, is_deleted, secret, uid,
@@ -287,8 +287,10 @@ impl View {
                 Ok(claim) => Step::Claim(Box::new(claim)),
                 Err(problem) => self.refuse(problem),
             },
-            (None, Some(Problem::Refused(ClaimError::Exhausted { interface, pool, family }))) => {
-                self.report("IPPoolExhausted", exhausted_message(interface, pool, [*family]))
+            (None, Some(Problem::Refused(ClaimError::Exhausted { interface, pool, family, overflow }))) => {
+                let overflow = overflow.iter().map(|(pool, family)| (pool.as_str(), vec![*family]));
+                let pools = [(pool.as_str(), vec![*family])].into_iter().chain(overflow);
+                self.report("IPPoolExhausted", exhausted_message(interface, pools))
             }
             // The addresses are free in a moment, and the machine has its place in the queue.
             (None, Some(Problem::Refused(ClaimError::Closed(_)))) => Step::Wait,
@@ -330,8 +332,10 @@ impl View {
         selected: &[Selected],
         claimant: &Claimed,
     ) -> Result<Claim, String> {
-        let is_sticky =
-            |selected: &Selected| self.pools.get(&selected.pool.to_string()).is_some_and(|pool| pool.is_sticky);
+        let is_sticky = |selected: &Selected| {
+            let mut pools = selected.pools().filter_map(|pool| self.pools.get(&pool.to_string()));
+            pools.any(|pool| pool.is_sticky)
+        };
         let requested = vm.requested.as_ref().map_err(Clone::clone)?;
         let mut requests = Vec::new();
         for selected in selected {
@@ -347,16 +351,20 @@ impl View {
             let addresses: Vec<&IpNetwork> = addresses.filter(|address| !is_held(address)).collect();
             for address in &addresses {
                 let family = Family::of(address.ip());
-                let length = self.ledger.pools.get(&name).and_then(|pool| pool.prefix_of(address.ip()));
-                let length = length.unwrap_or(family.bits());
+                let mut pools = selected.pools().filter_map(|pool| self.ledger.pools.get(&pool.to_string()));
+                let length = pools.find_map(|pool| pool.prefix_of(address.ip())).unwrap_or(family.bits());
                 if ![length, family.bits()].contains(&address.prefix()) {
                     let problem = format!("other prefix length than that of pool {name:?}");
                     let at = format!("annotation {ADDRESSES_ANNOTATION}");
                     return Err(Diagnostic::error(at, &problem, address, &format!("/{length}")).to_string());
                 }
             }
-            requests
-                .push(Request { addresses: addresses.into_iter().map(IpNetwork::ip).collect(), ..Request::of(&name) });
+            // A pool that is being deleted keeps the leases of the machine.
+            let keeps = |pool: &String| self.ledger.held.iter().any(|held| held.pool == *pool);
+            let ending = selected.ending.iter().map(PoolId::to_string).filter(keeps);
+            let overflow = selected.overflow.iter().map(PoolId::to_string).chain(ending).collect();
+            let addresses = addresses.into_iter().map(IpNetwork::ip).collect();
+            requests.push(Request { overflow, addresses, ..Request::of(&name) });
         }
         Ok(Claim {
             machine: claimant.machine.clone(),
@@ -396,7 +404,7 @@ impl View {
             Some(Handed {
                 interface: selected.interface,
                 network: selected.network.clone(),
-                pool: selected.pool.to_string(),
+                pool: self.pool_of_allocation(selected, allocation),
                 addresses: allocation.addresses.clone(),
             })
         });
@@ -406,6 +414,18 @@ impl View {
         let started = self.instance.as_ref().filter(is_early);
         let notice = started.map(|_| Notice::of_early_guest());
         Step::CreateSecret(Box::new(secret(vm, name, holder, interfaces.collect(), document.text())), warnings, notice)
+    }
+
+    /// The name of the pool whose settings hold for an allocation: that of its first lease, if this pool serves the interface.
+    fn pool_of_allocation(&self, selected: &Selected, allocation: &Allocation) -> String {
+        let is_it = |held: &&Held| {
+            held.claimant == allocation.claimant
+                && held.network == selected.network
+                && allocation.addresses.first().is_some_and(|first| first.ip() == held.address)
+        };
+        let of_lease = self.ledger.held.iter().find(is_it).map(|held| &held.pool);
+        let mut pools = selected.all_pools().map(PoolId::to_string);
+        pools.find(|pool| Some(pool) == of_lease).unwrap_or_else(|| selected.pool.to_string())
     }
 
     /// Creates the network data of the machine: one document with the addresses of all pools.
@@ -419,10 +439,11 @@ impl View {
         let mut grants = Vec::new();
         let mut templates = BTreeMap::new();
         for selected in selected {
-            let name = selected.pool.to_string();
-            let pool = self.ledger.pools.get(&name).ok_or_else(|| format!("unknown pool {name:?}"))?;
             let allocation = allocations.iter().find(|it| it.claimant.interface == selected.interface);
-            let allocation = allocation.ok_or_else(|| format!("pool {name:?} allocated nothing"))?;
+            let allocation =
+                allocation.ok_or_else(|| format!("pool {:?} allocated nothing", selected.pool.to_string()))?;
+            let name = self.pool_of_allocation(selected, allocation);
+            let pool = self.ledger.pools.get(&name).ok_or_else(|| format!("unknown pool {name:?}"))?;
             let attachment = vm.networks.iter().find(|attachment| attachment.name == selected.attachment);
             let mut settings = self.settings(pool, &selected.network, allocation)?;
             if let Some(offer) = offers.get(&selected.interface) {

@@ -8,14 +8,14 @@ use glowplug::formats::have_same_network;
 use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Allocation, Claimant, Machine, Record};
 use glowplug::host::may_record::Source;
-use glowplug::host::pool::Pool;
+use glowplug::host::pool::{Pool, home_in_group};
 use glowplug::host::records::{annotation_patch, status_patch};
 use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
-use crate::cluster::key::Key;
+use crate::cluster::key::{Key, PoolId};
 use crate::cluster::request::list;
 use crate::kinds::kubevirt_machine::{HandOut, Handed, NetworkSecret, STATUS_MAP, created, is_deleted, uid};
 use crate::kinds::network_data::{DIGEST_ANNOTATION, ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
@@ -83,13 +83,19 @@ impl View {
     fn move_leases(&self, holder: &Machine) -> Option<Step> {
         let selected = self.selected.as_ref().ok().filter(|_| !self.has_done(Once::MoveLeases))?;
         let is_of_other = |it: &&Selected| {
-            let pool = it.pool.to_string();
-            let is_allocated = self.pools.get(&pool).is_some_and(|pool| pool.source.is_none());
+            let is_allocated = self.pools.get(&it.pool.to_string()).is_some_and(|pool| pool.source.is_none());
             let of_machine = self.ledger.held.iter().filter(|held| held.claimant.machine == *holder);
             let mut of_interface = of_machine.filter(|held| held.claimant.interface == it.interface);
-            is_allocated && of_interface.any(|held| held.network == it.network && held.pool != pool)
+            let group: Vec<&Pool> =
+                it.all_pools().filter_map(|pool| self.ledger.pools.get(&pool.to_string())).collect();
+            is_allocated
+                && of_interface.any(|held| {
+                    let home = home_in_group(&group, &held.pool, held.address);
+                    held.network == it.network && home.is_some_and(|home| *home.name() != *held.pool)
+                })
         };
-        let pools: Vec<String> = selected.iter().filter(is_of_other).map(|it| it.pool.to_string()).collect();
+        let moved = selected.iter().filter(is_of_other).flat_map(Selected::all_pools);
+        let pools: Vec<String> = moved.map(PoolId::to_string).collect();
         (!pools.is_empty()).then(|| Step::MoveLeases(Box::new(holder.clone()), pools))
     }
 
@@ -397,7 +403,7 @@ impl View {
         if let Some(step) = self.reserve(vm, &source, addresses).or_else(ended) {
             return Some(step);
         }
-        let pools: Vec<String> = selected.iter().map(|selected| selected.pool.to_string()).collect();
+        let pools: Vec<String> = selected.iter().flat_map(Selected::pools).map(PoolId::to_string).collect();
         let note = format!("{source} has network data for the machine, so it gets no address of {}", pools.join(", "));
         Some(self.hold_back(self.report(KEPT, note)))
     }

@@ -109,7 +109,7 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
         && let Some(member) = machine.own_network_data()
     {
         unmark(&mut edit);
-        let pools: Vec<String> = selected.iter().flatten().map(|selected| selected.pool.to_string()).collect();
+        let pools: Vec<String> = selected.iter().flatten().flat_map(Selected::pools).map(PoolId::to_string).collect();
         let warning = match (pools.join(", ").as_str(), &selected) {
             ("", Ok(_)) => None,
             ("", Err(problem)) => Some(format!("{member}: keeps its network data; {problem}")),
@@ -149,13 +149,13 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
     }
     // capk creates a rejected machine again later. Nobody does so for another machine, which waits for its Secret.
     let is_created_again = machine.kubevirt_machine().is_some();
-    let has_address = |it: &&Selected| held.contains(&it.pool) || is_kept_for(&machine, it, selection);
+    let has_address =
+        |it: &&Selected| it.all_pools().any(|pool| held.contains(pool)) || is_kept_for(&machine, it, selection);
     let exhausted = selected.iter().filter(|it| is_created_again && !has_address(it));
-    let exhausted: Vec<(&String, &PoolId)> =
-        exhausted.filter_map(|it| Some((selection.pool(&it.pool)?.exhausted.as_ref()?, &it.pool))).collect();
-    if let [(message, _), ..] = &exhausted[..] {
-        let pools = exhausted.iter().map(|(_, pool)| (*pool).clone()).collect();
-        return Ok(Decision::Exhausted(message.to_string(), pools));
+    let exhausted: Vec<(&Selected, String)> = exhausted.filter_map(|it| Some((it, selection.exhausted(it)?))).collect();
+    if let [(_, message), ..] = &exhausted[..] {
+        let pools = exhausted.iter().flat_map(|(it, _)| it.all_pools()).cloned().collect();
+        return Ok(Decision::Exhausted(message.clone(), pools));
     }
     apply(&mut edit, reference(&machine, &selected, name, ISSUED));
     Ok(Decision::Allow(Allowed::of(edit, None)))
@@ -289,7 +289,7 @@ pub fn operations(members: Vec<(Vec<String>, Value)>) -> Vec<Value> {
 /// Returns the message about a machine of these pools without a cloud-init volume.
 #[must_use]
 pub fn without_volume(selected: &[Selected]) -> String {
-    let pools: Vec<String> = selected.iter().map(|selected| selected.pool.to_string()).collect();
+    let pools: Vec<String> = selected.iter().flat_map(Selected::pools).map(PoolId::to_string).collect();
     let (volumes, pools) = (path(&["volumes"]).join("."), pools.join(", "));
     format!(
         "{volumes}: no volume with cloudInitConfigDrive or cloudInitNoCloud, expected one for the addresses of {pools}"
@@ -314,10 +314,12 @@ fn ending(pool: &MachinePool) -> String {
 
 /// Whether a pool keeps an address of each of its families for a machine, so that the machine needs no free address.
 pub(crate) fn is_kept_for(machine: &VirtualMachine, selected: &Selected, selection: &Selection) -> bool {
-    let Some(pool) = selection.pool(&selected.pool).and_then(|pool| pool.pool.as_ref().ok()) else { return false };
-    // Without its KubevirtMachine in this cluster, the VirtualMachine itself claims the address.
-    let mut names = machine.kubevirt_machine().into_iter().chain([machine.key()]);
-    names.any(|name| pool.pre_allocated(&name.namespace, &name.name).len() == pool.spaces().count())
+    let mut pools = selected.pools().filter_map(|pool| selection.pool(pool)?.pool.as_ref().ok());
+    pools.any(|pool| {
+        // Without its KubevirtMachine in this cluster, the VirtualMachine itself claims the address.
+        let mut names = machine.kubevirt_machine().into_iter().chain([machine.key()]);
+        names.any(|name| pool.pre_allocated(&name.namespace, &name.name).len() == pool.spaces().count())
+    })
 }
 
 /// The value of [`REPLACED_ANNOTATION`] of a new machine whose manifest refers to `copied`. A restored machine may have been
@@ -762,7 +764,8 @@ mod tests {
 
     #[test]
     fn a_machine_that_two_pools_of_a_network_select_is_refused() {
-        let message = "pools n/p and n/q both select the machine for network infra/vlan10, expected one pool";
+        let message = "pools n/p and n/q both select the machine for network infra/vlan10, expected one pool, or different values of \
+                       priority";
         let pools = [pool("p", &json!({})), pool("q", &json!({}))];
         assert_eq!(decision(&pools, &json!({})), Decision::Refuse(message.to_owned()));
     }
@@ -780,6 +783,20 @@ mod tests {
         let id = PoolId { namespace: Some("n".to_owned()), name: "p".to_owned() };
         let message = "No available IPs in pool for interface eno101".to_owned();
         assert_eq!(decision(&[exhausted("p", &json!({}))], &json!({})), Decision::Exhausted(message, vec![id]));
+    }
+
+    #[test]
+    fn a_machine_is_refused_only_if_its_pool_and_the_overflow_are_exhausted() {
+        let second = json!({"spec": {"priority": 1}});
+        let id = |name: &str| PoolId { namespace: Some("n".to_owned()), name: name.to_owned() };
+        let full = || exhausted("p", &json!({}));
+        assert!(matches!(decision(&[full(), pool("q", &second)], &json!({})), Decision::Allow(_)));
+        assert!(matches!(decision(&[pool("p", &json!({})), exhausted("q", &second)], &json!({})), Decision::Allow(_)));
+        let message = "No available IPs in pool for interface eno101; No available IPs in pool for interface eno101";
+        let refused = Decision::Exhausted(message.to_owned(), vec![id("p"), id("q")]);
+        assert_eq!(decision(&[full(), exhausted("q", &second)], &json!({})), refused);
+        let kept = json!({"spec": {"priority": 1, "preAllocations": {"w-0": "10.0.0.9"}}});
+        assert!(matches!(decision(&[full(), exhausted("q", &kept)], &json!({})), Decision::Allow(_)));
     }
 
     #[test]

@@ -11,8 +11,9 @@
 //! The last two are members of a GlobalStaticIPPool. The pool alone says from which namespaces machines come: a label that the user
 //! of a namespace writes on a machine never adds the machine.
 //!
-//! At most one pool of each network serves a machine. An ambiguous case is a [`Problem`]; the controller never guesses,
-//! because a machine with an address of the wrong pool is harder to diagnose than a machine that does not start.
+//! Several pools of one network that select a machine are a pool and its overflow, in the order of `priority`. An ambiguous case is a
+//! [`Problem`]; the controller never guesses, because a machine with an address of the wrong pool is harder to diagnose than a machine
+//! that does not start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 
 use glowplug::host::claim::is_object_name;
 use glowplug::host::nodepool::{acpi_index, machines_namespace};
-use glowplug::host::pool::{Namespaces, Pool};
+use glowplug::host::pool::{Namespaces, NoOverflow, Pool};
 use glowplug::network::InterfaceName;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::core::{Selector, SelectorExt as _};
@@ -131,11 +132,15 @@ pub struct OpenPools {
     pub growth: u64,
 }
 
-/// One pool that serves a machine.
+/// The pool that serves an interface of a machine, and its overflow.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Selected {
-    /// Namespace and name of the pool.
+    /// Namespace and name of the pool from which the machine gets addresses first.
     pub pool: PoolId,
+    /// The pools from which it gets addresses when the pool has none left, in their order.
+    pub overflow: Vec<PoolId>,
+    /// The pools that are being deleted and refer to the machine. They allocate nothing, and keep their leases.
+    pub ending: Vec<PoolId>,
     /// Network of the addresses, in the notation of [`Pool::network`].
     pub network: String,
     /// Name of the interface in the guest. Example: `eno101`.
@@ -160,7 +165,11 @@ pub enum Problem {
         pools: [PoolId; 2],
         /// The common property: `network infra/vlan10` or `interface eno101`.
         both: String,
+        /// What the pools should have.
+        expected: &'static str,
     },
+    /// A pool that selects the machine cannot be the overflow of another one.
+    NoOverflow(NoOverflow),
     /// The machine has no interface on the network of a pool, or more than one.
     NoInterface {
         /// Namespace and name of the pool.
@@ -232,6 +241,14 @@ impl Selection {
         self.pools.get(id)
     }
 
+    /// Why a pool and its overflow give no machine an address: each of them is exhausted. `None`: one of them has free addresses.
+    #[must_use]
+    pub fn exhausted(&self, selected: &Selected) -> Option<String> {
+        let message = |id: &PoolId| self.pools.get(id)?.exhausted.as_deref();
+        let messages: Option<Vec<&str>> = selected.pools().map(message).collect();
+        messages.map(|messages| messages.join("; "))
+    }
+
     /// Returns the NodePools of the cluster.
     #[must_use]
     pub fn node_pools(&self) -> &BTreeMap<Key, Arc<Object>> {
@@ -249,48 +266,65 @@ impl Selection {
         &self.memberships
     }
 
-    /// Returns the pools that serve a machine, at most one for each network, in the order of the machine's interfaces.
+    /// Returns the pools that serve a machine, one entry for each network, in the order of the machine's interfaces.
     /// Empty: no pool selects the machine.
     ///
     /// # Errors
     ///
     /// [`Problem`]: the machine must not start before a pool or the machine is changed.
     pub fn of(&self, machine: &VirtualMachine) -> Result<Vec<Selected>, Problem> {
+        let mut chosen: Vec<(&Attachment, Vec<&MachinePool>, Selected)> = Vec::new();
+        for pool in self.matching(&self.selectors, machine) {
+            let (attachment, selected) = pool.place(machine)?;
+            if let Some((_, group, _)) = chosen.iter_mut().find(|(_, _, other)| other.network == selected.network) {
+                for other in group.iter() {
+                    other.check_priority(pool, &selected.network)?;
+                }
+                group.push(pool);
+                continue;
+            }
+            for (_, _, other) in &chosen {
+                other.check_distinct(&selected)?;
+            }
+            chosen.push((attachment, vec![pool], selected));
+        }
+        let ending: Vec<&MachinePool> = self.matching(&self.ending, machine).collect();
+        for (_, group, selected) in &mut chosen {
+            group.sort_by_key(|pool| pool.priority());
+            let Some((first, overflow)) = group.split_first() else { continue };
+            let check = |pool: &MachinePool| Some(first.pool.as_ref().ok()?.check_overflow(pool.pool.as_ref().ok()?));
+            for pool in overflow {
+                check(pool).unwrap_or(Ok(())).map_err(Problem::NoOverflow)?;
+            }
+            let is_of_group = |pool: &&&MachinePool| check(pool) == Some(Ok(()));
+            selected.pool = first.id.clone();
+            selected.overflow = overflow.iter().map(|pool| pool.id.clone()).collect();
+            selected.ending = ending.iter().filter(is_of_group).map(|pool| pool.id.clone()).collect();
+        }
+        chosen.sort_by_key(|(attachment, ..)| attachment.index);
+        Ok(chosen.into_iter().map(|(_, _, selected)| selected).collect())
+    }
+
+    /// The pools whose selectors match a machine.
+    fn matching<'s>(
+        &'s self,
+        selectors: &'s BTreeMap<String, Vec<(Selector, PoolId)>>,
+        machine: &VirtualMachine,
+    ) -> impl Iterator<Item = &'s MachinePool> {
         let none = BTreeMap::new();
         let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
         let labels = machine.metadata.labels.as_ref().unwrap_or(&none);
-        let candidates = self.selectors.get(namespace).into_iter().flatten();
-        // Two NodePools of a pool may have one name and one namespace of machines.
-        let matching: BTreeSet<&PoolId> =
-            candidates.filter(|(selector, _)| selector.matches(labels)).map(|(_, id)| id).collect();
-        let mut chosen: Vec<(&Attachment, Selected)> = Vec::new();
-        let is_on = |id: &PoolId| machine.networks.iter().any(|it| self.pools[id].network() == Some(&*it.network));
-        let mut undecided = self.undecided.iter().filter(|(selector, id)| selector.matches(labels) && is_on(id));
-        if let Some((_, pool)) = undecided.next() {
-            return Err(Problem::UnknownNamespaces { pool: pool.clone() });
-        }
-        for pool in matching.into_iter().map(|id| &self.pools[id]) {
-            let selected = pool.place(machine)?;
-            for (_, other) in &chosen {
-                other.check_distinct(&selected.1)?;
-            }
-            chosen.push(selected);
-        }
-        chosen.sort_by_key(|(attachment, _)| attachment.index);
-        Ok(chosen.into_iter().map(|(_, selected)| selected).collect())
+        let candidates = selectors.get(namespace).into_iter().flatten();
+        let matching = candidates.filter(|(selector, _)| selector.matches(labels));
+        matching.map(|(_, id)| &*self.pools[id]).collect::<Vec<_>>().into_iter()
     }
 
     /// Returns a pool that is being deleted and refers to a machine, while no pool of `selected` is on its network. Such a machine
     /// must not be created: it would start without network data.
     #[must_use]
     pub fn ending(&self, machine: &VirtualMachine, selected: &[Selected]) -> Option<&MachinePool> {
-        let none = BTreeMap::new();
-        let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
-        let labels = machine.metadata.labels.as_ref().unwrap_or(&none);
-        let candidates = self.ending.get(namespace).into_iter().flatten();
-        let matching = candidates.filter(|(selector, _)| selector.matches(labels)).map(|(_, id)| &*self.pools[id]);
         let is_served = |of: &Selected| selected.iter().any(|it| it.network == of.network);
-        matching.into_iter().find(|pool| match pool.place(machine) {
+        self.matching(&self.ending, machine).find(|pool| match pool.place(machine) {
             Ok((_, of)) => !is_served(&of),
             Err(Problem::InvalidPool { .. }) => selected.is_empty(),
             Err(_) => false,
@@ -343,6 +377,47 @@ impl MachinePool {
     #[must_use]
     pub fn network(&self) -> Option<&str> {
         self.pool.as_ref().ok().map(Pool::network)
+    }
+
+    /// Position of the pool among the pools that select a machine for one network, lowest first.
+    #[must_use]
+    pub fn priority(&self) -> i32 {
+        self.spec.priority.unwrap_or_default()
+    }
+
+    /// Checks that two pools that select a machine for a network say their order.
+    fn check_priority(&self, other: &Self, network: &str) -> Result<(), Problem> {
+        if self.priority() != other.priority() {
+            return Ok(());
+        }
+        let mut pools = [self.id.clone(), other.id.clone()];
+        pools.sort();
+        let expected = "one pool, or different values of priority";
+        Err(Problem::TwoPools { pools, both: format!("network {network}"), expected })
+    }
+
+    /// Whether two pools select the same machines for one network, so that each gives addresses in place of the other.
+    #[must_use]
+    pub(crate) fn shares_machines_with(&self, other: &Self) -> bool {
+        let is_alike = match (&self.pool, &other.pool) {
+            (Ok(pool), Ok(of_other)) => pool.check_overflow(of_other).is_ok(),
+            _ => false,
+        };
+        let selects = |pool: &Self| (pool.spec.node_pool_ref.clone(), pool.spec.machine_selector.clone());
+        is_alike
+            && self.priority() != other.priority()
+            && !self.is_deleted
+            && !other.is_deleted
+            && self.id.namespace == other.id.namespace
+            && selects(self) == selects(other)
+            && selects(self) != (None, None)
+    }
+
+    /// Returns the namespace and name of the pool's NodePool, which is in the namespace of the pool.
+    #[must_use]
+    pub fn node_pool(&self) -> Option<Key> {
+        let NodePoolRef { name } = self.spec.node_pool_ref.as_ref()?;
+        Some(Key { namespace: self.id.namespace.clone()?, name: name.clone() })
     }
 
     /// Whether the pool is derived from a NodePool that has no configuration any more: new machines start without its addresses.
@@ -484,6 +559,8 @@ impl MachinePool {
         }
         let selected = Selected {
             pool: id.clone(),
+            overflow: Vec::new(),
+            ending: Vec::new(),
             network: pool.network().to_owned(),
             interface: pool.interface(),
             attachment: attachment.name.clone(),
@@ -548,16 +625,22 @@ impl<'p> Members<'p> {
 // === impl Selected ===
 
 impl Selected {
+    /// The pools that may give the machine addresses, in the order in which they are tried.
+    pub fn pools(&self) -> impl Iterator<Item = &PoolId> {
+        [&self.pool].into_iter().chain(&self.overflow)
+    }
+
+    /// The pools that may give the machine addresses, and those that keep its leases.
+    pub fn all_pools(&self) -> impl Iterator<Item = &PoolId> {
+        self.pools().chain(&self.ending)
+    }
+
     fn check_distinct(&self, other: &Self) -> Result<(), Problem> {
-        let both = if self.network == other.network {
-            format!("network {}", self.network)
-        } else if self.interface == other.interface {
-            format!("interface {}", self.interface)
-        } else {
+        if self.interface != other.interface {
             return Ok(());
-        };
-        let pools = [self.pool.clone(), other.pool.clone()];
-        Err(Problem::TwoPools { pools, both })
+        }
+        let (pools, both) = ([self.pool.clone(), other.pool.clone()], format!("interface {}", self.interface));
+        Err(Problem::TwoPools { pools, both, expected: "one pool" })
     }
 }
 
@@ -567,14 +650,10 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::InvalidPool { pool, errors } => write!(f, "pool {pool} selects the machine and is invalid: {errors}"),
-            Self::TwoPools { pools: [one, other], both } => {
-                write!(f, "pools {one} and {other} both select the machine for {both}, expected one pool")
+            Self::TwoPools { pools: [one, other], both, expected } => {
+                write!(f, "pools {one} and {other} both select the machine for {both}, expected {expected}")
             }
-            Self::UnknownNamespaces { pool } => write!(
-                f,
-                "pool {pool} selects machines by the labels of Namespaces, which the controller may not list, expected the right \
-                 to list and watch namespaces"
-            ),
+            Self::NoOverflow(problem) => problem.fmt(f),
             Self::NoInterface { pool, network, found } if found.is_empty() => {
                 write!(f, "pool {pool}: the machine has no interface on network {network}, expected one")
             }
@@ -839,9 +918,46 @@ mod tests {
     #[test]
     fn two_pools_of_one_network_that_select_a_machine_are_a_problem() {
         let selection = selection([pool("b", &json!({})), pool("a", &json!({"spec": {"interface": "eno102"}}))]);
-        let expected =
-            "pools clusters/a and clusters/b both select the machine for network infra/vlan10, expected one pool";
+        let expected = "pools clusters/a and clusters/b both select the machine for network infra/vlan10, expected one pool, or different \
+                        values of priority";
         assert_eq!(of(&selection, &machine(&[("x", "infra/vlan10", 0)])), Err(expected.to_owned()));
+    }
+
+    #[test]
+    fn pools_of_one_network_are_a_pool_and_its_overflow_in_the_order_of_their_priority() {
+        let with = |name: &str, priority: i32, rest: Value| {
+            let mut changes = json!({"spec": {"priority": priority}});
+            json_patch::merge(&mut changes, &rest);
+            pool(name, &changes)
+        };
+        let machine = machine(&[("x", "infra/vlan10", 0)]);
+        let groups = |pools: Vec<Arc<MachinePool>>| {
+            let selected = selection(pools).of(&machine).map_err(|problem| problem.to_string())?;
+            let names = |ids: &[PoolId]| ids.iter().map(|id| id.name.clone()).collect::<Vec<_>>().join(" ");
+            Ok::<_, String>(
+                selected
+                    .iter()
+                    .map(|it| [&it.pool.name, &names(&it.overflow), &names(&it.ending)].map(String::clone))
+                    .collect::<Vec<_>>(),
+            )
+        };
+        let group = |all: [&str; 3]| Ok(vec![all.map(str::to_owned)]);
+        let deleted = json!({"metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z"}});
+        let (a, b, c) = (pool("a", &json!({})), with("b", -3, json!({})), with("c", 7, json!({})));
+        assert_eq!(groups(vec![a.clone(), b.clone(), c.clone()]), group(["b", "a c", ""]));
+        assert_eq!(groups(vec![with("b", -3, deleted.clone()), a.clone(), c.clone()]), group(["a", "c", "b"]));
+        assert_eq!(groups(vec![a.clone(), pool("d", &deleted)]), group(["a", "", "d"]));
+        let expected = "pool clusters/d cannot be the overflow of pool clusters/a: interface eno102, expected eno101";
+        let other = with("d", 1, json!({"spec": {"interface": "eno102"}}));
+        assert_eq!(groups(vec![c, a.clone(), other]), Err(expected.to_owned()));
+        let expected =
+            "pool clusters/d cannot be the overflow of pool clusters/a: families IPv4 and IPv6, expected IPv4";
+        let both = with(
+            "d",
+            1,
+            json!({"spec": {"addresses": ["10.0.1.0/24", "fd00::/112"], "machineNetwork": [{"cidr": "10.0.0.0/16"}, {"cidr": "fd00::/64"}]}}),
+        );
+        assert_eq!(groups(vec![a, both]), Err(expected.to_owned()));
     }
 
     #[test]

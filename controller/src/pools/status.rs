@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use glowplug::host::allocator::{Allocator, Conflicted, OtherUser, PoolError, PoolUsage, exhausted_message};
-use glowplug::host::claim::{Claim, Machine};
-use glowplug::host::metrics::exhausted_families;
+use glowplug::host::claim::{Machine, Request};
+use glowplug::host::metrics::{exhausted_families, relief};
 use glowplug::host::pool::{Pool, overlaps};
 use glowplug::network::Family;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -47,6 +47,9 @@ pub struct Observation {
     pub neighbours: Vec<Neighbour>,
     /// Addresses that guests report, and that are not reserved. `None`: every one is reserved.
     pub beyond: Option<Beyond>,
+    /// Name of a pool with free addresses that serves the machines of the pool, too. `None`: there is none, or something waits for an
+    /// address of this pool.
+    pub relief: Option<String>,
 }
 
 /// The users of an address without its lease.
@@ -119,17 +122,27 @@ const OF_SOME: [&str; 4] = [NODE_POOL_FOUND, NAMESPACES_LISTED, SCHEMA_VIOLATED,
 /// Reason of a pool whose change the registry rejects.
 const IN_USE: &str = "InUse";
 
-/// Returns the state of the pools in the registry. `usage` is the result of [`Allocator::usage`], and `unreadable` has the reason
-/// of each lease that cannot be read, by the name of the lease.
+/// Returns the state of the pools in the registry. `usage` is the result of [`Allocator::usage`], `unreadable` has the reason
+/// of each lease that cannot be read, by the name of the lease, and `overflows` is the result of [`Index::overflows`].
 #[must_use]
 pub fn observe(
     allocator: &Allocator,
     usage: BTreeMap<&str, PoolUsage>,
-    unreadable: &BTreeMap<String, String>,
+    (unreadable, overflows): (&BTreeMap<String, String>, &BTreeMap<String, Vec<String>>),
 ) -> Observations {
+    let relief_of = |pool: &str| {
+        let others = overflows.get(pool)?.iter();
+        let others = others.filter_map(|other| Some((other.as_str(), usage.get(other.as_str())?)));
+        relief(usage.get(pool)?, others).map(str::to_owned)
+    };
+    let reliefs: BTreeMap<String, String> =
+        overflows.keys().filter_map(|pool| Some((pool.clone(), relief_of(pool)?))).collect();
     let observations =
         usage.into_iter().map(|(pool, usage)| (pool.to_owned(), Observation { usage, ..Observation::default() }));
     let mut observations: Observations = observations.collect();
+    for (pool, relief) in reliefs {
+        observations.entry(pool).or_default().relief = Some(relief);
+    }
     for (pool, waiting) in first_waiting(allocator) {
         observations.entry(pool.to_owned()).or_default().waiting = waiting;
     }
@@ -182,10 +195,10 @@ pub fn observe(
 fn first_waiting(allocator: &Allocator) -> BTreeMap<&str, Vec<Waiting>> {
     let mut waiting: BTreeMap<&str, Vec<(&Claim, Option<Family>)>> = BTreeMap::new();
     for (claim, queue) in allocator.waiting() {
-        let pools: BTreeSet<&str> = claim.requests.iter().map(|request| request.pool.as_str()).collect();
+        let pools: BTreeSet<&str> = claim.requests.iter().flat_map(Request::pools).collect();
         for pool in pools {
-            let family = queue.filter(|(of, _)| *of == pool).map(|(_, family)| family);
-            waiting.entry(pool).or_default().push((claim, family));
+            let family = queue.iter().find(|(of, _)| **of == *pool).map(|(_, family)| *family);
+            waiting.entry(pool).or_default().push((claim.created, &claim.machine, family));
         }
     }
     let row = |(Claim { machine, created, .. }, family): (&Claim, Option<Family>)| Waiting {
@@ -279,6 +292,29 @@ impl Index {
         };
         let suspended = self.verdicts().into_iter().filter(|(id, ready)| !allocates(id, ready));
         (pools, suspended.map(|(id, _)| id.to_string()).collect())
+    }
+
+    /// The other pools that serve the same machines as a pool, by name of the pool. `suspended` pools allocate nothing.
+    #[must_use]
+    pub fn overflows(&self, suspended: &BTreeSet<String>) -> BTreeMap<String, Vec<String>> {
+        let mut by_network: BTreeMap<(&Option<String>, &str), Vec<(String, &KnownPool)>> = BTreeMap::new();
+        for (id, pool) in &self.pools {
+            let (name, Some(network)) = (id.to_string(), pool.checked.network()) else { continue };
+            if !suspended.contains(&name) {
+                by_network.entry((&id.namespace, network)).or_default().push((name, pool));
+            }
+        }
+        let mut overflows = BTreeMap::new();
+        for pools in by_network.values().filter(|pools| pools.len() > 1) {
+            for (name, pool) in pools {
+                let others = pools.iter().filter(|(_, other)| pool.checked.shares_machines_with(&other.checked));
+                let others: Vec<String> = others.map(|(other, _)| other.clone()).collect();
+                if !others.is_empty() {
+                    overflows.insert(name.clone(), others);
+                }
+            }
+        }
+        overflows
     }
 
     /// Whether a pool would allocate if its finalizer were stored.
@@ -432,7 +468,7 @@ impl KnownPool {
         observation: &Observation,
         now: Timestamp,
     ) -> Option<Update> {
-        let exhausted = self.exhausted(id, &observation.usage);
+        let exhausted = self.exhausted(id, observation);
         let duplicates = match observation.conflicts.is_empty() {
             true => Verdict::of("False", "NoDuplicates", "Every address has at most one user"),
             false => Verdict::of("True", "ConflictingRecords", &first_lines(&observation.conflicts)),
@@ -530,7 +566,7 @@ impl KnownPool {
     }
 
     /// The condition `Exhausted`.
-    fn exhausted(&self, id: &PoolId, usage: &PoolUsage) -> Verdict {
+    fn exhausted(&self, id: &PoolId, Observation { usage, relief, .. }: &Observation) -> Verdict {
         let has_free = usage.families.iter().all(|usage| usage.free > 0);
         match &self.checked.pool {
             _ if usage.families.is_empty() && self.source().is_some() => {
@@ -538,13 +574,21 @@ impl KnownPool {
             }
             Ok(pool) if !usage.families.is_empty() => {
                 let families: Vec<Family> = exhausted_families(pool, usage).collect();
-                match has_free {
+                match (has_free, relief) {
+                    (_, Some(other)) if !families.is_empty() => {
+                        let families: Vec<String> = families.iter().map(Family::to_string).collect();
+                        let message = format!(
+                            "The pool has no free {} address, and its machines get addresses of pool {other}",
+                            families.join(" and no free ")
+                        );
+                        Verdict::of("False", "Overflow", &message)
+                    }
                     _ if !families.is_empty() => {
-                        let message = exhausted_message(pool.interface(), &id.to_string(), families);
+                        let message = exhausted_message(pool.interface(), [(id.to_string().as_str(), families)]);
                         Verdict::of("True", "NoFreeAddress", &message)
                     }
-                    true => Verdict::of("False", "FreeAddresses", "The pool has free addresses"),
-                    false => Verdict::of(
+                    (true, _) => Verdict::of("False", "FreeAddresses", "The pool has free addresses"),
+                    (false, _) => Verdict::of(
                         "False",
                         "PreAllocated",
                         "The pool keeps each address for a name, and nothing waits",
@@ -992,6 +1036,39 @@ mod tests {
     }
 
     #[test]
+    fn a_full_pool_whose_machines_get_addresses_of_another_pool_is_not_exhausted() {
+        let selecting = |name: &str, addresses: &str, priority: i32| {
+            let mut object = pool(name, 1, addresses);
+            let spec = object.spec.as_mut().unwrap();
+            (spec.machine_selector, spec.priority) = (Some(Default::default()), Some(priority));
+            object
+        };
+        let (a, b) = (selecting("a", "10.0.0.0/24", 0), selecting("b", "10.0.1.0/24", 1));
+        let names = |name: &str| vec![name.to_owned()];
+        let expected = [("clusters/a".to_owned(), names("clusters/b")), ("clusters/b".to_owned(), names("clusters/a"))];
+        assert_eq!(index([a.clone(), b.clone()]).overflows(&BTreeSet::new()), expected.into());
+        assert_eq!(index([a.clone(), b.clone()]).overflows(&["clusters/b".to_owned()].into()), BTreeMap::new());
+        for other in [selecting("c", "10.0.1.0/24", 0), pool("c", 1, "10.0.1.0/24")] {
+            assert_eq!(index([a.clone(), other]).overflows(&BTreeSet::new()), BTreeMap::new());
+        }
+        let relieved = Observation { relief: Some("clusters/b".to_owned()), ..observation(0, 254) };
+        let update = index([a.clone()]).updates(&observations([("clusters/a", relieved)]), at(100)).remove(0);
+        let message = "The pool has no free IPv4 address, and its machines get addresses of pool clusters/b";
+        assert_eq!(condition(&update, "Exhausted"), ["False", "Overflow", message]);
+        assert_eq!(update.events, Vec::new());
+    }
+
+    #[test]
+    fn only_a_pool_for_which_nothing_waits_has_relief() {
+        let full = observation(0, 254).usage;
+        let free = observation(1, 253).usage;
+        let waiting = PoolUsage { waiting: 1, ..full.clone() };
+        let others = [("n/a", &full), ("n/b", &PoolUsage::default()), ("n/c", &free)];
+        assert_eq!([&full, &waiting].map(|usage| relief(usage, others)), [Some("n/c"), None]);
+        assert_eq!(relief(&full, [("n/a", &full), ("n/b", &PoolUsage::default())]), None);
+    }
+
+    #[test]
     fn every_user_of_an_address_of_two_is_named() {
         let conflicts = ["10.0.0.8", "10.0.0.9"].map(|address| {
             (
@@ -1042,7 +1119,7 @@ mod tests {
             }
         }
         let allocator = registry.state().unwrap();
-        let mut observed = observe(allocator, allocator.usage(at(2)), &BTreeMap::new());
+        let mut observed = observe(allocator, allocator.usage(at(2)), (&BTreeMap::new(), &BTreeMap::new()));
         let conflicts = observed.remove("n/p").unwrap().conflicts;
         let numbers: Vec<(usize, usize)> = conflicts.values().map(|users| (users.lines.len(), users.count)).collect();
         assert_eq!(numbers, [vec![(2, 2); MOST_LINES], vec![(0, 2); 30 - MOST_LINES]].concat());

@@ -139,19 +139,29 @@ pub fn compare(
     }
     let others = others.iter().filter_map(|other| Some((other, other.pool.as_ref().ok()?)));
     let others: Vec<_> = others.filter(|(_, other)| other.network() == pool.network()).collect();
-    let before = old.map(|old| node_pools_of(id, old)).unwrap_or_default();
-    for (index, node_pool) in node_pools_of(id, new).iter().enumerate() {
-        let path = match id.namespace {
-            Some(_) => "nodePoolRef".to_owned(),
-            None => format!("nodePoolRefs[{index}]"),
-        };
-        if let Some((second, _)) = others.iter().find(|(other, _)| serves_too(other, node_pool)) {
-            let line = format!(
-                "{path}: NodePool {node_pool} has pool {} on network {} already, expected one pool",
-                second.id,
-                pool.network()
-            );
-            if before.contains(node_pool) { &mut verdict.warnings } else { &mut verdict.errors }.push(line);
+    let node_pool = new.node_pool_ref.as_ref().zip(id.namespace.as_ref());
+    let node_pool = node_pool.map(|(of, namespace)| Key { namespace: namespace.clone(), name: of.name.clone() });
+    if let Some(node_pool) = &node_pool {
+        let order =
+            |spec: &PoolSpec| (spec.priority.unwrap_or_default(), spec.node_pool_ref.clone(), spec.interface.clone());
+        for (second, of_second) in others.iter().filter(|(other, _)| serves_too(other, node_pool)) {
+            let [first, overflow] =
+                if second.priority() <= order(new).0 { [of_second, &pool] } else { [&pool, of_second] };
+            let line = if second.priority() == order(new).0 {
+                format!(
+                    "nodePoolRef: NodePool {node_pool} has pool {} on network {} already, expected one pool, or different values of \
+                     priority",
+                    second.id,
+                    pool.network()
+                )
+            } else if let Err(problem) = first.check_overflow(overflow) {
+                format!("nodePoolRef: {problem}")
+            } else {
+                continue;
+            };
+            // An edit of another member, such as the addresses of a second family, is one of several that correct both pools.
+            let is_known = old.is_some_and(|old| order(old) == order(new));
+            if is_known { &mut verdict.warnings } else { &mut verdict.errors }.push(line);
         }
         if node_pools.is_some_and(|known| !known.contains_key(node_pool)) {
             verdict.warnings.push(format!(
@@ -182,8 +192,8 @@ pub fn compare(
     verdict
 }
 
-/// Whether a pool serves the machines of a NodePool, so that no second pool of its network may. A pool that is being deleted serves
-/// no new machine.
+/// Whether a pool serves the machines of a NodePool, so that a second pool of its network must be its overflow. A pool that is being
+/// deleted serves no new machine.
 fn serves_too(pool: &MachinePool, node_pool: &Key) -> bool {
     !pool.is_deleted && pool.node_pools().contains(node_pool)
 }
@@ -460,8 +470,8 @@ mod tests {
         };
         let named = json!({"namespace": "clusters", "name": "b"});
         let second = other(named.clone(), of_node_pool(&["10.0.1.0/24"]));
-        let line =
-            "nodePoolRef: NodePool clusters/w has pool clusters/b on network infra/vlan10 already, expected one pool";
+        let line = "nodePoolRef: NodePool clusters/w has pool clusters/b on network infra/vlan10 already, expected one pool, or different \
+                    values of priority";
         let compared = |change: Change, others: &[MachinePool]| compare(&id("a"), &change, others, None);
         let create = || Change::Create(of_node_pool(&["10.0.0.0/24"]));
         assert_eq!(compared(create(), std::slice::from_ref(&second)), refused([line]));
@@ -480,6 +490,33 @@ mod tests {
         ] {
             assert_eq!(compared(create(), &[other]), Verdict::default());
         }
+    }
+
+    #[test]
+    fn the_overflow_of_a_pool_of_a_node_pool_has_its_interface_and_its_families() {
+        let of_node_pool = |priority: i32, addresses: &[&str]| PoolSpec {
+            node_pool_ref: Some(NodePoolRef { name: "w".to_owned() }),
+            priority: Some(priority),
+            ..spec(addresses)
+        };
+        let object =
+            json!({"metadata": {"namespace": "clusters", "name": "b"}, "spec": of_node_pool(5, &["10.0.1.0/24"])});
+        let second = MachinePool::read(PoolObject::read(serde_json::from_value(object).unwrap()));
+        let compared = |change: Change| compare(&id("a"), &change, std::slice::from_ref(&second), None);
+        let create = |spec: PoolSpec| compared(Change::Create(spec));
+        assert_eq!(create(of_node_pool(0, &["10.0.0.0/24"])), Verdict::default());
+        let other = PoolSpec { interface: Some("eno102".to_owned()), ..of_node_pool(9, &["10.0.0.0/24"]) };
+        let line =
+            "nodePoolRef: pool clusters/a cannot be the overflow of pool clusters/b: interface eno102, expected eno101";
+        assert_eq!(create(other), refused([line]));
+        let both = || of_node_pool(0, &["10.0.0.0/24", "fd00::/112"]);
+        let line = "nodePoolRef: pool clusters/b cannot be the overflow of pool clusters/a: families IPv4, expected IPv4 and IPv6";
+        assert_eq!(create(both()), refused([line]));
+        // Both pools get a second family, one after the other.
+        let update = |old: PoolSpec| compared(Change::Update { old: Some(old), new: Box::new(both()) });
+        let warned = Verdict { errors: Vec::new(), warnings: vec![line.to_owned()] };
+        assert_eq!(update(of_node_pool(0, &["10.0.0.0/24"])), warned);
+        assert_eq!(update(of_node_pool(1, &["10.0.0.0/24"])), refused([line]));
     }
 
     #[test]

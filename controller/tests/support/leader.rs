@@ -50,7 +50,7 @@ pub fn machine(network: &str, n: usize) -> Machine {
 
 /// The claim of a machine for an address of each family of the pool.
 pub fn claim(machine: &Machine) -> Claim {
-    let request = Request { pool: "clusters/workers".to_owned(), addresses: Vec::new(), family: None };
+    let request = Request::of("clusters/workers");
     Claim {
         machine: machine.clone(),
         created: Timestamp::UNIX_EPOCH,

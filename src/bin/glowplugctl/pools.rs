@@ -403,7 +403,7 @@ pub(crate) fn metrics(args: Metrics, log: &Logger) -> Result<ExitCode> {
     let ServedPools { pools, is_whole, .. } = args.pools.read(log)?;
     let mut registry = args.ledger.open_read_only(pools, log)?;
     let allocator = registry.state()?;
-    let text = metrics::text(allocator, &allocator.usage(Timestamp::now()));
+    let text = metrics::text(allocator, &allocator.usage(Timestamp::now()), &BTreeMap::new());
     match &args.output {
         Some(path) => write_in_one_step(path, text.as_bytes(), log)?,
         None => print(&text)?,

@@ -15,6 +15,7 @@ use super::want::{Move, Queue, Refusal, Want, Wants};
 use crate::host::change::{Change, Journal, storable};
 use crate::host::claim::{Allocation, Claim, Claimant, Lease, Machine, Request, is_namesake};
 use crate::host::may_record::State;
+use crate::host::pool::{Pool, home_in_group};
 use crate::network::{Family, InterfaceName};
 
 /// Time after the release during which no machine gets an address with which a guest migrated to another cluster.
@@ -392,15 +393,11 @@ impl Allocator {
                     lacks.push((family, named));
                     continue;
                 };
-                let name = match group.iter().find(|(name, _)| **name == lease.pool) {
-                    Some((name, _)) => *name,
-                    None => {
-                        let other = || ClaimError::OtherPool { interface, held, pool: lease.pool.to_string() };
-                        let name = home_in(&group, held).ok_or_else(other)?;
-                        wants.moves.push(self.moved(network, held, lease, name).ok_or_else(other)?);
-                        name
-                    }
-                };
+                let other = || ClaimError::OtherPool { interface, held, pool: lease.pool.to_string() };
+                let name = home_in(&group, lease, held).ok_or_else(other)?;
+                if *name != lease.pool {
+                    wants.moves.push(self.moved(network, held, lease, name).ok_or_else(other)?);
+                }
                 own = own.or(Some(name));
                 if let Some(named) = named.filter(|named| *named != held) {
                     return Err(ClaimError::OtherAddress { interface, held, named });
@@ -446,8 +443,8 @@ impl Allocator {
     }
 
     /// Moves the leases of a machine to the pools that serve it now, and returns the moved addresses. The machine keeps its
-    /// addresses. A pool takes the leases of its own interface on its own network. Several such pools are a pool and its overflow: a
-    /// lease of one of them stays there, and a lease of another pool moves to the one that has the address, or else to the first.
+    /// addresses. A pool takes the leases of its own interface on its own network. For several such pools, see
+    /// [`home_in_group`].
     pub(crate) fn move_leases(&mut self, machine: &Machine, pools: &[String], journal: &mut Journal) -> Vec<IpAddr> {
         let held = self.held_by(machine).into_iter();
         let held = held.filter(|(network, address, _)| !self.is_refused(network, *address));
@@ -457,10 +454,8 @@ impl Allocator {
                 state.pool().interface == lease.claimant.interface && state.pool().network == **network
             };
             let group: Vec<(&Arc<str>, &PoolState)> = known.filter(|(_, state)| is_meant(state)).collect();
-            if group.iter().any(|(name, _)| **name == lease.pool) {
-                return None;
-            }
-            self.moved(network, address, lease, home_in(&group, address)?)
+            let name = home_in(&group, lease, address).filter(|name| **name != lease.pool)?;
+            self.moved(network, address, lease, name)
         });
         let moves: Vec<Move> = moves.collect();
         let moved = moves.iter().map(|it| it.address).collect();
@@ -603,7 +598,9 @@ impl Allocator {
     }
 }
 
-/// The pool of a group to which the lease of an address moves: the one that has the address, or else the first.
-fn home_in<'g>(group: &[(&'g Arc<str>, &'g PoolState)], address: IpAddr) -> Option<&'g Arc<str>> {
-    group.iter().find(|(_, state)| state.pool().contains(address)).or(group.first()).map(|(name, _)| *name)
+/// The pool of a group to which the lease of an address belongs: see [`home_in_group`].
+fn home_in<'g>(group: &[(&'g Arc<str>, &'g PoolState)], lease: &Lease, address: IpAddr) -> Option<&'g Arc<str>> {
+    let pools: Vec<&Pool> = group.iter().map(|(_, state)| state.pool()).collect();
+    let home = home_in_group(&pools, &lease.pool, address)?;
+    group.iter().find(|(name, _)| ***name == *home.name).map(|(name, _)| *name)
 }

@@ -1,6 +1,7 @@
 //! Which pool may be the overflow of another pool.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use super::Pool;
 
@@ -44,6 +45,17 @@ impl Pool {
         let Some((member, value, expected)) = differs.or(is_external.then_some(external)) else { return Ok(()) };
         Err(NoOverflow { pools: [self.name.clone(), overflow.name.clone()], member, value, expected })
     }
+}
+
+/// The pool of a group to which the lease of an address belongs: its own pool `own`, unless another pool of the group has the address
+/// in place of it. For a lease of no pool of the group: the pool that has the address, or else the first pool.
+#[doc(hidden)]
+#[must_use]
+pub fn home_in_group<'p>(group: &[&'p Pool], own: &str, address: IpAddr) -> Option<&'p Pool> {
+    let find = |is_meant: &dyn Fn(&Pool) -> bool| group.iter().copied().find(|pool| is_meant(pool));
+    let own = find(&|pool| pool.name == own);
+    let having = find(&|pool| pool.contains(address));
+    own.filter(|own| own.contains(address)).or(having).or(own).or_else(|| group.first().copied())
 }
 
 // === impl NoOverflow ===

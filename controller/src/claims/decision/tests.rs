@@ -132,7 +132,7 @@ fn holder(uid: &str) -> Machine {
 }
 
 fn request(family: Option<Family>) -> Claim {
-    let request = Request { pool: "n/p".to_owned(), family, addresses: Vec::new() };
+    let request = Request { family, ..Request::of("n/p") };
     Claim {
         machine: holder("u1"),
         created: Timestamp::from_second(5).unwrap(),
@@ -262,7 +262,12 @@ fn a_claim_whose_address_is_not_available_keeps_its_place_and_is_asked_again() {
 
 #[test]
 fn a_refusal_of_the_registry_becomes_a_reason_of_the_contract() {
-    let exhausted = ClaimError::Exhausted { interface: eno101(), pool: "n/p".to_owned(), family: Family::Ipv4 };
+    let exhausted = ClaimError::Exhausted {
+        interface: eno101(),
+        pool: "n/p".to_owned(),
+        family: Family::Ipv4,
+        overflow: Vec::new(),
+    };
     let missing = ClaimError::NoFamily { pool: "n/p".to_owned(), family: Family::Ipv6 };
     let refused = |error| readiness(&View { problem: Some(Problem::Refused(error)), ..view() });
     assert_eq!(refused(exhausted), is(NotReady::PoolExhausted, FREE));
@@ -273,7 +278,12 @@ fn a_refusal_of_the_registry_becomes_a_reason_of_the_contract() {
 
 #[test]
 fn a_claim_that_waits_keeps_its_place_while_the_pool_is_exhausted() {
-    let error = ClaimError::Exhausted { interface: eno101(), pool: "n/p".to_owned(), family: Family::Ipv4 };
+    let error = ClaimError::Exhausted {
+        interface: eno101(),
+        pool: "n/p".to_owned(),
+        family: Family::Ipv4,
+        overflow: Vec::new(),
+    };
     let mut view = View { problem: Some(Problem::Refused(error)), ..view() };
     view.ledger.waits = true;
     assert_eq!(readiness(&view), is(NotReady::PoolExhausted, FREE));

@@ -340,7 +340,7 @@ impl View {
         Step::Claim(Claim {
             machine: self.key.holder(HolderKind::IpamClaim, claim.uid()),
             created: claim.created(),
-            requests: vec![Request { pool: pool.to_string(), family: None, addresses }],
+            requests: vec![Request { addresses, ..Request::of(&pool.to_string()) }],
             sticky: facts.sticky,
             secret: None,
         })

@@ -155,6 +155,8 @@ fn pool() -> Pool {
 fn selected() -> Selected {
     Selected {
         pool: PoolId { namespace: Some("n".to_owned()), name: "p".to_owned() },
+        overflow: Vec::new(),
+        ending: Vec::new(),
         network: "infra/vlan10".to_owned(),
         interface: "eno101".parse().unwrap(),
         attachment: "iface1".to_owned(),
@@ -478,8 +480,12 @@ fn a_no_cloud_volume_gets_network_config() {
 
 #[test]
 fn an_exhausted_pool_is_reported_once_with_the_string_of_the_enhancement() {
-    let error =
-        ClaimError::Exhausted { interface: "eno101".parse().unwrap(), pool: "n/p".to_owned(), family: Family::Ipv4 };
+    let error = ClaimError::Exhausted {
+        interface: "eno101".parse().unwrap(),
+        pool: "n/p".to_owned(),
+        family: Family::Ipv4,
+        overflow: Vec::new(),
+    };
     let mut waits = View { problem: Some(Problem::Refused(error)), ..view() };
     let Step::Report(notice) = decide(&waits) else { panic!() };
     assert_eq!(
@@ -505,8 +511,12 @@ fn an_event_is_repeated_before_an_api_server_removes_it() {
 #[test]
 fn a_machine_that_waits_has_the_reason_in_an_annotation_until_it_has_its_network_data() {
     let why = "No available IPs in pool for interface eno101: pool n/p, IPv4";
-    let error =
-        ClaimError::Exhausted { interface: "eno101".parse().unwrap(), pool: "n/p".to_owned(), family: Family::Ipv4 };
+    let error = ClaimError::Exhausted {
+        interface: "eno101".parse().unwrap(),
+        pool: "n/p".to_owned(),
+        family: Family::Ipv4,
+        overflow: Vec::new(),
+    };
     let mut waits = View { problem: Some(Problem::Refused(error)), ..view() };
     waits.memory.notice = Some(Notice { is_warning: true, reason: "IPPoolExhausted", note: why.to_owned() });
     let annotate = |why: Option<&str>| {
@@ -561,6 +571,63 @@ fn the_lease_of_a_machine_moves_to_the_pool_that_serves_it_now() {
     let note = "Secret \"w-networkdata-cccccccccccccccc\" keeps its network data: pool \"n/q\" has no subnet with 10.0.0.8/16 any more, \
                 so the gateway of the address is not known";
     assert_eq!(decide(&view), report("NetworkDataOutdated", note));
+}
+
+/// A view of a machine whose overflow is pool `n/q`.
+fn with_overflow(mut view: View) -> View {
+    let id = |name: &str| PoolId { namespace: Some("n".to_owned()), name: name.to_owned() };
+    view.selected = Ok(vec![Selected { overflow: vec![id("q")], ending: vec![id("e")], ..selected() }]);
+    let q = br#"{"namespace": "n", "name": "q", "network": "infra/vlan10", "addresses": ["10.1.0.8/30"],
+        "gateway": ["10.1.0.1"], "nameservers": ["10.1.0.53"], "machineNetwork": [{"cidr": "10.1.0.0/16"}]}"#;
+    view.ledger.pools.insert("n/q".to_owned(), Pool::parse(q).unwrap().remove(0));
+    view.pools = ["n/p", "n/q"].map(|name| (name.to_owned(), PoolSettings::default())).into();
+    view
+}
+
+#[test]
+fn a_machine_claims_an_address_of_its_pool_or_of_the_overflow() {
+    let Step::Claim(claim) = decide(&with_overflow(view())) else { panic!() };
+    let request = |overflow: &[&str]| Request {
+        overflow: overflow.iter().map(|&pool| pool.to_owned()).collect(),
+        ..Request::of("n/p")
+    };
+    assert_eq!((&claim.requests, claim.sticky), (&vec![request(&["n/q"])], false));
+    // A pool that is being deleted keeps the leases that it has.
+    let mut again = with_overflow(view());
+    again.ledger.held = vec![Held { pool: "n/e".to_owned(), ..held("m-1", "10.0.0.8") }];
+    again.pools.insert("n/q".to_owned(), PoolSettings { is_sticky: true, ..PoolSettings::default() });
+    let Step::Claim(claim) = decide(&again) else { panic!("{:?}", decide(&again)) };
+    assert_eq!((&claim.requests, claim.sticky), (&vec![request(&["n/q", "n/e"])], true));
+    let mut waits = with_overflow(view());
+    let (pool, family) = ("n/p".to_owned(), Family::Ipv4);
+    let overflow = vec![("n/q".to_owned(), Family::Ipv4)];
+    let refusal = ClaimError::Exhausted { interface: "eno101".parse().unwrap(), pool, family, overflow };
+    waits.note(decide(&waits), Response::Refused(Problem::Refused(refusal)));
+    let note = "No available IPs in pool for interface eno101: pool n/p, IPv4; pool n/q, IPv4";
+    assert_eq!(decide(&waits), report("IPPoolExhausted", note));
+}
+
+#[test]
+fn the_network_data_has_the_settings_of_the_pool_that_gave_the_address() {
+    let mut view = with_overflow(view());
+    let lease = Held { pool: "n/q".to_owned(), ..held("m-1", "10.1.0.8") };
+    view.ledger.held = vec![lease.clone()];
+    let allocation = Allocation { addresses: vec!["10.1.0.8/16".parse().unwrap()], ..allocation("m-1") };
+    view.granted = Some(vec![allocation]);
+    let Step::CreateSecret(secret, ..) = decide(&view) else { panic!("{:?}", decide(&view)) };
+    let NetworkSecret::Ours(hand_out) = stored(*secret) else { panic!() };
+    assert_eq!(hand_out.interfaces[0].pool, "n/q");
+    let document: Value = serde_json::from_slice(&hand_out.document).unwrap();
+    assert_eq!(document["networks"][0]["routes"][0]["gateway"], "10.1.0.1");
+    assert_eq!(document["services"], json!([{"type": "dns", "address": "10.1.0.53"}]));
+    // The lease stays in the overflow. A lease of the first pool belongs to the overflow only if this has the address.
+    let mut served = with_overflow(settled());
+    served.secrets = secrets([*hand_out]);
+    served.ledger.held = vec![lease.clone()];
+    assert!(!matches!(decide(&served), Step::MoveLeases(..)), "{:?}", decide(&served));
+    served.ledger.held = vec![Held { pool: "n/p".to_owned(), ..lease }];
+    let pools = ["n/p", "n/q", "n/e"].map(str::to_owned).into();
+    assert_eq!(decide(&served), Step::MoveLeases(Box::new(holder("m-1")), pools));
 }
 
 #[test]

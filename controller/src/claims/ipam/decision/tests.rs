@@ -115,7 +115,7 @@ fn holder(uid: &str) -> Machine {
 
 fn request(addresses: &[&str]) -> Step {
     let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
-    let requests = vec![Request { pool: "n/p".to_owned(), family: None, addresses }];
+    let requests = vec![Request { addresses, ..Request::of("n/p") }];
     Step::Claim(Claim {
         machine: holder("u1"),
         created: Timestamp::from_second(5).unwrap(),
@@ -198,7 +198,12 @@ fn a_lease_that_no_status_had_is_released() {
 #[test]
 fn a_claim_that_gets_no_address_has_the_reason() {
     let problem = |error: ClaimError| View { problem: Some(Problem::Refused(error)), ..view() };
-    let exhausted = ClaimError::Exhausted { interface: eno101(), pool: "n/p".to_owned(), family: Family::Ipv4 };
+    let exhausted = ClaimError::Exhausted {
+        interface: eno101(),
+        pool: "n/p".to_owned(),
+        family: Family::Ipv4,
+        overflow: Vec::new(),
+    };
     assert_eq!(status(&problem(exhausted)), is(json!([]), "SubnetExhausted", FREE));
     let suspended = problem(ClaimError::Suspended("n/p".to_owned()));
     let message = "StaticIPPool n/p does not allocate addresses yet";
