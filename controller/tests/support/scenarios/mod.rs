@@ -18,6 +18,7 @@ mod macs;
 mod manifests;
 pub(crate) mod network_data;
 mod node_pools;
+mod overflow;
 mod pools;
 mod reconciler;
 mod registry;
@@ -328,6 +329,11 @@ scenarios! {
     network_data::network_data_of_the_user_is_kept_in_a_new_machine,
     network_data::network_data_of_the_user_replaces_that_of_the_controller,
     network_data::a_machine_that_leaves_its_pool_starts_without_network_data,
+    overflow::the_overflow_of_a_full_pool_gives_addresses_with_its_own_gateway,
+    overflow::a_machine_waits_for_a_pool_and_its_overflow_and_gets_the_first_address_of_either,
+    overflow::pools_of_equal_priority_and_pools_of_another_interface_are_no_overflow,
+    overflow::a_deleted_pool_keeps_its_machines_while_its_overflow_serves_new_ones,
+    overflow::a_node_pool_is_exhausted_when_its_pool_and_the_overflow_are_full,
     reports::an_address_that_an_instance_reports_that_no_pool_selects_is_never_allocated,
     reports::an_address_that_a_guest_reports_before_its_pool_exists_is_never_allocated,
     reports::the_record_of_a_machine_without_a_guest_takes_no_address_from_a_running_guest,

@@ -72,7 +72,7 @@ async fn create_pool_on(hosted: &Hosted, name: &str, network: &str, addresses: &
 }
 
 /// The manifest of a VirtualMachine, as a person writes it.
-fn manifest(hosted: &Hosted, name: &str, strategy: &str) -> Value {
+pub(super) fn manifest(hosted: &Hosted, name: &str, strategy: &str) -> Value {
     let spec = json!({
         "domain": {"devices": {"interfaces": [{"name": "net1", "bridge": {}, "macAddress": next_mac()}]}},
         "networks": [{"name": "net1", "multus": {"networkName": hosted.network}}],
@@ -133,11 +133,11 @@ async fn guests(places: &[&Hosted]) -> Vec<(String, Option<String>, Vec<String>)
     rows
 }
 
-fn row(name: &str, secret: &str, address: &str) -> (String, Option<String>, Vec<String>) {
+pub(super) fn row(name: &str, secret: &str, address: &str) -> (String, Option<String>, Vec<String>) {
     (name.to_owned(), Some(secret.to_owned()), vec![address.to_owned()])
 }
 
-fn held<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
+pub(super) fn held<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
     rows.map(|(address, name)| (address.to_owned(), name.to_owned())).into()
 }
 
@@ -150,7 +150,7 @@ impl<'c> Place<'c> {
     }
 
     /// Starts the controller, and waits until the API server calls its webhooks.
-    async fn install(cluster: &'c Cluster, hosted: Hosted) -> Self {
+    pub(super) async fn install(cluster: &'c Cluster, hosted: Hosted) -> Self {
         let installed = Installed::start_with_all_webhooks(cluster).await;
         let place = Self { cluster, hosted, installed };
         place.until_asked().await;
@@ -187,7 +187,7 @@ impl<'c> Place<'c> {
     }
 
     /// Applies a manifest as `kubectl apply`.
-    async fn apply(&self, manifest: &Value) -> DynamicObject {
+    pub(super) async fn apply(&self, manifest: &Value) -> DynamicObject {
         apply(&self.vms, manifest).await.unwrap()
     }
 
@@ -229,8 +229,16 @@ impl<'c> Place<'c> {
     }
 
     /// Lets another leader look at everything.
-    async fn change_leaders(&mut self) {
+    pub(super) async fn change_leaders(&mut self) {
+        self.stop_leading();
+        self.lead().await;
+    }
+
+    pub(super) fn stop_leading(&mut self) {
         self.installed.stop_leading();
+    }
+
+    pub(super) async fn lead(&mut self) {
         self.installed.lead().await;
     }
 
@@ -858,7 +866,7 @@ pub async fn a_machine_on_another_network_gives_its_address_up_after_its_guest_h
 }
 
 /// Waits until the lease of an address is of the pool with this name.
-async fn until_of_pool(place: &Place<'_>, address: &str, pool: &str) {
+pub(super) async fn until_of_pool(place: &Place<'_>, address: &str, pool: &str) {
     let (lease, pool) = (leader::name(&place.network, address), format!("{}/{pool}", place.namespace));
     let leases: Api<StaticIPLease> = Api::all(place.cluster.client());
     poll(&format!("lease {lease} of pool {pool}"), async || {
