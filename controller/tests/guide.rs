@@ -300,9 +300,12 @@ fn the_pool_and_the_refusals_of_the_page_for_hypershift_are_those_of_the_program
     };
     let on_network = machine(&[("iface1", "infra/vlan10", 0)]);
     let two = [changed("a", json!({})), changed("b", json!({}))];
+    let other_interface = json!({"spec": {"priority": 10, "interface": "eno102"}});
+    let no_overflow = [changed("a", json!({})), changed("b", other_interface)];
     let one_interface = [changed("a", json!({})), changed("b", json!({"spec": {"network": "infra/vlan20"}}))];
     let refusals = [
         decide(&two, &on_network),
+        decide(&no_overflow, &on_network),
         decide(&one_interface, &machine(&[("iface1", "infra/vlan10", 0), ("iface2", "infra/vlan20", 0)])),
         decide(std::slice::from_ref(&pool), &machine(&[("iface1", "infra/vlan20", 0)])),
         decide(std::slice::from_ref(&pool), &machine(&[("iface1", "infra/vlan10", 7)])),

@@ -328,6 +328,9 @@ mod tests {
             refusal(&pool(", exclude: [10.0.0.1], subnet: 24")),
             [format!("spec.exclude: unknown key, {expected}"), format!("spec.subnet: unknown key, {expected}")]
         );
+        let range = |value: &str| format!("spec.priority: {value}, expected a number from -1000 to 1000");
+        assert_eq!(refusal(&pool(", priority: -1001")), [range("out of range \"-1001\"")]);
+        assert_eq!(refusal(&pool(", priority: low")), [range("invalid value \"low\"")]);
         assert_eq!(
             refusal("{kind: StaticIPPool, metadata: {name: a}, addresses: [10.0.0.0/24], spec: {network: n}}"),
             ["addresses: unknown key, expected one of apiVersion, kind, metadata, spec, status"]

@@ -214,9 +214,8 @@ impl Selection {
             node_pools.into_iter().map(|node_pool| (Key::of(&node_pool.metadata), node_pool)).collect();
         let pools: BTreeMap<PoolId, Arc<MachinePool>> = pools.into_iter().map(|pool| (pool.id.clone(), pool)).collect();
         let [mut selectors, mut ending] = [BTreeMap::<String, Vec<(Selector, PoolId)>>::new(), BTreeMap::new()];
-        let mut undecided = Vec::new();
-        for pool in pools.values().filter(|pool| !pool.is_withdrawn(&node_pools)) {
-            for (namespace, selector) in pool.selectors(&node_pools, namespaces) {
+        for pool in pools.values() {
+            if let Some((namespace, selector)) = pool.selector(&node_pools) {
                 let known = if pool.is_deleted { &mut ending } else { &mut selectors };
                 known.entry(namespace).or_default().push((selector, pool.id.clone()));
             }
@@ -231,8 +230,15 @@ impl Selection {
 
     /// Returns the namespaces in which a pool may select machines, or a pool that is being deleted refers to machines.
     pub fn namespaces(&self) -> impl Iterator<Item = &str> {
-        let all: BTreeSet<&String> = self.selectors.keys().chain(self.ending.keys()).collect();
+        let refers = |(_, id): &(Selector, PoolId)| !self.is_withdrawn(id);
+        let ending = self.ending.iter().filter(|(_, pools)| pools.iter().any(refers)).map(|(namespace, _)| namespace);
+        let all: BTreeSet<&String> = self.selectors.keys().chain(ending).collect();
         all.into_iter().map(String::as_str)
+    }
+
+    /// Whether new machines start without the addresses of a pool: see [`MachinePool::is_withdrawn`].
+    fn is_withdrawn(&self, id: &PoolId) -> bool {
+        self.pools.get(id).is_some_and(|pool| pool.is_withdrawn(&self.node_pools))
     }
 
     /// Returns the pool with this namespace and name.
@@ -292,6 +298,7 @@ impl Selection {
         for (_, group, selected) in &mut chosen {
             group.sort_by_key(|pool| pool.priority());
             let Some((first, overflow)) = group.split_first() else { continue };
+            // `None`: a pool that is being deleted has errors.
             let check = |pool: &MachinePool| Some(first.pool.as_ref().ok()?.check_overflow(pool.pool.as_ref().ok()?));
             for pool in overflow {
                 check(pool).unwrap_or(Ok(())).map_err(Problem::NoOverflow)?;
@@ -324,7 +331,8 @@ impl Selection {
     #[must_use]
     pub fn ending(&self, machine: &VirtualMachine, selected: &[Selected]) -> Option<&MachinePool> {
         let is_served = |of: &Selected| selected.iter().any(|it| it.network == of.network);
-        self.matching(&self.ending, machine).find(|pool| match pool.place(machine) {
+        let mut refer = self.matching(&self.ending, machine).filter(|pool| !self.is_withdrawn(&pool.id));
+        refer.find(|pool| match pool.place(machine) {
             Ok((_, of)) => !is_served(&of),
             Err(Problem::InvalidPool { .. }) => selected.is_empty(),
             Err(_) => false,

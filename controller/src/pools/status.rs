@@ -1182,7 +1182,7 @@ mod tests {
                 "nameservers": ["8.8.8.8"], "searchDomains": ["example.com"], "mtu": 9000, "prefix": 24, "subnets": [{"addresses": ["10.0.1.30"], "prefix": 24}],
                 "routes": [{"to": "10.9.0.0/16", "via": "10.0.1.2"}], "machineNetwork": [{"cidr": "10.0.1.0/24"}, {"cidr": "fd00::/64"}],
                 "interface": "eno102", "allocateReservedIPAddresses": true, "onLinkGateway": true,
-                "addressReuseGracePeriodSeconds": 5, "sticky": true, "template": r#"{"links": [], "networks": []}"#,
+                "addressReuseGracePeriodSeconds": 5, "sticky": true, "priority": 3, "template": r#"{"links": [], "networks": []}"#,
                 "nodePoolRef": {"name": "w"}, "machineSelector": {"matchLabels": {"a": "b"}},
                 "addressesFrom": {"poolRef": {"apiGroup": "a.b", "kind": "K", "name": "n"}},
             },

@@ -615,14 +615,14 @@ fn the_network_data_has_the_settings_of_the_pool_that_gave_the_address() {
     let allocation = Allocation { addresses: vec!["10.1.0.8/16".parse().unwrap()], ..allocation("m-1") };
     view.granted = Some(vec![allocation]);
     let Step::CreateSecret(secret, ..) = decide(&view) else { panic!("{:?}", decide(&view)) };
-    let NetworkSecret::Ours(hand_out) = stored(*secret) else { panic!() };
-    assert_eq!(hand_out.interfaces[0].pool, "n/q");
-    let document: Value = serde_json::from_slice(&hand_out.document).unwrap();
+    let NetworkSecret::Ours(written) = stored(*secret) else { panic!() };
+    assert_eq!(written.interfaces[0].pool, "n/q");
+    let document: Value = serde_json::from_slice(&written.document).unwrap();
     assert_eq!(document["networks"][0]["routes"][0]["gateway"], "10.1.0.1");
     assert_eq!(document["services"], json!([{"type": "dns", "address": "10.1.0.53"}]));
     // The lease stays in the overflow. A lease of the first pool belongs to the overflow only if this has the address.
     let mut served = with_overflow(settled());
-    served.secrets = secrets([*hand_out]);
+    served.secrets = secrets([*written]);
     served.ledger.held = vec![lease.clone()];
     assert!(!matches!(decide(&served), Step::MoveLeases(..)), "{:?}", decide(&served));
     served.ledger.held = vec![Held { pool: "n/p".to_owned(), ..lease }];
