@@ -139,6 +139,12 @@ pub async fn pools_of_equal_priority_and_pools_of_another_interface_are_no_overf
     edit("q", json!({"interface": null, "addresses": ["10.0.1.8", "fd00::8"]})).await;
     refused(format!("{problem}: families IPv4 and IPv6, expected IPv4")).await;
     edit("p", json!({"addresses": ["10.0.0.8", "fd00::9"]})).await;
+    poll("both families of both pools", async || {
+        let pools = place.pools.list(&ListParams::default()).await.unwrap().items;
+        let families = |pool: &StaticIPPool| pool.status.as_ref().map_or(0, |status| status.families.len());
+        pools.iter().all(|pool| families(pool) == 2).then_some(())
+    })
+    .await;
     let (_, w) = place.run("w").await;
     let rows = held([("10.0.0.8", "w"), ("fd00::9", "w")]);
     assert_eq!(place.held().await, rows);

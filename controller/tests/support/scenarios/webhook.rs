@@ -206,7 +206,8 @@ pub async fn a_second_pool_of_a_node_pool_is_refused_when_it_is_written(cluster:
     };
     assert_eq!(asked.create("a", of_node_pool(&["10.0.0.8"])).await, None);
     let expected = format!(
-        "nodePoolRef: NodePool {namespace}/w has pool {namespace}/a on network {} already, expected one pool",
+        "nodePoolRef: NodePool {namespace}/w has pool {namespace}/a on network {} already, expected one pool, or different values of \
+         priority",
         asked.network(),
         namespace = asked.namespace
     );
