@@ -159,14 +159,19 @@ pub enum Problem {
         /// Every error in the specification of the pool, one line each.
         errors: String,
     },
-    /// Two pools select the machine and have the same network, or the same interface in the guest.
+    /// Two pools of different networks select the machine and have the same interface in the guest.
     TwoPools {
         /// Namespaces and names of the two pools, sorted.
         pools: [PoolId; 2],
-        /// The common property: `network infra/vlan10` or `interface eno101`.
-        both: String,
-        /// What the pools should have.
-        expected: &'static str,
+        /// The common interface.
+        interface: InterfaceName,
+    },
+    /// Two pools of one network select the machine, and do not say which of them is the overflow.
+    SamePriority {
+        /// Namespaces and names of the two pools, sorted.
+        pools: [PoolId; 2],
+        /// The common network.
+        network: String,
     },
     /// A pool that selects the machine cannot be the overflow of another one.
     NoOverflow(NoOverflow),
@@ -400,8 +405,7 @@ impl MachinePool {
         }
         let mut pools = [self.id.clone(), other.id.clone()];
         pools.sort();
-        let expected = "one pool, or different values of priority";
-        Err(Problem::TwoPools { pools, both: format!("network {network}"), expected })
+        Err(Problem::SamePriority { pools, network: network.to_owned() })
     }
 
     /// Whether two pools select the same machines for one network, so that each gives addresses in place of the other.
@@ -647,8 +651,8 @@ impl Selected {
         if self.interface != other.interface {
             return Ok(());
         }
-        let (pools, both) = ([self.pool.clone(), other.pool.clone()], format!("interface {}", self.interface));
-        Err(Problem::TwoPools { pools, both, expected: "one pool" })
+        let pools = [self.pool.clone(), other.pool.clone()];
+        Err(Problem::TwoPools { pools, interface: self.interface })
     }
 }
 
@@ -658,9 +662,17 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::InvalidPool { pool, errors } => write!(f, "pool {pool} selects the machine and is invalid: {errors}"),
-            Self::TwoPools { pools: [one, other], both, expected } => {
-                write!(f, "pools {one} and {other} both select the machine for {both}, expected {expected}")
+            Self::TwoPools { pools: [one, other], interface } => {
+                write!(
+                    f,
+                    "pools {one} and {other} both select the machine for interface {interface}, expected one pool"
+                )
             }
+            Self::SamePriority { pools: [one, other], network } => write!(
+                f,
+                "pools {one} and {other} both select the machine for network {network}, expected one pool, or different values of \
+                 priority"
+            ),
             Self::NoOverflow(problem) => problem.fmt(f),
             Self::NoInterface { pool, network, found } if found.is_empty() => {
                 write!(f, "pool {pool}: the machine has no interface on network {network}, expected one")

@@ -297,7 +297,7 @@ impl Index {
     /// The other pools that serve the same machines as a pool, by name of the pool. `suspended` pools allocate nothing.
     #[must_use]
     pub fn overflows(&self, suspended: &BTreeSet<String>) -> BTreeMap<String, Vec<String>> {
-        let mut by_network: BTreeMap<(&Option<String>, &str), Vec<(String, &KnownPool)>> = BTreeMap::new();
+        let mut by_network: BTreeMap<_, Vec<(String, &KnownPool)>> = BTreeMap::new();
         for (id, pool) in &self.pools {
             let (name, Some(network)) = (id.to_string(), pool.checked.network()) else { continue };
             if !suspended.contains(&name) {
