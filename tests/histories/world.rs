@@ -477,7 +477,7 @@ impl World {
 
     /// The other pools with the network, the interface and the families of a pool, from which some machines get addresses, too.
     fn overflow_of(&self, node: usize, pool: &str) -> Vec<String> {
-        let Some(first) = self.pools.get(pool).filter(|_| node % 3 == 0) else { return Vec::new() };
+        let Some(first) = self.pools.get(pool).filter(|_| node.is_multiple_of(3)) else { return Vec::new() };
         let is_alike = |other: &&Spec| {
             let families = |spec: &Spec| [spec.has(0), spec.has(1)];
             other.name != first.name
