@@ -419,8 +419,8 @@ mod tests {
             let space = pool.spaces().next().unwrap();
             assert_eq!((space.subnets()[0].prefix(), space.allocatable(), diagnostics), (0, 2, Vec::new()));
         }
-        let expected = "spec.prefix: no prefix length for machines \"0\", expected 1 to 32: a machine needs a subnet. 32 with \
-                        onLinkGateway is the smallest";
+        let expected = "spec.prefix: no prefix length for machines \"0\", expected 1 to 32: a machine needs a subnet, and the smallest one is \
+                        32 with onLinkGateway";
         for served in ["machineSelector: {}", "nodePoolRef: {name: w}", "serveIPAMClaims: true"] {
             assert_eq!(refusal("StaticIPPool", &format!("{members}, {served}")), [expected]);
         }

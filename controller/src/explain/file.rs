@@ -41,6 +41,18 @@ fn bounded(from: impl Read) -> anyhow::Result<String> {
     Ok(text)
 }
 
+/// Removes members without a value, as API servers do.
+fn remove_nulls(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Object(members) => {
+            members.retain(|_, member| !member.is_null());
+            members.values_mut().for_each(remove_nulls);
+        }
+        serde_json::Value::Array(items) => items.iter_mut().for_each(remove_nulls),
+        _ => {}
+    }
+}
+
 fn member<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     match value {
         Value::Object(members) => members.get(name),
@@ -64,6 +76,8 @@ fn pools(text: &str, namespace: &str) -> anyhow::Result<Vec<Object>> {
             Some(Value::String(text)) => text,
             _ => "",
         });
+        let is_own = [StaticIPPool::kind(&()), GlobalStaticIPPool::kind(&())].iter().any(|own| *own == kind);
+        ensure!(!(is_own && version.is_empty()), "apiVersion: missing, expected {}", StaticIPPool::api_version(&()));
         let is_of_group = version.split_once('/').is_some_and(|it| it.0 == GROUP);
         let is_other = [MACPool::kind(&()), StaticIPLease::kind(&())].iter().any(|other| *other == kind);
         if !is_of_group || is_other {
@@ -72,7 +86,8 @@ fn pools(text: &str, namespace: &str) -> anyhow::Result<Vec<Object>> {
         let is_global = GlobalStaticIPPool::kind(&()) == kind;
         let is_pool = is_global || StaticIPPool::kind(&()) == kind;
         ensure!(is_pool, "kind: unknown {kind:?}, expected StaticIPPool or GlobalStaticIPPool");
-        let item = serde_json::to_value(item)?;
+        let mut item = serde_json::to_value(item)?;
+        remove_nulls(&mut item);
         for name in item.as_object().into_iter().flatten().map(|(name, _)| name) {
             ensure!(MEMBERS.contains(&&**name), "{name}: unknown key, expected one of {}", MEMBERS.join(", "));
         }
@@ -130,6 +145,10 @@ mod tests {
             kind: StaticIPPool\n\
             metadata: {name: a, namespace: n}\n\
             spec: {sticky: yes, ignoreNeighbours: off, network: 'yes', mtu: 1500}\n";
+        let empty = "{apiVersion: ipam.glowplug.dev/v1alpha1, kind: StaticIPPool, metadata: {name: a, labels: },\n\
+            spec: {gateway: , sticky: ~, network: a, subnets: [{nameservers: , mtu: 1500}]}}";
+        let expected = serde_json::json!({"network": "a", "subnets": [{"mtu": 1500}]});
+        assert_eq!(pools(empty, "shop").unwrap()[0].data["spec"], expected);
         let spec = serde_json::json!({"sticky": true, "ignoreNeighbours": false, "network": "yes", "mtu": 1500});
         assert_eq!(pools(text, "shop").unwrap()[0].data["spec"], spec);
         let other = r#"{"items": [{"kind": "Deployment", "spec": {"cpu": 0.5}}, {"apiVersion": "ipam.glowplug.dev/v1alpha1",
@@ -152,6 +171,8 @@ mod tests {
         let version = expected("apiVersion: unknown \"ipam.glowplug.dev/v7\", expected ipam.glowplug.dev/v1alpha1");
         assert_eq!(pool("v7", "{name: a}"), version);
         let of = |members: &str| names(&format!("{{apiVersion: ipam.glowplug.dev/v1alpha1, {members}}}"));
+        let missing = expected("apiVersion: missing, expected ipam.glowplug.dev/v1alpha1");
+        assert_eq!(names("{kind: StaticIPPool, metadata: {name: a}}"), missing);
         let kind = expected("kind: unknown \"StaticIpPool\", expected StaticIPPool or GlobalStaticIPPool");
         assert_eq!(of("kind: StaticIpPool"), kind);
         let member = expected("sepc: unknown key, expected one of apiVersion, kind, metadata, spec, status");

@@ -278,7 +278,8 @@ impl fmt::Display for Summary {
         let leaders = self.leaders.iter().flatten();
         let leaders = leaders.map(|Leader { namespace, holder, renewed, state }| {
             let renewed = renewed.clone().unwrap_or_else(|| "-".to_owned());
-            [holder.clone(), namespace.clone(), renewed, state.to_string()]
+            let holder = if holder.is_empty() { "-" } else { holder };
+            [holder.to_owned(), namespace.clone(), renewed, state.to_string()]
         });
         let mut leaders: Vec<[String; 4]> = leaders.collect();
         if self.leaders.as_ref().is_some_and(Vec::is_empty) {

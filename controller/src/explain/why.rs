@@ -189,9 +189,16 @@ pub fn explain(facts: Facts) -> Answer {
     // A guest that runs has read what was missing before its instance existed.
     let is_over = |event: &Event| phase.as_deref() == Some("Running") && event.is_before(created.as_deref());
     let missing = events.last().filter(|event| event.reason == "NetworkDataMissing" && !is_over(event));
+    // The Secret of the machine cannot have its current network data.
+    let kept = events.last().filter(|event| event.reason == "NetworkDataOutdated" && !is_outdated && !is_over(event));
     let key = machine.key();
-    let others: Vec<String> =
-        leases.iter().filter(|lease| is_of(lease, &machine)).flat_map(|it| others(it, &pools)).collect();
+    let held = leases.iter().filter(|lease| is_of(lease, &machine));
+    let mut used: BTreeSet<(&str, String)> = held.map(|lease| (&*lease.network, lease.address.clone())).collect();
+    for (network, reported) in instance.iter().flat_map(|instance| &instance.guest.networks) {
+        used.extend(reported.addresses.iter().map(|address| (&**network, address.to_string())));
+    }
+    let others: BTreeSet<&str> = used.iter().flat_map(|(network, address)| others(network, address, &pools)).collect();
+    let others = others.into_iter().collect::<Vec<_>>().join("; ");
     let waiting: BTreeMap<PoolId, Vec<Waiting>> =
         pools.iter().map(|pool| (pool.checked.id.clone(), pool.status.first_waiting.clone())).collect();
     let node_pools = node_pools.into_iter().map(std::sync::Arc::new);
@@ -208,9 +215,13 @@ pub fn explain(facts: Facts) -> Answer {
         }
     };
     let (state, reason, since, what_to_do) = match verdict {
-        (State::Allocated | State::NotSelected, _, since, None) if !others.is_empty() => {
+        (State::Allocated | State::NotSelected | State::LeftAlone, _, since, _) if !others.is_empty() => {
             let what_to_do = "stop one of the two users: \"Resolve each conflict\" in docs/recovery.md".to_owned();
-            (State::Conflicting, others.join("; "), since, Some(what_to_do))
+            (State::Conflicting, others, since, Some(what_to_do))
+        }
+        (State::Allocated, _, since, None) if kept.is_some() => {
+            let message = kept.map(|event| event.message.clone()).unwrap_or_default();
+            (State::Outdated, message, since, Some("remove the cause that the reason names".to_owned()))
         }
         (State::Allocated, _, since, None) if is_outdated => {
             let reason = "the guest runs with earlier network data".to_owned();
@@ -233,16 +244,13 @@ pub fn explain(facts: Facts) -> Answer {
     }
 }
 
-/// What the pools of a network say about other users of the address of a lease, one line each.
-fn others<'p>(lease: &LeaseSpec, pools: &'p [KnownPool]) -> impl Iterator<Item = String> + use<'p> {
-    let of_network: Vec<&KnownPool> =
-        pools.iter().filter(|pool| pool.checked.network() == Some(&*lease.network)).collect();
-    let conditions = of_network.into_iter().flat_map(|pool| &pool.status.conditions);
+/// What the pools say about other users of an address of a network, one line each.
+fn others<'p>(network: &str, address: &str, pools: &'p [KnownPool]) -> BTreeSet<&'p str> {
+    let of_network = pools.iter().filter(|pool| pool.checked.network() == Some(network));
+    let conditions = of_network.flat_map(|pool| &pool.status.conditions);
     let shared = conditions.filter(|it| it.type_ == DUPLICATE_RECORDS && it.status == "True");
-    let start = format!("{}: ", lease.address);
-    let lines: BTreeSet<&str> =
-        shared.flat_map(|it| it.message.lines()).filter(|line| line.starts_with(&start)).collect();
-    lines.into_iter().map(str::to_owned)
+    let start = format!("{address}: ");
+    shared.flat_map(|it| it.message.lines()).filter(|line| line.starts_with(&start)).collect()
 }
 
 /// Whether a held lease is of a machine: of the VirtualMachine itself, or of its KubevirtMachine.
@@ -286,7 +294,7 @@ fn verdict(
         let reason = "the guest ran already when the pool came, and keeps its own network".to_owned();
         let what_to_do = format!(
             "to give it an address of the pool, remove the annotation {LEFT_ALONE_ANNOTATION}, then restart the machine; to keep the \
-             address that it uses, run kubectl glowplug adopt before"
+             address that it uses, first write it into preAllocations of the pool, as kubectl glowplug adopt does"
         );
         return (State::LeftAlone, reason, None, Some(what_to_do));
     }
@@ -393,16 +401,21 @@ fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseS
     }
     let networks: Vec<&str> = machine.networks.iter().map(|attachment| attachment.network.as_str()).collect();
     let on_network = |pool: &&MachinePool| pool.pool.as_ref().is_ok_and(|pool| networks.contains(&pool.network()));
-    let pools: Vec<String> =
-        selection.pools().map(|pool| &**pool).filter(on_network).map(|pool| pool.id.to_string()).collect();
+    let namespace = machine.metadata.namespace.as_deref();
+    // The machineSelector of a pool selects in the namespace of the pool.
+    let may_select = |pool: &&MachinePool| {
+        let of = pool.id.namespace.as_deref();
+        of.is_none() || of == namespace || pool.spec.node_pool_ref.is_some()
+    };
+    let pools = selection.pools().map(|pool| &**pool).filter(on_network).filter(may_select);
+    let pools: Vec<String> = pools.map(|pool| pool.id.to_string()).collect();
     let reason =
         format!("no pool selects the machine by its NodePool or its labels, on {}", list(&networks, "no network"));
     let what_to_do = match pools.as_slice() {
-        [] => "create a pool for the network of the machine, with nodePoolRef or machineSelector".to_owned(),
-        pools => format!(
-            "set nodePoolRef or machineSelector of one of these pools, or the labels of the machine: {}",
-            pools.join(", ")
-        ),
+        [] => "create a pool for the network of the machine: with machineSelector in its namespace, or with nodePoolRef in that of \
+               its NodePool"
+            .to_owned(),
+        pools => format!("change what one of these pools selects, or the labels of the machine: {}", pools.join(", ")),
     };
     (State::NotSelected, reason, None, Some(what_to_do))
 }
@@ -802,7 +815,7 @@ mod tests {
         let noted = json!({"annotations": {(LEFT_ALONE_ANNOTATION): "v"}});
         let answer = about(machine(json!({}), noted), vec![pool("p", json!({}))], vec![]);
         let advice = "to give it an address of the pool, remove the annotation ipam.glowplug.dev/left-alone, then restart the machine; to \
-                      keep the address that it uses, run kubectl glowplug adopt before";
+                      keep the address that it uses, first write it into preAllocations of the pool, as kubectl glowplug adopt does";
         let reason = "the guest ran already when the pool came, and keeps its own network";
         assert_eq!(said(&answer), (State::LeftAlone, reason, None, Some(advice)));
     }
@@ -822,10 +835,11 @@ mod tests {
         let reason = "no pool selects the machine by its NodePool or its labels, on infra/vlan10";
         let answer =
             about(machine(json!({}), json!({})), vec![other("a", "infra/vlan10"), other("b", "infra/b")], vec![]);
-        let advice = "set nodePoolRef or machineSelector of one of these pools, or the labels of the machine: n/a";
+        let advice = "change what one of these pools selects, or the labels of the machine: n/a";
         assert_eq!(said(&answer), (State::NotSelected, reason, None, Some(advice)));
         let answer = about(machine(json!({}), json!({})), vec![other("b", "infra/b")], vec![]);
-        let advice = "create a pool for the network of the machine, with nodePoolRef or machineSelector";
+        let advice = "create a pool for the network of the machine: with machineSelector in its namespace, or with nodePoolRef in that \
+                      of its NodePool";
         assert_eq!(said(&answer), (State::NotSelected, reason, None, Some(advice)));
         let answer = about(machine(json!({}), json!({})), vec![], vec![lease(json!({}))]);
         let reason = "no pool selects the machine any more; it keeps its addresses until it is deleted";

@@ -134,8 +134,10 @@ pub fn compare(
     let selector =
         new.machine_selector.as_ref().filter(|of| old.is_none_or(|old| old.machine_selector.as_ref() != Some(*of)));
     if selector.and_then(|of| Selector::try_from(of.clone()).ok()).is_some_and(|of| of.selects_all()) {
-        let line = "machineSelector: is empty: the pool selects every VirtualMachine of its namespace on its network";
-        verdict.warnings.push(line.to_owned());
+        verdict.warnings.push(format!(
+            "machineSelector: is empty: the pool selects every VirtualMachine, and one without an interface on network {} is refused",
+            pool.network()
+        ));
     }
     let others = others.iter().filter_map(|other| Some((other, other.pool.as_ref().ok()?)));
     let others: Vec<_> = others.filter(|(_, other)| other.network() == pool.network()).collect();
@@ -434,19 +436,17 @@ mod tests {
         let object = json!({"metadata": {"name": "g"}, "spec": shared(&["10.0.0.0/24"], &["v", "w"])});
         let global = MachinePool::read(PoolObject::read(serde_json::from_value(object).unwrap()));
         let own = PoolSpec { node_pool_ref: Some(NodePoolRef { name: "w".to_owned() }), ..spec(&["10.0.1.0/24"]) };
-        let refused = "nodePoolRef: NodePool clusters/w has pool g on network infra/vlan10 already, expected one pool";
+        let refused = "nodePoolRef: NodePool clusters/w has pool g on network infra/vlan10 already, expected one pool, or different values of priority";
         assert_eq!(compare(&id("a"), &Change::Create(own), std::slice::from_ref(&global), None).errors, [refused]);
         let other = PoolId { namespace: None, name: "h".to_owned() };
         let change = Change::Create(shared(&["10.0.2.0/24"], &["u", "v"]));
-        let refused =
-            "nodePoolRefs[1]: NodePool clusters/v has pool g on network infra/vlan10 already, expected one pool";
+        let refused = "nodePoolRefs[1]: NodePool clusters/v has pool g on network infra/vlan10 already, expected one pool, or different values of priority";
         assert_eq!(compare(&other, &change, std::slice::from_ref(&global), None).errors, [refused]);
         // What is stored already is only a warning.
         let (old, new) = (Some(shared(&["10.0.2.0/24"], &["v"])), Box::new(shared(&["10.0.2.0/24"], &["v", "w"])));
         let verdict = compare(&other, &Change::Update { old, new }, &[global], Some(&BTreeMap::new()));
         let known = refused.replace("[1]", "[0]");
-        let refused =
-            "nodePoolRefs[1]: NodePool clusters/w has pool g on network infra/vlan10 already, expected one pool";
+        let refused = "nodePoolRefs[1]: NodePool clusters/w has pool g on network infra/vlan10 already, expected one pool, or different values of priority";
         let absent = |index: usize, name: &str| {
             format!(
                 "nodePoolRefs[{index}]: NodePool clusters/{name} does not exist: the pool selects none of its machines until it does"
@@ -543,7 +543,8 @@ mod tests {
             old: Some(of(Some(old))),
             new: Box::new(of(Some(new))),
         };
-        let line = "machineSelector: is empty: the pool selects every VirtualMachine of its namespace on its network";
+        let line = "machineSelector: is empty: the pool selects every VirtualMachine, and one without an interface on network \
+                    infra/vlan10 is refused";
         for (change, warnings) in [
             (Change::Create(of(Some(empty.clone()))), vec![line.to_owned()]),
             (update(some.clone(), empty.clone()), vec![line.to_owned()]),

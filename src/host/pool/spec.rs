@@ -607,7 +607,7 @@ impl Check<'_> {
         match u8::try_from(written).ok().filter(|length| *length <= bits) {
             Some(0) if !self.spec.serves_claims_only => {
                 let expected =
-                    format!("1 to {bits}: a machine needs a subnet. {bits} with onLinkGateway is the smallest");
+                    format!("1 to {bits}: a machine needs a subnet, and the smallest one is {bits} with onLinkGateway");
                 self.error("prefix", "no prefix length for machines", written, &expected);
             }
             Some(length) => return Ok(Some(length)),
@@ -930,7 +930,7 @@ mod tests {
             => [r#"prefix: invalid prefix length "-1", expected 0 to 128"#];
         machines_without_a_subnet: "addresses: [10.0.0.0/24], prefix: 0", NONE
             => ["prefix: no prefix length for machines \"0\", \
-                 expected 1 to 32: a machine needs a subnet. 32 with onLinkGateway is the smallest"];
+                 expected 1 to 32: a machine needs a subnet, and the smallest one is 32 with onLinkGateway"];
         another_prefix_length_than_the_subnet_has: "addresses: [10.0.0.5], prefix: 32, machineNetwork: [{cidr: 10.0.0.0/24}]", NONE
             => [r#"prefix: other prefix length "32", expected the length of machineNetwork, 24"#];
         another_prefix_length_than_the_template_has: "addresses: [10.0.0.5], prefix: 32", [(Family::Ipv4, 24)]
@@ -952,7 +952,7 @@ mod tests {
                 "subnets[2].addresses: missing, expected the addresses of the pool",
                 r#"subnets[3]: invalid item "10.0.9.0/24", expected an object"#,
                 "subnets[4].prefix: no prefix length for machines \"0\", \
-                 expected 1 to 32: a machine needs a subnet. 32 with onLinkGateway is the smallest"];
+                 expected 1 to 32: a machine needs a subnet, and the smallest one is 32 with onLinkGateway"];
         an_mtu_of_the_pool_that_a_subnet_does_not_support:
             "subnets: [{addresses: [10.0.0.0/24]}, {addresses: ['fd00::/64']}], mtu: 1279", NONE
             => [r#"mtu: MTU too small for IPv6 "1279", expected at least 1280 bytes"#];
