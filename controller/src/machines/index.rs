@@ -558,11 +558,14 @@ fn has_other_settings((pool, before): &(&Arc<MachinePool>, &Arc<MachinePool>)) -
         let is_kept = |subnet: &Subnet| subnets().any(|it| subnet.is_in(it) || is_single && single(subnet, it));
         pool.settings() == before.settings() && before.spaces().flat_map(Space::subnets).all(is_kept)
     };
+    // A pool whose addresses come from elsewhere has no subnets: the addresses get the prefix length of the machine network.
+    let is_external = pool.pool.as_ref().is_ok_and(Pool::is_external);
+    let has_other_prefix = is_external && pool.spec.machine_network != before.spec.machine_network;
     let is_other = match (&pool.pool, &before.pool) {
         (Ok(pool), Ok(before)) => !is_same(pool, before),
         (pool, before) => pool.is_ok() != before.is_ok(),
     };
-    !Arc::ptr_eq(pool, before) && (pool.spec.template != before.spec.template || is_other)
+    !Arc::ptr_eq(pool, before) && (pool.spec.template != before.spec.template || is_other || has_other_prefix)
 }
 
 #[cfg(test)]

@@ -278,12 +278,16 @@ fn conditions(node_pool: &Object, pools: &[&MachinePool], now: Timestamp) -> Opt
     Some(conditions)
 }
 
-/// Joins the messages of the exhausted pools, without duplicates. `None`: no pool is exhausted.
+/// Joins the messages of the exhausted pools, without duplicates. A pool with an overflow of the same network that has free addresses
+/// does not count. `None`: the machines of the NodePool get addresses of each network.
 fn exhausted(pools: &[&MachinePool]) -> Option<String> {
-    let mut messages: Vec<&str> = pools.iter().filter_map(|pool| pool.exhausted.as_deref()).collect();
-    messages.sort_unstable();
-    messages.dedup();
-    (!messages.is_empty()).then(|| messages.join("; "))
+    let mut by_network: BTreeMap<Option<&str>, Vec<Option<&str>>> = BTreeMap::new();
+    for pool in pools {
+        by_network.entry(pool.network()).or_default().push(pool.exhausted.as_deref());
+    }
+    let all = by_network.into_values().filter_map(|all| all.into_iter().collect::<Option<Vec<&str>>>());
+    let messages: BTreeSet<&str> = all.flatten().collect();
+    (!messages.is_empty()).then(|| messages.into_iter().collect::<Vec<_>>().join("; "))
 }
 
 /// Whether the condition of the NodePool is true.
@@ -397,6 +401,11 @@ mod tests {
     /// Creates a pool of NodePool `clusters/workers` that is exhausted on `interface`. `None`: the pool is not
     /// exhausted.
     fn pool_of(interface: Option<&str>) -> MachinePool {
+        pool_on("default", interface)
+    }
+
+    /// The same on a network.
+    fn pool_on(network: &str, interface: Option<&str>) -> MachinePool {
         let condition = interface.map(|interface| {
             json!({
                 "type": "Exhausted", "status": "True", "reason": "NoFreeAddress",
@@ -406,7 +415,7 @@ mod tests {
         });
         pool(json!({
             "metadata": {"namespace": "clusters", "name": "p"},
-            "spec": {"network": "default", "addresses": ["10.0.0.0/24"], "nodePoolRef": {"name": "workers"}},
+            "spec": {"network": network, "addresses": ["10.0.0.0/24"], "nodePoolRef": {"name": "workers"}},
             "status": {"conditions": condition.into_iter().collect::<Vec<_>>()},
         }))
     }
@@ -451,9 +460,16 @@ mod tests {
         let before = condition("True", "NoFreeAddress", "x", "2026-08-14T10:00:00Z");
         let message = "No available IPs in pool for interface eno101; No available IPs in pool for interface eno102";
         let wanted = condition("True", "NoFreeAddress", message, "2026-08-14T10:00:00Z");
-        let pools = [pool_of(Some("eno102")), pool_of(Some("eno101")), pool_of(Some("eno101")), pool_of(None)];
+        let pools = [pool_of(Some("eno102")), pool_of(Some("eno101")), pool_of(Some("eno101")), pool_on("blue", None)];
         let pools: Vec<&MachinePool> = pools.iter().collect();
         assert_eq!(conditions(&node_pool(&json!([before])), &pools, NOW), Some(vec![wanted]));
+    }
+
+    #[test]
+    fn a_pool_whose_overflow_has_addresses_does_not_count_as_exhausted() {
+        let pools = [pool_of(Some("eno101")), pool_of(None), pool_on("blue", Some("eno102"))];
+        assert_eq!(exhausted(&pools.each_ref()), Some("No available IPs in pool for interface eno102".to_owned()));
+        assert_eq!(exhausted(&[&pools[0], &pools[1]]), None);
     }
 
     #[test]

@@ -141,30 +141,44 @@ pub fn compare(
     }
     let others = others.iter().filter_map(|other| Some((other, other.pool.as_ref().ok()?)));
     let others: Vec<_> = others.filter(|(_, other)| other.network() == pool.network()).collect();
-    let node_pool = new.node_pool_ref.as_ref().zip(id.namespace.as_ref());
-    let node_pool = node_pool.map(|(of, namespace)| Key { namespace: namespace.clone(), name: of.name.clone() });
-    if let Some(node_pool) = &node_pool {
-        let order =
-            |spec: &PoolSpec| (spec.priority.unwrap_or_default(), spec.node_pool_ref.clone(), spec.interface.clone());
-        for (second, of_second) in others.iter().filter(|(other, _)| serves_too(other, node_pool)) {
-            let [first, overflow] =
-                if second.priority() <= order(new).0 { [of_second, &pool] } else { [&pool, of_second] };
-            let line = if second.priority() == order(new).0 {
-                format!(
-                    "nodePoolRef: NodePool {node_pool} has pool {} on network {} already, expected one pool, or different values of \
-                     priority",
-                    second.id,
-                    pool.network()
-                )
-            } else if let Err(problem) = first.check_overflow(overflow) {
-                format!("nodePoolRef: {problem}")
-            } else {
-                continue;
-            };
-            // An edit of another member, such as the addresses of a second family, is one of several that correct both pools.
-            let is_known = old.is_some_and(|old| order(old) == order(new));
-            if is_known { &mut verdict.warnings } else { &mut verdict.errors }.push(line);
-        }
+    let before = old.map(|old| node_pools_of(id, old)).unwrap_or_default();
+    let order = |spec: &PoolSpec| (spec.priority.unwrap_or_default(), spec.interface.clone());
+    // An edit of another member, such as the addresses of a second family, is one of several that correct both pools.
+    let keeps_order = old.is_some_and(|old| order(old) == order(new));
+    let mut compare_order = |path: &str, machines: &str, (second, of_second): (&MachinePool, &Pool), is_known: bool| {
+        let [first, overflow] = if second.priority() <= order(new).0 { [of_second, &pool] } else { [&pool, of_second] };
+        let problem = match first.check_overflow(overflow) {
+            _ if second.priority() == order(new).0 => format!(
+                "{path}: {machines} has pool {} on network {} already, expected one pool, or different values of priority",
+                second.id,
+                pool.network()
+            ),
+            Err(problem) => format!("{path}: {problem}"),
+            Ok(()) => return,
+        };
+        if is_known && keeps_order { &mut verdict.warnings } else { &mut verdict.errors }.push(problem);
+    };
+    let selectors = |spec: &PoolSpec| (spec.namespace_selector.clone(), spec.machine_selector.clone());
+    let (_, machine_selector) = selectors(new);
+    if selectors(new) != (None, None) {
+        let member = if machine_selector.is_some() { "machineSelector" } else { "namespaceSelector" };
+        let is_same = |other: &&(&MachinePool, &Pool)| {
+            !other.0.is_deleted && other.0.id.namespace == id.namespace && selectors(&other.0.spec) == selectors(new)
+        };
+        let is_known = old.is_some_and(|old| selectors(old) == selectors(new));
+        others.iter().filter(is_same).for_each(|other| compare_order(member, "the same selector", *other, is_known));
+    }
+    let paths = |index: usize| match id.namespace {
+        Some(_) => "nodePoolRef".to_owned(),
+        None => format!("nodePoolRefs[{index}]"),
+    };
+    for (index, node_pool) in node_pools_of(id, new).iter().enumerate() {
+        let (machines, is_known) = (format!("NodePool {node_pool}"), before.contains(node_pool));
+        let also = others.iter().filter(|(other, _)| serves_too(other, node_pool));
+        also.for_each(|other| compare_order(&paths(index), &machines, *other, is_known));
+    }
+    for (index, node_pool) in node_pools_of(id, new).iter().enumerate() {
+        let path = paths(index);
         if node_pools.is_some_and(|known| !known.contains_key(node_pool)) {
             verdict.warnings.push(format!(
                 "{path}: NodePool {node_pool} does not exist: the pool selects none of its machines until it does"
@@ -427,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_of_the_cluster_and_a_pool_of_a_namespace_serve_no_node_pool_together() {
+    fn a_pool_of_the_cluster_and_a_pool_of_a_namespace_with_one_node_pool_need_an_order() {
         let reference = |name: &str| NamespacedNodePoolRef { namespace: "clusters".to_owned(), name: name.to_owned() };
         let shared = |addresses: &[&str], names: &[&str]| PoolSpec {
             node_pool_refs: Some(names.iter().map(|name| reference(name)).collect()),
@@ -532,6 +546,33 @@ mod tests {
         ];
         let verdict = compare(&id("a"), &Change::Create(new), &[other], Some(&BTreeMap::new()));
         assert_eq!(verdict, Verdict { errors: Vec::new(), warnings: expected.map(str::to_owned).into() });
+    }
+
+    #[test]
+    fn two_pools_with_one_selector_need_an_order() {
+        let labels = LabelSelector {
+            match_labels: Some([("role".to_owned(), "db".to_owned())].into()),
+            ..LabelSelector::default()
+        };
+        let of = |addresses: &[&str], priority: Option<i32>| PoolSpec {
+            machine_selector: Some(labels.clone()),
+            priority,
+            ..spec(addresses)
+        };
+        let other = |namespace: &str| {
+            let metadata = json!({"namespace": namespace, "name": "b"});
+            let object = json!({"metadata": metadata, "spec": of(&["10.0.1.0/24"], None)});
+            MachinePool::read(PoolObject::read(serde_json::from_value(object).unwrap()))
+        };
+        let line = "machineSelector: the same selector has pool clusters/b on network infra/vlan10 already, expected one pool, or \
+                    different values of priority";
+        let create = |priority| Change::Create(of(&["10.0.0.0/24"], priority));
+        assert_eq!(compare(&id("a"), &create(None), &[other("clusters")], None).errors, [line]);
+        assert_eq!(compare(&id("a"), &create(None), &[other("elsewhere")], None), Verdict::default());
+        assert_eq!(compare(&id("a"), &create(Some(1)), &[other("clusters")], None), Verdict::default());
+        let (old, new) = (Some(of(&["10.0.0.0/24"], None)), Box::new(of(&["10.0.2.0/24"], None)));
+        let verdict = compare(&id("a"), &Change::Update { old, new }, &[other("clusters")], None);
+        assert_eq!(verdict, Verdict { errors: vec![], warnings: vec![line.to_owned()] });
     }
 
     #[test]
