@@ -1,7 +1,8 @@
 //! Labels the namespaces that have machines of pools, so that the API server calls the webhooks for these machines.
 //!
 //! Only the leader does this. The label is written by server-side apply. When no pool serves a namespace any more, the
-//! controller removes its own field; a label that a user has set is kept.
+//! controller removes its own field; a label that a user has set is kept. No label is removed while a pool selects by the labels of
+//! Namespaces and the controller does not know them: without the label, new machines would start without network data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -35,8 +36,15 @@ pub struct Namespaces<T> {
     /// Field manager of the label.
     manager: &'static str,
     values: watch::Receiver<Option<T>>,
-    namespaces: fn(&T) -> BTreeSet<String>,
+    namespaces: fn(&T) -> Served,
     known: Known,
+}
+
+/// The namespaces that need the label.
+struct Served {
+    names: BTreeSet<String>,
+    /// Whether `names` has every such namespace. `false`: other namespaces keep their label.
+    is_complete: bool,
 }
 
 #[derive(Debug)]
@@ -55,7 +63,10 @@ impl Namespaces<Arc<Selection>> {
     /// Creates the task, which labels the namespaces with machines of IP pools.
     #[must_use]
     pub fn new(client: Client, selection: &SelectionCache) -> Self {
-        let namespaces = |selection: &Arc<Selection>| selection.namespaces().map(str::to_owned).collect();
+        let namespaces = |selection: &Arc<Selection>| Served {
+            names: selection.namespaces().map(str::to_owned).collect(),
+            is_complete: selection.has_every_namespace(),
+        };
         Self::of(client, MACHINES_LABEL, "glowplug-controller", selection.subscribe(), namespaces)
     }
 }
@@ -64,7 +75,8 @@ impl Namespaces<BTreeSet<String>> {
     /// Creates the task, which labels the namespaces with machines of MAC pools.
     #[must_use]
     pub fn of_macs(client: Client, namespaces: watch::Receiver<Option<BTreeSet<String>>>) -> Self {
-        Self::of(client, MAC_POOLS_LABEL, "glowplug-controller-macs", namespaces, BTreeSet::clone)
+        let served = |names: &BTreeSet<String>| Served { names: names.clone(), is_complete: true };
+        Self::of(client, MAC_POOLS_LABEL, "glowplug-controller-macs", namespaces, served)
     }
 }
 
@@ -74,7 +86,7 @@ impl<T> Namespaces<T> {
         label: &'static str,
         manager: &'static str,
         values: watch::Receiver<Option<T>>,
-        namespaces: fn(&T) -> BTreeSet<String>,
+        namespaces: fn(&T) -> Served,
     ) -> Self {
         let api = Api::all_with(client, &ApiResource::erase::<Namespace>(&()));
         Self { api, label, manager, values, namespaces, known: Known::new(label) }
@@ -159,10 +171,10 @@ impl Known {
 
     /// Returns the namespaces that need the label (`true`), and the namespaces from which the label may be removed
     /// (`false`).
-    fn updates(&self, served: &BTreeSet<String>) -> Vec<(String, bool)> {
-        let update = |(name, is_labelled): (&String, &bool)| match (served.contains(name), is_labelled) {
+    fn updates(&self, served: &Served) -> Vec<(String, bool)> {
+        let update = |(name, is_labelled): (&String, &bool)| match (served.names.contains(name), is_labelled) {
             (true, false) => Some((name.clone(), true)),
-            (false, true) if !self.given_up.contains(name) => Some((name.clone(), false)),
+            (false, true) if served.is_complete && !self.given_up.contains(name) => Some((name.clone(), false)),
             _ => None,
         };
         self.labelled.iter().filter_map(update).collect()
@@ -193,10 +205,14 @@ mod tests {
         known
     }
 
+    fn served<const N: usize>(names: [&str; N]) -> Served {
+        Served { names: names.map(str::to_owned).into(), is_complete: true }
+    }
+
     #[test]
     fn a_namespace_of_a_pool_gets_the_label_once() {
         let mut known = known([namespace("a", &[]), namespace("b", &["other"]), namespace("c", &[MACHINES_LABEL])]);
-        let served = BTreeSet::from(["a", "c", "absent"].map(str::to_owned));
+        let served = served(["a", "c", "absent"]);
         assert_eq!(known.updates(&served), [("a".to_owned(), true)]);
         known.note("a", true);
         assert_eq!(known.updates(&served), []);
@@ -205,13 +221,21 @@ mod tests {
     #[test]
     fn a_namespace_that_no_pool_serves_loses_the_label_unless_a_person_has_set_it() {
         let mut known = known([namespace("a", &[MACHINES_LABEL])]);
-        assert_eq!(known.updates(&BTreeSet::new()), [("a".to_owned(), false)]);
+        assert_eq!(known.updates(&served([])), [("a".to_owned(), false)]);
         known.note("a", false);
         known.apply(namespace("a", &[MACHINES_LABEL]));
-        assert_eq!(known.updates(&BTreeSet::new()), []);
+        assert_eq!(known.updates(&served([])), []);
         known.apply(namespace("a", &[]));
         known.apply(namespace("a", &[MACHINES_LABEL]));
-        assert_eq!(known.updates(&BTreeSet::new()), [("a".to_owned(), false)]);
+        assert_eq!(known.updates(&served([])), [("a".to_owned(), false)]);
+    }
+
+    #[test]
+    fn no_namespace_loses_the_label_while_the_labels_of_namespaces_are_not_known() {
+        let known = known([namespace("a", &[]), namespace("b", &[MACHINES_LABEL])]);
+        let unknown = Served { is_complete: false, ..served(["a"]) };
+        assert_eq!(known.updates(&unknown), [("a".to_owned(), true)]);
+        assert_eq!(known.updates(&served(["a"])), [("a".to_owned(), true), ("b".to_owned(), false)]);
     }
 
     #[test]
@@ -219,7 +243,7 @@ mod tests {
         let mut known = known([namespace("a", &[])]);
         let deleted = json!({"metadata": {"name": "a", "deletionTimestamp": "2026-08-14T10:00:00Z"}});
         known.apply(Change::Apply(serde_json::from_value(deleted).unwrap()));
-        assert_eq!(known.updates(&BTreeSet::from(["a".to_owned()])), []);
+        assert_eq!(known.updates(&served(["a"])), []);
     }
 
     #[test]
@@ -228,7 +252,7 @@ mod tests {
             "metadata": {"name": "hostile", "labels": {(MACHINES_LABEL): "true"}, "annotations": {"a": "b"}},
             "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"},
         });
-        let served = BTreeSet::from(["honest", "hostile"].map(str::to_owned));
+        let served = served(["honest", "hostile"]);
         let expected = [("b".to_owned(), false), ("honest".to_owned(), true)];
         crate::hostile::each_object(&valid, |object| {
             let mut known = known([namespace("honest", &[]), namespace("b", &[MACHINES_LABEL])]);

@@ -42,7 +42,8 @@ pub struct Selection {
     selectors: BTreeMap<String, Vec<(Selector, PoolId)>>,
     /// The same for the pools that are being deleted and still refer to their machines.
     ending: BTreeMap<String, Vec<(Selector, PoolId)>>,
-    /// Pools that select by the labels of Namespaces, which are not known, with the selector for the labels of machines.
+    /// Pools that select, or refer to, machines by the labels of Namespaces, which are not known, with the selector for the labels of
+    /// machines.
     undecided: Vec<(Selector, PoolId)>,
     memberships: BTreeMap<PoolId, Membership>,
     node_pools: BTreeMap<Key, Arc<Object>>,
@@ -224,7 +225,8 @@ impl Selection {
                 let known = if pool.is_deleted { &mut ending } else { &mut selectors };
                 known.entry(namespace).or_default().push((selector, pool.id.clone()));
             }
-            if namespaces.is_none() && !pool.is_deleted {
+            // A pool that is being deleted counts, too: a machine to which it refers must not start without network data.
+            if namespaces.is_none() {
                 undecided.extend(pool.selector_in_namespaces().map(|selector| (selector, pool.id.clone())));
             }
         }
@@ -239,6 +241,12 @@ impl Selection {
         let ending = self.ending.iter().filter(|(_, pools)| pools.iter().any(refers)).map(|(namespace, _)| namespace);
         let all: BTreeSet<&String> = self.selectors.keys().chain(ending).collect();
         all.into_iter().map(String::as_str)
+    }
+
+    /// Whether [`Selection::namespaces`] has every namespace. `false`: a pool selects by the labels of Namespaces, which are not known.
+    #[must_use]
+    pub fn has_every_namespace(&self) -> bool {
+        self.undecided.is_empty()
     }
 
     /// Whether new machines start without the addresses of a pool: see [`MachinePool::is_withdrawn`].
@@ -897,10 +905,18 @@ mod tests {
         let expected = "pool a selects machines by the labels of Namespaces, which the controller may not list, expected the \
                         right to list and watch namespaces";
         assert_eq!(of(&selection, &of_role("worker", "infra/vlan10")), Err(expected.to_owned()));
+        assert!(!selection.has_every_namespace());
         // Machines of other pools, with other labels and on other networks are not concerned.
         assert_eq!(of(&selection, &of_role("worker", "infra/vlan20")), selected(&[]));
         assert_eq!(of(&selection, &of_role("infra", "infra/vlan10")), selected(&[]));
         assert_eq!(of(&selection, &machine(&ON_VLAN)), selected(&["clusters/b infra/vlan10 eno101 x"]));
+        // Nor may a machine of a pool that is being deleted start without network data.
+        let mut deleted =
+            json!({"metadata": {"namespace": null, "deletionTimestamp": "2026-08-14T10:00:00Z"}, "spec": narrow});
+        deleted["spec"]["nodePoolRef"] = Value::Null;
+        let selection = Selection::new([pool("a", &deleted)], [], None);
+        assert_eq!(of(&selection, &of_role("worker", "infra/vlan10")), Err(expected.to_owned()));
+        assert!(!selection.has_every_namespace());
     }
 
     #[test]

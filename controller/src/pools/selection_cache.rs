@@ -575,7 +575,9 @@ mod tests {
             [apply(Kind::Namespace, gone()), apply(Kind::Namespace, gone())],
             [Effect::Selection, Effect::Nothing]
         );
+        assert!(objects.selection().has_every_namespace());
         assert_eq!(objects.begin_namespaces(false), Effect::Selection);
+        assert!(!objects.selection().has_every_namespace());
         let id = PoolId { namespace: None, name: "p".to_owned() };
         assert_eq!((objects.selection().memberships()[&id].selected, objects.unlisted.len()), (None, 0));
     }
