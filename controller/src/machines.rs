@@ -114,7 +114,7 @@ impl provider::Work for Work<'_> {
         [Key::of_vm(holder)].into()
     }
 
-    async fn adopt(&self, _: &OpenPools) -> Result<(), Error> {
+    async fn adopt(&self, pools: &OpenPools) -> Result<(), Error> {
         self.machines.macs.listed();
         self.machines.reports.listed();
         self.index().begin_adoption();
@@ -127,7 +127,7 @@ impl provider::Work for Work<'_> {
         if !last.records.is_empty() {
             self.rebuild(last).await?;
         }
-        Ok(())
+        self.reserve_data_of_users(&pools.selection).await
     }
 
     async fn adopt_found(&self) -> Result<(), Error> {

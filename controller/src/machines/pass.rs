@@ -103,7 +103,7 @@ impl Work<'_> {
     }
 
     /// Collects the known state of a name from the index and the registry.
-    async fn look(&self, key: &Key) -> Result<View, Error> {
+    pub(super) async fn look(&self, key: &Key) -> Result<View, Error> {
         let mut view = View::new(key.clone(), self.kinds);
         view.new_name = new_name(&key.name).map_err(|problem| Error::NotReady(problem.to_owned()))?;
         {
@@ -165,7 +165,7 @@ impl Work<'_> {
     }
 
     /// Sends the request of a step, and returns the response.
-    async fn request(&self, view: &View, step: Step) -> Result<Response, Error> {
+    pub(super) async fn request(&self, view: &View, step: Step) -> Result<Response, Error> {
         let key = &view.key;
         let registry = &self.machines.registry;
         let merge = PatchParams::default();

@@ -390,14 +390,9 @@ impl View {
     /// Handles a machine that has network data of another author. The machine gets no address, and the addresses that its
     /// guest may use are reserved. `None`: the machine has no such network data.
     pub(super) fn stand_aside(&self, vm: &VirtualMachine, data: &NetworkData, selected: &[Selected]) -> Option<Step> {
-        let (source, addresses) = match (data, &self.other_addresses) {
-            (NetworkData::None, _) => return None,
-            (NetworkData::Secret(_), _) if vm.secret().is_some() => return None,
-            (NetworkData::Secret(name), None) => return Some(Step::ReadOtherSecret(name.clone())),
-            (NetworkData::Secret(name), Some(addresses)) => {
-                (format!("Secret {}/{name}", self.key.namespace), addresses)
-            }
-            (NetworkData::Inline(addresses), _) => (format!("VirtualMachine {}", self.key), addresses),
+        let (source, addresses) = match self.data_of_user(vm, data)? {
+            Ok(data) => data,
+            Err(step) => return Some(step),
         };
         let ended = || self.end_records(&addresses.iter().copied().collect(), None);
         if let Some(step) = self.reserve(vm, &source, addresses).or_else(ended) {
@@ -406,6 +401,44 @@ impl View {
         let pools: Vec<String> = selected.iter().flat_map(Selected::pools).map(PoolId::to_string).collect();
         let note = format!("{source} has network data for the machine, so it gets no address of {}", pools.join(", "));
         Some(self.hold_back(self.report(KEPT, note)))
+    }
+
+    /// Returns the name and the addresses of the network data of another author. `Err`: the data is not known before this step is
+    /// done. `None`: the machine has no such data.
+    fn data_of_user<'v>(
+        &'v self,
+        vm: &VirtualMachine,
+        data: &'v NetworkData,
+    ) -> Option<Result<(String, &'v [IpAddr]), Step>> {
+        Some(match (data, &self.other_addresses) {
+            (NetworkData::None, _) => return None,
+            (NetworkData::Secret(_), _) if vm.secret().is_some() => return None,
+            (NetworkData::Secret(name), None) => Err(Step::ReadOtherSecret(name.clone())),
+            (NetworkData::Secret(name), Some(addresses)) => {
+                Ok((format!("Secret {}/{name}", self.key.namespace), addresses))
+            }
+            (NetworkData::Inline(addresses), _) => Ok((format!("VirtualMachine {}", self.key), addresses)),
+        })
+    }
+
+    /// Decides the next step that reserves the addresses in the network data of another author, before a machine may get one of them.
+    /// `None`: nothing is left to reserve.
+    pub(super) fn reserve_data_of_user(&self) -> Option<Step> {
+        let vm = self.vm.as_ref()?;
+        let (source, addresses) = match vm.secret() {
+            None => match self.data_of_user(vm, &vm.cloud_init.as_ref()?.network_data)? {
+                Ok(data) => data,
+                Err(step) => return Some(step),
+            },
+            Some(name) => match self.secrets.get(name) {
+                None => return Some(Step::ReadSecret(name.to_owned())),
+                Some(NetworkSecret::Foreign(_, addresses)) => {
+                    (format!("Secret {}/{name}", self.key.namespace), &addresses[..])
+                }
+                Some(NetworkSecret::Absent | NetworkSecret::Ours(_)) => return None,
+            },
+        };
+        self.reserve(vm, &source, addresses)
     }
 
     /// Reserves the addresses that a machine reads from `source`, so that no machine gets them. `None`: no such address exists, or

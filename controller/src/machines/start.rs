@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use glowplug::host::allocator::Problem;
 use glowplug::host::claim::{Claimant, Machine};
 use glowplug::host::records::{Inventory, Objects};
@@ -13,11 +14,15 @@ use tracing::field::display;
 
 use crate::cluster::key::Key;
 use crate::kinds::pool::HolderKind;
-use crate::kinds::virtual_machine::VirtualMachine;
+use crate::kinds::virtual_machine::{NetworkData, VirtualMachine};
 use crate::ledger::types::Stopped;
+use crate::machines::index::Index;
 use crate::machines::proof::kind_of;
 use crate::machines::step::Notice;
+use crate::machines::view::Chosen;
 use crate::machines::work::{Work, reference};
+use crate::passes::{Error, PASSES};
+use crate::pools::selection::Selection;
 
 /// Pause between the first passes of two machines whose objects are only compared after the start.
 const COMPARISON: Duration = Duration::from_millis(2);
@@ -94,12 +99,47 @@ impl Work<'_> {
             // The guest has an address of a Secret of its own: it is an orphan, or its VirtualMachine has changed.
             let reads = index.instance(key).and_then(|instance| instance.secret.as_deref());
             let reads_other = reads.is_some_and(|secret| refers_to != Some(secret));
-            let mut holders = holders.range(key.holder(HolderKind::default(), "")..);
-            let is_held = holders.next().is_some_and(|holder| Key::of_machine(holder) == *key)
-                || !index.earlier_of(key).is_empty();
-            reads_other || (is_selected || refers_to.is_some()) && !is_held
+            reads_other || (is_selected || refers_to.is_some()) && !is_held(&index, holders, key)
         });
         names
+    }
+
+    /// Reserves the addresses in the network data of users, of each machine that these pools select. A waiting machine gets an address
+    /// as soon as it is open, and the passes of a selected machine begin only then.
+    pub(super) async fn reserve_data_of_users(&self, selection: &Selection) -> Result<(), Error> {
+        let holders = self.machines.registry.holders().await?;
+        let names = {
+            let index = self.index();
+            let of_vm = |key: Key| {
+                let vm = index.vm(&key)?;
+                let may_have = match vm.secret() {
+                    Some(_) => !is_held(&index, &holders, &key),
+                    None => vm.cloud_init.as_ref().is_some_and(|volume| volume.network_data != NetworkData::None),
+                };
+                let chosen = selection.of(vm).map_err(|problem| problem.to_string());
+                (may_have && chosen.as_ref().map_or(true, |selected| !selected.is_empty())).then_some((key, chosen))
+            };
+            index.by_age().into_iter().filter_map(of_vm).collect::<Vec<_>>()
+        };
+        let passes = stream::iter(names).map(|(key, chosen)| self.reserve_data_of_user(key, chosen));
+        passes.buffer_unordered(PASSES).try_collect().await
+    }
+
+    async fn reserve_data_of_user(&self, key: Key, chosen: Chosen) -> Result<(), Error> {
+        let mut view = self.look(&key).await?;
+        view.selected = chosen;
+        while let Some(step) = view.reserve_data_of_user() {
+            let response = match self.request(&view, step.clone()).await {
+                // A Secret that the controller may not read holds no other machine back.
+                Err(Error::Request(error)) if error.refusal().is_some() => {
+                    tracing::warn!(machine = %key, %error, "could not read the network data of a machine");
+                    return Ok(());
+                }
+                response => response?,
+            };
+            view.note(step, response);
+        }
+        Ok(())
     }
 
     /// Returns the names that get a pass after the start, each with its pause. A machine that may wait for its Secret
@@ -128,6 +168,12 @@ impl Work<'_> {
         index.set_comparisons(checks.collect());
         now.chain(each(compared, COMPARISON)).chain(each(read, READ)).collect()
     }
+}
+
+/// Whether an object of a name holds an address, or has a record without a lease.
+fn is_held(index: &Index, holders: &BTreeSet<Machine>, key: &Key) -> bool {
+    let mut holders = holders.range(key.holder(HolderKind::default(), "")..);
+    holders.next().is_some_and(|holder| Key::of_machine(holder) == *key) || !index.earlier_of(key).is_empty()
 }
 
 /// Removes the addresses of which the registry already has the leases. Returns their number.

@@ -332,6 +332,7 @@ scenarios! {
     overflow::the_overflow_of_a_full_pool_gives_addresses_with_its_own_gateway,
     overflow::a_machine_waits_for_a_pool_and_its_overflow_and_gets_the_first_address_of_either,
     overflow::pools_of_equal_priority_and_pools_of_another_interface_are_no_overflow,
+    overflow::a_waiting_machine_gets_no_new_address_that_the_network_data_of_a_user_has,
     overflow::a_deleted_pool_keeps_its_machines_while_its_overflow_serves_new_ones,
     overflow::a_node_pool_is_exhausted_when_its_pool_and_the_overflow_are_full,
     reports::an_address_that_an_instance_reports_that_no_pool_selects_is_never_allocated,

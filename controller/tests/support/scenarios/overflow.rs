@@ -1,6 +1,10 @@
 //! A pool and its overflow: several pools of one network that select the same machines, in the order of their priority.
 
 use glowplug_controller::kinds::pool::{PoolSpec, StaticIPPool};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
@@ -233,4 +237,57 @@ pub async fn a_node_pool_is_exhausted_when_its_pool_and_the_overflow_are_full(cl
     merge(&hosted.node_pools, "workers", &json!({"spec": {"replicas": 0}})).await;
     hosted.until_held(0).await;
     installed.stop().await;
+}
+
+/// Creates a stopped machine with the network data of a user, which has this address, in its cloud-init volume or in a Secret.
+async fn create_with_own_data(place: &Place<'_>, name: &str, address: &str, secret: Option<&str>) {
+    let mut manifest = manifest(place, name, "Halted");
+    manifest["metadata"]["labels"]["pool"] = json!("late");
+    let spec = &mut manifest["spec"]["template"]["spec"];
+    let mac = &spec["domain"]["devices"]["interfaces"][0]["macAddress"];
+    let link = json!({"id": "eno101", "type": "phy", "ethernet_mac_address": mac});
+    let network = json!({"id": "n", "link": "eno101", "type": "ipv4", "ip_address": format!("{address}/16")});
+    let document = json!({"links": [link], "networks": [network]}).to_string();
+    let source = match secret {
+        Some(secret) => {
+            let object = Secret {
+                metadata: ObjectMeta { name: Some(secret.to_owned()), ..ObjectMeta::default() },
+                data: Some([("networkdata".to_owned(), ByteString(document.into_bytes()))].into()),
+                ..Secret::default()
+            };
+            let secrets: Api<Secret> = Api::namespaced(place.client.clone(), &place.namespace);
+            secrets.create(&PostParams::default(), &object).await.unwrap();
+            json!({"userData": "#cloud-config", "networkDataSecretRef": {"name": secret}})
+        }
+        None => json!({"userData": "#cloud-config", "networkData": document}),
+    };
+    spec["volumes"][0]["cloudInitConfigDrive"] = source;
+    place.apply(&manifest).await;
+}
+
+pub async fn a_waiting_machine_gets_no_new_address_that_the_network_data_of_a_user_has(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8"]).await;
+    let (_, a) = place.run("a").await;
+    // No guest of these machines reports its address.
+    create_with_own_data(&place, "u", "10.0.0.9", None).await;
+    create_with_own_data(&place, "v", "10.0.0.10", Some("own")).await;
+    place.apply(&manifest(&place, "w", "Always")).await;
+    place.until_event("w", "IPPoolExhausted").await;
+    // One change selects the machines with network data of their own, and adds their addresses.
+    let both = json!([{"key": "pool", "operator": "In", "values": ["p", "late"]}]);
+    let selector = json!({"matchLabels": null, "matchExpressions": both});
+    let spec = json!({"addresses": ["10.0.0.8-10.0.0.11"], "machineSelector": selector});
+    place.pools.patch("p", &PatchParams::default(), &Patch::Merge(json!({"spec": spec}))).await.unwrap();
+    assert_eq!(place.address_of("w").await, "10.0.0.11");
+    assert_eq!(place.held().await, held([("10.0.0.11", "w"), ("10.0.0.8", "a")]));
+    let w = place.secret_name("w").await;
+    for (name, address) in [("u", "10.0.0.9"), ("v", "10.0.0.10")] {
+        merge(&place.vms, name, &json!({"spec": {"runStrategy": "Always"}})).await;
+        assert_eq!(place.address_of(name).await, address);
+    }
+    let of_user = |name: &str, secret: Option<&str>, address: &str| {
+        (name.to_owned(), secret.map(str::to_owned), vec![address.to_owned()])
+    };
+    let [u, v] = [of_user("u", None, "10.0.0.9"), of_user("v", Some("own"), "10.0.0.10")];
+    place.end([row("a", &a, "10.0.0.8"), u, v, row("w", &w, "10.0.0.11")]).await;
 }
