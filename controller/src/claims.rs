@@ -352,6 +352,7 @@ impl Work<'_> {
         }
         if !reservations.is_empty() {
             tracing::info!(addresses = reservations.len(), "reserved the addresses of IPAddresses without a claim");
+            // The bound of records is not that of claims, see `limit_reservations`.
             self.provider.registry.add_conflicts(reservations).await?;
         }
         let holders = self.provider.adopt_all(records).await?;

@@ -351,7 +351,7 @@ pub fn rebuild<L: Ledger>(
     inventory: &Inventory,
     now: Timestamp,
 ) -> Result<Rebuilt, LedgerError> {
-    registry.set_aside(unreadable(inventory), now)?;
+    let mut beyond = registry.set_aside(unreadable(inventory), now)?;
     let reported: BTreeSet<IpAddr> = inventory.reports.iter().map(|report| report.address).collect();
     let follows =
         |record: &&Record| record.follows_reports(&reported, inventory.has_instance(&record.claimant.machine));
@@ -365,8 +365,9 @@ pub fn rebuild<L: Ledger>(
         Some(Reservation { address, network, claimant, source, kind: Source::Report })
     });
     let reports: Vec<Reservation> = reports.collect();
-    registry.set_aside(reports, now)?;
+    beyond.extend(registry.set_aside(reports, now)?);
     adoption.extend(registry.adopt(last.into_iter().cloned(), now)?);
+    adoption.mismatches.extend(beyond);
     let allocator = registry.state()?;
     let leased: BTreeSet<&Machine> = allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).collect();
     let may_be_ours = |machine: &&Unrecorded| match &machine.node_pool {

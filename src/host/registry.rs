@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use jiff::Timestamp;
 
-use super::allocator::{Adoption, Allocator, ClaimError, PoolError, Rename, ReportChanges, Resized};
+use super::allocator::{Adoption, Allocator, ClaimError, Mismatch, PoolError, Rename, ReportChanges, Resized};
 use super::change::{Change, Journal};
 use super::claim::{Allocation, Claim, Claimant, Lease, Machine, Record, Reservation};
 use super::ledger::{Ledger, LedgerError};
@@ -400,7 +400,8 @@ impl<L: Ledger> Registry<L> {
 
     /// Reserves addresses for the machines of records that ask for no lease, until these machines are released. An address is
     /// reserved on its network; without a network, on every network that has a pool with the address. The table in
-    /// [`may_record`](super::may_record) decides whether a record counts.
+    /// [`may_record`](super::may_record) decides whether a record counts. Returns the addresses that are not reserved because records
+    /// of the namespace reserve their part of a shared pool already.
     ///
     /// # Errors
     ///
@@ -410,12 +411,11 @@ impl<L: Ledger> Registry<L> {
         &mut self,
         reservations: impl IntoIterator<Item = Reservation>,
         now: Timestamp,
-    ) -> Result<(), LedgerError> {
+    ) -> Result<Vec<Mismatch>, LedgerError> {
         let reservations: Vec<Reservation> = reservations.into_iter().collect();
         self.write(|allocator, journal| {
-            for reservation in &reservations {
-                allocator.set_aside(reservation.clone(), now, journal);
-            }
+            let all = reservations.iter().cloned();
+            all.flat_map(|reservation| allocator.set_aside(reservation, now, journal)).collect()
         })
     }
 

@@ -180,7 +180,7 @@ impl Recorded {
     /// The ledger in memory failed.
     pub(super) fn adopt(&self, registry: &mut Registry<MemoryLedger>, now: Timestamp) -> anyhow::Result<Adoption> {
         let mut adoption = audit::rebuild(registry, &self.inventory, now)?.adoption;
-        registry.set_aside(self.alone.iter().cloned(), now)?;
+        adoption.mismatches.extend(registry.set_aside(self.alone.iter().cloned(), now)?);
         registry.change_reports(&self.reports, &[], now)?;
         adoption.mismatches.extend(audit::rebuild(registry, &self.last, now)?.adoption.mismatches);
         // A leader adopts a Secret when it serves the machine, which is after its start.

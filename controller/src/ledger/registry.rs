@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use glowplug::host::Timestamp;
-use glowplug::host::allocator::{Adoption, Allocator, ClaimError, PoolError, Reported};
+use glowplug::host::allocator::{Adoption, Allocator, ClaimError, Mismatch, PoolError, Reported};
 use glowplug::host::audit::{self, Rebuilt};
 use glowplug::host::claim::{Allocation, Claim, Claimant, HolderKind, Machine, Record};
 use glowplug::host::ledger::LedgerError;
@@ -379,8 +379,8 @@ impl RegistryHandle {
     }
 
     /// Adds conflicts of objects. The addresses are not allocated before the objects are released: on a network, or on every
-    /// network that has a pool with the address.
-    pub async fn add_conflicts(&self, conflicts: Vec<Reservation>) -> Result<(), Stopped> {
+    /// network that has a pool with the address. Returns the addresses that are not reserved, see [`Registry::set_aside`].
+    pub async fn add_conflicts(&self, conflicts: Vec<Reservation>) -> Result<Vec<Mismatch>, Stopped> {
         self.write(move |owner| owner.registry.set_aside(conflicts.iter().cloned(), Timestamp::now())).await
     }
 

@@ -25,7 +25,7 @@ use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::adoption;
 use crate::machines::decision::decide;
 use crate::machines::kind::Kind;
-use crate::machines::recorded::{Recorded, free_of};
+use crate::machines::recorded::{Recorded, free_of, unreserved};
 use crate::machines::secret::secret_in;
 use crate::machines::source::{MachineClaim, ProviderAddress, Source};
 use crate::machines::step::{Hold, Notice, Step};
@@ -340,8 +340,10 @@ impl Work<'_> {
                 self.take(Kind::VirtualMachine, key, stored(answer)?).await?;
             }
             Step::ReserveRecorded(late, notice) => {
-                registry.add_conflicts(late).await?;
-                self.publish(view, &notice);
+                let beyond = registry.add_conflicts(late).await?;
+                let end = unreserved(&beyond).unwrap_or_else(|| "no machine gets this address".to_owned());
+                let note = format!("{}; {end}", notice.note);
+                self.publish(view, &Notice { note, ..notice });
             }
             Step::EndRecords(machines) => {
                 for (machine, addresses) in machines {
@@ -358,7 +360,13 @@ impl Work<'_> {
                 }
                 self.index().remember(key, |memory| memory.doubts = doubts);
             }
-            Step::Reserve(conflicts) => registry.add_conflicts(conflicts).await?,
+            Step::Reserve(conflicts) => {
+                let source = conflicts.first().map(|it| it.source.clone()).unwrap_or_default();
+                if let Some(end) = unreserved(&registry.add_conflicts(conflicts).await?) {
+                    let note = format!("{source}: {end}");
+                    self.publish(view, &Notice { is_warning: true, reason: "IPAddressConflict", note });
+                }
+            }
             Step::Withdraw(machine) => {
                 registry.withdraw(machine.clone()).await?;
                 tracing::info!(machine = %key, uid = machine.uid, "removed the machine from the wait queue");

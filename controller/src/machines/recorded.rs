@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use glowplug::host::allocator::{Allocator, ClaimError};
+use glowplug::host::allocator::{Allocator, ClaimError, Mismatch};
 use glowplug::host::claim::{Claimant, Lease, Machine, Record, Reservation};
-use glowplug::host::may_record::{Source, Verdict};
+use glowplug::host::may_record::{Ignored, Source, Verdict};
 use glowplug::host::pool::Pool;
 use glowplug::network::InterfaceName;
 use ipnetwork::IpNetwork;
@@ -251,6 +251,13 @@ impl Notice {
         let note = format!("Released {}", list(of_each));
         (!interfaces.is_empty()).then_some(Self { is_warning: false, reason: "IPAddressReleased", note })
     }
+}
+
+/// What an event says about addresses that are not reserved for the machine of their records. `None`: no such addresses.
+pub(super) fn unreserved(beyond: &[Mismatch]) -> Option<String> {
+    let addresses: BTreeSet<IpAddr> = beyond.iter().map(|mismatch| mismatch.address).collect();
+    let why = Ignored::Share;
+    (!addresses.is_empty()).then(|| format!("another machine may get {}: {why}", list(addresses)))
 }
 
 #[cfg(test)]

@@ -338,7 +338,7 @@ impl View {
     }
 
     /// Reserves the addresses that objects of the machine record, and that the machine does not hold: the records came after the
-    /// addresses were open, and the machine may use them. `None`: it holds or reserves all that its objects record.
+    /// addresses were open, and the machine may use them. The response of the registry completes the note. `None`: it holds or reserves all that its objects record.
     pub(super) fn reserve_recorded(&self) -> Option<Step> {
         let late = &self.ledger.late;
         let first = late.first().filter(|_| !self.has_done(Once::ReserveRecorded))?;
@@ -347,9 +347,7 @@ impl View {
             others => format!(" and {others} more"),
         };
         let (source, address) = (&first.source, first.address);
-        let note = format!(
-            "{source}: records {address}{others}, expected what the machine holds; no machine gets this address"
-        );
+        let note = format!("{source}: records {address}{others}, expected what the machine holds");
         Some(Step::ReserveRecorded(late.clone(), Notice { is_warning: true, reason: "IPAddressConflict", note }))
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use glowplug::host::allocator::Problem;
 use glowplug::host::claim::{Claimant, Machine};
+use glowplug::host::may_record::Ignored;
 use glowplug::host::records::{Inventory, Objects};
 use tokio::task::yield_now;
 use tracing::field::display;
@@ -192,5 +193,10 @@ fn without(inventory: &mut Inventory, leased: &BTreeSet<(Claimant, IpAddr)>) -> 
 /// Whether an address with this problem needs a person. The machine keeps an address with another problem.
 fn is_conflict(problem: &Problem) -> bool {
     use Problem::{Ambiguous, Duplicate, NoPool, OtherAddress, OtherNetwork, Reserved};
-    matches!(problem, Duplicate(_) | NoPool | Ambiguous(_) | OtherAddress(_) | OtherNetwork(_) | Reserved(..))
+    match problem {
+        Duplicate(_) | NoPool | Ambiguous(_) | OtherAddress(_) | OtherNetwork(_) | Reserved(..) => true,
+        // Another machine may get the address.
+        Problem::Ignored(why) => *why == Ignored::Share,
+        _ => false,
+    }
 }

@@ -129,6 +129,16 @@ enum Outcome {
     Refused,
 }
 
+// === impl Origin ===
+
+impl Origin {
+    /// A problem of an address of the record.
+    fn mismatch(&self, address: IpAddr, problem: Problem) -> Mismatch {
+        let claimant = Claimant::clone(&self.claimant);
+        Mismatch { source: self.source.to_string(), claimant, address, problem }
+    }
+}
+
 // === impl Audiences ===
 
 impl Audiences {
@@ -178,12 +188,7 @@ impl Allocator {
                 Outcome::Refused => {}
             }
             let Found { origin, address, .. } = found;
-            adoption.mismatches.extend(problems.into_iter().map(|problem| Mismatch {
-                source: origin.source.to_string(),
-                claimant: Claimant::clone(&origin.claimant),
-                address: *address,
-                problem,
-            }));
+            adoption.mismatches.extend(problems.into_iter().map(|problem| origin.mismatch(*address, problem)));
         }
         self.leave_settled(journal);
         adoption
@@ -363,8 +368,14 @@ impl Allocator {
 
     /// Reserves an address for the machine of a record that asks for no lease, as
     /// [`may_record`](crate::host::may_record::may_record) says: on its network, or on every network that has a pool with the
-    /// address. The reservation ends with the machine.
-    pub(crate) fn set_aside(&mut self, reservation: Reservation, now: Timestamp, journal: &mut Journal) {
+    /// address. The reservation ends with the machine. Returns the address for each network of which the namespace of the machine
+    /// reserves its part already: it is not reserved there.
+    pub(crate) fn set_aside(
+        &mut self,
+        reservation: Reservation,
+        now: Timestamp,
+        journal: &mut Journal,
+    ) -> Vec<Mismatch> {
         self.advance(now);
         let Reservation { address, network, claimant, source, kind } = reservation;
         let (claimant, source) = (Arc::new(claimant), Arc::from(source));
@@ -375,9 +386,12 @@ impl Allocator {
             None => self.networks_with(address),
         };
         let origin = Origin { claimant, node_pool: None, attachments: Vec::new(), network, source, kind };
+        let mut beyond = Vec::new();
         for network in networks {
             match self.may_record(kind, &origin.claimant, &network, address) {
-                Verdict::Reserve(_) | Verdict::Lease if self.exceeds_share(&network, address, &origin) => {}
+                Verdict::Reserve(_) | Verdict::Lease if self.exceeds_share(&network, address, &origin) => {
+                    beyond.push(origin.mismatch(address, Problem::Ignored(Ignored::Share)));
+                }
                 Verdict::Reserve(state) => self.add_conflict(&network, address, &origin, state, journal),
                 // The machine that holds the address has another UID than the machine whose guest reports it.
                 Verdict::Lease if kind == Source::Report => {
@@ -388,6 +402,7 @@ impl Allocator {
                 Verdict::Ignore(_) => {}
             }
         }
+        beyond
     }
 
     /// Leases exactly these addresses to a claimant, for its interface on the network of an external pool: all of them
@@ -641,9 +656,10 @@ impl Allocator {
         }
     }
 
-    /// Whether a record would reserve an address of a shared pool, of which records of the namespace reserve their part already. A
-    /// user of one namespace could otherwise block all addresses for the others, with the annotation of one machine. Reports, and
-    /// the objects of claims, have bounds of their own.
+    /// Whether a record would reserve one more address for its machine in a shared pool, of which records of the namespace reserve
+    /// their part already. A user of one namespace could otherwise block all addresses for the others, with the annotation of one
+    /// machine. Each machine has one address for each interface without this bound: it may run with the address. Reports, and the
+    /// objects of claims, have bounds of their own.
     fn exceeds_share(&self, network: &str, address: IpAddr, origin: &Origin) -> bool {
         let machine = &origin.claimant.machine;
         if matches!(origin.kind, Source::Report | Source::Neighbour) || machine.kind.is_claim() || !machine.may_exist()
@@ -663,12 +679,29 @@ impl Allocator {
             state.held_at(address).is_none()
                 && (state.conflict_at(address, is_of_other).is_some() || state.reporters_of(address).any(is_of_other))
         };
-        if state.mentions(address, machine) || is_contested() {
+        if state.mentions(address, machine) || is_contested() || !self.has_address_of_each(network, address, machine) {
             return false;
         }
         let reserved = space.ranges().iter().flat_map(|range| state.reserved_by_records_of(machine.served_in(), range));
         let most = usize::try_from((space.total() / PART).max(1)).unwrap_or(usize::MAX);
         reserved.take(most).count() == most
+    }
+
+    /// Whether a machine holds, or has records of, as many other addresses of the family of an address as it has interfaces: one for
+    /// each interface of the shared pools of the network that serve the machine. The interfaces of a record do not count, because a
+    /// user may write any number of them.
+    fn has_address_of_each(&self, network: &str, address: IpAddr, machine: &Machine) -> bool {
+        let Some(state) = self.networks.get(network) else { return false };
+        let pools = state.pools().filter(|pool| pool.is_shared() && pool.serves_holder(machine));
+        let interfaces: BTreeSet<InterfaceName> = pools.map(|pool| pool.interface).collect();
+        let others = self.paths.get(machine).into_iter().flatten().filter(|(of, other)| {
+            **of == *network
+                && *other != address
+                && Family::of(*other) == Family::of(address)
+                && state.is_held_or_recorded_by(*other, machine)
+        });
+        let interfaces = interfaces.len().max(1);
+        others.take(interfaces).count() == interfaces
     }
 
     /// Adds a record of an address that its claimant does not hold. A record that becomes a reservation only because a guest

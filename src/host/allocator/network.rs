@@ -468,6 +468,13 @@ impl Network {
         before
     }
 
+    /// Whether a machine holds an address, or the address is reserved because of a record of the machine.
+    pub(super) fn is_held_or_recorded_by(&self, address: IpAddr, machine: &Machine) -> bool {
+        let records = self.conflicts.get(&address).and_then(|machines| machines.get(machine));
+        self.held_at(address).is_some_and(|lease| lease.claimant.machine == *machine)
+            || records.into_iter().flat_map(BTreeMap::values).any(|(state, _)| *state != State::ByReport)
+    }
+
     /// Whether a machine has a lease or a record without a lease of an address.
     pub(super) fn mentions(&self, address: IpAddr, machine: &Machine) -> bool {
         self.lease(address).is_some_and(|lease| lease.claimant.machine == *machine)

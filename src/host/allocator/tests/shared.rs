@@ -133,6 +133,73 @@ fn records_of_one_namespace_reserve_a_quarter_of_a_shared_pool() {
     assert_eq!(adopted(every), [(10, 1); 3]);
 }
 
+/// Network data of a user with an address for the machine `namespace/name`.
+fn network_data(title: &str, last: usize) -> Reservation {
+    let Record { claimant, source, .. } = record("w", "10.0.0.10");
+    let (machine, address) = (claim_of(title, 0).machine, format!("10.0.0.{last}").parse().unwrap());
+    let claimant = Claimant { machine, ..claimant };
+    Reservation { address, network: None, claimant, source, kind: Source::NetworkData }
+}
+
+fn set_aside(allocator: &mut Allocator, title: &str, last: usize) -> Vec<String> {
+    let beyond = allocator.set_aside(network_data(title, last), at(1), &mut Journal::default());
+    beyond.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn each_machine_with_network_data_of_a_user_keeps_its_address_of_a_shared_pool() {
+    let mut allocator = allocator([of(&["a", "b"], "")], []);
+    for last in 10..19 {
+        assert_eq!(set_aside(&mut allocator, &format!("a/w-{last}"), last), [""; 0]);
+    }
+    // One machine reserves no second address. The caller learns that.
+    let beyond = "KubevirtMachine n/w: 10.0.0.19 of eth0 of a/w-10 (1) is ignored: records of the namespace reserve a quarter of the \
+                  shared pool already";
+    assert_eq!(set_aside(&mut allocator, "a/w-10", 19), [beyond]);
+    // Each address that a machine may run with goes to no machine of the other namespace.
+    assert_eq!(given(&mut allocator, &claim_of("b/new", 1), 2), "10.0.0.19/24");
+    assert_eq!(given(&mut allocator, &claim_of("b/next", 1), 2), "No available IPs in pool for interface eth0");
+    assert_eq!(reserved(&allocator).len(), 9);
+}
+
+#[test]
+fn each_machine_keeps_the_address_of_its_record_that_an_earlier_lease_has() {
+    // A restored cluster has earlier leases of other machines.
+    let mut allocator = allocator([of(&["a", "b"], "")], []);
+    let old: Vec<String> = (10..19).map(|last| format!("a/old-{last}")).collect();
+    hold(&mut allocator, &old.iter().map(String::as_str).collect::<Vec<_>>());
+    let records = (10..19).map(|last| {
+        let record = record("w", &format!("10.0.0.{last}"));
+        let machine = claim_of(&format!("a/w-{last}"), 0).machine;
+        Record { claimant: Claimant { machine, ..record.claimant }, ..record }
+    });
+    let adoption = allocator.adopt(records, at(1), &mut Journal::default());
+    assert!(adoption.mismatches.iter().all(|it| matches!(it.problem, Problem::Duplicate(_))), "{adoption:?}");
+    assert_eq!((adoption.mismatches.len(), reserved(&allocator).len()), (9, 9));
+    assert_eq!(release(&mut allocator, &old.iter().map(String::as_str).collect::<Vec<_>>()), [""; 0]);
+    assert_eq!(given(&mut allocator, &claim_of("b/new", 1), 9001), "10.0.0.19/24");
+    assert_eq!(given(&mut allocator, &claim_of("b/next", 1), 9001), "No available IPs in pool for interface eth0");
+}
+
+#[test]
+fn a_machine_has_one_address_without_a_bound_for_each_interface_of_the_shared_pools() {
+    let pool = of(&["a", "b"], "");
+    let mut other = pool.clone();
+    (other.name, other.interface) = ("n/two".to_owned(), "eth1".parse().unwrap());
+    for (pools, expected) in [(vec![pool.clone()], 2), (vec![pool, other], 3)] {
+        let mut allocator = allocator(pools, []);
+        set_aside(&mut allocator, "a/x", 10);
+        set_aside(&mut allocator, "a/y", 11);
+        // A record names any number of interfaces.
+        for last in 12..18 {
+            let mut reservation = network_data("a/x", last);
+            reservation.claimant.interface = format!("eth{last}").parse().unwrap();
+            allocator.set_aside(reservation, at(1), &mut Journal::default());
+        }
+        assert_eq!(reserved(&allocator).len(), expected);
+    }
+}
+
 #[test]
 fn an_address_that_machines_of_two_namespaces_record_stays_reserved_for_both() {
     let mut allocator = allocator([of(&["a", "b"], "")], []);
