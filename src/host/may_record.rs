@@ -72,7 +72,8 @@ pub enum Standing {
     /// A pool that serves the namespace of the claimant offers the address, to every machine or to this one.
     Offered,
     /// The network has a pool that serves the namespace of the claimant, and no pool offers the address, or no longer
-    /// offers it: a pool excludes the address, or no pool has it.
+    /// offers it: a pool excludes the address, or no pool has it. Or the pool with the address no longer serves the namespace, and
+    /// machines of the namespace hold addresses of the pool.
     Excluded,
     /// The network reserves the address: it is a gateway, a name server, an end of a subnet, or it is in a template or kept
     /// for another machine.

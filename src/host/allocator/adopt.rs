@@ -247,14 +247,20 @@ impl Allocator {
                 return Outcome::Known;
             }
             Attribution::Ambiguous(networks) | Attribution::NoPool(networks) => {
-                let mut counts = networks.is_empty();
+                let (mut counts, mut is_beyond) = (networks.is_empty(), false);
                 for network in networks {
                     let verdict = self.may_record(origin.kind, claimant, network, address);
-                    if !matches!(verdict, Verdict::Ignore(_)) {
+                    if matches!(verdict, Verdict::Ignore(_)) {
+                        continue;
+                    }
+                    counts = true;
+                    if self.exceeds_share(network, address, origin) {
+                        is_beyond = true;
+                    } else {
                         self.add_conflict(network, address, origin, State::Mismatch, journal);
-                        counts = true;
                     }
                 }
+                problems.extend(is_beyond.then_some(Problem::Ignored(Ignored::Share)));
                 problems.push(match attribution {
                     _ if !counts => Problem::Ignored(Ignored::OtherNamespace),
                     Attribution::Ambiguous(_) => Problem::Ambiguous(networks.iter().map(ToString::to_string).collect()),

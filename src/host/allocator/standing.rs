@@ -1,6 +1,7 @@
 //! What the pools and leases of a network say about a recorded address, and what the record may do.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::network::Network;
 use super::pool_state::PoolState;
@@ -37,7 +38,8 @@ impl Allocator {
             true => state.pools().next().is_some(),
             false => state.serves(machine),
         };
-        if own.is_empty() && (!having.is_empty() || !is_served()) {
+        let has_left = own.is_empty() && having.iter().any(|state| self.holds_of(state.pool(), machine, address));
+        if own.is_empty() && !has_left && (!having.is_empty() || !is_served()) {
             return Standing::Foreign;
         }
         let is_contested = !matches!(source, Source::Report | Source::Neighbour)
@@ -48,7 +50,8 @@ impl Allocator {
         if own.iter().any(|state| state.offers_to(machine, address)) {
             return Standing::Offered;
         }
-        if self.named_on(network, address, machine).is_some() || own.iter().any(|state| is_end(state, address)) {
+        let pools = if has_left { &having } else { &own };
+        if self.named_on(network, address, machine).is_some() || pools.iter().any(|state| is_end(state, address)) {
             return Standing::Reserved;
         }
         // Another program may allocate an address that no pool offers.
@@ -57,6 +60,13 @@ impl Allocator {
         } else {
             Standing::Excluded
         }
+    }
+
+    /// Whether machines of the namespace of a machine hold addresses of a pool. The pool no longer serves a namespace that has left
+    /// it, but the other machines of this namespace run on, and their records count as before.
+    fn holds_of(&self, pool: &Pool, machine: &Machine, address: IpAddr) -> bool {
+        let of_pool = self.held.get(&(Arc::from(pool.name.as_str()), Family::of(address)));
+        !machine.kind.is_claim() && of_pool.is_some_and(|held| held.contains_key(machine.served_in()))
     }
 }
 

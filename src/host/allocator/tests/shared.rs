@@ -1,7 +1,7 @@
 //! A pool that several namespaces share.
 
 use super::*;
-use crate::host::may_record::State;
+use crate::host::may_record::{Ignored, State};
 
 /// A pool of ten addresses for the machines of these namespaces.
 fn of(namespaces: &[&str], rest: &str) -> Pool {
@@ -198,6 +198,35 @@ fn a_machine_has_one_address_without_a_bound_for_each_interface_of_the_shared_po
         }
         assert_eq!(reserved(&allocator).len(), expected);
     }
+}
+
+#[test]
+fn records_of_a_namespace_that_has_left_count_while_its_machines_hold_addresses() {
+    let before = {
+        let mut allocator = allocator([of(&["a", "b"], "")], []);
+        hold(&mut allocator, &["a/h-0"]);
+        allocator
+    };
+    let leases = before.leases().map(|(network, address, lease)| Change::Lease {
+        network: Arc::from(network),
+        address,
+        lease: Some(lease.clone()),
+    });
+    // A new leader has the leases and the pool, which namespace `a` has left. No machine of `c` holds an address.
+    let mut after = allocator([of(&["b", "d"], "")], leases);
+    for title in ["a/w", "c/w"] {
+        assert_eq!(set_aside(&mut after, title, 11), [""; 0]);
+    }
+    assert_eq!(reserved(&after), ["10.0.0.11 a/w"]);
+    let state = after.conflicts().map(|(.., it)| it.state).collect::<Vec<_>>();
+    assert_eq!(state, [State::ByRecord]);
+    assert_eq!(given(&mut after, &claim_of("b/new", 1), 2), "10.0.0.12/24");
+    // An annotation reserves, too, and gets no lease. One machine reserves no more than the bound.
+    let adoption = after.adopt([greedy("a/x")], at(3), &mut Journal::default());
+    assert_eq!((adoption.adopted, after.leases().count()), (0, 2));
+    assert_eq!(reserved(&after), ["10.0.0.10 a/x", "10.0.0.11 a/w"]);
+    let beyond = adoption.mismatches.iter().filter(|it| it.problem == Problem::Ignored(Ignored::Share));
+    assert_eq!(beyond.count(), 9);
 }
 
 #[test]
