@@ -208,8 +208,8 @@ fn first_waiting(allocator: &Allocator) -> BTreeMap<&str, Vec<Waiting>> {
         family: family.map(|family| family.to_string()),
         since: Time(*created),
     };
-    let first = |pool: &str, all| allocator.in_order(pool, all).into_iter().take(MOST_WAITING).map(row).collect();
-    waiting.into_iter().map(|(pool, all)| (pool, first(pool, all))).collect()
+    let first = |all| allocator.in_order(all).into_iter().take(MOST_WAITING).map(row).collect();
+    waiting.into_iter().map(|(pool, all)| (pool, first(all))).collect()
 }
 
 /// Returns the first Services and Clusters that have an address of each pool, in the order of the addresses.

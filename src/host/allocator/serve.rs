@@ -59,25 +59,26 @@ impl Allocator {
     }
 
     /// Sorts claims that wait for a pool, each with the family that it waits for, into the order in which they are served: by their
-    /// creation. In a pool that several namespaces share, the namespace with the fewest addresses comes first each time.
+    /// creation. In pools that several namespaces share, the namespace with the fewest addresses comes first each time. Claims that
+    /// do not wait for an address of the pool now come last.
     #[doc(hidden)]
     #[must_use]
     pub fn in_order<'c>(
         &self,
-        pool: &str,
         waiting: impl IntoIterator<Item = (&'c Claim, Option<Family>)>,
     ) -> Vec<(&'c Claim, Option<Family>)> {
         let mut waiting: Vec<_> = waiting.into_iter().collect();
         waiting.sort_by_key(|(claim, _)| (claim.created, &claim.machine));
-        let is_shared = self.pool(pool).is_some_and(Pool::is_shared);
-        let (name, mut before) = (Arc::from(pool), BTreeMap::<(Option<Family>, &str), usize>::new());
+        let is_shared = |(pool, _): &(Arc<str>, Family)| self.pool(pool).is_some_and(Pool::is_shared);
+        let mut before = BTreeMap::<(Option<Family>, &str), usize>::new();
         let ranked = waiting.into_iter().map(|(claim, family)| {
             let namespace = claim.machine.served_in();
-            let held = family.map_or(0, |family| self.rank(&(Arc::clone(&name), family), namespace));
+            let queue = self.queues.waiters.get(&claim.machine).and_then(|waiter| waiter.queue.as_deref());
+            let queue = queue.unwrap_or_default();
             let earlier = before.entry((family, namespace)).or_default();
-            let rank = if is_shared { held + *earlier } else { 0 };
+            let rank = if queue.iter().any(is_shared) { self.rank(queue, namespace) + *earlier } else { 0 };
             *earlier += 1;
-            (rank, claim, family)
+            ((family.is_none(), rank), claim, family)
         });
         let mut ranked: Vec<_> = ranked.collect();
         // The sort is stable, so the order of creation stays in each rank.

@@ -34,8 +34,8 @@ fn release(allocator: &mut Allocator, titles: &[&str]) -> Vec<String> {
 }
 
 fn in_order(allocator: &Allocator) -> Vec<String> {
-    let waiting = allocator.waiting().map(|(claim, queue)| (claim, queue.map(|(_, family)| family)));
-    allocator.in_order("n/one", waiting).into_iter().map(|(claim, _)| claim.machine.title()).collect()
+    let waiting = allocator.waiting().map(|(claim, queue)| (claim, queue.first().map(|(_, family)| *family)));
+    allocator.in_order(waiting).into_iter().map(|(claim, _)| claim.machine.title()).collect()
 }
 
 /// Ten held addresses, eight of them in namespace `a`. Then four machines of `a` wait, and two younger ones of each of `b` and `c`.
@@ -63,6 +63,42 @@ fn the_namespace_with_the_fewest_addresses_is_served_first_and_then_the_earliest
     let released: Vec<&str> = released.iter().map(String::as_str).collect();
     assert_eq!(release(&mut allocator, &released), expected);
     assert_eq!(in_order(&allocator), [""; 0]);
+}
+
+#[test]
+fn the_order_counts_every_pool_that_a_claim_waits_for_and_ends_with_claims_that_wait_for_another_pool() {
+    let one = of(&["a", "b"], "");
+    let text = "addresses: [10.0.0.30-10.0.0.32], machineNetwork: [{cidr: 10.0.0.0/24}]";
+    let two = on("vlan10", "two", text).with_namespaces(one.machines.clone(), one.claims.clone());
+    let mut allocator = allocator([one, two], []);
+    hold(&mut allocator, &["a/h-0"]);
+    let held = (0..9).map(|at| format!("b/h-{at}")).collect::<Vec<_>>();
+    hold(&mut allocator, &held.iter().map(String::as_str).collect::<Vec<_>>());
+    let of_two = |title: &str, second| Claim { requests: vec![Request::of("n/two")], ..claim_of(title, second) };
+    let both = |title: &str, second| {
+        let requests = vec![Request { overflow: vec!["n/two".to_owned()], ..Request::of("n/one") }];
+        Claim { requests, ..claim_of(title, second) }
+    };
+    for title in ["a/t-0", "a/t-1", "b/t-0"] {
+        allocator.claim(&of_two(title, 0), at(0), &mut Journal::default()).unwrap();
+    }
+    // `a` holds one address of the first pool and two of the other one, and `b` holds nine and one.
+    let refuse = |allocator: &mut Allocator, claim: &Claim| {
+        allocator.claim(claim, at(8000), &mut Journal::default()).unwrap_err();
+    };
+    for claim in [of_two("a/x", 1), both("b/y", 2), both("a/z", 3), both("a/v", 4)] {
+        refuse(&mut allocator, &claim);
+    }
+    let rows = |pool: &str| {
+        let waiting = allocator.waiting().map(|(claim, queue)| {
+            let family = queue.iter().find(|(of, _)| **of == *pool).map(|(_, family)| *family);
+            (claim, family)
+        });
+        let all = allocator.in_order(waiting).into_iter();
+        all.map(|(claim, family)| format!("{} {}", claim.machine.title(), family.is_some())).collect::<Vec<_>>()
+    };
+    assert_eq!(rows("n/one"), ["a/z true", "a/v true", "b/y true", "a/x false"]);
+    assert_eq!(rows("n/two"), ["a/x true", "a/z true", "a/v true", "b/y true"]);
 }
 
 #[test]
