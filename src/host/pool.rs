@@ -288,13 +288,15 @@ impl Pool {
         !Namespaces::only(None::<String>).covers(&self.machines)
     }
 
-    /// Whether users of several namespaces share the pool in a cluster. A pool of a file has one user.
+    /// Whether users of several namespaces share the pool in a cluster. A pool of a file has one user. A GlobalStaticIPPool, which has
+    /// no namespace in its name, may also serve all clusters of a namespace, while its NodePools do not exist.
     #[must_use]
     #[doc(hidden)]
     pub fn is_shared(&self) -> bool {
         self.machines.are_several()
             || self.claims.are_several()
             || (self.claims.is_every() && !self.machines.is_every())
+            || (!self.name.contains('/') && self.machines.are_of_clusters())
     }
 
     /// Whether the pool may serve an object: a claim by the namespace of the claim, a machine by the namespace of its

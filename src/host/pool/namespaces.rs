@@ -116,6 +116,11 @@ impl Namespaces {
         }
     }
 
+    /// Whether these are the namespaces that HyperShift may create for the clusters of one namespace.
+    pub(crate) fn are_of_clusters(&self) -> bool {
+        matches!(self.0, Which::OfClustersIn(_))
+    }
+
     /// Whether this is every namespace.
     #[must_use]
     pub fn is_every(&self) -> bool {

@@ -281,3 +281,12 @@ fn an_address_that_machines_of_two_namespaces_record_stays_reserved_for_both() {
     assert!(!(10..16).any(|last| next[0].addresses[0].ip().to_string() == format!("10.0.0.{last}")), "{next:?}");
     assert_eq!(allocator.conflicts().filter(|(.., it)| it.state != State::Mismatch).count(), 0);
 }
+
+#[test]
+fn a_global_pool_whose_node_pools_do_not_exist_is_shared() {
+    let mut pool = of(&["a"], "").with_namespaces(Namespaces::of_clusters_in("a"), Namespaces::of_clusters_in("a"));
+    assert!(!pool.is_shared());
+    pool.name = "one".to_owned();
+    assert!(pool.is_shared());
+    assert!(!pool.with_namespaces(Namespaces::only(["a"]), Namespaces::only(["a"])).is_shared());
+}
