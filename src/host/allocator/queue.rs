@@ -60,8 +60,10 @@ impl Queues {
         {
             if let Some(turns) = all.get_mut(&namespace) {
                 turns.remove(&turn);
+                if turns.is_empty() {
+                    all.remove(&namespace);
+                }
             }
-            all.retain(|_, turns| !turns.is_empty());
             if all.is_empty() {
                 self.turns.remove(&before);
             }

@@ -19,18 +19,26 @@ impl Allocator {
     pub(crate) fn serve(&mut self, now: Timestamp, journal: &mut Journal) -> Vec<Allocation> {
         self.advance(now);
         let mut served = self.leave_settled(journal);
-        // Serving allocates addresses and frees none. So a claim that is refused once stays refused during this call.
+        // Serving allocates addresses and frees none. So a claim that is refused once stays refused during this call, and a queue
+        // whose pools are exhausted stays so.
         let mut tried: BTreeSet<Turn> = BTreeSet::new();
+        let mut open: Vec<Queue> = self.queues.turns.keys().cloned().collect();
         loop {
             self.queues.entitled.retain(|turn| !tried.contains(turn));
-            let queues: Vec<Queue> = self.queues.turns.keys().cloned().collect();
-            let open: Vec<Queue> = queues
-                .into_iter()
-                .filter(|queue| queue.iter().any(|(pool, family)| self.lowest(pool, *family).is_some()))
-                .collect();
-            let untried = |queue| self.queues.turns.get(queue)?.iter().find(|turn| !tried.contains(*turn));
-            let turns = open.iter().filter_map(untried);
-            let Some(turn) = turns.chain(self.queues.entitled.first()).min().cloned() else { return served };
+            open.retain(|queue| queue.iter().any(|(pool, family)| self.lowest(pool, *family).is_some()));
+            let untried = |queue: &Queue| {
+                let first = self.queues.turns.get(queue)?.iter().filter_map(|(namespace, turns)| {
+                    let turn = turns.iter().find(|turn| !tried.contains(*turn))?;
+                    Some((self.rank(queue, namespace), turn))
+                });
+                first.min()
+            };
+            let entitled = self.queues.entitled.first().map(|turn| {
+                let rank = |waiter: &Waiter| Some(self.rank(waiter.queue.as_ref()?, waiter.claim.machine.served_in()));
+                (self.queues.waiters.get(&turn.1).and_then(rank).unwrap_or_default(), turn)
+            });
+            let turn = open.iter().filter_map(untried).chain(entitled).min().map(|(_, turn)| turn.clone());
+            let Some(turn) = turn else { return served };
             self.queues.entitled.remove(&turn);
             tried.insert(turn.clone());
             let (_, machine) = turn;
