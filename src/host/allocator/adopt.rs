@@ -672,11 +672,10 @@ impl Allocator {
         {
             return false;
         }
-        let mut pools = self.pools_with(network, address).map(PoolState::pool);
-        let Some(pool) = pools.next().filter(|pool| pool.is_shared() && pools.all(Pool::is_shared)) else {
-            return false;
-        };
-        let (Some(state), Some(space)) = (self.networks.get(network), pool.space(Family::of(address))) else {
+        let mut pools = self.pools_with(network, address);
+        let is_shared = |of: &PoolState| of.pool().is_shared();
+        let Some(of) = pools.next().filter(|of| is_shared(of) && pools.all(is_shared)) else { return false };
+        let (Some(state), Some(space)) = (self.networks.get(network), of.pool().space(Family::of(address))) else {
             return false;
         };
         // The machine of this record may run with the address, whatever a user of another namespace writes about it.
@@ -688,9 +687,9 @@ impl Allocator {
         if state.mentions(address, machine) || is_contested() || !self.has_address_of_each(network, address, machine) {
             return false;
         }
-        let reserved = space.ranges().iter().flat_map(|range| state.reserved_by_records_of(machine.served_in(), range));
+        let reserved = of.recorded.get(&(space.family(), machine.served_in().to_owned())).copied().unwrap_or_default();
         let most = usize::try_from((space.total() / PART).max(1)).unwrap_or(usize::MAX);
-        reserved.take(most).count() == most
+        reserved >= most
     }
 
     /// Whether a machine holds, or has records of, as many other addresses of the family of an address as it has interfaces: one for

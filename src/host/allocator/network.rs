@@ -20,6 +20,8 @@ pub(super) struct Network {
     // Leases of held addresses, and of released addresses until another claimant gets the address.
     leases: BTreeMap<IpAddr, Lease>,
     conflicts: BTreeMap<IpAddr, BTreeMap<Machine, Records>>,
+    // Number of records in `conflicts` by the namespace of their machines, without those of claims and reports.
+    recording: BTreeMap<IpAddr, BTreeMap<String, usize>>,
     // Machines of `conflicts` whose objects no longer record the address. The address stays reserved for the machine. The caller
     // tells this, so no ledger has it.
     ended: BTreeMap<IpAddr, BTreeSet<Machine>>,
@@ -105,18 +107,35 @@ impl Network {
         self.conflicts.keys().chain(self.reports.keys()).copied().collect()
     }
 
-    /// The addresses of a range that are reserved because of records of machines of a namespace.
-    pub(super) fn reserved_by_records_of<'a>(
-        &'a self,
-        namespace: &'a str,
-        range: &AddressRange,
-    ) -> impl Iterator<Item = IpAddr> + use<'a> {
-        let is_record = |(state, _): &(State, Arc<str>)| *state != State::ByReport;
-        let is_of = move |(machine, records): (&Machine, &Records)| {
-            machine.served_in() == namespace && !machine.kind.is_claim() && records.values().any(is_record)
+    /// Whether records of machines of a namespace reserve an address.
+    pub(super) fn is_recorded_in(&self, address: IpAddr, namespace: &str) -> bool {
+        self.recording.get(&address).is_some_and(|namespaces| namespaces.contains_key(namespace))
+    }
+
+    /// Counts a record that reserves an address for a machine.
+    fn count_record(&mut self, address: IpAddr, machine: &Machine, is_added: bool) {
+        let namespaces = self.recording.entry(address).or_default();
+        let namespace = machine.served_in();
+        let count = namespaces.get(namespace).copied().unwrap_or_default();
+        match if is_added { count + 1 } else { count.saturating_sub(1) } {
+            0 => namespaces.remove(namespace),
+            count => namespaces.insert(namespace.to_owned(), count),
         };
-        let conflicts = self.conflicts.range(addresses(range));
-        conflicts.filter(move |(_, machines)| machines.iter().any(is_of)).map(|(address, _)| *address)
+        if namespaces.is_empty() {
+            self.recording.remove(&address);
+        }
+    }
+
+    /// Number of addresses of a pool that records of machines reserve, by family and namespace.
+    pub(super) fn recorded_of(&self, pool: &Pool) -> BTreeMap<(Family, String), usize> {
+        let mut counts = BTreeMap::new();
+        let ranges = pool.spaces().flat_map(|space| space.ranges());
+        for (address, namespaces) in ranges.flat_map(|range| self.recording.range(addresses(range))) {
+            for namespace in namespaces.keys() {
+                *counts.entry((Family::of(*address), namespace.clone())).or_default() += 1;
+            }
+        }
+        counts
     }
 
     /// The machines that record an address which they do not hold.
@@ -451,6 +470,10 @@ impl Network {
         record: Option<(State, Arc<str>)>,
     ) -> Option<(State, Arc<str>)> {
         let Claimant { machine, interface } = claimant;
+        let is_record = |record: &Option<(State, Arc<str>)>| {
+            !machine.kind.is_claim() && record.as_ref().is_some_and(|(state, _)| *state != State::ByReport)
+        };
+        let counts = is_record(&record);
         let machines = self.conflicts.entry(address).or_default();
         let interfaces = machines.entry(machine.clone()).or_default();
         let before = match record {
@@ -462,6 +485,9 @@ impl Network {
         }
         if machines.is_empty() {
             self.conflicts.remove(&address);
+        }
+        if counts != is_record(&before) {
+            self.count_record(address, machine, counts);
         }
         // A new record, or none.
         self.set_ended(address, machine, false);

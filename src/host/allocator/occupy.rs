@@ -65,11 +65,17 @@ impl Allocator {
         claimant: &Claimant,
         record: Option<(State, Arc<str>)>,
     ) -> Option<(State, Arc<str>)> {
+        let namespace = claimant.machine.served_in();
         let network = self.networks.entry(Arc::clone(name)).or_default();
         let was_occupied = network.is_occupied(address);
+        let was_recorded = network.is_recorded_in(address, namespace);
         let before = network.set_conflict(address, claimant, record);
+        let is_recorded = network.is_recorded_in(address, namespace);
         let is_occupied = network.is_occupied(address);
         let last = network.lease(address).map(|lease| Arc::clone(&lease.claimant));
+        if was_recorded != is_recorded {
+            self.count_record(name, address, namespace, is_recorded);
+        }
         if was_occupied != is_occupied {
             self.occupy(name, address, is_occupied);
         }
@@ -80,6 +86,20 @@ impl Allocator {
         // An address that a machine keeps by a record is one that its claim no longer needs.
         self.enqueue_again(&claimant.machine);
         before
+    }
+
+    /// Counts an address that records of a namespace reserve, in each pool that has the address.
+    fn count_record(&mut self, network: &str, address: IpAddr, namespace: &str, is_added: bool) {
+        let pools = self.networks.get(network).into_iter().flat_map(|network| network.pools_with(address));
+        let key = (Family::of(address), namespace.to_owned());
+        for name in pools {
+            let Some(state) = self.pools.get_mut(name) else { continue };
+            let count = state.recorded.get(&key).copied().unwrap_or_default();
+            match if is_added { count + 1 } else { count.saturating_sub(1) } {
+                0 => state.recorded.remove(&key),
+                count => state.recorded.insert(key.clone(), count),
+            };
+        }
     }
 
     /// Removes an address from the free addresses of all pools of its network, or adds it to them. A closed address is not

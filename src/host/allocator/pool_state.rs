@@ -19,6 +19,8 @@ pub(super) struct PoolState {
     // Includes the reserved first and last addresses of subnets, see `Network::free_of`.
     // One for each subnet, in their order.
     pub(super) free: BTreeMap<Family, Vec<FreeRanges>>,
+    // Number of addresses that records of machines reserve, by family and namespace.
+    pub(super) recorded: BTreeMap<(Family, String), usize>,
 }
 
 // === impl PoolState ===

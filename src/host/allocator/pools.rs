@@ -29,6 +29,7 @@ impl Allocator {
             pool,
             pre_allocated: BTreeSet::new(),
             free: BTreeMap::new(),
+            recorded: BTreeMap::new(),
         };
         let before = match pool {
             Some(pool) => self.pools.insert(Arc::clone(name), state(pool)),
@@ -64,12 +65,13 @@ impl Allocator {
         }
     }
 
-    /// Computes which addresses that the pools of a network offer are free.
+    /// Computes which addresses that the pools of a network offer are free, and how many addresses records reserve.
     fn find_free(&mut self, network: &Arc<str>) {
         let closed = self.growth.closed(network);
         let state = self.networks.entry(Arc::clone(network)).or_default();
         for pool in self.pools.values_mut().filter(|state| *state.pool.network == **network) {
             pool.free = state.free_of(&pool.offered, &closed);
+            pool.recorded = state.recorded_of(&pool.pool);
         }
     }
 

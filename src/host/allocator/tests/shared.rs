@@ -155,11 +155,17 @@ fn records_of_one_namespace_reserve_a_quarter_of_a_shared_pool() {
         let mut allocator = allocator([pool], []);
         hold(&mut allocator, &["b/h-0"]);
         let mut counts = Vec::new();
+        let pools = |allocator: &Allocator| allocator.pools.values().map(|it| it.recorded.clone()).collect::<Vec<_>>();
         // The same records reserve no more at each start.
         for second in 1..4 {
             allocator.adopt([greedy("a/x"), greedy("a/y")], at(second), &mut Journal::default());
             let addresses: BTreeSet<String> = reserved(&allocator).into_iter().map(|row| row[..9].to_owned()).collect();
             counts.push((addresses.len(), allocator.leases().count()));
+            // The pools count the addresses, and count them again when they change.
+            let counted = pools(&allocator);
+            assert_eq!(counted[0].values().sum::<usize>(), addresses.len());
+            allocator.refresh(&[Arc::from("n/vlan10")].into());
+            assert_eq!(pools(&allocator), counted);
         }
         counts
     };
