@@ -16,11 +16,11 @@ use serde::{Serialize, Serializer, ser};
 
 use crate::diagnostic::Diagnostic;
 
-#[cfg(feature = "host")]
-pub use parse::{MAX_LIST_BYTES, parse_documents};
 #[cfg(feature = "vsphere")]
 pub(crate) use parse::parse_list;
 pub(super) use parse::read;
+#[cfg(feature = "host")]
+pub use parse::{MAX_LIST_BYTES, parse_documents};
 pub use parse::{parse, parse_strict};
 
 /// Maximum size of a machine's document, in bytes.

@@ -323,7 +323,8 @@ mod tests {
         let expected = "expected one of network, interface, addresses, excludedAddresses, preAllocations, gateway, \
                         nameservers, machineNetwork, allocateReservedIPAddresses, onLinkGateway, \
                         addressReuseGracePeriodSeconds, searchDomains, mtu, routes, prefix, subnets, sticky, \
-                        serveIPAMClaims, ignoreNeighbours, priority, template, nodePoolRef, machineSelector, addressesFrom";
+                        serveIPAMClaims, ignoreNeighbours, priority, template, nodePoolRefs, nodePoolRef, namespaceSelector, \
+                        machineSelector, addressesFrom";
         assert_eq!(
             refusal(&pool(", exclude: [10.0.0.1], subnet: 24")),
             [format!("spec.exclude: unknown key, {expected}"), format!("spec.subnet: unknown key, {expected}")]

@@ -12,6 +12,7 @@ use super::types::ClaimError;
 use super::want::{Queue, Refusal, Want};
 use crate::host::change::{Change, Journal, storable};
 use crate::host::claim::{Allocation, Claim, Machine, is_namesake};
+use crate::host::pool::Pool;
 use crate::network::Family;
 
 impl Allocator {
@@ -58,12 +59,14 @@ impl Allocator {
         }
     }
 
-    /// Number of addresses of a pool and a family that a namespace holds. The machines of the namespace with the fewest come first,
-    /// then the earliest machine, so that no namespace keeps the others waiting. 0 in a pool that namespaces do not share.
-    fn rank(&self, queue: &Queue, namespace: &str) -> usize {
-        let is_shared = self.pools.get(&queue.0).is_some_and(|state| state.pool().is_shared());
-        let held = self.held.get(queue).filter(|_| is_shared);
-        held.and_then(|held| held.get(namespace)).copied().unwrap_or_default()
+    /// Number of addresses of the pools of a queue that a namespace holds. The machines of the namespace with the fewest come first,
+    /// then the earliest machine, so that no namespace keeps the others waiting. Pools that namespaces do not share count 0.
+    fn rank(&self, queue: &[(Arc<str>, Family)], namespace: &str) -> usize {
+        let held = |of: &(Arc<str>, Family)| {
+            let is_shared = self.pools.get(&of.0).is_some_and(|state| state.pool().is_shared());
+            self.held.get(of).filter(|_| is_shared)?.get(namespace).copied()
+        };
+        queue.iter().filter_map(held).sum()
     }
 
     /// Sorts claims that wait for a pool, each with the family that it waits for, into the order in which they are served: by their

@@ -11,7 +11,6 @@ use jiff::{SignedDuration, Timestamp};
 use super::network::{Network, Reports};
 use super::pool_state::PoolState;
 use super::queue::Queues;
-use super::want::Queue;
 use crate::host::change::{Change, Journal, Update, storable};
 use crate::host::claim::{Allocation, Claim, Claimant, Conflict, Lease, Machine, is_namesake};
 use crate::host::growth::Growth;
@@ -28,7 +27,7 @@ pub struct Allocator {
     // Addresses that each machine holds, was the last to hold, or has a record without a lease of.
     pub(super) paths: BTreeMap<Machine, BTreeSet<FieldPath>>,
     // Number of held addresses of each pool and family, by the namespace of the machine.
-    pub(super) held: BTreeMap<Queue, BTreeMap<String, usize>>,
+    pub(super) held: BTreeMap<(Arc<str>, Family), BTreeMap<String, usize>>,
     pub(super) queues: Queues,
     // Names of pools that allocate nothing. The caller sets them, so no ledger reports them.
     pub(super) suspended: BTreeSet<String>,
