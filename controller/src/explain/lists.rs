@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use glowplug::host::claim::Machine;
 use glowplug::host::records::Objects;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{ApiResource, ListParams};
 use serde_json::Value;
 

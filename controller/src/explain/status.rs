@@ -124,9 +124,8 @@ pub async fn status(reader: &Reader) -> anyhow::Result<Summary> {
     Ok(summarize(leaders(reader).await?, pools, mac_pools))
 }
 
-/// Summarizes pools. The input is the objects of both kinds, and the MACPools.
-#[must_use]
-pub fn summarize(pools: Vec<Object>, mac_pools: Vec<Object>) -> Summary {
+/// Summarizes pools. The input is the leaders, the objects of both kinds, and the MACPools.
+fn summarize(leaders: Option<Vec<Leader>>, pools: Vec<Object>, mac_pools: Vec<Object>) -> Summary {
     let pools: Vec<KnownPool> = pools.into_iter().map(|pool| KnownPool::read(PoolObject::read(pool))).collect();
     let overflow = |of: &KnownPool| {
         let others = pools.iter().map(|pool| &pool.checked);
@@ -407,7 +406,7 @@ mod tests {
             }))
         };
         let pools = vec![of("a", 20, "w"), of("b", 0, "w"), of("c", 10, "w"), of("d", 30, "db")];
-        let text = summarize(pools, vec![]).to_string();
+        let text = summarize(None, pools, vec![]).to_string();
         assert_eq!(text.split_once("\n\n").unwrap().1, "POOL  OVERFLOW\nn/b   n/c, n/a\nn/c   n/a\n");
     }
 

@@ -73,6 +73,7 @@ pub struct Membership {
 }
 
 /// What a pool says about its machines.
+#[derive(PartialEq)]
 enum Members<'p> {
     /// The pool serves claims only.
     None,
@@ -220,8 +221,9 @@ impl Selection {
             node_pools.into_iter().map(|node_pool| (Key::of(&node_pool.metadata), node_pool)).collect();
         let pools: BTreeMap<PoolId, Arc<MachinePool>> = pools.into_iter().map(|pool| (pool.id.clone(), pool)).collect();
         let [mut selectors, mut ending] = [BTreeMap::<String, Vec<(Selector, PoolId)>>::new(), BTreeMap::new()];
+        let mut undecided = Vec::new();
         for pool in pools.values() {
-            if let Some((namespace, selector)) = pool.selector(&node_pools) {
+            for (namespace, selector) in pool.selectors(&node_pools, namespaces) {
                 let known = if pool.is_deleted { &mut ending } else { &mut selectors };
                 known.entry(namespace).or_default().push((selector, pool.id.clone()));
             }
@@ -292,6 +294,9 @@ impl Selection {
     ///
     /// [`Problem`]: the machine must not start before a pool or the machine is changed.
     pub fn of(&self, machine: &VirtualMachine) -> Result<Vec<Selected>, Problem> {
+        if let Some(pool) = self.undecided(machine) {
+            return Err(Problem::UnknownNamespaces { pool: pool.clone() });
+        }
         let mut chosen: Vec<(&Attachment, Vec<&MachinePool>, Selected)> = Vec::new();
         for pool in self.matching(&self.selectors, machine) {
             let (attachment, selected) = pool.place(machine)?;
@@ -325,7 +330,16 @@ impl Selection {
         Ok(chosen.into_iter().map(|(_, _, selected)| selected).collect())
     }
 
-    /// The pools whose selectors match a machine.
+    /// A pool that selects a machine if the labels of its Namespace match, which are not known.
+    fn undecided(&self, machine: &VirtualMachine) -> Option<&PoolId> {
+        let none = BTreeMap::new();
+        let labels = machine.metadata.labels.as_ref().unwrap_or(&none);
+        let is_on = |id: &PoolId| machine.networks.iter().any(|it| self.pools[id].network() == Some(&*it.network));
+        let mut undecided = self.undecided.iter().filter(|(selector, id)| selector.matches(labels) && is_on(id));
+        undecided.next().map(|(_, id)| id)
+    }
+
+    /// The pools whose selectors match a machine, by name.
     fn matching<'s>(
         &'s self,
         selectors: &'s BTreeMap<String, Vec<(Selector, PoolId)>>,
@@ -335,8 +349,10 @@ impl Selection {
         let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
         let labels = machine.metadata.labels.as_ref().unwrap_or(&none);
         let candidates = selectors.get(namespace).into_iter().flatten();
-        let matching = candidates.filter(|(selector, _)| selector.matches(labels));
-        matching.map(|(_, id)| &*self.pools[id]).collect::<Vec<_>>().into_iter()
+        // Two NodePools of a pool may have one name and one namespace of machines.
+        let matching: BTreeSet<&PoolId> =
+            candidates.filter(|(selector, _)| selector.matches(labels)).map(|(_, id)| id).collect();
+        matching.into_iter().map(|id| &*self.pools[id])
     }
 
     /// Returns a pool that is being deleted and refers to a machine, while no pool of `selected` is on its network. Such a machine
@@ -423,21 +439,13 @@ impl MachinePool {
             (Ok(pool), Ok(of_other)) => pool.check_overflow(of_other).is_ok(),
             _ => false,
         };
-        let selects = |pool: &Self| (pool.spec.node_pool_ref.clone(), pool.spec.machine_selector.clone());
         is_alike
             && self.priority() != other.priority()
             && !self.is_deleted
             && !other.is_deleted
             && self.id.namespace == other.id.namespace
-            && selects(self) == selects(other)
-            && selects(self) != (None, None)
-    }
-
-    /// Returns the namespace and name of the pool's NodePool, which is in the namespace of the pool.
-    #[must_use]
-    pub fn node_pool(&self) -> Option<Key> {
-        let NodePoolRef { name } = self.spec.node_pool_ref.as_ref()?;
-        Some(Key { namespace: self.id.namespace.clone()?, name: name.clone() })
+            && self.members() == other.members()
+            && self.members() != Members::None
     }
 
     /// Whether the pool is derived from a NodePool that has no configuration any more: new machines start without its addresses.
@@ -680,6 +688,11 @@ impl fmt::Display for Problem {
                 f,
                 "pools {one} and {other} both select the machine for network {network}, expected one pool, or different values of \
                  priority"
+            ),
+            Self::UnknownNamespaces { pool } => write!(
+                f,
+                "pool {pool} selects machines by the labels of Namespaces, which the controller may not list, expected the right \
+                 to list and watch namespaces"
             ),
             Self::NoOverflow(problem) => problem.fmt(f),
             Self::NoInterface { pool, network, found } if found.is_empty() => {

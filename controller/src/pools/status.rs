@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use glowplug::host::allocator::{Allocator, Conflicted, OtherUser, PoolError, PoolUsage, exhausted_message};
-use glowplug::host::claim::{Machine, Request};
+use glowplug::host::claim::{Claim, Machine, Request};
 use glowplug::host::metrics::{exhausted_families, relief};
 use glowplug::host::pool::{Pool, overlaps};
 use glowplug::network::Family;
@@ -198,7 +198,7 @@ fn first_waiting(allocator: &Allocator) -> BTreeMap<&str, Vec<Waiting>> {
         let pools: BTreeSet<&str> = claim.requests.iter().flat_map(Request::pools).collect();
         for pool in pools {
             let family = queue.iter().find(|(of, _)| **of == *pool).map(|(_, family)| *family);
-            waiting.entry(pool).or_default().push((claim.created, &claim.machine, family));
+            waiting.entry(pool).or_default().push((claim, family));
         }
     }
     let row = |(Claim { machine, created, .. }, family): (&Claim, Option<Family>)| Waiting {

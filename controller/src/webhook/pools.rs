@@ -145,7 +145,10 @@ pub fn compare(
     let order = |spec: &PoolSpec| (spec.priority.unwrap_or_default(), spec.interface.clone());
     // An edit of another member, such as the addresses of a second family, is one of several that correct both pools.
     let keeps_order = old.is_some_and(|old| order(old) == order(new));
-    let mut compare_order = |path: &str, machines: &str, (second, of_second): (&MachinePool, &Pool), is_known: bool| {
+    let mut compare_order = |path: &str,
+                             machines: &str,
+                             (second, of_second): (&MachinePool, &Pool),
+                             is_warning: bool| {
         let [first, overflow] = if second.priority() <= order(new).0 { [of_second, &pool] } else { [&pool, of_second] };
         let problem = match first.check_overflow(overflow) {
             _ if second.priority() == order(new).0 => format!(
@@ -156,7 +159,7 @@ pub fn compare(
             Err(problem) => format!("{path}: {problem}"),
             Ok(()) => return,
         };
-        if is_known && keeps_order { &mut verdict.warnings } else { &mut verdict.errors }.push(problem);
+        if is_warning { &mut verdict.warnings } else { &mut verdict.errors }.push(problem);
     };
     let selectors = |spec: &PoolSpec| (spec.namespace_selector.clone(), spec.machine_selector.clone());
     let (_, machine_selector) = selectors(new);
@@ -165,17 +168,17 @@ pub fn compare(
         let is_same = |other: &&(&MachinePool, &Pool)| {
             !other.0.is_deleted && other.0.id.namespace == id.namespace && selectors(&other.0.spec) == selectors(new)
         };
-        let is_known = old.is_some_and(|old| selectors(old) == selectors(new));
-        others.iter().filter(is_same).for_each(|other| compare_order(member, "the same selector", *other, is_known));
+        // An edit of this pool may be one of several that let each pool select other machines.
+        others.iter().filter(is_same).for_each(|other| compare_order(member, "the same selector", *other, true));
     }
     let paths = |index: usize| match id.namespace {
         Some(_) => "nodePoolRef".to_owned(),
         None => format!("nodePoolRefs[{index}]"),
     };
     for (index, node_pool) in node_pools_of(id, new).iter().enumerate() {
-        let (machines, is_known) = (format!("NodePool {node_pool}"), before.contains(node_pool));
+        let (machines, is_warning) = (format!("NodePool {node_pool}"), before.contains(node_pool) && keeps_order);
         let also = others.iter().filter(|(other, _)| serves_too(other, node_pool));
-        also.for_each(|other| compare_order(&paths(index), &machines, *other, is_known));
+        also.for_each(|other| compare_order(&paths(index), &machines, *other, is_warning));
     }
     for (index, node_pool) in node_pools_of(id, new).iter().enumerate() {
         let path = paths(index);
@@ -417,6 +420,7 @@ mod tests {
 
     use super::*;
     use crate::kinds::pool::{MachineNetwork, NamespacedNodePoolRef, NodePoolRef};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
     fn id(name: &str) -> PoolId {
         PoolId { namespace: Some("clusters".to_owned()), name: name.to_owned() }
@@ -549,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn two_pools_with_one_selector_need_an_order() {
+    fn two_pools_with_one_selector_and_no_order_have_a_warning() {
         let labels = LabelSelector {
             match_labels: Some([("role".to_owned(), "db".to_owned())].into()),
             ..LabelSelector::default()
@@ -567,12 +571,10 @@ mod tests {
         let line = "machineSelector: the same selector has pool clusters/b on network infra/vlan10 already, expected one pool, or \
                     different values of priority";
         let create = |priority| Change::Create(of(&["10.0.0.0/24"], priority));
-        assert_eq!(compare(&id("a"), &create(None), &[other("clusters")], None).errors, [line]);
+        let warned = Verdict { errors: vec![], warnings: vec![line.to_owned()] };
+        assert_eq!(compare(&id("a"), &create(None), &[other("clusters")], None), warned);
         assert_eq!(compare(&id("a"), &create(None), &[other("elsewhere")], None), Verdict::default());
         assert_eq!(compare(&id("a"), &create(Some(1)), &[other("clusters")], None), Verdict::default());
-        let (old, new) = (Some(of(&["10.0.0.0/24"], None)), Box::new(of(&["10.0.2.0/24"], None)));
-        let verdict = compare(&id("a"), &Change::Update { old, new }, &[other("clusters")], None);
-        assert_eq!(verdict, Verdict { errors: vec![], warnings: vec![line.to_owned()] });
     }
 
     #[test]
