@@ -275,7 +275,7 @@ impl View {
         let Some(address) = &self.address else {
             let held = self.ledger.held.first();
             return self.release_former().unwrap_or_else(|| match held {
-                Some(held) => self.hand_out(claim, &pool, held, now),
+                Some(held) => self.provide(claim, &pool, held, now),
                 None => self.allocate(claim, &pool, now),
             });
         };
@@ -402,7 +402,7 @@ impl View {
     }
 
     /// Creates the IPAddress of a claim.
-    fn hand_out(&self, claim: &IpAddressClaim, pool: &PoolId, held: &Held, now: Timestamp) -> Step {
+    fn provide(&self, claim: &IpAddressClaim, pool: &PoolId, held: &Held, now: Timestamp) -> Step {
         let Some(pool_owner) = self.pool_owner(pool) else {
             return self.refuse(claim, NotReady::PoolNotReady, why_not_ready(pool, self.pool.as_ref()), now);
         };

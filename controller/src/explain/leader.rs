@@ -107,11 +107,11 @@ impl Lists {
         for vm in self.vms.values() {
             let key = vm.key();
             let name = vm.secret().map(|name| Key { name: name.to_owned(), ..key.clone() });
-            let Some(NetworkSecret::Ours(hand_out)) = name.and_then(|name| self.secrets.get(&name)) else { continue };
+            let Some(NetworkSecret::Ours(own)) = name.and_then(|name| self.secrets.get(&name)) else { continue };
             // Another user may have copied the annotations of the Secret of another machine.
-            if Key::of_machine(&hand_out.machine) == key {
-                let records = hand_out.interfaces.iter();
-                let records = records.map(|it| it.record(hand_out, &key.namespace, it.addresses.clone()));
+            if Key::of_machine(&own.machine) == key {
+                let records = own.interfaces.iter();
+                let records = records.map(|it| it.record(own, &key.namespace, it.addresses.clone()));
                 recorded.secrets.extend(records);
             }
         }

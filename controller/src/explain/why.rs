@@ -29,15 +29,16 @@ use crate::pools::selection::{KnownPool, MachinePool, NamespaceLabels, Selected,
 struct Facts {
     machine: VirtualMachine,
     /// Phase of its instance. `None`: there is no instance.
-    pub phase: Option<String>,
-    /// Time of the creation of its instance, as RFC 3339.
-    pub created: Option<String>,
+    phase: Option<String>,
+    instance: Option<Instance>,
+    /// Its Secret with network data.
+    secret: NetworkSecret,
     /// All StaticIPPools and GlobalStaticIPPools.
-    pub pools: Vec<KnownPool>,
+    pools: Vec<KnownPool>,
     /// All NodePools.
-    pub node_pools: Vec<Object>,
+    node_pools: Vec<Object>,
     /// The labels of Namespaces. `None`: the user may not list them, or no pool selects by them.
-    pub namespaces: Option<NamespaceLabels>,
+    namespaces: Option<NamespaceLabels>,
     /// All leases.
     leases: Vec<LeaseSpec>,
     /// The events of the VirtualMachine, in any order.
@@ -172,14 +173,12 @@ pub async fn why(reader: &Reader, key: &Key) -> anyhow::Result<Answer> {
     reader.each(&kind, Some(&key.namespace), params, |event| events.extend(Event::of_controller(&event))).await?;
     let node_pools = reader.required(&node_pools()).await?;
     let namespaces = namespaces(reader, pools.iter().map(|pool| &*pool.checked)).await?;
-    let machine = VirtualMachine::read(machine);
-    Ok(explain(Facts { machine, phase, created, pools, node_pools, namespaces, leases, events }))
+    Ok(explain(Facts { machine, phase, instance, secret, pools, node_pools, namespaces, leases, events }))
 }
 
 /// Explains a machine.
-#[must_use]
-pub fn explain(facts: Facts) -> Answer {
-    let Facts { machine, phase, created, pools, node_pools, namespaces, leases, mut events } = facts;
+fn explain(facts: Facts) -> Answer {
+    let Facts { machine, phase, instance, secret, pools, node_pools, namespaces, leases, mut events } = facts;
     events.sort();
     let created = instance.as_ref().and_then(|it| created(&it.metadata)).map(|it| it.to_string());
     let is_outdated = match (&instance, &secret) {
@@ -545,7 +544,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kinds::kubevirt_machine::{HandOut, Handed, secret};
+    use crate::kinds::kubevirt_machine::{Handed, OwnSecret, secret};
 
     const SECRET: &str = "w-networkdata-abcdefghijklmnop";
 
@@ -591,8 +590,31 @@ mod tests {
     }
 
     fn about(machine: VirtualMachine, pools: Vec<KnownPool>, leases: Vec<LeaseSpec>) -> Answer {
-        let (node_pools, events) = (Vec::new(), Vec::new());
-        explain(Facts { machine, phase: None, created: None, pools, node_pools, namespaces: None, leases, events })
+        explain(Facts { pools, leases, ..facts(machine) })
+    }
+
+    fn facts(machine: VirtualMachine) -> Facts {
+        let (secret, pools, node_pools) = (NetworkSecret::Absent, Vec::new(), Vec::new());
+        Facts {
+            machine,
+            phase: None,
+            instance: None,
+            secret,
+            pools,
+            node_pools,
+            namespaces: None,
+            leases: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// The instance of the machine, created at a time, which reads the Secret `net`.
+    fn instance(phase: &str, created: &str) -> Instance {
+        let volume = json!({"name": "cloud", "cloudInitConfigDrive": {"networkDataSecretRef": {"name": SECRET}}});
+        Instance::read(object(json!({
+            "metadata": {"namespace": "n", "name": "w", "creationTimestamp": created}, "spec": {"volumes": [volume]},
+            "status": {"phase": phase},
+        })))
     }
 
     /// State, reason, time, and what to do.
@@ -721,8 +743,6 @@ mod tests {
             phase: Some(phase.to_owned()),
             instance: Some(instance(phase, created)),
             pools: vec![pool("p", json!({}))],
-            node_pools: vec![],
-            namespaces: None,
             leases: vec![lease(json!({}))],
             events: vec![Event {
                 time: "2026-08-14T10:00:05.000000Z".to_owned(),
@@ -781,7 +801,7 @@ mod tests {
             };
             let secret = secret(&vm(), SECRET, &Machine::new("n", "w", "v"), vec![handed], document);
             let NetworkSecret::Ours(read) = NetworkSecret::read(Some(secret)) else { panic!() };
-            NetworkSecret::Ours(Box::new(HandOut { updated: updated.parse().ok(), ..*read }))
+            NetworkSecret::Ours(Box::new(OwnSecret { updated: updated.parse().ok(), ..*read }))
         };
         let state = |phase: &str, created: &str, updated: &str| {
             let answer = explain(Facts {
@@ -875,17 +895,9 @@ mod tests {
         };
         assert_eq!(event(0, "virt-controller"), None);
         let events: Vec<Event> = (0..7).rev().filter_map(|second| event(second, "glowplug-controller")).collect();
-        let facts = Facts {
-            machine: machine(json!({}), json!({})),
-            phase: Some("Scheduling".to_owned()),
-            created: None,
-            pools: vec![pool("p", json!({}))],
-            node_pools: vec![],
-            namespaces: None,
-            leases: vec![],
-            events,
-        };
-        let answer = explain(facts);
+        let phase = Some("Scheduling".to_owned());
+        let pools = vec![pool("p", json!({}))];
+        let answer = explain(Facts { phase, pools, events, ..facts(machine(json!({}), json!({}))) });
         let text = answer.to_string();
         let shown: Vec<&str> = text.lines().rev().take(5).collect();
         let line = |second: u8| format!("2026-08-14T10:00:0{second}.000000Z  AddressPending  {second}\\u{{1b}}");

@@ -75,14 +75,14 @@ pub(crate) struct Instance {
 pub(crate) enum NetworkSecret {
     Absent,
     /// A Secret that this program has written.
-    Ours(Box<HandOut>),
+    Ours(Box<OwnSecret>),
     /// A Secret of another author: the reason for this conclusion, and the addresses in its network data.
     Foreign(String, Vec<IpAddr>),
 }
 
 /// The content of a Secret that this program has written. An update of the Secret never changes its addresses.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct HandOut {
+pub(crate) struct OwnSecret {
     /// Metadata of the Secret, without managed fields.
     pub(crate) metadata: ObjectMeta,
     /// Whether the Secret cannot be updated. Version 0.2.0 has written it.
@@ -257,7 +257,7 @@ impl Instance {
     }
 
     /// Whether a guest that has started read the document of this Secret, and not an earlier one.
-    pub(crate) fn has_read(&self, secret: &HandOut) -> bool {
+    pub(crate) fn has_read(&self, secret: &OwnSecret) -> bool {
         // The API server stores whole seconds.
         let is_older = |updated: Timestamp| {
             created(&self.metadata).is_some_and(|created| created.as_second() < updated.as_second())
@@ -352,8 +352,8 @@ impl NetworkSecret {
         let document = data.and_then(|mut data| data.remove(NETWORK_DATA_KEY)).map(|ByteString(bytes)| bytes);
         let document = document.unwrap_or_default();
         let addresses = addresses_in(&document);
-        match HandOut::read(&metadata, document, &addresses) {
-            Ok(hand_out) => Self::Ours(Box::new(HandOut { is_immutable: immutable == Some(true), ..hand_out })),
+        match OwnSecret::read(&metadata, document, &addresses) {
+            Ok(own) => Self::Ours(Box::new(OwnSecret { is_immutable: immutable == Some(true), ..own })),
             Err(problem) => Self::Foreign(problem, addresses),
         }
     }
@@ -379,9 +379,9 @@ impl Named {
     }
 }
 
-// === impl HandOut ===
+// === impl OwnSecret ===
 
-impl HandOut {
+impl OwnSecret {
     /// Returns the Secret with another document. `Err`: the guest would read other addresses from the document.
     pub(crate) fn updated(&self, vm: &VirtualMachine, document: &str, now: Timestamp) -> Result<Secret, String> {
         let sorted = |document: &[u8]| {
@@ -514,7 +514,7 @@ mod tests {
     #[test]
     fn a_secret_says_whose_addresses_it_hands_out() {
         let machine = Machine::new("n", "w", "m-1");
-        let expected = HandOut {
+        let expected = OwnSecret {
             metadata: written().metadata,
             is_immutable: false,
             updated: None,
@@ -534,18 +534,18 @@ mod tests {
 
     #[test]
     fn an_update_of_a_secret_keeps_its_addresses_and_names_its_version() {
-        let NetworkSecret::Ours(hand_out) = NetworkSecret::read(Some(written())) else { panic!() };
+        let NetworkSecret::Ours(own) = NetworkSecret::read(Some(written())) else { panic!() };
         let now: Timestamp = "2026-08-14T10:00:00Z".parse().unwrap();
         let document = DOCUMENT.replace("\"netmask\"", "\"routes\": [], \"netmask\"");
-        let updated = hand_out.updated(&vm(), &document, now).unwrap();
+        let updated = own.updated(&vm(), &document, now).unwrap();
         let mut metadata = written().metadata;
         let time = "2026-08-14T10:00:00Z".to_owned();
         metadata.annotations.get_or_insert_default().insert("ipam.glowplug.dev/updated".to_owned(), time);
         assert_eq!(updated.metadata, metadata);
         let NetworkSecret::Ours(read) = NetworkSecret::read(Some(updated)) else { panic!() };
-        let expected = HandOut { metadata, updated: Some(now), document: document.into_bytes(), ..*hand_out.clone() };
+        let expected = OwnSecret { metadata, updated: Some(now), document: document.into_bytes(), ..*own.clone() };
         assert_eq!(*read, expected);
-        let other = hand_out.updated(&vm(), &DOCUMENT.replace("10.0.0.8", "10.0.0.9"), now);
+        let other = own.updated(&vm(), &DOCUMENT.replace("10.0.0.8", "10.0.0.9"), now);
         let problem = "Secret w-networkdata-abcdefghijklmnop: the new document has [10.0.0.9], expected [10.0.0.8]";
         assert_eq!(other, Err(problem.to_owned()));
     }

@@ -18,7 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
 use crate::cluster::digest::digest;
-use crate::kinds::kubevirt_machine::{HandOut, Handed, NetworkSecret, is_deleted, uid};
+use crate::kinds::kubevirt_machine::{Handed, NetworkSecret, OwnSecret, is_deleted, uid};
 use crate::kinds::network_data::{DIGEST_ANNOTATION, is_issued_for};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
@@ -42,7 +42,7 @@ impl View {
 
     /// The value of the annotation with the digest of a Secret. `None`: the Secret is not what the leader would write now, no document can
     /// be made now, or the guest has earlier network data. So a changed pool changes no VirtualMachine before its guest is restarted.
-    pub(super) fn digest_of(&self, vm: &VirtualMachine, secret: &HandOut) -> Option<String> {
+    pub(super) fn digest_of(&self, vm: &VirtualMachine, secret: &OwnSecret) -> Option<String> {
         let document = self.current_document(vm, secret)?.ok()?;
         let is_current = have_same_network(document.as_bytes(), &secret.document);
         let is_settled = is_current && self.outdated(vm, secret).is_none();
@@ -53,7 +53,7 @@ impl View {
         let mut interfaces = secret.interfaces.clone();
         interfaces.iter_mut().for_each(|handed| handed.addresses.sort_unstable_by_key(IpNetwork::ip));
         interfaces.sort_unstable_by_key(|handed| handed.interface);
-        let sorted = HandOut { interfaces, ..secret.clone() };
+        let sorted = OwnSecret { interfaces, ..secret.clone() };
         let document = self.current_document(vm, &sorted)?.ok()?;
         let networks: Vec<_> = sorted.interfaces.iter().map(|it| (it.interface.to_string(), &it.network)).collect();
         let holder = &secret.machine;
@@ -66,7 +66,7 @@ impl View {
     }
 
     /// The Secret of the machine that its leases, its pools and its VirtualMachine describe, if the annotation has its digest.
-    fn digested(&self) -> Option<HandOut> {
+    fn digested(&self) -> Option<OwnSecret> {
         let vm = self.vm.as_ref()?;
         let name = vm.secret().filter(|name| is_issued_for(name, &self.key.name))?;
         // The pod of the instance may wait for the Secret.
@@ -90,7 +90,7 @@ impl View {
         let interfaces = interfaces.collect();
         let updated = annotation.split_once('@').and_then(|(_, updated)| updated.parse().ok());
         let (namespace, name) = (Some(self.key.namespace.clone()), Some(name.to_owned()));
-        let mut secret = HandOut {
+        let mut secret = OwnSecret {
             metadata: ObjectMeta { namespace, name, ..ObjectMeta::default() },
             is_immutable: false,
             updated,

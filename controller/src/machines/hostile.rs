@@ -238,10 +238,10 @@ fn no_content_of_a_secret_names_the_machine_of_another_virtual_machine() {
         let addresses = addresses_of(Some(secret.clone()));
         let read = view.check(NetworkSecret::read(Some(secret)));
         match read {
-            NetworkSecret::Ours(hand_out) => {
+            NetworkSecret::Ours(own) => {
                 ours += 1;
-                assert_eq!(Key::of_machine(&hand_out.machine), key("hostile"));
-                let handed = hand_out.interfaces.iter().flat_map(|handed| &handed.addresses);
+                assert_eq!(Key::of_machine(&own.machine), key("hostile"));
+                let handed = own.interfaces.iter().flat_map(|handed| &handed.addresses);
                 let handed: Vec<IpAddr> = handed.map(|address| address.ip()).collect();
                 assert!(handed.iter().all(|address| addresses.contains(address)), "{handed:?} of {addresses:?}");
             }

@@ -19,7 +19,7 @@ use crate::cluster::request::{self, Refusal, ask, list, stored};
 use crate::kinds::cluster_api::IpAddress;
 use crate::kinds::ipam_claim::claim_name;
 use crate::kinds::kubevirt_machine;
-use crate::kinds::kubevirt_machine::{HandOut, Handed, NetworkSecret, STATUS_MAP, addresses_of};
+use crate::kinds::kubevirt_machine::{Handed, NetworkSecret, OwnSecret, STATUS_MAP, addresses_of};
 use crate::kinds::network_data::{ISSUED, new_name};
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::adoption;
@@ -256,7 +256,7 @@ impl Work<'_> {
             Step::CreateSecret(secret, warnings, notice) => {
                 return self.create_secret(view, *secret, warnings, notice).await;
             }
-            Step::UpdateSecret(hand_out, document) => return self.update_secret(view, *hand_out, &document).await,
+            Step::UpdateSecret(own, document) => return self.update_secret(view, *own, &document).await,
             Step::RecordSecrets(machine, secrets) => {
                 if let Err(error) = registry.set_secrets(*machine, secrets).await? {
                     return Ok(Response::Refused(Problem::Refused(error)));
@@ -409,8 +409,8 @@ impl Work<'_> {
         let secret = match stored? {
             Some(secret) => {
                 let secret = NetworkSecret::read(Some(secret));
-                if let NetworkSecret::Ours(hand_out) = &secret {
-                    self.note_hand_out(view, hand_out);
+                if let NetworkSecret::Ours(own) = &secret {
+                    self.note_secret(view, own);
                 }
                 if let Some(notice) = notice {
                     self.publish(view, &notice);
@@ -437,10 +437,10 @@ impl Work<'_> {
     }
 
     /// Writes another document into the Secret of a machine. Its addresses stay.
-    async fn update_secret(&self, view: &View, hand_out: HandOut, document: &str) -> Result<Response, Error> {
-        let (key, name) = (&view.key, hand_out.name().to_owned());
+    async fn update_secret(&self, view: &View, own: OwnSecret, document: &str) -> Result<Response, Error> {
+        let (key, name) = (&view.key, own.name().to_owned());
         let vm = view.vm.as_ref().ok_or(Error::Behind)?;
-        let secret = match hand_out.updated(vm, document, Timestamp::now()) {
+        let secret = match own.updated(vm, document, Timestamp::now()) {
             Ok(secret) => secret,
             Err(problem) => return Ok(Response::Refused(Problem::Mismatch(problem, Vec::new()))),
         };
@@ -548,8 +548,8 @@ impl Work<'_> {
     }
 
     /// Publishes and logs that a machine has its addresses, and records how long the machine waited.
-    fn note_hand_out(&self, view: &View, hand_out: &HandOut) {
-        let interfaces = hand_out.interfaces.iter().map(|handed| {
+    fn note_secret(&self, view: &View, own: &OwnSecret) {
+        let interfaces = own.interfaces.iter().map(|handed| {
             let addresses: Vec<String> = handed.addresses.iter().map(ToString::to_string).collect();
             format!("{} to {}", addresses.join(", "), handed.interface)
         });
@@ -566,11 +566,11 @@ impl Work<'_> {
             self.machines.metrics.allocation_seconds.observe(waited);
         }
         let of_each = |name: fn(&Handed) -> &String| {
-            let names: BTreeSet<&str> = hand_out.interfaces.iter().map(|handed| name(handed).as_str()).collect();
+            let names: BTreeSet<&str> = own.interfaces.iter().map(|handed| name(handed).as_str()).collect();
             names.into_iter().collect::<Vec<_>>().join(", ")
         };
         let (pools, networks) = (of_each(|handed| &handed.pool), of_each(|handed| &handed.network));
-        let (reason, uid) = ("IPAddressAllocated", &hand_out.machine.uid);
+        let (reason, uid) = ("IPAddressAllocated", &own.machine.uid);
         tracing::info!(machine = %view.key, uid, reason, pools, networks, waited_seconds = waited, "{note}");
         self.index().remember(&view.key, |memory| (memory.notice, memory.is_retry_logged) = (None, false));
         self.publish_events(view, &Notice { is_warning: false, reason, note });

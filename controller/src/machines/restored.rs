@@ -10,7 +10,7 @@ use glowplug::host::may_record::Source;
 use glowplug::host::pool::{Pool, home_in_group};
 
 use crate::cluster::key::PoolId;
-use crate::kinds::kubevirt_machine::{HandOut, NetworkSecret, uid};
+use crate::kinds::kubevirt_machine::{NetworkSecret, OwnSecret, uid};
 use crate::kinds::network_data::{is_issued_for, name_of_0_2_0};
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::step::{Once, Step};
@@ -34,14 +34,14 @@ impl View {
         let own = |name: &&str| is_issued_for(name, &self.key.name) || *name == name_of_0_2_0(&self.key.name);
         // A VirtualMachine that came past the webhook still refers to the Secret of the earlier one.
         let is_earlier = |name: &&str| match self.secrets.get(*name) {
-            Some(NetworkSecret::Ours(hand_out)) => hand_out.vm != uid(&vm.metadata),
+            Some(NetworkSecret::Ours(own)) => own.vm != uid(&vm.metadata),
             _ => vm.secret() != Some(*name),
         };
         for name in vm.secret().into_iter().chain(vm.replaced().rev()).filter(own).filter(is_earlier) {
             match self.secrets.get(name) {
                 None => return Some(Step::ReadSecret(name.to_owned())),
-                Some(NetworkSecret::Ours(hand_out)) if self.is_of_the_gone(hand_out, claimed) => {
-                    let records = self.records_of(hand_out, selected, claimed);
+                Some(NetworkSecret::Ours(own)) if self.is_of_the_gone(own, claimed) => {
+                    let records = self.records_of(own, selected, claimed);
                     if !records.is_empty() {
                         return Some(Step::Restore(records));
                     }
@@ -62,15 +62,15 @@ impl View {
     }
 
     /// Whether neither the holder of a Secret exists, nor a guest that reads the Secret.
-    fn is_of_the_gone(&self, hand_out: &HandOut, claimed: &Claimed) -> bool {
-        let is_there = hand_out.machine != claimed.machine && self.ledger.known.contains(&hand_out.machine);
-        let is_read = self.instance.as_ref().is_some_and(|it| it.secret.as_deref() == Some(hand_out.name()));
+    fn is_of_the_gone(&self, own: &OwnSecret, claimed: &Claimed) -> bool {
+        let is_there = own.machine != claimed.machine && self.ledger.known.contains(&own.machine);
+        let is_read = self.instance.as_ref().is_some_and(|it| it.secret.as_deref() == Some(own.name()));
         !is_there && !is_read
     }
 
     /// Returns the addresses of a Secret that the pools of the machine may give it, as its own records.
-    fn records_of(&self, hand_out: &HandOut, selected: &[Selected], claimed: &Claimed) -> Vec<Record> {
-        let records = hand_out.interfaces.iter().filter_map(|handed| {
+    fn records_of(&self, own: &OwnSecret, selected: &[Selected], claimed: &Claimed) -> Vec<Record> {
+        let records = own.interfaces.iter().filter_map(|handed| {
             let is_it = |it: &&Selected| it.interface == handed.interface && it.network == handed.network;
             let pools = selected.iter().find(is_it)?.pools().map(PoolId::to_string);
             let group: Vec<&Pool> = pools.filter_map(|pool| self.ledger.pools.get(&pool)).collect();
@@ -83,7 +83,7 @@ impl View {
                 attachments: Vec::new(),
                 network: Some(handed.network.clone()),
                 addresses: handed.addresses.clone(),
-                source: format!("Secret {}/{}", self.key.namespace, hand_out.name()),
+                source: format!("Secret {}/{}", self.key.namespace, own.name()),
                 kind: Source::Secret,
             };
             (!keeps && !pool.is_external()).then(record)

@@ -37,11 +37,11 @@ impl Work<'_> {
     /// Deletes a Secret that this program has written for a holder. A Secret of another author or of another holder stays.
     pub(super) async fn delete_secret(&self, view: &View, holder: &Machine, secret: &str) -> Result<(), Error> {
         let vm = &view.key;
-        let hand_out = match view.check(self.secret(vm, secret).await?) {
-            NetworkSecret::Ours(hand_out) if hand_out.machine == *holder => hand_out,
+        let own = match view.check(self.secret(vm, secret).await?) {
+            NetworkSecret::Ours(own) if own.machine == *holder => own,
             _ => return Ok(()),
         };
-        let same = Preconditions { uid: hand_out.metadata.uid, resource_version: None };
+        let same = Preconditions { uid: own.metadata.uid, resource_version: None };
         let params = DeleteParams::default().preconditions(same);
         if stored(ask(self.secrets(vm).delete(secret, &params)).await)?.is_some() {
             tracing::info!(machine = %vm, secret, "deleted a Secret of a machine");

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::request::list;
 use crate::kinds::kubevirt_machine::{
-    HandOut, Handed, Instance, KubevirtMachine, NetworkSecret, created, is_deleted, secret, uid,
+    Handed, Instance, KubevirtMachine, NetworkSecret, OwnSecret, created, is_deleted, secret, uid,
 };
 use crate::kinds::network_data::{NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION, is_issued, is_issued_for, renewed};
 use crate::kinds::pool::HolderKind;
@@ -57,7 +57,7 @@ impl View {
     pub(super) fn serve(&self, vm: &VirtualMachine) -> Step {
         let is_selected = self.selected.as_ref().map_or(true, |selected| !selected.is_empty());
         let Some(name) = vm.secret() else {
-            return if is_selected { self.hand_out(vm, None) } else { self.leave(vm) };
+            return if is_selected { self.provide(vm, None) } else { self.leave(vm) };
         };
         // A machine that no pool selects concerns this program only if the registry knows a machine of this name, or if
         // its leases are lost and its Secret records them. A user may also have created a Secret with this name.
@@ -67,7 +67,7 @@ impl View {
             match self.secrets.get(name) {
                 _ if self.ledger.is_of_another => return self.hold_back(Step::Wait),
                 None => return Step::ReadSecret(name.to_owned()),
-                Some(NetworkSecret::Ours(hand_out)) if hand_out.interfaces.iter().all(is_attached) => {}
+                Some(NetworkSecret::Ours(own)) if own.interfaces.iter().all(is_attached) => {}
                 // Its pool has been deleted before the machine was served.
                 Some(NetworkSecret::Absent) => return self.refuse(without_secret(name)),
                 Some(NetworkSecret::Foreign(..) | NetworkSecret::Ours(_)) => return self.hold_back(Step::Wait),
@@ -94,16 +94,14 @@ impl View {
             }
             Some(NetworkSecret::Foreign(problem, addresses)) => self.refuse_foreign(vm, name, problem, addresses),
             // An interface has moved to another network. Another guest may have the address there.
-            Some(NetworkSecret::Ours(hand_out)) if has_pools && self.is_on_other_network(hand_out) => {
-                self.request_reference(vm)
-            }
-            Some(NetworkSecret::Ours(hand_out)) if hand_out.vm == uid(&vm.metadata) => self.settle(vm, hand_out),
+            Some(NetworkSecret::Ours(own)) if has_pools && self.is_on_other_network(own) => self.request_reference(vm),
+            Some(NetworkSecret::Ours(own)) if own.vm == uid(&vm.metadata) => self.settle(vm, own),
             // The Secret of another machine. No guest of this machine may read it.
             Some(NetworkSecret::Ours(_)) if is_selected => {
                 self.restore_first(vm).unwrap_or_else(|| self.request_reference(vm))
             }
             Some(NetworkSecret::Ours(_)) => self.hold_back(Step::Wait),
-            Some(NetworkSecret::Absent) => self.hand_out(vm, Some(name)),
+            Some(NetworkSecret::Absent) => self.provide(vm, Some(name)),
         }
     }
 
@@ -116,10 +114,9 @@ impl View {
         }
         match self.secrets.get(name) {
             None => Some(Step::ReadSecret(name.clone())),
-            Some(NetworkSecret::Ours(hand_out)) => self
-                .adopt(hand_out)
-                .filter(|step| matches!(step, Step::Adopt(..)))
-                .or_else(|| self.record_secret(hand_out)),
+            Some(NetworkSecret::Ours(own)) => {
+                self.adopt(own).filter(|step| matches!(step, Step::Adopt(..))).or_else(|| self.record_secret(own))
+            }
             Some(NetworkSecret::Absent | NetworkSecret::Foreign(..)) => None,
         }
     }
@@ -157,13 +154,13 @@ impl View {
     }
 
     /// Whether an interface with an address of a Secret is on another network now.
-    fn is_on_other_network(&self, hand_out: &HandOut) -> bool {
+    fn is_on_other_network(&self, own: &OwnSecret) -> bool {
         let moved = |handed: &Handed| {
             let is_it =
                 |selected: &Selected| selected.interface == handed.interface && selected.network != handed.network;
             self.selected.iter().flatten().any(is_it)
         };
-        hand_out.interfaces.iter().any(moved)
+        own.interfaces.iter().any(moved)
     }
 
     /// Handles a machine without network data that no pool selects: its template loses the marks, so that it starts.
@@ -221,7 +218,7 @@ impl View {
 
     /// Decides the next step for a VirtualMachine without a Secret: get a reference to the Secret `name`, claim addresses, then
     /// create the Secret.
-    fn hand_out(&self, vm: &VirtualMachine, name: Option<&str>) -> Step {
+    fn provide(&self, vm: &VirtualMachine, name: Option<&str>) -> Step {
         let selected = match &self.selected {
             Ok(selected) => selected,
             Err(problem) => return self.refuse(problem.clone()),

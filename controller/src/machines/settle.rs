@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::request::list;
-use crate::kinds::kubevirt_machine::{HandOut, Handed, NetworkSecret, STATUS_MAP, created, is_deleted, uid};
+use crate::kinds::kubevirt_machine::{Handed, NetworkSecret, OwnSecret, STATUS_MAP, is_deleted, uid};
 use crate::kinds::network_data::{DIGEST_ANNOTATION, ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, NetworkData, VirtualMachine};
@@ -35,15 +35,15 @@ const MOST_EARLIER: usize = 8;
 impl View {
     /// Decides the next step for a VirtualMachine with a Secret: changes leases, annotation and status map to match the
     /// Secret.
-    pub(super) fn settle(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Step {
-        let known = self.adopt(hand_out).or_else(|| self.record_secret(hand_out)).or_else(|| self.keep(hand_out));
-        let known = known.or_else(|| self.move_leases(&hand_out.machine)).or_else(|| self.reserve_recorded());
-        let handed = || hand_out.interfaces.iter().flat_map(|handed| &handed.addresses).map(IpNetwork::ip).collect();
-        let known = known.or_else(|| self.end_records(&handed(), Some(hand_out.name())));
-        let updated = known.or_else(|| self.update(vm, hand_out)).or_else(|| self.project(vm, hand_out));
-        let step = updated.or_else(|| self.compare_sources(vm, hand_out));
-        let step = step.or_else(|| self.drop_secrets(&hand_out.machine, hand_out.name()));
-        step.unwrap_or_else(|| self.report_outdated(vm, hand_out))
+    pub(super) fn settle(&self, vm: &VirtualMachine, own: &OwnSecret) -> Step {
+        let known = self.adopt(own).or_else(|| self.record_secret(own)).or_else(|| self.keep(own));
+        let known = known.or_else(|| self.move_leases(&own.machine)).or_else(|| self.reserve_recorded());
+        let handed = || own.interfaces.iter().flat_map(|handed| &handed.addresses).map(IpNetwork::ip).collect();
+        let known = known.or_else(|| self.end_records(&handed(), Some(own.name())));
+        let updated = known.or_else(|| self.update(vm, own)).or_else(|| self.project(vm, own));
+        let step = updated.or_else(|| self.compare_sources(vm, own));
+        let step = step.or_else(|| self.drop_secrets(&own.machine, own.name()));
+        step.unwrap_or_else(|| self.report_outdated(vm, own))
     }
 
     /// Records that the guest has migrated to another cluster, where it keeps its addresses. `None`: it runs here, or the leases say
@@ -67,14 +67,14 @@ impl View {
     }
 
     /// Records the Secret in the leases of its machine. `None`: they have its name.
-    pub(super) fn record_secret(&self, hand_out: &HandOut) -> Option<Step> {
-        let (mut secrets, mut is_missing) = (BTreeSet::from([hand_out.name().to_owned()]), false);
-        for held in self.ledger.held.iter().filter(|held| held.claimant.machine == hand_out.machine) {
-            is_missing |= !held.secrets.contains(hand_out.name());
+    pub(super) fn record_secret(&self, own: &OwnSecret) -> Option<Step> {
+        let (mut secrets, mut is_missing) = (BTreeSet::from([own.name().to_owned()]), false);
+        for held in self.ledger.held.iter().filter(|held| held.claimant.machine == own.machine) {
+            is_missing |= !held.secrets.contains(own.name());
             secrets.extend(held.secrets.iter().cloned());
         }
         (is_missing && !self.has_done(Once::RecordSecrets))
-            .then(|| Step::RecordSecrets(Box::new(hand_out.machine.clone()), secrets))
+            .then(|| Step::RecordSecrets(Box::new(own.machine.clone()), secrets))
     }
 
     /// Moves the leases of a machine to the pools that serve it now: its labels, or the selectors of pools, have changed. The machine
@@ -100,9 +100,9 @@ impl View {
     }
 
     /// The name of the pool of an address in a Secret: that of its lease. A lease may move to another pool.
-    fn pool_of(&self, handed: &Handed, hand_out: &HandOut) -> String {
+    fn pool_of(&self, handed: &Handed, own: &OwnSecret) -> String {
         let is_it = |held: &&Held| {
-            held.claimant.machine == hand_out.machine
+            held.claimant.machine == own.machine
                 && held.claimant.interface == handed.interface
                 && held.network == handed.network
         };
@@ -135,19 +135,18 @@ impl View {
 
     /// Writes the current document into the Secret if its pools or the machine have changed. `None`: the guest reads the same
     /// from both documents, or no document can be made now.
-    fn update(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<Step> {
-        let document = self.current_document(vm, hand_out)?.ok()?;
-        let is_current = have_same_network(document.as_bytes(), &hand_out.document);
-        let can_update =
-            !hand_out.is_immutable && !is_deleted(&hand_out.metadata) && !self.has_done(Once::UpdateSecret);
-        let current = || HandOut { interfaces: self.with_prefixes(hand_out), ..hand_out.clone() };
+    fn update(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Step> {
+        let document = self.current_document(vm, own)?.ok()?;
+        let is_current = have_same_network(document.as_bytes(), &own.document);
+        let can_update = !own.is_immutable && !is_deleted(&own.metadata) && !self.has_done(Once::UpdateSecret);
+        let current = || OwnSecret { interfaces: self.with_prefixes(own), ..own.clone() };
         (!is_current && can_update).then(|| Step::UpdateSecret(Box::new(current()), document))
     }
 
     /// Returns the addresses in a Secret with the prefix lengths that their leases have now. A pool may change its prefix length.
-    fn with_prefixes(&self, hand_out: &HandOut) -> Vec<Handed> {
+    fn with_prefixes(&self, own: &OwnSecret) -> Vec<Handed> {
         let with_prefix = |handed: &Handed, address: &IpNetwork| {
-            let mut of_machine = self.ledger.held.iter().filter(|held| held.claimant.machine == hand_out.machine);
+            let mut of_machine = self.ledger.held.iter().filter(|held| held.claimant.machine == own.machine);
             let lease = of_machine.find(|held| held.network == handed.network && held.address == address.ip());
             lease.and_then(|held| IpNetwork::new(held.address, held.prefix).ok()).unwrap_or(*address)
         };
@@ -155,41 +154,41 @@ impl View {
             let addresses = handed.addresses.iter().map(|address| with_prefix(handed, address)).collect();
             Handed { addresses, ..handed.clone() }
         };
-        hand_out.interfaces.iter().map(current).collect()
+        own.interfaces.iter().map(current).collect()
     }
 
     /// Returns the document that the machine would get now with the addresses of its Secret, or the reason why none can be made.
     /// `None`: other pools serve the machine, so it would get other addresses.
-    pub(super) fn current_document(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<Result<String, String>> {
+    pub(super) fn current_document(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Result<String, String>> {
         let selected = self.selected.as_ref().ok()?;
         let is_of = |handed: &Handed| {
             let is_it = |it: &Selected| it.interface == handed.interface && it.network == handed.network;
             selected.iter().any(is_it)
         };
-        if selected.len() != hand_out.interfaces.len() || !hand_out.interfaces.iter().all(is_of) {
+        if selected.len() != own.interfaces.len() || !own.interfaces.iter().all(is_of) {
             return None;
         }
         let allocations: Vec<Allocation> =
-            self.with_prefixes(hand_out).iter().map(|handed| handed.allocation(hand_out)).collect();
-        let offers = self.known_offers(vm, selected, hand_out)?;
+            self.with_prefixes(own).iter().map(|handed| handed.allocation(own)).collect();
+        let offers = self.known_offers(vm, selected, own)?;
         let document = self.document(vm, selected, &allocations, &offers);
         Some(document.map(|document| document.text().to_owned()))
     }
 
     /// Reports a lease that the API server refuses to change, a guest that has not read the current document of its machine, or a
     /// document that cannot be made.
-    fn report_outdated(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Step {
+    fn report_outdated(&self, vm: &VirtualMachine, own: &OwnSecret) -> Step {
         if let Some(Problem::Refused(error @ ClaimError::NotRecorded { .. })) = &self.problem {
             return self.report("IPAddressUnavailable", error.to_string());
         }
-        match self.outdated(vm, hand_out) {
+        match self.outdated(vm, own) {
             Some(note) => self.report(OUTDATED, note),
-            None => self.ignored_request(vm, hand_out).map_or(Step::Wait, |note| self.report(IGNORED, note)),
+            None => self.ignored_request(vm, own).map_or(Step::Wait, |note| self.report(IGNORED, note)),
         }
     }
 
     /// Why a served machine does not get an address that its template requests. `None`: it has every address that it requests.
-    fn ignored_request(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<String> {
+    fn ignored_request(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<String> {
         let requested = match &vm.requested {
             Ok(requested) => requested,
             Err(problem) => return Some(problem.clone()),
@@ -206,7 +205,7 @@ impl View {
                     "annotation {ADDRESSES_ANNOTATION}: no interface {name:?}, expected KubeVirt's name of it: {expected}"
                 ));
             };
-            let handed = hand_out.interfaces.iter().filter(|handed| handed.interface == interface);
+            let handed = own.interfaces.iter().filter(|handed| handed.interface == interface);
             let handed: Vec<IpAddr> = handed.flat_map(|handed| &handed.addresses).map(IpNetwork::ip).collect();
             if let Some(other) = addresses.iter().map(IpNetwork::ip).find(|address| !handed.contains(address)) {
                 return Some(format!(
@@ -223,21 +222,21 @@ impl View {
     pub(super) fn outdated_pools(&self) -> BTreeSet<String> {
         let Some(vm) = &self.vm else { return BTreeSet::new() };
         match vm.secret().and_then(|name| self.secrets.get(name)) {
-            Some(NetworkSecret::Ours(hand_out)) if self.outdated(vm, hand_out).is_some() => {
-                hand_out.interfaces.iter().map(|handed| self.pool_of(handed, hand_out)).collect()
+            Some(NetworkSecret::Ours(own)) if self.outdated(vm, own).is_some() => {
+                own.interfaces.iter().map(|handed| self.pool_of(handed, own)).collect()
             }
             _ => BTreeSet::new(),
         }
     }
 
     /// Why the guest has not read the current network data of its machine. `None`: it has, or it has not started yet.
-    pub(super) fn outdated(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<String> {
-        let name = hand_out.name();
-        let document = match self.current_document(vm, hand_out)? {
+    pub(super) fn outdated(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<String> {
+        let name = own.name();
+        let document = match self.current_document(vm, own)? {
             Ok(document) => document,
             Err(problem) => return Some(format!("Secret {name:?} keeps its network data: {problem}")),
         };
-        if hand_out.is_immutable && !have_same_network(document.as_bytes(), &hand_out.document) {
+        if own.is_immutable && !have_same_network(document.as_bytes(), &own.document) {
             return Some(format!(
                 "Secret {name:?} is of version 0.2.0 and keeps its network data: set the label {NETWORK_DATA_LABEL}={REQUESTED} \
                  in spec.template, then restart the machine"
@@ -246,7 +245,7 @@ impl View {
         let instance = self.instance.as_ref()?;
         if !instance.has_started {
             // The name was replaced before its Secret was written: a lease has the name before the Secret exists.
-            let is_own = |held: &&Held| held.claimant.machine == hand_out.machine;
+            let is_own = |held: &&Held| held.claimant.machine == own.machine;
             let mut own = self.ledger.held.iter().filter(is_own);
             let mut exists = |read: &String| read == name || own.any(|held| held.secrets.contains(read));
             let waits_for = instance.secret.as_ref().filter(|read| !exists(read))?;
@@ -255,14 +254,14 @@ impl View {
             ));
         }
         let note = "The guest runs with earlier network data: restart the machine";
-        (!instance.has_read(hand_out)).then(|| note.to_owned())
+        (!instance.has_read(own)).then(|| note.to_owned())
     }
 
     /// Records the addresses that the Secret hands out and that the machine does not hold. `None`: the machine holds
     /// all of them.
-    pub(super) fn adopt(&self, hand_out: &HandOut) -> Option<Step> {
-        let records = hand_out.interfaces.iter().filter_map(|handed| {
-            let claimant = Claimant { machine: hand_out.machine.clone(), interface: handed.interface };
+    pub(super) fn adopt(&self, own: &OwnSecret) -> Option<Step> {
+        let records = own.interfaces.iter().filter_map(|handed| {
+            let claimant = Claimant { machine: own.machine.clone(), interface: handed.interface };
             let is_held = |address: &IpNetwork| {
                 self.ledger.held.iter().any(|held| {
                     held.address == address.ip() && held.network == handed.network && held.claimant == claimant
@@ -274,28 +273,28 @@ impl View {
             };
             let unheld = handed.addresses.iter().filter(|it| !is_held(it) && !is_excluded(it));
             let addresses: Vec<IpNetwork> = unheld.copied().collect();
-            (!addresses.is_empty()).then(|| handed.record(hand_out, &self.key.namespace, addresses))
+            (!addresses.is_empty()).then(|| handed.record(own, &self.key.namespace, addresses))
         });
         let records: Vec<Record> = records.collect();
         match &self.problem {
             _ if records.is_empty() => None,
             Some(Problem::Mismatch(message, _)) => Some(self.report("IPAddressConflict", message.clone())),
             _ if self.has_done(Once::Adopt) => Some(Step::Wait),
-            _ => Some(Step::Adopt(records, hand_out.name().to_owned())),
+            _ => Some(Step::Adopt(records, own.name().to_owned())),
         }
     }
 
     /// Releases a second address of the same interface and family that is not in the Secret. Two leaders may have
     /// leased one address each; the address in the Secret is kept. An address that a guest may have from an earlier Secret is
     /// kept, too.
-    fn keep(&self, hand_out: &HandOut) -> Option<Step> {
-        hand_out.interfaces.iter().find_map(|handed| {
-            let claimant = Claimant { machine: hand_out.machine.clone(), interface: handed.interface };
+    fn keep(&self, own: &OwnSecret) -> Option<Step> {
+        own.interfaces.iter().find_map(|handed| {
+            let claimant = Claimant { machine: own.machine.clone(), interface: handed.interface };
             let addresses: Vec<IpAddr> = handed.addresses.iter().map(IpNetwork::ip).collect();
             let is_double = |held: &&Held| {
                 let of_family = |address: &IpAddr| Family::of(*address) == Family::of(held.address);
                 let is_other = !addresses.contains(&held.address) && addresses.iter().any(of_family);
-                held.claimant == claimant && is_other && held.secrets.iter().all(|name| *name == hand_out.name())
+                held.claimant == claimant && is_other && held.secrets.iter().all(|name| *name == own.name())
             };
             let is_double = self.ledger.held.iter().any(|held| is_double(&held)) && !self.has_done(Once::Keep);
             is_double.then(|| Step::Keep(Box::new(claimant), addresses))
@@ -304,16 +303,15 @@ impl View {
 
     /// Writes the annotation and the status map, which other programs read. `None`: both are correct or already
     /// written.
-    fn project(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<Step> {
-        let allocations: Vec<Allocation> =
-            hand_out.interfaces.iter().map(|handed| handed.allocation(hand_out)).collect();
+    fn project(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Step> {
+        let allocations: Vec<Allocation> = own.interfaces.iter().map(|handed| handed.allocation(own)).collect();
         let networks: BTreeMap<InterfaceName, String> =
-            hand_out.interfaces.iter().map(|handed| (handed.interface, handed.network.clone())).collect();
-        let mut patch = annotation_patch(&hand_out.machine, &allocations, &networks, None).ok()?;
-        if let Some(digest) = self.digest_of(vm, hand_out) {
+            own.interfaces.iter().map(|handed| (handed.interface, handed.network.clone())).collect();
+        let mut patch = annotation_patch(&own.machine, &allocations, &networks, None).ok()?;
+        if let Some(digest) = self.digest_of(vm, own) {
             patch["metadata"]["annotations"][DIGEST_ANNOTATION] = digest.into();
         }
-        if hand_out.machine.kind == HolderKind::VirtualMachine {
+        if own.machine.kind == HolderKind::VirtualMachine {
             let is_missing = !has_annotations(&vm.metadata, &patch) || !vm.mark.is_of(&self.key);
             let annotations = &patch["metadata"]["annotations"];
             let patch = json!({
@@ -328,11 +326,11 @@ impl View {
                 "metadata": {"uid": vm.metadata.uid}, "spec": {"template": {"metadata": marks}},
             })));
         }
-        let machine = self.machine.as_ref().filter(|machine| machine.holder() == hand_out.machine)?;
+        let machine = self.machine.as_ref().filter(|machine| machine.holder() == own.machine)?;
         if !has_annotations(&machine.metadata, &patch) && !self.has_done(Once::Annotate) {
             return Some(Step::PatchMachine(patch));
         }
-        let status = status_patch(&hand_out.machine, &allocations, None).ok()?;
+        let status = status_patch(&own.machine, &allocations, None).ok()?;
         let is_right = machine.status_map == status["status"][STATUS_MAP];
         (!is_right && self.has_status_map && !self.has_done(Once::PatchStatus)).then_some(Step::PatchStatus(status))
     }

@@ -25,7 +25,7 @@ use ipnetwork::IpNetwork;
 
 use crate::kinds::cluster_api::{PoolRef, has_finalizer};
 use crate::kinds::ipam_claim::{IpamClaim, claim_name};
-use crate::kinds::kubevirt_machine::{HandOut, Instance, is_deleted, uid};
+use crate::kinds::kubevirt_machine::{Instance, OwnSecret, is_deleted, uid};
 use crate::kinds::pool::ProviderPoolRef;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::recorded::Held;
@@ -243,16 +243,16 @@ impl View {
         &self,
         vm: &VirtualMachine,
         selected: &[Selected],
-        hand_out: &HandOut,
+        own: &OwnSecret,
     ) -> Option<BTreeMap<InterfaceName, Offer>> {
-        let claimed = Claimed { machine: hand_out.machine.clone(), created: Default::default() };
+        let claimed = Claimed { machine: own.machine.clone(), created: Default::default() };
         let mut offers = BTreeMap::new();
         for selected in selected {
             let pool = self.pools.get(&selected.pool.to_string());
             let Some(source) = pool.and_then(|pool| pool.source.as_ref()) else { continue };
-            let handed = hand_out.interfaces.iter().find(|handed| handed.interface == selected.interface)?;
+            let handed = own.interfaces.iter().find(|handed| handed.interface == selected.interface)?;
             let Answer::Offer(offer) = self.ask(vm, selected, source, &claimed) else { return None };
-            Self::check_offer(&offer, &handed.allocation(hand_out)).ok()?;
+            Self::check_offer(&offer, &handed.allocation(own)).ok()?;
             offers.insert(selected.interface, offer);
         }
         Some(offers)
@@ -260,14 +260,14 @@ impl View {
 
     /// Reports a source that does not give the machine the address of its Secret. The guest keeps this address. `None`:
     /// every source agrees.
-    pub(super) fn compare_sources(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<Step> {
-        let claimed = Claimed { machine: hand_out.machine.clone(), created: Default::default() };
+    pub(super) fn compare_sources(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Step> {
+        let claimed = Claimed { machine: own.machine.clone(), created: Default::default() };
         let selected = self.selected.as_ref().ok()?;
-        hand_out.interfaces.iter().find_map(|handed| {
+        own.interfaces.iter().find_map(|handed| {
             let Some(PoolSettings { source: Some(source), .. }) = self.pools.get(&handed.pool) else { return None };
             let selected = selected.iter().find(|selected| selected.interface == handed.interface)?;
             let differs = match self.ask(vm, selected, source, &claimed) {
-                Answer::Offer(offer) => Self::check_offer(&offer, &handed.allocation(hand_out)).err()?,
+                Answer::Offer(offer) => Self::check_offer(&offer, &handed.allocation(own)).err()?,
                 Answer::Step(Step::CreateClaim(_)) => {
                     let name = claim_of(&self.key.name, &handed.interface);
                     format!("IPAddressClaim {}/{name}: it does not exist", self.key.namespace)

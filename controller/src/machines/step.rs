@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Secret;
 use serde_json::Value;
 
 use crate::cluster::key::Key;
-use crate::kinds::kubevirt_machine::HandOut;
+use crate::kinds::kubevirt_machine::OwnSecret;
 use crate::ledger::types::Reservation;
 
 /// An event about a machine.
@@ -56,7 +56,7 @@ pub(super) enum Step {
     /// data in the Secret.
     CreateSecret(Box<Secret>, Vec<String>, Option<Notice>),
     /// Replaces the Secret by one with these prefix lengths and this document.
-    UpdateSecret(Box<HandOut>, String),
+    UpdateSecret(Box<OwnSecret>, String),
     /// Records the names of the Secrets from which guests of a machine may read its addresses.
     RecordSecrets(Box<Machine>, BTreeSet<String>),
     /// Deletes the first Secrets of a machine, which no guest reads any more, and records the other ones.

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::cluster::conditions::head;
 use crate::cluster::key::Key;
-use crate::kinds::kubevirt_machine::{HandOut, Handed, Instance, KubevirtMachine, NetworkSecret, is_deleted};
+use crate::kinds::kubevirt_machine::{Handed, Instance, KubevirtMachine, NetworkSecret, OwnSecret, is_deleted};
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::kind::Kinds;
 use crate::machines::recorded::Recorded;
@@ -247,17 +247,17 @@ impl View {
     /// [`NetworkSecret::Foreign`]: otherwise a user who may create Secrets in one namespace could take addresses from
     /// machines of other namespaces.
     pub(super) fn check(&self, secret: NetworkSecret) -> NetworkSecret {
-        let NetworkSecret::Ours(mut hand_out) = secret else { return secret };
-        if Key::of_machine(&hand_out.machine) == self.key {
-            return NetworkSecret::Ours(hand_out);
+        let NetworkSecret::Ours(mut own) = secret else { return secret };
+        if Key::of_machine(&own.machine) == self.key {
+            return NetworkSecret::Ours(own);
         }
-        if let Some(earlier) = self.ledger.earlier.get(&hand_out.machine) {
+        if let Some(earlier) = self.ledger.earlier.get(&own.machine) {
             // Without the namespace of the VirtualMachine, an adopted lease would count for the KubevirtMachine's own namespace.
-            hand_out.machine = earlier.clone();
-            return NetworkSecret::Ours(hand_out);
+            own.machine = earlier.clone();
+            return NetworkSecret::Ours(own);
         }
-        let addresses = hand_out.interfaces.iter().flat_map(|handed| &handed.addresses).map(|address| address.ip());
-        let problem = format!("it names {}, which is not the machine of {}", hand_out.machine, self.key);
+        let addresses = own.interfaces.iter().flat_map(|handed| &handed.addresses).map(|address| address.ip());
+        let problem = format!("it names {}, which is not the machine of {}", own.machine, self.key);
         NetworkSecret::Foreign(problem, addresses.collect())
     }
 
@@ -330,20 +330,20 @@ impl Memory {
 // === impl Handed ===
 
 impl Handed {
-    pub(super) fn allocation(&self, hand_out: &HandOut) -> Allocation {
-        let claimant = Claimant { machine: hand_out.machine.clone(), interface: self.interface };
+    pub(super) fn allocation(&self, own: &OwnSecret) -> Allocation {
+        let claimant = Claimant { machine: own.machine.clone(), interface: self.interface };
         Allocation { claimant, addresses: self.addresses.clone() }
     }
 
     /// The record of these addresses in the Secret, which is in the namespace of the VirtualMachine.
-    pub(crate) fn record(&self, hand_out: &HandOut, namespace: &str, addresses: Vec<IpNetwork>) -> Record {
+    pub(crate) fn record(&self, own: &OwnSecret, namespace: &str, addresses: Vec<IpNetwork>) -> Record {
         Record {
-            claimant: Claimant { machine: hand_out.machine.clone(), interface: self.interface },
+            claimant: Claimant { machine: own.machine.clone(), interface: self.interface },
             node_pool: Some(self.pool.clone()),
             attachments: Vec::new(),
             network: Some(self.network.clone()),
             addresses,
-            source: format!("Secret {namespace}/{}", hand_out.name()),
+            source: format!("Secret {namespace}/{}", own.name()),
             kind: may_record::Source::Secret,
         }
     }

@@ -23,7 +23,7 @@ use crate::cluster::key::Key;
 use crate::cluster::key::PoolId;
 use crate::kinds::cluster_api::{IpAddress, Version};
 use crate::kinds::ipam_claim::IpamClaim;
-use crate::kinds::kubevirt_machine::{HandOut, Handed, Instance, KubevirtMachine, NetworkSecret, read_records};
+use crate::kinds::kubevirt_machine::{Handed, Instance, KubevirtMachine, NetworkSecret, OwnSecret, read_records};
 use crate::kinds::network_data::NETWORK_DATA_LABEL;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{VirtualMachine, addresses_in};
@@ -201,14 +201,14 @@ fn view() -> View {
 }
 
 /// Creates the Secret of a VirtualMachine. `vm` and `machine` are UIDs.
-fn hand_out(machine: &str, vm: &str) -> HandOut {
+fn own(machine: &str, vm: &str) -> OwnSecret {
     let handed = Handed {
         interface: "eno101".parse().unwrap(),
         network: "infra/vlan10".to_owned(),
         pool: "n/p".to_owned(),
         addresses: vec!["10.0.0.8/16".parse().unwrap()],
     };
-    HandOut {
+    OwnSecret {
         metadata: ObjectMeta {
             namespace: Some("n".to_owned()),
             name: Some(NAME.to_owned()),
@@ -226,9 +226,9 @@ fn hand_out(machine: &str, vm: &str) -> HandOut {
 }
 
 /// Returns the Secret of the machine with another name.
-fn named(name: &str) -> HandOut {
-    let hand_out = hand_out("m-1", "v-1");
-    HandOut { metadata: ObjectMeta { name: Some(name.to_owned()), ..hand_out.metadata }, ..hand_out }
+fn named(name: &str) -> OwnSecret {
+    let own = own("m-1", "v-1");
+    OwnSecret { metadata: ObjectMeta { name: Some(name.to_owned()), ..own.metadata }, ..own }
 }
 
 fn deleting(metadata: ObjectMeta) -> ObjectMeta {
@@ -243,8 +243,8 @@ fn document(view: &View) -> String {
 }
 
 /// The Secrets of a machine that a pass has read.
-fn secrets<const N: usize>(all: [HandOut; N]) -> BTreeMap<String, NetworkSecret> {
-    all.map(|hand_out| (hand_out.name().to_owned(), NetworkSecret::Ours(Box::new(hand_out)))).into()
+fn secrets<const N: usize>(all: [OwnSecret; N]) -> BTreeMap<String, NetworkSecret> {
+    all.map(|own| (own.name().to_owned(), NetworkSecret::Ours(Box::new(own)))).into()
 }
 
 /// What a pass reads after it has stored a Secret.
@@ -255,12 +255,12 @@ fn stored(secret: Secret) -> NetworkSecret {
     assert_eq!(read.metadata.owner_references.as_ref().map(|owners| owners[0].uid.as_str()), Some("v-1"));
     let ObjectMeta { namespace, name, uid, resource_version, .. } = read.metadata.clone();
     let metadata = ObjectMeta { namespace, name, uid, resource_version, ..ObjectMeta::default() };
-    NetworkSecret::Ours(Box::new(HandOut { metadata, ..*read }))
+    NetworkSecret::Ours(Box::new(OwnSecret { metadata, ..*read }))
 }
 
 /// Creates a view of a machine with its Secret and its lease.
 fn served() -> View {
-    let mut view = View { secrets: secrets([hand_out("m-1", "v-1")]), ..view() };
+    let mut view = View { secrets: secrets([own("m-1", "v-1")]), ..view() };
     view.ledger.held = vec![held("m-1", "10.0.0.8")];
     view.ledger.known = [holder("m-1")].into();
     view
@@ -350,7 +350,7 @@ fn the_secret_of_a_virtual_machine_of_no_pool_is_adopted_when_its_leases_are_los
     let foreign = NetworkSecret::Foreign("no annotation".to_owned(), Vec::new());
     let foreign = [(NAME.to_owned(), foreign)].into();
     assert_eq!(decide(&View { secrets: foreign, ..view.clone() }), Step::Wait);
-    let mut lost = View { secrets: secrets([hand_out("m-1", "v-1")]), ..view };
+    let mut lost = View { secrets: secrets([own("m-1", "v-1")]), ..view };
     let elsewhere = vm(&json!({"spec": {"template": {"spec": {"networks": []}}}}));
     assert_eq!(decide(&View { vm: Some(elsewhere), ..lost.clone() }), Step::Wait, "it is on another network");
     assert_eq!(decide(&lost), Step::Adopt(vec![record(NAME)], NAME.to_owned()));
@@ -416,7 +416,7 @@ fn the_secret_has_the_addresses_the_mac_address_and_the_settings_of_the_pool() {
     let owner = json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-1"}]);
     assert_eq!(serde_json::to_value(&metadata.owner_references).unwrap(), owner);
     assert_eq!(*immutable, None, "its document may change");
-    assert_eq!(stored(*secret), NetworkSecret::Ours(Box::new(hand_out("m-1", "v-1"))));
+    assert_eq!(stored(*secret), NetworkSecret::Ours(Box::new(own("m-1", "v-1"))));
 }
 
 #[test]
@@ -475,7 +475,7 @@ fn a_no_cloud_volume_gets_network_config() {
     let document = secret.data.as_ref().unwrap()["networkdata"].0.clone();
     let read: Value = serde_json::from_slice(&document).unwrap();
     assert_eq!(read["version"], 2);
-    assert_eq!(stored(*secret), NetworkSecret::Ours(Box::new(HandOut { document, ..hand_out("m-1", "v-1") })));
+    assert_eq!(stored(*secret), NetworkSecret::Ours(Box::new(OwnSecret { document, ..own("m-1", "v-1") })));
 }
 
 #[test]
@@ -562,8 +562,8 @@ fn the_lease_of_a_machine_moves_to_the_pool_that_serves_it_now() {
     view.note(step.clone(), Response::Done);
     view.ledger.held[0].pool = "n/q".to_owned();
     // The document has the name server of the other pool, and the gateway of the pool with the address.
-    let Step::UpdateSecret(hand_out, document) = decide(&view) else { panic!("{:?}", decide(&view)) };
-    assert_eq!(hand_out.interfaces[0].addresses, ["10.0.0.8/16".parse().unwrap()]);
+    let Step::UpdateSecret(own, document) = decide(&view) else { panic!("{:?}", decide(&view)) };
+    assert_eq!(own.interfaces[0].addresses, ["10.0.0.8/16".parse().unwrap()]);
     let document: Value = serde_json::from_str(&document).unwrap();
     assert_eq!(document["networks"][0]["routes"][0]["gateway"], "10.0.0.1");
     assert_eq!(document["services"], json!([{"type": "dns", "address": "10.1.0.53"}]));
@@ -841,7 +841,7 @@ fn a_restored_machine_gets_the_free_addresses_of_the_secret_that_its_manifest_na
     let mut read = restored.clone();
     read.secrets.insert(NEW.to_owned(), NetworkSecret::Absent);
     assert_eq!(decide(&read), Step::ReadSecret(EARLIER.to_owned()));
-    let earlier = HandOut { machine: holder("m-0"), vm: "v-0".to_owned(), ..named(EARLIER) };
+    let earlier = OwnSecret { machine: holder("m-0"), vm: "v-0".to_owned(), ..named(EARLIER) };
     read.secrets.extend(secrets([earlier]));
     let record = Record { source: format!("Secret n/{EARLIER}"), ..record(EARLIER) };
     assert_eq!(decide(&read), Step::Restore(vec![record]));
@@ -888,7 +888,7 @@ fn a_machine_that_receives_a_guest_of_another_cluster_gets_nothing() {
 
 #[test]
 fn a_secret_of_another_virtual_machine_is_never_handed_out() {
-    let mut view = View { secrets: secrets([hand_out("m-1", "v-0")]), ..served() };
+    let mut view = View { secrets: secrets([own("m-1", "v-0")]), ..served() };
     assert_eq!(decide(&view), request(None));
     view.done.insert(Once::RequestReference);
     assert_eq!(decide(&view), refer(None));
@@ -988,7 +988,7 @@ fn a_machine_on_another_network_gives_its_address_up_when_no_guest_can_read_it()
 
 #[test]
 fn a_secret_of_version_0_2_0_stays() {
-    let of_0_2_0 = HandOut { is_immutable: true, ..named(OF_0_2_0) };
+    let of_0_2_0 = OwnSecret { is_immutable: true, ..named(OF_0_2_0) };
     let refers = vm(&referring(Some(OF_0_2_0)));
     let mut view = View { vm: Some(refers), secrets: secrets([of_0_2_0]), ..settled() };
     view.ledger.held[0].secrets = names([OF_0_2_0]);
@@ -1002,7 +1002,7 @@ fn a_machine_of_version_0_2_0_gets_the_marks() {
     let marked = json!({"metadata": {"uid": "v-1"}, "spec": {"template": {"metadata": marks("issued")}}});
     let unmarked = View { vm: Some(vm(&without_marks())), ..served() };
     assert_eq!(decide(&unmarked), Step::MarkVm(marked));
-    let mut alone = View { machine: None, secrets: secrets([hand_out("v-1", "v-1")]), ..unmarked };
+    let mut alone = View { machine: None, secrets: secrets([own("v-1", "v-1")]), ..unmarked };
     alone.ledger.held = vec![held("v-1", "10.0.0.8")];
     alone.ledger.known = [holder("v-1")].into();
     let annotations = json!({
@@ -1204,9 +1204,9 @@ fn the_secret_gets_a_new_document_when_the_pool_changes() {
     let mut view = with_gateway(settled(), "10.0.0.2");
     let (current, new) = (document(&served()), document(&view));
     assert_eq!(new, current.replace("10.0.0.1\"", "10.0.0.2\""));
-    assert_eq!(decide(&view), Step::UpdateSecret(Box::new(hand_out("m-1", "v-1")), new.clone()));
+    assert_eq!(decide(&view), Step::UpdateSecret(Box::new(own("m-1", "v-1")), new.clone()));
     // The response has the Secret that is stored now.
-    let updated = HandOut { document: new.into_bytes(), ..hand_out("m-1", "v-1") };
+    let updated = OwnSecret { document: new.into_bytes(), ..own("m-1", "v-1") };
     assert_eq!(decide(&View { secrets: secrets([updated]), ..view.clone() }), Step::Wait);
     view.done.insert(Once::UpdateSecret);
     assert_eq!(decide(&view), Step::Wait, "another leader may have updated it");
@@ -1218,11 +1218,11 @@ fn the_secret_gets_the_prefix_length_that_its_leases_have_now() {
     view.ledger.held[0].prefix = 17;
     let new = document(&view).replace("255.255.0.0", "255.255.128.0");
     assert_ne!(new, document(&view));
-    let mut hand_out = hand_out("m-1", "v-1");
-    hand_out.interfaces[0].addresses = vec!["10.0.0.8/17".parse().unwrap()];
-    assert_eq!(decide(&view), Step::UpdateSecret(Box::new(hand_out.clone()), new.clone()));
-    hand_out.document = new.into_bytes();
-    view.secrets = secrets([hand_out]);
+    let mut own = own("m-1", "v-1");
+    own.interfaces[0].addresses = vec!["10.0.0.8/17".parse().unwrap()];
+    assert_eq!(decide(&view), Step::UpdateSecret(Box::new(own.clone()), new.clone()));
+    own.document = new.into_bytes();
+    view.secrets = secrets([own]);
     view.done.clear();
     let Step::PatchMachine(patch) = decide(&view) else { panic!("{:?}", decide(&view)) };
     let annotation = &patch["metadata"]["annotations"]["kubevirt.cluster.x-k8s.io/allocated-ip-eno101"];
@@ -1235,7 +1235,7 @@ fn the_secret_gets_a_new_document_when_an_interface_gets_a_mac_address() {
     let other = vm(&json!({"spec": {"template": {"spec": {"domain": {"devices": {"interfaces": other}}}}}}));
     let view = View { vm: Some(other), ..settled() };
     let new = document(&served()).replace("02:00:00:00:00:01", "02:00:00:00:00:02");
-    assert_eq!(decide(&view), Step::UpdateSecret(Box::new(hand_out("m-1", "v-1")), new));
+    assert_eq!(decide(&view), Step::UpdateSecret(Box::new(own("m-1", "v-1")), new));
 }
 
 #[test]
@@ -1243,14 +1243,14 @@ fn a_document_with_the_same_meaning_is_not_written_again() {
     let spaced: Value = serde_json::from_str(&document(&view())).unwrap();
     let spaced = serde_json::to_string_pretty(&spaced).unwrap();
     assert_ne!(spaced, document(&view()));
-    let same = HandOut { document: spaced.into_bytes(), ..hand_out("m-1", "v-1") };
+    let same = OwnSecret { document: spaced.into_bytes(), ..own("m-1", "v-1") };
     assert_eq!(decide(&View { secrets: secrets([same]), ..settled() }), Step::Wait);
 }
 
 #[test]
 fn a_secret_that_cannot_be_updated_or_whose_addresses_would_change_stays() {
     let view = with_gateway(settled(), "10.0.0.2");
-    let deleted = HandOut { metadata: deleting(hand_out("m-1", "v-1").metadata), ..hand_out("m-1", "v-1") };
+    let deleted = OwnSecret { metadata: deleting(own("m-1", "v-1").metadata), ..own("m-1", "v-1") };
     assert_eq!(decide(&View { secrets: secrets([deleted]), ..view.clone() }), Step::Wait);
     // Other pools serve the machine now: the machine would get other addresses.
     let interface = Selected { interface: "eno102".parse().unwrap(), ..selected() };
@@ -1267,7 +1267,7 @@ fn a_secret_that_cannot_be_updated_or_whose_addresses_would_change_stays() {
 
 #[test]
 fn a_secret_of_version_0_2_0_with_another_meaning_is_reported_and_the_machine_does_not_wait() {
-    let of_0_2_0 = HandOut { is_immutable: true, ..named(OF_0_2_0) };
+    let of_0_2_0 = OwnSecret { is_immutable: true, ..named(OF_0_2_0) };
     let refers = vm(&referring(Some(OF_0_2_0)));
     let view = View { vm: Some(refers), secrets: secrets([of_0_2_0]), ..with_gateway(settled(), "10.0.0.2") };
     let mut view = view;
@@ -1282,7 +1282,7 @@ fn a_secret_of_version_0_2_0_without_names_of_nics_has_the_same_network() {
     let text = document(&view());
     let without = text.replace(",\"name\":\"eno101\"", "");
     assert_ne!(without, text);
-    let of_0_2_0 = HandOut { is_immutable: true, document: without.into_bytes(), ..named(OF_0_2_0) };
+    let of_0_2_0 = OwnSecret { is_immutable: true, document: without.into_bytes(), ..named(OF_0_2_0) };
     let refers = vm(&referring(Some(OF_0_2_0)));
     let mut view = View { vm: Some(refers), secrets: secrets([of_0_2_0]), ..settled() };
     view.ledger.held[0].secrets = names([OF_0_2_0]);
@@ -1322,7 +1322,7 @@ fn a_guest_that_waits_for_a_secret_that_never_comes_is_reported() {
 #[test]
 fn a_guest_that_started_before_its_secret_was_updated_is_outdated() {
     let view = |updated: &str| {
-        let updated = HandOut { updated: Some(updated.parse().unwrap()), ..hand_out("m-1", "v-1") };
+        let updated = OwnSecret { updated: Some(updated.parse().unwrap()), ..own("m-1", "v-1") };
         View { secrets: secrets([updated]), instance: Some(instance(&running())), ..settled() }
     };
     outdated(view("2026-08-01T10:00:04Z"), RESTART);
@@ -1470,9 +1470,9 @@ fn a_kubevirt_machine_of_another_namespace_is_looked_for_when_its_virtual_machin
 #[test]
 fn a_secret_names_no_machine_of_another_virtual_machine() {
     let of = |namespace: &str, uid: &str| {
-        let mut hand_out = hand_out(uid, "v-1");
-        hand_out.machine.namespace = namespace.to_owned();
-        NetworkSecret::Ours(Box::new(hand_out))
+        let mut own = own(uid, "v-1");
+        own.machine.namespace = namespace.to_owned();
+        NetworkSecret::Ours(Box::new(own))
     };
     let view = with_earlier();
     for ours in [of("n", "m-1"), of("clusters", "m-0")] {

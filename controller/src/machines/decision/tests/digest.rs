@@ -124,7 +124,7 @@ fn a_pass_that_trusts_a_digest_makes_no_request() {
 
 #[test]
 fn a_secret_without_a_current_document_gets_no_digest() {
-    let old = HandOut { document: b"{}".to_vec(), is_immutable: true, ..hand_out("m-1", "v-1") };
+    let old = OwnSecret { document: b"{}".to_vec(), is_immutable: true, ..own("m-1", "v-1") };
     let mut view = View { secrets: secrets([old]), ..served() };
     let Step::PatchMachine(patch) = decide(&view) else { panic!("{:?}", decide(&view)) };
     assert_eq!(patch["metadata"]["annotations"].get(DIGEST_ANNOTATION), None);
@@ -135,7 +135,7 @@ fn a_secret_without_a_current_document_gets_no_digest() {
 #[test]
 fn a_digest_says_when_the_secret_was_updated() {
     let updated: Timestamp = "2026-08-14T10:00:00.123456789Z".parse().unwrap();
-    let later = HandOut { updated: Some(updated), ..hand_out("m-1", "v-1") };
+    let later = OwnSecret { updated: Some(updated), ..own("m-1", "v-1") };
     let mut view = listed_with(View { secrets: secrets([later]), ..served() });
     let annotations = view.machine.as_ref().unwrap().metadata.annotations.as_ref().unwrap();
     let digest = "4180ab244d4fdcf40581bd2ad06cc82c@2026-08-14T10:00:00.123456789Z";
@@ -156,7 +156,7 @@ fn the_order_of_leases_changes_no_digest() {
         view.ledger.pools = [("n/p".to_owned(), Pool::parse(text).unwrap().remove(0))].into();
         view.ledger.held = order.map(|address| held("m-1", address)).into();
         view.ledger.held.iter_mut().for_each(|held| held.prefix = if held.address.is_ipv4() { 16 } else { 64 });
-        let mut own = hand_out("m-1", "v-1");
+        let mut own = own("m-1", "v-1");
         own.interfaces[0].addresses = vec!["10.0.0.8/16".parse().unwrap(), "fd00::8/64".parse().unwrap()];
         let allocations = [own.interfaces[0].allocation(&own)];
         let (vm, selected) = (view.vm.clone().unwrap(), [selected()]);

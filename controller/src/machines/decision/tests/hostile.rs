@@ -33,8 +33,8 @@ fn decisions_concern_only_the_machine(valid: &Value, view: impl Fn(crate::cluste
             Step::RecordSecrets(machine, _) | Step::DropSecrets(machine, ..) => {
                 assert!(is_own(&machine), "{machine:?}")
             }
-            Step::UpdateSecret(hand_out, document) => {
-                assert_eq!(addresses_in(document.as_bytes()), addresses_in(&hand_out.document));
+            Step::UpdateSecret(own, document) => {
+                assert_eq!(addresses_in(document.as_bytes()), addresses_in(&own.document));
             }
             Step::PatchMachine(_) | Step::PatchStatus(_) | Step::Retry(_) => {}
             Step::Withdraw(machine) | Step::Prove(machine) => assert!(is_own(&machine), "{machine:?}"),
