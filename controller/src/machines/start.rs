@@ -114,7 +114,11 @@ impl Work<'_> {
             let of_vm = |key: Key| {
                 let vm = index.vm(&key)?;
                 let may_have = match vm.secret() {
-                    Some(_) => !is_held(&index, &holders, &key),
+                    // A guest that has not started gets another Secret if this one is not of the controller.
+                    Some(_) => {
+                        index.instance(&key).is_some_and(|instance| instance.has_started)
+                            && !is_held(&index, &holders, &key)
+                    }
                     None => vm.cloud_init.as_ref().is_some_and(|volume| volume.network_data != NetworkData::None),
                 };
                 let chosen = selection.of(vm).map_err(|problem| problem.to_string());
