@@ -47,8 +47,8 @@ pub(crate) fn parse_list(document: &[u8]) -> Result<Value, Diagnostic> {
     Ok(documents.into_iter().next().unwrap_or(Value::Null))
 }
 
-/// Parses each document of a file as [`parse_list`] does. YAML has a line `---` between two documents; JSON is one document. The
-/// limits apply to all documents together.
+/// Parses each document of a file as [`parse_strict`] does, with limits for the objects of a whole cluster. YAML has a line `---`
+/// between two documents; JSON is one document. The limits apply to all documents together.
 ///
 /// # Errors
 ///
