@@ -47,8 +47,8 @@ pub struct Observation {
     pub neighbours: Vec<Neighbour>,
     /// Addresses that guests report, and that are not reserved. `None`: every one is reserved.
     pub beyond: Option<Beyond>,
-    /// Name of a pool with free addresses that serves the machines of the pool, too. `None`: there is none, or something waits for an
-    /// address of this pool.
+    /// Name of another pool for the same machines, which has free addresses. `None`: there is no such pool, or a claim or machine waits
+    /// for this pool alone.
     pub relief: Option<String>,
 }
 

@@ -678,7 +678,7 @@ impl Allocator {
         let (Some(state), Some(space)) = (self.networks.get(network), of.pool().space(Family::of(address))) else {
             return false;
         };
-        // The machine of this record may run with the address, whatever a user of another namespace writes about it.
+        // A user of another namespace records the address, too. The machine of this record may still run with it.
         let is_of_other = |other: &Claimant| other.machine.served_in() != machine.served_in();
         let is_contested = || {
             state.held_at(address).is_none()

@@ -332,7 +332,7 @@ fn a_pool_of_several_namespaces_takes_the_address_of_each_guest_and_few_further_
     let begun: Vec<usize> =
         (1..6).map(|at| index.learn(&key(&format!("evil/w-{at}")), &guest(&all), now).begun.len()).collect();
     assert_eq!(begun, [5, 3, 1, 1, 1]);
-    // Whatever they report, the address of each guest of another namespace is reserved.
+    // Each guest of another namespace still has its own address.
     let honest = (1..=40).map(|at| index.learn(&key(&format!("n/w-{at}")), &guest(&all[at - 1..at]), now).begun.len());
     assert_eq!(honest.sum::<usize>(), 40);
     // The places of a guest that is gone are free for others.

@@ -102,7 +102,7 @@ pub async fn machines_of_two_clusters_get_addresses_of_one_pool(cluster: &Cluste
     assert_eq!(BTreeSet::from_iter(all), expected);
     assert_eq!(blue.held().await.into_iter().map(|(address, _)| address).collect::<BTreeSet<_>>(), expected);
 
-    // The pool is exhausted for both clusters. A cluster that the pool does not name gets nothing, whatever its labels say.
+    // Both clusters wait. A cluster that the pool does not name gets no address, even with the same labels.
     for name in ["blue", "green"] {
         let node_pool = until(&blue.node_pools, name, |node_pool| exhausted(node_pool)["status"] == "True").await;
         assert_eq!(exhausted(&node_pool)["message"], format!("{EXHAUSTED}: pool {}, IPv4", shared.name));

@@ -156,7 +156,7 @@ fn records_of_one_namespace_reserve_a_quarter_of_a_shared_pool() {
         hold(&mut allocator, &["b/h-0"]);
         let mut counts = Vec::new();
         let pools = |allocator: &Allocator| allocator.pools.values().map(|it| it.recorded.clone()).collect::<Vec<_>>();
-        // The same records reserve no more at each start.
+        // The next start reserves the same addresses, and no further ones.
         for second in 1..4 {
             allocator.adopt([greedy("a/x"), greedy("a/y")], at(second), &mut Journal::default());
             let addresses: BTreeSet<String> = reserved(&allocator).into_iter().map(|row| row[..9].to_owned()).collect();
@@ -263,7 +263,7 @@ fn records_of_a_namespace_that_has_left_count_while_its_machines_hold_addresses(
     let state = after.conflicts().map(|(.., it)| it.state).collect::<Vec<_>>();
     assert_eq!(state, [State::ByRecord]);
     assert_eq!(given(&mut after, &claim_of("b/new", 1), 2), "10.0.0.12/24");
-    // An annotation reserves, too, and gets no lease. One machine reserves no more than the bound.
+    // An annotation reserves an address like network data, without a lease. The bound holds for it, too.
     let adoption = after.adopt([greedy("a/x")], at(3), &mut Journal::default());
     assert_eq!((adoption.adopted, after.leases().count()), (0, 2));
     assert_eq!(reserved(&after), ["10.0.0.10 a/x", "10.0.0.11 a/w"]);
