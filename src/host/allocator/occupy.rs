@@ -15,26 +15,15 @@ impl Allocator {
         let network = self.networks.entry(Arc::clone(name)).or_default();
         let was_occupied = network.is_occupied(address);
         let before = network.set_lease(address, lease.clone(), now);
-        let is_occupied = network.is_occupied(address);
-        if was_occupied != is_occupied {
-            self.occupy(name, address, is_occupied);
-        }
+        self.occupy_again(name, address, was_occupied);
         for Lease { claimant, .. } in before.iter().chain(&lease) {
             self.index(&claimant.machine, name, address);
         }
         before.iter().for_each(|before| self.count(before, address, false));
         lease.iter().for_each(|lease| self.count(lease, address, true));
-        if lease.as_ref().is_some_and(|lease| lease.released.is_some()) {
-            // A machine with the name of the last holder does not wait for the end of the reuse delay.
-            self.stir_pre_allocated(name, address);
-        }
         // When a waiting machine gets or loses an address, its claim must be evaluated again.
-        for Lease { claimant, released, .. } in before.iter().chain(&lease) {
-            if released.is_some() {
-                self.stir_namesakes(&claimant.machine);
-            } else {
-                self.enqueue_again(&claimant.machine);
-            }
+        for Lease { claimant, .. } in before.iter().chain(&lease).filter(|lease| lease.released.is_none()) {
+            self.enqueue_again(&claimant.machine);
         }
         before
     }
@@ -71,18 +60,11 @@ impl Allocator {
         let was_recorded = network.is_recorded_in(address, namespace);
         let before = network.set_conflict(address, claimant, record);
         let is_recorded = network.is_recorded_in(address, namespace);
-        let is_occupied = network.is_occupied(address);
-        let last = network.lease(address).map(|lease| Arc::clone(&lease.claimant));
         if was_recorded != is_recorded {
             self.count_record(name, address, namespace, is_recorded);
         }
-        if was_occupied != is_occupied {
-            self.occupy(name, address, is_occupied);
-        }
+        self.occupy_again(name, address, was_occupied);
         self.index(&claimant.machine, name, address);
-        if let Some(last) = last {
-            self.stir_namesakes(&last.machine);
-        }
         // An address that a machine keeps by a record is one that its claim no longer needs.
         self.enqueue_again(&claimant.machine);
         before
@@ -99,6 +81,21 @@ impl Allocator {
                 0 => state.recorded.remove(&key),
                 count => state.recorded.insert(key.clone(), count),
             };
+        }
+    }
+
+    /// Evaluates an address again of which a lease, a record or a report has changed.
+    pub(super) fn occupy_again(&mut self, network: &Arc<str>, address: IpAddr, was_occupied: bool) {
+        let state = self.networks.entry(Arc::clone(network)).or_default();
+        let is_occupied = state.is_occupied(address);
+        let last = state.lease(address).map(|lease| Arc::clone(&lease.claimant));
+        if was_occupied != is_occupied {
+            self.occupy(network, address, is_occupied);
+        }
+        // Of machines with the name of the last holder, none waits for the end of the reuse delay: the address may have become free
+        // for them although it is occupied for all others.
+        if let Some(last) = last {
+            self.stir_namesakes(&last.machine);
         }
     }
 

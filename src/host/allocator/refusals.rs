@@ -119,9 +119,6 @@ impl Allocator {
         }
         let was_occupied = network.is_occupied(address);
         network.set_refused(address, until);
-        let is_occupied = network.is_occupied(address);
-        if was_occupied != is_occupied {
-            self.occupy(name, address, is_occupied);
-        }
+        self.occupy_again(name, address, was_occupied);
     }
 }

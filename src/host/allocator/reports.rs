@@ -71,10 +71,7 @@ impl Allocator {
             let state = self.networks.entry(Arc::clone(&network)).or_default();
             let was_occupied = state.is_occupied(*address);
             let before = state.set_report(*address, claimant, is_begun.then(|| Arc::from(source.as_str())));
-            let is_occupied = state.is_occupied(*address);
-            if was_occupied != is_occupied {
-                self.occupy(&network, *address, is_occupied);
-            }
+            self.occupy_again(&network, *address, was_occupied);
             if before.is_some() != is_begun {
                 changed.push(self.reported(&network, *address, claimant, source));
             }

@@ -198,10 +198,7 @@ impl Allocator {
     pub(super) fn stir_namesakes(&mut self, machine: &Machine) {
         let first = Machine::new(machine.namespace.clone(), machine.name.clone(), "");
         let Queues { waiters, entitled, .. } = &mut self.queues;
-        for (waiting, waiter) in waiters.range(first..).take_while(|(waiting, _)| is_namesake(waiting, machine)) {
-            if waiter.claim.sticky {
-                entitled.insert((waiter.claim.created, waiting.clone()));
-            }
-        }
+        let namesakes = waiters.range(first..).take_while(|(waiting, _)| is_namesake(waiting, machine));
+        entitled.extend(namesakes.map(|(machine, waiter)| (waiter.claim.created, machine.clone())));
     }
 }

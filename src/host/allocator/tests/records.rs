@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::users::two_users;
 use super::*;
-use crate::host::claim::{Conflict, HolderKind};
+use crate::host::claim::{Allocation, Conflict, HolderKind};
 use crate::host::pool::Namespaces;
 
 /// A pool of network `infra/vlan10` for the machines and claims of one namespace.
@@ -274,6 +274,38 @@ fn a_report_of_a_held_address_is_a_conflict_unless_its_own_machine_holds_it() {
     resize(&mut allocator, kept);
     allocator.release(&machine("a", "3"), at(6), &mut Journal::default());
     assert_eq!(given(&mut allocator, &claim("a", "4", &["n/one"]), 7), "10.0.0.1/29", "its own report is no obstacle");
+}
+
+#[test]
+fn the_address_kept_for_a_name_goes_to_a_machine_of_the_name_in_the_reuse_delay_when_another_user_is_gone() {
+    let kept = "addresses: [10.0.0.1-10.0.0.1], prefix: 29, addressReuseGracePeriodSeconds: 3600, preAllocations: {n/a: 10.0.0.1}";
+    let waiting_with = |make_used: &dyn Fn(&mut Allocator)| {
+        let mut allocator = allocator([on("vlan10", "one", kept)], []);
+        assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.1/29");
+        allocator.release(&machine("a", "1"), at(1), &mut Journal::default());
+        make_used(&mut allocator);
+        assert_eq!(given(&mut allocator, &claim("a", "2", &["n/one"]), 2), "10.0.0.1: taken by eth0 of n/x (1)");
+        assert_eq!(allocator.serve(at(2), &mut Journal::default()), [], "still in use");
+        allocator
+    };
+    let addresses = |allocations: Vec<Allocation>| -> Vec<String> {
+        allocations.iter().map(|it| format!("{} {:?}", it.claimant, it.addresses)).collect()
+    };
+    let served = |mut allocator: Allocator| addresses(allocator.serve(at(3), &mut Journal::default()));
+    let given = ["eth0 of n/a (2) [V4(Ipv4Network { addr: 10.0.0.1, prefix: 29 })]"];
+
+    let mut recorded = waiting_with(&|allocator| {
+        allocator.set_aside(report("x", "10.0.0.1"), at(1), &mut Journal::default());
+    });
+    recorded.release(&machine("x", "1"), at(3), &mut Journal::default());
+    assert_eq!(served(recorded), given, "the record of the other machine is gone");
+
+    let reports = [report("x", "10.0.0.1")];
+    let mut reported = waiting_with(&|allocator| {
+        allocator.change_reports(&reports, &[], at(1));
+    });
+    reported.change_reports(&[], &reports, at(3));
+    assert_eq!(served(reported), given, "the other guest is gone");
 }
 
 #[test]
