@@ -11,7 +11,7 @@ impl Document {
     /// Whether KubeVirt accepts the document inline in the object. Otherwise the document needs a Secret.
     #[must_use]
     pub fn fits_inline(&self) -> bool {
-        self.text.len() <= MAX_INLINE
+        self.text().len() <= MAX_INLINE
     }
 
     /// The manifest of the Secret `<machine>-networkdata` for `networkDataSecretRef`, with the key that KubeVirt reads.
@@ -40,7 +40,7 @@ impl Document {
             "type": "Opaque",
             // Not `stringData`: the API server never returns it, so a reader could not compare what was written with
             // what is stored.
-            "data": {"networkdata": base64(self.text.as_bytes())},
+            "data": {"networkdata": base64(self.text().as_bytes())},
         })
     }
 }

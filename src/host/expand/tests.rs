@@ -1,10 +1,15 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
+use std::collections::BTreeMap;
+
+use pnet_base::MacAddr;
 use serde_json::{Value as Json, json};
 
 use super::*;
-use crate::host::claim::{Claimant, Machine};
-use crate::network::Mtu;
+use crate::formats::{Meaning, read_network};
+use crate::host::claim::{Allocation, Claimant, Machine};
+use crate::host::pool::{Settings, StaticRoute};
+use crate::network::{Mtu, NetworkConfig, parse_mac_address};
 use crate::render::{dracut, networkd};
 
 const GATEWAYS: [&str; 2] = ["10.0.0.1", "fd00::1"];
@@ -593,7 +598,7 @@ fn a_secret_may_have_a_network_config() {
 
 #[test]
 fn a_secret_has_the_key_that_kubevirt_reads() {
-    let document = Document { text: r#"{"links":[]}"#.to_owned(), warnings: Vec::new() };
+    let document = Document::new(r#"{"links":[]}"#.to_owned(), Diagnostics::default());
     assert_eq!(
         document.secret(&Machine::new("clusters", "worker-0", "u-0")),
         json!({
@@ -623,7 +628,7 @@ fn a_secret_has_the_key_that_kubevirt_reads() {
 
 #[test]
 fn a_document_of_2048_bytes_is_the_last_that_needs_no_secret() {
-    let document = |bytes: usize| Document { text: "x".repeat(bytes), warnings: Vec::new() };
+    let document = |bytes: usize| Document::new("x".repeat(bytes), Diagnostics::default());
     assert_eq!([2047, 2048, 2049].map(|bytes| document(bytes).fits_inline()), [true, true, false]);
 }
 
