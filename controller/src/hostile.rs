@@ -22,8 +22,8 @@
 //! | IPAMClaim | `ipam_claim::IpamClaim` | `claims::ipam_claims::index`, `machines::hostile`, `machines::decision` |
 //! | NetworkAttachmentDefinition | `ipam_claim::network_name` | `claims::ipam_claims::index` |
 //! | KubevirtMachine | `machines::objects::KubevirtMachine`, `glowplug::host::records` | `machines::hostile` |
-//! | VirtualMachine | `machine::VirtualMachine`, `macs::index::Vm`, `webhook` | `machines::hostile`, `macs::index`, `webhook::machines`, `selection` |
-//! | VirtualMachineInstance | `machines::objects::Instance`, `macs::index::Guest`, `claims::ipam_claims::guest_of` | `machines::hostile`, `macs::index`, `claims::ipam_claims::index` |
+//! | VirtualMachine | `machine::VirtualMachine`, `macs::machine::Vm`, `webhook` | `machines::hostile`, `macs::index`, `webhook::machines`, `selection` |
+//! | VirtualMachineInstance | `machines::objects::Instance`, `macs::machine::Guest`, `claims::ipam_claims::guest_of` | `machines::hostile`, `macs::index`, `claims::ipam_claims::index` |
 //! | NodePool, HostedCluster | `node_pools::derive`, `node_pools::conditions`, `selection::cluster_of` | `node_pools`, `selection` |
 //! | Secret | `machines::objects::NetworkSecret`, `machines::objects::addresses_of` | `machines::hostile` |
 //! | Namespace | `namespaces::Known`, `selection_cache::Objects` | `namespaces`, `selection_cache` |

@@ -10,6 +10,7 @@
 //! length either. So the leases have the same kind and the same rules, and the allocation is the lowest free address.
 
 mod index;
+mod machine;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -39,7 +40,8 @@ use crate::cluster::watch::{Change, Known, changes};
 use crate::kinds::mac_pool::{MACPool, mac_lease_name};
 use crate::kinds::pool::{LeaseSpec, StaticIPLease};
 use crate::kinds::virtual_machine::{ASSIGNED_ANNOTATION, awaits_mac_addresses, instances, virtual_machines};
-use crate::macs::index::{Action, Guest, Index, Plan, Vm, names};
+use crate::macs::index::{Action, Index, Plan, names};
+use crate::macs::machine::{Guest, Vm};
 use crate::metrics::Metrics;
 use crate::pools::facts::Scope;
 use crate::repeated::Repeated;

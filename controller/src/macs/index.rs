@@ -43,46 +43,12 @@ use crate::kinds::mac_pool::{
 };
 use crate::kinds::pool::{Holder, HolderKind, LeaseSpec};
 use crate::kinds::schema::lines;
-use crate::kinds::virtual_machine::{
-    ASSIGNED_ANNOTATION, MAC_ADDRESSES_LABEL, by_name, interfaces, items, requires_mac_addresses,
-};
+use crate::kinds::virtual_machine::{ASSIGNED_ANNOTATION, MAC_ADDRESSES_LABEL};
+use crate::macs::machine::{Address, Guest, Vm};
 use crate::metrics::MacPoolCount;
 
 /// Most addresses of a pool that a guest of a namespace that the pool does not serve keeps from being allocated.
 const MOST_OF_GUEST: usize = 4;
-
-/// The MAC addresses of a VirtualMachine.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Vm {
-    /// Namespace, name, UID, labels, version and times.
-    pub(super) metadata: ObjectMeta,
-    /// Whether the template has the label: its instance starts only with an address on every interface.
-    pub(super) has_label: bool,
-    /// KubeVirt's name of each interface, with its address.
-    pub(super) interfaces: Vec<(String, Address)>,
-}
-
-/// The MAC address of an interface of a VirtualMachine.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Address {
-    /// The interface has no address yet.
-    Missing,
-    /// The interface has a value that is not a unicast address.
-    Invalid,
-    Known(MacAddr),
-}
-
-/// The MAC addresses of an instance.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Guest {
-    /// Every address of an interface in the specification and in the status, with the position of its interface.
-    pub(super) all: BTreeMap<MacAddr, usize>,
-    /// Addresses that must be unique in the cluster. Empty unless the guest runs.
-    unique: BTreeSet<MacAddr>,
-    /// Whether the guest runs. Users can invent the addresses of an instance that does not run.
-    is_running: bool,
-    created: Option<Timestamp>,
-}
 
 /// The objects of machines, pools and leases, and the requests that they need.
 #[derive(Debug, Default)]
@@ -161,104 +127,6 @@ struct Free<'i> {
     released: BTreeMap<(&'i str, &'i str, &'i str), MacAddr>,
     /// Names of the pools that had too few addresses for an older machine.
     exhausted: BTreeSet<&'i str>,
-}
-
-// === impl Vm ===
-
-impl Vm {
-    /// Reads a VirtualMachine. A member with an unexpected structure counts as absent.
-    pub(super) fn read(object: &Object) -> Self {
-        let ObjectMeta {
-            namespace, name, uid, labels, resource_version, creation_timestamp, deletion_timestamp, ..
-        } = object.metadata.clone();
-        let metadata = ObjectMeta {
-            namespace,
-            name,
-            uid,
-            labels,
-            resource_version,
-            creation_timestamp,
-            deletion_timestamp,
-            ..ObjectMeta::default()
-        };
-        let template = &object.data["spec"]["template"];
-        let read = |(name, address): (&str, Option<&str>)| {
-            let address = match address {
-                None => Address::Missing,
-                Some(text) => parse_mac_address(text).map_or(Address::Invalid, Address::Known),
-            };
-            (name.to_owned(), address)
-        };
-        Self {
-            metadata,
-            has_label: requires_mac_addresses(template),
-            interfaces: interfaces(&template["spec"]).map(read).collect(),
-        }
-    }
-
-    pub(super) fn uid(&self) -> &str {
-        self.metadata.uid.as_deref().unwrap_or_default()
-    }
-
-    fn is_deleted(&self) -> bool {
-        self.metadata.deletion_timestamp.is_some()
-    }
-
-    fn addresses(&self) -> impl Iterator<Item = MacAddr> {
-        self.interfaces.iter().filter_map(|(_, address)| match address {
-            Address::Known(address) => Some(*address),
-            Address::Missing | Address::Invalid => None,
-        })
-    }
-
-    /// The interfaces without an address, with their positions.
-    fn missing(&self) -> impl Iterator<Item = (usize, &str)> {
-        let missing = |(_, (_, address)): &(usize, &(String, Address))| *address == Address::Missing;
-        self.interfaces.iter().enumerate().filter(missing).map(|(position, (name, _))| (position, name.as_str()))
-    }
-
-    /// Whether another version differs only in members that no decision reads.
-    fn is_like(&self, other: &Self) -> bool {
-        let metadata =
-            ObjectMeta { resource_version: other.metadata.resource_version.clone(), ..self.metadata.clone() };
-        Self { metadata, ..self.clone() } == *other
-    }
-}
-
-// === impl Guest ===
-
-impl Guest {
-    /// Reads an instance. A member with an unexpected structure counts as absent.
-    pub(super) fn read(object: &Object) -> Self {
-        let (spec, status) = (&object.data["spec"], &object.data["status"]);
-        // An address of an interface with `bridge` or another direct binding on the network of pods belongs to the
-        // network plugin, which may use one address on several isolated networks.
-        let (networks, of_spec) = (by_name(&spec["networks"]), by_name(&spec["domain"]["devices"]["interfaces"]));
-        let is_unique = |name: &str| {
-            let (network, interface) = (networks.get(name), of_spec.get(name));
-            let is_masquerade = interface.is_some_and(|interface| interface["masquerade"].is_object());
-            network.is_some_and(|network| network["multus"].is_object() || is_masquerade)
-        };
-        let in_spec = interfaces(spec).filter_map(|(name, address)| Some((name, address?)));
-        // An interface without a name exists only inside the guest. A guest must not be able to use up a pool.
-        let in_status = items(&status["interfaces"])
-            .filter_map(|interface| Some((interface["name"].as_str()?, interface["mac"].as_str()?)));
-        let all = in_spec.chain(in_status).filter_map(|(name, address)| Some((name, parse_mac_address(address)?)));
-        let all: Vec<(&str, MacAddr)> = all.collect();
-        let is_running = status["phase"] == "Running";
-        let unique = all.iter().filter(|(name, _)| is_running && is_unique(name)).map(|(_, address)| *address);
-        let unique = unique.collect();
-        // Of several interfaces with one address, the first one counts.
-        let all = all.iter().enumerate().rev().map(|(position, (_, address))| (*address, position)).collect();
-        let created = object.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        Self { all, unique, is_running, created }
-    }
-
-    /// The addresses of a pool, with the positions of their interfaces.
-    fn of(&self, pool: &MacPool) -> impl Iterator<Item = (usize, MacAddr)> {
-        let of_pool = self.all.iter().filter(|(address, _)| pool.contains(**address));
-        of_pool.map(|(address, position)| (*position, *address))
-    }
 }
 
 // === impl Index ===
