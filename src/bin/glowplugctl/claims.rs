@@ -1,42 +1,35 @@
-//! The commands `claim` and `release`.
+//! The command `claim`.
+
+mod outcome;
+mod printer;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Error, Result, anyhow, bail};
-use clap::{Args, ValueEnum};
+use anyhow::{Result, bail};
+use clap::Args;
 use glowplug::host::Timestamp;
-use glowplug::host::address::{AddressSet, parse_address};
-use glowplug::host::allocator::{Adoption, Allocator, ClaimError, Problem};
+use glowplug::host::address::parse_address;
+use glowplug::host::allocator::{Adoption, Allocator, Problem};
 use glowplug::host::audit;
-use glowplug::host::claim::{self, Allocation, Claimant, Machine, Request};
-use glowplug::host::expand::{Document, Grant, Template};
+use glowplug::host::claim::{self, Claimant, Machine, Request};
+use glowplug::host::expand::Template;
 use glowplug::host::may_record::State;
-use glowplug::host::pool::{Pool, Space};
-use glowplug::host::records::{
-    Inventory, KubevirtMachine, NODE_POOL_ANNOTATION, annotation_key, annotation_patch, status_patch,
-};
-use glowplug::network::{Family, InterfaceName};
-use ipnetwork::IpNetwork;
+use glowplug::host::pool::Pool;
+use glowplug::host::records::{Inventory, KubevirtMachine, NODE_POOL_ANNOTATION, annotation_key};
+use glowplug::network::InterfaceName;
 use pnet_base::MacAddr;
-use serde::Serialize;
-use serde_json::json;
 use slog::Logger;
 
-use crate::documents::{nobody, tell_warnings};
+use self::outcome::{Outcome, Refusal};
+use self::printer::{Format, Printer, pools_of};
 use crate::input::{
-    LedgerFile, Machines, Named, PoolFiles, Pools, ReadMachines, ServedPools, in_template, interface, mac_address,
-    named, read_template, usage_error,
+    BATCH, LedgerFile, Machines, Named, Pools, ReadMachines, ServedPools, in_template, interface, mac_address, named,
+    read_template, usage_error,
 };
-use crate::output::{EXHAUSTED, VERSION, allocations_table, exit_code, print, print_json, say, sections};
-
-/// Number of claims or releases in one write to the ledger: large enough to be fast, and small enough that other processes
-/// get a turn.
-const BATCH: usize = 512;
+use crate::output::{EXHAUSTED, exit_code, say};
 
 #[derive(Args)]
 pub(crate) struct ClaimArgs {
@@ -84,18 +77,6 @@ pub(crate) struct ClaimArgs {
     macs: Vec<Nic>,
 }
 
-/// Output format of `claim`. The line formats print one line for each machine.
-#[derive(Clone, Copy, Eq, PartialEq, ValueEnum)]
-enum Format {
-    Table,
-    Apply,
-    NetworkData,
-    NetworkConfig,
-    Secret,
-    Annotation,
-    Status,
-}
-
 /// The MAC address of an interface. `interface: None` is allowed if there is only one interface.
 #[derive(Clone)]
 struct Nic {
@@ -103,121 +84,10 @@ struct Nic {
     mac_address: MacAddr,
 }
 
-#[derive(Args)]
-pub(crate) struct Release {
-    #[command(flatten)]
-    ledger: LedgerFile,
-    #[command(flatten)]
-    machines: Machines,
-    /// Serve machines that wait for this pool
-    #[arg(long = "pool", value_name = "FILE")]
-    pools: Vec<PathBuf>,
-    /// Template of the machines' network_data.json
-    ///
-    /// The template may set prefix lengths. The addresses in the template are reserved.
-    #[arg(long, value_name = "FILE", requires = "pools")]
-    template: Option<PathBuf>,
-    /// Also release machines that may still run
-    ///
-    /// Without this option, a machine of a list is released only if it has a deletionTimestamp and no guest in the lists.
-    #[arg(long, requires = "lists")]
-    force: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
 fn nic(text: &str) -> Result<Nic, String> {
     let (name, mac) = text.split_once('=').map_or((None, text), |(name, mac)| (Some(name), mac));
     Ok(Nic { interface: name.map(interface).transpose()?, mac_address: mac_address(mac)? })
 }
-
-#[derive(Serialize)]
-struct Claimed {
-    version: u32,
-    allocations: Vec<Allocation>,
-    refused: Vec<Refused>,
-}
-
-#[derive(Serialize)]
-struct Refused {
-    namespace: String,
-    name: String,
-    uid: String,
-    error: String,
-    /// Whether the reason is a pool without a free address.
-    exhausted: bool,
-    /// The exhausted pool.
-    pool: Option<String>,
-    /// The family without a free address in the pool.
-    family: Option<String>,
-}
-
-/// Why a machine gets no address.
-#[derive(Clone)]
-enum Refusal {
-    /// The pools refuse the claim of the machine.
-    Claim(ClaimError),
-    /// The pools of the machine are unknown.
-    NodePool(String),
-    /// The NodePool of the machine, to which none of the given pools belongs.
-    OtherNodePool(String),
-    /// The annotation of the machine has the first NodePool, and `--node-pool` the second.
-    AnotherNodePool(String, String),
-    /// An object records an address for the machine that does not fit, or has a record that cannot be read.
-    Record(String),
-    BeingDeleted,
-    /// Another program chooses the addresses of this pool, and no record has one for the machine.
-    OtherProgram(String),
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            // The text of the enhancement comes first, because people and programs search for it.
-            Self::Claim(error @ ClaimError::Exhausted { pool, family, .. }) => {
-                write!(f, "{error}: pool {pool}, {family}")
-            }
-            Self::Claim(error) => error.fmt(f),
-            Self::NodePool(error) => f.write_str(error),
-            Self::OtherNodePool(name) => write!(f, "the machine is of NodePool {name}, whose pool is not among these"),
-            Self::AnotherNodePool(own, given) => {
-                write!(f, "the machine is of NodePool {own} by its annotation, expected {given} as in --node-pool")
-            }
-            Self::Record(problem) => write!(f, "the record of the machine does not fit: {problem}"),
-            Self::BeingDeleted => {
-                f.write_str("the machine is being deleted: it keeps its addresses and gets no new ones")
-            }
-            Self::OtherProgram(pool) => {
-                write!(
-                    f,
-                    "another program chooses the addresses of pool {pool}, expected a record of the machine's address"
-                )
-            }
-        }
-    }
-}
-
-impl Refusal {
-    /// Whether such machines are normal in a list, so that the refusal is no error.
-    fn is_usual(&self) -> bool {
-        matches!(self, Self::OtherNodePool(_) | Self::AnotherNodePool(..) | Self::BeingDeleted)
-    }
-
-    /// The exhausted pool, and the family without a free address.
-    fn exhausted(&self) -> Option<(&String, Family)> {
-        match self {
-            Self::Claim(ClaimError::Exhausted { pool, family, .. }) => Some((pool, *family)),
-            _ => None,
-        }
-    }
-
-    fn is_exhaustion(&self) -> bool {
-        self.exhausted().is_some()
-    }
-}
-
-type Outcome = Result<Vec<Allocation>, Refusal>;
 
 pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
     let read = args.machines.read(log)?;
@@ -459,11 +329,6 @@ fn requests(pools: &[&Pool], ips: &[IpAddr]) -> Vec<Request> {
     requests
 }
 
-/// The pools of a claim.
-fn pools_of<'p>(claim: &claim::Claim, by_name: &'p BTreeMap<String, Pool>) -> Vec<&'p Pool> {
-    claim.requests.iter().filter_map(|request| by_name.get(&request.pool)).collect()
-}
-
 fn mac_addresses(nics: &[Nic], pools: &[&Pool]) -> Result<BTreeMap<InterfaceName, MacAddr>> {
     let mut mac_addresses = BTreeMap::new();
     for nic in nics {
@@ -502,220 +367,4 @@ impl Progress {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
-}
-
-struct Printer {
-    format: Format,
-    json: bool,
-    template: Template,
-    /// Pools by name.
-    pools: BTreeMap<String, Pool>,
-    mac_addresses: BTreeMap<InterfaceName, MacAddr>,
-}
-
-impl Printer {
-    /// Prints the allocations. Returns whether some of them could not be printed.
-    fn print(&self, claims: &[claim::Claim], outcomes: &[Outcome]) -> Result<bool> {
-        if self.json {
-            let refused = claims.iter().zip(outcomes).filter_map(|(claim, outcome)| {
-                let error = outcome.as_ref().err()?;
-                let Machine { namespace, name, uid, .. } = claim.machine.clone();
-                let (pool, family) = error.exhausted().unzip();
-                let (exhausted, error) = (pool.is_some(), error.to_string());
-                let family = family.map(|family| family.to_string());
-                Some(Refused { namespace, name, uid, error, exhausted, pool: pool.cloned(), family })
-            });
-            let (allocations, refused) = (outcomes.iter().flatten().flatten().cloned().collect(), refused.collect());
-            print_json(&Claimed { version: VERSION, allocations, refused })?;
-            return Ok(false);
-        }
-        if self.format == Format::Table {
-            print(&allocations_table("MACHINE", outcomes.iter().flatten().flatten()))?;
-            return Ok(false);
-        }
-        if self.format == Format::Apply {
-            return self.print_list(claims, outcomes);
-        }
-        let (mut lines, mut is_odd) = (String::new(), false);
-        for (claim, outcome) in claims.iter().zip(outcomes) {
-            // An empty line for a machine without addresses, so that each line matches its machine.
-            if let Ok(allocations) = outcome {
-                match self.line(claim, allocations) {
-                    Ok(line) => lines.push_str(&line),
-                    Err(error) => {
-                        say(format_args!("error: {}: {error:#}", claim.machine));
-                        is_odd = true;
-                    }
-                }
-            }
-            if claims.len() > 1 || outcome.is_ok() {
-                lines.push('\n');
-            }
-        }
-        print(&lines)?;
-        Ok(is_odd)
-    }
-
-    /// Prints a List for `kubectl apply --server-side`. For each machine the record comes before the Secret, so that no
-    /// machine reads a document whose addresses are not recorded. Returns whether a machine with addresses is missing from
-    /// the List.
-    fn print_list(&self, claims: &[claim::Claim], outcomes: &[Outcome]) -> Result<bool> {
-        let (mut items, mut is_odd) = (Vec::new(), false);
-        for (claim, outcome) in claims.iter().zip(outcomes) {
-            let Ok(allocations) = outcome else { continue };
-            let record = annotation_patch(&claim.machine, allocations, &self.networks(claim), None);
-            match record.map_err(Error::new).and_then(|record| {
-                let document = self.document(&pools_of(claim, &self.pools), allocations)?;
-                Ok([record, document.secret(&claim.machine)])
-            }) {
-                Ok(objects) => items.extend(objects),
-                Err(error) => {
-                    say(format_args!("error: {}: {error:#}", claim.machine));
-                    is_odd = true;
-                }
-            }
-        }
-        print_json(&json!({"apiVersion": "v1", "kind": "List", "items": items}))?;
-        Ok(is_odd)
-    }
-
-    fn line(&self, claim: &claim::Claim, allocations: &[Allocation]) -> Result<String> {
-        let machine = &claim.machine;
-        let document = || self.document(&pools_of(claim, &self.pools), allocations);
-        Ok(match self.format {
-            Format::Annotation => annotation_patch(machine, allocations, &self.networks(claim), None)?.to_string(),
-            Format::Status => status_patch(machine, allocations, None)?.to_string(),
-            Format::Secret => document()?.secret(machine).to_string(),
-            Format::NetworkData | Format::NetworkConfig | Format::Table | Format::Apply => {
-                document()?.text().to_owned()
-            }
-        })
-    }
-
-    /// The network of each interface of a machine.
-    fn networks(&self, claim: &claim::Claim) -> BTreeMap<InterfaceName, String> {
-        pools_of(claim, &self.pools).into_iter().map(|pool| (pool.interface(), pool.network().to_owned())).collect()
-    }
-
-    /// Checks that the template accepts addresses of the pools, before any address is allocated.
-    fn check_template(&self, claims: &[claim::Claim]) -> Result<()> {
-        if self.json || matches!(self.format, Format::Table | Format::Annotation | Format::Status) {
-            return Ok(());
-        }
-        let example = |pool: &Pool| {
-            // The guest refuses a document in which the machine has the address of its gateway.
-            let first = |space: &Space| {
-                let [all, reserved] =
-                    [space.ranges(), space.reserved()].map(|ranges| ranges.iter().copied().collect::<AddressSet>());
-                let offered = all.difference(&reserved);
-                let mut numbers = offered.ranges().iter().flat_map(|range| range.first()..=range.last());
-                let number = numbers.find(|number| !space.is_end_of_subnet(*number))?;
-                let address = space.family().address(number);
-                IpNetwork::new(address, pool.prefix_of(address)?).ok()
-            };
-            let claimant = Claimant { machine: nobody(), interface: pool.interface() };
-            Allocation { claimant, addresses: pool.spaces().filter_map(first).collect() }
-        };
-        let pools = claims.iter().map(|claim| claim.requests.iter().map(|request| request.pool.as_str()).collect());
-        let pools: BTreeSet<Vec<&str>> = pools.filter(|pools: &Vec<&str>| !pools.is_empty()).collect();
-        // The same warning applies to every machine, of which there may be many.
-        let mut warnings = Vec::new();
-        for pools in pools {
-            let pools: Vec<&Pool> = pools.into_iter().filter_map(|name| self.pools.get(name)).collect();
-            let examples: Vec<Allocation> = pools.iter().copied().map(example).collect();
-            for warning in self.document(&pools, &examples)?.warnings() {
-                if !warnings.contains(warning) {
-                    warnings.push(warning.clone());
-                }
-            }
-        }
-        tell_warnings(&warnings);
-        Ok(())
-    }
-
-    /// The document of a machine, in the format that is printed.
-    fn document(&self, pools: &[&Pool], allocations: &[Allocation]) -> Result<Document> {
-        let grants = allocations.iter().map(|allocation| self.grant(pools, allocation)).collect::<Result<Vec<_>>>()?;
-        let document = self.template.expand(&grants)?;
-        Ok(if self.format == Format::NetworkConfig { document.to_network_config()? } else { document })
-    }
-
-    fn grant<'a>(&self, pools: &[&Pool], allocation: &'a Allocation) -> Result<Grant<'a>> {
-        let interface = &allocation.claimant.interface;
-        let pool = pools.iter().find(|pool| pool.interface() == *interface);
-        let settings = pool.map(|pool| {
-            let settings = pool.settings_for(&allocation.addresses, &|_| None);
-            settings.map_err(|address| {
-                let name = pool.name();
-                anyhow!("pool {name} has no subnet with {address} any more, so the gateway of the address is not known")
-            })
-        });
-        let settings = settings.transpose()?.unwrap_or_default();
-        Ok(Grant { allocation, settings, mac_address: self.mac_addresses.get(interface).copied(), is_named: true })
-    }
-}
-
-#[derive(Serialize)]
-struct ReleasedDocument {
-    version: u32,
-    released: Vec<Allocation>,
-    served: Vec<Allocation>,
-}
-
-pub(crate) fn release(args: Release, log: &Logger) -> Result<ExitCode> {
-    let read = args.machines.read(log)?;
-    let is_odd = read.has_diagnostics();
-    let ReadMachines { machines, inventory } = read;
-    let ServedPools { pools, deleted, is_whole, .. } = match args.pools.as_slice() {
-        [] => ServedPools { is_whole: true, ..ServedPools::default() },
-        files => PoolFiles::served(files, args.template.as_deref(), log)?,
-    };
-    let mut registry = args.ledger.open(&pools, deleted, log)?;
-    let (mut released, mut served) = (Vec::new(), Vec::new());
-    let (machines, kept) = releasable(machines, inventory.as_ref(), args.force);
-    for batch in machines.chunks(BATCH) {
-        let waiting: BTreeSet<Machine> =
-            registry.state()?.waiters().into_iter().map(|claim| claim.machine.clone()).collect();
-        let done = registry.release_all(batch, Timestamp::now())?;
-        let held: BTreeSet<&Machine> = done.held.iter().map(|allocation| &allocation.claimant.machine).collect();
-        for machine in batch.iter().filter(|machine| !held.contains(machine) && !waiting.contains(machine)) {
-            say(format_args!("warning: {machine} holds nothing{}", namesake(machine, registry.state()?)));
-        }
-        released.extend(done.held);
-        served.extend(done.served);
-    }
-    if args.json {
-        print_json(&ReleasedDocument { version: VERSION, released, served })?;
-    } else {
-        print(&sections([allocations_table("RELEASED", &released), allocations_table("SERVED", &served)]))?;
-    }
-    Ok(if kept > 0 { ExitCode::FAILURE } else { exit_code(!is_odd && is_whole) })
-}
-
-/// The machines that may be released, and the number of other machines. A machine of a list may be released only if it is
-/// being deleted and has no guest: any other machine still uses its addresses.
-fn releasable(machines: Vec<KubevirtMachine>, inventory: Option<&Inventory>, force: bool) -> (Vec<Machine>, usize) {
-    let count = machines.len();
-    let releasable = machines.into_iter().filter_map(|KubevirtMachine { machine, is_being_deleted, .. }| {
-        let Some(inventory) = inventory.filter(|_| !force) else { return Some(machine) };
-        let problem = if !is_being_deleted {
-            "not being deleted, expected a deletionTimestamp, or --force"
-        } else if inventory.has_guest(&machine) {
-            "its guest exists, expected neither a VirtualMachine nor an instance of it, or --force"
-        } else {
-            return Some(machine);
-        };
-        say(format_args!("error: {machine}: {problem}"));
-        None
-    });
-    let releasable: Vec<Machine> = releasable.collect();
-    let kept = count - releasable.len();
-    (releasable, kept)
-}
-
-/// Returns a machine with the same name and another UID. A wrong UID is a frequent mistake.
-fn namesake(machine: &Machine, allocator: &Allocator) -> String {
-    let is_namesake = |other: &&Machine| other.namespace == machine.namespace && other.name == machine.name;
-    let found = allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).find(is_namesake);
-    found.map(|other| format!(", but {other} does")).unwrap_or_default()
 }

@@ -32,6 +32,10 @@ use crate::Cli;
 use crate::Reported;
 use crate::output::say;
 
+/// Number of claims or releases in one write to the ledger: large enough to be fast, and small enough that other processes
+/// get a turn.
+pub(crate) const BATCH: usize = 512;
+
 /// The pool files, and the template that their pools use.
 #[derive(Args)]
 pub(crate) struct Pools {

@@ -11,6 +11,7 @@ mod ledger;
 mod list;
 mod output;
 mod pools;
+mod release;
 mod status;
 mod vsphere;
 
@@ -24,12 +25,13 @@ use glowplug::log;
 use slog::Level;
 
 use crate::audit::{AuditArgs, Rebuild};
-use crate::claims::{ClaimArgs, Release};
+use crate::claims::ClaimArgs;
 use crate::documents::{ConfigDriveArgs, NetworkData};
 use crate::ledger::{Backup, History, Verify};
 use crate::list::List;
 use crate::output::{print, say};
 use crate::pools::{Init, Metrics, Nodepool, PoolCheck, Resize};
+use crate::release::Release;
 use crate::status::Status;
 use crate::vsphere::{HostsCheck, HostsManifests, VsphereKargs};
 
@@ -132,7 +134,7 @@ fn main() -> ExitCode {
         Command::Pool(PoolCommand::Check(args)) => pools::pool_check(args, log),
         Command::Init(args) => pools::init(args, log),
         Command::Claim(args) => claims::claim(args, log),
-        Command::Release(args) => claims::release(args, log),
+        Command::Release(args) => release::release(args, log),
         Command::List(args) => list::list(args, log),
         Command::Status(args) => status::status(args, log),
         Command::Resize(args) => pools::resize(args, log),

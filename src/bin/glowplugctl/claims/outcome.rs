@@ -1,0 +1,73 @@
+//! What becomes of the claim of a machine.
+
+use std::fmt;
+
+use glowplug::host::allocator::ClaimError;
+use glowplug::host::claim::Allocation;
+use glowplug::network::Family;
+
+/// Why a machine gets no address.
+#[derive(Clone)]
+pub(super) enum Refusal {
+    /// The pools refuse the claim of the machine.
+    Claim(ClaimError),
+    /// The pools of the machine are unknown.
+    NodePool(String),
+    /// The NodePool of the machine, to which none of the given pools belongs.
+    OtherNodePool(String),
+    /// The annotation of the machine has the first NodePool, and `--node-pool` the second.
+    AnotherNodePool(String, String),
+    /// An object records an address for the machine that does not fit, or has a record that cannot be read.
+    Record(String),
+    BeingDeleted,
+    /// Another program chooses the addresses of this pool, and no record has one for the machine.
+    OtherProgram(String),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // The text of the enhancement comes first, because people and programs search for it.
+            Self::Claim(error @ ClaimError::Exhausted { pool, family, .. }) => {
+                write!(f, "{error}: pool {pool}, {family}")
+            }
+            Self::Claim(error) => error.fmt(f),
+            Self::NodePool(error) => f.write_str(error),
+            Self::OtherNodePool(name) => write!(f, "the machine is of NodePool {name}, whose pool is not among these"),
+            Self::AnotherNodePool(own, given) => {
+                write!(f, "the machine is of NodePool {own} by its annotation, expected {given} as in --node-pool")
+            }
+            Self::Record(problem) => write!(f, "the record of the machine does not fit: {problem}"),
+            Self::BeingDeleted => {
+                f.write_str("the machine is being deleted: it keeps its addresses and gets no new ones")
+            }
+            Self::OtherProgram(pool) => {
+                write!(
+                    f,
+                    "another program chooses the addresses of pool {pool}, expected a record of the machine's address"
+                )
+            }
+        }
+    }
+}
+
+impl Refusal {
+    /// Whether such machines are normal in a list, so that the refusal is no error.
+    pub(super) fn is_usual(&self) -> bool {
+        matches!(self, Self::OtherNodePool(_) | Self::AnotherNodePool(..) | Self::BeingDeleted)
+    }
+
+    /// The exhausted pool, and the family without a free address.
+    pub(super) fn exhausted(&self) -> Option<(&String, Family)> {
+        match self {
+            Self::Claim(ClaimError::Exhausted { pool, family, .. }) => Some((pool, *family)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_exhaustion(&self) -> bool {
+        self.exhausted().is_some()
+    }
+}
+
+pub(super) type Outcome = Result<Vec<Allocation>, Refusal>;

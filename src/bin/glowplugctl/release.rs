@@ -1,0 +1,106 @@
+//! The command `release`.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use glowplug::host::Timestamp;
+use glowplug::host::allocator::Allocator;
+use glowplug::host::claim::{Allocation, Machine};
+use glowplug::host::records::{Inventory, KubevirtMachine};
+use serde::Serialize;
+use slog::Logger;
+
+use crate::input::{BATCH, LedgerFile, Machines, PoolFiles, ReadMachines, ServedPools};
+use crate::output::{VERSION, allocations_table, exit_code, print, print_json, say, sections};
+
+#[derive(Args)]
+pub(crate) struct Release {
+    #[command(flatten)]
+    ledger: LedgerFile,
+    #[command(flatten)]
+    machines: Machines,
+    /// Serve machines that wait for this pool
+    #[arg(long = "pool", value_name = "FILE")]
+    pools: Vec<PathBuf>,
+    /// Template of the machines' network_data.json
+    ///
+    /// The template may set prefix lengths. The addresses in the template are reserved.
+    #[arg(long, value_name = "FILE", requires = "pools")]
+    template: Option<PathBuf>,
+    /// Also release machines that may still run
+    ///
+    /// Without this option, a machine of a list is released only if it has a deletionTimestamp and no guest in the lists.
+    #[arg(long, requires = "lists")]
+    force: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct ReleasedDocument {
+    version: u32,
+    released: Vec<Allocation>,
+    served: Vec<Allocation>,
+}
+
+pub(crate) fn release(args: Release, log: &Logger) -> Result<ExitCode> {
+    let read = args.machines.read(log)?;
+    let is_odd = read.has_diagnostics();
+    let ReadMachines { machines, inventory } = read;
+    let ServedPools { pools, deleted, is_whole, .. } = match args.pools.as_slice() {
+        [] => ServedPools { is_whole: true, ..ServedPools::default() },
+        files => PoolFiles::served(files, args.template.as_deref(), log)?,
+    };
+    let mut registry = args.ledger.open(&pools, deleted, log)?;
+    let (mut released, mut served) = (Vec::new(), Vec::new());
+    let (machines, kept) = releasable(machines, inventory.as_ref(), args.force);
+    for batch in machines.chunks(BATCH) {
+        let waiting: BTreeSet<Machine> =
+            registry.state()?.waiters().into_iter().map(|claim| claim.machine.clone()).collect();
+        let done = registry.release_all(batch, Timestamp::now())?;
+        let held: BTreeSet<&Machine> = done.held.iter().map(|allocation| &allocation.claimant.machine).collect();
+        for machine in batch.iter().filter(|machine| !held.contains(machine) && !waiting.contains(machine)) {
+            say(format_args!("warning: {machine} holds nothing{}", namesake(machine, registry.state()?)));
+        }
+        released.extend(done.held);
+        served.extend(done.served);
+    }
+    if args.json {
+        print_json(&ReleasedDocument { version: VERSION, released, served })?;
+    } else {
+        print(&sections([allocations_table("RELEASED", &released), allocations_table("SERVED", &served)]))?;
+    }
+    Ok(if kept > 0 { ExitCode::FAILURE } else { exit_code(!is_odd && is_whole) })
+}
+
+/// The machines that may be released, and the number of other machines. A machine of a list may be released only if it is
+/// being deleted and has no guest: any other machine still uses its addresses.
+fn releasable(machines: Vec<KubevirtMachine>, inventory: Option<&Inventory>, force: bool) -> (Vec<Machine>, usize) {
+    let count = machines.len();
+    let releasable = machines.into_iter().filter_map(|KubevirtMachine { machine, is_being_deleted, .. }| {
+        let Some(inventory) = inventory.filter(|_| !force) else { return Some(machine) };
+        let problem = if !is_being_deleted {
+            "not being deleted, expected a deletionTimestamp, or --force"
+        } else if inventory.has_guest(&machine) {
+            "its guest exists, expected neither a VirtualMachine nor an instance of it, or --force"
+        } else {
+            return Some(machine);
+        };
+        say(format_args!("error: {machine}: {problem}"));
+        None
+    });
+    let releasable: Vec<Machine> = releasable.collect();
+    let kept = count - releasable.len();
+    (releasable, kept)
+}
+
+/// Returns a machine with the same name and another UID. A wrong UID is a frequent mistake.
+fn namesake(machine: &Machine, allocator: &Allocator) -> String {
+    let is_namesake = |other: &&Machine| other.namespace == machine.namespace && other.name == machine.name;
+    let found = allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).find(is_namesake);
+    found.map(|other| format!(", but {other} does")).unwrap_or_default()
+}
