@@ -1,35 +1,27 @@
 //! A ledger in a file that several processes of one host share.
 
+mod changes;
+mod path;
 mod rows;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::error::Error;
-use std::fmt;
-use std::fs::{self, File};
-use std::io;
+use std::fs::File;
 use std::net::IpAddr;
-use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::fcntl::{self, OFlag};
-use nix::sys::stat::Mode;
-use nix::sys::statfs::statfs;
 use rusqlite::config::DbConfig;
-use rusqlite::{
-    Connection, ErrorCode, OpenFlags, OptionalExtension, Row, ToSql, Transaction, TransactionBehavior, params,
-    params_from_iter,
-};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Row, Transaction, TransactionBehavior};
 
 use super::{Ledger, LedgerError};
-use crate::host::change::{Change, Update, milliseconds};
-use crate::host::claim::{Claimant, HolderKind, Lease, Machine};
-use rows::{
-    CONFLICTS, LEASES, MISSING, Octets, POOLS, Table, Time, WAITERS, checksum, claimant, machine, reading, requests,
-    source_text, sqlite_error,
-};
+use crate::host::change::{Change, Update};
+use crate::host::claim::{HolderKind, Lease, Machine};
+use changes::{Networks, Totals, everything, last_change, path, record, report};
+pub use path::OpenError;
+use path::{check_path, directory_of, network_file_system};
+use rows::{Octets, Time, claimant, reading, sqlite_error, writing};
 
 /// A ledger in an SQLite database.
 ///
@@ -49,41 +41,6 @@ pub struct SqliteLedger {
     reported: Option<i64>,
 }
 
-/// Why a ledger cannot be opened or created.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The file does not exist.
-    Absent(PathBuf),
-    /// The creation of a ledger would replace this file: a ledger, or the log of a ledger.
-    Exists(PathBuf),
-    /// The file is on a network file system of this kind.
-    NetworkFileSystem(PathBuf, &'static str),
-    /// The file is empty, or not a file or a database of this program.
-    NotALedger(PathBuf),
-    /// The file has, or may have, a second path, for this reason. Each path has a log of its own, so that two processes would
-    /// not see each other's changes.
-    SecondPath(PathBuf, String),
-    /// The write-ahead log does not exist or cannot be read, and cannot be created.
-    NoLog(PathBuf),
-    /// Another version of this program created the ledger.
-    OtherSchema {
-        /// Path of the ledger.
-        path: PathBuf,
-        /// Version of the schema of the ledger.
-        found: i64,
-        /// The version that this program reads.
-        known: i64,
-    },
-    /// The file or the database failed.
-    Store {
-        /// Path of the ledger.
-        path: PathBuf,
-        /// The error of the system or of SQLite.
-        source: Box<dyn Error + Send + Sync>,
-    },
-}
-
 /// A time in which a claimant held an address.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
@@ -96,29 +53,12 @@ pub struct Tenure {
     pub lease: Lease,
 }
 
-#[derive(Debug, Default)]
-struct Networks {
-    by_id: BTreeMap<i64, Arc<str>>,
-    by_name: BTreeMap<Arc<str>, i64>,
-}
-
 /// How a ledger is opened.
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Access {
     Read,
     Write,
     Create,
-}
-
-/// Changes of the totals by one transaction, by the ID of the table.
-#[derive(Default)]
-struct Totals(BTreeMap<i64, Total>);
-
-/// The number of rows, and the sum of their checksums.
-#[derive(Default)]
-struct Total {
-    rows: i64,
-    checksums: i64,
 }
 
 struct SqliteTransaction<'a> {
@@ -141,28 +81,6 @@ const CHANGES_KEPT: i64 = 10_000;
 
 /// Number of earlier holders that are kept, the latest ones: about 20 MiB.
 const HISTORY_KEPT: i64 = 100_000;
-
-/// File systems whose locks or shared memory do not work between the hosts that mount them, by the magic number of
-/// `statfs` (linux/magic.h; GPFS and Lustre from their own headers). FUSE is in the list because it hides the file
-/// system behind it, which may be a network file system: sshfs, GlusterFS and virtiofs use FUSE.
-const NETWORK_FILE_SYSTEMS: [(u32, &str); 16] = [
-    (0x0000_517b, "SMB"),
-    (0x0000_564c, "NCP"),
-    (0x0000_6969, "NFS"),
-    (0x00c3_6400, "Ceph"),
-    (0x0102_1997, "9p"),
-    (0x0116_1970, "GFS2"),
-    (0x0bd0_0bd0, "Lustre"),
-    (0x4750_4653, "GPFS"),
-    (0x5346_414f, "AFS"),
-    (0x6573_5546, "FUSE"),
-    (0x6b41_4653, "AFS"),
-    (0x7375_7245, "Coda"),
-    (0x7461_636f, "OCFS2"),
-    (0x786f_4256, "VirtualBox's shared folders"),
-    (0xfe53_4d42, "SMB"),
-    (0xff53_4d42, "CIFS"),
-];
 
 // === impl SqliteLedger ===
 
@@ -380,7 +298,7 @@ impl super::Transaction for SqliteTransaction<'_> {
         let mut changes: Vec<&Change> = changes.iter().collect();
         changes.sort_by(|a, b| path(a).cmp(&path(b)));
         let mut totals = Totals::default();
-        let mut networks = Networks { by_id: self.networks.by_id.clone(), by_name: self.networks.by_name.clone() };
+        let mut networks = self.networks.clone();
         for change in changes {
             if let Some(machine) = machine_of(change).filter(|machine| machine.kind != HolderKind::default()) {
                 // After a restart this object would be another machine.
@@ -393,7 +311,7 @@ impl super::Transaction for SqliteTransaction<'_> {
                 return Err(LedgerError::Store { doing: "writing the ledger", source });
             }
             if let Change::Pool { pool: Some(pool), .. } = change
-                && !networks.by_name.contains_key(pool.network.as_str())
+                && !networks.has(&pool.network)
             {
                 let sql = "INSERT INTO networks (name) VALUES (?)";
                 self.transaction.execute(sql, [&pool.network]).map_err(writing)?;
@@ -401,17 +319,14 @@ impl super::Transaction for SqliteTransaction<'_> {
             }
             record(&self.transaction, &networks, change, &mut totals)?;
         }
+        totals.write(&self.transaction)?;
         let last = last_change(&self.transaction).map_err(writing)?;
-        let run = |sql: &str, values: &[i64]| {
+        let run = |sql: &str, number: i64| {
             let statement = self.transaction.prepare_cached(sql);
-            statement.and_then(|mut statement| statement.execute(params_from_iter(values))).map_err(writing)
+            statement.and_then(|mut statement| statement.execute([number])).map_err(writing)
         };
-        for (table, Total { rows, checksums }) in totals.0 {
-            let sql = "UPDATE totals SET rows = rows + ?, checksums = checksums + ? WHERE id = ?";
-            run(sql, &[rows, checksums, table])?;
-        }
-        run("DELETE FROM changes WHERE number <= ?", &[last - CHANGES_KEPT])?;
-        run("DELETE FROM history WHERE number <= (SELECT max(number) FROM history) - ?", &[HISTORY_KEPT])?;
+        run("DELETE FROM changes WHERE number <= ?", last - CHANGES_KEPT)?;
+        run("DELETE FROM history WHERE number <= (SELECT max(number) FROM history) - ?", HISTORY_KEPT)?;
         let Self { transaction, networks: known, reported, has_reported } = *self;
         transaction.commit().map_err(writing)?;
         *known = networks;
@@ -429,10 +344,6 @@ impl super::Transaction for SqliteTransaction<'_> {
 fn wait(times: i32) -> bool {
     std::thread::sleep(Duration::from_millis(1));
     times < 30_000
-}
-
-fn writing(source: rusqlite::Error) -> LedgerError {
-    LedgerError::Store { doing: "writing the ledger", source: sqlite_error(source) }
 }
 
 /// The machine that a change is about.
@@ -454,49 +365,6 @@ fn is_of_cluster(change: &Change) -> bool {
         Change::Waiter { claim, .. } => claim.as_ref().is_some_and(|claim| claim.secret.is_some()),
         Change::Pool { .. } | Change::Conflict { .. } | Change::Missing { .. } => false,
     }
-}
-
-/// The kind of network file system on which a file is, or will be. `None` for a local file system.
-fn network_file_system(path: &Path) -> Result<Option<&'static str>, OpenError> {
-    let at = if path.try_exists().unwrap_or(false) { path } else { directory_of(path) };
-    let magic = match statfs(at) {
-        Ok(statfs) => statfs.filesystem_type().0 as u32,
-        Err(error) => return Err(OpenError::Store { path: path.to_owned(), source: Box::new(error) }),
-    };
-    Ok(kind_of(magic))
-}
-
-/// Refuses a ledger that can be reached under a second path. SQLite names the log and the shared memory after the path. It
-/// follows symbolic links, so these are no second path, and a folder can have several paths.
-fn check_path(path: &Path) -> Result<(), OpenError> {
-    let Ok(real) = path.canonicalize() else { return Ok(()) };
-    let failed = |source: io::Error| OpenError::Store { path: path.to_owned(), source: source.into() };
-    let links = real.metadata().map_err(failed)?.nlink();
-    if links > 1 {
-        return Err(OpenError::SecondPath(path.to_owned(), format!("the file has {links} hard links")));
-    }
-    if mount_of(&real).map_err(failed)? != mount_of(directory_of(&real)).map_err(failed)? {
-        let why = "the file is mounted here from another path".to_owned();
-        return Err(OpenError::SecondPath(path.to_owned(), why));
-    }
-    Ok(())
-}
-
-/// The ID of the mount that has a file or folder.
-fn mount_of(path: &Path) -> io::Result<String> {
-    // Closing any other descriptor of the ledger would release the locks of SQLite in this process.
-    let file = fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
-    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
-    let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
-    id.map(|id| id.trim().to_owned()).ok_or_else(|| io::Error::other("the system does not tell the mount of a file"))
-}
-
-fn kind_of(magic: u32) -> Option<&'static str> {
-    NETWORK_FILE_SYSTEMS.iter().find(|(known, _)| *known == magic).map(|(_, kind)| *kind)
-}
-
-fn directory_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The version of the schema; 0 if the database is empty and is to become a ledger.
@@ -539,226 +407,6 @@ fn expected_statements() -> rusqlite::Result<Vec<String>> {
     statements(&connection)
 }
 
-/// Returns what was changed since the change with the number `reported`, and the number of the last change.
-fn report(
-    transaction: &Transaction<'_>,
-    networks: &mut Networks,
-    reported: Option<i64>,
-) -> Result<(Update, i64), LedgerError> {
-    let last = last_change(transaction).map_err(reading)?;
-    if reported == Some(last) {
-        return Ok((Update::Delta(Vec::new()), last));
-    }
-    let first: Option<i64> =
-        transaction.query_row("SELECT min(number) FROM changes", [], |row| row.get(0)).map_err(reading)?;
-    // The numbers only rise. A lower last number means that the file was restored from a copy.
-    let since = reported.filter(|reported| *reported < last && first.is_some_and(|first| first <= reported + 1));
-    *networks = Networks::read(transaction).map_err(reading)?;
-    let update = match since {
-        Some(since) => Update::Delta(changes_since(transaction, networks, since)?),
-        None => Update::Snapshot(everything(transaction, networks)?),
-    };
-    Ok((update, last))
-}
-
-fn last_change(transaction: &Transaction<'_>) -> rusqlite::Result<i64> {
-    let mut last = transaction.prepare_cached("SELECT coalesce(max(number), 0) FROM changes")?;
-    last.query_row([], |row| row.get(0))
-}
-
-/// Reads all rows of all tables, and checks that no row is missing or damaged.
-fn everything(transaction: &Transaction<'_>, networks: &Networks) -> Result<Vec<Change>, LedgerError> {
-    let mut changes = Vec::new();
-    for table in [&POOLS, &LEASES, &CONFLICTS, &WAITERS, &MISSING] {
-        let (mut count, mut sum) = (0_i64, 0_i64);
-        let mut statement = transaction.prepare_cached(&table.select()).map_err(reading)?;
-        let mut rows = statement.query([]).map_err(reading)?;
-        while let Some(row) = rows.next().map_err(reading)? {
-            let (change, checksum) = table.read(row, &|id| networks.name(id))?;
-            (count, sum) = (count + 1, sum.wrapping_add(checksum));
-            changes.push(change);
-        }
-        let sql = "SELECT rows, checksums FROM totals WHERE id = ?";
-        let total = transaction.query_row(sql, [table.id], |row| Ok((row.get(0)?, row.get(1)?))).optional();
-        let total: Option<(i64, i64)> = total.map_err(reading)?;
-        if total != Some((count, sum)) {
-            return Err(LedgerError::Damaged(format!("table {} does not have the rows that were written", table.name)));
-        }
-    }
-    Ok(changes)
-}
-
-/// The current state of each item that changed after the change with the number `since`.
-fn changes_since(transaction: &Transaction<'_>, networks: &Networks, since: i64) -> Result<Vec<Change>, LedgerError> {
-    let mut changes = Vec::new();
-    let sql = "SELECT DISTINCT pool, network, address, namespace, name, uid, interface FROM changes WHERE number > ?";
-    let mut statement = transaction.prepare_cached(sql).map_err(reading)?;
-    let mut rows = statement.query([since]).map_err(reading)?;
-    while let Some(row) = rows.next().map_err(reading)? {
-        let (pool, address): (Option<Arc<str>>, Option<Octets>) =
-            (row.get(0).map_err(reading)?, row.get(2).map_err(reading)?);
-        let interface: Option<String> = row.get(6).map_err(reading)?;
-        if let Some(name) = pool {
-            changes.push(Change::Pool { name, pool: None });
-        } else if let Some(Octets(address)) = address {
-            let network = networks.name(row.get(1).map_err(reading)?)?;
-            changes.push(if interface.is_some() {
-                let claimant = Arc::new(claimant(row, 3).map_err(reading)?);
-                Change::Conflict { network, address, claimant, record: None }
-            } else {
-                Change::Lease { network, address, lease: None }
-            });
-        } else {
-            let machine = machine(row, 3).map_err(reading)?;
-            changes.push(Change::Waiter { machine: machine.clone(), claim: None });
-            changes.push(Change::Missing { machine, since: None });
-        }
-    }
-    for change in &mut changes {
-        if let Some(now) = current(transaction, networks, change)? {
-            *change = now;
-        }
-    }
-    Ok(changes)
-}
-
-/// The row of the item that a change is about. `None` if there is no row.
-fn current(transaction: &Transaction<'_>, networks: &Networks, change: &Change) -> Result<Option<Change>, LedgerError> {
-    let find = |table: &Table, condition: &str, key: &[&dyn ToSql]| {
-        let sql = format!("{} WHERE {condition}", table.select());
-        let mut statement = transaction.prepare_cached(&sql).map_err(reading)?;
-        let mut rows = statement.query(key).map_err(reading)?;
-        let row = rows.next().map_err(reading)?;
-        row.map(|row| Ok(table.read(row, &|id| networks.name(id))?.0)).transpose()
-    };
-    match change {
-        Change::Pool { name, .. } => find(&POOLS, "name = ?", params![name]),
-        Change::Lease { network, address, .. } => {
-            find(&LEASES, "network = ? AND address = ?", params![networks.id(network)?, Octets(*address)])
-        }
-        Change::Conflict { network, address, claimant, .. } => {
-            let Claimant { machine: Machine { namespace, name, uid, .. }, interface } = &**claimant;
-            let key = params![networks.id(network)?, Octets(*address), namespace, name, uid, interface.as_str()];
-            let condition = "network = ? AND address = ? AND namespace = ? AND name = ? AND uid = ? AND interface = ?";
-            find(&CONFLICTS, condition, key)
-        }
-        Change::Waiter { machine: Machine { namespace, name, uid, .. }, .. } => {
-            find(&WAITERS, "namespace = ? AND name = ? AND uid = ?", params![namespace, name, uid])
-        }
-        Change::Missing { machine: Machine { namespace, name, uid, .. }, .. } => {
-            find(&MISSING, "namespace = ? AND name = ? AND uid = ?", params![namespace, name, uid])
-        }
-    }
-}
-
-/// Writes or removes the row of a change, and updates the totals of the table.
-fn record(
-    transaction: &Transaction<'_>,
-    networks: &Networks,
-    change: &Change,
-    totals: &mut Totals,
-) -> Result<(), LedgerError> {
-    let run = |sql: &str, values: &[&dyn ToSql]| {
-        transaction.prepare_cached(sql).and_then(|mut statement| statement.execute(values)).map_err(writing)
-    };
-    // The checksum of the row that a statement finds or deletes. `None` if there is no row.
-    let old = |sql: &str, values: &[&dyn ToSql]| -> Result<Option<i64>, LedgerError> {
-        let statement = transaction.prepare_cached(sql);
-        let row = statement.and_then(|mut statement| statement.query_row(values, |row| row.get(0)).optional());
-        row.map_err(writing)
-    };
-    let checksum = checksum(change);
-    match change {
-        Change::Pool { name, pool } => {
-            totals.remove(&POOLS, old("DELETE FROM pools WHERE name = ? RETURNING checksum", params![name])?);
-            if let Some(pool) = pool {
-                let sql = "INSERT INTO pools (name, specification, checksum) VALUES (?, ?, ?)";
-                run(sql, params![name, pool.to_stored(), checksum])?;
-            }
-            totals.add(&POOLS, checksum);
-        }
-        Change::Lease { network, address, lease: None } => {
-            let sql = "DELETE FROM leases WHERE network = ? AND address = ? RETURNING checksum";
-            totals.remove(&LEASES, old(sql, params![networks.id(network)?, Octets(*address)])?);
-        }
-        Change::Lease { network, address, lease: Some(lease) } => {
-            let Claimant { machine: Machine { namespace, name, uid, .. }, interface } = &*lease.claimant;
-            let (id, interface) = (networks.id(network)?, interface.as_str());
-            let Lease { prefix, pool, .. } = lease;
-            let (since, released) = (milliseconds(lease.since), lease.released.map(milliseconds));
-            let reuse_after = lease.reuse_after.map(milliseconds);
-            let address_row = params![id, Octets(*address)];
-            #[rustfmt::skip]
-            let row = params![
-                id, Octets(*address), prefix, pool, namespace, name, uid, interface, since, released, reuse_after, checksum
-            ];
-            // Most leases of a large batch are new, and a new row needs no search for the row before it.
-            let insert = "INSERT INTO leases
-                              (network, address, prefix, pool, namespace, name, uid, interface, since, released,
-                               reuse_after, checksum)
-                          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-                          ON CONFLICT (network, address) DO NOTHING";
-            if run(insert, row)? == 0 {
-                let before = old("SELECT checksum FROM leases WHERE network = ? AND address = ?", address_row)?;
-                let update = "UPDATE leases SET
-                                  (prefix, pool, namespace, name, uid, interface, since, released, reuse_after, checksum)
-                                  = (?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
-                              WHERE (network, address) = (?1, ?2)
-                                  AND (released IS NOT NULL OR (namespace, name, uid, interface) = (?5, ?6, ?7, ?8))";
-                if run(update, row)? == 0 {
-                    return Err(LedgerError::Held { network: network.to_string(), address: *address });
-                }
-                totals.remove(&LEASES, before);
-            }
-            totals.add(&LEASES, checksum);
-        }
-        Change::Conflict { network, address, claimant, record } => {
-            let id = networks.id(network)?;
-            let Claimant { machine: Machine { namespace, name, uid, .. }, interface } = &**claimant;
-            let interface = interface.as_str();
-            let sql = "DELETE FROM conflicts
-                       WHERE (network, address, namespace, name, uid, interface) = (?, ?, ?, ?, ?, ?)
-                       RETURNING checksum";
-            let before = old(sql, params![id, Octets(*address), namespace, name, uid, interface])?;
-            totals.remove(&CONFLICTS, before);
-            if let Some(record) = record {
-                let source = source_text(record);
-                let sql = "INSERT INTO conflicts VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
-                run(sql, params![id, Octets(*address), namespace, name, uid, interface, source, checksum])?;
-            }
-            totals.add(&CONFLICTS, checksum);
-        }
-        Change::Waiter { machine: Machine { namespace, name, uid, .. }, claim } => {
-            let sql = "DELETE FROM waiters WHERE (namespace, name, uid) = (?, ?, ?) RETURNING checksum";
-            totals.remove(&WAITERS, old(sql, params![namespace, name, uid])?);
-            if let Some(claim) = claim {
-                let (created, requests) = (milliseconds(claim.created), requests(claim));
-                let sql = "INSERT INTO waiters VALUES (?, ?, ?, ?, ?, ?, ?)";
-                run(sql, params![namespace, name, uid, created, claim.sticky, requests, checksum])?;
-            }
-            totals.add(&WAITERS, checksum);
-        }
-        Change::Missing { machine: Machine { namespace, name, uid, .. }, since } => {
-            let sql = "DELETE FROM missing WHERE (namespace, name, uid) = (?, ?, ?) RETURNING checksum";
-            totals.remove(&MISSING, old(sql, params![namespace, name, uid])?);
-            if let Some(since) = since {
-                let sql = "INSERT INTO missing VALUES (?, ?, ?, ?, ?)";
-                run(sql, params![namespace, name, uid, milliseconds(*since), checksum])?;
-            }
-            totals.add(&MISSING, checksum);
-        }
-    }
-    Ok(())
-}
-
-/// Sort key of the row of a change in the file. Pools come first, because they add the networks.
-fn path(change: &Change) -> Option<(&str, IpAddr)> {
-    match change {
-        Change::Lease { network, address, .. } | Change::Conflict { network, address, .. } => Some((network, *address)),
-        Change::Pool { .. } | Change::Waiter { .. } | Change::Missing { .. } => None,
-    }
-}
-
 fn tenure(row: &Row<'_>) -> rusqlite::Result<(IpAddr, Lease)> {
     let Octets(address) = row.get(1)?;
     let (claimant, prefix, pool) = (Arc::new(claimant(row, 4)?), row.get(2)?, row.get(3)?);
@@ -770,98 +418,6 @@ fn tenure(row: &Row<'_>) -> rusqlite::Result<(IpAddr, Lease)> {
     ))
 }
 
-// === impl Totals ===
-
-impl Totals {
-    /// Adds a row with this checksum to the totals. `None` is no row.
-    fn add(&mut self, table: &Table, checksum: Option<i64>) {
-        self.count(table, 1, checksum);
-    }
-
-    /// Removes a row with this checksum from the totals. `None` is no row.
-    fn remove(&mut self, table: &Table, checksum: Option<i64>) {
-        self.count(table, -1, checksum);
-    }
-
-    fn count(&mut self, table: &Table, sign: i64, checksum: Option<i64>) {
-        let Some(checksum) = checksum else { return };
-        let total = self.0.entry(table.id).or_default();
-        total.rows += sign;
-        // The checksum of a damaged row may be any number.
-        total.checksums = total.checksums.wrapping_add(checksum.wrapping_mul(sign));
-    }
-}
-
-// === impl Networks ===
-
-impl Networks {
-    fn read(connection: &Connection) -> rusqlite::Result<Self> {
-        let mut networks = Self::default();
-        let mut statement = connection.prepare_cached("SELECT id, name FROM networks")?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            let (id, name): (i64, String) = (row.get(0)?, row.get(1)?);
-            let name: Arc<str> = Arc::from(name);
-            networks.by_id.insert(id, Arc::clone(&name));
-            networks.by_name.insert(name, id);
-        }
-        Ok(networks)
-    }
-
-    fn name(&self, id: i64) -> Result<Arc<str>, LedgerError> {
-        let unknown = || LedgerError::Damaged(format!("there is no network with the id {id}"));
-        self.by_id.get(&id).cloned().ok_or_else(unknown)
-    }
-
-    fn id(&self, name: &str) -> Result<i64, LedgerError> {
-        self.by_name.get(name).copied().ok_or_else(|| LedgerError::UnknownNetwork(name.to_owned()))
-    }
-}
-
-// === impl OpenError ===
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Absent(path) => write!(f, "{}: no such ledger", path.display()),
-            Self::Exists(path) => {
-                write!(f, "{}: exists, expected no file, since a ledger is created once", path.display())
-            }
-            Self::NetworkFileSystem(path, kind) => write!(
-                f,
-                "{}: on a network file system ({kind}), expected a local disk, on which file locks are reliable",
-                path.display()
-            ),
-            Self::NotALedger(path) => write!(f, "{}: not a ledger", path.display()),
-            Self::SecondPath(path, why) => {
-                write!(f, "{}: {why}, expected one path: each path would have a log of its own", path.display())
-            }
-            Self::NoLog(path) => {
-                let path = path.display();
-                write!(
-                    f,
-                    "{path}: no write-ahead log, expected {path}-wal and {path}-shm, or a directory to make them in"
-                )
-            }
-            Self::OtherSchema { path, found, known } => write!(
-                f,
-                "{}: schema version {found}, expected {known}: another version of glowplugctl created the ledger",
-                path.display()
-            ),
-            Self::Store { path, .. } => write!(f, "opening {}", path.display()),
-        }
-    }
-}
-
-impl Error for OpenError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Store { source, .. } => Some(&**source),
-            _ => None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
@@ -871,23 +427,6 @@ mod tests {
     use crate::host::pool::{Pool, TemplateFacts};
     use crate::host::pools_file::read_pools;
     use crate::host::registry::Registry;
-
-    #[test]
-    fn network_file_systems_are_known_by_their_magic_numbers() {
-        let kinds = [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x00c3_6400, 0x6573_5546].map(kind_of);
-        assert_eq!(kinds, [Some("NFS"), Some("CIFS"), Some("SMB"), Some("9p"), Some("Ceph"), Some("FUSE")]);
-        // ext4, XFS, Btrfs, tmpfs and overlayfs are not network file systems.
-        let kinds = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630].map(kind_of);
-        assert_eq!(kinds, [None; 5]);
-    }
-
-    #[test]
-    fn a_ledger_on_a_network_file_system_is_refused_with_the_reason() {
-        assert_eq!(
-            OpenError::NetworkFileSystem(PathBuf::from("/mnt/ledger"), "NFS").to_string(),
-            "/mnt/ledger: on a network file system (NFS), expected a local disk, on which file locks are reliable"
-        );
-    }
 
     #[test]
     fn a_store_that_refuses_a_write_changes_nothing() {

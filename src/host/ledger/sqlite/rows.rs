@@ -239,6 +239,10 @@ pub(super) fn machine(row: &Row<'_>, at: usize) -> rusqlite::Result<Machine> {
     Ok(Machine::new(namespace, name, uid))
 }
 
+pub(super) fn writing(source: rusqlite::Error) -> LedgerError {
+    LedgerError::Store { doing: "writing the ledger", source: sqlite_error(source) }
+}
+
 pub(super) fn reading(source: rusqlite::Error) -> LedgerError {
     match source {
         rusqlite::Error::FromSqlConversionFailure(..)

@@ -1,0 +1,177 @@
+//! Which file may be a ledger, and why a ledger cannot be opened.
+
+use std::error::Error;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::{fmt, fs, io};
+
+use nix::fcntl::{self, OFlag};
+use nix::sys::stat::Mode;
+use nix::sys::statfs::statfs;
+
+/// Why a ledger cannot be opened or created.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The file does not exist.
+    Absent(PathBuf),
+    /// The creation of a ledger would replace this file: a ledger, or the log of a ledger.
+    Exists(PathBuf),
+    /// The file is on a network file system of this kind.
+    NetworkFileSystem(PathBuf, &'static str),
+    /// The file is empty, or not a file or a database of this program.
+    NotALedger(PathBuf),
+    /// The file has, or may have, a second path, for this reason. Each path has a log of its own, so that two processes would
+    /// not see each other's changes.
+    SecondPath(PathBuf, String),
+    /// The write-ahead log does not exist or cannot be read, and cannot be created.
+    NoLog(PathBuf),
+    /// Another version of this program created the ledger.
+    OtherSchema {
+        /// Path of the ledger.
+        path: PathBuf,
+        /// Version of the schema of the ledger.
+        found: i64,
+        /// The version that this program reads.
+        known: i64,
+    },
+    /// The file or the database failed.
+    Store {
+        /// Path of the ledger.
+        path: PathBuf,
+        /// The error of the system or of SQLite.
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+/// File systems whose locks or shared memory do not work between the hosts that mount them, by the magic number of
+/// `statfs` (linux/magic.h; GPFS and Lustre from their own headers). FUSE is in the list because it hides the file
+/// system behind it, which may be a network file system: sshfs, GlusterFS and virtiofs use FUSE.
+const NETWORK_FILE_SYSTEMS: [(u32, &str); 16] = [
+    (0x0000_517b, "SMB"),
+    (0x0000_564c, "NCP"),
+    (0x0000_6969, "NFS"),
+    (0x00c3_6400, "Ceph"),
+    (0x0102_1997, "9p"),
+    (0x0116_1970, "GFS2"),
+    (0x0bd0_0bd0, "Lustre"),
+    (0x4750_4653, "GPFS"),
+    (0x5346_414f, "AFS"),
+    (0x6573_5546, "FUSE"),
+    (0x6b41_4653, "AFS"),
+    (0x7375_7245, "Coda"),
+    (0x7461_636f, "OCFS2"),
+    (0x786f_4256, "VirtualBox's shared folders"),
+    (0xfe53_4d42, "SMB"),
+    (0xff53_4d42, "CIFS"),
+];
+
+/// The kind of network file system on which a file is, or will be. `None` for a local file system.
+pub(super) fn network_file_system(path: &Path) -> Result<Option<&'static str>, OpenError> {
+    let at = if path.try_exists().unwrap_or(false) { path } else { directory_of(path) };
+    let magic = match statfs(at) {
+        Ok(statfs) => statfs.filesystem_type().0 as u32,
+        Err(error) => return Err(OpenError::Store { path: path.to_owned(), source: Box::new(error) }),
+    };
+    Ok(kind_of(magic))
+}
+
+/// Refuses a ledger that can be reached under a second path. SQLite names the log and the shared memory after the path. It
+/// follows symbolic links, so these are no second path, and a folder can have several paths.
+pub(super) fn check_path(path: &Path) -> Result<(), OpenError> {
+    let Ok(real) = path.canonicalize() else { return Ok(()) };
+    let failed = |source: io::Error| OpenError::Store { path: path.to_owned(), source: source.into() };
+    let links = real.metadata().map_err(failed)?.nlink();
+    if links > 1 {
+        return Err(OpenError::SecondPath(path.to_owned(), format!("the file has {links} hard links")));
+    }
+    if mount_of(&real).map_err(failed)? != mount_of(directory_of(&real)).map_err(failed)? {
+        let why = "the file is mounted here from another path".to_owned();
+        return Err(OpenError::SecondPath(path.to_owned(), why));
+    }
+    Ok(())
+}
+
+/// The ID of the mount that has a file or folder.
+fn mount_of(path: &Path) -> io::Result<String> {
+    // Closing any other descriptor of the ledger would release the locks of SQLite in this process.
+    let file = fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
+    let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+    id.map(|id| id.trim().to_owned()).ok_or_else(|| io::Error::other("the system does not tell the mount of a file"))
+}
+
+fn kind_of(magic: u32) -> Option<&'static str> {
+    NETWORK_FILE_SYSTEMS.iter().find(|(known, _)| *known == magic).map(|(_, kind)| *kind)
+}
+
+pub(super) fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+// === impl OpenError ===
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent(path) => write!(f, "{}: no such ledger", path.display()),
+            Self::Exists(path) => {
+                write!(f, "{}: exists, expected no file, since a ledger is created once", path.display())
+            }
+            Self::NetworkFileSystem(path, kind) => write!(
+                f,
+                "{}: on a network file system ({kind}), expected a local disk, on which file locks are reliable",
+                path.display()
+            ),
+            Self::NotALedger(path) => write!(f, "{}: not a ledger", path.display()),
+            Self::SecondPath(path, why) => {
+                write!(f, "{}: {why}, expected one path: each path would have a log of its own", path.display())
+            }
+            Self::NoLog(path) => {
+                let path = path.display();
+                write!(
+                    f,
+                    "{path}: no write-ahead log, expected {path}-wal and {path}-shm, or a directory to make them in"
+                )
+            }
+            Self::OtherSchema { path, found, known } => write!(
+                f,
+                "{}: schema version {found}, expected {known}: another version of glowplugctl created the ledger",
+                path.display()
+            ),
+            Self::Store { path, .. } => write!(f, "opening {}", path.display()),
+        }
+    }
+}
+
+impl Error for OpenError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Store { source, .. } => Some(&**source),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_file_systems_are_known_by_their_magic_numbers() {
+        let kinds = [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x00c3_6400, 0x6573_5546].map(kind_of);
+        assert_eq!(kinds, [Some("NFS"), Some("CIFS"), Some("SMB"), Some("9p"), Some("Ceph"), Some("FUSE")]);
+        // ext4, XFS, Btrfs, tmpfs and overlayfs are not network file systems.
+        let kinds = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630].map(kind_of);
+        assert_eq!(kinds, [None; 5]);
+    }
+
+    #[test]
+    fn a_ledger_on_a_network_file_system_is_refused_with_the_reason() {
+        assert_eq!(
+            OpenError::NetworkFileSystem(PathBuf::from("/mnt/ledger"), "NFS").to_string(),
+            "/mnt/ledger: on a network file system (NFS), expected a local disk, on which file locks are reliable"
+        );
+    }
+}
