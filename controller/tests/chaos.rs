@@ -37,8 +37,8 @@
 //! | every version | a guest reads the Secret of its own VirtualMachine, and no guest of a pool starts without network data |
 //! | every version | a machine whose guest ran when the pool came gets no lease and no reference as long as this guest runs |
 //! | every version | an address in an IPAddress or a VirtualMachine has an older lease of this claim or machine |
-//! | every version | a new Secret hands out addresses that its machine, by UID, holds at this time |
-//! | every version | a lease is held as long as its guest or IPAddress uses the address, or a Secret hands it out to its machine |
+//! | every version | a new Secret gives addresses that its machine, by UID, holds at this time |
+//! | every version | a lease is held as long as its guest or IPAddress uses the address, or a Secret gives it to its machine |
 //! | every version | a Secret has at most one address of a family |
 //! | every version | the hostile tenant holds no address of another network than its own |
 //! | after quiet time | every machine and claim has its addresses, and every IPAddress belongs to its claim; no lease without its holder; one lease of an IP address for each interface and family |

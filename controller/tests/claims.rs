@@ -117,7 +117,7 @@ async fn two_leaders_at_once_give_each_claim_one_address() {
     while site.held().await != allocated {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(site.handed_out().await, allocated);
+    assert_eq!(site.given().await, allocated);
     for name in &names {
         site.delete(name).await;
     }

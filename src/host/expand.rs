@@ -3,7 +3,7 @@
 //! The template is an OpenStack `network_data.json`, as JSON or YAML. The document keeps all members of the template in
 //! their order, also members that are unknown here. Addresses are added where they are missing. The settings of the
 //! pool, such as the gateway and the name servers, are added where the template has none. NICs get their names, which
-//! afterburn and cloud-init need. The guest's reader reads every document before the host hands it out, so the host never writes a document that
+//! afterburn and cloud-init need. The guest's reader reads every document first, so the host never writes a document that
 //! the guest cannot read.
 
 mod draft;

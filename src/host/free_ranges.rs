@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_given_back_joins_its_neighbours() {
+    fn a_block_that_is_freed_joins_its_neighbours() {
         type Ranges<'a> = &'a [(u128, u128)];
         let cases: [(Ranges<'_>, Ranges<'_>); 4] = [
             (&[(128, 511), (896, 1023)], &[(128, 511), (640, 767), (896, 1023)]),

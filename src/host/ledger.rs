@@ -1,6 +1,6 @@
 //! Durable stores of leases.
 //!
-//! An address is recorded in a ledger before it is handed out, and released only after its machine is gone.
+//! An address is recorded in a ledger before a machine gets it, and released only after its machine is gone.
 //! [`SqliteLedger`] is a file that several processes of one host share. [`MemoryLedger`] keeps everything in memory,
 //! for tests and for callers that persist leases themselves.
 

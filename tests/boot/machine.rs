@@ -115,7 +115,7 @@ struct Running(Child);
 struct Turn;
 
 static TAKEN: Mutex<usize> = Mutex::new(0);
-static GIVEN_BACK: Condvar = Condvar::new();
+static FREED: Condvar = Condvar::new();
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/boot/image");
 
@@ -206,7 +206,7 @@ fn print_line(line: &dyn Display) {
 impl Turn {
     fn take() -> Self {
         let taken = TAKEN.lock().unwrap();
-        *GIVEN_BACK.wait_while(taken, |taken| *taken == AT_A_TIME).unwrap() += 1;
+        *FREED.wait_while(taken, |taken| *taken == AT_A_TIME).unwrap() += 1;
         Self
     }
 }
@@ -214,7 +214,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         *TAKEN.lock().unwrap() -= 1;
-        GIVEN_BACK.notify_all();
+        FREED.notify_all();
     }
 }
 

@@ -307,7 +307,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kinds::kubevirt_machine::{Handed, secret};
+    use crate::kinds::kubevirt_machine::{Given, secret};
     use crate::kinds::network_data::new_name;
 
     fn object(value: Value) -> Object {
@@ -653,7 +653,7 @@ mod tests {
         add_vm(&mut lists, "shop/served", None, served);
         let vm = &lists.vms[&Key::from(("shop", "served"))];
         assert_eq!(vm.secret(), Some(&*name));
-        let handed = Handed {
+        let given = Given {
             interface: "eno101".parse().unwrap(),
             network: "infra/vlan10".to_owned(),
             pool: "shop/p".to_owned(),
@@ -664,7 +664,7 @@ mod tests {
             "networks": [{"id": "a", "type": "ipv4", "link": "eno101", "ip_address": "10.0.0.8", "netmask": "255.255.255.0"}],
         });
         let machine = lists.holder(vm);
-        let secret = secret(vm, &name, &machine, vec![handed], &document.to_string());
+        let secret = secret(vm, &name, &machine, vec![given], &document.to_string());
         lists.add_secret(object(serde_json::to_value(secret).unwrap()));
         let answer = of_file(lists, shop(), &[]).unwrap();
         assert_eq!(results(&answer), [("shop/served", Word::Conflict), ("shop/w", Word::Conflict)]);

@@ -349,7 +349,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::key::Key;
-    use crate::kinds::kubevirt_machine::{Handed, secret};
+    use crate::kinds::kubevirt_machine::{Given, secret};
     use crate::kinds::network_data::new_name;
 
     fn object(value: Value) -> crate::cluster::object::Object {
@@ -474,7 +474,7 @@ mod tests {
             let spec = json!({"template": {"spec": {"volumes": volumes}}});
             lists.add_vm(object(json!({"metadata": {"namespace": "n", "name": "w", "uid": "w"}, "spec": spec})));
             let vm = &lists.vms[&Key::from(("n", "w"))];
-            let handed = Handed {
+            let given = Given {
                 interface: "eno101".parse().unwrap(),
                 network: "n/vlan10".to_owned(),
                 pool: "n/p".to_owned(),
@@ -482,7 +482,7 @@ mod tests {
             };
             let network = json!({"id": "a", "type": "ipv4", "link": "eno101", "ip_address": "10.0.0.8", "netmask": "255.255.255.0"});
             let document = json!({"links": [{"id": "eno101", "type": "phy"}], "networks": [network]});
-            let secret = secret(vm, &name, &lists.holder(vm), vec![handed], &document.to_string());
+            let secret = secret(vm, &name, &lists.holder(vm), vec![given], &document.to_string());
             lists.add_secret(object(serde_json::to_value(secret).unwrap()));
             lists
         };

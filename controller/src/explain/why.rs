@@ -544,7 +544,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kinds::kubevirt_machine::{Handed, OwnSecret, secret};
+    use crate::kinds::kubevirt_machine::{Given, OwnSecret, secret};
 
     const SECRET: &str = "w-networkdata-abcdefghijklmnop";
 
@@ -793,13 +793,13 @@ mod tests {
         let secret = |updated: &str| {
             let document = r#"{"links": [{"id": "eno101", "type": "phy"}], "networks": [{"id": "a", "type": "ipv4", "link": "eno101",
                 "ip_address": "10.0.0.8", "netmask": "255.255.255.0"}]}"#;
-            let handed = Handed {
+            let given = Given {
                 interface: "eno101".parse().unwrap(),
                 network: "infra/vlan10".to_owned(),
                 pool: "n/p".to_owned(),
                 addresses: vec!["10.0.0.8/24".parse().unwrap()],
             };
-            let secret = secret(&vm(), SECRET, &Machine::new("n", "w", "v"), vec![handed], document);
+            let secret = secret(&vm(), SECRET, &Machine::new("n", "w", "v"), vec![given], document);
             let NetworkSecret::Ours(read) = NetworkSecret::read(Some(secret)) else { panic!() };
             NetworkSecret::Ours(Box::new(OwnSecret { updated: updated.parse().ok(), ..*read }))
         };

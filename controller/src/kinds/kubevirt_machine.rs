@@ -25,7 +25,7 @@ use crate::kinds::virtual_machine::{
     kubevirt_machines, networks, virtual_machines,
 };
 
-/// Annotation of a Secret. Its value is the allocation that the Secret hands out, as JSON.
+/// Annotation of a Secret. Its value is the allocation that the Secret gives, as JSON.
 pub(crate) const ALLOCATION_ANNOTATION: &str = "ipam.glowplug.dev/allocation";
 /// Annotation of a Secret with the time of the last update of its document.
 const UPDATED_ANNOTATION: &str = "ipam.glowplug.dev/updated";
@@ -95,12 +95,12 @@ pub(crate) struct OwnSecret {
     pub(crate) vm: String,
     /// The object that holds the addresses.
     pub(crate) machine: Machine,
-    pub(crate) interfaces: Vec<Handed>,
+    pub(crate) interfaces: Vec<Given>,
 }
 
-/// The addresses that a Secret hands out to one interface.
+/// The addresses that a Secret gives to one interface.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(crate) struct Handed {
+pub(crate) struct Given {
     #[serde(with = "as_text")]
     pub(crate) interface: InterfaceName,
     pub(crate) network: String,
@@ -117,7 +117,7 @@ struct Note {
     vm: String,
     kind: HolderKind,
     machine: Named,
-    interfaces: Vec<Handed>,
+    interfaces: Vec<Given>,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -420,12 +420,12 @@ impl OwnSecret {
             return invalid("invalid name or UID".to_owned());
         };
         let mut families = BTreeSet::new();
-        for (handed, address) in note.interfaces.iter().flat_map(|it| it.addresses.iter().map(move |of| (it, of))) {
-            if !families.insert((handed.interface, Family::of(address.ip()))) {
-                return invalid(format!("several addresses of one family for {}", handed.interface));
+        for (given, address) in note.interfaces.iter().flat_map(|it| it.addresses.iter().map(move |of| (it, of))) {
+            if !families.insert((given.interface, Family::of(address.ip()))) {
+                return invalid(format!("several addresses of one family for {}", given.interface));
             }
         }
-        let noted = note.interfaces.iter().flat_map(|handed| &handed.addresses);
+        let noted = note.interfaces.iter().flat_map(|given| &given.addresses);
         if let Some(absent) = noted.into_iter().find(|noted| !addresses.contains(&noted.ip())) {
             return Err(format!("annotation {ALLOCATION_ANNOTATION}: {absent} is not in the network data"));
         }
@@ -447,7 +447,7 @@ pub(crate) fn secret(
     vm: &VirtualMachine,
     secret: &str,
     machine: &Machine,
-    interfaces: Vec<Handed>,
+    interfaces: Vec<Given>,
     document: &str,
 ) -> Secret {
     let resource = virtual_machines();
@@ -491,8 +491,8 @@ mod tests {
         VirtualMachine::read(serde_json::from_value(object).unwrap())
     }
 
-    fn handed() -> Handed {
-        Handed {
+    fn given() -> Given {
+        Given {
             interface: "eno101".parse().unwrap(),
             network: "infra/vlan10".to_owned(),
             pool: "n/p".to_owned(),
@@ -505,14 +505,14 @@ mod tests {
 
     fn written() -> Secret {
         let machine = Machine::new("n", "w", "m-1");
-        let mut secret = secret(&vm(), "w-networkdata-abcdefghijklmnop", &machine, vec![handed()], DOCUMENT);
+        let mut secret = secret(&vm(), "w-networkdata-abcdefghijklmnop", &machine, vec![given()], DOCUMENT);
         secret.metadata.uid = Some("s-1".to_owned());
         secret.metadata.resource_version = Some("7".to_owned());
         secret
     }
 
     #[test]
-    fn a_secret_says_whose_addresses_it_hands_out() {
+    fn a_secret_says_whose_addresses_it_gives() {
         let machine = Machine::new("n", "w", "m-1");
         let expected = OwnSecret {
             metadata: written().metadata,
@@ -521,7 +521,7 @@ mod tests {
             document: DOCUMENT.as_bytes().to_vec(),
             vm: "v-1".to_owned(),
             machine: machine.clone(),
-            interfaces: vec![handed()],
+            interfaces: vec![given()],
         };
         let read = NetworkSecret::read(Some(written()));
         assert_eq!(read, NetworkSecret::Ours(Box::new(expected)));

@@ -18,7 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
 use crate::cluster::digest::digest;
-use crate::kinds::kubevirt_machine::{Handed, NetworkSecret, OwnSecret, is_deleted, uid};
+use crate::kinds::kubevirt_machine::{Given, NetworkSecret, OwnSecret, is_deleted, uid};
 use crate::kinds::network_data::{DIGEST_ANNOTATION, is_issued_for};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
@@ -51,8 +51,8 @@ impl View {
         }
         // The leases of an interface have no order.
         let mut interfaces = secret.interfaces.clone();
-        interfaces.iter_mut().for_each(|handed| handed.addresses.sort_unstable_by_key(IpNetwork::ip));
-        interfaces.sort_unstable_by_key(|handed| handed.interface);
+        interfaces.iter_mut().for_each(|given| given.addresses.sort_unstable_by_key(IpNetwork::ip));
+        interfaces.sort_unstable_by_key(|given| given.interface);
         let sorted = OwnSecret { interfaces, ..secret.clone() };
         let document = self.current_document(vm, &sorted)?.ok()?;
         let networks: Vec<_> = sorted.interfaces.iter().map(|it| (it.interface.to_string(), &it.network)).collect();
@@ -85,7 +85,7 @@ impl View {
             let held = of_secret().filter(|held| held.claimant.machine == machine);
             let held = held.filter(|held| held.claimant.interface == interface && held.network == network);
             let addresses = held.filter_map(|held| IpNetwork::new(held.address, held.prefix).ok()).collect();
-            Handed { interface, network, pool: selected.pool.to_string(), addresses }
+            Given { interface, network, pool: selected.pool.to_string(), addresses }
         });
         let interfaces = interfaces.collect();
         let updated = annotation.split_once('@').and_then(|(_, updated)| updated.parse().ok());

@@ -214,11 +214,11 @@ fn no_content_of_an_object_that_names_a_machine_of_another_namespace_removes_the
 
 #[test]
 fn no_content_of_a_secret_names_the_machine_of_another_virtual_machine() {
-    let handed = json!({
+    let given = json!({
         "interface": "eno101", "network": "infra/vlan10", "pool": "n/p", "addresses": ["10.0.0.9/24"],
     });
     let machine = json!({"namespace": "n", "name": "hostile", "uid": "u-hostile"});
-    let note = json!({"vm": "u-hostile", "kind": "VirtualMachine", "machine": machine, "interfaces": [handed]});
+    let note = json!({"vm": "u-hostile", "kind": "VirtualMachine", "machine": machine, "interfaces": [given]});
     let document = r#"{"links": [{"id": "eno101", "type": "phy"}], "networks": [
         {"id": "a", "type": "ipv4", "link": "eno101", "ip_address": "10.0.0.9", "netmask": "255.255.255.0"}]}"#;
     let valid = json!({
@@ -241,9 +241,9 @@ fn no_content_of_a_secret_names_the_machine_of_another_virtual_machine() {
             NetworkSecret::Ours(own) => {
                 ours += 1;
                 assert_eq!(Key::of_machine(&own.machine), key("hostile"));
-                let handed = own.interfaces.iter().flat_map(|handed| &handed.addresses);
-                let handed: Vec<IpAddr> = handed.map(|address| address.ip()).collect();
-                assert!(handed.iter().all(|address| addresses.contains(address)), "{handed:?} of {addresses:?}");
+                let given = own.interfaces.iter().flat_map(|given| &given.addresses);
+                let given: Vec<IpAddr> = given.map(|address| address.ip()).collect();
+                assert!(given.iter().all(|address| addresses.contains(address)), "{given:?} of {addresses:?}");
             }
             NetworkSecret::Foreign(..) => foreign += 1,
             NetworkSecret::Absent => panic!("the Secret exists"),

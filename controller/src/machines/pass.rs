@@ -19,7 +19,7 @@ use crate::cluster::request::{self, Refusal, ask, list, stored};
 use crate::kinds::cluster_api::IpAddress;
 use crate::kinds::ipam_claim::claim_name;
 use crate::kinds::kubevirt_machine;
-use crate::kinds::kubevirt_machine::{Handed, NetworkSecret, OwnSecret, STATUS_MAP, addresses_of};
+use crate::kinds::kubevirt_machine::{Given, NetworkSecret, OwnSecret, STATUS_MAP, addresses_of};
 use crate::kinds::network_data::{ISSUED, new_name};
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::adoption;
@@ -488,7 +488,7 @@ impl Work<'_> {
         Ok(Response::Address(Box::new(address.map(provider_address))))
     }
 
-    /// Lets the registry adopt the addresses that a Secret hands out.
+    /// Lets the registry adopt the addresses that a Secret gives.
     async fn adopt(&self, records: Vec<Record>, secret: String) -> Result<Response, Error> {
         for record in &records {
             for address in &record.addresses {
@@ -549,9 +549,9 @@ impl Work<'_> {
 
     /// Publishes and logs that a machine has its addresses, and records how long the machine waited.
     fn note_secret(&self, view: &View, own: &OwnSecret) {
-        let interfaces = own.interfaces.iter().map(|handed| {
-            let addresses: Vec<String> = handed.addresses.iter().map(ToString::to_string).collect();
-            format!("{} to {}", addresses.join(", "), handed.interface)
+        let interfaces = own.interfaces.iter().map(|given| {
+            let addresses: Vec<String> = given.addresses.iter().map(ToString::to_string).collect();
+            format!("{} to {}", addresses.join(", "), given.interface)
         });
         let interfaces: Vec<String> = interfaces.collect();
         let note = format!("Allocated {}", interfaces.join(", "));
@@ -565,11 +565,11 @@ impl Work<'_> {
         if let Some(waited) = waited {
             self.machines.metrics.allocation_seconds.observe(waited);
         }
-        let of_each = |name: fn(&Handed) -> &String| {
-            let names: BTreeSet<&str> = own.interfaces.iter().map(|handed| name(handed).as_str()).collect();
+        let of_each = |name: fn(&Given) -> &String| {
+            let names: BTreeSet<&str> = own.interfaces.iter().map(|given| name(given).as_str()).collect();
             names.into_iter().collect::<Vec<_>>().join(", ")
         };
-        let (pools, networks) = (of_each(|handed| &handed.pool), of_each(|handed| &handed.network));
+        let (pools, networks) = (of_each(|given| &given.pool), of_each(|given| &given.network));
         let (reason, uid) = ("IPAddressAllocated", &own.machine.uid);
         tracing::info!(machine = %view.key, uid, reason, pools, networks, waited_seconds = waited, "{note}");
         self.index().remember(&view.key, |memory| (memory.notice, memory.is_retry_logged) = (None, false));

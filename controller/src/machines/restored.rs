@@ -70,19 +70,19 @@ impl View {
 
     /// Returns the addresses of a Secret that the pools of the machine may give it, as its own records.
     fn records_of(&self, own: &OwnSecret, selected: &[Selected], claimed: &Claimed) -> Vec<Record> {
-        let records = own.interfaces.iter().filter_map(|handed| {
-            let is_it = |it: &&Selected| it.interface == handed.interface && it.network == handed.network;
+        let records = own.interfaces.iter().filter_map(|given| {
+            let is_it = |it: &&Selected| it.interface == given.interface && it.network == given.network;
             let pools = selected.iter().find(is_it)?.pools().map(PoolId::to_string);
             let group: Vec<&Pool> = pools.filter_map(|pool| self.ledger.pools.get(&pool)).collect();
-            let pool = home_in_group(&group, &handed.pool, handed.addresses.first()?.ip())?;
+            let pool = home_in_group(&group, &given.pool, given.addresses.first()?.ip())?;
             let Machine { namespace, name, .. } = &claimed.machine;
             let keeps = group.iter().any(|pool| !pool.pre_allocated(namespace, name).is_empty());
             let record = || Record {
-                claimant: Claimant { machine: claimed.machine.clone(), interface: handed.interface },
+                claimant: Claimant { machine: claimed.machine.clone(), interface: given.interface },
                 node_pool: Some(pool.name().to_owned()),
                 attachments: Vec::new(),
-                network: Some(handed.network.clone()),
-                addresses: handed.addresses.clone(),
+                network: Some(given.network.clone()),
+                addresses: given.addresses.clone(),
                 source: format!("Secret {}/{}", self.key.namespace, own.name()),
                 kind: Source::Secret,
             };

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::request::list;
 use crate::kinds::kubevirt_machine::{
-    Handed, Instance, KubevirtMachine, NetworkSecret, OwnSecret, created, is_deleted, secret, uid,
+    Given, Instance, KubevirtMachine, NetworkSecret, OwnSecret, created, is_deleted, secret, uid,
 };
 use crate::kinds::network_data::{NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION, is_issued, is_issued_for, renewed};
 use crate::kinds::pool::HolderKind;
@@ -62,8 +62,7 @@ impl View {
         // A machine that no pool selects concerns this program only if the registry knows a machine of this name, or if
         // its leases are lost and its Secret records them. A user may also have created a Secret with this name.
         if !is_selected && self.ledger.known.is_empty() {
-            let is_attached =
-                |handed: &Handed| vm.networks.iter().any(|attachment| attachment.network == handed.network);
+            let is_attached = |given: &Given| vm.networks.iter().any(|attachment| attachment.network == given.network);
             match self.secrets.get(name) {
                 _ if self.ledger.is_of_another => return self.hold_back(Step::Wait),
                 None => return Step::ReadSecret(name.to_owned()),
@@ -155,9 +154,9 @@ impl View {
 
     /// Whether an interface with an address of a Secret is on another network now.
     fn is_on_other_network(&self, own: &OwnSecret) -> bool {
-        let moved = |handed: &Handed| {
+        let moved = |given: &Given| {
             let is_it =
-                |selected: &Selected| selected.interface == handed.interface && selected.network != handed.network;
+                |selected: &Selected| selected.interface == given.interface && selected.network != given.network;
             self.selected.iter().flatten().any(is_it)
         };
         own.interfaces.iter().any(moved)
@@ -398,7 +397,7 @@ impl View {
         };
         let interfaces = selected.iter().filter_map(|selected| {
             let allocation = allocations.iter().find(|it| it.claimant.interface == selected.interface)?;
-            Some(Handed {
+            Some(Given {
                 interface: selected.interface,
                 network: selected.network.clone(),
                 pool: self.pool_of_allocation(selected, allocation),

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::request::list;
-use crate::kinds::kubevirt_machine::{Handed, NetworkSecret, OwnSecret, STATUS_MAP, is_deleted, uid};
+use crate::kinds::kubevirt_machine::{Given, NetworkSecret, OwnSecret, STATUS_MAP, is_deleted, uid};
 use crate::kinds::network_data::{DIGEST_ANNOTATION, ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, NetworkData, VirtualMachine};
@@ -38,8 +38,8 @@ impl View {
     pub(super) fn settle(&self, vm: &VirtualMachine, own: &OwnSecret) -> Step {
         let known = self.adopt(own).or_else(|| self.record_secret(own)).or_else(|| self.keep(own));
         let known = known.or_else(|| self.move_leases(&own.machine)).or_else(|| self.reserve_recorded());
-        let handed = || own.interfaces.iter().flat_map(|handed| &handed.addresses).map(IpNetwork::ip).collect();
-        let known = known.or_else(|| self.end_records(&handed(), Some(own.name())));
+        let given = || own.interfaces.iter().flat_map(|given| &given.addresses).map(IpNetwork::ip).collect();
+        let known = known.or_else(|| self.end_records(&given(), Some(own.name())));
         let updated = known.or_else(|| self.update(vm, own)).or_else(|| self.project(vm, own));
         let step = updated.or_else(|| self.compare_sources(vm, own));
         let step = step.or_else(|| self.drop_secrets(&own.machine, own.name()));
@@ -100,13 +100,13 @@ impl View {
     }
 
     /// The name of the pool of an address in a Secret: that of its lease. A lease may move to another pool.
-    fn pool_of(&self, handed: &Handed, own: &OwnSecret) -> String {
+    fn pool_of(&self, given: &Given, own: &OwnSecret) -> String {
         let is_it = |held: &&Held| {
             held.claimant.machine == own.machine
-                && held.claimant.interface == handed.interface
-                && held.network == handed.network
+                && held.claimant.interface == given.interface
+                && held.network == given.network
         };
-        self.ledger.held.iter().find(is_it).map_or_else(|| handed.pool.clone(), |held| held.pool.clone())
+        self.ledger.held.iter().find(is_it).map_or_else(|| given.pool.clone(), |held| held.pool.clone())
     }
 
     /// Removes the Secrets of a machine that no guest needs: all but `current`, to which its VirtualMachine refers, and that of its
@@ -144,15 +144,15 @@ impl View {
     }
 
     /// Returns the addresses in a Secret with the prefix lengths that their leases have now. A pool may change its prefix length.
-    fn with_prefixes(&self, own: &OwnSecret) -> Vec<Handed> {
-        let with_prefix = |handed: &Handed, address: &IpNetwork| {
+    fn with_prefixes(&self, own: &OwnSecret) -> Vec<Given> {
+        let with_prefix = |given: &Given, address: &IpNetwork| {
             let mut of_machine = self.ledger.held.iter().filter(|held| held.claimant.machine == own.machine);
-            let lease = of_machine.find(|held| held.network == handed.network && held.address == address.ip());
+            let lease = of_machine.find(|held| held.network == given.network && held.address == address.ip());
             lease.and_then(|held| IpNetwork::new(held.address, held.prefix).ok()).unwrap_or(*address)
         };
-        let current = |handed: &Handed| {
-            let addresses = handed.addresses.iter().map(|address| with_prefix(handed, address)).collect();
-            Handed { addresses, ..handed.clone() }
+        let current = |given: &Given| {
+            let addresses = given.addresses.iter().map(|address| with_prefix(given, address)).collect();
+            Given { addresses, ..given.clone() }
         };
         own.interfaces.iter().map(current).collect()
     }
@@ -161,15 +161,14 @@ impl View {
     /// `None`: other pools serve the machine, so it would get other addresses.
     pub(super) fn current_document(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Result<String, String>> {
         let selected = self.selected.as_ref().ok()?;
-        let is_of = |handed: &Handed| {
-            let is_it = |it: &Selected| it.interface == handed.interface && it.network == handed.network;
+        let is_of = |given: &Given| {
+            let is_it = |it: &Selected| it.interface == given.interface && it.network == given.network;
             selected.iter().any(is_it)
         };
         if selected.len() != own.interfaces.len() || !own.interfaces.iter().all(is_of) {
             return None;
         }
-        let allocations: Vec<Allocation> =
-            self.with_prefixes(own).iter().map(|handed| handed.allocation(own)).collect();
+        let allocations: Vec<Allocation> = self.with_prefixes(own).iter().map(|given| given.allocation(own)).collect();
         let offers = self.known_offers(vm, selected, own)?;
         let document = self.document(vm, selected, &allocations, &offers);
         Some(document.map(|document| document.text().to_owned()))
@@ -205,13 +204,13 @@ impl View {
                     "annotation {ADDRESSES_ANNOTATION}: no interface {name:?}, expected KubeVirt's name of it: {expected}"
                 ));
             };
-            let handed = own.interfaces.iter().filter(|handed| handed.interface == interface);
-            let handed: Vec<IpAddr> = handed.flat_map(|handed| &handed.addresses).map(IpNetwork::ip).collect();
-            if let Some(other) = addresses.iter().map(IpNetwork::ip).find(|address| !handed.contains(address)) {
+            let given = own.interfaces.iter().filter(|given| given.interface == interface);
+            let given: Vec<IpAddr> = given.flat_map(|given| &given.addresses).map(IpNetwork::ip).collect();
+            if let Some(other) = addresses.iter().map(IpNetwork::ip).find(|address| !given.contains(address)) {
                 return Some(format!(
                     "annotation {ADDRESSES_ANNOTATION}: requests {other} for interface {name:?}, which keeps {}: a machine gets \
                      another address when its VirtualMachine is created again",
-                    list(&handed)
+                    list(&given)
                 ));
             }
         }
@@ -223,7 +222,7 @@ impl View {
         let Some(vm) = &self.vm else { return BTreeSet::new() };
         match vm.secret().and_then(|name| self.secrets.get(name)) {
             Some(NetworkSecret::Ours(own)) if self.outdated(vm, own).is_some() => {
-                own.interfaces.iter().map(|handed| self.pool_of(handed, own)).collect()
+                own.interfaces.iter().map(|given| self.pool_of(given, own)).collect()
             }
             _ => BTreeSet::new(),
         }
@@ -257,23 +256,23 @@ impl View {
         (!instance.has_read(own)).then(|| note.to_owned())
     }
 
-    /// Records the addresses that the Secret hands out and that the machine does not hold. `None`: the machine holds
+    /// Records the addresses that the Secret gives and that the machine does not hold. `None`: the machine holds
     /// all of them.
     pub(super) fn adopt(&self, own: &OwnSecret) -> Option<Step> {
-        let records = own.interfaces.iter().filter_map(|handed| {
-            let claimant = Claimant { machine: own.machine.clone(), interface: handed.interface };
+        let records = own.interfaces.iter().filter_map(|given| {
+            let claimant = Claimant { machine: own.machine.clone(), interface: given.interface };
             let is_held = |address: &IpNetwork| {
                 self.ledger.held.iter().any(|held| {
-                    held.address == address.ip() && held.network == handed.network && held.claimant == claimant
+                    held.address == address.ip() && held.network == given.network && held.claimant == claimant
                 })
             };
             // An address that the pools no longer offer stays with its machine, without a lease.
             let is_excluded = |it: &&IpNetwork| {
-                self.ledger.excluded().any(|(network, address)| *network == handed.network && *address == it.ip())
+                self.ledger.excluded().any(|(network, address)| *network == given.network && *address == it.ip())
             };
-            let unheld = handed.addresses.iter().filter(|it| !is_held(it) && !is_excluded(it));
+            let unheld = given.addresses.iter().filter(|it| !is_held(it) && !is_excluded(it));
             let addresses: Vec<IpNetwork> = unheld.copied().collect();
-            (!addresses.is_empty()).then(|| handed.record(own, &self.key.namespace, addresses))
+            (!addresses.is_empty()).then(|| given.record(own, &self.key.namespace, addresses))
         });
         let records: Vec<Record> = records.collect();
         match &self.problem {
@@ -288,9 +287,9 @@ impl View {
     /// leased one address each; the address in the Secret is kept. An address that a guest may have from an earlier Secret is
     /// kept, too.
     fn keep(&self, own: &OwnSecret) -> Option<Step> {
-        own.interfaces.iter().find_map(|handed| {
-            let claimant = Claimant { machine: own.machine.clone(), interface: handed.interface };
-            let addresses: Vec<IpAddr> = handed.addresses.iter().map(IpNetwork::ip).collect();
+        own.interfaces.iter().find_map(|given| {
+            let claimant = Claimant { machine: own.machine.clone(), interface: given.interface };
+            let addresses: Vec<IpAddr> = given.addresses.iter().map(IpNetwork::ip).collect();
             let is_double = |held: &&Held| {
                 let of_family = |address: &IpAddr| Family::of(*address) == Family::of(held.address);
                 let is_other = !addresses.contains(&held.address) && addresses.iter().any(of_family);
@@ -304,9 +303,9 @@ impl View {
     /// Writes the annotation and the status map, which other programs read. `None`: both are correct or already
     /// written.
     fn project(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Step> {
-        let allocations: Vec<Allocation> = own.interfaces.iter().map(|handed| handed.allocation(own)).collect();
+        let allocations: Vec<Allocation> = own.interfaces.iter().map(|given| given.allocation(own)).collect();
         let networks: BTreeMap<InterfaceName, String> =
-            own.interfaces.iter().map(|handed| (handed.interface, handed.network.clone())).collect();
+            own.interfaces.iter().map(|given| (given.interface, given.network.clone())).collect();
         let mut patch = annotation_patch(&own.machine, &allocations, &networks, None).ok()?;
         if let Some(digest) = self.digest_of(vm, own) {
             patch["metadata"]["annotations"][DIGEST_ANNOTATION] = digest.into();

@@ -8,7 +8,7 @@
 //!
 //! These rules prevent two machines from using the same address:
 //!
-//! - An address is recorded as a lease before the Secret hands it out. Another machine that holds the address, from
+//! - An address is recorded as a lease before the Secret gives it. Another machine that holds the address, from
 //!   whichever source, makes the record impossible.
 //! - The controller follows a source that changes its address only while no guest can have read the earlier address.
 //! - An IPAddressClaim has no owner: the owner's deletion would end the claim while the guest still runs, and the other
@@ -250,9 +250,9 @@ impl View {
         for selected in selected {
             let pool = self.pools.get(&selected.pool.to_string());
             let Some(source) = pool.and_then(|pool| pool.source.as_ref()) else { continue };
-            let handed = own.interfaces.iter().find(|handed| handed.interface == selected.interface)?;
+            let given = own.interfaces.iter().find(|given| given.interface == selected.interface)?;
             let Answer::Offer(offer) = self.ask(vm, selected, source, &claimed) else { return None };
-            Self::check_offer(&offer, &handed.allocation(own)).ok()?;
+            Self::check_offer(&offer, &given.allocation(own)).ok()?;
             offers.insert(selected.interface, offer);
         }
         Some(offers)
@@ -263,13 +263,13 @@ impl View {
     pub(super) fn compare_sources(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Step> {
         let claimed = Claimed { machine: own.machine.clone(), created: Default::default() };
         let selected = self.selected.as_ref().ok()?;
-        own.interfaces.iter().find_map(|handed| {
-            let Some(PoolSettings { source: Some(source), .. }) = self.pools.get(&handed.pool) else { return None };
-            let selected = selected.iter().find(|selected| selected.interface == handed.interface)?;
+        own.interfaces.iter().find_map(|given| {
+            let Some(PoolSettings { source: Some(source), .. }) = self.pools.get(&given.pool) else { return None };
+            let selected = selected.iter().find(|selected| selected.interface == given.interface)?;
             let differs = match self.ask(vm, selected, source, &claimed) {
-                Answer::Offer(offer) => Self::check_offer(&offer, &handed.allocation(own)).err()?,
+                Answer::Offer(offer) => Self::check_offer(&offer, &given.allocation(own)).err()?,
                 Answer::Step(Step::CreateClaim(_)) => {
-                    let name = claim_of(&self.key.name, &handed.interface);
+                    let name = claim_of(&self.key.name, &given.interface);
                     format!("IPAddressClaim {}/{name}: it does not exist", self.key.namespace)
                 }
                 // The IPAddress is read, or gets our finalizer again.

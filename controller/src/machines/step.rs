@@ -52,7 +52,7 @@ pub(super) enum Step {
     Hold(Box<Hold>),
     /// Claims addresses.
     Claim(Box<Claim>),
-    /// Creates the Secret, which hands out the addresses, then publishes this event. The texts are warnings about the network
+    /// Creates the Secret, which gives the addresses, then publishes this event. The texts are warnings about the network
     /// data in the Secret.
     CreateSecret(Box<Secret>, Vec<String>, Option<Notice>),
     /// Replaces the Secret by one with these prefix lengths and this document.
@@ -69,7 +69,7 @@ pub(super) enum Step {
     Release(Box<Machine>, BTreeSet<String>),
     /// Records that a machine holds the addresses in its Secret of this name.
     Adopt(Vec<Record>, String),
-    /// Records that a machine holds the addresses that the Secret of an earlier machine of its name hands out, if they are free.
+    /// Records that a machine holds the addresses that the Secret of an earlier machine of its name gives, if they are free.
     Restore(Vec<Record>),
     /// Keeps these addresses of the claimant and releases its other addresses, which the claimant never received.
     Keep(Box<Claimant>, Vec<IpAddr>),

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::cluster::conditions::head;
 use crate::cluster::key::Key;
-use crate::kinds::kubevirt_machine::{Handed, Instance, KubevirtMachine, NetworkSecret, OwnSecret, is_deleted};
+use crate::kinds::kubevirt_machine::{Given, Instance, KubevirtMachine, NetworkSecret, OwnSecret, is_deleted};
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::kind::Kinds;
 use crate::machines::recorded::Recorded;
@@ -256,7 +256,7 @@ impl View {
             own.machine = earlier.clone();
             return NetworkSecret::Ours(own);
         }
-        let addresses = own.interfaces.iter().flat_map(|handed| &handed.addresses).map(|address| address.ip());
+        let addresses = own.interfaces.iter().flat_map(|given| &given.addresses).map(|address| address.ip());
         let problem = format!("it names {}, which is not the machine of {}", own.machine, self.key);
         NetworkSecret::Foreign(problem, addresses.collect())
     }
@@ -327,9 +327,9 @@ impl Memory {
     }
 }
 
-// === impl Handed ===
+// === impl Given ===
 
-impl Handed {
+impl Given {
     pub(super) fn allocation(&self, own: &OwnSecret) -> Allocation {
         let claimant = Claimant { machine: own.machine.clone(), interface: self.interface };
         Allocation { claimant, addresses: self.addresses.clone() }

@@ -81,8 +81,8 @@ pub struct Observer {
     state: State,
 }
 
-/// What a Secret hands out.
-struct Handed {
+/// What a Secret gives.
+struct Given {
     /// UID of the machine.
     holder: String,
     addresses: BTreeSet<Address>,
@@ -128,8 +128,8 @@ struct State {
     held: BTreeMap<Address, (String, String)>,
     /// Machines that held an address at some time.
     ever: BTreeSet<(Address, (String, String))>,
-    /// What each Secret hands out, by namespace and name.
-    handed: BTreeMap<(String, String), Handed>,
+    /// What each Secret gives, by namespace and name.
+    given: BTreeMap<(String, String), Given>,
     /// The running guests.
     guests: BTreeMap<Id, Guest>,
     /// Addresses that running guests report and objects record, each with the time of the first report.
@@ -211,7 +211,7 @@ impl Observer {
             Log { gaps: self.log.lock().map(|log| log.gaps).unwrap_or_default(), ..Log::default() };
         let state = &mut self.state;
         state.held.clear();
-        state.handed.clear();
+        state.given.clear();
         state.guests.clear();
         state.reports.clear();
         state.records.clear();
@@ -445,8 +445,8 @@ impl State {
                 }
             }
             SECRETS if seen.is_gone => {
-                if let Some(handed) = self.handed.get_mut(&(namespace, name)) {
-                    handed.is_gone = true;
+                if let Some(given) = self.given.get_mut(&(namespace, name)) {
+                    given.is_gone = true;
                 }
             }
             SECRETS if seen.object.annotations().contains_key(ALLOCATION) => {
@@ -465,10 +465,10 @@ impl State {
                 let [holder, vm] = uids_in_secret(&seen.object);
                 let addresses: BTreeSet<Address> =
                     addresses.into_iter().map(|address| (network.clone(), address.to_string())).collect();
-                if let Some(before) = self.handed.get(&id) {
+                if let Some(before) = self.given.get(&id) {
                     // The gateway in a Secret may change, and its machine and addresses never do.
                     if (&before.holder, &before.vm, &before.addresses) != (&holder, &vm, &addresses) {
-                        let what = format!("Secret {namespace}/{name} hands out {addresses:?} instead of earlier ones");
+                        let what = format!("Secret {namespace}/{name} gives {addresses:?} instead of earlier ones");
                         return self.violation(what, before.addresses.iter().next().cloned().as_ref());
                     }
                     if !before.is_gone {
@@ -479,11 +479,11 @@ impl State {
                 for address in addresses.iter().filter(|_| !is_first && !is_late) {
                     if self.holders.get(address) != Some(&holder) {
                         self.note(address, format!("{} Secret {namespace}/{name}", seen.version));
-                        let what = format!("Secret {namespace}/{name} hands out the address of another holder");
+                        let what = format!("Secret {namespace}/{name} gives the address of another holder");
                         self.violation(what, Some(address));
                     }
                 }
-                self.handed.insert(id, Handed { holder, addresses, is_late, vm, is_gone: false });
+                self.given.insert(id, Given { holder, addresses, is_late, vm, is_gone: false });
             }
             POOLS if seen.is_gone => {
                 self.pools.remove(&(namespace.clone(), name.clone()));
@@ -529,12 +529,12 @@ impl State {
             self.restored.remove(&address);
         }
         // No later machine refers to a Secret that arrived late.
-        let hands_out = |handed: &Handed| {
-            !handed.is_late && !handed.is_gone && handed.holder == uid && handed.addresses.contains(&address)
+        let gives = |given: &Given| {
+            !given.is_late && !given.is_gone && given.holder == uid && given.addresses.contains(&address)
         };
-        let secret = self.handed.iter().find(|(_, handed)| hands_out(handed)).map(|(secret, _)| secret.clone());
+        let secret = self.given.iter().find(|(_, given)| gives(given)).map(|(secret, _)| secret.clone());
         if let Some((namespace, name)) = secret.filter(|_| !is_held && self.holders.get(&address) == Some(&uid)) {
-            let what = format!("the lease is {state} while Secret {namespace}/{name} hands out the address");
+            let what = format!("the lease is {state} while Secret {namespace}/{name} gives the address");
             self.violation(what, Some(&address));
         }
         if is_held && self.holders.get(&address) != Some(&uid) {
@@ -602,8 +602,8 @@ impl State {
                 self.check_start(&id, instance);
             }
             let secret = secret_of(&instance.data["spec"]);
-            let handed = secret.as_ref().and_then(|secret| self.handed.get(&(namespace.clone(), secret.clone())));
-            let read = handed.map(|handed| handed.addresses.clone()).unwrap_or_default();
+            let given = secret.as_ref().and_then(|secret| self.given.get(&(namespace.clone(), secret.clone())));
+            let read = given.map(|given| given.addresses.clone()).unwrap_or_default();
             let guest = Guest { uid, vm: vm_of(instance), since: seen.at, read, has_data: secret.is_some() || own };
             self.guests.insert(id.clone(), guest);
         }
@@ -696,11 +696,11 @@ impl State {
     fn check_start(&mut self, (_, namespace, name): &Id, instance: &DynamicObject) {
         let vm = vm_of(instance);
         if let Some(secret) = secret_of(&instance.data["spec"]) {
-            match self.handed.get(&(namespace.clone(), secret.clone())) {
+            match self.given.get(&(namespace.clone(), secret.clone())) {
                 None => self.violation(format!("guest {namespace}/{name} reads the unknown Secret {secret}"), None),
-                Some(handed) if !vm.is_empty() && handed.vm != vm => {
-                    let what = format!("guest {namespace}/{name} of {vm} reads Secret {secret} of {}", handed.vm);
-                    self.violation(what, handed.addresses.first().cloned().as_ref());
+                Some(given) if !vm.is_empty() && given.vm != vm => {
+                    let what = format!("guest {namespace}/{name} of {vm} reads Secret {secret} of {}", given.vm);
+                    self.violation(what, given.addresses.first().cloned().as_ref());
                 }
                 Some(_) => {}
             }
@@ -803,7 +803,7 @@ impl State {
         }
     }
 
-    /// An object hands out an address: a lease of the machine must be older.
+    /// An object gives an address: a lease of the machine must be older.
     fn requires_lease(&mut self, seen: &Seen, address: &Address, machine: (&str, &str), is_first: bool) {
         let (namespace, name) = machine;
         let entry = (address.clone(), (namespace.to_owned(), name.to_owned()));
@@ -894,7 +894,7 @@ pub fn own_network_data(spec: &Value) -> bool {
     volumes.into_iter().flatten().any(|volume| volume["cloudInitConfigDrive"]["networkData"].is_string())
 }
 
-/// UIDs of the machine whose addresses a Secret hands out, and of its VirtualMachine.
+/// UIDs of the machine whose addresses a Secret gives, and of its VirtualMachine.
 fn uids_in_secret(secret: &DynamicObject) -> [String; 2] {
     let note = secret.annotations().get(ALLOCATION).cloned().unwrap_or_default();
     let note: Value = serde_json::from_str(&note).unwrap_or_default();

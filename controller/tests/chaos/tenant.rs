@@ -106,10 +106,10 @@ impl Tenant {
             return;
         }
         let address = format!("{}/16", victim.address);
-        let handed =
+        let given =
             json!({"interface": "eno101", "network": victim.network, "pool": "tenant/a", "addresses": [address]});
         let machine = json!({"namespace": victim.object.namespace(), "name": name, "uid": uid});
-        let note = json!({"vm": uid, "kind": kind, "machine": machine, "interfaces": [handed]});
+        let note = json!({"vm": uid, "kind": kind, "machine": machine, "interfaces": [given]});
         let metadata = json!({
             "name": secret, "annotations": {"ipam.glowplug.dev/allocation": note.to_string()}, "finalizers": finalizers,
         });

@@ -209,7 +209,7 @@ impl Site {
     }
 
     /// The IPAddresses of this namespace: address and name, sorted.
-    pub async fn handed_out(&self) -> Vec<(String, String)> {
+    pub async fn given(&self) -> Vec<(String, String)> {
         let addresses = self.addresses.list(&ListParams::default()).await.unwrap().items.into_iter();
         let row =
             |address: DynamicObject| (address.data["spec"]["address"].as_str().unwrap().to_owned(), address.name_any());
@@ -221,12 +221,12 @@ impl Site {
     /// Waits until no address is held and no IPAddress exists.
     pub async fn until_empty(&self) {
         let empty = async {
-            while !self.held().await.is_empty() || !self.handed_out().await.is_empty() {
+            while !self.held().await.is_empty() || !self.given().await.is_empty() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
         if timeout(PATIENCE, empty).await.is_err() {
-            panic!("left behind: {:?} {:?}", self.held().await, self.handed_out().await);
+            panic!("left behind: {:?} {:?}", self.held().await, self.given().await);
         }
     }
 }

@@ -120,7 +120,7 @@ impl Tenant {
     }
 
     /// The addresses in the status of every claim, sorted.
-    pub async fn handed_out(&self) -> Vec<String> {
+    pub async fn given(&self) -> Vec<String> {
         let claims = self.claims.list(&ListParams::default()).await.unwrap();
         let ips = |claim: &DynamicObject| claim.data["status"]["ips"].as_array().cloned().unwrap_or_default();
         let mut all: Vec<String> = claims.iter().flat_map(ips).map(|ip| ip.as_str().unwrap().to_owned()).collect();

@@ -702,7 +702,7 @@ fn a_waiting_machine_whose_missing_family_left_the_pool_leaves_the_queue() {
 }
 
 #[test]
-fn a_claimant_with_two_addresses_is_found_and_keeps_the_address_that_was_handed_out() {
+fn a_claimant_with_two_addresses_is_found_and_keeps_the_address_that_was_given() {
     let lease = |since: u64| Lease {
         claimant: Arc::new(record("x", "10.0.0.1").claimant),
         pool: "n/a".into(),
@@ -791,7 +791,7 @@ fn an_address_of_another_machine_is_refused_and_kept_from_everybody_until_both_a
     assert_eq!(conflicts, ["10.0.0.8 source"]);
     let of = |name: &str| allocator.conflicts_of(&machine(name, "1")).map(|(_, at)| at.to_string()).collect::<Vec<_>>();
     assert_eq!((of("a"), of("x")), (vec!["10.0.0.8".to_owned()], Vec::new()));
-    // The program chooses another address. The first address was never handed out.
+    // The program chooses another address. The first address was never given.
     let mut changed = allocator.clone();
     assert_eq!(hold(&mut changed, "a", &["10.0.0.9/24"], 3), "held");
     assert_eq!(changed.conflicts().count(), 0);

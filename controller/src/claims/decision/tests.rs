@@ -163,7 +163,7 @@ fn a_sticky_pool_makes_a_sticky_claim() {
 }
 
 #[test]
-fn a_recorded_address_is_handed_out_as_an_ipaddress_with_the_name_of_the_claim() {
+fn a_recorded_address_is_given_as_an_ipaddress_with_the_name_of_the_claim() {
     let claim = claim(&json!({"spec": {"clusterName": "c1"}}));
     let view = View { claim: Some(claim), cluster: Cluster::Running, address: None, ..served() };
     let expected = json!({
@@ -489,7 +489,7 @@ fn an_ipaddress_whose_claim_the_garbage_collector_removed_from_the_owners_is_rem
 }
 
 #[test]
-fn of_two_leases_of_one_claim_the_one_that_was_handed_out_is_kept() {
+fn of_two_leases_of_one_claim_the_one_that_was_given_is_kept() {
     let mut view = served();
     view.ledger.held = vec![held("10.0.0.7/24"), held("10.0.0.8/24")];
     let claimant = Claimant { machine: holder("u1"), interface: eno101() };

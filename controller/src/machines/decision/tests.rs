@@ -23,7 +23,7 @@ use crate::cluster::key::Key;
 use crate::cluster::key::PoolId;
 use crate::kinds::cluster_api::{IpAddress, Version};
 use crate::kinds::ipam_claim::IpamClaim;
-use crate::kinds::kubevirt_machine::{Handed, Instance, KubevirtMachine, NetworkSecret, OwnSecret, read_records};
+use crate::kinds::kubevirt_machine::{Given, Instance, KubevirtMachine, NetworkSecret, OwnSecret, read_records};
 use crate::kinds::network_data::NETWORK_DATA_LABEL;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{VirtualMachine, addresses_in};
@@ -202,7 +202,7 @@ fn view() -> View {
 
 /// Creates the Secret of a VirtualMachine. `vm` and `machine` are UIDs.
 fn own(machine: &str, vm: &str) -> OwnSecret {
-    let handed = Handed {
+    let given = Given {
         interface: "eno101".parse().unwrap(),
         network: "infra/vlan10".to_owned(),
         pool: "n/p".to_owned(),
@@ -221,7 +221,7 @@ fn own(machine: &str, vm: &str) -> OwnSecret {
         document: document(&view()).into_bytes(),
         vm: vm.to_owned(),
         machine: holder(machine),
-        interfaces: vec![handed],
+        interfaces: vec![given],
     }
 }
 
@@ -459,7 +459,7 @@ fn a_guest_that_started_before_its_secret_existed_must_be_restarted() {
 }
 
 #[test]
-fn the_addresses_of_a_virtual_machine_are_not_handed_out_to_its_successor() {
+fn the_addresses_of_a_virtual_machine_are_not_given_to_its_successor() {
     let unlabelled = json!({"metadata": {"labels": null, "uid": "v-2"}});
     let view = View { vm: Some(vm(&unlabelled)), granted: Some(vec![allocation("v-1")]), ..view() };
     assert_eq!(decide(&view), claim("v-2", FIRST + 1));
@@ -887,7 +887,7 @@ fn a_machine_that_receives_a_guest_of_another_cluster_gets_nothing() {
 }
 
 #[test]
-fn a_secret_of_another_virtual_machine_is_never_handed_out() {
+fn a_secret_of_another_virtual_machine_is_never_given() {
     let mut view = View { secrets: secrets([own("m-1", "v-0")]), ..served() };
     assert_eq!(decide(&view), request(None));
     view.done.insert(Once::RequestReference);
@@ -1455,7 +1455,7 @@ fn a_virtual_machine_whose_labels_name_another_machine_does_not_get_the_address_
 }
 
 #[test]
-fn the_address_of_a_guest_in_another_namespace_is_not_handed_out_to_a_virtual_machine_of_its_kubevirt_machine() {
+fn the_address_of_a_guest_in_another_namespace_is_not_given_to_a_virtual_machine_of_its_kubevirt_machine() {
     let mut view = view();
     view.ledger.elsewhere = [holder("m-1").with_vm_in("infra")].into();
     assert_eq!(decide(&view), claim("v-1", FIRST + 1));
@@ -1836,7 +1836,7 @@ fn pending(note: &str) -> Step {
 }
 
 #[test]
-fn the_address_of_an_ipam_claim_is_recorded_before_it_is_handed_out() {
+fn the_address_of_an_ipam_claim_is_recorded_before_it_is_given() {
     let given = json!({"status": {"ips": ["10.0.0.8/24"]}});
     assert_eq!(decide(&with_ipam_claim(&given)), hold("IPAMClaim n/w.iface1"));
     let mut view = with_ipam_claim(&given);
@@ -1999,7 +1999,7 @@ fn a_machine_claims_from_another_provider_and_waits_for_the_address() {
 }
 
 #[test]
-fn the_ipaddress_of_another_provider_is_protected_then_recorded_then_handed_out() {
+fn the_ipaddress_of_another_provider_is_protected_then_recorded_then_given() {
     let patch = json!({"metadata": {"resourceVersion": "9", "finalizers": ["x/protect", "ipam.glowplug.dev/in-use"]}});
     let unprotected = with_address(&json!({"metadata": {"finalizers": ["x/protect"]}}));
     assert_eq!(decide(&unprotected), Step::PatchAddress("a".to_owned(), patch));

@@ -643,5 +643,5 @@ pub async fn an_ipaddress_without_its_claim_keeps_its_address_until_it_is_delete
     site.claim("last", &json!({})).await;
     assert_eq!(site.address_of("last").await, "10.0.0.8");
     poll("one reserved address", async || (reserved().await? == "1").then_some(())).await;
-    assert_eq!(site.handed_out().await.len(), 4);
+    assert_eq!(site.given().await.len(), 4);
 }

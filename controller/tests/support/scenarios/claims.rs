@@ -242,7 +242,7 @@ pub async fn a_claim_that_names_another_claim_as_a_machine_releases_no_address(c
     forge(&site, ("y", "eno101"), "of-nobody", "KubevirtMachine").await;
     site.until_gone("y-eno101").await;
     assert_eq!(site.held().await, rows([("10.0.0.8", "a")]));
-    assert_eq!(site.handed_out().await, rows([("10.0.0.8", "a")]));
+    assert_eq!(site.given().await, rows([("10.0.0.8", "a")]));
     site.delete("a").await;
     assert_eq!(site.address_of("b").await, "10.0.0.8");
 }
@@ -295,7 +295,7 @@ pub async fn a_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one(clus
     site.delete("a").await;
     site.until_gone("a").await;
     assert_eq!(site.address_of("b").await, "10.0.0.8");
-    assert_eq!(site.handed_out().await, rows([("10.0.0.8", "b")]));
+    assert_eq!(site.given().await, rows([("10.0.0.8", "b")]));
     assert_eq!(site.held().await, rows([("10.0.0.8", "b")]));
     site.delete("b").await;
     site.until_gone("b").await;
@@ -353,7 +353,7 @@ pub async fn a_grown_pool_serves_claims_in_the_order_of_their_creation(cluster: 
     }
     site.address_of("d").await;
     let expected = rows([("10.0.0.10", "c"), ("10.0.0.11", "d"), ("10.0.0.8", "a"), ("10.0.0.9", "b")]);
-    assert_eq!(site.handed_out().await, expected);
+    assert_eq!(site.given().await, expected);
 }
 
 pub async fn a_claim_of_a_paused_or_absent_cluster_waits_for_it(cluster: &Cluster) {
@@ -576,7 +576,7 @@ pub async fn a_claim_that_is_removed_by_force_leaves_nothing_behind(cluster: &Cl
 async fn until_only(site: &Site, name: &str) {
     loop {
         let names = |rows: Vec<(String, String)>| rows.into_iter().map(|(_, name)| name).collect::<Vec<String>>();
-        if names(site.held().await) == [name] && names(site.handed_out().await) == [name] {
+        if names(site.held().await) == [name] && names(site.given().await) == [name] {
             return;
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;

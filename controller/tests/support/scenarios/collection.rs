@@ -59,7 +59,7 @@ pub async fn an_address_is_free_only_without_the_ipaddress_of_a_claim_whose_fina
         site.claim("b", &json!({})).await;
         let _leader = lead(cluster, &site).await;
         assert_eq!(site.address_of("b").await, "10.0.0.8");
-        assert_eq!(site.handed_out().await, rows([("10.0.0.8", "b")]), "{policy:?}");
+        assert_eq!(site.given().await, rows([("10.0.0.8", "b")]), "{policy:?}");
         assert_eq!(site.held().await, rows([("10.0.0.8", "b")]));
         site.delete("b").await;
         site.until_empty().await;
@@ -89,7 +89,7 @@ pub async fn a_later_leader_ends_the_ipaddress_that_an_earlier_one_has_deleted(c
     site.claim("b", &json!({})).await;
     let _leader = lead(cluster, &site).await;
     assert_eq!(site.address_of("b").await, "10.0.0.8");
-    assert_eq!(site.handed_out().await, rows([("10.0.0.8", "b")]));
+    assert_eq!(site.given().await, rows([("10.0.0.8", "b")]));
 }
 
 pub async fn a_claim_ends_with_its_ipaddress_in_each_way_of_deletion(cluster: &Cluster) {
@@ -129,7 +129,7 @@ pub async fn a_pool_ends_after_its_claims_in_each_way_of_deletion(cluster: &Clus
             // The garbage collector removes the pool from the owners. The claim keeps the IPAddress.
             until(&site.addresses, "a", |address| !is_owned(address, "StaticIPPool")).await;
         }
-        assert_eq!(site.handed_out().await, rows([("10.0.0.8", "a")]), "{policy:?}");
+        assert_eq!(site.given().await, rows([("10.0.0.8", "a")]), "{policy:?}");
         assert_eq!(site.held().await, rows([("10.0.0.8", "a")]));
         site.delete("a").await;
         site.until_empty().await;

@@ -68,7 +68,11 @@ pub async fn a_leader_whose_lease_is_taken_stops_leading(cluster: &Cluster) {
     leases.patch("taken", &PatchParams::default(), &Patch::Merge(taken)).await.unwrap();
     first.until(false).await;
     first.stop().await;
-    assert_eq!(holder(&leases, "taken").await.as_deref(), Some("another"), "nobody gives back what another one holds");
+    assert_eq!(
+        holder(&leases, "taken").await.as_deref(),
+        Some("another"),
+        "no program releases what another one holds"
+    );
 }
 
 pub async fn of_many_candidates_one_leads(cluster: &Cluster) {

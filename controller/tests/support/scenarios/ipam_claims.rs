@@ -166,7 +166,7 @@ pub async fn the_address_of_a_deleted_ipam_claim_is_free_only_after_its_guest(cl
     let pool = json!({"spec": {"poolRef": {"name": "q"}}});
     tenant.site.claim("later", &pool).await;
     tenant.site.address_of("later").await;
-    assert_eq!(tenant.handed_out().await, ["10.0.0.8/16"]);
+    assert_eq!(tenant.given().await, ["10.0.0.8/16"]);
     assert!(tenant.has_finalizer("a").await);
     tenant.stop("a").await;
     tenant.until_gone("a").await;

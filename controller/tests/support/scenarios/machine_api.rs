@@ -81,7 +81,7 @@ pub async fn a_machine_on_vsphere_that_waits_gets_the_address_of_a_deleted_one(c
     machines.until_cloned(&["w-1"]).await;
     assert_eq!(machines.vms["w-1"], kargs("10.0.0.8"));
     assert_eq!(machines.until_waiting("w-2", "PoolExhausted").await, EXHAUSTED);
-    assert_eq!(site.handed_out().await, rows([("10.0.0.8", "w-1-claim-0-0")]));
+    assert_eq!(site.given().await, rows([("10.0.0.8", "w-1-claim-0-0")]));
 }
 
 pub async fn a_claim_without_an_owner_is_served_and_adopted_by_its_machine_on_vsphere(cluster: &Cluster) {

@@ -183,7 +183,7 @@ scenarios! {
     sources::the_address_of_another_provider_is_free_only_after_the_guest_has_ended,
     sources::a_machine_keeps_the_claim_on_another_provider_when_its_virtual_machine_is_created_again,
     sources::a_machine_waits_for_the_address_of_an_exhausted_provider,
-    sources::an_address_that_two_sources_give_is_handed_out_once,
+    sources::an_address_that_two_sources_give_is_given_once,
     sources::a_claim_of_another_author_stays_and_its_machine_waits,
     sources::a_claim_whose_machine_is_gone_is_ended_by_the_next_leader,
     ipam_claims::an_ipam_claim_gets_an_address_of_each_family,

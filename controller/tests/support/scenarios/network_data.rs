@@ -963,10 +963,10 @@ async fn create_machine_of_0_2_0(hosted: &Hosted, cluster: &Cluster) -> (Value, 
     let vm = hosted.vms.create(&PostParams::default(), &serde_json::from_value(vm).unwrap()).await.unwrap();
     let (uid, namespace) = (vm.uid().unwrap(), &hosted.namespace);
     let machine = json!({"namespace": namespace, "name": "w", "uid": uid});
-    let handed = json!({
+    let given = json!({
         "interface": "eno101", "network": hosted.network, "pool": format!("{namespace}/p"), "addresses": ["10.0.0.9/16"],
     });
-    let note = json!({"vm": uid, "kind": "VirtualMachine", "machine": machine, "interfaces": [handed]});
+    let note = json!({"vm": uid, "kind": "VirtualMachine", "machine": machine, "interfaces": [given]});
     let document = json!({
         "links": [{"id": "eno101", "type": "phy", "ethernet_mac_address": mac}],
         "networks": [{

@@ -236,7 +236,7 @@ pub async fn a_machine_waits_for_the_address_of_an_exhausted_provider(cluster: &
     installed.stop().await;
 }
 
-pub async fn an_address_that_two_sources_give_is_handed_out_once(cluster: &Cluster) {
+pub async fn an_address_that_two_sources_give_is_given_once(cluster: &Cluster) {
     let (hosted, installed, _provider) = with_provider(cluster, &["10.0.0.60"]).await;
     hosted.node_pool("own", 1, &json!({})).await;
     hosted.pool("own", &["10.0.0.60"]).await;
