@@ -22,8 +22,6 @@
 pub mod claims;
 pub mod cluster;
 pub mod explain;
-#[cfg(test)]
-mod hostile;
 pub mod kinds;
 pub mod ledger;
 pub mod machines;
@@ -35,4 +33,6 @@ pub mod program;
 mod repeated;
 pub mod reports;
 pub mod serve;
+#[cfg(test)]
+mod variants;
 pub mod webhook;

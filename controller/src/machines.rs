@@ -8,10 +8,10 @@
 //! registry allocate addresses: it processes the outstanding claims together with those of Cluster API, in the order of
 //! their creation.
 
+#[cfg(test)]
+mod any_content;
 mod decision;
 mod digest;
-#[cfg(test)]
-mod hostile;
 mod index;
 mod kind;
 mod left_alone;

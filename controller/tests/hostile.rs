@@ -1,6 +1,6 @@
 //! Tests that objects of any content, in every kind, do not keep the controller from serving others.
 
-#[path = "../src/hostile.rs"]
+#[path = "../src/variants.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod variants;
 

@@ -625,7 +625,7 @@ mod tests {
         ] {
             let mut valid = valid;
             json_patch::merge(&mut valid, &json!({"metadata": annotations, "status": status}));
-            crate::hostile::each_object(&valid, |object| {
+            crate::variants::each_object(&valid, |object| {
                 let hostile = Key::of(&object.metadata);
                 honest.apply(kind, object);
                 decide(&honest.view(&key("hostile")), Timestamp::UNIX_EPOCH);

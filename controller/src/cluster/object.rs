@@ -303,7 +303,7 @@ mod tests {
             },
             "spec": {"list": [1, -1, 0.5, true, null, {"a": "b"}]},
         });
-        crate::hostile::each_text(&valid, |text| {
+        crate::variants::each_text(&valid, |text| {
             // serde_json reads no deeper value.
             let Ok(value) = serde_json::from_str::<Value>(text) else {
                 return serde_json::from_str::<Object>(text).is_ok();

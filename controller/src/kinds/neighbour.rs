@@ -84,9 +84,9 @@ mod tests {
             "metadata": {"namespace": "n", "name": "a"}, "spec": {"type": "LoadBalancer"},
             "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.9"}]}},
         });
-        crate::hostile::each_object(&service, |object| assert!(of_service(&object).len() <= MOST));
+        crate::variants::each_object(&service, |object| assert!(of_service(&object).len() <= MOST));
         let endpoint = json!({"host": "10.0.0.7", "port": 6443});
         let cluster = json!({"metadata": {"namespace": "n", "name": "a"}, "spec": {"controlPlaneEndpoint": endpoint}});
-        crate::hostile::each_object(&cluster, |object| assert!(of_cluster(&object).len() <= 1));
+        crate::variants::each_object(&cluster, |object| assert!(of_cluster(&object).len() <= 1));
     }
 }

@@ -823,7 +823,7 @@ mod tests {
         }});
         let address = "10.0.0.8".parse().unwrap();
         let (mut readable, mut held) = (0, 0);
-        crate::hostile::each_object(&valid, |object| match read(&object, address, "infra/vlan10") {
+        crate::variants::each_object(&valid, |object| match read(&object, address, "infra/vlan10") {
             Ok((spec, _)) => {
                 assert_eq!((spec.network.as_str(), spec.address.as_str()), ("infra/vlan10", "10.0.0.8"));
                 readable += 1;

@@ -254,7 +254,7 @@ mod tests {
         });
         let served = served(["honest", "hostile"]);
         let expected = [("b".to_owned(), false), ("honest".to_owned(), true)];
-        crate::hostile::each_object(&valid, |object| {
+        crate::variants::each_object(&valid, |object| {
             let mut known = known([namespace("honest", &[]), namespace("b", &[MACHINES_LABEL])]);
             known.apply(Change::Apply(object));
             let mut updates = known.updates(&served);

@@ -602,14 +602,14 @@ mod tests {
         valid["status"] = json!({"conditions": [condition("True", "NoFreeAddress", "x", "2026-08-14T10:00:00Z")]});
         let pool = pool_of(Some("eno101"));
         let mut written = 0;
-        crate::hostile::each_object(&valid, |object| {
+        crate::variants::each_object(&valid, |object| {
             conditions(&object, &[&pool], NOW);
             let derived = derive(&object, Some(&hosted_cluster()), None);
             written += u32::from(matches!(derived, Derived::Write(_)));
         });
         assert!(written > 50, "{written}");
         let hosted_cluster = serde_json::to_value(hosted_cluster()).unwrap();
-        crate::hostile::each_object(&hosted_cluster, |object| {
+        crate::variants::each_object(&hosted_cluster, |object| {
             let derived = derive(&configured(&config()), Some(&object), None);
             assert!(matches!(derived, Derived::Write(_) | Derived::Problem(_)), "{derived:?}");
         });

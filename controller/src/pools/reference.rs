@@ -1069,7 +1069,7 @@ mod tests {
         let mut valid = object(&json!({}));
         valid["spec"]["template"]["metadata"] = addresses;
         let mut allowed = 0;
-        crate::hostile::each_object(&valid, |object| {
+        crate::variants::each_object(&valid, |object| {
             let object = serde_json::to_value(object).unwrap();
             let Decision::Allow(Allowed { operations, .. }) = admit(&object, &pools, false) else { return };
             let stored = patched(&object, operations);
@@ -1088,7 +1088,7 @@ mod tests {
     fn any_change_of_a_machine_keeps_a_reference_of_its_own_or_none() {
         let (old, pools) = (served(EARLIER, "n/w-0"), [pool("p", &json!({}))]);
         let mut kept = 0;
-        crate::hostile::each_object(&old, |object| {
+        crate::variants::each_object(&old, |object| {
             let new = serde_json::to_value(object).unwrap();
             let (stored, _) = changed(&old, &new, &pools);
             let machine = read(&stored);

@@ -1098,8 +1098,8 @@ mod tests {
             // Every namespace is one that an API server may have.
             assert!(selection.namespaces().all(is_object_name));
         };
-        crate::hostile::each_object(&of_user, |object| check(object, node_pool("evil", "p", "c.1")));
-        crate::hostile::each_object(&node_pool_of_user, |object| {
+        crate::variants::each_object(&of_user, |object| check(object, node_pool("evil", "p", "c.1")));
+        crate::variants::each_object(&node_pool_of_user, |object| {
             check(serde_json::from_value(of_user.clone()).unwrap(), Arc::new(object));
         });
     }

@@ -498,7 +498,7 @@ mod tests {
             "metadata": {"name": "hostile", "labels": {"a": "b"}, "annotations": {"a": "b"}},
             "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"},
         });
-        crate::hostile::each_object(&valid, |object| {
+        crate::variants::each_object(&valid, |object| {
             let name = object.metadata.name.clone().unwrap_or_default();
             objects.apply(Kind::Namespace, Change::Apply(object), |_| true);
             let mut served: Vec<String> = objects.selection().namespaces().map(str::to_owned).collect();

@@ -1207,7 +1207,7 @@ mod tests {
             assert!(names.iter().any(|name| name == "n/honest"), "{names:?}");
             index.remove(&id);
         };
-        crate::hostile::each_object(&valid, &mut check);
-        crate::hostile::each_object(&global, &mut check);
+        crate::variants::each_object(&valid, &mut check);
+        crate::variants::each_object(&global, &mut check);
     }
 }

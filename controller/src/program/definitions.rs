@@ -154,7 +154,7 @@ mod tests {
         };
         let is_known = |path: &String| path == "v1alpha1" || known_paths.iter().any(|known| path.starts_with(known));
         let mut complete = 0;
-        crate::hostile::each_object(&serde_json::to_value(&known).unwrap(), |object| {
+        crate::variants::each_object(&serde_json::to_value(&known).unwrap(), |object| {
             let object = serde_json::to_value(object).unwrap();
             // An API server stores no definition with other types.
             let Ok(stored) = serde_json::from_value(object) else { return };

@@ -533,7 +533,7 @@ pub(crate) mod tests {
         valid["metadata"]["annotations"] = serde_json::json!({"a": "b"});
         valid["spec"]["strategy"] = "OldestEmulationVersion".into();
         let mut taken = 0;
-        crate::hostile::each_object(&valid, |object| {
+        crate::variants::each_object(&valid, |object| {
             // An API server stores no Lease with other types.
             let Ok(lease) = read(object) else { return };
             let spec = lease.spec.clone().unwrap_or_default();

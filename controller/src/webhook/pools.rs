@@ -779,7 +779,7 @@ mod tests {
         let of_user = lease("clusters/a", "10.0.0.9", "hostile", false);
         let valid = json!({"metadata": {"name": "10-0-0-9.infra.vlan10"}, "spec": of_user});
         let mut readable = 0;
-        crate::hostile::each_object(&valid, |mut object| {
+        crate::variants::each_object(&valid, |mut object| {
             let Ok(other) = serde_json::from_value(object.data["spec"].take()) else { return };
             readable += 1;
             let warning = warn_of_holders(&id("a"), &Change::Delete, &[honest.clone(), other]).unwrap();

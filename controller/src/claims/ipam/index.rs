@@ -296,8 +296,8 @@ mod tests {
     use super::super::decision::{Guest, RegisteredPool, Step, decide};
     use super::super::guest_of;
     use super::*;
-    use crate::hostile::each_object;
     use crate::pools::facts::PoolFacts;
+    use crate::variants::each_object;
 
     fn key(namespace: &str, name: &str) -> Key {
         Key { namespace: namespace.to_owned(), name: name.to_owned() }

@@ -1,5 +1,5 @@
+mod any_content;
 mod digest;
-mod hostile;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

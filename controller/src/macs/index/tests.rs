@@ -498,7 +498,7 @@ fn no_content_of_an_object_keeps_another_machine_from_its_address() {
     }));
     let lease = leased("0a:00:00:00:00:03", "gone", RELEASED);
     for (kind, object) in [("vm", vm_of_user), ("pool", pool_of_user), ("guest", guest_of_user), ("lease", lease)] {
-        crate::hostile::each_object(&valid(&object), |object| {
+        crate::variants::each_object(&valid(&object), |object| {
             let mut index = index();
             index.apply_vm(&vm("honest", 1, &[("a", "")]));
             match kind {

@@ -15,17 +15,17 @@
 //! | StaticIPLease | `ledger::read`, `macs::index::Index::apply_lease`, `webhook::warn_of_holders` | `ledger`, `macs::index`, `webhook` |
 //! | MACPool | `macs::index::Index::apply_pool`, `webhook` | `macs::index`, `tests/hostile.rs` |
 //! | IPAddressClaim, IPAddress | `cluster_api::IpAddressClaim`, `cluster_api::IpAddress` | `claims::index` |
-//! | IPAddressClaim of a machine | `machines::sources::MachineClaim` | `machines::hostile`, `machines::decision` |
+//! | IPAddressClaim of a machine | `machines::sources::MachineClaim` | `machines::any_content`, `machines::decision` |
 //! | IPAddress of another provider | `cluster_api::IpAddress` | `machines::decision` |
 //! | Cluster | `cluster_api::is_paused`, `neighbour::of_cluster` | `claims::index`, `neighbour` |
 //! | Service | `neighbour::of_service` | `neighbour` |
-//! | IPAMClaim | `ipam_claim::IpamClaim` | `claims::ipam_claims::index`, `machines::hostile`, `machines::decision` |
+//! | IPAMClaim | `ipam_claim::IpamClaim` | `claims::ipam_claims::index`, `machines::any_content`, `machines::decision` |
 //! | NetworkAttachmentDefinition | `ipam_claim::network_name` | `claims::ipam_claims::index` |
-//! | KubevirtMachine | `machines::objects::KubevirtMachine`, `glowplug::host::records` | `machines::hostile` |
-//! | VirtualMachine | `machine::VirtualMachine`, `macs::machine::Vm`, `webhook` | `machines::hostile`, `macs::index`, `webhook::machines`, `selection` |
-//! | VirtualMachineInstance | `machines::objects::Instance`, `macs::machine::Guest`, `claims::ipam_claims::guest_of` | `machines::hostile`, `macs::index`, `claims::ipam_claims::index` |
+//! | KubevirtMachine | `machines::objects::KubevirtMachine`, `glowplug::host::records` | `machines::any_content` |
+//! | VirtualMachine | `machine::VirtualMachine`, `macs::machine::Vm`, `webhook` | `machines::any_content`, `macs::index`, `webhook::machines`, `selection` |
+//! | VirtualMachineInstance | `machines::objects::Instance`, `macs::machine::Guest`, `claims::ipam_claims::guest_of` | `machines::any_content`, `macs::index`, `claims::ipam_claims::index` |
 //! | NodePool, HostedCluster | `node_pools::derive`, `node_pools::conditions`, `selection::cluster_of` | `node_pools`, `selection` |
-//! | Secret | `machines::objects::NetworkSecret`, `machines::objects::addresses_of` | `machines::hostile` |
+//! | Secret | `machines::objects::NetworkSecret`, `machines::objects::addresses_of` | `machines::any_content` |
 //! | Namespace | `namespaces::Known`, `selection_cache::Objects` | `namespaces`, `selection_cache` |
 //! | CustomResourceDefinition | `definitions::missing` | `definitions` |
 //! | Lease | `election::View` | `election` |

@@ -3,7 +3,7 @@
 use glowplug::host::claim::is_object_name;
 
 use super::*;
-use crate::hostile::each_object;
+use crate::variants::each_object;
 
 /// Derives objects from `valid`, and puts each one into a view with `view`. Asserts that each decision concerns only the
 /// machine `n/w` and addresses of its network.

@@ -9,12 +9,12 @@ use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 
 use crate::cluster::key::Key;
-use crate::hostile::each_object;
 use crate::kinds::cluster_api::Version;
 use crate::kinds::kubevirt_machine::{NetworkSecret, addresses_of, read_records};
 use crate::machines::index::Index;
 use crate::machines::kind::{Kind, Kinds};
 use crate::machines::view::View;
+use crate::variants::each_object;
 
 /// Returns one object of each kind for machine `name`, with every member that the controller reads.
 fn objects_of(name: &str, address: &str) -> Vec<(Kind, &'static str, Value)> {
