@@ -613,10 +613,11 @@ impl Model {
             for family in &lacks {
                 let address = match next.pick(at, *family, named(*family), claim) {
                     Ok(address) => address,
-                    Err(error @ (ClaimError::Exhausted { .. } | ClaimError::Closed(_))) => {
-                        refused.push(error);
+                    Err(ClaimError::Exhausted { pool, family, .. }) => {
+                        refused.push((pool, family));
                         continue 'pools;
                     }
+                    // Only a full pool sends a machine to the next one. A pool that grows gets its addresses in a moment.
                     Err(error) => return Err(error),
                 };
                 let prefix = prefix_of(&next, at, *family);
@@ -626,14 +627,7 @@ impl Model {
             *self = next;
             return Ok(());
         }
-        let is_closed = |error: &ClaimError| matches!(error, ClaimError::Closed(_));
-        if let Some(at) = refused.iter().position(is_closed) {
-            return Err(refused.swap_remove(at));
-        }
-        let mut pools = refused.into_iter().map(|error| match error {
-            ClaimError::Exhausted { pool, family, .. } => (pool, family),
-            other => panic!("{other}"),
-        });
+        let mut pools = refused.into_iter();
         let (pool, family) = pools.next().unwrap();
         Err(ClaimError::Exhausted { interface: claimant.interface, pool, family, overflow: pools.collect() })
     }

@@ -276,7 +276,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Allocates the addresses that one interface lacks, from the first of its pools that has a free address of each family.
+    /// Allocates the addresses that one interface lacks, from the first of its pools that has a free address of each family. A pool
+    /// with closed addresses is not exhausted, so it ends the search: the machine would keep an address of its overflow for life.
     fn allocate_one(&mut self, want: &Want, claim: &Claim, journal: &mut Journal) -> Result<(), Refusal> {
         let (begin, mut exhausted) = (journal.changes().len(), Queue::new());
         'pools: for pool in &want.pools {
@@ -288,6 +289,9 @@ impl Allocator {
                     None => {
                         self.undo_to(begin, journal);
                         exhausted.push((Arc::clone(pool), *family));
+                        if self.has_closed(pool, *family) {
+                            break 'pools;
+                        }
                         continue 'pools;
                     }
                 }

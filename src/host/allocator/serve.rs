@@ -145,7 +145,8 @@ impl Allocator {
         before
     }
 
-    /// The queue for the pools of a want, and whether each of them is exhausted.
+    /// The queue for the pools of a want, and whether each of them is exhausted. The queue ends with the first pool that has closed
+    /// addresses, as the search of `allocate_one` does.
     fn queue_of(&mut self, want: &Want) -> (Queue, bool) {
         let (mut queue, mut is_exhausted) = (Queue::new(), true);
         for pool in &want.pools {
@@ -153,6 +154,9 @@ impl Allocator {
             let exhausted = families.clone().find(|family| self.lowest(pool, *family).is_none());
             is_exhausted &= exhausted.is_some();
             queue.extend(exhausted.or(families.next()).map(|family| (Arc::clone(pool), family)));
+            if exhausted.is_some_and(|family| self.has_closed(pool, family)) {
+                break;
+            }
         }
         (queue, is_exhausted)
     }

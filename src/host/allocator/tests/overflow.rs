@@ -1,6 +1,8 @@
 //! A pool and its overflow: a request with several pools.
 
 use super::*;
+use crate::host::ledger::MemoryLedger;
+use crate::host::registry::Registry;
 
 /// A pool of `n/vlan10` with these addresses, in the subnets of both families.
 fn of(name: &str, addresses: &str) -> Pool {
@@ -198,4 +200,32 @@ fn a_waiting_claim_follows_the_new_name_of_its_overflow() {
     let resized = allocator.resize(new, &[rename], at(2), &mut Journal::default()).unwrap();
     assert_eq!(resized.served[0].addresses, ["10.0.0.21/24".parse().unwrap()]);
     assert_eq!(held(&allocator)[2], "n/vlan10 10.0.0.21/24 n/c x");
+}
+
+#[test]
+fn a_machine_waits_for_the_closed_addresses_of_the_first_pool_and_takes_no_overflow() {
+    let mut registry = Registry::open_closed(MemoryLedger::default()).unwrap();
+    let open = |registry: &mut Registry<MemoryLedger>, second| {
+        let growth = registry.growth();
+        let served = registry.open_up_to(growth, at(second)).unwrap();
+        let lines = served.iter().map(|it| format!("{} {}", it.claimant.machine.name, it.addresses[0]));
+        lines.collect::<Vec<_>>()
+    };
+    registry.resize([of("b", "10.0.0.20-10.0.0.22")], &[], at(0)).unwrap();
+    assert_eq!(open(&mut registry, 0), [""; 0]);
+    registry.resize([of("a", "10.0.0.10"), of("b", "10.0.0.20-10.0.0.22")], &[], at(0)).unwrap();
+    for name in ["v", "w"] {
+        assert_eq!(
+            registry.claim(&both(name), at(1)).unwrap_err().to_string(),
+            ClaimError::Closed("n/a".to_owned()).to_string()
+        );
+    }
+    // A claim for the other pool alone is served.
+    assert_eq!(registry.claim(&group("x", &["n/b"]), at(1)).unwrap()[0].addresses[0].to_string(), "10.0.0.20/24");
+    // The first pool is exhausted after its first address, and then the overflow serves.
+    assert_eq!(open(&mut registry, 2), ["v 10.0.0.10/24", "w 10.0.0.21/24"]);
+    // A full first pool with closed addresses of its overflow waits for these.
+    registry.resize([of("c", "10.0.0.30")], &[], at(3)).unwrap();
+    registry.claim(&group("y", &["n/a", "n/c"]), at(3)).unwrap_err();
+    assert_eq!(open(&mut registry, 4), ["y 10.0.0.30/24"]);
 }
