@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::pool_state::Counts;
 use super::users::{Evidence, User};
 use crate::host::address::{AddressRange, AddressSet};
 use crate::host::claim::{Claimant, Conflict, Lease, Machine, is_guest_of, is_namesake};
@@ -127,8 +128,8 @@ impl Network {
     }
 
     /// Number of addresses of a pool that records of machines reserve, by family and namespace.
-    pub(super) fn recorded_of(&self, pool: &Pool) -> BTreeMap<(Family, String), usize> {
-        let mut counts = BTreeMap::new();
+    pub(super) fn recorded_of(&self, pool: &Pool) -> Counts {
+        let mut counts = Counts::new();
         let ranges = pool.spaces().flat_map(|space| space.ranges());
         for (address, namespaces) in ranges.flat_map(|range| self.recording.range(addresses(range))) {
             for namespace in namespaces.keys() {

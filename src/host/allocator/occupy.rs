@@ -1,8 +1,11 @@
 //! Sets leases and conflicts of addresses, and which addresses are free.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::network::Network;
+use super::pool_state::{Counts, count};
 use super::state::Allocator;
 use crate::host::claim::{Claimant, Lease, Machine};
 use crate::host::may_record::State;
@@ -19,8 +22,8 @@ impl Allocator {
         for Lease { claimant, .. } in before.iter().chain(&lease) {
             self.index(&claimant.machine, name, address);
         }
-        before.iter().for_each(|before| self.count(before, address, false));
-        lease.iter().for_each(|lease| self.count(lease, address, true));
+        before.iter().for_each(|before| self.count_lease(name, before, address, false));
+        lease.iter().for_each(|lease| self.count_lease(name, lease, address, true));
         // When a waiting machine gets or loses an address, its claim must be evaluated again.
         for Lease { claimant, .. } in before.iter().chain(&lease).filter(|lease| lease.released.is_none()) {
             self.enqueue_again(&claimant.machine);
@@ -29,21 +32,37 @@ impl Allocator {
     }
 
     /// Counts a lease that is held.
-    fn count(&mut self, lease: &Lease, address: IpAddr, is_added: bool) {
+    fn count_lease(&mut self, network: &str, lease: &Lease, address: IpAddr, is_added: bool) {
         if lease.released.is_some() {
             return;
         }
-        let queue = (Arc::clone(&lease.pool), Family::of(address));
-        let namespaces = self.held.entry(queue.clone()).or_default();
-        let namespace = lease.claimant.machine.served_in();
-        let count = namespaces.get(namespace).copied().unwrap_or_default();
-        match if is_added { count + 1 } else { count.saturating_sub(1) } {
-            0 => namespaces.remove(namespace),
-            count => namespaces.insert(namespace.to_owned(), count),
-        };
-        if namespaces.is_empty() {
-            self.held.remove(&queue);
+        for pool in self.counted_in(network, address, lease) {
+            if let Some(state) = self.pools.get_mut(&pool).filter(|state| *state.pool.network == *network) {
+                count(&mut state.held, Family::of(address), lease.claimant.machine.served_in(), is_added);
+            }
         }
+    }
+
+    /// The pools in which a held address counts: each pool that has the address and serves the machine, and the pool of the lease. So a
+    /// namespace holds no fewer addresses of a pool when its leases move to another pool.
+    fn counted_in(&self, network: &str, address: IpAddr, lease: &Lease) -> BTreeSet<Arc<str>> {
+        let serves = |name: &&Arc<str>| {
+            self.pools.get(*name).is_some_and(|state| state.pool().serves_holder(&lease.claimant.machine))
+        };
+        let having = self.networks.get(network).into_iter().flat_map(|network| network.pools_with(address));
+        having.filter(serves).chain([&lease.pool]).cloned().collect()
+    }
+
+    /// The numbers of held addresses of a network that count in each pool.
+    pub(super) fn held_by_pool(&self, network: &str) -> BTreeMap<Arc<str>, Counts> {
+        let mut all = BTreeMap::<_, Counts>::new();
+        for (address, lease) in self.networks.get(network).into_iter().flat_map(Network::held) {
+            for pool in self.counted_in(network, address, lease) {
+                let counts = all.entry(pool).or_default();
+                count(counts, Family::of(address), lease.claimant.machine.served_in(), true);
+            }
+        }
+        all
     }
 
     /// Adds, replaces or removes a record without a lease of an address, and returns the previous record.
@@ -73,14 +92,9 @@ impl Allocator {
     /// Counts an address that records of a namespace reserve, in each pool that has the address.
     fn count_record(&mut self, network: &str, address: IpAddr, namespace: &str, is_added: bool) {
         let pools = self.networks.get(network).into_iter().flat_map(|network| network.pools_with(address));
-        let key = (Family::of(address), namespace.to_owned());
         for name in pools {
             let Some(state) = self.pools.get_mut(name) else { continue };
-            let count = state.recorded.get(&key).copied().unwrap_or_default();
-            match if is_added { count + 1 } else { count.saturating_sub(1) } {
-                0 => state.recorded.remove(&key),
-                count => state.recorded.insert(key.clone(), count),
-            };
+            count(&mut state.recorded, Family::of(address), namespace, is_added);
         }
     }
 

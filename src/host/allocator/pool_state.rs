@@ -19,8 +19,23 @@ pub(super) struct PoolState {
     // Includes the reserved first and last addresses of subnets, see `Network::free_of`.
     // One for each subnet, in their order.
     pub(super) free: BTreeMap<Family, Vec<FreeRanges>>,
-    // Number of addresses that records of machines reserve, by family and namespace.
-    pub(super) recorded: BTreeMap<(Family, String), usize>,
+    // Number of addresses that records of machines reserve.
+    pub(super) recorded: Counts,
+    // Number of held addresses: see `Allocator::counted_in`.
+    pub(super) held: Counts,
+}
+
+/// A number of addresses, by family and by the namespace of their machines.
+pub(super) type Counts = BTreeMap<(Family, String), usize>;
+
+/// Adds an address of a namespace to a count, or removes it.
+pub(super) fn count(counts: &mut Counts, family: Family, namespace: &str, is_added: bool) {
+    let key = (family, namespace.to_owned());
+    let count = counts.get(&key).copied().unwrap_or_default();
+    match if is_added { count + 1 } else { count.saturating_sub(1) } {
+        0 => counts.remove(&key),
+        count => counts.insert(key, count),
+    };
 }
 
 // === impl PoolState ===
@@ -48,6 +63,12 @@ impl PoolState {
         self.offered.offers(address)
             || self.pre_allocated.contains(&address)
                 && self.pre_allocated(machine, Family::of(address)) == Some(address)
+    }
+
+    /// Whether machines of the namespace of a machine hold addresses of the pool. The pool no longer serves a namespace that has left
+    /// it, but the other machines of this namespace run on, and their records count as before.
+    pub(super) fn is_held_in(&self, machine: &Machine, address: IpAddr) -> bool {
+        !machine.kind.is_claim() && self.held.contains_key(&(Family::of(address), machine.served_in().to_owned()))
     }
 
     /// The lowest free address of a family in the first subnet that has one.

@@ -30,6 +30,7 @@ impl Allocator {
             pre_allocated: BTreeSet::new(),
             free: BTreeMap::new(),
             recorded: BTreeMap::new(),
+            held: BTreeMap::new(),
         };
         let before = match pool {
             Some(pool) => self.pools.insert(Arc::clone(name), state(pool)),
@@ -65,13 +66,14 @@ impl Allocator {
         }
     }
 
-    /// Computes which addresses that the pools of a network offer are free, and how many addresses records reserve.
+    /// Computes which addresses that the pools of a network offer are free, and counts held and recorded addresses.
     fn find_free(&mut self, network: &Arc<str>) {
-        let closed = self.growth.closed(network);
+        let (closed, mut held) = (self.growth.closed(network), self.held_by_pool(network));
         let state = self.networks.entry(Arc::clone(network)).or_default();
-        for pool in self.pools.values_mut().filter(|state| *state.pool.network == **network) {
+        for (name, pool) in self.pools.iter_mut().filter(|(_, state)| *state.pool.network == **network) {
             pool.free = state.free_of(&pool.offered, &closed);
             pool.recorded = state.recorded_of(&pool.pool);
+            pool.held = held.remove(name).unwrap_or_default();
         }
     }
 
@@ -286,7 +288,8 @@ impl Allocator {
         }
     }
 
-    /// Changes the leases of held addresses to the prefix length of their pool, and returns the changed allocations.
+    /// Changes the leases of held addresses to the prefix length of their pool, and returns the changed allocations. The prefix length
+    /// of an address outside the pool of its lease is that of its home, as its gateway is.
     fn change_prefixes(&mut self, given: &BTreeMap<Arc<str>, Arc<Pool>>, journal: &mut Journal) -> Vec<Allocation> {
         let mut changed = Vec::new();
         let (mut changes, networks): (_, BTreeSet<&str>) =

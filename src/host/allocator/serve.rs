@@ -62,11 +62,11 @@ impl Allocator {
     /// Number of addresses of the pools of a queue that a namespace holds. The machines of the namespace with the fewest come first,
     /// then the earliest machine, so that no namespace keeps the others waiting. Pools that namespaces do not share count 0.
     fn rank(&self, queue: &[(Arc<str>, Family)], namespace: &str) -> usize {
-        let held = |of: &(Arc<str>, Family)| {
-            let is_shared = self.pools.get(&of.0).is_some_and(|state| state.pool().is_shared());
-            self.held.get(of).filter(|_| is_shared)?.get(namespace).copied()
-        };
-        queue.iter().filter_map(held).sum()
+        let shared = queue.iter().filter_map(|(pool, family)| {
+            let state = self.pools.get(pool).filter(|state| state.pool().is_shared())?;
+            state.held.get(&(*family, namespace.to_owned())).copied()
+        });
+        shared.sum()
     }
 
     /// Sorts claims that wait for a pool, each with the family that it waits for, into the order in which they are served: by their

@@ -1,7 +1,6 @@
 //! What the pools and leases of a network say about a recorded address, and what the record may do.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use super::network::Network;
 use super::pool_state::PoolState;
@@ -38,7 +37,7 @@ impl Allocator {
             true => state.pools().next().is_some(),
             false => state.serves(machine),
         };
-        let has_left = own.is_empty() && having.iter().any(|state| self.holds_of(state.pool(), machine, address));
+        let has_left = own.is_empty() && having.iter().any(|state| state.is_held_in(machine, address));
         if own.is_empty() && !has_left && (!having.is_empty() || !is_served()) {
             return Standing::Foreign;
         }
@@ -60,13 +59,6 @@ impl Allocator {
         } else {
             Standing::Excluded
         }
-    }
-
-    /// Whether machines of the namespace of a machine hold addresses of a pool. The pool no longer serves a namespace that has left
-    /// it, but the other machines of this namespace run on, and their records count as before.
-    fn holds_of(&self, pool: &Pool, machine: &Machine, address: IpAddr) -> bool {
-        let of_pool = self.held.get(&(Arc::from(pool.name.as_str()), Family::of(address)));
-        !machine.kind.is_claim() && of_pool.is_some_and(|held| held.contains_key(machine.served_in()))
     }
 }
 

@@ -26,8 +26,6 @@ pub struct Allocator {
     pub(super) networks: BTreeMap<Arc<str>, Network>,
     // Addresses that each machine holds, was the last to hold, or has a record without a lease of.
     pub(super) paths: BTreeMap<Machine, BTreeSet<FieldPath>>,
-    // Number of held addresses of each pool and family, by the namespace of the machine.
-    pub(super) held: BTreeMap<(Arc<str>, Family), BTreeMap<String, usize>>,
     pub(super) queues: Queues,
     // Names of pools that allocate nothing. The caller sets them, so no ledger reports them.
     pub(super) suspended: BTreeSet<String>,

@@ -130,11 +130,40 @@ fn the_order_counts_the_addresses_of_the_pool_that_are_held_after_a_restart() {
         state.leases().map(change).collect::<Vec<_>>()
     });
     let mut after = allocator([of(&["a", "b", "c"], "")], leases);
-    assert_eq!((&after.held, after.held.len()), (&before.held, 1));
+    let counts = |allocator: &Allocator| allocator.pools["n/one"].held.values().copied().collect::<Vec<_>>();
+    assert_eq!((counts(&after), counts(&before)), (vec![8, 1, 1], vec![8, 1, 1]));
     for (second, title) in ["a/w-0", "b/w-0"].into_iter().enumerate() {
         after.claim(&claim_of(title, second as u64), at(8000), &mut Journal::default()).unwrap_err();
     }
     assert_eq!(release(&mut after, &["a/h-0", "a/h-1"]), ["b/w-0", "a/w-0"]);
+}
+
+#[test]
+fn a_namespace_gains_no_turn_when_its_leases_move_to_another_shared_pool() {
+    let two = || {
+        let text = "addresses: [10.0.0.30], machineNetwork: [{cidr: 10.0.0.0/24}]";
+        on("vlan10", "two", text).with_namespaces(Namespaces::only(["a", "b", "c"]), Namespaces::only([""; 0]))
+    };
+    let mut allocator = exhausted(of(&["a", "b", "c"], ""));
+    allocator.resize(vec![two()], &[], at(8000), &mut Journal::default()).unwrap();
+    for number in 0..8 {
+        let machine = claim_of(&format!("a/h-{number}"), 0).machine;
+        let pools = ["n/two".to_owned()];
+        assert_eq!(allocator.move_leases(&machine, &pools, &mut Journal::default()).len(), 1);
+    }
+    // Each address counts for the pool that has it, and for the pool of its lease.
+    let counts = |allocator: &Allocator| {
+        allocator.pools.values().map(|state| state.held.values().copied().collect::<Vec<_>>()).collect::<Vec<_>>()
+    };
+    assert_eq!(counts(&allocator), [vec![8, 1, 1], vec![8]]);
+    let expected = ["b/w-0", "c/w-0", "b/w-1", "c/w-1"];
+    assert_eq!(release(&mut allocator, &["a/h-0", "a/h-1", "a/h-2", "a/h-3"]), expected);
+    assert_eq!(counts(&allocator), [vec![4, 3, 3], vec![4]]);
+    // The same counts after a change of the pools.
+    allocator
+        .resize(vec![two(), of(&["a", "b", "c"], ", gateway: [10.0.0.1]")], &[], at(9000), &mut Journal::default())
+        .unwrap();
+    assert_eq!(counts(&allocator), [vec![4, 3, 3], vec![4]]);
 }
 
 /// A record of ten addresses in the annotation of a machine.
