@@ -632,6 +632,22 @@ impl Model {
         Err(ClaimError::Exhausted { interface: claimant.interface, pool, family, overflow: pools.collect() })
     }
 
+    /// Gives each held address the prefix length of this pool if it is the pool of the lease, and has the address. An address outside
+    /// the pool of its lease has the prefix length of the only pool that has the address and serves the machine.
+    fn follow_prefix(&mut self, pool: usize) {
+        let mut held = std::mem::take(&mut self.held);
+        for (address, (by, of, prefix)) in &mut held {
+            let family = Family::of(*address);
+            let has = |at: &usize| self.of(*at, family).is_some_and(|all| all.contains(address));
+            let own = (0..3).find(|at| POOLS[*at] == of).filter(has);
+            let homes: Vec<usize> = (0..3).filter(|at| has(at) && serves(*at, &by.machine.namespace)).collect();
+            if own.map_or(homes == [pool], |own| own == pool) {
+                *prefix = self.pools[pool].space(family).unwrap().subnets()[0].prefix();
+            }
+        }
+        self.held = held;
+    }
+
     fn offers_to(&self, pool: usize, address: IpAddr, machine: &Machine) -> bool {
         let has = self.of(pool, Family::of(address)).is_some_and(|all| all.contains(&address));
         has && self.why_reserved(pool, address, Some(machine)).is_none()
@@ -950,13 +966,7 @@ fn live<L: Ledger + std::fmt::Debug>(
                 let new = sized(*pool, *size, delay);
                 after.pools[*pool] = new.clone();
                 after.sizes[*pool] = *size;
-                // A lease that was outside of its pool may be inside now, and gets the prefix length of the pool.
-                for (address, (_, of, prefix)) in &mut after.held {
-                    let space = new.space(Family::of(*address)).filter(|space| space.contains(*address));
-                    if let Some(space) = space.filter(|_| of == POOLS[*pool]) {
-                        *prefix = space.subnets()[0].prefix();
-                    }
-                }
+                after.follow_prefix(*pool);
                 let (allocatable, offers) = (after.allocatable(), after.offers());
                 // Also an address that was open in another pool is closed.
                 let gained: BTreeSet<IpAddr> =

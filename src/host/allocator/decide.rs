@@ -86,7 +86,7 @@ impl Allocator {
 
     /// Releases everything that a machine holds, waits for or has a record without a lease of, and returns what it held.
     ///
-    /// Each address gets the reuse delay of its pool. The UID must match too: another machine of the same name keeps
+    /// Each address gets a reuse delay: see [`Self::reuse_delay_of`]. The UID must match too: another machine of the same name keeps
     /// its addresses.
     ///
     /// Call this only when the machine is gone, that is, when it can no longer send packets from its addresses.
@@ -105,7 +105,7 @@ impl Allocator {
             }
             if let Some(lease) = lease {
                 held.push((Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
-                let delay = self.pools.get(&lease.pool).map(|state| state.pool().reuse_delay).unwrap_or_default();
+                let delay = self.reuse_delay_of(&network, address, &lease);
                 let delay = if lease.migrated.is_some() { delay.max(MIGRATED) } else { delay };
                 let reuse_after = storable(self.now.saturating_add(delay).unwrap_or(Timestamp::MAX));
                 // `None` without a reuse delay: a process whose clock is behind must also see the address as free.
@@ -118,6 +118,13 @@ impl Allocator {
         self.note_seen(machine, journal);
         self.denied.remove(machine);
         allocations(held)
+    }
+
+    /// The longest reuse delay of the pools that have an address, and of the pool of its lease. The lease may have moved from the pool
+    /// that has the address, whose next machines the delay protects.
+    fn reuse_delay_of(&self, network: &str, address: IpAddr, lease: &Lease) -> Duration {
+        let pools = self.pools_with(network, address).chain(self.pools.get(&lease.pool));
+        pools.map(|state| state.pool().reuse_delay).max().unwrap_or_default()
     }
 
     /// Releases the addresses of a claimant that are not in `keep` and have the family of an address in `keep`, and

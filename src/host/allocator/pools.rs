@@ -296,7 +296,9 @@ impl Allocator {
             (Vec::new(), given.values().map(|pool| pool.network.as_str()).collect());
         for (network, state) in self.networks.iter().filter(|(name, _)| networks.contains(&***name)) {
             for (address, lease) in state.held() {
-                let Some(pool) = given.get(&lease.pool).filter(|pool| pool.contains(address)) else { continue };
+                let own = self.pool(&lease.pool).filter(|own| own.contains(address));
+                let home = own.or_else(|| self.home(network, address, &lease.claimant.machine));
+                let Some(pool) = home.filter(|home| given.contains_key(home.name.as_str())) else { continue };
                 let prefix = pool.prefix_of(address).unwrap_or(lease.prefix);
                 if prefix != lease.prefix {
                     changed.push((Arc::clone(&lease.claimant), with_prefix(address, prefix)));

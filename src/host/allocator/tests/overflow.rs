@@ -229,3 +229,41 @@ fn a_machine_waits_for_the_closed_addresses_of_the_first_pool_and_takes_no_overf
     registry.claim(&group("y", &["n/a", "n/c"]), at(3)).unwrap_err();
     assert_eq!(open(&mut registry, 4), ["y 10.0.0.30/24"]);
 }
+
+/// A machine with 10.0.0.10 of pool `a`, whose lease is a lease of pool `b`.
+fn moved(a: Pool) -> Allocator {
+    let mut allocator = allocator([a, of("b", "10.0.0.20")], []);
+    assert_eq!(given(&mut allocator, &group("v", &["n/a"]), 1), "10.0.0.10/24");
+    allocator.move_leases(&machine("v", "1"), &["n/b".to_owned()], &mut Journal::default());
+    assert_eq!(held(&allocator), ["n/vlan10 10.0.0.10/24 n/b v"]);
+    allocator
+}
+
+#[test]
+fn an_address_has_the_reuse_delay_of_the_pool_that_has_it_and_of_the_pool_of_its_lease() {
+    for (delay, free_after) in [(0, 500), (1_000, 1_000)] {
+        let mut allocator = moved(of("a", "10.0.0.10").with_reuse_delay(Duration::from_millis(delay)));
+        resize(&mut allocator, of("b", "10.0.0.20").with_reuse_delay(Duration::from_millis(500)));
+        allocator.release(&machine("v", "1"), at(1_000), &mut Journal::default());
+        let now = 1_000 + free_after;
+        assert_eq!(given(&mut allocator, &group("w", &["n/a"]), now - 1), EXHAUSTED, "{delay}");
+        assert_eq!(given(&mut allocator, &group("w", &["n/a"]), now), "10.0.0.10/24", "{delay}");
+    }
+}
+
+#[test]
+fn an_address_follows_the_prefix_length_of_the_pool_that_has_it_and_not_of_the_pool_of_its_lease() {
+    let with_prefix = |name: &str, addresses: &str, prefix: u8| {
+        let text = format!("addresses: [{addresses}], machineNetwork: [{{cidr: 10.0.0.0/{prefix}}}]");
+        on("vlan10", name, &text)
+    };
+    let mut allocator = moved(of("a", "10.0.0.10"));
+    assert_eq!(resize(&mut allocator, with_prefix("b", "10.0.0.20", 22)).prefix_changed, []);
+    assert_eq!(resize(&mut allocator, with_prefix("a", "10.0.0.10", 23)).prefix_changed.len(), 1);
+    assert_eq!(held(&allocator), ["n/vlan10 10.0.0.10/23 n/b v"]);
+    // An address that no pool has keeps its prefix length.
+    assert_eq!(resize(&mut allocator, with_prefix("a", "10.0.0.11", 22)).prefix_changed, []);
+    // The pool of the lease comes first.
+    assert_eq!(resize(&mut allocator, with_prefix("b", "10.0.0.10", 21)).prefix_changed.len(), 1);
+    assert_eq!(held(&allocator), ["n/vlan10 10.0.0.10/21 n/b v"]);
+}
