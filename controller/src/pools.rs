@@ -173,7 +173,7 @@ impl Pools {
     /// status at once.
     async fn pass(&mut self, snapshot: Snapshot) -> Result<(), Stopped> {
         let open = self.resize(snapshot).await?;
-        let overflows = self.index.overflows(&open.suspended);
+        let groups = self.index.groups(&open.suspended);
         if !self.index.awaits_finalizer() {
             self.publish(open);
         }
@@ -181,8 +181,8 @@ impl Pools {
         let number = unreadable.len();
         let read = move |allocator: &Allocator| {
             let usage = allocator.usage(now);
-            let text = metrics::text(allocator, &usage, &overflows);
-            (observe(allocator, usage, (&unreadable, &overflows)), text)
+            let text = metrics::text(allocator, &usage, &groups);
+            (observe(allocator, usage, (&unreadable, &groups)), text)
         };
         let (mut observations, text) = self.registry.read(read).await?;
         for (pool, beyond) in self.beyond.get() {

@@ -228,7 +228,9 @@ fn each_alert_rings_for_its_state_alone() {
         assert_eq!(ringing(&scrapes), [(alert.to_owned(), labels.to_owned())]);
     };
     let pool = |family: &str, state: &str, number: u32| {
-        format!("glowplug_ippool_addresses{{pool=\"c/w\",family=\"{family}\",state=\"{state}\"}} {number}")
+        format!(
+            "glowplug_ippool_addresses{{pool=\"c/w\",group=\"c/w\",family=\"{family}\",state=\"{state}\"}} {number}"
+        )
     };
     let full = format!(
         "{}\n{}\n{}\n{}\nglowplug_ippool_waiting_machines{{pool=\"c/w\"}} 2",
@@ -239,7 +241,17 @@ fn each_alert_rings_for_its_state_alone() {
     );
     alone(&[&full], "GlowplugPoolExhausted", "family=IPv4,pool=c/w");
     let almost = [pool("IPv4", "free", 1), pool("IPv4", "byReport", 10)].join("\n");
-    alone(&[&almost], "GlowplugPoolAlmostExhausted", "family=IPv4,pool=c/w");
+    alone(&[&almost], "GlowplugPoolAlmostExhausted", "family=IPv4,group=c/w");
+    // The addresses of a pool and its overflow count together.
+    let overflow = |free| {
+        let overflow = pool("IPv4", "free", free).replace("pool=\"c/w\"", "pool=\"c/o\"");
+        format!("{almost}\n{overflow}\n{well}")
+    };
+    assert_eq!(ringing(&[&overflow(1)]), []);
+    assert_eq!(
+        ringing(&[&overflow(0)]),
+        [("GlowplugPoolAlmostExhausted".to_owned(), "family=IPv4,group=c/w".to_owned())]
+    );
     let macs =
         "glowplug_macpool_addresses{pool=\"w\",state=\"free\"} 0\nglowplug_macpool_waiting_machines{pool=\"w\"} 1";
     alone(&[macs], "GlowplugMACPoolExhausted", "pool=w");

@@ -24,23 +24,25 @@ pub fn exhausted_families(pool: &Pool, usage: &PoolUsage) -> impl Iterator<Item 
     families.filter(move |family| has_waiting || is_for_all(*family))
 }
 
-/// Whether further machines of a full pool get addresses of another pool: one of the `others` has a free address of each family, and
-/// nothing waits for the pool. `others` are the pools that serve the same machines.
+/// The pool from which further machines of a full pool get addresses: it has a free address of each family, and nothing waits for the
+/// full pool. `group` has the pools that serve the same machines.
 #[doc(hidden)]
-pub fn relief<'p>(usage: &PoolUsage, others: impl IntoIterator<Item = (&'p str, &'p PoolUsage)>) -> Option<&'p str> {
+pub fn relief<'p>(usage: &PoolUsage, group: impl IntoIterator<Item = (&'p str, &'p PoolUsage)>) -> Option<&'p str> {
     let has_free = |usage: &PoolUsage| !usage.families.is_empty() && usage.families.iter().all(|of| of.free > 0);
-    let relief = others.into_iter().find(|(_, other)| has_free(other));
+    let relief = group.into_iter().find(|(_, other)| has_free(other));
     relief.map(|(name, _)| name).filter(|_| usage.waiting == 0)
 }
 
 /// Returns the metrics of all pools of an allocator, sorted by the name of the pool. `usage` is the result of
-/// [`Allocator::usage`], and `overflows` has the names of the pools that serve the same machines as a pool.
+/// [`Allocator::usage`]. `groups` has the names of the pools that serve the same machines, by the name of each of them, in the order
+/// in which they serve the machines. A pool without an entry is a group of its own.
 ///
 /// - `kubevirt_ippool_exhausted{cluster,namespace}`: 1 when a pool of the hosted cluster is exhausted, and no other pool gives
 ///   addresses to its machines, else 0. The label
 ///   `cluster` is empty for pools without a known cluster. `namespace` is the namespace of the cluster and its NodePools.
-/// - `glowplug_ippool_addresses{cluster,pool,network,family,state}`: number of addresses in each state. The states `free`,
-///   `allocated`, `excluded`, `byRecord`, `byReport` and `reuseDelay` add up to all addresses of the pool.
+/// - `glowplug_ippool_addresses{cluster,pool,group,network,family,state}`: number of addresses in each state. The states `free`,
+///   `allocated`, `excluded`, `byRecord`, `byReport` and `reuseDelay` add up to all addresses of the pool. `group` is the name of the
+///   first pool of the group.
 /// - `glowplug_ippool_conflicts{cluster,pool,network,family}`: number of addresses with two users.
 /// - `glowplug_ippool_outside_addresses{cluster,pool,network,family}`: number of addresses held from the pool that the pool
 ///   does not offer, or no longer offers.
@@ -49,7 +51,7 @@ pub fn relief<'p>(usage: &PoolUsage, others: impl IntoIterator<Item = (&'p str, 
 pub fn text(
     allocator: &Allocator,
     usage: &BTreeMap<&str, PoolUsage>,
-    overflows: &BTreeMap<String, Vec<String>>,
+    groups: &BTreeMap<String, Vec<String>>,
 ) -> String {
     let mut exhausted = BTreeMap::new();
     let (mut addresses, mut conflicts) = (String::new(), String::new());
@@ -57,14 +59,15 @@ pub fn text(
     for pool in allocator.pools() {
         let all = usage;
         let Some(usage) = all.get(pool.name()) else { continue };
-        let others = overflows.get(pool.name()).into_iter().flatten();
-        let others = others.filter_map(|name| Some((name.as_str(), all.get(name.as_str())?)));
+        let group = groups.get(pool.name()).map_or(&[][..], Vec::as_slice);
+        let first = group.first().map_or(pool.name(), String::as_str);
+        let group = group.iter().filter_map(|name| Some((name.as_str(), all.get(name.as_str())?)));
         let cluster = pool.cluster().unwrap_or_default();
         // Hosted clusters of the same name are in different namespaces, and their NodePools are in these namespaces
         // too.
         let namespace = pool.name.split_once('/').map_or("", |(namespace, _)| namespace);
         *exhausted.entry((cluster, namespace)).or_insert(false) |=
-            exhausted_families(pool, usage).next().is_some() && relief(usage, others).is_none();
+            exhausted_families(pool, usage).next().is_some() && relief(usage, group).is_none();
         // The values of the labels contain only characters that need no escape.
         let labels = format!(r#"cluster="{cluster}",pool="{}",network="{}""#, pool.name, pool.network);
         let machines = usage.waiting;
@@ -74,7 +77,8 @@ pub fn text(
             let _ = writeln!(conflicts, "glowplug_ippool_conflicts{{{labels}}} {}", usage.conflicts);
             for state in Count::STATES {
                 let (word, count) = (state.word(), usage.number(state));
-                let _ = writeln!(addresses, r#"glowplug_ippool_addresses{{{labels},state="{word}"}} {count}"#);
+                let labels = format!(r#"{labels},group="{first}",state="{word}""#);
+                let _ = writeln!(addresses, "glowplug_ippool_addresses{{{labels}}} {count}");
             }
         }
         let _ = writeln!(waiting, "glowplug_ippool_waiting_machines{{{labels}}} {machines}");

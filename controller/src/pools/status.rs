@@ -123,20 +123,20 @@ const OF_SOME: [&str; 4] = [NODE_POOL_FOUND, NAMESPACES_LISTED, SCHEMA_VIOLATED,
 const IN_USE: &str = "InUse";
 
 /// Returns the state of the pools in the registry. `usage` is the result of [`Allocator::usage`], `unreadable` has the reason
-/// of each lease that cannot be read, by the name of the lease, and `overflows` is the result of [`Index::overflows`].
+/// of each lease that cannot be read, by the name of the lease, and `groups` is the result of [`Index::groups`].
 #[must_use]
 pub fn observe(
     allocator: &Allocator,
     usage: BTreeMap<&str, PoolUsage>,
-    (unreadable, overflows): (&BTreeMap<String, String>, &BTreeMap<String, Vec<String>>),
+    (unreadable, groups): (&BTreeMap<String, String>, &BTreeMap<String, Vec<String>>),
 ) -> Observations {
     let relief_of = |pool: &str| {
-        let others = overflows.get(pool)?.iter();
-        let others = others.filter_map(|other| Some((other.as_str(), usage.get(other.as_str())?)));
-        relief(usage.get(pool)?, others).map(str::to_owned)
+        let group = groups.get(pool)?.iter();
+        let group = group.filter_map(|of| Some((of.as_str(), usage.get(of.as_str())?)));
+        relief(usage.get(pool)?, group).map(str::to_owned)
     };
     let reliefs: BTreeMap<String, String> =
-        overflows.keys().filter_map(|pool| Some((pool.clone(), relief_of(pool)?))).collect();
+        groups.keys().filter_map(|pool| Some((pool.clone(), relief_of(pool)?))).collect();
     let observations =
         usage.into_iter().map(|(pool, usage)| (pool.to_owned(), Observation { usage, ..Observation::default() }));
     let mut observations: Observations = observations.collect();
@@ -294,9 +294,10 @@ impl Index {
         (pools, suspended.map(|(id, _)| id.to_string()).collect())
     }
 
-    /// The other pools that serve the same machines as a pool, by name of the pool. `suspended` pools allocate nothing.
+    /// The pools that serve the same machines, by the name of each of them, in the order of their priority. A pool that serves its
+    /// machines alone is left out. `suspended` pools allocate nothing.
     #[must_use]
-    pub fn overflows(&self, suspended: &BTreeSet<String>) -> BTreeMap<String, Vec<String>> {
+    pub fn groups(&self, suspended: &BTreeSet<String>) -> BTreeMap<String, Vec<String>> {
         let mut by_network: BTreeMap<_, Vec<(String, &KnownPool)>> = BTreeMap::new();
         for (id, pool) in &self.pools {
             let (name, Some(network)) = (id.to_string(), pool.checked.network()) else { continue };
@@ -304,17 +305,20 @@ impl Index {
                 by_network.entry((&id.namespace, network)).or_default().push((name, pool));
             }
         }
-        let mut overflows = BTreeMap::new();
+        let mut groups = BTreeMap::new();
         for pools in by_network.values().filter(|pools| pools.len() > 1) {
             for (name, pool) in pools {
-                let others = pools.iter().filter(|(_, other)| pool.checked.shares_machines_with(&other.checked));
-                let others: Vec<String> = others.map(|(other, _)| other.clone()).collect();
-                if !others.is_empty() {
-                    overflows.insert(name.clone(), others);
+                let is_in = |(other_name, other): &&(String, &KnownPool)| {
+                    other_name == name || pool.checked.shares_machines_with(&other.checked)
+                };
+                let mut group: Vec<&(String, &KnownPool)> = pools.iter().filter(is_in).collect();
+                group.sort_by_key(|(_, pool)| pool.checked.priority());
+                if group.len() > 1 {
+                    groups.insert(name.clone(), group.into_iter().map(|(name, _)| name.clone()).collect());
                 }
             }
         }
-        overflows
+        groups
     }
 
     /// Whether a pool would allocate if its finalizer were stored.
@@ -1044,12 +1048,13 @@ mod tests {
             object
         };
         let (a, b) = (selecting("a", "10.0.0.0/24", 0), selecting("b", "10.0.1.0/24", 1));
-        let names = |name: &str| vec![name.to_owned()];
-        let expected = [("clusters/a".to_owned(), names("clusters/b")), ("clusters/b".to_owned(), names("clusters/a"))];
-        assert_eq!(index([a.clone(), b.clone()]).overflows(&BTreeSet::new()), expected.into());
-        assert_eq!(index([a.clone(), b.clone()]).overflows(&["clusters/b".to_owned()].into()), BTreeMap::new());
+        let first = selecting("c", "10.0.2.0/24", -1);
+        let group = ["clusters/c", "clusters/a", "clusters/b"].map(str::to_owned).to_vec();
+        let expected = ["clusters/a", "clusters/b", "clusters/c"].map(|name| (name.to_owned(), group.clone()));
+        assert_eq!(index([a.clone(), b.clone(), first]).groups(&BTreeSet::new()), expected.into());
+        assert_eq!(index([a.clone(), b.clone()]).groups(&["clusters/b".to_owned()].into()), BTreeMap::new());
         for other in [selecting("c", "10.0.1.0/24", 0), pool("c", 1, "10.0.1.0/24")] {
-            assert_eq!(index([a.clone(), other]).overflows(&BTreeSet::new()), BTreeMap::new());
+            assert_eq!(index([a.clone(), other]).groups(&BTreeSet::new()), BTreeMap::new());
         }
         let relieved = Observation { relief: Some("clusters/b".to_owned()), ..observation(0, 254) };
         let update = index([a.clone()]).updates(&observations([("clusters/a", relieved)]), at(100)).remove(0);
