@@ -22,7 +22,8 @@ use crate::support::http::get;
 use crate::support::manifests::webhooks_at;
 use crate::support::program::Program;
 use crate::support::replica::{configurations, write_certificate};
-use crate::support::server::{Fault, Server};
+use crate::support::scenarios::shared::{Shared, create, label};
+use crate::support::server::{Call, Fault, Server};
 use crate::support::{CONTROLLER, Cluster, SYSTEM, start_server};
 
 /// Starts the program for a server, with the rights of its service account.
@@ -112,6 +113,56 @@ async fn no_line_about_a_machine_comes_after_the_end() {
     program.until("stopping").await;
     program.until_ended().await;
     gate.add_permits(Semaphore::MAX_PERMITS / 2);
+}
+
+#[tokio::test]
+async fn without_the_right_to_list_namespaces_nothing_is_lost_and_the_pool_and_the_log_say_so() {
+    let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
+    let cluster = Cluster::of(&server).await;
+    let (blue, site) = (Hosted::plain(&cluster).await, Site::new(&cluster).await);
+    let key = format!("example.com/{}", blue.namespace);
+    label(&cluster, &blue, &key, json!("true")).await;
+    let members = json!({"namespaceSelector": {"matchLabels": {key.clone(): "true"}}});
+    let shared = Shared::new(&cluster, &blue, &["10.0.0.8/30"], members).await;
+    site.pool("p", &["10.0.5.8/30"]).await;
+    let mut program = Program::start(cluster.config(), folder.path(), "");
+    create(&blue, "a").await;
+    assert_eq!(blue.address_of("a").await, "10.0.0.8");
+    let namespaces: Api<Namespace> = Api::all(cluster.client());
+    let is_labelled =
+        async || namespaces.get(&blue.namespace).await.unwrap().labels().contains_key(MACHINES_LABEL).then_some(());
+    poll("the label of the namespace", is_labelled).await;
+    program.send("-TERM");
+    program.until("ended").await;
+
+    let is_list = |call: &Call| call.plural == "namespaces" && matches!(call.verb, "list" | "watch");
+    server.set_faults(move |call| match call.user == CONTROLLER && is_list(call) {
+        true => Fault::Status(403),
+        false => Fault::None,
+    });
+    let mut program = Program::start(cluster.config(), folder.path(), "");
+    program.until("may not list and watch Namespaces: pools with namespaceSelector allocate nothing").await;
+    let unknown =
+        "The controller may not list and watch Namespaces, so the pool selects no machine and allocates nothing";
+    assert_eq!(shared.until_condition("NamespacesListed", "False").await, ["Forbidden", unknown]);
+    assert_eq!(shared.until_condition("Ready", "False").await, ["NamespacesUnknown", unknown]);
+    // Other pools work, and so does the pass that would give the new machine an address.
+    create(&blue, "b").await;
+    for (name, address) in [("x", "10.0.5.8"), ("y", "10.0.5.9")] {
+        site.claim(name, &json!({})).await;
+        assert_eq!(site.address_of(name).await, address);
+    }
+    assert_eq!(blue.held().await, [("10.0.0.8".to_owned(), "a".to_owned())]);
+    is_labelled().await.unwrap();
+    let pool = shared.pools.get(&shared.name).await.unwrap().status.unwrap();
+    assert_eq!(pool.waiting, 0);
+    program.send("-TERM");
+    program.until("ended").await;
+
+    server.set_faults(|_| Fault::None);
+    let _program = Program::start(cluster.config(), folder.path(), "");
+    assert_eq!(blue.address_of("b").await, "10.0.0.9");
+    assert_eq!(shared.until_condition("NamespacesListed", "True").await[0], "Listed");
 }
 
 #[tokio::test]

@@ -38,6 +38,9 @@ use crate::kinds::schema::{
 /// Label with the name of the cluster of an object. Cluster API sets the label.
 pub const CLUSTER_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 
+/// Begin of the labels of Namespaces that the controller writes.
+pub(crate) const OWN_LABELS: &str = "ipam.glowplug.dev/";
+
 /// Largest number of claims and machines in [`PoolStatus::first_waiting`].
 pub(crate) const MOST_WAITING: usize = 10;
 /// Largest number of guests in [`ReportsBeyond::first`].
@@ -772,6 +775,10 @@ impl PoolSpec {
                 diagnostics.push(Diagnostic::error(member, "invalid selector", &problem, expected));
             }
         }
+        if let Some(label) = own_label(self.namespace_selector.as_ref()) {
+            let expected = "labels that the controller does not write";
+            diagnostics.push(Diagnostic::error("namespaceSelector", "label of the controller", label, expected));
+        }
         // Its further diagnostics have the same places.
         let spec = specs.into_iter().next().map(|spec| FilePool { path: String::new(), ..spec });
         let pool = spec.and_then(|spec| {
@@ -783,6 +790,14 @@ impl PoolSpec {
         }
         (pool.filter(|_| !diagnostics.has_errors()), diagnostics)
     }
+}
+
+/// The first label of a selector that the controller itself writes.
+fn own_label(selector: Option<&LabelSelector>) -> Option<&str> {
+    let selector = selector?;
+    let labels = selector.match_labels.iter().flat_map(BTreeMap::keys);
+    let mut keys = labels.chain(selector.match_expressions.iter().flatten().map(|expression| &expression.key));
+    keys.find(|key| key.starts_with(OWN_LABELS)).map(String::as_str)
 }
 
 impl PoolSpec {
@@ -1190,6 +1205,27 @@ mod tests {
         let (is_valid, lines) = verdict(pool.as_ref(), &diagnostics);
         assert_eq!((is_valid, lines.len()), (false, 1));
         assert!(lines[0].starts_with("namespaceSelector: invalid selector "), "{lines:?}");
+    }
+
+    #[test]
+    fn a_selector_for_namespaces_names_no_label_of_the_controller() {
+        let label = "ipam.glowplug.dev/machines";
+        for selector in [
+            json!({"matchLabels": {label: "true"}}),
+            json!({"matchExpressions": [{"key": label, "operator": "DoesNotExist"}]}),
+        ] {
+            let spec = PoolSpec {
+                network: "infra/vlan10".into(),
+                addresses: vec!["10.0.0.0/24".into()],
+                namespace_selector: serde_json::from_value(selector).unwrap(),
+                ..PoolSpec::default()
+            };
+            let (pool, diagnostics) = spec.check(None, "p");
+            let error = format!(
+                "namespaceSelector: label of the controller {label:?}, expected labels that the controller does not write"
+            );
+            assert_eq!(verdict(pool.as_ref(), &diagnostics), (false, vec![error]));
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
 use crate::cluster::request::{Refusal, ask, discover, refusal, until_other};
 use crate::cluster::watch::{Change, changes};
-use crate::kinds::pool::{GlobalStaticIPPool, StaticIPPool};
+use crate::kinds::pool::{GlobalStaticIPPool, OWN_LABELS, StaticIPPool};
 use crate::kinds::virtual_machine::node_pools;
 use crate::pools::facts::{PoolObject, Scope};
 use crate::pools::selection::{KnownPool, MachinePool, NamespaceLabels, Selection};
@@ -223,6 +223,9 @@ impl SelectionCache {
         };
         loop {
             let may = discover(WHAT, &may_list).await;
+            if !may {
+                tracing::warn!("may not list and watch Namespaces: pools with namespaceSelector allocate nothing");
+            }
             self.begin_namespaces(may);
             tokio::select! {
                 never = self.follow(may.then_some(Kind::Namespace)) => match never {},
@@ -438,9 +441,11 @@ impl Objects {
     }
 }
 
-/// Name and labels of a Namespace.
+/// Name and labels of a Namespace, without the labels that the controller writes: they say what pools select, so they select nothing.
 fn labels_of(metadata: ObjectMeta) -> (String, BTreeMap<String, String>) {
-    (metadata.name.unwrap_or_default(), metadata.labels.unwrap_or_default())
+    let mut labels = metadata.labels.unwrap_or_default();
+    labels.retain(|label, _| !label.starts_with(OWN_LABELS));
+    (metadata.name.unwrap_or_default(), labels)
 }
 
 /// Whether the controller lacks a right.
@@ -562,7 +567,9 @@ mod tests {
         assert_eq!(served(&objects), [""; 0]);
         let mut apply = |kind, change| objects.apply(kind, change, |_| true);
         assert_eq!(apply(Kind::Namespace, namespace("n", &json!({"a": "b"}))), Effect::Selection);
-        assert_eq!(apply(Kind::Namespace, namespace("n", &json!({"a": "b"}))), Effect::Nothing);
+        // The label of the controller itself is no change.
+        let labels = json!({"a": "b", "ipam.glowplug.dev/machines": "true"});
+        assert_eq!(apply(Kind::Namespace, namespace("n", &labels)), Effect::Nothing);
         assert_eq!(served(&objects), ["n"]);
         // Known labels stay until the next list is complete.
         assert_eq!(objects.begin_namespaces(true), Effect::Nothing);

@@ -24,7 +24,7 @@ mod reconciler;
 mod registry;
 mod reports;
 mod server;
-mod shared;
+pub(crate) mod shared;
 mod sources;
 mod upgrade;
 mod webhook;

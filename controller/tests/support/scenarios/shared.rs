@@ -19,14 +19,14 @@ const EXHAUSTED: &str = "No available IPs in pool for interface eno101";
 const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
 
 /// A pool of the cluster on the network of a hosted cluster.
-struct Shared {
-    name: String,
-    pools: Api<GlobalStaticIPPool>,
+pub(crate) struct Shared {
+    pub(crate) name: String,
+    pub(crate) pools: Api<GlobalStaticIPPool>,
 }
 
 impl Shared {
     /// Creates the pool, which has the name of a namespace, with `members` merged into its specification.
-    async fn new(cluster: &Cluster, hosted: &Hosted, addresses: &[&str], members: Value) -> Self {
+    pub(crate) async fn new(cluster: &Cluster, hosted: &Hosted, addresses: &[&str], members: Value) -> Self {
         let (name, pools) = (hosted.clusters.clone(), Api::all(cluster.client()));
         let mut pool =
             serde_json::to_value(PoolSpec { node_pool_ref: None, ..hosted.spec("none", addresses) }).unwrap();
@@ -42,7 +42,7 @@ impl Shared {
     }
 
     /// Waits until a condition of the pool has this status, and returns its reason and message.
-    async fn until_condition(&self, type_: &str, status: &str) -> [String; 2] {
+    pub(crate) async fn until_condition(&self, type_: &str, status: &str) -> [String; 2] {
         poll(&format!("{type_} {status} of {}", self.name), async || {
             let conditions = self.pools.get(&self.name).await.unwrap().status?.conditions;
             let found = conditions.into_iter().find(|it| it.type_ == type_ && it.status == status)?;
@@ -172,13 +172,13 @@ pub async fn the_machines_of_a_node_pool_that_leaves_a_pool_keep_their_addresses
 }
 
 /// Sets or, with null, removes the label by which a pool selects a Namespace.
-async fn label(cluster: &Cluster, hosted: &Hosted, key: &str, value: Value) {
+pub(crate) async fn label(cluster: &Cluster, hosted: &Hosted, key: &str, value: Value) {
     let namespaces: Api<DynamicObject> = Api::all_with(cluster.client(), &ApiResource::erase::<Namespace>(&()));
     merge(&namespaces, &hosted.namespace, &json!({"metadata": {"labels": {(key): value}}})).await;
 }
 
 /// Creates a machine that no program creates again, so that the webhook does not refuse it.
-async fn create(hosted: &Hosted, name: &str) {
+pub(crate) async fn create(hosted: &Hosted, name: &str) {
     let drive = json!({"networkDataSecretRef": {"name": new_name(name).unwrap()}});
     hosted.vms.create(&PostParams::default(), &hosted.vm(name, &json!({"app": "x"}), &drive)).await.unwrap();
 }
