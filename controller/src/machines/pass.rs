@@ -111,6 +111,9 @@ impl Work<'_> {
             // The pools and their settings belong together. A pass begins again when other pools serve the machine.
             view.selected = index.selected(key);
             view.pools = settings(index.selection(), &view.selected);
+            let selected = view.selected.as_deref().unwrap_or_default();
+            let others = index.vm(key).map(|vm| index.selection().other_networks(vm, selected));
+            view.other_networks = others.unwrap_or_default();
         }
         self.look_again(&mut view);
         self.read_registry(&mut view).await?;

@@ -57,7 +57,10 @@ impl View {
     pub(super) fn serve(&self, vm: &VirtualMachine) -> Step {
         let is_selected = self.selected.as_ref().map_or(true, |selected| !selected.is_empty());
         let Some(name) = vm.secret() else {
-            return if is_selected { self.provide(vm, None) } else { self.leave(vm) };
+            return match is_selected {
+                true => self.provide(vm, None),
+                false => self.reserve_data_of_user().unwrap_or_else(|| self.leave(vm)),
+            };
         };
         // A machine that no pool selects concerns this program only if the registry knows a machine of this name, or if
         // its leases are lost and its Secret records them. A user may also have created a Secret with this name.

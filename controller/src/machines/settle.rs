@@ -417,9 +417,12 @@ impl View {
     }
 
     /// Decides the next step that reserves the addresses in the network data of another author, before a machine may get one of them.
-    /// `None`: nothing is left to reserve.
+    /// The machine may be on the network of a pool that does not select it. `None`: nothing is left to reserve.
     pub(super) fn reserve_data_of_user(&self) -> Option<Step> {
         let vm = self.vm.as_ref()?;
+        if self.selected.as_ref().is_ok_and(Vec::is_empty) && self.other_networks.is_empty() {
+            return None;
+        }
         let (source, addresses) = match vm.secret() {
             None => match self.data_of_user(vm, &vm.cloud_init.as_ref()?.network_data)? {
                 Ok(data) => data,
@@ -450,7 +453,10 @@ impl View {
             })
         };
         let networks: Vec<Option<String>> = match &self.selected {
-            Ok(selected) => selected.iter().map(|selected| Some(selected.network.clone())).collect(),
+            Ok(selected) => {
+                let networks = selected.iter().map(|selected| &selected.network);
+                networks.chain(&self.other_networks).cloned().map(Some).collect()
+            }
             Err(_) => vec![None],
         };
         let of_network = |network: &Option<String>| {

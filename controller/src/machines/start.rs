@@ -105,34 +105,41 @@ impl Work<'_> {
         names
     }
 
-    /// Reserves the addresses in the network data of users, of each machine that these pools select. A waiting machine gets an address
-    /// as soon as it is open, and the passes of a selected machine begin only then.
+    /// Reserves the addresses in the network data of users, of each machine on the network of a pool. A waiting machine gets an address
+    /// as soon as it is open, and the passes of machines begin only then.
     pub(super) async fn reserve_data_of_users(&self, selection: &Selection) -> Result<(), Error> {
         let holders = self.machines.registry.holders().await?;
         let names = {
             let index = self.index();
             let of_vm = |key: Key| {
                 let vm = index.vm(&key)?;
+                let chosen = selection.of(vm).map_err(|problem| problem.to_string());
+                let networks = selection.other_networks(vm, chosen.as_deref().unwrap_or_default());
+                let is_selected = chosen.as_ref().map_or(true, |selected| !selected.is_empty());
                 let may_have = match vm.secret() {
                     // A guest that has not started gets another Secret if this one is not of the controller.
                     Some(_) => {
-                        index.instance(&key).is_some_and(|instance| instance.has_started)
+                        is_selected
+                            && index.instance(&key).is_some_and(|instance| instance.has_started)
                             && !is_held(&index, &holders, &key)
                     }
-                    None => vm.cloud_init.as_ref().is_some_and(|volume| volume.network_data != NetworkData::None),
+                    None => {
+                        (is_selected || !networks.is_empty())
+                            && vm.cloud_init.as_ref().is_some_and(|volume| volume.network_data != NetworkData::None)
+                    }
                 };
-                let chosen = selection.of(vm).map_err(|problem| problem.to_string());
-                (may_have && chosen.as_ref().map_or(true, |selected| !selected.is_empty())).then_some((key, chosen))
+                may_have.then_some((key, chosen, networks))
             };
             index.by_age().into_iter().filter_map(of_vm).collect::<Vec<_>>()
         };
-        let passes = stream::iter(names).map(|(key, chosen)| self.reserve_data_of_user(key, chosen));
+        let passes =
+            stream::iter(names).map(|(key, chosen, networks)| self.reserve_data_of_user(key, chosen, networks));
         passes.buffer_unordered(PASSES).try_collect().await
     }
 
-    async fn reserve_data_of_user(&self, key: Key, chosen: Chosen) -> Result<(), Error> {
+    async fn reserve_data_of_user(&self, key: Key, chosen: Chosen, networks: BTreeSet<String>) -> Result<(), Error> {
         let mut view = self.look(&key).await?;
-        view.selected = chosen;
+        (view.selected, view.other_networks) = (chosen, networks);
         while let Some(step) = view.reserve_data_of_user() {
             let response = match self.request(&view, step.clone()).await {
                 // A Secret that the controller may not read holds no other machine back.

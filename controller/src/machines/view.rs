@@ -75,6 +75,8 @@ pub(super) struct View {
     // When these members change, the pass begins again.
     /// The pools that serve the machine, or the reason why the choice is ambiguous.
     pub(super) selected: Chosen,
+    /// The other networks of the machine that have a pool. Network data of a user counts there, too.
+    pub(super) other_networks: BTreeSet<String>,
     /// Settings of the pools that serve the machine, by name of the pool.
     pub(super) pools: BTreeMap<String, PoolSettings>,
 
@@ -186,6 +188,7 @@ impl View {
             new_name: String::new(),
             is_exhausted: true,
             selected: Ok(Vec::new()),
+            other_networks: BTreeSet::new(),
             pools: BTreeMap::new(),
             ledger: Recorded::default(),
             secrets: BTreeMap::new(),

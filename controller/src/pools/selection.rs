@@ -47,6 +47,8 @@ pub struct Selection {
     undecided: Vec<(Selector, PoolId)>,
     memberships: BTreeMap<PoolId, Membership>,
     node_pools: BTreeMap<Key, Arc<Object>>,
+    /// The networks of all pools.
+    networks: BTreeSet<String>,
 }
 
 /// The labels of each Namespace of the cluster, by its name.
@@ -234,7 +236,15 @@ impl Selection {
         }
         let memberships =
             pools.iter().map(|(id, pool)| (id.clone(), pool.membership(&node_pools, namespaces))).collect();
-        Self { pools, selectors, ending, undecided, memberships, node_pools }
+        let networks = pools.values().filter_map(|pool| pool.network()).map(str::to_owned).collect();
+        Self { pools, selectors, ending, undecided, memberships, node_pools, networks }
+    }
+
+    /// The networks of a machine that have a pool, without those of the pools that select the machine.
+    pub(crate) fn other_networks(&self, machine: &VirtualMachine, selected: &[Selected]) -> BTreeSet<String> {
+        let all = machine.networks.iter().map(|attachment| &attachment.network);
+        let is_other = |network: &&String| selected.iter().all(|selected| selected.network != **network);
+        all.filter(|network| self.networks.contains(*network)).filter(is_other).cloned().collect()
     }
 
     /// Returns the namespaces in which a pool may select machines, or a pool that is being deleted refers to machines.
@@ -970,6 +980,18 @@ mod tests {
         let expected = "pools clusters/a and clusters/b both select the machine for network infra/vlan10, expected one pool, or different \
                         values of priority";
         assert_eq!(of(&selection, &machine(&[("x", "infra/vlan10", 0)])), Err(expected.to_owned()));
+    }
+
+    #[test]
+    fn the_other_networks_of_a_machine_have_pools_that_do_not_select_the_machine() {
+        let machine = machine(&[("x", "infra/vlan10", 0), ("y", "infra/vlan30", 1)]);
+        let others = |pools: Vec<Arc<MachinePool>>| {
+            let selection = selection(pools);
+            selection.other_networks(&machine, &selection.of(&machine).unwrap()).into_iter().collect::<Vec<_>>()
+        };
+        let unselected = pool("c", &json!({"spec": {"nodePoolRef": null, "machineSelector": null}}));
+        assert_eq!(others(vec![unselected.clone()]), ["infra/vlan10"]);
+        assert_eq!(others(vec![pool("a", &json!({})), unselected]), [""; 0]);
     }
 
     #[test]

@@ -897,6 +897,25 @@ fn a_secret_of_another_virtual_machine_is_never_given() {
 }
 
 #[test]
+fn network_data_of_a_user_is_reserved_on_the_network_of_a_pool_that_does_not_select_the_machine() {
+    let document = json!({
+        "links": [{"id": "eno101", "type": "phy"}],
+        "networks": [{"id": "n", "link": "eno101", "type": "ipv4", "ip_address": "10.0.0.9/16"}],
+    });
+    let mut changes = without_marks();
+    let volume = json!({"name": "cloudinitvolume", "cloudInitConfigDrive": {"networkData": document.to_string()}});
+    changes["spec"]["template"]["spec"] = json!({"volumes": [volume]});
+    let mut view = View { vm: Some(vm(&changes)), machine: None, selected: Ok(Vec::new()), ..view() };
+    assert_eq!(decide(&view), Step::Wait);
+    view.other_networks = ["infra/vlan10".to_owned()].into();
+    let claimant = Claimant { machine: holder("v-1"), interface: "eno101".parse().unwrap() };
+    let address = "10.0.0.9".parse().unwrap();
+    assert_eq!(decide(&view), Step::Reserve(vec![reservation(claimant, address, "VirtualMachine n/w")]));
+    view.done.insert(Once::Reserve);
+    assert_eq!(decide(&view), Step::Wait);
+}
+
+#[test]
 fn a_reference_that_is_copied_from_another_machine_is_replaced_after_the_address_is_reserved() {
     let address = "10.0.0.9".parse().unwrap();
     let foreign = NetworkSecret::Foreign("it names n/other (v-9)".to_owned(), vec![address]);

@@ -326,6 +326,7 @@ scenarios! {
     network_data::an_orphan_keeps_its_secret_if_kubevirt_is_faster_than_the_garbage_collector,
     network_data::a_machine_never_reads_a_secret_that_is_stored_after_its_virtual_machine_is_gone,
     network_data::a_machine_with_sr_iov_starts_after_it_has_a_mac_address,
+    network_data::network_data_of_a_user_counts_on_a_network_whose_pools_do_not_select_the_machine,
     network_data::network_data_of_the_user_is_kept_in_a_new_machine,
     network_data::network_data_of_the_user_replaces_that_of_the_controller,
     network_data::a_machine_that_leaves_its_pool_starts_without_network_data,

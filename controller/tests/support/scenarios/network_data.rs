@@ -1180,6 +1180,28 @@ pub async fn network_data_of_the_user_is_kept_in_a_new_machine(cluster: &Cluster
     place.end([row("w", "mine", "10.0.9.9")]).await;
 }
 
+pub async fn network_data_of_a_user_counts_on_a_network_whose_pools_do_not_select_the_machine(cluster: &Cluster) {
+    let mut place = Place::start(cluster, &["10.0.0.8/31"]).await;
+    let document = json!({
+        "links": [{"id": "eno101", "type": "phy"}],
+        "networks": [{"id": "n", "link": "eno101", "type": "ipv4", "ip_address": "10.0.0.8/16"}],
+    });
+    let mut other = manifest(&place, "u", "Halted");
+    other["metadata"]["labels"] = json!({});
+    let source = json!({"userData": "#cloud-config", "networkData": document.to_string()});
+    other["spec"]["template"]["spec"]["volumes"][0]["cloudInitConfigDrive"] = source;
+    let unchanged = json!({"secret": null, "acpiIndex": null, "label": null, "of": null});
+    assert_eq!(added(&place.apply(&other).await), unchanged);
+    // No guest reports the address. The next leader reserves it before it gives an address to a machine.
+    place.change_leaders().await;
+    let (_, w) = place.run("w").await;
+    assert_eq!(place.held().await, held([("10.0.0.9", "w")]));
+    place.vms.delete("u", &DeleteParams::default()).await.unwrap();
+    let (_, x) = place.run("x").await;
+    assert_eq!(place.held().await, held([("10.0.0.8", "x"), ("10.0.0.9", "w")]));
+    place.end([row("w", &w, "10.0.0.9"), row("x", &x, "10.0.0.8")]).await;
+}
+
 pub async fn network_data_of_the_user_replaces_that_of_the_controller(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let (mut manifest, first) = place.run("w").await;
