@@ -33,7 +33,7 @@ use glowplug_controller::pools::selection_cache::SelectionCache;
 use http_body_util::BodyExt;
 use hyper::body::Bytes;
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, MicroTime};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::runtime::WatchStreamExt;
@@ -59,6 +59,8 @@ const COUNT: usize = 1000;
 const MACHINES: usize = 10_000;
 /// Number of pools, each in a namespace of its own, for the measurement of many machines.
 const SCALE_POOLS: usize = 200;
+/// Number of subnets of each pool for the comparison with pools of one range.
+const SUBNETS: usize = 10;
 
 #[tokio::main]
 async fn main() {
@@ -150,45 +152,111 @@ async fn open_a_pool(cluster: &Cluster, fleet: &Fleet) -> Duration {
     began.elapsed()
 }
 
-/// The rows of many machines in 200 pools, on a server of their own: `make bench-scale`. The machines exist before the
-/// controller starts, so that every write to etcd that is counted is a write of the controller.
-async fn scale(assets: &Path, machines: usize) {
-    let server = RealServer::start(assets).await;
-    let cluster = Cluster::new(server.config()).await;
-    row("kube-apiserver", &version(&cluster).await, "");
-    let mut fleets = Vec::new();
-    for _ in 0..SCALE_POOLS {
-        fleets.push(Fleet::new(&cluster).await);
-    }
-    let each = machines / SCALE_POOLS;
-    stream::iter(&mut fleets).for_each_concurrent(32, |fleet| fleet.create(each)).await;
-    let count = each * SCALE_POOLS;
-    row("machines in 200 pools", &count.to_string(), "");
+/// Pools with machines that wait for the start of the controller, on a server of their own.
+struct Served {
+    server: RealServer,
+    cluster: Cluster,
+    fleets: Vec<Fleet>,
+    program: Child,
+    /// Number of machines.
+    count: usize,
+    /// Time from the start of the controller to the last Secret.
+    time: Duration,
+    /// Numbers of [`etcd`] before the start of the controller.
+    before: [f64; 3],
+}
 
-    let before = etcd(&server).await;
-    let began = Instant::now();
-    let (mut program, [_, health]) = run(&server, &[]);
-    let secrets: Api<Secret> = Api::all(cluster.client());
-    let written = watcher(secrets, watcher::Config::default()).applied_objects();
-    let written = written.try_filter(|secret| future::ready(is_issued(&secret.name_any())));
-    let mut written = pin!(written);
-    let mut names = BTreeSet::new();
-    while names.len() < count {
-        let secret = written.next().await.unwrap().unwrap();
-        names.insert((secret.namespace(), secret.name_any()));
+// === impl Served ===
+
+impl Served {
+    /// Creates machines in 200 pools of so many subnets, then starts the controller, and waits until it has served all machines. Every
+    /// write to etcd that is counted is a write of the controller.
+    async fn start(assets: &Path, machines: usize, subnets: usize) -> Self {
+        let server = RealServer::start(assets).await;
+        let cluster = Cluster::new(server.config()).await;
+        let each = machines / SCALE_POOLS;
+        let mut fleets = Vec::new();
+        for _ in 0..SCALE_POOLS {
+            fleets.push(Fleet::with(&cluster, addresses_in(subnets, each)).await);
+        }
+        stream::iter(&mut fleets).for_each_concurrent(32, |fleet| fleet.create(each)).await;
+        let count = each * SCALE_POOLS;
+        let before = etcd(&server).await;
+        let began = Instant::now();
+        let (program, [_, health]) = run(&server, &[]);
+        let secrets: Api<Secret> = Api::all(cluster.client());
+        let written = watcher(secrets, watcher::Config::default()).applied_objects();
+        let written = written.try_filter(|secret| future::ready(is_issued(&secret.name_any())));
+        let mut written = pin!(written);
+        let mut names = BTreeSet::new();
+        while names.len() < count {
+            let secret = written.next().await.unwrap().unwrap();
+            names.insert((secret.namespace(), secret.name_any()));
+        }
+        let time = began.elapsed();
+        until_ready(health).await;
+        until_idle(&server).await;
+        Self { server, cluster, fleets, program, count, time, before }
     }
-    let time = began.elapsed();
-    row("start with machines that wait, to the last Secret", &milliseconds(time), "");
-    row("machines served", &per_second(count as f64 / time.as_secs_f64()), "");
-    until_ready(health).await;
-    until_idle(&server).await;
+
+    fn pace(&self) -> f64 {
+        self.count as f64 / self.time.as_secs_f64()
+    }
+
+    /// The memory now, and the largest memory until now.
+    fn memory(&self) -> [u64; 2] {
+        ["VmRSS:", "VmHWM:"].map(|line| memory(&self.program, line))
+    }
+
+    fn end(&mut self) {
+        self.program.kill().unwrap();
+        self.program.wait().unwrap();
+    }
+}
+
+/// The addresses of a pool for so many machines, in one range or in subnets that are all needed.
+fn addresses_in(subnets: usize, machines: usize) -> Value {
+    if subnets == 1 {
+        return json!({"addresses": ["10.0.0.0/16"]});
+    }
+    let last = machines / subnets + 2;
+    assert!(last < 254, "{machines} machines in {subnets} subnets, expected less than 254 in each");
+    let subnet = |n| {
+        let (addresses, gateway) = (format!("10.0.{n}.1-10.0.{n}.{last}"), format!("10.0.{n}.254"));
+        json!({"addresses": [addresses], "gateway": [gateway], "prefix": 24})
+    };
+    json!({"subnets": (0..subnets).map(subnet).collect::<Vec<_>>()})
+}
+
+/// The rows of many machines in 200 pools: `make bench-scale`. The same machines are served first in pools of several subnets.
+async fn scale(assets: &Path, machines: usize) {
+    let mut with_subnets = Served::start(assets, machines, SUBNETS).await;
+    row("machines in 200 pools of ten subnets", &with_subnets.count.to_string(), "");
+    row("machines served", &per_second(with_subnets.pace()), "");
+    let (pace, [of_subnets, largest_of_subnets]) = (with_subnets.pace(), with_subnets.memory());
+    row("memory of the leader after the last Secret", &megabytes(of_subnets), "");
+    row("the largest memory until then", &megabytes(largest_of_subnets), "");
+    with_subnets.end();
+    drop(with_subnets);
+
+    let served = Served::start(assets, machines, 1).await;
+    row("kube-apiserver", &version(&served.cluster).await, "");
+    row("machines in 200 pools of one range", &served.count.to_string(), "");
+    row("start with machines that wait, to the last Secret", &milliseconds(served.time), "");
+    row("machines served", &per_second(served.pace()), "");
+    let [resident, largest] = served.memory();
+    let Served { server, cluster, mut fleets, mut program, count, time, before } = served;
     let after = etcd(&server).await;
     let per_machine = |at: usize| format!("{:.1}", (after[at] - before[at]) / count as f64);
     row("writes to etcd for each machine", &per_machine(0), "");
     row("bytes in the log of etcd for each machine", &per_machine(1), "");
     row("database of etcd", &format!("{:.0} MB", after[2] / 1e6), "");
-    row("memory of the leader after the last Secret", &megabytes(memory(&program, "VmRSS:")), "");
-    row("the largest memory until then", &megabytes(memory(&program, "VmHWM:")), "");
+    row("memory of the leader after the last Secret", &megabytes(resident), "");
+    row("the largest memory until then", &megabytes(largest), "");
+    let share = |of: f64, all: f64| format!("{:.0} %", 100.0 * of / all);
+    row("ten subnets: pace, of that of one range", &share(pace, count as f64 / time.as_secs_f64()), ">= 90 %");
+    row("ten subnets: memory, of that of one range", &share(of_subnets as f64, resident as f64), "<= 110 %");
+    row("ten subnets: largest memory", &share(largest_of_subnets as f64, largest as f64), "<= 110 %");
     let (mut times, mut stored) = (Vec::new(), Vec::new());
     for n in 0..100 {
         let [time, until_stored] = fleets[n * 7 % SCALE_POOLS].serve(1, 1).await;
@@ -318,14 +386,16 @@ struct Fleet {
 
 impl Fleet {
     async fn new(cluster: &Cluster) -> Self {
+        Self::with(cluster, addresses_in(1, MACHINES)).await
+    }
+
+    /// A pool with these members for its addresses, without machines.
+    async fn with(cluster: &Cluster, addresses: Value) -> Self {
         let namespace = cluster.namespace().await;
         let network = format!("{namespace}/vlan10");
-        let spec = PoolSpec {
-            network: network.clone(),
-            addresses: vec!["10.0.0.0/16".to_owned()],
-            machine_selector: Some(LabelSelector::default()),
-            ..PoolSpec::default()
-        };
+        let mut spec = json!({"network": network, "machineSelector": {}});
+        json_patch::merge(&mut spec, &addresses);
+        let spec: PoolSpec = serde_json::from_value(spec).unwrap();
         let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &namespace);
         pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
         let api = |names| Api::namespaced_with(cluster.client(), &namespace, &resource(names));
