@@ -275,13 +275,15 @@ impl Model {
         let family = Family::of(*address);
         let has = |at: &usize| self.of(*at, family).is_some_and(|all| all.contains(address));
         let own = |at: &usize| *kind == Source::Report || serves(*at, &machine.namespace);
+        let has_left =
+            !(0..3).any(|at| has(&at) && own(&at)) && (0..3).any(|at| has(&at) && self.has_left(at, machine));
         let holder = self.held.get(address).map(|(holder, ..)| holder);
         let is_guests = |holder: &Claimant| *kind == Source::Report && is_namesake(&holder.machine, machine);
         if holder.is_some_and(|holder| *holder == claimant || is_guests(holder)) {
             return Some(May::Keep);
         }
         // Users of one namespace cannot take or block what only pools of other namespaces have.
-        if (0..3).any(|at| has(&at)) && !(0..3).any(|at| has(&at) && own(&at)) {
+        if (0..3).any(|at| has(&at)) && !(0..3).any(|at| has(&at) && own(&at)) && !has_left {
             return None;
         }
         let is_contested = || {
@@ -310,7 +312,7 @@ impl Model {
                 let prefix = self.pools[at].space(family).unwrap().subnets()[0].prefix();
                 Reserved::end_of_subnet(IpNetwork::new(*address, prefix).unwrap()).is_some()
             };
-            (0..3).any(|at| own(&at) && has(&at) && end(at))
+            (0..3).any(|at| (own(&at) || has_left) && has(&at) && end(at))
         };
         let is_kept_back = !is_offered && (is_kept_for_others() || is_end());
         Some(match kind {
@@ -320,6 +322,17 @@ impl Model {
             _ if is_offered => May::Lease,
             _ => May::Reserve(State::Excluded),
         })
+    }
+
+    /// Whether machines of the namespace of a machine run with an address of a pool that no pool of this namespace has: the namespace
+    /// has left the pool, or its own pool has shrunk. Its other machines may run with addresses of the pool, too.
+    fn has_left(&self, pool: usize, machine: &Machine) -> bool {
+        let has = |at: usize, address: IpAddr| self.of(at, Family::of(address)).unwrap_or_default().contains(&address);
+        let is_of_pool = |address: IpAddr| {
+            has(pool, address) && !(0..3).any(|at| serves(at, &machine.namespace) && has(at, address))
+        };
+        let mut held = self.held.iter();
+        held.any(|(address, (by, ..))| by.machine.namespace == machine.namespace && is_of_pool(*address))
     }
 
     /// Whether two different guests have an address. Guests that report it alone count only if a pool offers it.

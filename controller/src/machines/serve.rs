@@ -59,7 +59,9 @@ impl View {
         let Some(name) = vm.secret() else {
             return match is_selected {
                 true => self.provide(vm, None),
-                false => self.reserve_data_of_user().unwrap_or_else(|| self.leave(vm)),
+                false => {
+                    self.reserve_data_of_user().or_else(|| self.end_data_of_user(vm)).unwrap_or_else(|| self.leave(vm))
+                }
             };
         };
         // A machine that no pool selects concerns this program only if the registry knows a machine of this name, or if
@@ -72,7 +74,10 @@ impl View {
                 Some(NetworkSecret::Ours(own)) if own.interfaces.iter().all(is_attached) => {}
                 // Its pool has been deleted before the machine was served.
                 Some(NetworkSecret::Absent) => return self.refuse(without_secret(name)),
-                Some(NetworkSecret::Foreign(..) | NetworkSecret::Ours(_)) => return self.hold_back(Step::Wait),
+                Some(NetworkSecret::Foreign(..)) => {
+                    return self.reserve_data_of_user().unwrap_or_else(|| self.hold_back(Step::Wait));
+                }
+                Some(NetworkSecret::Ours(_)) => return self.hold_back(Step::Wait),
             }
         }
         let has_pools = self.selected.as_ref().is_ok_and(|selected| !selected.is_empty());

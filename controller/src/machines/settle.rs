@@ -439,6 +439,19 @@ impl View {
         self.reserve(vm, &source, addresses)
     }
 
+    /// Notes the addresses that were reserved for network data of another author which the machine no longer has. No pool selects the
+    /// machine. `None`: no such address, or a guest may have one of them.
+    pub(super) fn end_data_of_user(&self, vm: &VirtualMachine) -> Option<Step> {
+        if self.ledger.unrecorded.is_empty() {
+            return None;
+        }
+        let data = vm.cloud_init.as_ref().and_then(|volume| self.data_of_user(vm, &volume.network_data));
+        match data.transpose() {
+            Ok(data) => self.end_records(&data.into_iter().flat_map(|(_, all)| all).copied().collect(), None),
+            Err(step) => Some(step),
+        }
+    }
+
     /// Reserves the addresses that a machine reads from `source`, so that no machine gets them. `None`: no such address exists, or
     /// this pass has reserved all of them.
     pub(super) fn reserve(&self, vm: &VirtualMachine, source: &str, addresses: &[IpAddr]) -> Option<Step> {

@@ -109,17 +109,22 @@ impl Work<'_> {
     /// as soon as it is open, and the passes of machines begin only then.
     pub(super) async fn reserve_data_of_users(&self, selection: &Selection) -> Result<(), Error> {
         let holders = self.machines.registry.holders().await?;
+        let holding: BTreeSet<&str> = holders.iter().map(Machine::served_in).collect();
         let names = {
             let index = self.index();
             let of_vm = |key: Key| {
                 let vm = index.vm(&key)?;
                 let chosen = selection.of(vm).map_err(|problem| problem.to_string());
-                let networks = selection.other_networks(vm, chosen.as_deref().unwrap_or_default());
+                let mut networks = selection.other_networks(vm, chosen.as_deref().unwrap_or_default());
+                // Records of other namespaces reserve nothing, so their machines must not make every growth wait.
+                networks.retain(|network| {
+                    holding.contains(&*key.namespace) || selection.has_records_of(&key.namespace, network)
+                });
                 let is_selected = chosen.as_ref().map_or(true, |selected| !selected.is_empty());
                 let may_have = match vm.secret() {
                     // A guest that has not started gets another Secret if this one is not of the controller.
                     Some(_) => {
-                        is_selected
+                        (is_selected || !networks.is_empty())
                             && index.instance(&key).is_some_and(|instance| instance.has_started)
                             && !is_held(&index, &holders, &key)
                     }

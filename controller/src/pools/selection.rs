@@ -240,6 +240,12 @@ impl Selection {
         Self { pools, selectors, ending, undecided, memberships, node_pools, networks }
     }
 
+    /// Whether records of machines in a namespace count in a pool of a network.
+    pub(crate) fn has_records_of(&self, namespace: &str, network: &str) -> bool {
+        let mut pools = self.pools.iter().filter(|(_, pool)| pool.network() == Some(network)).map(|(id, _)| id);
+        pools.any(|id| self.memberships.get(id).is_some_and(|membership| membership.machines.has(namespace)))
+    }
+
     /// The networks of a machine that have a pool, without those of the pools that select the machine.
     pub(crate) fn other_networks(&self, machine: &VirtualMachine, selected: &[Selected]) -> BTreeSet<String> {
         let all = machine.networks.iter().map(|attachment| &attachment.network);

@@ -1,6 +1,6 @@
 //! Sets leases and conflicts of addresses, and which addresses are free.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -43,14 +43,15 @@ impl Allocator {
         }
     }
 
-    /// The pools in which a held address counts: each pool that has the address and serves the machine, and the pool of the lease. So a
-    /// namespace holds no fewer addresses of a pool when its leases move to another pool.
-    fn counted_in(&self, network: &str, address: IpAddr, lease: &Lease) -> BTreeSet<Arc<str>> {
-        let serves = |name: &&Arc<str>| {
-            self.pools.get(*name).is_some_and(|state| state.pool().serves_holder(&lease.claimant.machine))
-        };
+    /// The pools in which a held address counts: those that have the address and serve the machine, else all that have the address, else
+    /// the pool of the lease. So a namespace holds no fewer addresses of a pool when its leases move to another pool, or when it leaves
+    /// the pool.
+    fn counted_in(&self, network: &str, address: IpAddr, lease: &Lease) -> Vec<Arc<str>> {
+        let serves =
+            |name: &Arc<str>| self.pools.get(name).is_some_and(|it| it.pool().serves_holder(&lease.claimant.machine));
         let having = self.networks.get(network).into_iter().flat_map(|network| network.pools_with(address));
-        having.filter(serves).chain([&lease.pool]).cloned().collect()
+        let (own, others): (Vec<_>, Vec<_>) = having.cloned().partition(serves);
+        [own, others].into_iter().find(|pools| !pools.is_empty()).unwrap_or_else(|| vec![Arc::clone(&lease.pool)])
     }
 
     /// The numbers of held addresses of a network that count in each pool.

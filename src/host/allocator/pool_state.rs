@@ -19,6 +19,8 @@ pub(super) struct PoolState {
     // Includes the reserved first and last addresses of subnets, see `Network::free_of`.
     // One for each subnet, in their order.
     pub(super) free: BTreeMap<Family, Vec<FreeRanges>>,
+    // The families with addresses that are closed: see `Registry::open_closed`.
+    pub(super) closed: BTreeSet<Family>,
     // Number of addresses that records of machines reserve.
     pub(super) recorded: Counts,
     // Number of held addresses: see `Allocator::counted_in`.
@@ -65,10 +67,11 @@ impl PoolState {
                 && self.pre_allocated(machine, Family::of(address)) == Some(address)
     }
 
-    /// Whether machines of the namespace of a machine hold addresses of the pool. The pool no longer serves a namespace that has left
-    /// it, but the other machines of this namespace run on, and their records count as before.
-    pub(super) fn is_held_in(&self, machine: &Machine, address: IpAddr) -> bool {
-        !machine.kind.is_claim() && self.held.contains_key(&(Family::of(address), machine.served_in().to_owned()))
+    /// Whether machines of the namespace of a machine hold addresses of the pool, of any family. The pool no longer serves a namespace
+    /// that has left it, but the other machines of this namespace run on, and their records count as before.
+    pub(super) fn is_held_in(&self, machine: &Machine) -> bool {
+        let holds = |family| self.held.contains_key(&(family, machine.served_in().to_owned()));
+        !machine.kind.is_claim() && [Family::Ipv4, Family::Ipv6].into_iter().any(holds)
     }
 
     /// The lowest free address of a family in the first subnet that has one.

@@ -29,6 +29,7 @@ impl Allocator {
             pool,
             pre_allocated: BTreeSet::new(),
             free: BTreeMap::new(),
+            closed: BTreeSet::new(),
             recorded: BTreeMap::new(),
             held: BTreeMap::new(),
         };
@@ -66,12 +67,14 @@ impl Allocator {
         }
     }
 
-    /// Computes which addresses that the pools of a network offer are free, and counts held and recorded addresses.
+    /// Computes which addresses that the pools of a network offer are free or closed, and counts held and recorded addresses.
     fn find_free(&mut self, network: &Arc<str>) {
         let (closed, mut held) = (self.growth.closed(network), self.held_by_pool(network));
         let state = self.networks.entry(Arc::clone(network)).or_default();
         for (name, pool) in self.pools.iter_mut().filter(|(_, state)| *state.pool.network == **network) {
             pool.free = state.free_of(&pool.offered, &closed);
+            let has_closed = pool.offered.spaces().filter(|space| !space.common(&closed).is_empty());
+            pool.closed = has_closed.map(|space| space.family()).collect();
             pool.recorded = state.recorded_of(&pool.pool);
             pool.held = held.remove(name).unwrap_or_default();
         }
@@ -102,11 +105,7 @@ impl Allocator {
 
     /// Whether a pool has closed addresses of a family: see [`Registry::open_closed`](crate::host::registry::Registry).
     pub(super) fn has_closed(&self, pool: &str, family: Family) -> bool {
-        let Some(space) = self.pools.get(pool).and_then(|state| Some((state, state.offered.space(family)?))) else {
-            return false;
-        };
-        let (state, space) = space;
-        !space.common(&self.growth.closed(&state.pool.network)).is_empty()
+        self.pools.get(pool).is_some_and(|state| state.closed.contains(&family))
     }
 
     /// The addresses that the pools of a network reserve.

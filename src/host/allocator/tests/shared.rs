@@ -151,19 +151,19 @@ fn a_namespace_gains_no_turn_when_its_leases_move_to_another_shared_pool() {
         let pools = ["n/two".to_owned()];
         assert_eq!(allocator.move_leases(&machine, &pools, &mut Journal::default()).len(), 1);
     }
-    // Each address counts for the pool that has it, and for the pool of its lease.
+    // Each address counts for the pool that has it.
     let counts = |allocator: &Allocator| {
         allocator.pools.values().map(|state| state.held.values().copied().collect::<Vec<_>>()).collect::<Vec<_>>()
     };
-    assert_eq!(counts(&allocator), [vec![8, 1, 1], vec![8]]);
+    assert_eq!(counts(&allocator), [vec![8, 1, 1], vec![]]);
     let expected = ["b/w-0", "c/w-0", "b/w-1", "c/w-1"];
     assert_eq!(release(&mut allocator, &["a/h-0", "a/h-1", "a/h-2", "a/h-3"]), expected);
-    assert_eq!(counts(&allocator), [vec![4, 3, 3], vec![4]]);
+    assert_eq!(counts(&allocator), [vec![4, 3, 3], vec![]]);
     // The same counts after a change of the pools.
     allocator
         .resize(vec![two(), of(&["a", "b", "c"], ", gateway: [10.0.0.1]")], &[], at(9000), &mut Journal::default())
         .unwrap();
-    assert_eq!(counts(&allocator), [vec![4, 3, 3], vec![4]]);
+    assert_eq!(counts(&allocator), [vec![4, 3, 3], vec![]]);
 }
 
 /// A record of ten addresses in the annotation of a machine.
@@ -298,6 +298,20 @@ fn records_of_a_namespace_that_has_left_count_while_its_machines_hold_addresses(
     assert_eq!(reserved(&after), ["10.0.0.10 a/x", "10.0.0.11 a/w"]);
     let beyond = adoption.mismatches.iter().filter(|it| it.problem == Problem::Ignored(Ignored::Share));
     assert_eq!(beyond.count(), 9);
+}
+
+#[test]
+fn records_of_a_namespace_count_in_the_pool_that_it_has_left_for_one_of_its_own() {
+    let mut allocator = allocator([of(&["a", "b"], "")], []);
+    hold(&mut allocator, &["a/h-0"]);
+    let text = "addresses: [10.0.0.30], machineNetwork: [{cidr: 10.0.0.0/24}]";
+    let own = on("vlan10", "two", text).with_namespaces(Namespaces::only(["a"]), Namespaces::only(["a"]));
+    allocator.resize(vec![of(&["b"], ""), own], &[], at(1), &mut Journal::default()).unwrap();
+    let moved = allocator.move_leases(&claim_of("a/h-0", 0).machine, &["n/two".to_owned()], &mut Journal::default());
+    assert_eq!(moved.len(), 1);
+    set_aside(&mut allocator, "a/w", 11);
+    assert_eq!(reserved(&allocator), ["10.0.0.11 a/w"]);
+    assert_eq!(given(&mut allocator, &claim_of("b/new", 1), 2), "10.0.0.12/24");
 }
 
 #[test]
