@@ -385,7 +385,7 @@ fn pools() -> Result<()> {
     let pool = |at: usize| {
         let (a, b) = (at / 256, at % 256);
         format!(
-            "- {{name: p{at}, namespace: n, network: vlan10, addresses: [10.{a}.{b}.0/24], gateway: [10.{a}.{b}.1]}}\n"
+            "- {{name: p{at}, namespace: 'n', network: vlan10, addresses: [10.{a}.{b}.0/24], gateway: [10.{a}.{b}.1]}}\n"
         )
     };
     let text: String = (0..1_000).map(pool).collect();

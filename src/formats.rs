@@ -160,7 +160,7 @@ fn parse(
     match parsed.value {
         Value::Object(object) => Ok((object, parsed.repeats)),
         Value::Null => Ok((Object::default(), parsed.repeats)),
-        other => Err(Diagnostic::error("document", "invalid document", other.kind(), "an object")),
+        other => Err(Diagnostic::error("document", "invalid document", other, "an object")),
     }
 }
 
@@ -199,8 +199,8 @@ fn recognise<'d>(
             match lists.into_iter().flatten().find(|known| reader::is_misspelt(name, known)) {
                 _ if name == WRAPPER || *value == Value::Null => {}
                 // An error, since a warning would leave the machine with the distribution's default.
-                Some(known) => diagnostics.push(Diagnostic::error(path, "unknown member", value, known)),
-                None => diagnostics.push(Diagnostic::warning(path, "unknown member", value, expected)),
+                Some(known) => diagnostics.push(Diagnostic::error(path, "unknown member", value.unread(), known)),
+                None => diagnostics.push(Diagnostic::warning(path, "unknown member", value.unread(), expected)),
             }
         }
     };
@@ -220,12 +220,7 @@ fn recognise<'d>(
             return None;
         }
         Some(other) => {
-            diagnostics.push(Diagnostic::error(
-                FieldPath::Document.field(WRAPPER),
-                "invalid item",
-                other.kind(),
-                "an object",
-            ));
+            diagnostics.push(Diagnostic::error(FieldPath::Document.field(WRAPPER), "invalid item", other, "an object"));
             return None;
         }
     };

@@ -111,7 +111,7 @@ pub fn other_network(path: &str, document: &[u8]) -> Option<Diagnostic> {
     };
     let (member, value, expected) = match (reference, given(&object, "network-interfaces")) {
         (Some(reference), _) => ("network_config.content_path", reference.to_string(), "network_data.json"),
-        (None, Some(interfaces)) => ("network-interfaces", interfaces.kind().to_owned(), "network-config"),
+        (None, Some(interfaces)) => ("network-interfaces", interfaces.unread().into_owned(), "network-config"),
         (None, None) => return None,
     };
     let path = format!("{path}: {member}");
@@ -132,7 +132,7 @@ fn object(document: &[u8], diagnostics: &mut Diagnostics) -> Option<Object> {
     match value::parse(document, diagnostics) {
         Ok(Value::Object(object)) => return Some(object),
         Ok(Value::Null) => return Some(Object::default()),
-        Ok(other) => diagnostics.push(Diagnostic::warning("document", "invalid document", other.kind(), "an object")),
+        Ok(other) => diagnostics.push(Diagnostic::warning("document", "invalid document", other, "an object")),
         Err(diagnostic) => diagnostics.push(diagnostic),
     }
     None
@@ -162,14 +162,9 @@ impl<'o, 'f> MetaDataReader<'o, 'f> {
             Value::Null => None,
             Value::String(text) if text.is_empty() => None,
             // The parser does not keep the original text of these values, so they cannot be used as strings.
-            Value::Array(_) | Value::Object(_) | Value::Bool(_) | Value::Fraction => {
-                let kind = self.object.get(name).map_or("", Value::kind);
-                self.diagnostics.push(Diagnostic::warning(
-                    FieldPath::Document.field(name),
-                    "invalid value",
-                    kind,
-                    "a string",
-                ));
+            other @ (Value::Array(_) | Value::Object(_) | Value::Bool(_) | Value::Fraction(_)) => {
+                let path = FieldPath::Document.field(name);
+                self.diagnostics.push(Diagnostic::warning(path, "invalid value", other, "a string"));
                 None
             }
             scalar => Some(scalar.to_string()),
@@ -205,12 +200,7 @@ impl<'o, 'f> MetaDataReader<'o, 'f> {
             Value::String(text) => Some((path.path(), text.clone())),
             other => {
                 self.has_unread_keys = true;
-                self.diagnostics.push(Diagnostic::warning(
-                    path,
-                    "invalid key",
-                    other.kind(),
-                    "a line of authorized_keys",
-                ));
+                self.diagnostics.push(Diagnostic::warning(path, "invalid key", other, "a line of authorized_keys"));
                 None
             }
         }
@@ -221,7 +211,7 @@ impl<'o, 'f> MetaDataReader<'o, 'f> {
             Some(Value::Array(devices)) => devices.as_slice(),
             None | Some(Value::Null) => &[],
             Some(other) => {
-                self.diagnostics.push(Diagnostic::warning("devices", "invalid list", other.kind(), "an array"));
+                self.diagnostics.push(Diagnostic::warning("devices", "invalid list", other, "an array"));
                 &[]
             }
         };
@@ -231,12 +221,7 @@ impl<'o, 'f> MetaDataReader<'o, 'f> {
                 Value::Object(object) => read.push(MetaDataReader::new(object, self.diagnostics).device()),
                 other => {
                     let list = FieldPath::Field(&FieldPath::Document, "devices");
-                    self.diagnostics.push(Diagnostic::warning(
-                        list.index(at),
-                        "invalid device",
-                        other.kind(),
-                        "an object",
-                    ));
+                    self.diagnostics.push(Diagnostic::warning(list.index(at), "invalid device", other, "an object"));
                 }
             }
         }
@@ -358,11 +343,11 @@ mod tests {
         assert_eq!(
             diagnostics,
             [
-                r#"devices[0]: invalid device "a number", expected an object"#,
-                r#"hostname: invalid value "an array", expected a string"#,
-                r#"instance_type: invalid value "a number", expected a string"#,
-                r#"local_hostname: invalid value "a boolean", expected a string"#,
-                r#"public_keys[0]: invalid key "a number", expected a line of authorized_keys"#,
+                r#"devices[0]: invalid device "1", expected an object"#,
+                r#"hostname: invalid value "[a]", expected a string"#,
+                r#"instance_type: invalid value "1.5", expected a string"#,
+                r#"local_hostname: invalid value "true", expected a string"#,
+                r#"public_keys[0]: invalid key "1", expected a line of authorized_keys"#,
                 r#"public_keys[2]: invalid key "null", expected a line of authorized_keys"#,
             ]
         );
@@ -395,7 +380,7 @@ mod tests {
         assert_eq!(
             reported("instance-id: i-1\nnetwork-interfaces: |\n  iface eth0 inet dhcp\n").as_deref(),
             Some(
-                r#"meta: network-interfaces: network that is not read "a string", expected the network in network-config"#
+                r#"meta: network-interfaces: network that is not read "iface eth0 inet dhcp\n", expected the network in network-config"#
             )
         );
         for document in ["", "{", r#"{"network_config":null,"network-interfaces":null}"#, r#"{"network_config":{}}"#] {

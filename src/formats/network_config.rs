@@ -568,7 +568,7 @@ impl<'d, 'f> Converter<'d, 'f> {
             let path = list.index(index);
             match value {
                 Value::Object(object) => routes.extend(self.route(object, &path, family)),
-                other => self.diagnostics().push(Diagnostic::error(path, "invalid item", other.kind(), "an object")),
+                other => self.diagnostics().push(Diagnostic::error(path, "invalid item", other, "an object")),
             }
         }
     }

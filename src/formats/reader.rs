@@ -41,7 +41,7 @@ impl Reader<'_> {
             // document.
             let item = if let Value::Object(object) = element { read(self, object, &path) } else { T::default() };
             if !matches!(element, Value::Object(_)) {
-                self.diagnostics.push(Diagnostic::new(otherwise, path, "invalid item", element.kind(), "an object"));
+                self.diagnostics.push(Diagnostic::new(otherwise, path, "invalid item", element, "an object"));
             } else if otherwise == Severity::Error && item == T::default() {
                 let expected = "the members that the schema requires";
                 self.diagnostics.push(Diagnostic::without_value(otherwise, path, "no known member", expected));
@@ -66,7 +66,13 @@ impl Reader<'_> {
                 continue;
             }
             let expected = format!("{members}{consequence}");
-            self.diagnostics.push(Diagnostic::new(otherwise, path.field(name), "unknown member", value, &expected));
+            self.diagnostics.push(Diagnostic::new(
+                otherwise,
+                path.field(name),
+                "unknown member",
+                value.unread(),
+                &expected,
+            ));
         }
     }
 
@@ -84,8 +90,8 @@ impl Reader<'_> {
             }
             let path = path.field(name);
             self.diagnostics.push(match members.misspelt(name) {
-                Some(known) => Diagnostic::warning(path, "unknown member", value, known),
-                None => Diagnostic::new(Severity::Debug, path, "unknown member", value, &members.to_string()),
+                Some(known) => Diagnostic::warning(path, "unknown member", value.unread(), known),
+                None => Diagnostic::new(Severity::Debug, path, "unknown member", value.unread(), &members.to_string()),
             });
         }
     }
@@ -103,7 +109,7 @@ impl Reader<'_> {
             Some(Value::Array(_)) => &[],
             Some(other) => {
                 let path = path.field(name);
-                self.diagnostics.push(Diagnostic::new(otherwise, path, "invalid list", other.kind(), "an array"));
+                self.diagnostics.push(Diagnostic::new(otherwise, path, "invalid list", other, "an array"));
                 &[]
             }
         }
@@ -134,7 +140,7 @@ impl Reader<'_> {
             Value::Null => None,
             other => {
                 let path = path.field(name);
-                self.diagnostics.push(Diagnostic::new(otherwise, path, "invalid item", other.kind(), "an object"));
+                self.diagnostics.push(Diagnostic::new(otherwise, path, "invalid item", other, "an object"));
                 None
             }
         }

@@ -12,9 +12,9 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::{Serialize, Serializer, ser};
+use serde::{Serialize, Serializer};
 
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, shortened};
 
 #[cfg(feature = "vsphere")]
 pub(crate) use parse::parse_list;
@@ -39,8 +39,8 @@ pub enum Value {
     Bool(bool),
     /// A whole number that fits in 64 bits.
     Integer(i64),
-    /// Any other number. No document uses such a number, so its value is not kept.
-    Fraction,
+    /// Any other number. No document uses such a number.
+    Fraction(f64),
     /// A string.
     String(String),
     /// An array.
@@ -72,10 +72,28 @@ struct Rules {
     values: usize,
     /// Whether a YAML file may have several documents.
     has_several: bool,
+    /// The meaning of YAML scalars without quotes.
+    scalars: Scalars,
 }
 
 /// The limits for a document of a machine.
-const MACHINE: Rules = Rules { repeats: Repeats::LastCounts, bytes: MAX_BYTES, values: MAX_VALUES, has_several: false };
+const MACHINE: Rules = Rules {
+    repeats: Repeats::LastCounts,
+    bytes: MAX_BYTES,
+    values: MAX_VALUES,
+    has_several: false,
+    scalars: Scalars::CloudInit,
+};
+
+/// The program whose reading of YAML scalars without quotes counts.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Scalars {
+    /// cloud-init, for documents of machines. Every key is a string.
+    CloudInit,
+    /// kubectl, for files with objects of a cluster.
+    #[cfg(feature = "host")]
+    Kubectl,
+}
 
 /// The rule for a key that an object already has.
 #[derive(Clone, Copy, Eq, PartialEq)]
@@ -203,28 +221,45 @@ impl From<Value> for Parsed {
 // === impl Value ===
 
 impl Value {
+    /// A number: a whole number if it has no fraction. Some programs write 1500 as `1500.0`.
+    fn number(number: f64) -> Self {
+        // Up to 2^53 a float represents every whole number exactly.
+        let is_whole = number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0;
+        if is_whole { Self::Integer(number as i64) } else { Self::Fraction(number) }
+    }
+
     /// The type of the value, for messages.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
             Self::Bool(_) => "a boolean",
-            Self::Integer(_) | Self::Fraction => "a number",
+            Self::Integer(_) | Self::Fraction(_) => "a number",
             Self::String(_) => "a string",
             Self::Array(_) => "an array",
             Self::Object(_) => "an object",
         }
     }
+
+    /// The value for a message about a member that is not read. Arrays and objects are written by their type: the content of
+    /// an unknown member may be a password, as in `wifis`.
+    pub(super) fn unread(&self) -> Cow<'_, str> {
+        match self {
+            Self::Array(_) | Self::Object(_) => self.kind().into(),
+            Self::String(text) => text.into(),
+            scalar => scalar.to_string().into(),
+        }
+    }
 }
 
-/// Writes the value as it was parsed. A [`Value::Fraction`] is an error, since its number was not kept.
+/// Writes the value as it was parsed.
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Null => serializer.serialize_unit(),
             Self::Bool(value) => serializer.serialize_bool(*value),
             Self::Integer(value) => serializer.serialize_i64(*value),
-            Self::Fraction => Err(ser::Error::custom("a number that is not whole")),
+            Self::Fraction(value) => serializer.serialize_f64(*value),
             Self::String(value) => serializer.serialize_str(value),
             Self::Array(elements) => serializer.collect_seq(elements),
             Self::Object(object) => object.serialize(serializer),
@@ -233,13 +268,28 @@ impl Serialize for Value {
 }
 
 impl fmt::Display for Value {
-    /// Writes a scalar as in the document, and any other value by its type.
+    /// Writes a scalar as in the document, and an array or an object in the flow style of YAML, with no quotes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Null => f.write_str("null"),
             Self::Bool(value) => value.fmt(f),
             Self::Integer(value) => value.fmt(f),
+            Self::Fraction(value) => value.fmt(f),
             Self::String(value) => f.write_str(value),
-            other => f.write_str(other.kind()),
+            Self::Array(elements) => {
+                f.write_str("[")?;
+                for (at, element) in elements.iter().enumerate() {
+                    write!(f, "{}{element}", if at == 0 { "" } else { ", " })?;
+                }
+                f.write_str("]")
+            }
+            Self::Object(Object(members)) => {
+                f.write_str("{")?;
+                for (at, (name, member)) in members.iter().enumerate() {
+                    write!(f, "{}{name}: {member}", if at == 0 { "" } else { ", " })?;
+                }
+                f.write_str("}")
+            }
         }
     }
 }
@@ -247,14 +297,14 @@ impl fmt::Display for Value {
 // === impl Scalar ===
 
 impl Scalar {
-    /// A value as a string or a number. `null` is `None`. Any other type becomes a string that no field accepts, so
-    /// that the check of the field reports the path and the expected value.
+    /// A value as a string or a number. `null` is `None`. Any other type becomes a string with blanks, which no field
+    /// accepts, so that the check of the field reports the path, the value and the expected value.
     pub(crate) fn of(value: &Value) -> Option<Self> {
         match value {
             Value::Null => None,
             Value::Integer(number) => Some(Self::Integer(*number)),
-            Value::Bool(_) => Some(Self::Text(value.kind().to_owned())),
-            other => Some(Self::Text(other.to_string())),
+            Value::String(text) => Some(Self::Text(text.clone())),
+            other => Some(Self::Text(format!("{} ({})", shortened(other), other.kind()))),
         }
     }
 
@@ -338,8 +388,8 @@ mod tests {
         object.insert("c", Value::Object(Object::default()));
         object.insert("d", Value::Bool(false));
         assert_eq!(write(&object), Ok(r#"{"b":null,"a":-7,"c":{},"d":false}"#.to_owned()));
-        object.insert("a", Value::Fraction);
-        assert_eq!(write(&object), Err("a number that is not whole".to_owned()));
+        object.insert("a", Value::Fraction(0.5));
+        assert_eq!(write(&object), Ok(r#"{"b":null,"a":0.5,"c":{},"d":false}"#.to_owned()));
     }
 
     #[test]
@@ -396,7 +446,7 @@ mod tests {
     #[test]
     fn the_limits_apply_to_all_documents_of_a_file_together() {
         let rules = |bytes: usize, values: usize| {
-            let rules = Rules { repeats: Repeats::Refused, bytes, values, has_several: true };
+            let rules = Rules { bytes, values, ..parse::CLUSTER };
             yaml::parse_all(b"aa: 11\n---\nbb: 22\n", rules).map(drop).map_err(|diagnostic| diagnostic.to_string())
         };
         // Each document is an object with a key and a value.

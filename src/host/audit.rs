@@ -460,7 +460,7 @@ mod tests {
 
     #[test]
     fn a_machine_whose_address_an_unreadable_object_names_is_not_missing() {
-        let one = pool("{name: one, network: n, addresses: [10.0.0.0/24]}");
+        let one = pool("{name: one, network: 'n', addresses: [10.0.0.0/24]}");
         let mut registry = registry([one]);
         let [named, other] = ["a", "b"].map(|name| {
             let machine = Machine::new("n", name, "u");
@@ -487,7 +487,7 @@ mod tests {
 
     #[test]
     fn the_object_of_a_claim_is_missing_only_if_the_lists_have_claims() {
-        let mut registry = registry([pool("{name: one, network: n, addresses: [10.0.0.0/24]}")]);
+        let mut registry = registry([pool("{name: one, network: 'n', addresses: [10.0.0.0/24]}")]);
         let machine = Machine::new("n", "a", "u").of_kind(HolderKind::IpAddressClaim);
         let claim = Claim::new(machine.clone(), at(0)).request(Request::of("default/one"));
         registry.claim(&claim, at(0)).unwrap();
@@ -505,7 +505,7 @@ mod tests {
 
     #[test]
     fn a_machine_with_the_uid_of_its_guest_in_the_ledger_is_present_while_the_guest_exists() {
-        let one = pool("{name: one, network: n, addresses: [10.0.0.0/24]}");
+        let one = pool("{name: one, network: 'n', addresses: [10.0.0.0/24]}");
         let mut registry = registry([one]);
         let guest = r#"{"kind": "VirtualMachine", "metadata": {"namespace": "n", "name": "a", "uid": "guest",
             "labels": {"capk.cluster.x-k8s.io/kubevirt-machine-namespace": "n", "capk.cluster.x-k8s.io/kubevirt-machine-name": "a"},
@@ -539,7 +539,7 @@ mod tests {
     }
 
     fn registry_with(names: &[&str]) -> Registry<MemoryLedger> {
-        let one = pool("{name: one, network: n, addresses: [10.0.0.0/24]}");
+        let one = pool("{name: one, network: 'n', addresses: [10.0.0.0/24]}");
         let mut registry = registry([one]);
         for name in names {
             let machine = Machine::new("n", *name, "u");
@@ -715,7 +715,7 @@ mod tests {
     fn leases(holder: &str) -> Leases {
         let text = format!(
             "{{kind: StaticIPLease, metadata: {{name: 10-0-0-1.default.vlan10}}, spec: {{network: default/vlan10, address: \
-             10.0.0.1, prefix: 24, pool: default/one, since: '1970-01-01T00:00:00Z', holder: {{{holder}, namespace: n, \
+             10.0.0.1, prefix: 24, pool: default/one, since: '1970-01-01T00:00:00Z', holder: {{{holder}, namespace: 'n', \
              uid: u, interface: eno101}}}}}}"
         );
         let (leases, diagnostics) = read_leases(text.as_bytes());
@@ -762,7 +762,7 @@ mod tests {
         let claim = "kind: IPAddressClaim, name: a";
         assert_eq!(audit_leases(claim, &guest("n")), (vec![], vec![]));
         let foreign =
-            "list: items[3].status.interfaces[0]: 10.0.0.1 is in use by m/b (i), and belongs to eno101 of n/a (u)";
+            "list: items[3].status.interfaces[0]: 10.0.0.1 is in use by m/b (i), and belongs to IPAddressClaim n/a (u)";
         assert_eq!(audit_leases(claim, &guest("m")), (vec![foreign.to_owned()], vec![]));
     }
 

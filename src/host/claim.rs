@@ -219,6 +219,11 @@ pub fn is_object_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label) && !text.bytes().any(|b| b.is_ascii_uppercase())
 }
 
+/// Description of a name that [`is_object_name`] accepts, for messages.
+#[doc(hidden)]
+pub const OBJECT_NAME: &str =
+    "at most 253 lower case letters, digits, '-' and '.', with a letter or digit at both ends";
+
 /// Whether two objects have one name in one namespace.
 pub(crate) fn is_namesake(one: &Machine, other: &Machine) -> bool {
     one.name == other.name && one.namespace == other.namespace
@@ -366,14 +371,30 @@ impl HolderKind {
     }
 }
 
+impl fmt::Display for HolderKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::KubevirtMachine => "KubevirtMachine",
+            Self::VirtualMachine => "VirtualMachine",
+            Self::IpAddressClaim => "IPAddressClaim",
+            Self::IpamClaim => "IPAMClaim",
+            Self::Service => "Service",
+            Self::Cluster => "Cluster",
+        })
+    }
+}
+
 // === impl Claimant ===
 
 impl fmt::Display for Claimant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.machine.kind {
-            HolderKind::Service => write!(f, "Service {}", self.machine.title()),
-            HolderKind::Cluster => write!(f, "Cluster {}", self.machine.title()),
-            _ => write!(f, "{} of {}", self.interface, self.machine),
+            kind @ (HolderKind::Service | HolderKind::Cluster) => write!(f, "{kind} {}", self.machine.title()),
+            // A claim has no interface: the interface of its claimant is the one of its pool.
+            kind @ (HolderKind::IpAddressClaim | HolderKind::IpamClaim) => write!(f, "{kind} {}", self.machine),
+            HolderKind::KubevirtMachine | HolderKind::VirtualMachine => {
+                write!(f, "{} of {}", self.interface, self.machine)
+            }
         }
     }
 }

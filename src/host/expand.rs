@@ -21,7 +21,7 @@ use self::draft::{
 };
 use super::address::parse_interface_address;
 use super::pool::TemplateFacts;
-use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
+use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath};
 use crate::formats::address;
 use crate::formats::value::{self, Object, Value};
 use crate::network::{Family, InterfaceName};
@@ -76,7 +76,7 @@ impl Template {
         match value {
             Value::Object(object) if !diagnostics.has_errors() => return Ok(Self(object)),
             Value::Object(_) => {}
-            other => diagnostics.push(Diagnostic::error("document", "invalid document", other.kind(), "an object")),
+            other => diagnostics.push(Diagnostic::error("document", "invalid document", other, "an object")),
         }
         Err(ExpandError::Template(diagnostics))
     }
@@ -223,12 +223,12 @@ fn name_addresses(value: &Value, facts: &mut TemplateFacts) {
     }
 }
 
-/// Reports every number whose exact value the parser did not keep.
+/// Reports every number that no document has.
 fn fractions(value: &Value, path: &FieldPath<'_>, diagnostics: &mut Diagnostics) {
     match value {
-        Value::Fraction => {
+        Value::Fraction(number) => {
             let (problem, expected) = ("number that cannot be kept", "a whole number of 64 bits, or a text");
-            diagnostics.push(Diagnostic::without_value(Severity::Error, path, problem, expected));
+            diagnostics.push(Diagnostic::error(path, problem, number, expected));
         }
         Value::Array(elements) => {
             elements

@@ -367,7 +367,7 @@ mod tests {
                 "items[0].spec.later: unknown key, expected one of network, address, prefix, pool, holder, since, released, \
                  reuseAfter, migrated, secrets",
                 "items[0].spec.pool: missing, expected the name of a pool",
-                r#"items[0].spec.released: invalid value "1", expected a string"#,
+                r#"items[0].spec.released: invalid value "1", expected a string: in YAML, in quotes"#,
                 r#"items[0].spec.since: invalid time "yesterday", expected a time of RFC 3339"#,
             ]
         );

@@ -39,7 +39,10 @@ impl<'a> Members<'a> {
         match self.get(name)? {
             Value::String(text) => Some(text.clone()),
             other => {
-                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", other, "a string"));
+                // YAML takes some words for booleans or numbers: the network `n` is false.
+                let is_word = matches!(other, Value::Bool(_) | Value::Integer(_) | Value::Fraction(_));
+                let expected = if is_word { "a string: in YAML, in quotes" } else { "a string" };
+                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", other, expected));
                 None
             }
         }

@@ -469,7 +469,7 @@ mod tests {
 
     #[test]
     fn the_template_has_every_setting_of_its_pool() {
-        let pool = "{name: a, network: n, addresses: [10.0.0.0/24, 'fd00::/64'], gateway: [10.0.0.1], nameservers: [10.0.0.2], \
+        let pool = "{name: a, network: 'n', addresses: [10.0.0.0/24, 'fd00::/64'], gateway: [10.0.0.1], nameservers: [10.0.0.2], \
                     searchDomains: [example.com], mtu: 9000, routes: [{to: 10.9.0.0/16, via: 10.0.0.3}, {to: 'fd09::/48', via: 'fe80::9'}]}";
         let route = |network: &str, netmask: &str, gateway: &str| json!({"network": network, "netmask": netmask, "gateway": gateway});
         assert_eq!(
@@ -498,7 +498,7 @@ mod tests {
             let document = format!(
                 "[{{kind: NodePool, metadata: {{name: a, annotations: {{ipam.glowplug.dev/machine-network: '{annotation}'}},
                 creationTimestamp: '1970-01-01T00:00:01Z'}}, spec: {{clusterName: blue, platform: {{kubevirt: {{
-                bootstrapNetworkConfig: {{network: n, addresses: [10.1.0.10-10.1.0.20, 'fd00::8']}}}}}}}}}},
+                bootstrapNetworkConfig: {{network: 'n', addresses: [10.1.0.10-10.1.0.20, 'fd00::8']}}}}}}}}}},
                 {{kind: HostedCluster, metadata: {{name: blue}}, spec: {{networking: {{machineNetwork: [{{cidr: 10.0.0.0/24}}]}}}}}}]"
             );
             let (specs, mut diagnostics) = read_pools(document.as_bytes());
@@ -551,7 +551,7 @@ mod tests {
     #[test]
     fn a_single_address_is_read_in_both_spellings_and_written_in_the_newer_one() {
         let (Some((spec, pool)), diagnostics) = node_pool(
-            "network: n, addresses: [192.168.1.100, 192.168.1.101/32], excludedAddresses: [192.168.1.101], \
+            "network: 'n', addresses: [192.168.1.100, 192.168.1.101/32], excludedAddresses: [192.168.1.101], \
              machineNetwork: [{cidr: 192.168.1.0/24}]",
             "",
         ) else {
@@ -596,7 +596,7 @@ mod tests {
     #[test]
     fn the_enhancements_rules_for_lists_are_enforced() {
         let path = "spec.platform.kubevirt.bootstrapNetworkConfig";
-        let refusal = |members: &str| node_pool(&format!("network: n, {members}"), "").1;
+        let refusal = |members: &str| node_pool(&format!("network: 'n', {members}"), "").1;
         assert_eq!(refusal("addresses: []"), [format!("{path}.addresses: empty list, expected at least one address")]);
         assert_eq!(
             refusal("addresses: [10.0.0.0/24], gateway: [], nameservers: [10.0.0.1, 10.0.0.2, 10.0.0.3]"),
@@ -640,7 +640,7 @@ mod tests {
         let one = "attachDefaultNetwork: false, additionalNetworks: [{name: infra/a}]";
         assert_eq!(network("network: my-network,", one), is("my-network", "infra/a"));
         assert_eq!(network("", one), is("infra/a", "infra/a"));
-        assert_eq!(network("network: n,", ""), is("n", "clusters-blue/n"));
+        assert_eq!(network("network: 'n',", ""), is("n", "clusters-blue/n"));
         assert_eq!(network("network: infra/n,", ""), is("infra/n", "infra/n"));
         assert_eq!(network("network: default,", ""), is("default", "default"));
         assert_eq!(

@@ -6,7 +6,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::claim::is_object_name;
+use super::claim::{OBJECT_NAME, is_object_name};
 use super::expand::{ExpandError, Template};
 use super::members::Members;
 use super::pool::{Pool, PoolSpec, TemplateFacts};
@@ -49,6 +49,8 @@ struct Selection<'o> {
 struct Check<'a> {
     /// Path of the specification.
     path: FieldPath<'a>,
+    /// The specification in the document.
+    object: &'a Object,
     spec: &'a PoolSpec,
     selection: Selection<'a>,
     diagnostics: &'a mut Diagnostics,
@@ -66,7 +68,8 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
     members.allow(&OBJECT_MEMBERS);
     members.finish(Severity::Error, diagnostics);
     let path = path.field("spec");
-    let mut members = Members::new(object.object("spec").unwrap_or(&empty), path);
+    let object = object.object("spec").unwrap_or(&empty);
+    let mut members = Members::new(object, path);
     let spec = PoolSpec::read(&mut members, diagnostics).read_further(&mut members, diagnostics);
     let is_global = kind == PoolKind::GlobalStaticIpPool;
     let has_reuse_delay = members.has("addressReuseGracePeriodSeconds");
@@ -110,7 +113,7 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
         template,
         ..spec
     };
-    let mut check = Check { path, spec: &spec, selection, diagnostics };
+    let mut check = Check { path, object, spec: &spec, selection, diagnostics };
     check.machines();
     check.claims();
     check.source();
@@ -158,6 +161,12 @@ impl Check<'_> {
         self.diagnostics.push(Diagnostic::error(self.path.field(member), problem, value, expected));
     }
 
+    /// Reports a member with its value.
+    fn refuse(&mut self, member: &str, problem: &str, expected: &str) {
+        let value = self.object.get(member).unwrap_or(&Value::Null);
+        self.diagnostics.push(Diagnostic::error(self.path.field(member), problem, value, expected));
+    }
+
     /// Checks the members that select machines.
     fn machines(&mut self) {
         let Selection {
@@ -166,31 +175,31 @@ impl Check<'_> {
         if self.spec.is_global {
             const PROBLEM: &str = "not of a GlobalStaticIPPool";
             if node_pool_ref.is_some() {
-                self.error("nodePoolRef", PROBLEM, "an object", "nodePoolRefs, each with its namespace");
+                self.refuse("nodePoolRef", PROBLEM, "nodePoolRefs, each with its namespace");
             }
             if machine_selector.is_some() && namespace_selector.is_none() && !has_node_pool_refs {
                 let expected = "namespaceSelector with it: users choose the labels of their machines";
-                self.error("machineSelector", "alone in a GlobalStaticIPPool", "an object", expected);
+                self.refuse("machineSelector", "alone in a GlobalStaticIPPool", expected);
             }
             if addresses_from.is_some() {
-                self.error("addressesFrom", PROBLEM, "an object", "a StaticIPPool");
+                self.refuse("addressesFrom", PROBLEM, "a StaticIPPool");
             }
             let selectors =
                 [("namespaceSelector", namespace_selector.is_some()), ("machineSelector", machine_selector.is_some())];
             for (member, _) in selectors.into_iter().filter(|(_, is_set)| has_node_pool_refs && *is_set) {
-                self.error(member, "set together with nodePoolRefs", "an object", "one of the two");
+                self.refuse(member, "set together with nodePoolRefs", "one of the two");
             }
             return;
         }
         let of_several = [
-            ("nodePoolRefs", has_node_pool_refs, "a list", "nodePoolRef, a NodePool of the namespace of the pool"),
-            ("namespaceSelector", namespace_selector.is_some(), "an object", "a GlobalStaticIPPool"),
+            ("nodePoolRefs", has_node_pool_refs, "nodePoolRef, a NodePool of the namespace of the pool"),
+            ("namespaceSelector", namespace_selector.is_some(), "a GlobalStaticIPPool"),
         ];
-        for (member, _, value, expected) in of_several.into_iter().filter(|(_, is_set, ..)| *is_set) {
-            self.error(member, "not of a StaticIPPool", value, expected);
+        for (member, _, expected) in of_several.into_iter().filter(|(_, is_set, _)| *is_set) {
+            self.refuse(member, "not of a StaticIPPool", expected);
         }
         if node_pool_ref.is_some() && machine_selector.is_some() {
-            self.error("machineSelector", "set together with nodePoolRef", "an object", "one of the two");
+            self.refuse("machineSelector", "set together with nodePoolRef", "one of the two");
         }
         if let Some(reference) = node_pool_ref {
             let mut members = Members::new(reference, self.path.field("nodePoolRef"));
@@ -208,7 +217,9 @@ impl Check<'_> {
             }
             // Users of any namespace may create a claim with any name.
             for (name, _) in spec.pre_allocations.iter().filter(|(name, _)| !name.contains('/')) {
-                self.error("preAllocations", "no namespace", name, "namespace/name");
+                let list = self.path.field("preAllocations");
+                let diagnostic = Diagnostic::error(list.field(name), "no namespace", name, "namespace/name");
+                self.diagnostics.push(diagnostic);
             }
         }
         if self.selection.serves_ipam_claims {
@@ -230,7 +241,7 @@ impl Check<'_> {
         let Selection { node_pool_ref, machine_selector, addresses_from, .. } = self.selection;
         let (spec, Some(source)) = (self.spec, addresses_from) else { return };
         if spec.addresses.as_ref().is_some_and(|addresses| !addresses.is_empty()) {
-            self.error("addresses", PROBLEM, "a list", "one of the two");
+            self.refuse("addresses", PROBLEM, "one of the two");
         }
         let choices = [
             ("excludedAddresses", !spec.excluded_addresses.is_empty()),
@@ -241,11 +252,11 @@ impl Check<'_> {
             ("sticky", self.selection.sticky),
         ];
         for (member, _) in choices.into_iter().filter(|(_, is_set)| *is_set) {
-            self.error(member, PROBLEM, "a value", "none: the other program decides this");
+            self.refuse(member, PROBLEM, "none: the other program decides this");
         }
         if self.selection.serves_ipam_claims {
             let expected = "one of the two: a pool serves IPAMClaims or takes addresses from elsewhere";
-            self.error("serveIPAMClaims", PROBLEM, "true", expected);
+            self.refuse("serveIPAMClaims", PROBLEM, expected);
         }
         let of_spec = self.path;
         let path = of_spec.field("addressesFrom");
@@ -259,13 +270,9 @@ impl Check<'_> {
         members.finish(Severity::Error, self.diagnostics);
         match (pool, ipam_claim) {
             (Some(_), Some(_)) => {
-                let path = path.field("ipamClaim");
-                self.diagnostics.push(Diagnostic::error(
-                    path,
-                    "set together with poolRef",
-                    "an object",
-                    "one of the two",
-                ));
+                let (path, value) = (path.field("ipamClaim"), source.get("ipamClaim").unwrap_or(&Value::Null));
+                let diagnostic = Diagnostic::error(path, "set together with poolRef", value, "one of the two");
+                self.diagnostics.push(diagnostic);
             }
             (Some(pool), None) => self.provider_pool(pool, path.field("poolRef")),
             (None, Some(claim)) => {
@@ -300,8 +307,7 @@ impl Check<'_> {
         }
         let name = members.required_text("name", "the name of a pool", diagnostics);
         if let Some(name) = name.filter(|name| !is_object_name(name)) {
-            let expected = "lower case letters, digits, '-' and '.'";
-            diagnostics.push(Diagnostic::error(path.field("name"), "invalid name", name, expected));
+            diagnostics.push(Diagnostic::error(path.field("name"), "invalid name", name, OBJECT_NAME));
         }
         members.finish(Severity::Error, diagnostics);
     }
@@ -317,7 +323,7 @@ mod tests {
 
     /// The pool of an object in flow style, and the diagnostics.
     fn pool(kind: &str, members: &str) -> (Option<Pool>, Vec<String>) {
-        let text = format!("{{kind: {kind}, metadata: {{name: p, namespace: n}}, spec: {{{members}}}}}");
+        let text = format!("{{kind: {kind}, metadata: {{name: p, namespace: 'n'}}, spec: {{{members}}}}}");
         let (specs, mut diagnostics) = read_pools(text.as_bytes());
         let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics);
         (pool, diagnostics.kept().iter().map(ToString::to_string).collect())
@@ -355,12 +361,11 @@ mod tests {
             assert_eq!((pool.unwrap().serves_machines(), diagnostics), (true, Vec::new()), "{members}");
         }
         let global = |members: &str| refusal("GlobalStaticIPPool", &with(members));
-        let alone = "spec.machineSelector: alone in a GlobalStaticIPPool \"an object\", expected namespaceSelector with it: \
+        let alone = "spec.machineSelector: alone in a GlobalStaticIPPool \"{}\", expected namespaceSelector with it: \
                      users choose the labels of their machines";
         assert_eq!(global("machineSelector: {}"), [alone]);
-        let both = ["machineSelector", "namespaceSelector"].map(|member| {
-            format!("spec.{member}: set together with nodePoolRefs \"an object\", expected one of the two")
-        });
+        let both = ["machineSelector", "namespaceSelector"]
+            .map(|member| format!("spec.{member}: set together with nodePoolRefs \"{{}}\", expected one of the two"));
         assert_eq!(global("nodePoolRefs: [], namespaceSelector: {}, machineSelector: {}"), both);
         let missing = [
             "spec.nodePoolRefs[0].name: missing, expected the name of a NodePool",
@@ -369,8 +374,8 @@ mod tests {
         ];
         assert_eq!(global("nodePoolRefs: [{namespace: a, uid: u}, {name: b}]"), missing);
         let of_several = [
-            "spec.namespaceSelector: not of a StaticIPPool \"an object\", expected a GlobalStaticIPPool",
-            "spec.nodePoolRefs: not of a StaticIPPool \"a list\", expected nodePoolRef, a NodePool of the namespace of the pool",
+            "spec.namespaceSelector: not of a StaticIPPool \"{}\", expected a GlobalStaticIPPool",
+            "spec.nodePoolRefs: not of a StaticIPPool \"[]\", expected nodePoolRef, a NodePool of the namespace of the pool",
         ];
         assert_eq!(refusal("StaticIPPool", &with("nodePoolRefs: [], namespaceSelector: {}")), of_several);
     }
@@ -382,14 +387,14 @@ mod tests {
         assert_eq!(
             refusal("GlobalStaticIPPool", members),
             [
-                "spec.addresses: set together with addressesFrom \"a list\", expected one of the two",
-                "spec.addressesFrom: not of a GlobalStaticIPPool \"an object\", expected a StaticIPPool",
-                "spec.machineSelector: alone in a GlobalStaticIPPool \"an object\", expected namespaceSelector with it: users \
+                "spec.addresses: set together with addressesFrom \"[10.0.0.0/24]\", expected one of the two",
+                "spec.addressesFrom: not of a GlobalStaticIPPool \"{ipamClaim: {}}\", expected a StaticIPPool",
+                "spec.machineSelector: alone in a GlobalStaticIPPool \"{}\", expected namespaceSelector with it: users \
                  choose the labels of their machines",
                 "spec.network: no namespace \"a\", expected namespace/name or default",
-                "spec.nodePoolRef: not of a GlobalStaticIPPool \"an object\", expected nodePoolRefs, each with its namespace",
-                "spec.preAllocations: no namespace \"db\", expected namespace/name",
+                "spec.nodePoolRef: not of a GlobalStaticIPPool \"{name: w}\", expected nodePoolRefs, each with its namespace",
                 "spec.preAllocations: not allowed, expected none, because another program chooses the addresses of the pool",
+                "spec.preAllocations.db: no namespace \"db\", expected namespace/name",
             ]
         );
     }
@@ -430,31 +435,35 @@ mod tests {
     fn members_that_contradict_the_other_program_are_errors() {
         let members = "network: default, addresses: [10.0.0.8], excludedAddresses: [10.0.0.9], sticky: true, \
                        allocateReservedIPAddresses: true, addressReuseGracePeriodSeconds: 0, serveIPAMClaims: true, \
-                       addressesFrom: {poolRef: {kind: 'In Cluster', name: W, namespace: n}, ipamClaims: {}}";
-        let decides = "set together with addressesFrom \"a value\", expected none: the other program decides this";
+                       addressesFrom: {poolRef: {kind: 'In Cluster', name: W, namespace: 'n'}, ipamClaims: {}}";
+        let decides = |member: &str, value: &str| {
+            format!(
+                "spec.{member}: set together with addressesFrom {value:?}, expected none: the other program decides this"
+            )
+        };
         assert_eq!(
             refusal("StaticIPPool", members),
             [
-                format!("spec.addressReuseGracePeriodSeconds: {decides}"),
-                "spec.addresses: set together with addressesFrom \"a list\", expected one of the two".to_owned(),
+                decides("addressReuseGracePeriodSeconds", "0"),
+                "spec.addresses: set together with addressesFrom \"[10.0.0.8]\", expected one of the two".to_owned(),
                 "spec.addressesFrom: no machines, expected nodePoolRef or machineSelector: the pool serves machines only"
                     .to_owned(),
                 "spec.addressesFrom.ipamClaims: unknown key, expected one of poolRef, ipamClaim".to_owned(),
                 "spec.addressesFrom.poolRef.apiGroup: missing, expected the API group of a pool".to_owned(),
                 "spec.addressesFrom.poolRef.kind: invalid kind \"In Cluster\", expected a kind, such as InClusterIPPool"
                     .to_owned(),
-                "spec.addressesFrom.poolRef.name: invalid name \"W\", expected lower case letters, digits, '-' and '.'"
+                "spec.addressesFrom.poolRef.name: invalid name \"W\", expected at most 253 lower case letters, digits, '-' and '.', with a letter or digit at both ends"
                     .to_owned(),
                 "spec.addressesFrom.poolRef.namespace: unknown key, expected one of apiGroup, kind, name".to_owned(),
-                format!("spec.allocateReservedIPAddresses: {decides}"),
-                format!("spec.excludedAddresses: {decides}"),
+                decides("allocateReservedIPAddresses", "true"),
+                decides("excludedAddresses", "[10.0.0.9]"),
                 "spec.network: no attachment \"default\", expected the network attachment definition of the IPAMClaims, \
                  namespace/name or a name"
                     .to_owned(),
                 "spec.serveIPAMClaims: set together with addressesFrom \"true\", expected one of the two: a pool serves \
                  IPAMClaims or takes addresses from elsewhere"
                     .to_owned(),
-                format!("spec.sticky: {decides}"),
+                decides("sticky", "true"),
             ]
         );
     }
@@ -468,7 +477,7 @@ mod tests {
         assert_eq!(source("{}"), ["spec.addressesFrom: empty object, expected poolRef or ipamClaim"]);
         assert_eq!(
             source("{ipamClaim: {}, poolRef: {apiGroup: a, kind: B, name: c}}"),
-            ["spec.addressesFrom.ipamClaim: set together with poolRef \"an object\", expected one of the two"]
+            ["spec.addressesFrom.ipamClaim: set together with poolRef \"{}\", expected one of the two"]
         );
         assert_eq!(
             source("{poolRef: {apiGroup: ipam.glowplug.dev, kind: StaticIPPool, name: p}}"),
@@ -486,7 +495,7 @@ mod tests {
 
     #[test]
     fn the_reference_to_a_node_pool_has_a_name_alone() {
-        let members = "network: infra/a, addresses: [10.0.0.0/24], nodePoolRef: {namespace: n}";
+        let members = "network: infra/a, addresses: [10.0.0.0/24], nodePoolRef: {namespace: 'n'}";
         assert_eq!(
             refusal("StaticIPPool", members),
             [
@@ -500,7 +509,7 @@ mod tests {
     fn a_template_of_the_pool_sets_its_prefix_length_and_reserves_addresses() {
         let read = |template: &str| {
             let text = format!(
-                "kind: List\nitems:\n- kind: StaticIPPool\n  metadata: {{name: p, namespace: n}}\n  spec:\n    \
+                "kind: List\nitems:\n- kind: StaticIPPool\n  metadata: {{name: p, namespace: 'n'}}\n  spec:\n    \
                  network: infra/a\n    addresses: [10.0.0.5-10.0.0.9]\n    template: '{template}'\n"
             );
             let (specs, mut diagnostics) = read_pools(text.as_bytes());

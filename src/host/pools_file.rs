@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_document_is_a_pool_a_list_or_an_object_with_a_list() {
-        let pool = "{name: a, network: n, addresses: [10.0.0.0/24]}";
+        let pool = "{name: a, network: 'n', addresses: [10.0.0.0/24]}";
         let alone = |path: &str| (vec![format!("{path} default/a")], Vec::new());
         assert_eq!(names(pool), alone(""));
         assert_eq!(names(&format!("[{pool}]")), alone("document[0]"));
@@ -283,6 +283,7 @@ mod tests {
                 on_link_gateway: true,
                 address_reuse_grace_period_seconds: 300,
                 subnets: Vec::new(),
+                has_no_subnet: false,
                 prefix: Some(64),
                 is_external: false,
                 serves_claims_only: false,
@@ -300,7 +301,7 @@ mod tests {
     fn a_misspelt_key_is_not_lost() {
         assert_eq!(
             refusal(
-                "{pools: [{name: a, network: n, addresses: [10.0.0.0/24], exludedAddresses: [10.0.0.1]}], pool: []}"
+                "{pools: [{name: a, network: 'n', addresses: [10.0.0.0/24], exludedAddresses: [10.0.0.1]}], pool: []}"
             ),
             [
                 "pool: unknown key, expected one of pools",
@@ -315,7 +316,7 @@ mod tests {
     #[test]
     fn an_unknown_member_of_a_pool_of_the_controller_is_an_error() {
         let pool = |rest: &str| {
-            let spec = format!("network: n, addresses: [10.0.0.0/24]{rest}");
+            let spec = format!("network: 'n', addresses: [10.0.0.0/24]{rest}");
             format!("{{apiVersion: v1, kind: StaticIPPool, metadata: {{name: a}}, spec: {{{spec}}}, status: {{}}}}")
         };
         let allowed = ", sticky: true, serveIPAMClaims: true, ignoreNeighbours: true, priority: 1, template: '', nodePoolRef: {name: w}";
@@ -333,7 +334,7 @@ mod tests {
         assert_eq!(refusal(&pool(", priority: -1001")), [range("out of range \"-1001\"")]);
         assert_eq!(refusal(&pool(", priority: low")), [range("invalid value \"low\"")]);
         assert_eq!(
-            refusal("{kind: StaticIPPool, metadata: {name: a}, addresses: [10.0.0.0/24], spec: {network: n}}"),
+            refusal("{kind: StaticIPPool, metadata: {name: a}, addresses: [10.0.0.0/24], spec: {network: 'n'}}"),
             ["addresses: unknown key, expected one of apiVersion, kind, metadata, spec, status"]
         );
     }
@@ -341,7 +342,7 @@ mod tests {
     #[test]
     fn a_pool_of_the_controller_that_is_being_deleted_is_known_as_such() {
         let deleted = |metadata: &str| {
-            let spec = "spec: {network: n, addresses: [10.0.0.0/24]}";
+            let spec = "spec: {network: 'n', addresses: [10.0.0.0/24]}";
             let text = format!("{{kind: StaticIPPool, metadata: {{name: a{metadata}}}, {spec}}}");
             let (specs, diagnostics) = read_pools(text.as_bytes());
             assert_eq!(diagnostics.kept(), []);
@@ -362,7 +363,7 @@ mod tests {
     #[test]
     fn a_diagnostic_of_a_pool_has_the_path_of_the_pool() {
         let document =
-            "pools:\n- {name: a, network: n, addresses: [10.0.0.0/24]}\n- {name: b, network: n, addresses: [x.y]}";
+            "pools:\n- {name: a, network: 'n', addresses: [10.0.0.0/24]}\n- {name: b, network: 'n', addresses: [x.y]}";
         let (specs, mut diagnostics) = read_pools(document.as_bytes());
         let pools: Vec<bool> =
             specs.iter().map(|spec| Pool::new(spec, &TemplateFacts::default(), &mut diagnostics).is_some()).collect();
@@ -376,14 +377,14 @@ mod tests {
     #[test]
     fn an_error_of_one_pool_does_not_concern_the_others() {
         let document = "
-            - {name: a, network: n, adresses: [], addresses: [10.0.0.0/24]}
-            - {name: b, network: n, addresses: [10.0.1.0/24]}
-            - {name: b, network: n, addresses: [10.0.2.0/24]}
-            - {name: c, network: n, addresses: [10.0.3.1/24]}
+            - {name: a, network: 'n', adresses: [], addresses: [10.0.0.0/24]}
+            - {name: b, network: 'n', addresses: [10.0.1.0/24]}
+            - {name: b, network: 'n', addresses: [10.0.2.0/24]}
+            - {name: c, network: 'n', addresses: [10.0.3.1/24]}
             - {kind: NodePool, metadata: {name: d}, spec: {clusterName: blue, platform: {kubevirt: {
-               bootstrapNetworkConfig: {network: n, addresses: [10.0.4.0/24]}}}}}
+               bootstrapNetworkConfig: {network: 'n', addresses: [10.0.4.0/24]}}}}}
             - {kind: HostedCluster, metadata: {name: blue}, spec: {networking: {machineNetwork: [{cdir: 10.0.4.0/23}]}}}
-            - {name: e, network: n, addresses: [10.0.5.0/24]}
+            - {name: e, network: 'n', addresses: [10.0.5.0/24]}
         ";
         let (specs, mut diagnostics) = read_pools(document.as_bytes());
         let pools = specs.iter().filter_map(|spec| Pool::new(spec, &TemplateFacts::default(), &mut diagnostics));
@@ -402,7 +403,7 @@ mod tests {
         assert_eq!(refusal("{kind: NodePool, metadata: {name: a}, spec: {platform: {type: AWS}}}"), none);
         assert_eq!(refusal("text"), [r#"document: invalid pool "text", expected an object"#]);
         assert_eq!(refusal("[text]"), [r#"document[0]: invalid pool "text", expected an object"#]);
-        assert_eq!(refusal("pools: {name: a}"), [r#"pools: invalid list "an object", expected an array"#]);
+        assert_eq!(refusal("pools: {name: a}"), [r#"pools: invalid list "{name: a}", expected an array"#]);
         assert_eq!(
             refusal("[1"),
             [r#"line 1 column 2: not readable as JSON "EOF while parsing a list", expected a JSON or YAML document"#]
@@ -414,18 +415,18 @@ mod tests {
         let file = "
 ---
 # Written by hand.
-{name: a, network: n, addresses: [10.0.0.0/24]}
+{name: a, network: 'n', addresses: [10.0.0.0/24]}
 ---
 # Nothing.
 ---
 kind: List
 items:
-- {kind: StaticIPPool, metadata: {name: b, namespace: m}, spec: {network: n, addresses: [10.0.1.0/24]}}
+- {kind: StaticIPPool, metadata: {name: b, namespace: m}, spec: {network: 'n', addresses: [10.0.1.0/24]}}
 - {kind: GlobalStaticIPPool, metadata: {name: b}, spec: {network: infra/n, addresses: [10.0.2.0/24]}}
 ---
-- {name: c, network: n}
+- {name: c, network: 'n'}
 ---
-pools: [{name: d, network: n}]
+pools: [{name: d, network: 'n'}]
 ";
         let paths = [
             "documents[0] default/a",
@@ -454,7 +455,7 @@ pools: [{name: d, network: n}]
 
     #[test]
     fn a_pool_of_mac_addresses_is_named_and_not_used() {
-        let pool = "{kind: StaticIPPool, metadata: {name: a}, spec: {network: n, addresses: [10.0.0.0/24]}}";
+        let pool = "{kind: StaticIPPool, metadata: {name: a}, spec: {network: 'n', addresses: [10.0.0.0/24]}}";
         let macs = "{kind: MACPool, metadata: {name: m}, spec: {ranges: ['02:00:00:00:00:00-02:00:00:00:00:ff']}}";
         assert_eq!(
             refusal(&format!("{pool}\n---\n{macs}\n")),
@@ -464,7 +465,7 @@ pools: [{name: d, network: n}]
 
     #[test]
     fn two_pools_of_one_name_are_refused() {
-        let document = "[{name: a, network: n}, {name: a, network: m}, {name: a, namespace: other, network: n}]";
+        let document = "[{name: a, network: 'n'}, {name: a, network: m}, {name: a, namespace: other, network: 'n'}]";
         assert_eq!(
             refusal(document),
             [r#"document[1].name: second pool of that name "default/a", expected another name"#]
@@ -482,7 +483,7 @@ pools: [{name: d, network: n}]
               metadata: {name: workers, namespace: clusters}
               spec:
                 clusterName: blue
-                platform: {kubevirt: {bootstrapNetworkConfig: {network: n, addresses: [10.0.0.10-10.0.0.20]}}}
+                platform: {kubevirt: {bootstrapNetworkConfig: {network: 'n', addresses: [10.0.0.10-10.0.0.20]}}}
             - kind: HostedCluster
               metadata: {name: blue, namespace: clusters}
               spec: {networking: {machineNetwork: [{cidr: 10.0.0.0/24}], clusterNetwork: [{cidr: 10.132.0.0/14}]}}
@@ -506,7 +507,7 @@ pools: [{name: d, network: n}]
             - kind: StaticIPPool
               metadata: {name: a, namespace: clusters, creationTimestamp: '2026-08-14T10:00:00Z'}
               spec:
-                network: n
+                network: 'n'
                 addresses: [10.0.0.0/24]
                 gateway: [10.0.0.1]
                 interface: eno102
@@ -515,7 +516,7 @@ pools: [{name: d, network: n}]
               status: {waiting: 1}
             - kind: StaticIPPool
               metadata: {name: b, namespace: clusters}
-              spec: {network: n, addresses: [x]}
+              spec: {network: 'n', addresses: [x]}
         ";
         let (specs, mut diagnostics) = read_pools(document.as_bytes());
         let mut pools: Vec<_> =
@@ -575,7 +576,7 @@ pools: [{name: d, network: n}]
         ) {
             let template = TemplateFacts { prefixes, ..TemplateFacts::default() };
             let members: Vec<String> = members.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-            let document = format!("{{name: a, network: n, {}}}", members.join(", "));
+            let document = format!("{{name: a, network: 'n', {}}}", members.join(", "));
             let (specs, mut diagnostics) = read_pools(document.as_bytes());
             let pool = specs.first().and_then(|spec| Pool::new(spec, &template, &mut diagnostics));
             prop_assert_eq!(pool.is_none(), diagnostics.has_errors());

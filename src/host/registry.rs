@@ -591,7 +591,7 @@ pub(super) mod tests {
 
     #[test]
     fn of_several_released_machines_none_gets_an_address_of_another() {
-        let one = pool("{name: one, network: n, addresses: [10.0.0.8/32], machineNetwork: [{cidr: 10.0.0.0/24}]}");
+        let one = pool("{name: one, network: 'n', addresses: [10.0.0.8/32], machineNetwork: [{cidr: 10.0.0.0/24}]}");
         let mut registry = registry([one]);
         let [holds, waits, waits_too] = [0, 1, 2].map(|created| Claim {
             machine: Machine::new("n", created.to_string(), "u"),
@@ -625,7 +625,9 @@ pub(super) mod tests {
     }
 
     fn one_address(name: &str, address: &str) -> Pool {
-        pool(&format!("{{name: {name}, network: n, addresses: [{address}], machineNetwork: [{{cidr: 10.0.0.0/24}}]}}"))
+        pool(&format!(
+            "{{name: {name}, network: 'n', addresses: [{address}], machineNetwork: [{{cidr: 10.0.0.0/24}}]}}"
+        ))
     }
 
     fn claim(name: &str, created: u64) -> Claim {

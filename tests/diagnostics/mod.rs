@@ -80,13 +80,13 @@ texts! {
     arrays_of_null_are_empty: r#"{"links": null, "networks": null, "services": null}"# => unconfigured [];
     no_links_no_networks_no_services: r#"{"links": [], "networks": [], "services": []}"# => unconfigured [];
     a_repeated_key_counts_once_the_last: r#"{"links": 5, "links": [], "networks": []}"# => unconfigured [];
-    an_array_is_no_document: "[]" => refused [r#"error document: invalid document "an array", expected an object"#];
-    a_text_is_no_document: r#""links""# => refused [r#"error document: invalid document "a string", expected an object"#];
+    an_array_is_no_document: "[]" => refused [r#"error document: invalid document "[]", expected an object"#];
+    a_text_is_no_document: r#""links""# => refused [r#"error document: invalid document "links", expected an object"#];
     broken_json_is_named_by_its_line_and_column: "{\n  \"links\": [,]\n}"
         => refused [r#"error line 2 column 13: not readable as JSON "expected value", expected {JSON}"#];
     a_document_that_ends_early_is_named_by_its_line_and_column: "{\"links\": ["
         => refused [r#"error line 1 column 11: not readable as JSON "EOF while parsing a list", expected {JSON}"#];
-    nonsense_is_a_text: "FakeNetwork" => refused [r#"error document: invalid document "a string", expected an object"#];
+    nonsense_is_a_text: "FakeNetwork" => refused [r#"error document: invalid document "FakeNetwork", expected an object"#];
     broken_yaml_is_named_by_its_line_and_column: "links:\n- id: [\n"
         => refused [
             r#"error line 3 column 1: not readable as YAML "while parsing a node, did not find expected node content", expected {READABLE}"#
@@ -110,5 +110,5 @@ texts! {
         => configured [r#"warning links[0].mtu: invalid MTU "5", expected 68 to 65535 bytes"#];
     a_word_that_yaml_takes_for_a_boolean_is_no_name:
         "links: [{id: on, type: phy}]\nnetworks: [{link: on, type: ipv4_dhcp}]"
-        => refused [r#"error links[0].id: NIC without a MAC address or a name "a boolean", expected {KNOWN_BY}"#];
+        => refused [r#"error links[0].id: NIC without a MAC address or a name "true (a boolean)", expected {KNOWN_BY}"#];
 }

@@ -84,14 +84,14 @@ macro_rules! diagnoses {
 diagnoses! {
     links_that_are_no_array: [], [dhcp!("a"), v4!("a")] { "links": "a" }
         => refused [
-            r#"warning links: invalid list "a string", expected an array"#,
+            r#"warning links: invalid list "a", expected an array"#,
             r#"error networks[0].link: unknown link "a", expected {LINK}"#,
             r#"error networks[1].link: unknown link "a", expected {LINK}"#
         ];
     networks_that_are_no_array: [nic!("a")], [] { "networks": {} }
-        => refused [r#"error networks: invalid list "an object", expected an array"#];
+        => refused [r#"error networks: invalid list "{{}}", expected an array"#];
     services_that_are_no_array: [nic!("a")], [dhcp!("a")] { "services": "8.8.8.8" }
-        => configured [r#"warning services: invalid list "a string", expected an array"#];
+        => configured [r#"warning services: invalid list "8.8.8.8", expected an array"#];
     a_link_that_is_no_object: [null, nic!("a", "mtu": 0)], [dhcp!("a")]
         => configured [
             r#"warning links[0]: invalid item "null", expected an object"#,
@@ -99,28 +99,28 @@ diagnoses! {
         ];
     a_network_that_is_no_object: [nic!("a")], [5, v4!("a"), v4!("b")]
         => refused [
-            r#"error networks[0]: invalid item "a number", expected an object"#,
+            r#"error networks[0]: invalid item "5", expected an object"#,
             r#"error networks[2].link: unknown link "b", expected {LINK}"#
         ];
     a_network_without_settings: [nic!("a")], [{"id": "n", "network_id": "n"}]
         => refused ["error networks[0]: no known member, expected the members that the schema requires"];
     a_service_that_is_no_object: [nic!("a")], [dhcp!("a")] { "services": ["8.8.8.8"] }
-        => configured [r#"warning services[0]: invalid item "a string", expected an object"#];
+        => configured [r#"warning services[0]: invalid item "8.8.8.8", expected an object"#];
     a_service_without_settings_has_no_effect: [nic!("a")], [dhcp!("a")] { "services": [{}] } => configured [];
     routes_that_are_no_array: [nic!("a")], [v4!("a", "routes": "default")]
-        => refused [r#"error networks[0].routes: invalid list "a string", expected an array"#];
+        => refused [r#"error networks[0].routes: invalid list "default", expected an array"#];
     a_route_that_is_no_object: [nic!("a")], [v4!("a", "routes": [[]])]
-        => refused [r#"error networks[0].routes[0]: invalid item "an array", expected an object"#];
+        => refused [r#"error networks[0].routes[0]: invalid item "[]", expected an object"#];
     a_route_without_settings: [nic!("a")], [v4!("a", "routes": [{}])]
         => refused ["error networks[0].routes[0]: no known member, expected the members that the schema requires"];
     servers_that_are_no_list: [nic!("a")], [v4!("a", "dns_nameservers": 8, "dns_search": {})]
         => configured [
-            r#"warning networks[0].dns_nameservers: invalid list "a number", expected an array"#,
-            r#"warning networks[0].dns_search: invalid list "an object", expected an array"#
+            r#"warning networks[0].dns_nameservers: invalid list "8", expected an array"#,
+            r#"warning networks[0].dns_search: invalid list "{{}}", expected an array"#
         ];
     ports_that_are_no_list: [bond!("b", "a")], []
         => refused [
-            r#"error links[0].bond_links: invalid list "a string", expected an array"#,
+            r#"error links[0].bond_links: invalid list "a", expected an array"#,
             "error links[0].bond_links: bond without a port, expected the ids of its links"
         ];
 }
@@ -218,7 +218,7 @@ diagnoses! {
     a_missing_link_type_is_a_nic: [nic!("a", "type": null)], [dhcp!("a")]
         => configured ["warning links[0].type: missing, expected {LINK_TYPE}"];
     a_link_type_that_is_no_text: [nic!("a", "type": {})], [dhcp!("a")]
-        => configured [r#"warning links[0].type: unknown link type "an object", expected {LINK_TYPE}"#];
+        => configured [r#"warning links[0].type: unknown link type "{{}} (an object)", expected {LINK_TYPE}"#];
     a_broken_mac_address:
         [
             nic!("a", "ethernet_mac_address": "52:54:00:00:00"), nic!("b", "ethernet_mac_address": 5),
@@ -255,7 +255,7 @@ diagnoses! {
         [dhcp!("a"), dhcp!("b")]
         => refused [
             r#"error links[0].name: invalid interface name "abcdefghijklmnop", expected {NAME}"#,
-            r#"error links[1].name: invalid interface name "a boolean", expected {NAME}"#
+            r#"error links[1].name: invalid interface name "true (a boolean)", expected {NAME}"#
         ];
     a_name_of_a_bond_and_of_a_nic:
         [{"id": "b0", "type": "phy"}, nic!("a"), bond!("b", ["a"], "name": "b0")], [dhcp!("b0")]
@@ -267,7 +267,7 @@ diagnoses! {
             r#"warning links[0].mtu: invalid MTU "67", expected 68 to 65535 bytes"#,
             r#"warning links[1].mtu: invalid MTU "65536", expected 68 to 65535 bytes"#,
             r#"warning links[2].mtu: invalid MTU "large", expected 68 to 65535 bytes"#,
-            r#"warning links[3].mtu: invalid MTU "an array", expected 68 to 65535 bytes"#
+            r#"warning links[3].mtu: invalid MTU "[] (an array)", expected 68 to 65535 bytes"#
         ];
     an_mtu_that_is_too_small_for_ipv6:
         [nic!("a", "mtu": 1279), nic!("b", "mtu": 1279), nic!("c", "mtu": 1280)], [v6!("a"), v4!("b"), v6!("c")]
@@ -363,7 +363,7 @@ diagnoses! {
         []
         => configured [
             r#"warning links[1].bond-fail-over-mac: invalid value "never", expected one of none, active, follow"#,
-            r#"warning links[1].bond_ad_select: invalid value "an array", expected one of stable, bandwidth, count"#,
+            r#"warning links[1].bond_ad_select: invalid value "[]", expected one of stable, bandwidth, count"#,
             r#"warning links[1].bond_arp_ip_target: invalid value "router", expected IPv4 addresses"#,
             r#"warning links[1].bond_frobnicate: unknown bond option "1", expected an option of the kernel's bonding driver"#,
             r#"warning links[1].bond_miimon: invalid value "-1", expected a number of 0 to 2147483647"#,

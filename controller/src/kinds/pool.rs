@@ -116,9 +116,9 @@ pub struct PoolSpec {
     /// Subnets of the pool, in place of `addresses`, `gateway`, `routes`, `machineNetwork` and `prefix`. An address comes from the
     /// first subnet that has a free one, and the machine gets the settings of this subnet.
     /// Example: `[{addresses: [192.168.1.0/24], gateway: [192.168.1.1]}, {addresses: [192.168.2.0/24], gateway: [192.168.2.1]}]`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = MAX_SERVERS))]
-    pub subnets: Vec<PoolSubnet>,
+    pub subnets: Option<Vec<PoolSubnet>>,
     /// Another program that chooses the addresses of the machines. The pool adds gateway, name servers and network data.
     /// Not with `addresses`, and only with `nodePoolRef` or `machineSelector`: such a pool serves no IPAddressClaims.
     /// Example: `{poolRef: {apiGroup: ipam.cluster.x-k8s.io, kind: InClusterIPPool, name: workers}}`.
@@ -1006,7 +1006,7 @@ mod tests {
         let pool = spec("n/db").check(None, "global").0.unwrap();
         assert_eq!(pool.pre_allocated("n", "db"), ["10.0.0.9".parse::<IpAddr>().unwrap()]);
         let (pool, diagnostics) = spec("db").check(None, "global");
-        let error = r#"preAllocations: no namespace "db", expected namespace/name"#;
+        let error = r#"preAllocations.db: no namespace "db", expected namespace/name"#;
         assert_eq!(verdict(pool.as_ref(), &diagnostics), (false, vec![error.to_owned()]));
         assert!(spec("db").check(Some("n"), "pool").0.is_some());
     }
@@ -1031,7 +1031,7 @@ mod tests {
         refused(json!({"addressesFrom": {}}), &["addressesFrom: empty object, expected poolRef or ipamClaim"]);
         refused(
             json!({"addressesFrom": {"poolRef": pool_ref, "ipamClaim": {}}}),
-            &["addressesFrom.ipamClaim: set together with poolRef \"an object\", expected one of the two"],
+            &["addressesFrom.ipamClaim: set together with poolRef \"{}\", expected one of the two"],
         );
         refused(
             json!({
@@ -1039,14 +1039,14 @@ mod tests {
                 "allocateReservedIPAddresses": true, "addressReuseGracePeriodSeconds": 1, "sticky": true,
             }),
             &[
-                "addressReuseGracePeriodSeconds: set together with addressesFrom \"a value\", expected none: the other \
+                "addressReuseGracePeriodSeconds: set together with addressesFrom \"1\", expected none: the other \
                  program decides this",
-                "addresses: set together with addressesFrom \"a list\", expected one of the two",
-                "allocateReservedIPAddresses: set together with addressesFrom \"a value\", expected none: the other \
+                "addresses: set together with addressesFrom \"[10.0.0.8]\", expected one of the two",
+                "allocateReservedIPAddresses: set together with addressesFrom \"true\", expected none: the other \
                  program decides this",
-                "excludedAddresses: set together with addressesFrom \"a value\", expected none: the other program \
+                "excludedAddresses: set together with addressesFrom \"[10.0.0.9]\", expected none: the other program \
                  decides this",
-                "sticky: set together with addressesFrom \"a value\", expected none: the other program decides this",
+                "sticky: set together with addressesFrom \"true\", expected none: the other program decides this",
             ],
         );
         refused(
@@ -1118,7 +1118,7 @@ mod tests {
             verdict(pool.as_ref(), &diagnostics)
         };
         let refused = |line: &str| (false, vec![line.to_owned()]);
-        assert_eq!(verdict_on("[]"), refused(r#"template: invalid document "an array", expected an object"#));
+        assert_eq!(verdict_on("[]"), refused(r#"template: invalid document "[]", expected an object"#));
         let missing = r#"template.links: no link for the interface "eno101", expected one link whose id or name it is"#;
         assert_eq!(verdict_on("{}"), refused(missing));
         let unreadable = "template line 1 column 10: not readable as JSON \"EOF while parsing a value\", expected a JSON or YAML document";
@@ -1243,10 +1243,10 @@ mod tests {
             (
                 false,
                 [
-                    "machineSelector: alone in a GlobalStaticIPPool \"an object\", expected namespaceSelector with it: users \
+                    "machineSelector: alone in a GlobalStaticIPPool \"{}\", expected namespaceSelector with it: users \
                      choose the labels of their machines",
                     r#"network: no namespace "vlan10", expected namespace/name or default"#,
-                    r#"nodePoolRef: not of a GlobalStaticIPPool "an object", expected nodePoolRefs, each with its namespace"#,
+                    r#"nodePoolRef: not of a GlobalStaticIPPool "{name: workers}", expected nodePoolRefs, each with its namespace"#,
                 ]
                 .map(str::to_owned)
                 .into()

@@ -59,7 +59,7 @@ pub(super) fn convert(document: &Object, base: &FieldPath<'_>, diagnostics: &mut
     for (index, item) in converter.reader.array(document, (base, "config"), Severity::Error).iter().enumerate() {
         let path = list.index(index);
         let Value::Object(object) = item else {
-            converter.diagnostics().push(Diagnostic::error(path, "invalid item", item.kind(), "an object"));
+            converter.diagnostics().push(Diagnostic::error(path, "invalid item", item, "an object"));
             continue;
         };
         let kind = object.get("type").and_then(Scalar::of);
@@ -94,7 +94,7 @@ pub(super) fn convert(document: &Object, base: &FieldPath<'_>, diagnostics: &mut
             converter.diagnostics().push(Diagnostic::error(
                 base.field(name),
                 "member outside the list",
-                value,
+                value.unread(),
                 expected,
             ));
         } else if !matches!(name, "config" | "version")
@@ -103,7 +103,7 @@ pub(super) fn convert(document: &Object, base: &FieldPath<'_>, diagnostics: &mut
             converter.diagnostics().push(Diagnostic::warning(
                 base.field(name),
                 "unknown member",
-                value,
+                value.unread(),
                 "config or version",
             ));
         }
@@ -148,7 +148,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
     for (index, subnet) in subnets.iter().enumerate() {
         let path = list.index(index);
         let Value::Object(subnet) = subnet else {
-            converter.diagnostics().push(Diagnostic::error(path, "invalid item", subnet.kind(), "an object"));
+            converter.diagnostics().push(Diagnostic::error(path, "invalid item", subnet, "an object"));
             continue;
         };
         converter.reader.report_unknown_members(subnet, &path, SUBNET, Severity::Warning, "");

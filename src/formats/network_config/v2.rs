@@ -135,7 +135,8 @@ pub(super) fn convert(document: &Object, base: &FieldPath<'_>, diagnostics: &mut
                 Value::Null => {}
                 _ if ["renderer", "version"].contains(&name) || UNSUPPORTED.contains(&name) => {}
                 _ => {
-                    let diagnostic = Diagnostic::warning(base.field(name), "unknown section", value, SECTION_EXPECTED);
+                    let diagnostic =
+                        Diagnostic::warning(base.field(name), "unknown section", value.unread(), SECTION_EXPECTED);
                     converter.diagnostics().push(diagnostic);
                 }
             },
@@ -154,7 +155,7 @@ pub(super) fn convert(document: &Object, base: &FieldPath<'_>, diagnostics: &mut
             _ => Vec::new(),
         };
         let named: Vec<&str> = devices.iter().map(|(device, _)| *device).collect();
-        let value = if named.is_empty() { value.kind().to_owned() } else { named.join(", ") };
+        let value = if named.is_empty() { value.unread() } else { named.join(", ").into() };
         let diagnostic = Diagnostic::new(severity, base.field(name), problem, value, SECTION_EXPECTED);
         converter.diagnostics().push(diagnostic);
     }
@@ -170,7 +171,7 @@ impl<'d> Converter<'d, '_> {
             Value::Object(object) => object,
             Value::Null => &EMPTY,
             other => {
-                self.diagnostics().push(Diagnostic::error(path, "invalid item", other.kind(), "an object"));
+                self.diagnostics().push(Diagnostic::error(path, "invalid item", other, "an object"));
                 return;
             }
         };
@@ -342,7 +343,7 @@ impl Converter<'_, '_> {
             },
             other => Scalar::of(other),
         };
-        let written = written.unwrap_or_else(|| Scalar::Text(value.kind().to_owned()));
+        let written = written.unwrap_or_else(|| Scalar::Text(value.to_string()));
         self.static_address((*path, Some(&written)), (*path, None), None)
     }
 }
@@ -355,7 +356,7 @@ impl Converter<'_, '_> {
             let path = list.index(index);
             match value {
                 Value::Object(object) => rules.extend(self.rule(object, &path)),
-                other => self.diagnostics().push(Diagnostic::error(path, "invalid item", other.kind(), "an object")),
+                other => self.diagnostics().push(Diagnostic::error(path, "invalid item", other, "an object")),
             }
         }
         rules
@@ -443,7 +444,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
     }
     for name in ["activation-mode", "auth", "ipv6-address-token", "ipv6-mtu", "openvswitch"] {
         if let Some(value) = object.get(name).filter(|value| **value != Value::Null) {
-            let ignored = Diagnostic::ignored(path.field(name), value, "glowplug does not support it");
+            let ignored = Diagnostic::ignored(path.field(name), value.unread(), "glowplug does not support it");
             converter.diagnostics().push(ignored);
         }
     }

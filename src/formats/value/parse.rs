@@ -6,6 +6,8 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 
+#[cfg(feature = "host")]
+use super::Scalars;
 use super::{
     EXPECTED, MACHINE, MAX_DEPTH, Parsed, REPEATED, Repeats, Rules, Value, json, repeated_key, too_deep,
     too_many_values, yaml,
@@ -47,8 +49,10 @@ pub(crate) fn parse_list(document: &[u8]) -> Result<Value, Diagnostic> {
     Ok(documents.into_iter().next().unwrap_or(Value::Null))
 }
 
-/// Parses each document of a file as [`parse_strict`] does, with limits for the objects of a whole cluster. YAML has a line `---`
-/// between two documents; JSON is one document. The limits apply to all documents together.
+/// Parses each document of a file with objects of a cluster. Every repeated key in an object is an error. YAML has a line `---`
+/// between two documents; JSON is one document. The limits are for a whole cluster, and apply to all documents together.
+///
+/// YAML scalars without quotes mean what kubectl reads: `y` is true, `0x5dc` is 1500, and `017` is 15.
 ///
 /// # Errors
 ///
@@ -60,8 +64,13 @@ pub fn parse_documents(file: &[u8]) -> Result<Vec<Value>, Diagnostic> {
 
 /// The limits for a file with the objects of a cluster.
 #[cfg(feature = "host")]
-const CLUSTER: Rules =
-    Rules { repeats: Repeats::Refused, bytes: MAX_LIST_BYTES, values: MAX_LIST_VALUES, has_several: true };
+pub(super) const CLUSTER: Rules = Rules {
+    repeats: Repeats::Refused,
+    bytes: MAX_LIST_BYTES,
+    values: MAX_LIST_VALUES,
+    has_several: true,
+    scalars: Scalars::Kubectl,
+};
 
 /// Maximum size of a file with objects, in bytes. A HostedCluster with its NodePools has about 25 KiB.
 #[cfg(feature = "host")]
@@ -248,13 +257,11 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(i64::try_from(value).map_or(Value::Fraction, Value::Integer))
+        Ok(i64::try_from(value).map_or(Value::Fraction(value as f64), Value::Integer))
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        // Some programs write 1500 as `1500.0`. Up to 2^53 a float represents every whole number exactly.
-        let is_whole = value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0;
-        Ok(if is_whole { Value::Integer(value as i64) } else { Value::Fraction })
+        Ok(Value::number(value))
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {

@@ -1,17 +1,21 @@
 //! Parses YAML into the same tree as JSON, with the same limits.
 //!
-//! Plain scalars mean the same as in PyYAML, the parser of cloud-init (YAML 1.1: `yes` and `on` are booleans). Two
-//! kinds of scalars are strings instead, as their authors meant them:
+//! In a file with objects of a cluster, plain scalars mean the same as in kubectl ([`mod@kubectl`]). In a document of a
+//! machine, they mean the same as in PyYAML, the parser of cloud-init (YAML 1.1: `yes` and `on` are booleans). Two kinds of
+//! scalars of such a document are strings instead, as their authors meant them:
 //!
 //! - numbers in only some versions of YAML: `52:54:00:12:34:56` to base 60, `0777`, `1e3`
 //! - fractions such as `1.10`, because no document uses fractions
+
+#[cfg(feature = "host")]
+mod kubectl;
 
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
-use super::{MAX_DEPTH, Object, Parsed, Repeats, Rules, Value};
+use super::{MAX_DEPTH, Object, Parsed, Repeats, Rules, Scalars, Value};
 use crate::diagnostic::Diagnostic;
 
 /// Parses a YAML document.
@@ -174,9 +178,26 @@ impl Composer {
                 }
                 let is_text = style != ScalarStyle::Plain || tag.is_some_and(|tag| tag.suffix == "str");
                 self.pay(Size { values: 1, bytes: text.len(), depth: 0 })?;
-                // Every plain key is a string.
-                let is_text = is_text || self.takes_key();
-                let value = if is_text { Value::String(text.into_owned()) } else { scalar(&text) };
+                let value = match self.rules.scalars {
+                    _ if is_text => Value::String(text.into_owned()),
+                    // Every plain key is a string.
+                    Scalars::CloudInit if self.takes_key() => Value::String(text.into_owned()),
+                    Scalars::CloudInit => scalar(&text),
+                    #[cfg(feature = "host")]
+                    Scalars::Kubectl => match kubectl::scalar(&text) {
+                        None => {
+                            let expected = "a finite number, or quotes around a string";
+                            return Err(Diagnostic::error(path(at.start), "not in JSON", text, expected));
+                        }
+                        Some(Value::Null) if self.takes_key() => {
+                            let expected = "a text as the key of a mapping";
+                            return Err(Diagnostic::error(path(at.start), "invalid key", text, expected));
+                        }
+                        // A boolean or a number becomes the string that JSON has for it.
+                        Some(value) if self.takes_key() => Value::String(value.to_string()),
+                        Some(value) => value,
+                    },
+                };
                 self.complete(value, anchor, at)
             }
             Event::Alias(anchor) => {
@@ -231,7 +252,7 @@ impl Composer {
                 (None, Value::String(text)) => *key = Some((text, at.start)),
                 (None, other) => {
                     let expected = "a text as the key of a mapping";
-                    return Err(Diagnostic::error(path(at.start), "invalid key", other.kind(), expected));
+                    return Err(Diagnostic::error(path(at.start), "invalid key", other, expected));
                 }
                 (Some((key, _)), value) if key == MERGE => merge(value, merged),
                 (Some((key, here)), value) => match keys.get(&key).and_then(|at| members.get_mut(*at)) {
@@ -307,7 +328,7 @@ impl Size {
     }
 }
 
-/// The value of a plain scalar.
+/// The value of a plain scalar in a document of a machine.
 fn scalar(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
@@ -460,7 +481,7 @@ mod tests {
     fn a_key_that_is_a_collection_is_rejected() {
         assert_eq!(
             refusal("? [a, b]\n: c\n"),
-            r#"line 1 column 8: invalid key "an array", expected a text as the key of a mapping"#
+            r#"line 1 column 8: invalid key "[a, b]", expected a text as the key of a mapping"#
         );
     }
 

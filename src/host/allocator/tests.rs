@@ -22,7 +22,7 @@ use crate::host::registry::tests::at;
 use crate::network::Family;
 
 fn pool(name: &str, interface: &str, rest: &str) -> Pool {
-    let text = format!("{{name: {name}, namespace: n, network: vlan10, interface: {interface}, {rest}}}");
+    let text = format!("{{name: {name}, namespace: 'n', network: vlan10, interface: {interface}, {rest}}}");
     let (specs, mut diagnostics) = read_pools(text.as_bytes());
     let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut diagnostics));
     pool.unwrap_or_else(|| panic!("{text}: {:?}", diagnostics.kept()))
@@ -357,7 +357,7 @@ fn a_shrink_keeps_leases_and_addresses_outside_are_not_allocated_again() {
 }
 
 fn on(network: &str, name: &str, rest: &str) -> Pool {
-    let text = format!("{{name: {name}, namespace: n, network: {network}, interface: eth0, {rest}}}");
+    let text = format!("{{name: {name}, namespace: 'n', network: {network}, interface: eth0, {rest}}}");
     let (specs, mut diagnostics) = read_pools(text.as_bytes());
     Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics)
         .unwrap_or_else(|| panic!("{text}: {:?}", diagnostics.kept()))
@@ -604,7 +604,8 @@ fn a_pool_without_an_old_address_is_another_pool() {
 #[test]
 fn a_resize_without_a_template_keeps_what_the_template_reserved() {
     let rest = "addresses: [10.0.0.10-10.0.0.13], machineNetwork: [{cidr: 10.0.0.0/24}]";
-    let (specs, mut diagnostics) = read_pools(format!("{{name: a, namespace: n, network: vlan10, {rest}}}").as_bytes());
+    let (specs, mut diagnostics) =
+        read_pools(format!("{{name: a, namespace: 'n', network: vlan10, {rest}}}").as_bytes());
     let template =
         TemplateFacts { gateways: BTreeSet::from(["10.0.0.10".parse().unwrap()]), ..TemplateFacts::default() };
     let with_template = Pool::new(&specs[0], &template, &mut diagnostics).unwrap();
@@ -735,7 +736,7 @@ fn a_claimant_with_two_addresses_is_found_and_keeps_the_address_that_was_given()
 
 /// A pool of `n/vlan10` whose addresses another program chooses.
 fn external(name: &str, rest: &str) -> Pool {
-    let text = format!("{{name: {name}, namespace: n, network: vlan10, interface: eth0{rest}}}");
+    let text = format!("{{name: {name}, namespace: 'n', network: vlan10, interface: eth0{rest}}}");
     let (mut specs, mut diagnostics) = read_pools(text.as_bytes());
     specs[0].is_external = true;
     let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics);
@@ -884,7 +885,7 @@ fn a_record_of_an_external_pool_is_adopted_without_a_mismatch() {
 #[test]
 fn the_gateway_of_an_external_pool_is_in_the_subnet_of_its_machines() {
     let check = |rest: &str| {
-        let text = format!("{{name: ext, namespace: n, network: vlan10{rest}}}");
+        let text = format!("{{name: ext, namespace: 'n', network: vlan10{rest}}}");
         let (mut specs, mut diagnostics) = read_pools(text.as_bytes());
         specs[0].is_external = true;
         let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics);

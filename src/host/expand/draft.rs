@@ -44,7 +44,7 @@ impl Draft {
         match self.document.get_mut(name) {
             Some(Value::Array(array)) => Some(array),
             Some(other) => {
-                let diagnostic = Diagnostic::error(name, "invalid list", other.kind(), "an array");
+                let diagnostic = Diagnostic::error(name, "invalid list", other, "an array");
                 // Report once, even if several interfaces need the array.
                 if !self.diagnostics.kept().contains(&diagnostic) {
                     self.diagnostics.push(diagnostic);

@@ -432,9 +432,9 @@ refuses! {
     a_template_with_two_of_them: json!({"links": [nic(), {"id": "a", "name": "eno101", "type": "phy"}]}), BOTH
         => r#"links[1]: second link for the interface, after links[0], "eno101", expected one link whose id or name it is"#;
     links_that_are_no_list: json!({"links": "eno101"}), BOTH
-        => r#"links: invalid list "a string", expected an array"#;
+        => r#"links: invalid list "eno101", expected an array"#;
     services_that_are_no_list: json!({"links": [nic()], "services": "8.8.8.8"}), BOTH
-        => r#"services: invalid list "a string", expected an array"#;
+        => r#"services: invalid list "8.8.8.8", expected an array"#;
     an_address_in_the_template: networks(json!([network("ipv4", json!({"ip_address": "10.0.0.9"}))])), BOTH
         => r#"networks[0].ip_address: address in a template "10.0.0.9", expected no address: a template serves many machines"#;
     a_family_without_an_address: networks(json!([network("ipv4", json!({})), network("ipv6", json!({}))])), ["10.0.0.5/24"]
@@ -469,12 +469,12 @@ fn a_vlan_is_not_known_by_a_mac_address() {
 #[test]
 fn an_invalid_template_is_refused() {
     let refusal = |text: &str| Template::parse(text.as_bytes()).unwrap_err().to_string();
-    assert_eq!(refusal("[]"), r#"document: invalid document "an array", expected an object"#);
+    assert_eq!(refusal("[]"), r#"document: invalid document "[]", expected an object"#);
     assert_eq!(refusal(""), r#"document: invalid document "null", expected an object"#);
     assert_eq!(
         refusal(r#"{"links": [{"id": "a", "x": 1.5}], "y": [18446744073709551615]}"#),
-        "links[0].x: number that cannot be kept, expected a whole number of 64 bits, or a text; \
-         y[0]: number that cannot be kept, expected a whole number of 64 bits, or a text"
+        "links[0].x: number that cannot be kept \"1.5\", expected a whole number of 64 bits, or a text; \
+         y[0]: number that cannot be kept \"18446744073709552000\", expected a whole number of 64 bits, or a text"
     );
     assert_eq!(
         refusal("{\"links\": [1}"),

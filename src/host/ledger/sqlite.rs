@@ -433,7 +433,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ledger");
         let (specs, mut diagnostics) =
-            read_pools(b"{name: one, namespace: n, network: vlan10, interface: eth0, addresses: [10.0.0.0/16]}");
+            read_pools(b"{name: one, namespace: 'n', network: vlan10, interface: eth0, addresses: [10.0.0.0/16]}");
         let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics).unwrap();
         Registry::open(SqliteLedger::create(&path).unwrap())
             .unwrap()

@@ -182,10 +182,10 @@ mod tests {
     fn an_address_that_one_pool_reserves_is_not_an_overlap() {
         assert_eq!(
             messages(&[
-                "{name: a, network: n, addresses: [10.0.0.0/24], excludedAddresses: [10.0.0.128/25]}",
-                "{name: b, network: n, addresses: [10.0.0.128/25, 10.0.0.1, 10.0.0.0], gateway: [10.0.0.1], \
+                "{name: a, network: 'n', addresses: [10.0.0.0/24], excludedAddresses: [10.0.0.128/25]}",
+                "{name: b, network: 'n', addresses: [10.0.0.128/25, 10.0.0.1, 10.0.0.0], gateway: [10.0.0.1], \
                   machineNetwork: [{cidr: 10.0.0.0/24}], allocateReservedIPAddresses: true}",
-                "{name: c, network: n, addresses: [10.0.0.1], gateway: [10.0.0.9], machineNetwork: [{cidr: 10.0.0.0/24}]}",
+                "{name: c, network: 'n', addresses: [10.0.0.1], gateway: [10.0.0.9], machineNetwork: [{cidr: 10.0.0.0/24}]}",
             ]),
             ["pools default/a and default/c offer the same addresses of network default/n: 10.0.0.1"]
         );
@@ -195,10 +195,10 @@ mod tests {
     fn many_ranges_are_counted_in_the_message_and_kept_in_the_value() {
         let every_second: Vec<String> = (1..=20).map(|at| format!("10.0.0.{}", at * 2)).collect();
         let a = format!(
-            "{{name: a, network: n, addresses: [{}], machineNetwork: [{{cidr: 10.0.0.0/24}}]}}",
+            "{{name: a, network: 'n', addresses: [{}], machineNetwork: [{{cidr: 10.0.0.0/24}}]}}",
             every_second.join(", ")
         );
-        let pools = [pool(&a), pool("{name: b, network: n, addresses: [10.0.0.0/24]}")];
+        let pools = [pool(&a), pool("{name: b, network: 'n', addresses: [10.0.0.0/24]}")];
         let found = overlaps(&pools);
         assert_eq!((found.kept.len(), found.kept[0].addresses.count(), found.is_cut), (1, 20, false));
         assert_eq!(
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn many_overlaps_of_identical_pools_are_not_all_reported() {
-        let alike = pool("{name: a, network: n, addresses: [10.0.0.0/24]}");
+        let alike = pool("{name: a, network: 'n', addresses: [10.0.0.0/24]}");
         let pools = vec![alike; 5_000];
         let found = overlaps(&pools);
         assert_eq!((found.kept.len(), found.is_cut), (Overlaps::KEPT, true));

@@ -11,7 +11,7 @@ use super::settings::{self, Router, Settings, SettingsSpec};
 use super::{Namespaces, Pool, Reserved, Space, Subnet, TemplateFacts};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::host::address::{AddressRange, AddressSet, Entry, is_link_local, parse_address};
-use crate::host::claim::is_object_name;
+use crate::host::claim::{OBJECT_NAME, is_object_name};
 use crate::host::members::{Members, SUBNET};
 use crate::network::{Family, InterfaceName};
 
@@ -50,6 +50,8 @@ pub struct PoolSpec {
     /// The subnets of the pool, in the order in which their addresses are allocated: their addresses, exclusions, settings and
     /// prefix lengths. Empty: the pool itself is its only subnet.
     pub subnets: Vec<PoolSpec>,
+    /// Whether the document has an empty list of subnets.
+    pub has_no_subnet: bool,
     /// Prefix length of the addresses, in a pool of one family. 0: the addresses have no common subnet. `None`: the prefix
     /// length comes from the subnets or the template.
     pub prefix: Option<i64>,
@@ -138,7 +140,8 @@ impl PoolSpec {
             subnets.push(Self::read_subnet(&mut members, at, diagnostics));
             members.finish(Severity::Error, diagnostics);
         }
-        Self { settings, prefix, subnets, ..self }
+        let has_no_subnet = members.has("subnets") && subnets.is_empty();
+        Self { settings, prefix, subnets, has_no_subnet, ..self }
     }
 
     /// Reads a subnet of a pool. Its path begins in the pool.
@@ -375,15 +378,17 @@ impl Check<'_> {
         if spec.subnets.is_empty() {
             return (Settings::default(), Vec::new());
         }
+        let routes = spec.settings.routes.iter().map(|route| format!("{} via {}", route.to, route.via));
         let members = [
-            ("addresses", spec.addresses.as_ref().is_some_and(|addresses| !addresses.is_empty())),
-            ("gateway", !spec.settings.gateway.is_empty()),
-            ("routes", !spec.settings.routes.is_empty()),
-            ("machineNetwork", !spec.machine_network.is_empty()),
-            ("prefix", spec.prefix.is_some()),
+            ("addresses", spec.addresses.clone().unwrap_or_default()),
+            ("gateway", spec.settings.gateway.clone()),
+            ("routes", routes.collect()),
+            ("machineNetwork", spec.machine_network.clone()),
+            ("prefix", spec.prefix.iter().map(ToString::to_string).collect()),
         ];
-        for (member, _) in members.into_iter().filter(|(_, is_set)| *is_set) {
-            self.error(member, "set together with subnets", "a value", "none, or the member in each subnet");
+        for (member, values) in members.into_iter().filter(|(_, values)| !values.is_empty()) {
+            let expected = "none, or the member in each subnet";
+            self.error(member, "set together with subnets", values.join(", "), expected);
         }
         (self.settings(entries).0, self.excluded(entries))
     }
@@ -403,17 +408,16 @@ impl Check<'_> {
     }
 
     fn names(&mut self) {
-        const EXPECTED: &str = "lower case letters, digits, '-' and '.'";
         let spec = self.spec;
         if spec.name.is_empty() {
             self.missing("name", "the name of the NodePool");
         } else if !is_object_name(&spec.name) {
-            self.error("name", "invalid name", &spec.name, EXPECTED);
+            self.error("name", "invalid name", &spec.name, OBJECT_NAME);
         }
         let others = [("namespace", &spec.namespace), ("clusterName", &spec.cluster_name)];
         for (member, name) in others {
             if let Some(name) = name.as_ref().filter(|name| !is_object_name(name)) {
-                self.error(member, "invalid name", name, EXPECTED);
+                self.error(member, "invalid name", name, OBJECT_NAME);
             }
         }
         if spec.network.is_empty() {
@@ -421,7 +425,8 @@ impl Check<'_> {
         }
         for network in [&spec.network].into_iter().chain(&spec.attachment).filter(|network| !network.is_empty()) {
             if !network.splitn(2, '/').all(is_object_name) {
-                self.error("network", "invalid network", network, "namespace/name or a name");
+                let expected = format!("namespace/name or a name: {OBJECT_NAME}");
+                self.error("network", "invalid network", network, &expected);
             }
         }
     }
@@ -451,14 +456,16 @@ impl Check<'_> {
         if self.spec.is_external {
             return BTreeMap::new();
         }
-        let Some(texts) = &self.spec.addresses else {
-            self.missing("addresses", "the addresses of the pool");
-            return BTreeMap::new();
-        };
+        let none = Vec::new();
+        let texts = self.spec.addresses.as_ref().unwrap_or(&none);
         if texts.is_empty() {
-            let expected = "at least one address";
-            let path = self.spec.at("addresses");
-            self.diagnostics.push(Diagnostic::without_value(Severity::Error, path, "empty list", expected));
+            let (member, problem, expected) = match &self.spec.addresses {
+                _ if self.spec.has_no_subnet => ("subnets", "empty list", "at least one subnet, or addresses"),
+                Some(_) => ("addresses", "empty list", "at least one address"),
+                None => ("addresses", "missing", "the addresses of the pool"),
+            };
+            let path = self.spec.at(member);
+            self.diagnostics.push(Diagnostic::without_value(Severity::Error, path, problem, expected));
         }
         let entries = self.entries(texts, |at| format!("addresses[{at}]"));
         let mut families: BTreeMap<Family, Entries> = BTreeMap::new();
@@ -528,7 +535,8 @@ impl Check<'_> {
         for (name, text) in &self.spec.pre_allocations {
             let member = pre_allocation(name);
             if !name.splitn(2, '/').all(is_object_name) {
-                self.error(&member, "invalid name", name, "the name of a machine or claim, or namespace/name");
+                let expected = format!("the name of a machine or claim, or namespace/name: {OBJECT_NAME}");
+                self.error(&member, "invalid name", name, &expected);
                 continue;
             }
             let mut addresses: Vec<IpAddr> = Vec::new();
@@ -681,13 +689,13 @@ impl Check<'_> {
         if is_link_local(gateway) {
             return;
         }
-        let family = Family::of(gateway);
+        let (family, outside_subnet) = (Family::of(gateway), outside_subnet(member));
         let subnet = AddressRange::subnet(gateway, prefix);
         let outside = entries.iter().find(|(_, entry)| !subnet.covers(&entry.range()));
         if prefix == family.bits() && !self.spec.on_link_gateway {
             let expected =
                 format!("onLinkGateway: true, because no machine with a /{prefix} has a router in its subnet");
-            self.error(member, "gateway outside the subnet", gateway, &expected);
+            self.error(member, outside_subnet, gateway, &expected);
         } else if let Some((at, entry)) = outside.filter(|_| !self.spec.on_link_gateway) {
             let far = if subnet.contains(family.address(entry.range().first())) {
                 entry.range().last()
@@ -697,9 +705,11 @@ impl Check<'_> {
             let far = AddressRange::subnet(family.address(far), prefix);
             let network = family.address(far.first());
             let expected = format!("an address of {network}/{prefix} as addresses[{at}] has, or onLinkGateway: true");
-            self.error(member, "gateway outside the subnet", gateway, &expected);
+            self.error(member, outside_subnet, gateway, &expected);
         } else if family == Family::Ipv4 && Reserved::end(family, prefix, Family::number(gateway)).is_some() {
-            self.error(member, "gateway at the end of its subnet", gateway, "neither its first nor its last address");
+            let problem =
+                if is_of_route(member) { "router" } else { "gateway" }.to_owned() + " at the end of its subnet";
+            self.error(member, &problem, gateway, "neither its first nor its last address");
         }
     }
 
@@ -710,7 +720,7 @@ impl Check<'_> {
             let is_outside = !network.range().contains(*router) && !is_link_local(*router);
             if is_outside && !self.spec.on_link_gateway {
                 let expected = format!("an address of {network}, or onLinkGateway: true");
-                self.error(member, "gateway outside the subnet", router, &expected);
+                self.error(member, outside_subnet(member), router, &expected);
             }
         }
     }
@@ -730,6 +740,16 @@ impl Check<'_> {
             );
         }
     }
+}
+
+/// Whether a router is the router of a route, by its member.
+fn is_of_route(member: &str) -> bool {
+    member.starts_with("routes")
+}
+
+/// The problem of a router that the machines cannot reach, by its member.
+fn outside_subnet(member: &str) -> &'static str {
+    if is_of_route(member) { "router outside the subnet" } else { "gateway outside the subnet" }
 }
 
 /// The path of an entry of `preAllocations` in its pool.
@@ -915,10 +935,10 @@ mod tests {
                 r#"routes[2].via: router of the other family "10.0.0.254", expected an IPv6 address"#,
                 r#"routes[3].to: route of a family without addresses "fd09::/48", expected IPv6 addresses in the pool"#,
                 r#"routes[4].to: default route "default", expected the member gateway for a default route"#,
-                "routes[5].via: gateway outside the subnet \"10.1.0.254\", \
+                "routes[5].via: router outside the subnet \"10.1.0.254\", \
                  expected an address of 10.0.0.0/24 as addresses[0] has, or onLinkGateway: true",
                 r#"routes[7].to: second route "10.7.0.0/16", expected each destination once"#,
-                "routes[8].via: gateway at the end of its subnet \"10.0.0.255\", \
+                "routes[8].via: router at the end of its subnet \"10.0.0.255\", \
                  expected neither its first nor its last address",
                 r#"searchDomains[0]: invalid search domain "a b", expected a domain name"#];
         a_prefix_length_of_two_families: "addresses: [10.0.0.0/24, 'fd00::/64'], prefix: 32", NONE
@@ -941,9 +961,9 @@ mod tests {
         subnets_with_mistakes:
             "addresses: [10.0.0.0/24], gateway: [10.0.0.1], prefix: 24, subnets: [{addresses: [10.0.1.0/24], gateway: [10.0.0.1]}, \
              {addresses: [10.0.1.9], prefix: 24, network: b}, {}, 10.0.9.0/24, {addresses: [10.0.3.0], prefix: 0}]", NONE
-            => [r#"addresses: set together with subnets "a value", expected none, or the member in each subnet"#,
-                r#"gateway: set together with subnets "a value", expected none, or the member in each subnet"#,
-                r#"prefix: set together with subnets "a value", expected none, or the member in each subnet"#,
+            => [r#"addresses: set together with subnets "10.0.0.0/24", expected none, or the member in each subnet"#,
+                r#"gateway: set together with subnets "10.0.0.1", expected none, or the member in each subnet"#,
+                r#"prefix: set together with subnets "24", expected none, or the member in each subnet"#,
                 "subnets[0].gateway[0]: gateway outside the subnet \"10.0.0.1\", \
                  expected an address of 10.0.1.0/24 as addresses[0] has, or onLinkGateway: true",
                 r#"subnets[1].addresses: addresses of subnets[0] "10.0.1.9", expected each address in one subnet"#,
@@ -975,10 +995,10 @@ mod tests {
                  expected neither a gateway, a name server nor an address in the template"];
         a_pre_allocation_with_an_invalid_name_or_address:
             "addresses: [10.0.0.0/24], preAllocations: {Db: 10.0.0.5, a/b/c: 10.0.0.5, db: 10.0.0.05, web: [10.0.0.6]}", NONE
-            => ["preAllocations.\"a/b/c\": invalid name \"a/b/c\", expected the name of a machine or claim, or namespace/name",
-                "preAllocations.Db: invalid name \"Db\", expected the name of a machine or claim, or namespace/name",
+            => ["preAllocations.\"a/b/c\": invalid name \"a/b/c\", expected the name of a machine or claim, or namespace/name: at most 253 lower case letters, digits, '-' and '.', with a letter or digit at both ends",
+                "preAllocations.Db: invalid name \"Db\", expected the name of a machine or claim, or namespace/name: at most 253 lower case letters, digits, '-' and '.', with a letter or digit at both ends",
                 r#"preAllocations.db: leading zero in an address "10.0.0.05", expected 10.0.0.5"#,
-                r#"preAllocations.web: blanks in an address "an array", expected no blanks"#];
+                r#"preAllocations.web: invalid address "[10.0.0.6]", expected an IPv4 or IPv6 address"#];
         a_pre_allocation_that_another_name_has: "addresses: [10.0.0.0/24], preAllocations: {db: 10.0.0.5, web: 10.0.0.5}", NONE
             => [r#"preAllocations.web: repeated address "10.0.0.5", expected an address that "db" does not have"#];
         two_pre_allocations_of_one_family: "addresses: [10.0.0.0/24], preAllocations: {db: '10.0.0.5, 10.0.0.6'}", NONE
@@ -1004,7 +1024,7 @@ mod tests {
             => ["preAllocations.\"n/db\": second entry of a name \"n/db\", \
                  expected no entry for \"db\", which is the same name in each namespace"];
         pre_allocations_that_are_no_object: "addresses: [10.0.0.0/24], preAllocations: [10.0.0.5]", NONE
-            => [r#"preAllocations: invalid value "an array", expected an object with names and their addresses"#];
+            => [r#"preAllocations: invalid value "[10.0.0.5]", expected an object with names and their addresses"#];
         a_reuse_delay_that_is_no_number: "addresses: [10.0.0.0/24], addressReuseGracePeriodSeconds: 5m", NONE
             => ["addressReuseGracePeriodSeconds: invalid value \"5m\", expected a number of seconds, 0 to 4294967295"];
         a_reuse_delay_before_the_release: "addresses: [10.0.0.0/24], addressReuseGracePeriodSeconds: -1", NONE
@@ -1021,9 +1041,9 @@ mod tests {
                  such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9",
                 "addresses[2]: invalid address \"null\", expected an address, a CIDR or a range, \
                  such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9",
-                "addresses[3]: invalid address \"an array\", expected an address, a CIDR or a range, \
+                "addresses[3]: invalid address \"[]\", expected an address, a CIDR or a range, \
                  such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9",
-                "addresses[4]: invalid address \"an object\", expected an address, a CIDR or a range, \
+                "addresses[4]: invalid address \"{}\", expected an address, a CIDR or a range, \
                  such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9"];
         everything_at_once:
             "addresses: [10.0.0.9-10.0.0.5, 10.0.0.5/24], excludedAddresses: [x], gateway: [1.2.3], nameservers: [y], \
@@ -1037,12 +1057,12 @@ mod tests {
                 r#"gateway[0]: invalid address "1.2.3", expected an IPv4 or IPv6 address"#,
                 "interface: invalid interface name \"a b\", expected 1 to 15 letters, digits, '.', '_' or '-', \
                  not digits alone, nor all, default or lo",
-                "nameservers[0]: invalid address \"y\", expected an IPv4 or IPv6 address"];
+                "nameservers[0]: invalid address \"true\", expected an IPv4 or IPv6 address"];
     }
 
     #[test]
     fn addresses_that_the_template_names_are_reserved() {
-        let document = "{name: w, network: n, addresses: [192.168.1.0/29]}";
+        let document = "{name: w, network: 'n', addresses: [192.168.1.0/29]}";
         let (specs, mut diagnostics) = read_pools(document.as_bytes());
         let set = |addresses: &[&str]| addresses.iter().map(|address| address.parse().unwrap()).collect();
         let template = TemplateFacts {
@@ -1071,7 +1091,7 @@ mod tests {
 
     #[test]
     fn a_pool_reports_the_warnings_about_its_template_and_does_not_keep_them() {
-        let (specs, mut diagnostics) = read_pools(b"{name: w, network: n, addresses: [192.168.1.0/29]}");
+        let (specs, mut diagnostics) = read_pools(b"{name: w, network: 'n', addresses: [192.168.1.0/29]}");
         let mtu = Diagnostic::warning("links[0].mtu", "not read by afterburn", 9000, "another image");
         let template = TemplateFacts { unread: vec![mtu], ..TemplateFacts::default() };
         let pool = Pool::new(&specs[0], &template, &mut diagnostics);
@@ -1085,7 +1105,7 @@ mod tests {
     #[test]
     fn addresses_outside_the_subnet_of_the_templates_gateway_are_refused() {
         let check = |members: &str, gateway: &str| {
-            let document = format!("{{name: w, network: n, {members}}}");
+            let document = format!("{{name: w, network: 'n', {members}}}");
             let (specs, mut diagnostics) = read_pools(document.as_bytes());
             let gateways = std::collections::BTreeSet::from([gateway.parse().unwrap()]);
             let _ = Pool::new(&specs[0], &TemplateFacts { gateways, ..TemplateFacts::default() }, &mut diagnostics);
@@ -1104,7 +1124,7 @@ mod tests {
     #[test]
     fn a_reuse_delay_is_in_seconds() {
         let pool = super::super::tests::pool(
-            "{name: w, network: n, addresses: [10.0.0.0/24], addressReuseGracePeriodSeconds: 300}",
+            "{name: w, network: 'n', addresses: [10.0.0.0/24], addressReuseGracePeriodSeconds: 300}",
         );
         assert_eq!(pool.reuse_delay, Duration::from_secs(300));
     }
@@ -1118,10 +1138,10 @@ mod tests {
         assert_eq!(
             found,
             [
-                "clusterName: invalid name \"-\", expected lower case letters, digits, '-' and '.'",
-                "name: invalid name \"Workers\", expected lower case letters, digits, '-' and '.'",
-                "namespace: invalid name \"a_b\", expected lower case letters, digits, '-' and '.'",
-                "network: invalid network \"a/b/c\", expected namespace/name or a name",
+                "clusterName: invalid name \"-\", expected at most 253 lower case letters, digits, '-' and '.', with a letter or digit at both ends",
+                "name: invalid name \"Workers\", expected at most 253 lower case letters, digits, '-' and '.', with a letter or digit at both ends",
+                "namespace: invalid name \"a_b\", expected at most 253 lower case letters, digits, '-' and '.', with a letter or digit at both ends",
+                "network: invalid network \"a/b/c\", expected namespace/name or a name: at most 253 lower case letters, digits, '-' and '.', with a letter or digit at both ends",
             ]
         );
     }

@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_stored_pool_is_the_same_when_it_is_read() {
-        let document = "{name: a, namespace: n, clusterName: blue, network: infra/vlan10, interface: eth1, \
+        let document = "{name: a, namespace: 'n', clusterName: blue, network: infra/vlan10, interface: eth1, \
                          addresses: [10.0.0.0/24, 10.0.0.7-10.0.0.9, 'fd00::10-fd00::20'], gateway: [10.0.0.1, 'fe80::1'], \
                          nameservers: [10.0.0.2, 8.8.8.8], searchDomains: [example.com, b.example.com], mtu: 9000, \
                          routes: [{to: 10.9.0.0/16, via: 10.0.0.254}, {to: 'fd09::/48', via: 'fe80::9'}], excludedAddresses: [10.0.0.3-10.0.0.5], \
@@ -290,13 +290,13 @@ mod tests {
     #[test]
     fn the_subnets_of_a_stored_pool_are_the_same_when_it_is_read() {
         let given = pool(
-            "{name: a, network: n, subnets: [{addresses: [10.0.0.0/24], gateway: [10.0.0.1]}, {addresses: [10.1.0.5], prefix: 23, \
+            "{name: a, network: 'n', subnets: [{addresses: [10.0.0.0/24], gateway: [10.0.0.1]}, {addresses: [10.1.0.5], prefix: 23, \
              routes: [{to: 10.9.0.0/16, via: 10.1.0.9}]}, {addresses: ['fd00::/64'], mtu: 9000}], nameservers: [10.0.0.2], \
              preAllocations: {db: 10.0.0.4}}",
         );
         assert_eq!(Pool::from_stored(&given.to_stored()), Some(given.clone()));
         let known = pool(
-            "{name: a, network: n, addresses: [10.0.0.0/24], nameservers: [10.0.0.2], preAllocations: {db: 10.0.0.4}}",
+            "{name: a, network: 'n', addresses: [10.0.0.0/24], nameservers: [10.0.0.2], preAllocations: {db: 10.0.0.4}}",
         );
         let differences: Vec<String> = given.differences(&known).iter().map(ToString::to_string).collect();
         assert_eq!(
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn a_difference_is_named_with_both_values() {
         let [given, known] = ["[10.0.0.0/24]", "[10.0.0.0/23], gateway: [10.0.0.1]"]
-            .map(|addresses| pool(&format!("{{name: a, network: n, addresses: {addresses}}}")));
+            .map(|addresses| pool(&format!("{{name: a, network: 'n', addresses: {addresses}}}")));
         let differences: Vec<String> = given.differences(&known).iter().map(ToString::to_string).collect();
         assert_eq!(
             differences,

@@ -91,7 +91,7 @@ pub fn read_install_config(document: &[u8]) -> (Option<InstallHosts>, Diagnostic
     let config = match value::parse_strict(document) {
         Ok(Value::Object(config)) => config,
         Ok(other) => {
-            diagnostics.push(Diagnostic::error("document", "invalid document", other.kind(), "an install-config.yaml"));
+            diagnostics.push(Diagnostic::error("document", "invalid document", other, "an install-config.yaml"));
             return (None, diagnostics);
         }
         Err(diagnostic) => {
@@ -215,7 +215,7 @@ impl Check<'_> {
     ) -> Option<(Option<Role>, Option<String>)> {
         let diagnostics = &mut self.diagnostics;
         let Value::Object(object) = element else {
-            diagnostics.push(Diagnostic::error(path, "invalid host", element.kind(), "an object"));
+            diagnostics.push(Diagnostic::error(path, "invalid host", element, "an object"));
             self.devices.push(ReadDevice::default());
             return None;
         };
@@ -253,7 +253,7 @@ impl Check<'_> {
             }
             other => {
                 diagnostics.push(match other {
-                    Some(other) => Diagnostic::error(device, "invalid device", other.kind(), "an object"),
+                    Some(other) => Diagnostic::error(device, "invalid device", other, "an object"),
                     None => Diagnostic::without_value(Severity::Error, device, "missing", "the addresses of the host"),
                 });
                 self.devices.push(ReadDevice::default());

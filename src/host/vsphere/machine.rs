@@ -208,12 +208,7 @@ impl<'d> Reader<'d> {
             Value::Object(object) => self.object(Item { object, document, position: Position::Whole }),
             Value::Null => {}
             other => {
-                self.diagnostics[document].push(Diagnostic::error(
-                    "document",
-                    "invalid document",
-                    other.kind(),
-                    "an object",
-                ));
+                self.diagnostics[document].push(Diagnostic::error("document", "invalid document", other, "an object"));
             }
         }
     }
@@ -227,12 +222,7 @@ impl<'d> Reader<'d> {
                         Position::Item(at) => format!("items[{at}]"),
                         _ => format!("[{at}]"),
                     };
-                    self.diagnostics[document].push(Diagnostic::error(
-                        path,
-                        "invalid object",
-                        other.kind(),
-                        "an object",
-                    ));
+                    self.diagnostics[document].push(Diagnostic::error(path, "invalid object", other, "an object"));
                 }
             }
         }
@@ -385,7 +375,7 @@ impl<'d> Reader<'d> {
                     }
                     other => {
                         devices.push(ReadDevice::default());
-                        diagnostics.push(Diagnostic::error(path, "invalid device", other.kind(), "an object"));
+                        diagnostics.push(Diagnostic::error(path, "invalid device", other, "an object"));
                     }
                 }
             }

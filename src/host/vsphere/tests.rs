@@ -180,7 +180,7 @@ fn every_mistake_of_a_machine_is_reported_at_once() {
         "[0].addressesFromPools[0]: invalid pool \"1\", expected an object with group, resource and name",
         "[0].addressesFromPools[1].name: invalid name \"A\", expected lower case letters, digits, '-' and '.'",
         "[0].addressesFromPools[1].resource: missing, expected the kind of the pool",
-        "[0].addressesFromPools[2].group: invalid value \"an array\", expected a string",
+        "[0].addressesFromPools[2].group: invalid value \"[]\", expected a string",
         "[0].addressesFromPools[2].kind: unknown key, expected one of group, resource, name",
         "[0].gateway: IPv4-mapped address \"::ffff:10.0.0.1\", expected 10.0.0.1",
         "[0].gateway4: unknown key, expected one of networkName, gateway, ipAddrs, nameservers, addressesFromPools",
@@ -193,8 +193,8 @@ fn every_mistake_of_a_machine_is_reported_at_once() {
         "[0].nameservers: too many name servers \"4\", expected at most 3",
         "[0].nameservers[0]: invalid address \"dns\", expected an IPv4 or IPv6 address",
         "[0].nameservers[2]: address with a zone \"fe80::1%eth0\", expected an address without a zone",
-        "[0].networkName: invalid value \"1\", expected a string",
-        "[1]: invalid device \"a string\", expected an object",
+        "[0].networkName: invalid value \"1\", expected a string: in YAML, in quotes",
+        "[1]: invalid device \"lab\", expected an object",
     ];
     let severity = |text: &str| if text.contains("too many name servers") { "warning" } else { "error" };
     let expected = expected.map(|text| format!("{}: file0: {list}{text}", severity(text)));
@@ -262,8 +262,8 @@ fn documents_without_a_machine_are_refused() {
                     .to_owned(),
             ],
         ),
-        ("5", vec!["error: file0: document: invalid document \"a number\", expected an object".to_owned()]),
-        ("[1]", vec!["error: file0: [0]: invalid object \"a number\", expected an object".to_owned()]),
+        ("5", vec!["error: file0: document: invalid document \"5\", expected an object".to_owned()]),
+        ("[1]", vec!["error: file0: [0]: invalid object \"1\", expected an object".to_owned()]),
         ("items: 1", vec!["error: file0: items: invalid list \"1\", expected an array".to_owned()]),
         (
             "{kind: Machine, metadata: {name: a}}",

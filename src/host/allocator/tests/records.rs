@@ -195,7 +195,7 @@ fn the_record_of_a_claim_counts_only_for_the_pool_of_the_claim() {
     ];
     let ignored = |name: &str| {
         let why = "no pool that serves the namespace has the address";
-        format!("KubevirtMachine n/{name}: 10.0.0.9 of eth0 of n/{name} (1) is ignored: {why}")
+        format!("KubevirtMachine n/{name}: 10.0.0.9 of IPAddressClaim n/{name} (1) is ignored: {why}")
     };
     assert_eq!(adopt(&mut allocator, &records), (1, 1, ["b", "c", "d"].map(ignored).to_vec()));
     assert_eq!(conflicts(&allocator), [row("10.0.0.20", "e", "Excluded")]);
