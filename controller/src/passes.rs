@@ -298,6 +298,28 @@ impl Problem {
     }
 }
 
+impl Problem {
+    /// The message for a claim, which has no interface.
+    pub(crate) fn of_claim(&self) -> String {
+        match self {
+            Self::Refused(ClaimError::Exhausted { pool, family, overflow, .. }) => {
+                let pools = [(pool, family)].into_iter().chain(overflow.iter().map(|(pool, family)| (pool, family)));
+                let lines = pools.map(|(pool, family)| format!("pool {pool} has no free {family} address"));
+                lines.collect::<Vec<_>>().join("; ")
+            }
+            Self::Refused(
+                ClaimError::Twice { interface, .. }
+                | ClaimError::OtherPool { interface, .. }
+                | ClaimError::OtherAddress { interface, .. },
+            ) => {
+                let text = self.to_string();
+                text.strip_prefix(&format!("{interface}: ")).unwrap_or(&text).to_owned()
+            }
+            other => other.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

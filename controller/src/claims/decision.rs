@@ -340,8 +340,8 @@ impl View {
     fn allocate(&self, claim: &IpAddressClaim, pool: &PoolId, now: Timestamp) -> Step {
         let refuse = |reason, message| self.refuse(claim, reason, message, now);
         match &self.problem {
-            Some(Problem::Refused(error @ ClaimError::Exhausted { .. })) => {
-                return self.report(claim, &Readiness::NotReady(NotReady::PoolExhausted, error.to_string()), now);
+            Some(problem @ Problem::Refused(ClaimError::Exhausted { .. })) => {
+                return self.report(claim, &Readiness::NotReady(NotReady::PoolExhausted, problem.of_claim()), now);
             }
             Some(Problem::Refused(ClaimError::Closed(_))) => return Step::Wait,
             Some(problem) if problem.is_of_pool() => {
@@ -351,10 +351,10 @@ impl View {
                     now,
                 );
             }
-            Some(Problem::Refused(error)) if error.is_about_address() => {
-                return self.report(claim, &Readiness::NotReady(NotReady::AllocationFailed, error.to_string()), now);
+            Some(problem @ Problem::Refused(error)) if error.is_about_address() => {
+                return self.report(claim, &Readiness::NotReady(NotReady::AllocationFailed, problem.of_claim()), now);
             }
-            Some(problem) => return refuse(NotReady::AllocationFailed, problem.to_string()),
+            Some(problem) => return refuse(NotReady::AllocationFailed, problem.of_claim()),
             None => {}
         }
         let (Some(PoolFacts { ready: Ok(()), sticky, .. }), Some(registered)) = (&self.pool, &self.ledger.pool) else {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use glowplug::diagnostic::Diagnostic;
 use glowplug::host::allocator::{ClaimError, exhausted_message};
 use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Request};
-use glowplug::host::expand::{Document, Grant, Template};
+use glowplug::host::expand::{Document, ExpandError, Grant, Template};
 use glowplug::host::pool::{Pool, Settings};
 use glowplug::host::records::{ANNOTATION_PREFIX, annotation_key, annotation_patch};
 use glowplug::network::{Family, InterfaceName};
@@ -477,7 +477,15 @@ impl View {
         };
         let is_no_cloud = vm.cloud_init.as_ref().is_some_and(|it| it.kind == CloudInitKind::NoCloud);
         let document = if is_no_cloud { document.and_then(|it| it.to_network_config()) } else { document };
-        document.map_err(|error| format!("template: {error}"))
+        document.map_err(|error| match error {
+            ExpandError::Template(_) => format!("template: {error}"),
+            // Also a pool without a template has settings, such as its routes.
+            _ => {
+                let pools: BTreeSet<String> =
+                    selected.iter().map(|selected| format!("{:?}", selected.pool.to_string())).collect();
+                format!("network data of pool {}: {error}", pools.into_iter().collect::<Vec<_>>().join(" and "))
+            }
+        })
     }
 
     /// The settings of an allocation: those of its pool, with the routers of the pool of the network that has an address in place of

@@ -5,7 +5,7 @@ use crate::cluster::conditions::patched;
 use crate::cluster::object::Object;
 use glowplug::host::pool::Namespaces;
 
-const FREE: &str = "No available IPs in pool for interface eno101";
+const FREE: &str = "pool n/p has no free IPv4 address";
 
 fn object(value: Value) -> Object {
     serde_json::from_value(value).unwrap()
@@ -256,7 +256,7 @@ fn a_claim_whose_address_is_not_available_keeps_its_place_and_is_asked_again() {
     let taken = ClaimError::Taken { named: "10.0.0.9".parse().unwrap(), by: Box::new(by) };
     let mut view = View { problem: Some(Problem::Refused(taken)), ..view() };
     view.ledger.waits = true;
-    assert_eq!(readiness(&view), is(NotReady::AllocationFailed, "10.0.0.9: taken by eno101 of n/c (u2)"));
+    assert_eq!(readiness(&view), is(NotReady::AllocationFailed, "10.0.0.9: taken by IPAddressClaim n/c (u2)"));
     assert!(view.waits_for_address());
 }
 

@@ -318,16 +318,16 @@ impl View {
     fn allocate(&self, claim: &IpamClaim, pool: &PoolId, facts: &PoolFacts, now: Timestamp) -> Step {
         let report = |failure, message: String| self.report(claim, IpsAllocated::Failed(failure, message), now);
         match &self.problem {
-            Some(Problem::Refused(error @ ClaimError::Exhausted { .. })) => {
-                return report(Failure::SubnetExhausted, error.to_string());
+            Some(problem @ Problem::Refused(ClaimError::Exhausted { .. })) => {
+                return report(Failure::SubnetExhausted, problem.of_claim());
             }
             Some(problem) if problem.is_of_pool() => {
                 return report(Failure::PoolNotReady, why_not_ready(pool, Some(facts)));
             }
-            Some(Problem::Refused(error)) if error.is_about_address() => {
-                return report(Failure::AddressConflict, error.to_string());
+            Some(problem @ Problem::Refused(error)) if error.is_about_address() => {
+                return report(Failure::AddressConflict, problem.of_claim());
             }
-            Some(problem) => return self.refuse(claim, Failure::AllocationFailed, problem.to_string(), now),
+            Some(problem) => return self.refuse(claim, Failure::AllocationFailed, problem.of_claim(), now),
             None => {}
         }
         if facts.ready.is_err() || self.ledger.pool.is_none() {

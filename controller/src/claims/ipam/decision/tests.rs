@@ -6,7 +6,7 @@ use super::*;
 use crate::cluster::conditions::patched;
 use glowplug::host::pool::Namespaces;
 
-const FREE: &str = "No available IPs in pool for interface eno101";
+const FREE: &str = "pool n/p has no free IPv4 address";
 const THEIRS: &str = "kubevirt.io/persistent-ipam";
 
 /// The claim `n/a.net1` with its finalizer, with `changes` merged into it.
