@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`status`], [`why`], [`audit`], [`plan`], [`adopt`] | one command each: what it reads, the answer as a value, and the tables for people |
 //! | [`election`] | which replicas of the controller work |
+//! | [`waiting`] | claims and machines that wait or are refused |
 //! | `file` | the pools of a file |
 //! | [`reserved`] | the addresses that no machine gets because of an object or a guest |
 //! | [`read`] | requests: pages, progress, missing rights |
@@ -28,5 +29,6 @@ pub mod read;
 pub mod reserved;
 pub mod status;
 pub mod text;
+pub mod waiting;
 pub mod why;
 pub mod write;

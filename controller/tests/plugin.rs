@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use glowplug_controller::kinds::cluster_api::Kinds;
 use glowplug_controller::kinds::pool::{PoolSpec, StaticIPLease};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
@@ -27,7 +28,7 @@ use crate::support::start_server;
 async fn the_plugin_of_kubectl_explains_pools_and_machines() {
     let (_server, cluster) = start_server().await;
     let plugin = Plugin::new(cluster.config());
-    let none = json!({"version": 1, "leaders": [], "pools": [], "macPools": []});
+    let none = json!({"version": 1, "leaders": [], "pools": [], "macPools": [], "waiting": []});
     assert_eq!(plugin.json(&["status"]).await, (Some(0), none));
     let lease = |holder: &str, time: Timestamp| {
         let spec = json!({"holderIdentity": holder, "renewTime": MicroTime(time), "leaseDurationSeconds": 3600});
@@ -73,6 +74,28 @@ async fn the_plugin_of_kubectl_explains_pools_and_machines() {
         (&answer["state"], &answer["reason"], &answer["addresses"]),
         (&json!("waiting"), &json!(message), &json!([]))
     );
+    // The status names the machine that waits, and a claim that is refused.
+    let claim = json!({
+        "apiVersion": "ipam.cluster.x-k8s.io/v1beta1", "kind": "IPAddressClaim",
+        "metadata": {"namespace": hosted.clusters, "name": "r-1", "annotations": {"ipam.glowplug.dev/requested-address": "10.9.9.9"}},
+        "spec": {"poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "workers"}},
+    });
+    let kinds = Kinds::discover(&cluster.client()).await.unwrap().unwrap();
+    let claims: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &hosted.clusters, &kinds.claims);
+    claims.create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
+    let waiting = poll("the two that wait", async || {
+        let (_, summary) = plugin.json(&["status"]).await;
+        let waiting = summary["waiting"].as_array()?.clone();
+        (waiting.len() == 2).then_some(waiting)
+    })
+    .await;
+    let of = |kind: &str| {
+        waiting.iter().find(|it| it["kind"] == kind).map(|it| (&it["object"], &it["pools"], &it["reason"]))
+    };
+    let refused = json!(format!("AllocationFailed: 10.9.9.9: not in pool {pool:?}"));
+    let (claim, waits) = (json!(format!("{}/r-1", hosted.clusters)), json!(format!("{}/workers-1", hosted.namespace)));
+    assert_eq!(of("IPAddressClaim"), Some((&claim, &json!([pool]), &refused)));
+    assert_eq!(of("KubevirtMachine"), Some((&waits, &json!([]), &json!(message))));
     let (status, output, _) = plugin.run(&["why", &machine]).await;
     let head: Vec<&str> = output.lines().next().unwrap().split_whitespace().collect();
     assert_eq!((status, head), (Some(0), vec!["MACHINE", "PHASE", "STATE", "SINCE"]));

@@ -7,13 +7,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, Parser, Subcommand};
+use glowplug::host::claim::is_object_name;
 use glowplug::terminal::escaped;
 use glowplug_controller::cluster::client::connect_as;
 use glowplug_controller::cluster::key::Key;
 use glowplug_controller::explain::adopt::{Place, adopt};
 use glowplug_controller::explain::audit::audit;
 use glowplug_controller::explain::plan::plan;
-use glowplug_controller::explain::read::Reader;
+use glowplug_controller::explain::read::{Lacking, Reader};
 use glowplug_controller::explain::status::status;
 use glowplug_controller::explain::text::{json, with_bold_heads};
 use glowplug_controller::explain::why::{machine_key, why};
@@ -34,6 +35,9 @@ struct Arguments {
     /// Use this context of the kubeconfig file
     #[arg(long, value_name = "NAME", global = true)]
     context: Option<String>,
+    /// Explain a controller that has this option --namespace
+    #[arg(long, value_name = "NAME", global = true, value_parser = namespace)]
+    namespace: Option<String>,
     /// Print JSON
     #[arg(long, global = true)]
     json: bool,
@@ -86,6 +90,12 @@ struct PoolPlace {
     pool: Option<String>,
 }
 
+/// Parses the name of a namespace.
+fn namespace(text: &str) -> Result<String, &'static str> {
+    let is_valid = is_object_name(text) && !text.contains('.');
+    is_valid.then(|| text.to_owned()).ok_or("expected the name of a namespace")
+}
+
 /// Parses `namespace/name` of a StaticIPPool.
 fn machine_pool(text: &str) -> Result<String, &'static str> {
     machine_key(text).map(|key| key.to_string()).map_err(|_| "expected NAMESPACE/NAME of a StaticIPPool")
@@ -102,9 +112,9 @@ async fn main() -> ExitCode {
 
 /// Runs a command. The exit status is 1 if the answer has something for a person to do, or if the user lacks a right.
 async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let Arguments { kubeconfig, context, json, command } = arguments;
+    let Arguments { kubeconfig, context, namespace, json, command } = arguments;
     let client = connect_as(PROGRAM, config(kubeconfig, context).await?).context("connecting to the API server")?;
-    let reader = Reader::new(client, stderr().is_terminal());
+    let reader = Reader::new(client, namespace, stderr().is_terminal());
     let is_clean = match command {
         Command::Status => print(&status(&reader).await?, &reader, json).map(|()| true),
         Command::Why { machine } => print(&why(&reader, &machine).await?, &reader, json).map(|()| true),
@@ -143,13 +153,15 @@ fn print(answer: &(impl Serialize + Display), reader: &Reader, as_json: bool) ->
     let text = if as_json {
         let mut value = serde_json::to_value(answer)?;
         if let (false, Some(members)) = (lacking.is_empty(), value.as_object_mut()) {
-            members.insert("missingRights".to_owned(), lacking.into());
+            let rights: Vec<String> = lacking.into_iter().map(|lacking| lacking.right).collect();
+            members.insert("missingRights".to_owned(), rights.into());
         }
         json(&value)
     } else {
-        for right in lacking {
+        for Lacking { right, without } in lacking {
+            let without = without.map(|without| format!(": {without}")).unwrap_or_default();
             // If standard error is closed, the exit status still says that something is missing.
-            let _ = writeln!(stderr(), "warning: missing right: {}", escaped(&right));
+            let _ = writeln!(stderr(), "warning: missing right: {}{without}", escaped(&right));
         }
         let tables = answer.to_string();
         let has_colour = stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());

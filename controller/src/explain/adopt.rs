@@ -36,10 +36,10 @@ use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::cluster::request::list;
 use crate::explain::file::read_pools;
-use crate::explain::lists::Lists;
+use crate::explain::lists::{Lists, problem_text};
 use crate::explain::machines::{Facts, Of, Row, Word, leased};
 use crate::explain::plan::judged;
-use crate::explain::read::Reader;
+use crate::explain::read::{Reader, rights};
 use crate::explain::reserved::{HEAD, Reserved, reserved};
 use crate::explain::text::{rows_of, write_section};
 use crate::explain::write::{Outcome, Write, digest};
@@ -48,7 +48,7 @@ use crate::kinds::kubevirt_machine::is_deleted;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{VirtualMachine, kubevirt_machines, virtual_machines};
 use crate::pools::facts::PoolObject;
-use crate::pools::selection::{KnownPool, MachinePool, Selected};
+use crate::pools::selection::{KnownPool, MachinePool, Problem, Selected};
 
 /// What `kubectl glowplug adopt` says.
 #[derive(Clone, Debug, Serialize)]
@@ -100,12 +100,13 @@ type Kept<'a> = (&'a VirtualMachine, Selected, Vec<IpAddr>);
 /// user may not read what decides.
 pub async fn adopt(reader: &Reader, place: &Place, only: &[Key], reviewed: Option<&str>) -> anyhow::Result<Answer> {
     let file = match place {
-        Place::File(path) => read_pools(path, reader.client().default_namespace())?,
+        Place::File(path) => read_pools(path, reader.default_namespace())?,
         Place::Cluster(_) => Vec::new(),
     };
     let mut lists = Lists::read(reader, &file).await?;
     lists.read_neighbours(reader).await?;
     lists.read_claims(reader).await?;
+    lists.read_secrets(reader).await?;
     let target = match place {
         Place::File(_) => Target::of_file(&mut lists, file)?,
         Place::Cluster(name) => Target::of_cluster(&lists, name)?,
@@ -113,7 +114,7 @@ pub async fn adopt(reader: &Reader, place: &Place, only: &[Key], reviewed: Optio
     let mut answer = answer(lists, &target, only, Timestamp::now())?;
     let Some(reviewed) = reviewed else { return Ok(answer) };
     let lacking = reader.lacking();
-    ensure!(lacking.is_empty(), "nothing is written, missing right: {}", lacking.join("; "));
+    ensure!(lacking.is_empty(), "nothing is written, missing right: {}", rights(&lacking));
     if answer.digest != reviewed && !answer.writes.is_empty() {
         let digest = &answer.digest;
         answer.refused = Some(format!(
@@ -157,7 +158,13 @@ fn answer(mut lists: Lists, target: &Target, only: &[Key], now: Timestamp) -> an
             continue;
         }
         match selection.of(vm) {
-            Err(problem) => machines.push(facts.row(vm, Vec::new(), Word::Conflict, problem.to_string())),
+            Err(problem) => {
+                let result = match problem {
+                    Problem::UnknownNamespaces { .. } => Word::Unknown,
+                    _ => Word::Conflict,
+                };
+                machines.push(facts.row(vm, Vec::new(), result, problem_text(&problem)));
+            }
             Ok(all) => {
                 let Some(selected) = all.iter().find(|selected| selected.pools().any(|pool| pool == id)) else {
                     continue;

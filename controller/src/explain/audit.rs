@@ -103,6 +103,7 @@ async fn once(reader: &Reader) -> anyhow::Result<Answer> {
     let mut lists = Lists::read(reader, &[]).await?;
     lists.read_neighbours(reader).await?;
     lists.read_claims(reader).await?;
+    lists.read_secrets(reader).await?;
     answer(lists, Timestamp::now())
 }
 

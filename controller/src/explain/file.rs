@@ -6,9 +6,10 @@ use std::path::Path;
 
 use anyhow::{Context as _, anyhow, ensure};
 use glowplug::formats::value::{self, Value};
-use glowplug::host::claim::is_object_name;
+use glowplug::host::claim::{OBJECT_NAME, is_object_name};
 use kube::Resource as _;
 
+use crate::cluster::conditions::head;
 use crate::cluster::object::Object;
 use crate::kinds::mac_pool::MACPool;
 use crate::kinds::pool::{GROUP, GlobalStaticIPPool, StaticIPLease, StaticIPPool};
@@ -99,10 +100,16 @@ fn pools(text: &str, namespace: &str) -> anyhow::Result<Vec<Object>> {
             false => Some(object.metadata.namespace.unwrap_or_else(|| namespace.to_owned())),
         };
         let name = object.metadata.name.as_deref().unwrap_or_default();
-        ensure!(is_object_name(name), "metadata.name: invalid name {name:?}, expected the name of the pool");
+        ensure!(!name.is_empty(), "metadata.name: missing, expected the name of the pool: {OBJECT_NAME}");
+        ensure!(is_object_name(name), "metadata.name: invalid name {:?}, expected {OBJECT_NAME}", head(name));
         let namespace = object.metadata.namespace.as_deref();
         let is_valid = namespace.is_none_or(|it| is_object_name(it) && !it.contains('.') && it.len() <= MAX_LABEL);
-        ensure!(is_valid, "metadata.namespace: invalid name {:?}, expected a namespace", namespace.unwrap_or_default());
+        ensure!(
+            is_valid,
+            "metadata.namespace: invalid name {:?}, expected at most {MAX_LABEL} lower case letters, digits and '-', with a letter or \
+             digit at both ends",
+            head(namespace.unwrap_or_default())
+        );
         pools.push(object);
     }
     ensure!(!pools.is_empty(), "no pool in it, expected a StaticIPPool or GlobalStaticIPPool of {GROUP}");
@@ -124,9 +131,9 @@ mod tests {
         let text = "\
             {apiVersion: ipam.glowplug.dev/v1alpha1, kind: StaticIPPool, metadata: {name: a}}\n---\n\
             {apiVersion: v1, kind: List, items: [\n\
-            {apiVersion: ipam.glowplug.dev/v1alpha1, kind: StaticIPPool, metadata: {name: b, namespace: n}},\n\
-            {apiVersion: ipam.glowplug.dev/v1alpha1, kind: GlobalStaticIPPool, metadata: {name: g, namespace: n}},\n\
-            {apiVersion: v1, kind: Namespace, metadata: {name: n}}]}\n";
+            {apiVersion: ipam.glowplug.dev/v1alpha1, kind: StaticIPPool, metadata: {name: b, namespace: 'n'}},\n\
+            {apiVersion: ipam.glowplug.dev/v1alpha1, kind: GlobalStaticIPPool, metadata: {name: g, namespace: 'n'}},\n\
+            {apiVersion: v1, kind: Namespace, metadata: {name: 'n'}}]}\n";
         assert_eq!(names(text), Ok(["shop/a", "n/b", "g"].map(str::to_owned).to_vec()));
     }
 
@@ -143,8 +150,8 @@ mod tests {
         let text = "\
             apiVersion: ipam.glowplug.dev/v1alpha1\n\
             kind: StaticIPPool\n\
-            metadata: {name: a, namespace: n}\n\
-            spec: {sticky: yes, ignoreNeighbours: off, network: 'yes', mtu: 1500}\n";
+            metadata: {name: a, namespace: 'n'}\n\
+            spec: {sticky: y, ignoreNeighbours: off, network: 'yes', mtu: 0x5dc}\n";
         let empty = "{apiVersion: ipam.glowplug.dev/v1alpha1, kind: StaticIPPool, metadata: {name: a, labels: },\n\
             spec: {gateway: , sticky: ~, network: a, subnets: [{nameservers: , mtu: 1500}]}}";
         let expected = serde_json::json!({"network": "a", "subnets": [{"mtu": 1500}]});
@@ -162,11 +169,15 @@ mod tests {
             names(&format!("{{apiVersion: ipam.glowplug.dev/{version}, kind: StaticIPPool, metadata: {metadata}}}"))
         };
         let expected = |line: &str| Err(line.to_owned());
-        let nameless = expected("metadata.name: invalid name \"\", expected the name of the pool");
+        let letters = "at most 253 lower case letters, digits, '-' and '.', with a letter or digit at both ends";
+        let nameless = expected(&format!("metadata.name: missing, expected the name of the pool: {letters}"));
         assert_eq!(pool("v1alpha1", "{}"), nameless);
-        let upper = expected("metadata.name: invalid name \"A\", expected the name of the pool");
+        let upper = expected(&format!("metadata.name: invalid name \"A\", expected {letters}"));
         assert_eq!(pool("v1alpha1", "{name: A}"), upper);
-        let namespace = expected("metadata.namespace: invalid name \"a.b\", expected a namespace");
+        let namespace = expected(
+            "metadata.namespace: invalid name \"a.b\", expected at most 63 lower case letters, digits and '-', with a letter or digit \
+             at both ends",
+        );
         assert_eq!(pool("v1alpha1", "{name: a, namespace: a.b}"), namespace);
         let version = expected("apiVersion: unknown \"ipam.glowplug.dev/v7\", expected ipam.glowplug.dev/v1alpha1");
         assert_eq!(pool("v7", "{name: a}"), version);

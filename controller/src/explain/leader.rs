@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use glowplug::host::allocator::{Adoption, Allocator};
 use glowplug::host::audit;
 use glowplug::host::change::Change;
-use glowplug::host::claim::{HolderKind, Record, Reservation};
+use glowplug::host::claim::{HolderKind, Machine, Record, Reservation};
 use glowplug::host::ledger::{Ledger as _, MemoryLedger};
 use glowplug::host::pool::Pool;
 use glowplug::host::records::Inventory;
 use glowplug::host::registry::Registry;
+use glowplug::network::Family;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::claims::decision::{Adoptee, Lesson, limit_reservations, record};
@@ -135,6 +136,22 @@ impl Lists {
     }
 
     /// Adds the records of IPAMClaims. The pool of a claim without a lease is the one that serves its network.
+    /// The claims without an address: the pool of each, and the family. `None`: each family of the pool.
+    pub(super) fn waiting_claims(&mut self, pools: &Pools, allocator: &Allocator) -> Vec<(PoolId, Option<Family>)> {
+        self.ipam.forget_recorded();
+        let of_ipam = self.ipam.unrecorded(Some(&self.index(pools).facts()));
+        let of_ipam = of_ipam.into_iter().map(|(claim, pool)| {
+            let holder = claim.key().holder(HolderKind::IpamClaim, claim.uid());
+            (holder, pool, None)
+        });
+        let claimed = self.claimed.values();
+        let claimed = claimed.filter_map(|claim| Some((claim.holder.clone(), claim.pool.clone()?, claim.family)));
+        let is_in_scope = |holder: &Machine| self.scope.as_ref().is_none_or(|scope| *scope == holder.namespace);
+        let waiting = of_ipam.chain(claimed).filter(|(holder, ..)| is_in_scope(holder));
+        let waiting = waiting.filter(|(holder, ..)| allocator.leases_of(holder).next().is_none());
+        waiting.map(|(_, pool, family)| (pool, family)).collect()
+    }
+
     fn add_ipam_claims(&mut self, allocator: &Allocator, recorded: &mut Recorded) {
         self.ipam.forget_recorded();
         let served = self.ipam.unrecorded(Some(&self.index(&self.pools).facts()));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use glowplug::host::claim::Machine;
 use glowplug::host::records::Objects;
+use glowplug::network::Family;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{ApiResource, ListParams};
 use serde_json::Value;
@@ -14,14 +15,14 @@ use crate::claims::ipam;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::explain::read::{Listed, Reader};
-use crate::kinds::cluster_api::{self, IpAddressClaim, Kinds, Version};
+use crate::kinds::cluster_api::{self, FAMILY_ANNOTATION, IpAddressClaim, Kinds, Version};
 use crate::kinds::ipam_claim::{IpamClaim, ipam_claims, network_attachments};
 use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret, read_records, uid};
 use crate::kinds::neighbour::services;
 use crate::kinds::pool::{GlobalStaticIPPool, HolderKind, LeaseSpec, POOL_FINALIZER, StaticIPLease, StaticIPPool};
 use crate::kinds::virtual_machine::{VirtualMachine, instances, kubevirt_machines, node_pools, virtual_machines};
 use crate::pools::facts::PoolObject;
-use crate::pools::selection::{KnownPool, MachinePool, NamespaceLabels, Selection};
+use crate::pools::selection::{KnownPool, MachinePool, NamespaceLabels, Problem, Selection};
 use crate::reports::{AtStart, neighbours};
 
 /// Pools by their names.
@@ -30,6 +31,8 @@ pub(super) type Pools = BTreeMap<PoolId, Arc<KnownPool>>;
 /// The objects of a cluster.
 #[derive(Debug, Default)]
 pub(super) struct Lists {
+    /// The only namespace in which the controller works. `None`: it works in every namespace.
+    pub(super) scope: Option<String>,
     /// The pools of addresses, by name.
     pub(super) pools: Pools,
     /// The NodePools.
@@ -52,8 +55,8 @@ pub(super) struct Lists {
     pub(super) neighbours: neighbours::AtStart,
     /// The IPAddressClaims and IPAddresses. `None`: they were not read, or the cluster does not have these kinds.
     pub(super) claims: Option<Claims>,
-    /// Each IPAddressClaim, with its pool. `None`: the pool is of another program.
-    pub(super) claimed: BTreeMap<Key, (Machine, Option<PoolId>)>,
+    /// Each IPAddressClaim.
+    pub(super) claimed: BTreeMap<Key, Claimed>,
     /// The IPAMClaims and network attachment definitions.
     pub(super) ipam: ipam::index::Index,
     /// Each IPAMClaim.
@@ -70,6 +73,16 @@ pub(super) struct Lists {
     pub(super) has_secrets: bool,
 }
 
+/// An IPAddressClaim.
+#[derive(Debug)]
+pub(super) struct Claimed {
+    pub(super) holder: Machine,
+    /// Its pool. `None`: the pool is of another program.
+    pub(super) pool: Option<PoolId>,
+    /// The family that its annotation requests.
+    pub(super) family: Option<Family>,
+}
+
 // === impl Lists ===
 
 impl Lists {
@@ -80,11 +93,15 @@ impl Lists {
     /// A request failed, or the user has no right to list the pools or the leases.
     pub(super) async fn read(reader: &Reader, new: &[Object]) -> anyhow::Result<Self> {
         let mut lists =
-            Self { leases: reader.required(&ApiResource::erase::<StaticIPLease>(&())).await?, ..Self::default() };
-        for kind in [ApiResource::erase::<StaticIPPool>(&()), ApiResource::erase::<GlobalStaticIPPool>(&())] {
-            reader.required(&kind).await?.into_iter().for_each(|pool| lists.add_pool(pool));
+            Self { leases: reader.required(&ApiResource::erase::<StaticIPLease>(&()), None).await?, ..Self::default() };
+        let scope = reader.scope();
+        lists.scope = scope.map(str::to_owned);
+        let kinds =
+            [(ApiResource::erase::<StaticIPPool>(&()), scope), (ApiResource::erase::<GlobalStaticIPPool>(&()), None)];
+        for (kind, namespace) in kinds {
+            reader.required(&kind, namespace).await?.into_iter().for_each(|pool| lists.add_pool(pool));
         }
-        lists.node_pools = reader.list(&node_pools()).await?.into_iter().map(Arc::new).collect();
+        lists.node_pools = reader.list(&node_pools(), reader.scope()).await?.into_iter().map(Arc::new).collect();
         let new: Vec<MachinePool> = new.iter().map(|pool| MachinePool::read(PoolObject::read(pool.clone()))).collect();
         lists.namespaces = namespaces(reader, lists.pools.values().map(|pool| &*pool.checked).chain(&new)).await?;
         let all = ListParams::default;
@@ -102,14 +119,14 @@ impl Lists {
     /// A request failed.
     pub(super) async fn read_neighbours(&mut self, reader: &Reader) -> anyhow::Result<()> {
         let all = ListParams::default;
-        reader.each(&services(), None, all(), |it| self.neighbours.note_service(&it)).await?;
+        reader.each(&services(), reader.scope(), all(), |it| self.neighbours.note_service(&it)).await?;
         if let Some(clusters) = cluster_api::clusters(reader.client()).await? {
-            reader.each(&clusters, None, all(), |it| self.neighbours.note_cluster(&it)).await?;
+            reader.each(&clusters, reader.scope(), all(), |it| self.neighbours.note_cluster(&it)).await?;
         }
         Ok(())
     }
 
-    /// Reads the claims and the Secrets with network data of the machines, too.
+    /// Reads the claims, too.
     ///
     /// # Errors
     ///
@@ -131,6 +148,15 @@ impl Lists {
             false => reader.each(&network_attachments(), None, all(), |it| self.add_attachment(it)).await?,
         };
         self.has_ipam_claims = [listed, attachments] == [Listed::Whole; 2];
+        Ok(())
+    }
+
+    /// Reads the Secrets with network data of the machines, too.
+    ///
+    /// # Errors
+    ///
+    /// A request failed.
+    pub(super) async fn read_secrets(&mut self, reader: &Reader) -> anyhow::Result<()> {
         let secrets = ApiResource::erase::<Secret>(&());
         let secret_of = |vm: &VirtualMachine| Some(Key { name: vm.secret()?.to_owned(), ..vm.key() });
         let names: Vec<Key> = self.vms.values().filter_map(secret_of).collect();
@@ -186,7 +212,11 @@ impl Lists {
         if let Ok(claim) = IpAddressClaim::read(object.clone()) {
             let key = claim.key();
             let holder = key.holder(HolderKind::IpAddressClaim, claim.uid());
-            self.claimed.insert(key.clone(), (holder, claim.pool.resolve(&key.namespace)));
+            let pool = claim.pool.resolve(&key.namespace);
+            let family = object.metadata.annotations.iter().flatten().find(|(name, _)| *name == FAMILY_ANNOTATION);
+            let family = family
+                .and_then(|(_, text)| [Family::Ipv4, Family::Ipv6].into_iter().find(|it| it.to_string() == *text));
+            self.claimed.insert(key.clone(), Claimed { holder, pool, family });
         }
         self.claims().apply(Kind::Claim, object);
     }
@@ -221,7 +251,7 @@ impl Lists {
     /// The holders of all claims.
     pub(super) fn claim_holders(&self) -> BTreeSet<Machine> {
         let of_ipam = self.ipam_claims.values().map(|it| it.key().holder(HolderKind::IpamClaim, it.uid()));
-        self.claimed.values().map(|(holder, _)| holder.clone()).chain(of_ipam).collect()
+        self.claimed.values().map(|claim| claim.holder.clone()).chain(of_ipam).collect()
     }
 
     /// The claim of a name that may get addresses of a network.
@@ -230,9 +260,9 @@ impl Lists {
             let pool = self.pools.get(pool).and_then(|pool| pool.checked.pool.as_ref().ok());
             pool.is_some_and(|pool| pool.network() == network)
         };
-        let claimed = self.claimed.get(key).filter(|(_, pool)| pool.as_ref().is_some_and(is_there));
+        let claimed = self.claimed.get(key).filter(|claim| claim.pool.as_ref().is_some_and(is_there));
         let of_ipam = || self.ipam_claims.get(key).map(|it| key.holder(HolderKind::IpamClaim, it.uid()));
-        claimed.map(|(holder, _)| holder.clone()).or_else(of_ipam)
+        claimed.map(|claim| claim.holder.clone()).or_else(of_ipam)
     }
 
     /// The machine of a VirtualMachine as the ledger identifies it: its KubevirtMachine, or else the VirtualMachine itself.
@@ -267,6 +297,17 @@ impl Lists {
     pub(super) fn selection(&self, pools: &Pools) -> Selection {
         let pools = pools.values().map(|pool| Arc::clone(&pool.checked));
         Selection::new(pools, self.node_pools.iter().cloned(), self.namespaces.as_ref())
+    }
+}
+
+/// Why the pools give a machine no address. The plugin has the rights of the user, not those of the controller.
+pub(super) fn problem_text(problem: &Problem) -> String {
+    match problem {
+        Problem::UnknownNamespaces { pool } => format!(
+            "whether pool {pool} selects the machine is not known: the pool selects by the labels of Namespaces, and you lack the right \
+             to list namespaces in every namespace"
+        ),
+        problem => problem.to_string(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use glowplug::host::allocator::{Adoption, Allocator, Mismatch};
-use glowplug::host::claim::{Claimant, HolderKind, Machine};
+use glowplug::host::claim::{Claimant, Machine};
 use glowplug::host::may_record::{Source, State, Verdict};
 use glowplug::host::pool::Pool;
 use glowplug::host::records::ObjectDiagnostic;
@@ -63,6 +63,8 @@ pub enum Word {
     OwnNetworkData,
     /// `conflict`: a person has to decide.
     Conflict,
+    /// `unknown`: the user lacks a right that decides whether the pool selects the machine.
+    Unknown,
 }
 
 /// What decides about machines.
@@ -344,20 +346,8 @@ impl<'a> Facts<'a> {
 /// The object of a holder, with the kind of a claim.
 pub(super) fn title(machine: &Machine) -> String {
     match machine.kind.is_claim() {
-        true => format!("{} {}", kind(machine.kind), machine.title()),
+        true => format!("{} {}", machine.kind, machine.title()),
         false => machine.title(),
-    }
-}
-
-/// The kind of a holder.
-pub(super) fn kind(kind: HolderKind) -> &'static str {
-    match kind {
-        HolderKind::KubevirtMachine => "KubevirtMachine",
-        HolderKind::VirtualMachine => "VirtualMachine",
-        HolderKind::IpAddressClaim => "IPAddressClaim",
-        HolderKind::IpamClaim => "IPAMClaim",
-        HolderKind::Service => "Service",
-        HolderKind::Cluster => "Cluster",
     }
 }
 

@@ -17,7 +17,6 @@ use crate::cluster::key::PoolId;
 use crate::cluster::object::Object;
 use crate::explain::file::read_pools;
 use crate::explain::lists::Lists;
-use crate::explain::machines::kind;
 use crate::explain::read::Reader;
 use crate::explain::reserved::Users;
 use crate::explain::text::{rows_of, write_section};
@@ -105,7 +104,7 @@ pub struct Room {
     pub free: String,
     /// Addresses that the machines of the pool hold, or get from their records.
     pub held: String,
-    /// Addresses that the machines of the pool need.
+    /// Addresses that the machines of the pool and the claims without an address need.
     pub needed: String,
     /// What the need is made of. Example: `replicas 3 + maxSurge 1`.
     pub because: String,
@@ -123,9 +122,10 @@ struct Need(u128, String);
 ///
 /// The file cannot be read or has no pool, a request failed, or the user may not list the pools or leases.
 pub async fn plan(reader: &Reader, file: &Path) -> anyhow::Result<Answer> {
-    let pools = read_pools(file, reader.client().default_namespace())?;
+    let pools = read_pools(file, reader.default_namespace())?;
     let mut lists = Lists::read(reader, &pools).await?;
     lists.read_neighbours(reader).await?;
+    lists.read_claims(reader).await?;
     let named: BTreeSet<&String> = pools.iter().filter_map(|pool| pool.metadata.namespace.as_ref()).collect();
     let mut absent = BTreeSet::new();
     for namespace in named {
@@ -163,13 +163,21 @@ fn answer(mut lists: Lists, objects: Vec<Object>, absent: &BTreeSet<String>, now
     let recorded = lists.recorded(registry.state()?);
     recorded.adopt(&mut registry, now)?;
     let (allocator, selection) = (registry.state()?, lists.selection(&pools));
+    let waiting = lists.waiting_claims(&pools, allocator);
     let (usage, users) = (allocator.usage(now), Users::of(allocator));
     for (id, planned) in planned.iter_mut().filter(|(_, planned)| planned.errors.is_empty()) {
         let Some(Ok(pool)) = selection.pool(id).map(|pool| pool.pool.as_ref()) else { continue };
         planned.in_use = in_use(allocator, &users, pool);
         let families = usage.get(pool.name()).map(|usage| usage.families.as_slice()).unwrap_or_default();
         if !pool.is_external() {
-            planned.room = families.iter().map(|of| room(&lists, (allocator, &usage), &selection, id, of)).collect();
+            let claims = |of: &Usage| {
+                let is_of = |(pool, family): &&(PoolId, Option<Family>)| {
+                    pool == id && family.is_none_or(|family| family == of.family)
+                };
+                waiting.iter().filter(is_of).count() as u128
+            };
+            let room = |of| room(&lists, (allocator, &usage), &selection, id, (of, claims(of)));
+            planned.room = families.iter().map(room).collect();
         }
     }
     Ok(Answer { version: 1, pools: planned.into_iter().map(|(_, planned)| planned).collect() })
@@ -211,7 +219,7 @@ pub(super) fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Pl
     let lost = if errors.is_empty() { lost(&id, &change, leases) } else { Vec::new() };
     let outside = lost.into_iter().map(|(address, holder)| Outside {
         address,
-        holder: format!("{} {}/{}", kind(holder.kind), holder.namespace, holder.name),
+        holder: format!("{} {}/{}", holder.kind, holder.namespace, holder.name),
     });
     planned.outside = outside.collect();
     planned.outside.sort();
@@ -242,13 +250,13 @@ fn in_use(allocator: &Allocator, users: &Users, pool: &Pool) -> Vec<InUse> {
     all.into_iter().collect()
 }
 
-/// The addresses of one family of a pool, and how many of them its machines need.
+/// The addresses of one family of a pool, and how many of them its machines need. `claims`: the claims without an address.
 fn room(
     lists: &Lists,
     (allocator, of_pools): (&Allocator, &BTreeMap<&str, PoolUsage>),
     selection: &Selection,
     id: &PoolId,
-    usage: &Usage,
+    (usage, claims): (&Usage, u128),
 ) -> Room {
     let is_of_pool = |it: &Selected| it.pools().any(|pool| pool == id);
     let selected = lists.vms.values().filter(|vm| selection.of(vm).is_ok_and(|all| all.iter().any(is_of_pool)));
@@ -272,13 +280,16 @@ fn room(
             Need(several.iter().map(|(_, Need(needed, _))| needed).sum(), because)
         }
     };
-    let needed = needed.max(selected.len() as u128);
+    let needed = needed.max(selected.len() as u128) + claims;
     let free_of = |usage: &Usage| usage.free + usage.reuse_delay;
     let free = free_of(usage);
     // The machines get addresses of these pools, too.
     let own = selection.pool(id);
     let others = selection.pools().filter(|other| own.is_some_and(|own| own.shares_machines_with(other)));
     let (mut because, mut free_elsewhere) = (because, 0);
+    if claims > 0 {
+        because += &format!(" + waiting claims {claims}");
+    }
     for other in others.map(|other| other.id.to_string()) {
         let families = of_pools.get(other.as_str()).into_iter().flat_map(|of| &of.families);
         let free: u128 = families.filter(|of| of.family == usage.family).map(free_of).sum();
@@ -438,6 +449,33 @@ mod tests {
             lines.iter().collect::<Vec<_>>()
         );
         assert_eq!(nested.len(), 4);
+    }
+
+    #[test]
+    fn a_claim_without_an_address_needs_one() {
+        let object = |value: Value| serde_json::from_value::<Object>(value).unwrap();
+        let pool = |addresses: &str| {
+            object(json!({
+                "metadata": {"namespace": "n", "name": "p"},
+                "spec": {"network": "infra/vlan10", "addresses": [addresses], "machineNetwork": [{"cidr": "10.0.0.0/24"}]},
+            }))
+        };
+        let room = |scope: Option<&str>| {
+            let mut lists = Lists { scope: scope.map(str::to_owned), ..Lists::default() };
+            for name in ["a", "b"] {
+                let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
+                let metadata = json!({"namespace": "n", "name": name, "uid": name});
+                lists.add_claim(object(json!({"metadata": metadata, "spec": {"poolRef": pool}})));
+            }
+            let answer = answer(lists, vec![pool("10.0.0.8/32")], &BTreeSet::new(), Timestamp::UNIX_EPOCH).unwrap();
+            let Room { needed, because, lacking, .. } = answer.pools[0].room[0].clone();
+            (needed, because, lacking)
+        };
+        let text = |texts: [&str; 3]| texts.map(str::to_owned).into();
+        assert_eq!(room(None), text(["2", "machines 0 + waiting claims 2", "1"]));
+        assert_eq!(room(Some("n")), text(["2", "machines 0 + waiting claims 2", "1"]));
+        // A controller of another namespace does not serve the claims.
+        assert_eq!(room(Some("m")), text(["0", "machines 0", "0"]));
     }
 
     #[test]

@@ -25,9 +25,21 @@ const REQUESTS: usize = 16;
 /// The API server, and what the user may not read there.
 pub struct Reader {
     client: Client,
+    /// The only namespace of pools, NodePools, claims, Services and Clusters: that of the option `--namespace` of the controller.
+    /// `None`: every namespace.
+    scope: Option<String>,
     /// Whether standard error shows the progress of long lists.
     has_progress: bool,
-    lacking: RefCell<Vec<String>>,
+    lacking: RefCell<Vec<Lacking>>,
+}
+
+/// A right that the user lacks.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Lacking {
+    /// The right, as a role names it. Example: `list nodepools.hypershift.openshift.io in every namespace`.
+    pub right: String,
+    /// What the answer lacks without the right. `None`: there is no answer, or nothing is written.
+    pub without: Option<&'static str>,
 }
 
 /// What a list returned.
@@ -42,10 +54,16 @@ pub enum Listed {
 // === impl Reader ===
 
 impl Reader {
-    /// Creates a reader. `has_progress`: standard error is a terminal.
+    /// Creates a reader. `scope` is the option `--namespace` of the controller. `has_progress`: standard error is a terminal.
     #[must_use]
-    pub fn new(client: Client, has_progress: bool) -> Self {
-        Self { client, has_progress, lacking: RefCell::default() }
+    pub fn new(client: Client, scope: Option<String>, has_progress: bool) -> Self {
+        Self { client, scope, has_progress, lacking: RefCell::default() }
+    }
+
+    /// The namespace to which the controller is limited. `None`: it works in every namespace.
+    #[must_use]
+    pub fn scope(&self) -> Option<&str> {
+        self.scope.as_deref()
     }
 
     /// The client of the reader.
@@ -54,15 +72,20 @@ impl Reader {
         &self.client
     }
 
-    /// The rights that the user lacks, one line each.
+    /// The namespace of a StaticIPPool in a file that has none.
+    pub(super) fn default_namespace(&self) -> &str {
+        self.scope().unwrap_or_else(|| self.client.default_namespace())
+    }
+
+    /// The rights that the user lacks.
     #[must_use]
-    pub fn lacking(&self) -> Vec<String> {
+    pub fn lacking(&self) -> Vec<Lacking> {
         self.lacking.borrow().clone()
     }
 
     /// Notes a right that the user lacks.
     pub fn note_lacking(&self, verb: &str, kind: &ApiResource, namespace: Option<&str>) {
-        let right = right(verb, kind, namespace);
+        let right = Lacking { right: right(verb, kind, namespace), without: without(verb, &kind.plural) };
         let mut lacking = self.lacking.borrow_mut();
         if !lacking.contains(&right) {
             lacking.push(right);
@@ -120,26 +143,26 @@ impl Reader {
         Ok(listed)
     }
 
-    /// Returns all objects of a kind, as far as the user may list them.
+    /// Returns all objects of a kind, as far as the user may list them. `namespace`: `None` for every namespace.
     ///
     /// # Errors
     ///
     /// The same as of [`Reader::each`].
-    pub async fn list(&self, kind: &ApiResource) -> anyhow::Result<Vec<Object>> {
+    pub async fn list(&self, kind: &ApiResource, namespace: Option<&str>) -> anyhow::Result<Vec<Object>> {
         let mut objects = Vec::new();
-        self.each(kind, None, ListParams::default(), |object| objects.push(object)).await?;
+        self.each(kind, namespace, ListParams::default(), |object| objects.push(object)).await?;
         Ok(objects)
     }
 
-    /// Returns all objects of a kind without which no answer is possible.
+    /// Returns all objects of a kind without which no answer is possible. `namespace`: `None` for every namespace.
     ///
     /// # Errors
     ///
     /// The user has no right to list the kind, or the same as of [`Reader::each`].
-    pub async fn required(&self, kind: &ApiResource) -> anyhow::Result<Vec<Object>> {
+    pub async fn required(&self, kind: &ApiResource, namespace: Option<&str>) -> anyhow::Result<Vec<Object>> {
         let mut objects = Vec::new();
-        let listed = self.each(kind, None, ListParams::default(), |object| objects.push(object)).await?;
-        anyhow::ensure!(listed == Listed::Whole, "missing right: {}", right("list", kind, None));
+        let listed = self.each(kind, namespace, ListParams::default(), |object| objects.push(object)).await?;
+        anyhow::ensure!(listed == Listed::Whole, "missing right: {}", right("list", kind, namespace));
         Ok(objects)
     }
 
@@ -227,9 +250,35 @@ pub(super) fn is_denied(error: &Error) -> bool {
     matches!(error, Error::Api(status) if status.code == 403)
 }
 
+/// The rights, for a message.
+pub(super) fn rights(lacking: &[Lacking]) -> String {
+    let rights: Vec<&str> = lacking.iter().map(|lacking| &*lacking.right).collect();
+    rights.join("; ")
+}
+
 /// A right as a role names it.
 fn right(verb: &str, kind: &ApiResource, namespace: Option<&str>) -> String {
     let group = if kind.group.is_empty() { String::new() } else { format!(".{}", kind.group) };
     let scope = namespace.map_or_else(|| "every namespace".to_owned(), |namespace| format!("namespace {namespace}"));
     format!("{verb} {}{group} in {scope}", kind.plural)
+}
+
+/// What an answer lacks if the user lacks a right. `None`: there is no answer, or nothing is written.
+fn without(verb: &str, plural: &str) -> Option<&'static str> {
+    Some(match (verb, plural) {
+        ("get", "namespaces") => "whether the namespace exists is not checked",
+        (_, "namespaces") => "the machines that pools select by the labels of Namespaces are not shown",
+        (_, "nodepools") => "the machines that pools select by NodePools are not shown",
+        ("list" | "get", "virtualmachines" | "kubevirtmachines") => "machines are not shown",
+        (_, "virtualmachineinstances") => "the reports of guests are not shown",
+        (_, "services" | "clusters") => "the addresses of these objects are not reserved",
+        (_, "ipaddressclaims" | "ipaddresses" | "ipamclaims" | "network-attachment-definitions") => {
+            "claims are not shown"
+        }
+        (_, "secrets") => "network data is not compared",
+        (_, "events") => "the reasons in events are not shown",
+        (_, "leases") => "the replica that leads is not shown",
+        ("list", "macpools") => "MACPools are not shown",
+        _ => return None,
+    })
 }

@@ -11,6 +11,7 @@ use crate::cluster::object::Object;
 use crate::explain::election::{Leader, leaders};
 use crate::explain::read::Reader;
 use crate::explain::text::{rows_of, write_section};
+use crate::explain::waiting::{Waiter, waiters};
 use crate::kinds::mac_pool::{MACPool, MacPoolStatus};
 use crate::kinds::pool::{FamilyCount, GlobalStaticIPPool, PoolStatus, StaticIPPool, Waiting};
 use crate::pools::facts::PoolObject;
@@ -28,6 +29,8 @@ pub struct Summary {
     pub pools: Vec<PoolLine>,
     /// The MACPools.
     pub mac_pools: Vec<MacPoolLine>,
+    /// Every claim and machine that waits for an address, or that is refused, the earliest first.
+    pub waiting: Vec<Waiter>,
 }
 
 /// A pool of addresses.
@@ -82,6 +85,8 @@ pub struct Family {
     pub free: String,
     /// Addresses that a claim or machine holds.
     pub allocated: String,
+    /// Held addresses that the pool no longer offers.
+    pub outside: String,
     /// Addresses that the pool excludes: gateways, name servers, exclusions, and addresses that it keeps for other names.
     pub excluded: String,
     /// Addresses that an object has without a lease.
@@ -118,15 +123,21 @@ pub struct MacPoolLine {
 ///
 /// A request failed.
 pub async fn status(reader: &Reader) -> anyhow::Result<Summary> {
-    let mut pools = reader.list(&ApiResource::erase::<StaticIPPool>(&())).await?;
-    pools.extend(reader.list(&ApiResource::erase::<GlobalStaticIPPool>(&())).await?);
-    let mac_pools = reader.list(&ApiResource::erase::<MACPool>(&())).await?;
-    Ok(summarize(leaders(reader).await?, pools, mac_pools))
+    let mut pools = reader.list(&ApiResource::erase::<StaticIPPool>(&()), reader.scope()).await?;
+    pools.extend(reader.list(&ApiResource::erase::<GlobalStaticIPPool>(&()), None).await?);
+    let pools: Vec<KnownPool> = pools.into_iter().map(|pool| KnownPool::read(PoolObject::read(pool))).collect();
+    let mac_pools = reader.list(&ApiResource::erase::<MACPool>(&()), None).await?;
+    let waiting = waiters(reader, &pools).await?;
+    Ok(summarize(leaders(reader).await?, &pools, mac_pools, waiting))
 }
 
-/// Summarizes pools. The input is the leaders, the objects of both kinds, and the MACPools.
-fn summarize(leaders: Option<Vec<Leader>>, pools: Vec<Object>, mac_pools: Vec<Object>) -> Summary {
-    let pools: Vec<KnownPool> = pools.into_iter().map(|pool| KnownPool::read(PoolObject::read(pool))).collect();
+/// Summarizes pools. The input is the leaders, the objects of both kinds, the MACPools, and what waits.
+fn summarize(
+    leaders: Option<Vec<Leader>>,
+    pools: &[KnownPool],
+    mac_pools: Vec<Object>,
+    waiting: Vec<Waiter>,
+) -> Summary {
     let overflow = |of: &KnownPool| {
         let others = pools.iter().map(|pool| &pool.checked);
         let others = others.filter(|it| it.priority() > of.checked.priority() && of.checked.shares_machines_with(it));
@@ -138,7 +149,7 @@ fn summarize(leaders: Option<Vec<Leader>>, pools: Vec<Object>, mac_pools: Vec<Ob
     pools.sort_by(|one, other| one.name.cmp(&other.name));
     let mut mac_pools: Vec<MacPoolLine> = mac_pools.into_iter().map(mac_pool_line).collect();
     mac_pools.sort_by(|one, other| one.name.cmp(&other.name));
-    Summary { version: 1, leaders, pools, mac_pools }
+    Summary { version: 1, leaders, pools, mac_pools, waiting }
 }
 
 /// Whether a pool is ready, and the message of the condition if it is not.
@@ -189,12 +200,12 @@ fn mac_pool_line(object: Object) -> MacPoolLine {
 
 impl From<FamilyCount> for Family {
     fn from(count: FamilyCount) -> Self {
-        let FamilyCount { family, free, allocated, excluded, by_record, by_report, conflicts, .. } = count;
+        let FamilyCount { family, free, allocated, outside, excluded, by_record, by_report, conflicts, .. } = count;
         // A controller of an earlier version does not write all counts.
         let or_0 = |count: String| if count.is_empty() { "0".to_owned() } else { count };
-        let [allocated, excluded, by_record, by_report, conflicts] =
-            [allocated, excluded, by_record, by_report, conflicts].map(or_0);
-        Self { family, free, allocated, excluded, by_record, by_report, conflicts }
+        let [allocated, outside, excluded, by_record, by_report, conflicts] =
+            [allocated, outside, excluded, by_record, by_report, conflicts].map(or_0);
+        Self { family, free, allocated, outside, excluded, by_record, by_report, conflicts }
     }
 }
 
@@ -213,15 +224,15 @@ impl fmt::Display for Summary {
             let start = [pool.name.clone(), pool.network.clone(), ready(pool.ready)];
             let end = [pool.waiting, pool.left_alone, pool.outdated].map(|count| count.to_string());
             let none = || "-".to_owned();
-            let mut counts: Vec<[String; 7]> = pool.families.iter().cloned().map(<[String; 7]>::from).collect();
+            let mut counts: Vec<[String; 8]> = pool.families.iter().cloned().map(<[String; 8]>::from).collect();
             if counts.is_empty() {
-                counts.push([(); 7].map(|()| none()));
+                counts.push([(); 8].map(|()| none()));
             }
-            for [family, free, allocated, excluded, by_record, by_report, conflicts] in counts {
+            for [family, free, allocated, outside, excluded, by_record, by_report, conflicts] in counts {
                 let ([name, network, ready], [waiting, left_alone, outdated]) = (start.clone(), end.clone());
                 rows.push([
-                    name, network, ready, family, free, allocated, excluded, by_record, by_report, conflicts, waiting,
-                    left_alone, outdated,
+                    name, network, ready, family, free, allocated, outside, excluded, by_record, by_report, conflicts,
+                    waiting, left_alone, outdated,
                 ]);
             }
         }
@@ -232,6 +243,7 @@ impl fmt::Display for Summary {
             "FAMILY",
             "FREE",
             "ALLOCATED",
+            "OUTSIDE",
             "EXCLUDED",
             "BY RECORD",
             "BY REPORT",
@@ -250,21 +262,17 @@ impl fmt::Display for Summary {
             [pool.name.clone(), ready(pool.ready), free, allocated, waiting]
         });
         write_section(f, ["MAC POOL", "READY", "FREE", "ALLOCATED", "WAITING"], macs.collect())?;
-        let waiting = self.pools.iter().flat_map(|pool| {
-            let none = || "-".to_owned();
-            pool.first_waiting.iter().map(move |it| {
-                let object = format!("{}/{}", it.namespace, it.name);
-                let kind = serde_json::to_value(it.kind).ok().and_then(|kind| Some(kind.as_str()?.to_owned()));
-                [
-                    object,
-                    kind.unwrap_or_else(none),
-                    pool.name.clone(),
-                    it.family.clone().unwrap_or_else(none),
-                    it.since.0.to_string(),
-                ]
-            })
+        let waiting = self.waiting.iter().cloned().map(|Waiter { kind, object, pools, since, reason }| {
+            let or_none = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+            [
+                object,
+                kind.to_string(),
+                or_none(pools.join(", ")),
+                or_none(since.unwrap_or_default()),
+                reason.replace('\n', "; "),
+            ]
         });
-        write_section(f, ["WAITING", "KIND", "POOL", "FAMILY", "SINCE"], waiting.collect())?;
+        write_section(f, ["WAITING", "KIND", "POOL", "SINCE", "REASON"], waiting.collect())?;
         let pools = self.pools.iter().filter_map(|pool| Some([pool.name.clone(), pool.message.clone()?]));
         let macs = self.mac_pools.iter().filter_map(|pool| Some([pool.name.clone(), pool.message.clone()?]));
         write_section(f, ["NOT READY", "MESSAGE"], pools.chain(macs).collect())?;
@@ -288,15 +296,16 @@ impl fmt::Display for Summary {
     }
 }
 
-impl From<Family> for [String; 7] {
+impl From<Family> for [String; 8] {
     fn from(counts: Family) -> Self {
-        let Family { family, free, allocated, excluded, by_record, by_report, conflicts } = counts;
-        [family, free, allocated, excluded, by_record, by_report, conflicts]
+        let Family { family, free, allocated, outside, excluded, by_record, by_report, conflicts } = counts;
+        [family, free, allocated, outside, excluded, by_record, by_report, conflicts]
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use glowplug::host::claim::HolderKind;
     use serde_json::{Value, json};
 
     use super::*;
@@ -306,7 +315,11 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    fn pools() -> Vec<Object> {
+    fn known(pools: Vec<Object>) -> Vec<KnownPool> {
+        pools.into_iter().map(|pool| KnownPool::read(PoolObject::read(pool))).collect()
+    }
+
+    fn pools() -> Vec<KnownPool> {
         let counts = json!({
             "family": "IPv4", "total": "8", "allocated": "5", "reserved": "2", "excluded": "1", "byReport": "1",
             "reuseDelay": "0", "free": "0", "conflicts": "0", "outside": "0",
@@ -322,7 +335,7 @@ mod tests {
             condition("Ready", "True", "serves"),
             condition("UnreadableLeases", "False", "none"),
         ]);
-        vec![
+        known(vec![
             object(json!({
                 "metadata": {"namespace": "n", "name": "p"},
                 "spec": {"network": "vlan10", "addresses": ["10.0.0.8/29"]},
@@ -336,7 +349,7 @@ mod tests {
                 "status": {"conditions": [condition("Ready", "False", "addresses[0]: invalid\u{1b}")]},
             })),
             object(json!({"metadata": {"namespace": "n", "name": "new"}, "spec": 7})),
-        ]
+        ])
     }
 
     #[test]
@@ -347,6 +360,13 @@ mod tests {
         }]);
         let status = json!({"free": 7, "used": 1, "waiting": 0, "conditions": violated});
         let macs = vec![object(json!({"metadata": {"name": "m"}, "status": status}))];
+        let waiter = Waiter {
+            kind: HolderKind::IpAddressClaim,
+            object: "n/c".to_owned(),
+            pools: vec!["n/p".to_owned()],
+            since: Some("2026-08-14T10:00:00Z".to_owned()),
+            reason: "AllocationFailed: 10.0.0.9: not in pool \"n/p\"".to_owned(),
+        };
         let leader = Leader {
             namespace: "s".to_owned(),
             holder: "a_1".to_owned(),
@@ -354,15 +374,15 @@ mod tests {
             state: State::Expired,
         };
         assert_eq!(
-            summarize(Some(vec![leader]), pools(), macs).to_string(),
-            "POOL   NETWORK       READY    FAMILY  FREE  ALLOCATED  EXCLUDED  BY RECORD  BY REPORT  CONFLICTS  WAITING  LEFT ALONE  OUTDATED\n\
-             g      infra/vlan10  False    -       -     -          -         -          -          -          0        0           0\n\
-             n/new                Unknown  -       -     -          -         -          -          -          0        0           0\n\
-             n/p    n/vlan10      True     IPv4    0     5          1         0          1          0          2        3           4\n\n\
+            summarize(Some(vec![leader]), &pools(), macs, vec![waiter]).to_string(),
+            "POOL   NETWORK       READY    FAMILY  FREE  ALLOCATED  OUTSIDE  EXCLUDED  BY RECORD  BY REPORT  CONFLICTS  WAITING  LEFT ALONE  OUTDATED\n\
+             g      infra/vlan10  False    -       -     -          -        -         -          -          -          0        0           0\n\
+             n/new                Unknown  -       -     -          -        -         -          -          -          0        0           0\n\
+             n/p    n/vlan10      True     IPv4    0     5          0        1         0          1          0          2        3           4\n\n\
              MAC POOL  READY    FREE  ALLOCATED  WAITING\n\
              m         Unknown  7     1          0\n\n\
-             WAITING  KIND             POOL  FAMILY  SINCE\n\
-             n/w      KubevirtMachine  n/p   IPv4    2026-08-14T10:00:00Z\n\n\
+             WAITING  KIND            POOL  SINCE                 REASON\n\
+             n/c      IPAddressClaim  n/p   2026-08-14T10:00:00Z  AllocationFailed: 10.0.0.9: not in pool \"n/p\"\n\n\
              NOT READY  MESSAGE\n\
              g          addresses[0]: invalid\\u{1b}\n\n\
              CONDITION         POOL  MESSAGE\n\
@@ -375,14 +395,14 @@ mod tests {
 
     #[test]
     fn the_answer_for_programs_has_the_words_of_the_states() {
-        let summary = serde_json::to_value(summarize(None, pools(), vec![])).unwrap();
+        let summary = serde_json::to_value(summarize(None, &pools(), vec![], vec![])).unwrap();
         assert_eq!(
             summary["pools"][2],
             json!({
                 "name": "n/p", "network": "n/vlan10", "ready": true, "message": null,
                 "families": [{
-                    "family": "IPv4", "free": "0", "allocated": "5", "excluded": "1", "byRecord": "0", "byReport": "1",
-                    "conflicts": "0",
+                    "family": "IPv4", "free": "0", "allocated": "5", "outside": "0", "excluded": "1", "byRecord": "0",
+                    "byReport": "1", "conflicts": "0",
                 }],
                 "waiting": 2,
                 "firstWaiting": [{
@@ -406,15 +426,15 @@ mod tests {
             }))
         };
         let pools = vec![of("a", 20, "w"), of("b", 0, "w"), of("c", 10, "w"), of("d", 30, "db")];
-        let text = summarize(None, pools, vec![]).to_string();
+        let text = summarize(None, &known(pools), vec![], vec![]).to_string();
         assert_eq!(text.split_once("\n\n").unwrap().1, "POOL  OVERFLOW\nn/b   n/c, n/a\nn/c   n/a\n");
     }
 
     #[test]
     fn a_cluster_without_pools_has_the_head_of_the_table() {
-        let text = summarize(None, vec![], vec![]).to_string();
+        let text = summarize(None, &[], vec![], vec![]).to_string();
         assert_eq!(text.lines().count(), 1);
-        let text = summarize(Some(vec![]), vec![], vec![]).to_string();
+        let text = summarize(Some(vec![]), &[], vec![], vec![]).to_string();
         assert_eq!(
             text.lines().skip(2).collect::<Vec<_>>(),
             ["LEADER  NAMESPACE  RENEWED  STATE", "-       -          -        no replica has led in this cluster"]

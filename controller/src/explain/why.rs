@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use glowplug::host::claim::is_object_name;
@@ -13,8 +14,8 @@ use serde_json::Value;
 use crate::cluster::conditions::DUPLICATE_RECORDS;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
-use crate::explain::lists::namespaces;
-use crate::explain::read::Reader;
+use crate::explain::lists::{namespaces, problem_text};
+use crate::explain::read::{Reader, rights};
 use crate::explain::text::{rows_of, write_section};
 use crate::kinds::kubevirt_machine::{Instance, NetworkSecret, created};
 use crate::kinds::mac_pool::MAC_NETWORK;
@@ -23,7 +24,7 @@ use crate::kinds::virtual_machine::{
     LEFT_ALONE_ANNOTATION, NetworkData, VirtualMachine, instances, kubevirt_machines, node_pools, virtual_machines,
 };
 use crate::pools::facts::PoolObject;
-use crate::pools::selection::{KnownPool, MachinePool, NamespaceLabels, Selected, Selection};
+use crate::pools::selection::{KnownPool, MachinePool, NamespaceLabels, Problem, Selected, Selection};
 
 /// What the cluster says about a machine.
 struct Facts {
@@ -43,6 +44,28 @@ struct Facts {
     leases: Vec<LeaseSpec>,
     /// The events of the VirtualMachine, in any order.
     events: Vec<Event>,
+}
+
+/// What the cluster says about all machines.
+pub(super) struct Known {
+    pools: Vec<KnownPool>,
+    selection: Selection,
+    /// The first claims and machines that wait for each pool.
+    waiting: BTreeMap<PoolId, Vec<Waiting>>,
+    /// The leases, by the names of their holders.
+    leases: BTreeMap<String, Vec<LeaseSpec>>,
+}
+
+/// What the cluster says about one machine.
+pub(super) struct Seen<'s> {
+    pub(super) machine: &'s VirtualMachine,
+    /// Phase of its instance. `None`: there is no instance.
+    pub(super) phase: Option<String>,
+    pub(super) instance: Option<&'s Instance>,
+    /// Its Secret with network data.
+    pub(super) secret: &'s NetworkSecret,
+    /// The events of the VirtualMachine, in any order.
+    pub(super) events: Vec<Event>,
 }
 
 /// An event of the controller about a machine.
@@ -75,6 +98,8 @@ pub enum State {
     /// `conflicting`: the pools that select the machine contradict each other or the machine, or another object or guest has an
     /// address of the machine.
     Conflicting,
+    /// `unknown`: the user lacks a right that decides whether a pool selects the machine.
+    Unknown,
 }
 
 /// What `kubectl glowplug why` says.
@@ -141,16 +166,16 @@ type Verdict = (State, String, Option<String>, Option<String>);
 ///
 /// A request failed, the user may not read what the answer depends on, or there is no such machine.
 pub async fn why(reader: &Reader, key: &Key) -> anyhow::Result<Answer> {
-    let mut pools = reader.required(&ApiResource::erase::<StaticIPPool>(&())).await?;
-    pools.extend(reader.required(&ApiResource::erase::<GlobalStaticIPPool>(&())).await?);
+    let mut pools = reader.required(&ApiResource::erase::<StaticIPPool>(&()), reader.scope()).await?;
+    pools.extend(reader.required(&ApiResource::erase::<GlobalStaticIPPool>(&()), None).await?);
     let pools: Vec<KnownPool> = pools.into_iter().map(|pool| KnownPool::read(PoolObject::read(pool))).collect();
-    let leases = reader.required(&ApiResource::erase::<StaticIPLease>(&())).await?;
+    let leases = reader.required(&ApiResource::erase::<StaticIPLease>(&()), None).await?;
     let spec = |lease: Object| serde_json::from_value::<LeaseSpec>(lease.data.get("spec")?.clone()).ok();
     let leases: Vec<LeaseSpec> = leases.into_iter().filter_map(spec).collect();
     let Some(machine) = reader.get(&virtual_machines(), key).await? else {
         let machine = reader.get(&kubevirt_machines(), key).await?;
         let lacking = reader.lacking();
-        anyhow::ensure!(machine.is_some() || lacking.is_empty(), "missing right: {}", lacking.join("; "));
+        anyhow::ensure!(machine.is_some() || lacking.is_empty(), "missing right: {}", rights(&lacking));
         let machine = machine.with_context(|| {
             format!("{key}: neither a VirtualMachine nor a KubevirtMachine; the conditions of a claim say why it waits")
         })?;
@@ -171,75 +196,110 @@ pub async fn why(reader: &Reader, key: &Key) -> anyhow::Result<Answer> {
     let kind = ApiResource::erase::<v1::Event>(&());
     let (mut events, params) = (Vec::new(), ListParams::default().fields(&of_machine));
     reader.each(&kind, Some(&key.namespace), params, |event| events.extend(Event::of_controller(&event))).await?;
-    let node_pools = reader.required(&node_pools()).await?;
+    let node_pools = reader.required(&node_pools(), reader.scope()).await?;
     let namespaces = namespaces(reader, pools.iter().map(|pool| &*pool.checked)).await?;
     Ok(explain(Facts { machine, phase, instance, secret, pools, node_pools, namespaces, leases, events }))
 }
 
 /// Explains a machine.
 fn explain(facts: Facts) -> Answer {
-    let Facts { machine, phase, instance, secret, pools, node_pools, namespaces, leases, mut events } = facts;
-    events.sort();
-    let created = instance.as_ref().and_then(|it| created(&it.metadata)).map(|it| it.to_string());
-    let is_outdated = match (&instance, &secret) {
-        (Some(instance), NetworkSecret::Ours(secret)) => instance.has_started && !instance.has_read(secret),
-        _ => false,
-    };
-    // A guest that runs has read what was missing before its instance existed.
-    let is_over = |event: &Event| phase.as_deref() == Some("Running") && event.is_before(created.as_deref());
-    let missing = events.last().filter(|event| event.reason == "NetworkDataMissing" && !is_over(event));
-    // The Secret of the machine cannot have its current network data.
-    let kept = events.last().filter(|event| event.reason == "NetworkDataOutdated" && !is_outdated && !is_over(event));
-    let key = machine.key();
-    let held = leases.iter().filter(|lease| is_of(lease, &machine));
-    let mut used: BTreeSet<(&str, String)> = held.map(|lease| (&*lease.network, lease.address.clone())).collect();
-    for (network, reported) in instance.iter().flat_map(|instance| &instance.guest.networks) {
-        used.extend(reported.addresses.iter().map(|address| (&**network, address.to_string())));
+    let Facts { machine, phase, instance, secret, pools, node_pools, namespaces, leases, events } = facts;
+    let known = Known::new(pools, node_pools, namespaces.as_ref(), leases);
+    known.explain(Seen { machine: &machine, phase, instance: instance.as_ref(), secret: &secret, events })
+}
+
+impl Known {
+    pub(super) fn new(
+        pools: Vec<KnownPool>,
+        node_pools: Vec<Object>,
+        namespaces: Option<&NamespaceLabels>,
+        leases: Vec<LeaseSpec>,
+    ) -> Self {
+        let node_pools = node_pools.into_iter().map(Arc::new);
+        let selection = Selection::new(pools.iter().map(|pool| Arc::clone(&pool.checked)), node_pools, namespaces);
+        let waiting = pools.iter().map(|pool| (pool.checked.id.clone(), pool.status.first_waiting.clone())).collect();
+        let mut of_name: BTreeMap<String, Vec<LeaseSpec>> = BTreeMap::new();
+        for lease in leases {
+            of_name.entry(lease.holder.name.clone()).or_default().push(lease);
+        }
+        Self { pools, selection, waiting, leases: of_name }
     }
-    let others: BTreeSet<&str> = used.iter().flat_map(|(network, address)| others(network, address, &pools)).collect();
-    let others = others.into_iter().collect::<Vec<_>>().join("; ");
-    let waiting: BTreeMap<PoolId, Vec<Waiting>> =
-        pools.iter().map(|pool| (pool.checked.id.clone(), pool.status.first_waiting.clone())).collect();
-    let node_pools = node_pools.into_iter().map(std::sync::Arc::new);
-    let selection = Selection::new(pools.into_iter().map(|pool| pool.checked), node_pools, namespaces.as_ref());
-    let held: Vec<&LeaseSpec> = leases.iter().filter(|lease| is_of(lease, &machine)).collect();
-    let (selected, verdict) = match selection.of(&machine) {
-        Ok(selected) => {
-            let verdict = verdict(&machine, &selected, &selection, &held, &waiting, missing);
-            (selected, verdict)
+
+    /// The leases that a machine holds.
+    fn held(&self, machine: &VirtualMachine) -> Vec<&LeaseSpec> {
+        let names: BTreeSet<String> =
+            machine.kubevirt_machine().into_iter().chain([machine.key()]).map(|key| key.name).collect();
+        let of_names = names.iter().filter_map(|name| self.leases.get(name)).flatten();
+        of_names.filter(|lease| is_of(lease, machine)).collect()
+    }
+
+    /// Explains a machine.
+    pub(super) fn explain(&self, seen: Seen<'_>) -> Answer {
+        let Seen { machine, phase, instance, secret, mut events } = seen;
+        events.sort();
+        let created = instance.and_then(|it| created(&it.metadata)).map(|it| it.to_string());
+        let is_outdated = match (instance, secret) {
+            (Some(instance), NetworkSecret::Ours(secret)) => instance.has_started && !instance.has_read(secret),
+            _ => false,
+        };
+        // A guest that runs has read what was missing before its instance existed.
+        let is_over = |event: &Event| phase.as_deref() == Some("Running") && event.is_before(created.as_deref());
+        let missing = events.last().filter(|event| event.reason == "NetworkDataMissing" && !is_over(event));
+        // The Secret of the machine cannot have its current network data.
+        let kept =
+            events.last().filter(|event| event.reason == "NetworkDataOutdated" && !is_outdated && !is_over(event));
+        let key = machine.key();
+        let held = self.held(machine);
+        let mut used: BTreeSet<(&str, String)> =
+            held.iter().map(|lease| (&*lease.network, lease.address.clone())).collect();
+        for (network, reported) in instance.iter().flat_map(|instance| &instance.guest.networks) {
+            used.extend(reported.addresses.iter().map(|address| (&**network, address.to_string())));
         }
-        Err(problem) => {
-            let what_to_do = "change the pool or the machine that the reason names".to_owned();
-            (Vec::new(), (State::Conflicting, problem.to_string(), None, Some(what_to_do)))
+        let others: BTreeSet<&str> =
+            used.iter().flat_map(|(network, address)| others(network, address, &self.pools)).collect();
+        let others = others.into_iter().collect::<Vec<_>>().join("; ");
+        let (selected, verdict) = match self.selection.of(machine) {
+            Ok(selected) => {
+                let verdict = verdict(machine, &selected, &self.selection, &held, &self.waiting, missing);
+                (selected, verdict)
+            }
+            Err(problem @ Problem::UnknownNamespaces { .. }) => {
+                let what_to_do = "ask for the right, or ask a user who has it".to_owned();
+                (Vec::new(), (State::Unknown, problem_text(&problem), None, Some(what_to_do)))
+            }
+            Err(problem) => {
+                let what_to_do = "change the pool or the machine that the reason names".to_owned();
+                (Vec::new(), (State::Conflicting, problem.to_string(), None, Some(what_to_do)))
+            }
+        };
+        let (state, reason, since, what_to_do) = match verdict {
+            (State::Allocated | State::NotSelected | State::LeftAlone, _, since, _) if !others.is_empty() => {
+                let what_to_do = "stop one of the two users: \"Resolve each conflict\" in docs/recovery.md".to_owned();
+                (State::Conflicting, others, since, Some(what_to_do))
+            }
+            (State::Allocated, _, since, None) if kept.is_some() => {
+                let message = kept.map(|event| event.message.clone()).unwrap_or_default();
+                (State::Outdated, message, since, Some("remove the cause that the reason names".to_owned()))
+            }
+            (State::Allocated, _, since, None) if is_outdated => {
+                let reason = "the guest runs with earlier network data".to_owned();
+                (State::Outdated, reason, since, Some("restart the machine".to_owned()))
+            }
+            verdict => verdict,
+        };
+        let events = events.split_off(events.len().saturating_sub(EVENTS));
+        Answer {
+            version: 1,
+            machine: key.to_string(),
+            phase,
+            state,
+            pools: selected.iter().flat_map(Selecting::all_of).collect(),
+            addresses: held.into_iter().map(HeldAddress::from).collect(),
+            since,
+            reason,
+            what_to_do,
+            events,
         }
-    };
-    let (state, reason, since, what_to_do) = match verdict {
-        (State::Allocated | State::NotSelected | State::LeftAlone, _, since, _) if !others.is_empty() => {
-            let what_to_do = "stop one of the two users: \"Resolve each conflict\" in docs/recovery.md".to_owned();
-            (State::Conflicting, others, since, Some(what_to_do))
-        }
-        (State::Allocated, _, since, None) if kept.is_some() => {
-            let message = kept.map(|event| event.message.clone()).unwrap_or_default();
-            (State::Outdated, message, since, Some("remove the cause that the reason names".to_owned()))
-        }
-        (State::Allocated, _, since, None) if is_outdated => {
-            let reason = "the guest runs with earlier network data".to_owned();
-            (State::Outdated, reason, since, Some("restart the machine".to_owned()))
-        }
-        verdict => verdict,
-    };
-    let events = events.split_off(events.len().saturating_sub(EVENTS));
-    Answer {
-        version: 1,
-        machine: key.to_string(),
-        phase,
-        state,
-        pools: selected.iter().flat_map(Selecting::all_of).collect(),
-        addresses: held.into_iter().map(HeldAddress::from).collect(),
-        since,
-        reason,
-        what_to_do,
-        events,
     }
 }
 
@@ -507,6 +567,7 @@ impl fmt::Display for State {
             Self::NotSelected => "notSelected",
             Self::Outdated => "outdated",
             Self::Conflicting => "conflicting",
+            Self::Unknown => "unknown",
         })
     }
 }
@@ -644,6 +705,19 @@ mod tests {
                  10.0.0.8/24  infra/vlan10  eno101     n/p   2026-08-14T10:00:00Z\n"
             );
         }
+    }
+
+    #[test]
+    fn a_user_without_the_right_to_list_namespaces_learns_which_right_is_missing() {
+        let selects = json!({
+            "metadata": {"namespace": null, "name": "g"},
+            "spec": {"machineSelector": null, "namespaceSelector": {"matchLabels": {"a": "b"}}},
+        });
+        let answer = about(machine(json!({}), json!({})), vec![pool("g", selects)], vec![]);
+        let reason = "whether pool g selects the machine is not known: the pool selects by the labels of Namespaces, and you lack the \
+                      right to list namespaces in every namespace";
+        let what_to_do = "ask for the right, or ask a user who has it";
+        assert_eq!(said(&answer), (State::Unknown, reason, None, Some(what_to_do)));
     }
 
     #[test]

@@ -1,0 +1,281 @@
+//! The claims and machines that wait for an address, or that are refused.
+//!
+//! | the object is | the reason is from |
+//! |---|---|
+//! | a claim | its condition, which the controller writes |
+//! | a VirtualMachine | `why` |
+//! | a KubevirtMachine whose VirtualMachine is rejected | its condition, which cluster-api-provider-kubevirt writes |
+//! | another one | the status of its pools, which has the first objects |
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use glowplug::host::allocator::EXHAUSTED_MESSAGE;
+use glowplug::host::claim::HolderKind;
+use k8s_openapi::api::core::v1;
+use kube::api::{ApiResource, ListParams};
+use serde::Serialize;
+
+use crate::cluster::key::{Key, PoolId};
+use crate::cluster::object::Object;
+use crate::explain::lists::namespaces;
+use crate::explain::read::{Listed, Reader};
+use crate::explain::why::{Event, Known, Seen, State};
+use crate::kinds::cluster_api::{IpAddressClaim, Kinds};
+use crate::kinds::ipam_claim::ipam_claims;
+use crate::kinds::kubevirt_machine::{Instance, NetworkSecret, is_deleted};
+use crate::kinds::pool::{GROUP, LeaseSpec, StaticIPLease};
+use crate::kinds::virtual_machine::{VirtualMachine, instances, kubevirt_machines, node_pools, virtual_machines};
+use crate::pools::selection::KnownPool;
+
+/// A claim or machine that waits for an address, or that is refused.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Waiter {
+    /// Kind of the object.
+    pub kind: HolderKind,
+    /// Namespace and name of the object.
+    pub object: String,
+    /// The pools from which the object would get an address. Empty: unknown.
+    pub pools: Vec<String>,
+    /// Time since which the object waits, as RFC 3339. `null`: unknown.
+    pub since: Option<String>,
+    /// Why the object waits.
+    pub reason: String,
+}
+
+/// Reads what waits for these pools.
+///
+/// # Errors
+///
+/// A request failed.
+pub(super) async fn waiters(reader: &Reader, pools: &[KnownPool]) -> anyhow::Result<Vec<Waiter>> {
+    let mut waiters = Vec::new();
+    if pools.is_empty() {
+        return Ok(waiters);
+    }
+    if let Some(kinds) = Kinds::discover(reader.client()).await? {
+        let all = ListParams::default();
+        reader.each(&kinds.claims, reader.scope(), all, |claim| waiters.extend(of_claim(claim))).await?;
+    }
+    if pools.iter().any(|pool| pool.checked.spec.serve_ipam_claims) {
+        let all = ListParams::default();
+        reader.each(&ipam_claims(), reader.scope(), all, |claim| waiters.extend(of_ipam_claim(&claim))).await?;
+    }
+    let selects = |pool: &KnownPool| {
+        let spec = &pool.checked.spec;
+        spec.node_pool_ref.is_some()
+            || spec.node_pool_refs.is_some()
+            || spec.machine_selector.is_some()
+            || spec.namespace_selector.is_some()
+    };
+    let mut machines = BTreeSet::new();
+    if pools.iter().any(selects) {
+        for (waiter, names) in of_machines(reader, pools).await? {
+            machines.extend(names);
+            waiters.push(waiter);
+        }
+    }
+    waiters.extend(of_pools(pools, &machines, &waiters));
+    waiters.sort_by(|one, other| (&one.since, &one.object).cmp(&(&other.since, &other.object)));
+    Ok(waiters)
+}
+
+/// The reason and the time in a condition that is false.
+fn failed(object: &Object, type_: &str) -> Option<(String, Option<String>)> {
+    let conditions = object.data["status"]["conditions"].as_array()?;
+    let failed = conditions.iter().find(|it| it["type"] == type_ && it["status"] == "False")?;
+    let text = |member: &str| failed[member].as_str().map(str::to_owned);
+    let reason = [text("reason"), text("message")].into_iter().flatten().filter(|text| !text.is_empty());
+    Some((reason.collect::<Vec<_>>().join(": "), text("lastTransitionTime")))
+}
+
+/// An IPAddressClaim of one of our pools that is not ready.
+fn of_claim(object: Object) -> Option<Waiter> {
+    let (reason, since) = failed(&object, "Ready")?;
+    let claim = IpAddressClaim::read(object).ok()?;
+    let key = claim.key();
+    let pool = claim.pool.resolve(&key.namespace)?;
+    let (object, pools) = (key.to_string(), vec![pool.to_string()]);
+    Some(Waiter { kind: HolderKind::IpAddressClaim, object, pools, since, reason })
+}
+
+/// An IPAMClaim without addresses.
+fn of_ipam_claim(object: &Object) -> Option<Waiter> {
+    let (reason, since) = failed(object, "IPsAllocated")?;
+    let object = Key::of(&object.metadata).to_string();
+    Some(Waiter { kind: HolderKind::IpamClaim, object, pools: Vec::new(), since, reason })
+}
+
+/// A KubevirtMachine whose VirtualMachine a webhook of the controller rejects. cluster-api-provider-kubevirt writes the reason.
+fn of_rejected(machine: &Object) -> Option<(Waiter, Key)> {
+    let conditions = machine.data["status"]["conditions"].as_array()?;
+    let rejected = conditions.iter().find(|it| it["type"] == "VMProvisioned" && it["status"] == "False")?;
+    let reason =
+        rejected["message"].as_str().filter(|text| text.contains(GROUP) || text.contains(EXHAUSTED_MESSAGE))?;
+    let (key, since) = (Key::of(&machine.metadata), rejected["lastTransitionTime"].as_str().map(str::to_owned));
+    let (kind, object, reason) = (HolderKind::KubevirtMachine, key.to_string(), reason.to_owned());
+    Some((Waiter { kind, object, pools: Vec::new(), since, reason }, key))
+}
+
+/// The VirtualMachines that wait, each with its own name and the name of its KubevirtMachine. Empty if the user may not read what decides.
+async fn of_machines(reader: &Reader, pools: &[KnownPool]) -> anyhow::Result<Vec<(Waiter, Vec<Key>)>> {
+    let all = ListParams::default;
+    let (mut leases, mut of_node_pools) = (Vec::new(), Vec::new());
+    let spec = |lease: Object| serde_json::from_value::<LeaseSpec>(lease.data.get("spec")?.clone()).ok();
+    let lease = ApiResource::erase::<StaticIPLease>(&());
+    let has_leases = reader.each(&lease, None, all(), |lease| leases.extend(spec(lease))).await?;
+    let has_node_pools = reader.each(&node_pools(), reader.scope(), all(), |it| of_node_pools.push(it)).await?;
+    let namespaces = namespaces(reader, pools.iter().map(|pool| &*pool.checked)).await?;
+    let (mut vms, mut guests) = (Vec::new(), BTreeMap::new());
+    reader.each(&virtual_machines(), None, all(), |vm| vms.push(VirtualMachine::read(vm))).await?;
+    let mut rejected = Vec::new();
+    reader.each(&kubevirt_machines(), None, all(), |machine| rejected.extend(of_rejected(&machine))).await?;
+    let guest = |guest: Object| {
+        let phase = guest.data["status"]["phase"].as_str().map(str::to_owned);
+        guests.insert(Key::of(&guest.metadata), (phase, Instance::read(guest)));
+    };
+    reader.each(&instances(), None, all(), guest).await?;
+    if [has_leases, has_node_pools] != [Listed::Whole; 2] {
+        return Ok(Vec::new());
+    }
+    let mut events: BTreeMap<Key, Vec<Event>> = BTreeMap::new();
+    let event = |event: Object| {
+        let of = &event.data["involvedObject"];
+        if let (Some(namespace), Some(name), Some(read)) =
+            (of["namespace"].as_str(), of["name"].as_str(), Event::of_controller(&event))
+        {
+            events.entry(Key::from((namespace, name))).or_default().push(read);
+        }
+    };
+    let of_machines = all().fields("involvedObject.kind=VirtualMachine");
+    reader.each(&ApiResource::erase::<v1::Event>(&()), None, of_machines, event).await?;
+    let known = Known::new(pools.to_vec(), of_node_pools, namespaces.as_ref(), leases);
+    let names: BTreeSet<Key> = vms.iter().flat_map(|vm| vm.kubevirt_machine().into_iter().chain([vm.key()])).collect();
+    rejected.retain(|(_, key)| !names.contains(key));
+    let mut waiters: Vec<(Waiter, Vec<Key>)> = rejected.into_iter().map(|(waiter, key)| (waiter, vec![key])).collect();
+    for machine in vms.iter().filter(|vm| !is_deleted(&vm.metadata)) {
+        let key = machine.key();
+        let (phase, instance) = guests.get(&key).map_or((None, None), |(phase, guest)| (phase.clone(), Some(guest)));
+        let events = events.remove(&key).unwrap_or_default();
+        let answer = known.explain(Seen { machine, phase, instance, secret: &NetworkSecret::Absent, events });
+        let is_refused = answer.state == State::Conflicting && answer.addresses.is_empty();
+        if answer.state == State::Waiting || is_refused {
+            let mut pools: Vec<String> = answer.pools.into_iter().map(|it| it.pool).collect();
+            pools.dedup();
+            let created = machine.metadata.creation_timestamp.as_ref().map(|time| time.0.to_string());
+            let waiter = Waiter {
+                kind: HolderKind::VirtualMachine,
+                object: answer.machine,
+                pools,
+                since: answer.since.or(created),
+                reason: answer.reason,
+            };
+            waiters.push((waiter, machine.kubevirt_machine().into_iter().chain([key]).collect()));
+        }
+    }
+    Ok(waiters)
+}
+
+/// The objects that wait according to the status of the pools, without those that are known already.
+fn of_pools(pools: &[KnownPool], machines: &BTreeSet<Key>, known: &[Waiter]) -> Vec<Waiter> {
+    let mut waiting: BTreeMap<(String, HolderKind), Waiter> = BTreeMap::new();
+    for pool in pools {
+        let id: &PoolId = &pool.checked.id;
+        for first in &pool.status.first_waiting {
+            let key = Key { namespace: first.namespace.clone(), name: first.name.clone() };
+            let object = key.to_string();
+            let is_known = match first.kind.is_claim() {
+                true => known.iter().any(|it| it.kind == first.kind && it.object == object),
+                false => machines.contains(&key),
+            };
+            if is_known {
+                continue;
+            }
+            let reason = match &first.family {
+                Some(family) => format!("pool {id} has no free {family} address"),
+                None => format!("pool {id} is one of several pools of the object, and another one has no free address"),
+            };
+            match waiting.get_mut(&(object.clone(), first.kind)) {
+                Some(waiter) => {
+                    waiter.pools.push(id.to_string());
+                    waiter.reason = format!("{}; {reason}", waiter.reason);
+                }
+                None => {
+                    let (pools, since) = (vec![id.to_string()], Some(first.since.0.to_string()));
+                    let waiter = Waiter { kind: first.kind, object: object.clone(), pools, since, reason };
+                    waiting.insert((object, first.kind), waiter);
+                }
+            }
+        }
+    }
+    waiting.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::pools::facts::PoolObject;
+
+    fn object(value: Value) -> Object {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn condition(type_: &str, status: &str, reason: &str, message: &str) -> Value {
+        json!([{"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": "2026-08-14T10:00:00Z"}])
+    }
+
+    fn claim(pool: &str, conditions: Value) -> Object {
+        object(json!({
+            "metadata": {"namespace": "n", "name": "c", "uid": "u"},
+            "spec": {"poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": pool, "name": "p"}},
+            "status": {"conditions": conditions},
+        }))
+    }
+
+    fn waiter(kind: HolderKind, object: &str, pools: &[&str], reason: &str) -> Waiter {
+        Waiter {
+            kind,
+            object: object.to_owned(),
+            pools: pools.iter().map(|&pool| pool.to_owned()).collect(),
+            since: Some("2026-08-14T10:00:00Z".to_owned()),
+            reason: reason.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_claim_that_is_refused_is_named_with_its_reason() {
+        let refused = condition("Ready", "False", "AllocationFailed", "10.0.0.9: not in pool \"n/p\"");
+        let reason = "AllocationFailed: 10.0.0.9: not in pool \"n/p\"";
+        let expected = waiter(HolderKind::IpAddressClaim, "n/c", &["n/p"], reason);
+        assert_eq!(of_claim(claim("StaticIPPool", refused.clone())), Some(expected));
+        assert_eq!(of_claim(claim("InClusterIPPool", refused)), None);
+        assert_eq!(of_claim(claim("StaticIPPool", condition("Ready", "True", "Ready", ""))), None);
+        let failed = condition("IPsAllocated", "False", "SubnetExhausted", "pool n/p has no free IPv4 address");
+        let expected = waiter(HolderKind::IpamClaim, "n/c", &[], "SubnetExhausted: pool n/p has no free IPv4 address");
+        assert_eq!(of_ipam_claim(&claim("", failed)), Some(expected));
+    }
+
+    #[test]
+    fn an_object_that_only_the_status_of_pools_has_is_named_once() {
+        let pool = |name: &str, family: Option<&str>| {
+            let first = |kind: &str, name: &str| {
+                let mut first = json!({"kind": kind, "namespace": "n", "name": name, "since": "2026-08-14T10:00:00Z"});
+                json_patch::merge(&mut first, &json!({"family": family}));
+                first
+            };
+            let waiting = [first("KubevirtMachine", "m"), first("IPAddressClaim", "c"), first("KubevirtMachine", "vm")];
+            KnownPool::read(PoolObject::read(object(json!({
+                "metadata": {"namespace": "n", "name": name}, "spec": {"network": "a", "addresses": ["10.0.0.8/29"]},
+                "status": {"firstWaiting": waiting},
+            }))))
+        };
+        let known = [waiter(HolderKind::IpAddressClaim, "n/c", &["n/p"], "x")];
+        let machines = [Key::from(("n", "vm"))].into();
+        let reason = "pool n/p has no free IPv4 address; pool n/q is one of several pools of the object, and another one has no free \
+                      address";
+        let expected = waiter(HolderKind::KubevirtMachine, "n/m", &["n/p", "n/q"], reason);
+        assert_eq!(of_pools(&[pool("p", Some("IPv4")), pool("q", None)], &machines, &known), [expected]);
+    }
+}
