@@ -1082,7 +1082,8 @@ mod tests {
                 "addressesFrom.poolRef.apiGroup: invalid API group \"a b\", expected an API group, such as \
                  ipam.cluster.x-k8s.io",
                 "addressesFrom.poolRef.kind: invalid kind \"In ClusterIPPool\", expected a kind, such as InClusterIPPool",
-                "addressesFrom.poolRef.name: invalid name \"P\", expected lower case letters, digits, '-' and '.'",
+                "addressesFrom.poolRef.name: invalid name \"P\", expected at most 253 lower case letters, digits, '-' and '.', with a letter \
+                 or digit at both ends",
             ],
         );
     }
