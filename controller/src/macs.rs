@@ -209,16 +209,16 @@ impl Macs {
         loop {
             tokio::select! {
                 Some(input) = inputs.next() => is_due |= self.learn(input),
-                () = sleep_until(next), if is_due => {}
+                () = sleep_until(next), if is_due && self.has_everything() => {}
             }
             while let Some(Some(input)) = inputs.next().now_or_never() {
                 is_due |= self.learn(input);
             }
-            let is_ready = self.has_machines && self.is_listed == [true; 2] && next <= Instant::now();
+            let is_ready = self.has_everything() && next <= Instant::now();
             if is_due && is_ready {
                 sleep(BETWEEN.max(self.took * RATIO)).await;
             }
-            while is_due && is_ready && self.has_machines && self.is_listed == [true; 2] {
+            while is_due && is_ready && self.has_everything() {
                 match self.pass().await {
                     Ok(Pass::Changed) => {}
                     // Another pass follows after a pause.
@@ -244,6 +244,11 @@ impl Macs {
                 }
             }
         }
+    }
+
+    /// Whether all objects are known that a decision needs.
+    fn has_everything(&self) -> bool {
+        self.has_machines && self.is_listed == [true; 2]
     }
 
     /// Stores a change. Returns whether a decision may change.

@@ -214,12 +214,12 @@ impl Served {
     }
 }
 
-/// The addresses of a pool for so many machines, in one range or in subnets that are all needed.
+/// The addresses of a pool for so many machines, in one range or in subnets that are all needed, with room for a few more.
 fn addresses_in(subnets: usize, machines: usize) -> Value {
     if subnets == 1 {
         return json!({"addresses": ["10.0.0.0/16"]});
     }
-    let last = machines / subnets + 2;
+    let last = (machines + 2).div_ceil(subnets);
     assert!(last < 254, "{machines} machines in {subnets} subnets, expected less than 254 in each");
     let subnet = |n| {
         let (addresses, gateway) = (format!("10.0.{n}.1-10.0.{n}.{last}"), format!("10.0.{n}.254"));
