@@ -282,7 +282,7 @@ impl MacPool {
         let first = common.first()?;
         let further = match common.len() - 1 {
             0 => String::new(),
-            further => format!(" and {further} further ranges"),
+            further => format!(" and {further} more"),
         };
         let mut names = [self.name(), other.name()];
         names.sort_unstable();
@@ -458,7 +458,7 @@ mod tests {
         };
         let one = pool("b", &["02:00:00:00:00:00-02:00:00:00:00:0f", "02:00:00:00:01:00-02:00:00:00:01:0f"]);
         let other = pool("a", &["02:00:00:00:00:0f-02:00:00:00:01:00"]);
-        let expected = "MACPools a and b both have 02:00:00:00:00:0f and 1 further ranges, expected no common address";
+        let expected = "MACPools a and b both have 02:00:00:00:00:0f and 1 more, expected no common address";
         assert_eq!(one.overlap(&other).as_deref(), Some(expected));
         assert_eq!(one.overlap(&pool("c", &["06:00:00:00:00:00-06:00:00:00:00:0f"])), None);
     }

@@ -48,7 +48,7 @@ pub enum ExpandError {
     Refused(Diagnostics),
     /// The guest would read other addresses than the allocated addresses.
     Differs {
-        /// Interface with the difference.
+        /// The interface whose addresses differ.
         interface: InterfaceName,
         /// Addresses that the guest would read, sorted.
         read: Vec<IpNetwork>,
