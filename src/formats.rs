@@ -199,8 +199,8 @@ fn recognise<'d>(
             match lists.into_iter().flatten().find(|known| reader::is_misspelt(name, known)) {
                 _ if name == WRAPPER || *value == Value::Null => {}
                 // An error, since a warning would leave the machine with the distribution's default.
-                Some(known) => diagnostics.push(Diagnostic::error(path, "unknown member", value.unread(), known)),
-                None => diagnostics.push(Diagnostic::warning(path, "unknown member", value.unread(), expected)),
+                Some(known) => diagnostics.push(Diagnostic::error(path, "unknown member", value, known)),
+                None => diagnostics.push(Diagnostic::warning(path, "unknown member", value, expected)),
             }
         }
     };

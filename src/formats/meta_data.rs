@@ -111,7 +111,7 @@ pub fn other_network(path: &str, document: &[u8]) -> Option<Diagnostic> {
     };
     let (member, value, expected) = match (reference, given(&object, "network-interfaces")) {
         (Some(reference), _) => ("network_config.content_path", reference.to_string(), "network_data.json"),
-        (None, Some(interfaces)) => ("network-interfaces", interfaces.unread().into_owned(), "network-config"),
+        (None, Some(interfaces)) => ("network-interfaces", interfaces.kind().to_owned(), "network-config"),
         (None, None) => return None,
     };
     let path = format!("{path}: {member}");
@@ -344,7 +344,7 @@ mod tests {
             diagnostics,
             [
                 r#"devices[0]: invalid device "1", expected an object"#,
-                r#"hostname: invalid value "[a]", expected a string"#,
+                r#"hostname: invalid value "an array", expected a string"#,
                 r#"instance_type: invalid value "1.5", expected a string"#,
                 r#"local_hostname: invalid value "true", expected a string"#,
                 r#"public_keys[0]: invalid key "1", expected a line of authorized_keys"#,
@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(
             reported("instance-id: i-1\nnetwork-interfaces: |\n  iface eth0 inet dhcp\n").as_deref(),
             Some(
-                r#"meta: network-interfaces: network that is not read "iface eth0 inet dhcp\n", expected the network in network-config"#
+                r#"meta: network-interfaces: network that is not read "a string", expected the network in network-config"#
             )
         );
         for document in ["", "{", r#"{"network_config":null,"network-interfaces":null}"#, r#"{"network_config":{}}"#] {

@@ -66,13 +66,7 @@ impl Reader<'_> {
                 continue;
             }
             let expected = format!("{members}{consequence}");
-            self.diagnostics.push(Diagnostic::new(
-                otherwise,
-                path.field(name),
-                "unknown member",
-                value.unread(),
-                &expected,
-            ));
+            self.diagnostics.push(Diagnostic::new(otherwise, path.field(name), "unknown member", value, &expected));
         }
     }
 
@@ -90,8 +84,8 @@ impl Reader<'_> {
             }
             let path = path.field(name);
             self.diagnostics.push(match members.misspelt(name) {
-                Some(known) => Diagnostic::warning(path, "unknown member", value.unread(), known),
-                None => Diagnostic::new(Severity::Debug, path, "unknown member", value.unread(), &members.to_string()),
+                Some(known) => Diagnostic::warning(path, "unknown member", value, known),
+                None => Diagnostic::new(Severity::Debug, path, "unknown member", value, &members.to_string()),
             });
         }
     }

@@ -14,7 +14,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use crate::diagnostic::{Diagnostic, shortened};
+use crate::diagnostic::Diagnostic;
 
 #[cfg(feature = "vsphere")]
 pub(crate) use parse::parse_list;
@@ -240,16 +240,6 @@ impl Value {
             Self::Object(_) => "an object",
         }
     }
-
-    /// The value for a message about a member that is not read. Arrays and objects are written by their type: the content of
-    /// an unknown member may be a password, as in `wifis`.
-    pub(super) fn unread(&self) -> Cow<'_, str> {
-        match self {
-            Self::Array(_) | Self::Object(_) => self.kind().into(),
-            Self::String(text) => text.into(),
-            scalar => scalar.to_string().into(),
-        }
-    }
 }
 
 /// Writes the value as it was parsed.
@@ -268,28 +258,43 @@ impl Serialize for Value {
 }
 
 impl fmt::Display for Value {
-    /// Writes a scalar as in the document, and an array or an object in the flow style of YAML, with no quotes.
+    /// Writes a scalar as in the document. An array or an object is written by its type: in a document of a machine it may have a
+    /// password, as in `wifis`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Null => f.write_str("null"),
             Self::Bool(value) => value.fmt(f),
             Self::Integer(value) => value.fmt(f),
             Self::Fraction(value) => value.fmt(f),
             Self::String(value) => f.write_str(value),
-            Self::Array(elements) => {
+            Self::Null | Self::Array(_) | Self::Object(_) => f.write_str(self.kind()),
+        }
+    }
+}
+
+/// A value of a document that has no secrets, such as a pool.
+#[cfg(feature = "host")]
+pub(crate) struct Whole<'v>(pub(crate) &'v Value);
+
+#[cfg(feature = "host")]
+impl fmt::Display for Whole<'_> {
+    /// Writes an array or an object in the flow style of YAML, with no quotes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Value::Array(elements) => {
                 f.write_str("[")?;
                 for (at, element) in elements.iter().enumerate() {
-                    write!(f, "{}{element}", if at == 0 { "" } else { ", " })?;
+                    write!(f, "{}{}", if at == 0 { "" } else { ", " }, Whole(element))?;
                 }
                 f.write_str("]")
             }
-            Self::Object(Object(members)) => {
+            Value::Object(Object(members)) => {
                 f.write_str("{")?;
                 for (at, (name, member)) in members.iter().enumerate() {
-                    write!(f, "{}{name}: {member}", if at == 0 { "" } else { ", " })?;
+                    write!(f, "{}{name}: {}", if at == 0 { "" } else { ", " }, Whole(member))?;
                 }
                 f.write_str("}")
             }
+            scalar => scalar.fmt(f),
         }
     }
 }
@@ -304,7 +309,10 @@ impl Scalar {
             Value::Null => None,
             Value::Integer(number) => Some(Self::Integer(*number)),
             Value::String(text) => Some(Self::Text(text.clone())),
-            other => Some(Self::Text(format!("{} ({})", shortened(other), other.kind()))),
+            other => Some(Self::Text(match other {
+                Value::Array(_) | Value::Object(_) => other.kind().to_owned(),
+                scalar => format!("{scalar} ({})", scalar.kind()),
+            })),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Reads the members of objects in documents, and reports unknown members.
 
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
-use crate::formats::value::{Object, Value};
+use crate::formats::value::{Object, Value, Whole};
 
 /// Description of a subnet, for messages.
 pub(crate) const SUBNET: &str = "the CIDR of a subnet, such as 10.0.0.0/24";
@@ -42,7 +42,7 @@ impl<'a> Members<'a> {
                 // YAML takes some words for booleans or numbers: the network `n` is false.
                 let is_word = matches!(other, Value::Bool(_) | Value::Integer(_) | Value::Fraction(_));
                 let expected = if is_word { "a string: in YAML, in quotes" } else { "a string" };
-                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", other, expected));
+                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", Whole(other), expected));
                 None
             }
         }
@@ -66,7 +66,7 @@ impl<'a> Members<'a> {
         match self.get(name)? {
             Value::Object(object) => Some(object),
             other => {
-                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", other, "an object"));
+                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", Whole(other), "an object"));
                 None
             }
         }
@@ -77,7 +77,12 @@ impl<'a> Members<'a> {
             None => false,
             Some(Value::Bool(value)) => *value,
             Some(other) => {
-                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", other, "true or false"));
+                diagnostics.push(Diagnostic::error(
+                    self.path.field(name),
+                    "invalid value",
+                    Whole(other),
+                    "true or false",
+                ));
                 false
             }
         }
@@ -88,7 +93,7 @@ impl<'a> Members<'a> {
         match self.get(name)? {
             Value::Integer(number) => Some(*number),
             other => {
-                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", other, expected));
+                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", Whole(other), expected));
                 None
             }
         }
@@ -103,7 +108,7 @@ impl<'a> Members<'a> {
         };
         seconds.unwrap_or_else(|| {
             let expected = "a number of seconds, 0 to 4294967295";
-            diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", value, expected));
+            diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", Whole(value), expected));
             0
         })
     }
@@ -113,7 +118,7 @@ impl<'a> Members<'a> {
             None => &[],
             Some(Value::Array(elements)) => elements,
             Some(other) => {
-                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid list", other, "an array"));
+                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid list", Whole(other), "an array"));
                 &[]
             }
         }
@@ -127,29 +132,28 @@ impl<'a> Members<'a> {
         for (at, element) in self.list(name, diagnostics).iter().enumerate() {
             match element {
                 Value::Object(object) => objects.push((at, object)),
-                other => diagnostics.push(Diagnostic::error(list.index(at), "invalid item", other, "an object")),
+                other => diagnostics.push(Diagnostic::error(list.index(at), "invalid item", Whole(other), "an object")),
             }
         }
         objects
     }
 
-    /// The elements of a list as strings. An element of another type becomes its JSON text, which the parsers of these
-    /// lists reject.
+    /// The elements of a list as strings. An element of another type becomes a text that the parsers of these lists reject.
     pub(crate) fn texts(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Vec<String> {
-        self.list(name, diagnostics).iter().map(Value::to_string).collect()
+        self.list(name, diagnostics).iter().map(|value| Whole(value).to_string()).collect()
     }
 
-    /// The members of an object as strings, in their order. A value of another type becomes its JSON text, as in
+    /// The members of an object as strings, in their order. A value of another type becomes a text, as in
     /// [`Self::texts`].
     pub(crate) fn text_map(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Vec<(String, String)> {
         match self.get(name) {
             None => Vec::new(),
             Some(Value::Object(object)) => {
-                object.members().into_iter().map(|(name, value)| (name.to_owned(), value.to_string())).collect()
+                object.members().into_iter().map(|(name, value)| (name.to_owned(), Whole(value).to_string())).collect()
             }
             Some(other) => {
                 let expected = "an object with names and their addresses";
-                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", other, expected));
+                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", Whole(other), expected));
                 Vec::new()
             }
         }
@@ -164,7 +168,7 @@ impl<'a> Members<'a> {
         for (at, element) in self.list("machineNetwork", diagnostics).iter().enumerate() {
             let path = list.index(at);
             let Value::Object(network) = element else {
-                diagnostics.push(Diagnostic::error(path, "invalid item", element, "an object with a cidr"));
+                diagnostics.push(Diagnostic::error(path, "invalid item", Whole(element), "an object with a cidr"));
                 continue;
             };
             let mut members = Members::new(network, path);

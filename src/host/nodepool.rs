@@ -31,7 +31,7 @@ use serde_json::{Value as Json, json};
 use super::address::{AddressError, Entry};
 use super::pool::{Pool, PoolSpec, SettingsSpec, StaticRoute, Subnet};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
-use crate::formats::value::{Object, Value};
+use crate::formats::value::{Object, Value, Whole};
 use crate::host::members::Members;
 use crate::network::{Family, InterfaceName};
 
@@ -83,7 +83,7 @@ pub(crate) fn read(object: &Object, path: FieldPath<'_>, diagnostics: &mut Diagn
         None | Some(Value::Null) => return None,
         Some(Value::Object(config)) => config,
         Some(other) => {
-            diagnostics.push(Diagnostic::error(path, "invalid value", other, "an object"));
+            diagnostics.push(Diagnostic::error(path, "invalid value", Whole(other), "an object"));
             return None;
         }
     };
@@ -206,9 +206,12 @@ fn names_of_networks(kubevirt: &Object, path: FieldPath<'_>, diagnostics: &mut D
     for (at, network) in Members::new(kubevirt, path).list("additionalNetworks", diagnostics).iter().enumerate() {
         match network {
             Value::Object(network) => names.extend(Members::new(network, list.index(at)).text("name", diagnostics)),
-            other => {
-                diagnostics.push(Diagnostic::error(list.index(at), "invalid item", other, "an object with a name"))
-            }
+            other => diagnostics.push(Diagnostic::error(
+                list.index(at),
+                "invalid item",
+                Whole(other),
+                "an object with a name",
+            )),
         }
     }
     names

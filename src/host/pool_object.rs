@@ -11,7 +11,7 @@ use super::expand::{ExpandError, Template};
 use super::members::Members;
 use super::pool::{Pool, PoolSpec, TemplateFacts};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
-use crate::formats::value::{Object, Value};
+use crate::formats::value::{Object, Value, Whole};
 
 /// The API group of the kinds.
 pub const GROUP: &str = "ipam.glowplug.dev";
@@ -164,7 +164,7 @@ impl Check<'_> {
     /// Reports a member with its value.
     fn refuse(&mut self, member: &str, problem: &str, expected: &str) {
         let value = self.object.get(member).unwrap_or(&Value::Null);
-        self.diagnostics.push(Diagnostic::error(self.path.field(member), problem, value, expected));
+        self.diagnostics.push(Diagnostic::error(self.path.field(member), problem, Whole(value), expected));
     }
 
     /// Checks the members that select machines.
@@ -271,7 +271,7 @@ impl Check<'_> {
         match (pool, ipam_claim) {
             (Some(_), Some(_)) => {
                 let (path, value) = (path.field("ipamClaim"), source.get("ipamClaim").unwrap_or(&Value::Null));
-                let diagnostic = Diagnostic::error(path, "set together with poolRef", value, "one of the two");
+                let diagnostic = Diagnostic::error(path, "set together with poolRef", Whole(value), "one of the two");
                 self.diagnostics.push(diagnostic);
             }
             (Some(pool), None) => self.provider_pool(pool, path.field("poolRef")),

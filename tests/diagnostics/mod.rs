@@ -80,7 +80,7 @@ texts! {
     arrays_of_null_are_empty: r#"{"links": null, "networks": null, "services": null}"# => unconfigured [];
     no_links_no_networks_no_services: r#"{"links": [], "networks": [], "services": []}"# => unconfigured [];
     a_repeated_key_counts_once_the_last: r#"{"links": 5, "links": [], "networks": []}"# => unconfigured [];
-    an_array_is_no_document: "[]" => refused [r#"error document: invalid document "[]", expected an object"#];
+    an_array_is_no_document: "[]" => refused [r#"error document: invalid document "an array", expected an object"#];
     a_text_is_no_document: r#""links""# => refused [r#"error document: invalid document "links", expected an object"#];
     broken_json_is_named_by_its_line_and_column: "{\n  \"links\": [,]\n}"
         => refused [r#"error line 2 column 13: not readable as JSON "expected value", expected {JSON}"#];

@@ -89,7 +89,7 @@ diagnoses! {
             r#"error networks[1].link: unknown link "a", expected {LINK}"#
         ];
     networks_that_are_no_array: [nic!("a")], [] { "networks": {} }
-        => refused [r#"error networks: invalid list "{{}}", expected an array"#];
+        => refused [r#"error networks: invalid list "an object", expected an array"#];
     services_that_are_no_array: [nic!("a")], [dhcp!("a")] { "services": "8.8.8.8" }
         => configured [r#"warning services: invalid list "8.8.8.8", expected an array"#];
     a_link_that_is_no_object: [null, nic!("a", "mtu": 0)], [dhcp!("a")]
@@ -110,13 +110,13 @@ diagnoses! {
     routes_that_are_no_array: [nic!("a")], [v4!("a", "routes": "default")]
         => refused [r#"error networks[0].routes: invalid list "default", expected an array"#];
     a_route_that_is_no_object: [nic!("a")], [v4!("a", "routes": [[]])]
-        => refused [r#"error networks[0].routes[0]: invalid item "[]", expected an object"#];
+        => refused [r#"error networks[0].routes[0]: invalid item "an array", expected an object"#];
     a_route_without_settings: [nic!("a")], [v4!("a", "routes": [{}])]
         => refused ["error networks[0].routes[0]: no known member, expected the members that the schema requires"];
     servers_that_are_no_list: [nic!("a")], [v4!("a", "dns_nameservers": 8, "dns_search": {})]
         => configured [
             r#"warning networks[0].dns_nameservers: invalid list "8", expected an array"#,
-            r#"warning networks[0].dns_search: invalid list "{{}}", expected an array"#
+            r#"warning networks[0].dns_search: invalid list "an object", expected an array"#
         ];
     ports_that_are_no_list: [bond!("b", "a")], []
         => refused [
@@ -218,7 +218,7 @@ diagnoses! {
     a_missing_link_type_is_a_nic: [nic!("a", "type": null)], [dhcp!("a")]
         => configured ["warning links[0].type: missing, expected {LINK_TYPE}"];
     a_link_type_that_is_no_text: [nic!("a", "type": {})], [dhcp!("a")]
-        => configured [r#"warning links[0].type: unknown link type "{{}} (an object)", expected {LINK_TYPE}"#];
+        => configured [r#"warning links[0].type: unknown link type "an object", expected {LINK_TYPE}"#];
     a_broken_mac_address:
         [
             nic!("a", "ethernet_mac_address": "52:54:00:00:00"), nic!("b", "ethernet_mac_address": 5),
@@ -267,7 +267,7 @@ diagnoses! {
             r#"warning links[0].mtu: invalid MTU "67", expected 68 to 65535 bytes"#,
             r#"warning links[1].mtu: invalid MTU "65536", expected 68 to 65535 bytes"#,
             r#"warning links[2].mtu: invalid MTU "large", expected 68 to 65535 bytes"#,
-            r#"warning links[3].mtu: invalid MTU "[] (an array)", expected 68 to 65535 bytes"#
+            r#"warning links[3].mtu: invalid MTU "an array", expected 68 to 65535 bytes"#
         ];
     an_mtu_that_is_too_small_for_ipv6:
         [nic!("a", "mtu": 1279), nic!("b", "mtu": 1279), nic!("c", "mtu": 1280)], [v6!("a"), v4!("b"), v6!("c")]
@@ -363,7 +363,7 @@ diagnoses! {
         []
         => configured [
             r#"warning links[1].bond-fail-over-mac: invalid value "never", expected one of none, active, follow"#,
-            r#"warning links[1].bond_ad_select: invalid value "[]", expected one of stable, bandwidth, count"#,
+            r#"warning links[1].bond_ad_select: invalid value "an array", expected one of stable, bandwidth, count"#,
             r#"warning links[1].bond_arp_ip_target: invalid value "router", expected IPv4 addresses"#,
             r#"warning links[1].bond_frobnicate: unknown bond option "1", expected an option of the kernel's bonding driver"#,
             r#"warning links[1].bond_miimon: invalid value "-1", expected a number of 0 to 2147483647"#,

@@ -59,7 +59,7 @@ fn a_network_in_another_place_of_the_drive_is_never_the_default_in_silence() {
             "/content/0000",
             "the network in network_data.json",
         ),
-        (&nocloud[..], "meta-data: network-interfaces", "iface eth0 inet dhcp\n", "the network in network-config"),
+        (&nocloud[..], "meta-data: network-interfaces", "a string", "the network in network-config"),
         (&both[..], "network-config", "a file", "the network in the same directory as the metadata"),
     ];
     for (files, path, value, expected) in cases {

@@ -235,9 +235,9 @@ br0   br0     bridge of eno1, eno2   -    10.0.0.5/24
 #[test]
 fn check_reports_invalid_metadata_of_the_drive() {
     for (meta_data, diagnostic) in [
-        (r#"{"hostname":["a"]}"#, "hostname: invalid value \"[a]\", expected a string"),
+        (r#"{"hostname":["a"]}"#, "hostname: invalid value \"an array\", expected a string"),
         (r#"{"hostname":"a\nb"}"#, "hostname: invalid attribute \"a\\nb\", expected at most 4096 bytes"),
-        ("[]", "document: invalid document \"[]\", expected an object"),
+        ("[]", "document: invalid document \"an array\", expected an object"),
     ] {
         let drive = drive(STATIC).with("openstack/latest/meta_data.json", meta_data);
         let Run { code, stdout, .. } = run(&["check", drive.path("").to_str().unwrap()]);

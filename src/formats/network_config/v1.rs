@@ -94,7 +94,7 @@ pub(super) fn convert(document: &Object, base: &FieldPath<'_>, diagnostics: &mut
             converter.diagnostics().push(Diagnostic::error(
                 base.field(name),
                 "member outside the list",
-                value.unread(),
+                value,
                 expected,
             ));
         } else if !matches!(name, "config" | "version")
@@ -103,7 +103,7 @@ pub(super) fn convert(document: &Object, base: &FieldPath<'_>, diagnostics: &mut
             converter.diagnostics().push(Diagnostic::warning(
                 base.field(name),
                 "unknown member",
-                value.unread(),
+                value,
                 "config or version",
             ));
         }

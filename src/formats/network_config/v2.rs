@@ -135,8 +135,7 @@ pub(super) fn convert(document: &Object, base: &FieldPath<'_>, diagnostics: &mut
                 Value::Null => {}
                 _ if ["renderer", "version"].contains(&name) || UNSUPPORTED.contains(&name) => {}
                 _ => {
-                    let diagnostic =
-                        Diagnostic::warning(base.field(name), "unknown section", value.unread(), SECTION_EXPECTED);
+                    let diagnostic = Diagnostic::warning(base.field(name), "unknown section", value, SECTION_EXPECTED);
                     converter.diagnostics().push(diagnostic);
                 }
             },
@@ -155,7 +154,7 @@ pub(super) fn convert(document: &Object, base: &FieldPath<'_>, diagnostics: &mut
             _ => Vec::new(),
         };
         let named: Vec<&str> = devices.iter().map(|(device, _)| *device).collect();
-        let value = if named.is_empty() { value.unread() } else { named.join(", ").into() };
+        let value = if named.is_empty() { value.to_string() } else { named.join(", ") };
         let diagnostic = Diagnostic::new(severity, base.field(name), problem, value, SECTION_EXPECTED);
         converter.diagnostics().push(diagnostic);
     }
@@ -444,7 +443,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
     }
     for name in ["activation-mode", "auth", "ipv6-address-token", "ipv6-mtu", "openvswitch"] {
         if let Some(value) = object.get(name).filter(|value| **value != Value::Null) {
-            let ignored = Diagnostic::ignored(path.field(name), value.unread(), "glowplug does not support it");
+            let ignored = Diagnostic::ignored(path.field(name), value, "glowplug does not support it");
             converter.diagnostics().push(ignored);
         }
     }

@@ -481,7 +481,7 @@ mod tests {
     fn a_key_that_is_a_collection_is_rejected() {
         assert_eq!(
             refusal("? [a, b]\n: c\n"),
-            r#"line 1 column 8: invalid key "[a, b]", expected a text as the key of a mapping"#
+            r#"line 1 column 8: invalid key "an array", expected a text as the key of a mapping"#
         );
     }
 

@@ -469,7 +469,7 @@ fn a_vlan_is_not_known_by_a_mac_address() {
 #[test]
 fn an_invalid_template_is_refused() {
     let refusal = |text: &str| Template::parse(text.as_bytes()).unwrap_err().to_string();
-    assert_eq!(refusal("[]"), r#"document: invalid document "[]", expected an object"#);
+    assert_eq!(refusal("[]"), r#"document: invalid document "an array", expected an object"#);
     assert_eq!(refusal(""), r#"document: invalid document "null", expected an object"#);
     assert_eq!(
         refusal(r#"{"links": [{"id": "a", "x": 1.5}], "y": [18446744073709551615]}"#),
