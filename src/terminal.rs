@@ -14,16 +14,19 @@ pub fn acts_on_terminal(c: char) -> bool {
     c.is_control() || is_direction || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
+/// Largest width of a column, in characters. One long text must not widen each row without a bound.
+const MAX_WIDTH: usize = 1024;
+
 /// Formats a table. A cell is a list of strings, one a line; every string is escaped.
 ///
-/// A column is as wide as its widest line, in characters, but not wider than `max_width`. A wider line stays whole and
+/// A column is as wide as its widest line, in characters, but not wider than `max_width` or [`MAX_WIDTH`]. A wider line stays whole and
 /// moves the rest of its row.
 #[must_use]
 pub fn table<const N: usize>(rows: Vec<[Vec<String>; N]>, max_width: usize) -> String {
     let escape = |cell: Vec<String>| cell.iter().map(|line| escaped(line)).collect::<Vec<_>>();
     let rows: Vec<[Vec<String>; N]> = rows.into_iter().map(|row| row.map(escape)).collect();
     let width = |column: usize| rows.iter().flat_map(|row| &row[column]).map(|line| line.chars().count()).max();
-    let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0).min(max_width));
+    let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0).min(max_width).min(MAX_WIDTH));
     let mut table = String::new();
     for row in &rows {
         let height = row.iter().map(Vec::len).max().unwrap_or(0);
@@ -57,5 +60,9 @@ mod tests {
         let cell = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
         let rows = vec![[cell(&["a"]), cell(&["b", "c"])], [cell(&["wide"]), cell(&["d"])]];
         assert_eq!(table(rows, 3), "a    b\n     c\nwide  d\n");
+        let long = "x".repeat(70_000);
+        let rows = vec![[cell(&[&long]), cell(&["b"])], [cell(&["a"]), cell(&["d"])]];
+        let expected = format!("{long}  b\n{:1024}  d\n", "a");
+        assert_eq!(table(rows, usize::MAX), expected);
     }
 }

@@ -308,12 +308,12 @@ async fn an_object_with_the_uid_of_another_kind_gets_and_releases_nothing_of_tha
     let adoption = registry.adopt(vec![record(0, "10.0.0.8/16")]).await.unwrap();
     let mismatches: Vec<String> = adoption.mismatches.iter().map(ToString::to_string).collect();
     assert_eq!((adoption.adopted, adoption.known), (0, 0));
-    let both = format!("eno101 of {0} is also of eno101 of {0}", machine(NETWORK, 0));
+    let both = format!("eno101 of {0} is also of IPAddressClaim {0}", machine(NETWORK, 0));
     assert_eq!(mismatches, [format!("Secret of a user: 10.0.0.8 of {both}")]);
     let mut named = claim(&fake(0));
     named.requests[0].addresses = vec!["10.0.0.8".parse().unwrap()];
     let refused = registry.claim(named).await.unwrap().unwrap_err();
-    assert_eq!(refused.to_string(), format!("10.0.0.8: taken by eno101 of {}", machine(NETWORK, 0)));
+    assert_eq!(refused.to_string(), format!("10.0.0.8: taken by IPAddressClaim {}", machine(NETWORK, 0)));
     // A claim whose UID a machine has recorded before the claim is served. Each gets an address of its own.
     assert_eq!(registry.adopt(vec![record(1, "10.0.0.9/16")]).await.unwrap().adopted, 1);
     let both = [claim(&machine(NETWORK, 1)), claim(&machine(NETWORK, 2))];
@@ -458,7 +458,10 @@ async fn a_claim_takes_no_address_that_only_pools_of_another_namespace_have() {
     let adoption = registry.adopt(vec![record.clone()]).await.unwrap();
     let ignored: Vec<String> = adoption.mismatches.iter().map(ToString::to_string).collect();
     let why = "is ignored: no pool that serves the namespace has the address";
-    assert_eq!((adoption.adopted, ignored), (1, vec![format!("IPAddress a/c: 10.0.0.9 of eno101 of a/c (1) {why}")]));
+    assert_eq!(
+        (adoption.adopted, ignored),
+        (1, vec![format!("IPAddress a/c: 10.0.0.9 of IPAddressClaim a/c (1) {why}")])
+    );
     assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.1", "c", false)]);
     // The program of the external pool may have chosen an address that no pool has.
     let interface = record.claimant.interface;

@@ -135,14 +135,13 @@ impl Lists {
         }
     }
 
-    /// Adds the records of IPAMClaims. The pool of a claim without a lease is the one that serves its network.
     /// The claims without an address: the pool of each, and the family. `None`: each family of the pool.
-    pub(super) fn waiting_claims(&mut self, pools: &Pools, allocator: &Allocator) -> Vec<(PoolId, Option<Family>)> {
-        self.ipam.forget_recorded();
-        let of_ipam = self.ipam.unrecorded(Some(&self.index(pools).facts()));
-        let of_ipam = of_ipam.into_iter().map(|(claim, pool)| {
+    pub(super) fn waiting_claims(&self, pools: &Pools, allocator: &Allocator) -> Vec<(PoolId, Option<Family>)> {
+        let facts = self.index(pools).facts();
+        let waiting = self.ipam_claims.values().filter(|claim| claim.ips.is_empty() && !claim.is_deleted());
+        let of_ipam = waiting.filter_map(|claim| {
             let holder = claim.key().holder(HolderKind::IpamClaim, claim.uid());
-            (holder, pool, None)
+            Some((holder, self.ipam.pool_among(&facts, claim)?, None))
         });
         let claimed = self.claimed.values();
         let claimed = claimed.filter_map(|claim| Some((claim.holder.clone(), claim.pool.clone()?, claim.family)));
@@ -152,6 +151,7 @@ impl Lists {
         waiting.map(|(_, pool, family)| (pool, family)).collect()
     }
 
+    /// Adds the records of IPAMClaims. The pool of a claim without a lease is the one that serves its network.
     fn add_ipam_claims(&mut self, allocator: &Allocator, recorded: &mut Recorded) {
         self.ipam.forget_recorded();
         let served = self.ipam.unrecorded(Some(&self.index(&self.pools).facts()));

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use glowplug::host::address::parse_address;
 use glowplug::host::claim::Machine;
 use glowplug::host::records::Objects;
 use glowplug::network::Family;
@@ -15,7 +16,9 @@ use crate::claims::ipam;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::explain::read::{Listed, Reader};
-use crate::kinds::cluster_api::{self, FAMILY_ANNOTATION, IpAddressClaim, Kinds, Version};
+use crate::kinds::cluster_api::{
+    self, FAMILY_ANNOTATION, IpAddressClaim, Kinds, PAUSED_ANNOTATION, REQUEST_ANNOTATION, Version,
+};
 use crate::kinds::ipam_claim::{IpamClaim, ipam_claims, network_attachments};
 use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret, read_records, uid};
 use crate::kinds::neighbour::services;
@@ -77,9 +80,9 @@ pub(super) struct Lists {
 #[derive(Debug)]
 pub(super) struct Claimed {
     pub(super) holder: Machine,
-    /// Its pool. `None`: the pool is of another program.
+    /// Its pool. `None`: the pool is of another program, or the claim gets no address.
     pub(super) pool: Option<PoolId>,
-    /// The family that its annotation requests.
+    /// The family that its annotations request.
     pub(super) family: Option<Family>,
 }
 
@@ -212,10 +215,14 @@ impl Lists {
         if let Ok(claim) = IpAddressClaim::read(object.clone()) {
             let key = claim.key();
             let holder = key.holder(HolderKind::IpAddressClaim, claim.uid());
-            let pool = claim.pool.resolve(&key.namespace);
-            let family = object.metadata.annotations.iter().flatten().find(|(name, _)| *name == FAMILY_ANNOTATION);
-            let family = family
-                .and_then(|(_, text)| [Family::Ipv4, Family::Ipv6].into_iter().find(|it| it.to_string() == *text));
+            let annotation = |name: &str| object.metadata.annotations.as_ref()?.get(name);
+            // A deleted or paused claim gets no address.
+            let is_served = !claim.is_deleted() && annotation(PAUSED_ANNOTATION).is_none();
+            let pool = claim.pool.resolve(&key.namespace).filter(|_| is_served);
+            let named = annotation(FAMILY_ANNOTATION)
+                .and_then(|text| [Family::Ipv4, Family::Ipv6].into_iter().find(|it| it.to_string() == *text));
+            let requested = annotation(REQUEST_ANNOTATION).and_then(|text| parse_address(text).ok()).map(Family::of);
+            let family = named.or(requested);
             self.claimed.insert(key.clone(), Claimed { holder, pool, family });
         }
         self.claims().apply(Kind::Claim, object);

@@ -280,7 +280,7 @@ fn room(
             Need(several.iter().map(|(_, Need(needed, _))| needed).sum(), because)
         }
     };
-    let needed = needed.max(selected.len() as u128) + claims;
+    let machines = needed.max(selected.len() as u128);
     let free_of = |usage: &Usage| usage.free + usage.reuse_delay;
     let free = free_of(usage);
     // The machines get addresses of these pools, too.
@@ -302,9 +302,13 @@ fn room(
         total: text(usage.total),
         free: text(free),
         held: text(held),
-        needed: text(needed),
+        needed: text(machines + claims),
         because,
-        lacking: text(needed.saturating_sub(held).saturating_sub(free + free_elsewhere)),
+        // Claims name a pool, and get addresses of no other one.
+        lacking: text(
+            claims.saturating_sub(free)
+                + machines.saturating_sub(held).saturating_sub(free.saturating_sub(claims) + free_elsewhere),
+        ),
     }
 }
 

@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1;
 use kube::api::{ApiResource, ListParams};
 use serde::Serialize;
 
+use crate::cluster::conditions::head;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::explain::lists::namespaces;
@@ -76,7 +77,7 @@ pub(super) async fn waiters(reader: &Reader, pools: &[KnownPool]) -> anyhow::Res
         }
     }
     waiters.extend(of_pools(pools, &machines, &waiters));
-    waiters.sort_by(|one, other| (&one.since, &one.object).cmp(&(&other.since, &other.object)));
+    waiters.sort_by_key(|it| (it.since.is_none(), it.since.clone(), it.object.clone()));
     Ok(waiters)
 }
 
@@ -84,7 +85,7 @@ pub(super) async fn waiters(reader: &Reader, pools: &[KnownPool]) -> anyhow::Res
 fn failed(object: &Object, type_: &str) -> Option<(String, Option<String>)> {
     let conditions = object.data["status"]["conditions"].as_array()?;
     let failed = conditions.iter().find(|it| it["type"] == type_ && it["status"] == "False")?;
-    let text = |member: &str| failed[member].as_str().map(str::to_owned);
+    let text = |member: &str| failed[member].as_str().map(|text| head(text).to_owned());
     let reason = [text("reason"), text("message")].into_iter().flatten().filter(|text| !text.is_empty());
     Some((reason.collect::<Vec<_>>().join(": "), text("lastTransitionTime")))
 }
@@ -92,7 +93,7 @@ fn failed(object: &Object, type_: &str) -> Option<(String, Option<String>)> {
 /// An IPAddressClaim of one of our pools that is not ready.
 fn of_claim(object: Object) -> Option<Waiter> {
     let (reason, since) = failed(&object, "Ready")?;
-    let claim = IpAddressClaim::read(object).ok()?;
+    let claim = IpAddressClaim::read(object).ok().filter(|claim| !claim.is_deleted())?;
     let key = claim.key();
     let pool = claim.pool.resolve(&key.namespace)?;
     let (object, pools) = (key.to_string(), vec![pool.to_string()]);
@@ -101,7 +102,7 @@ fn of_claim(object: Object) -> Option<Waiter> {
 
 /// An IPAMClaim without addresses.
 fn of_ipam_claim(object: &Object) -> Option<Waiter> {
-    let (reason, since) = failed(object, "IPsAllocated")?;
+    let (reason, since) = failed(object, "IPsAllocated").filter(|_| !is_deleted(&object.metadata))?;
     let object = Key::of(&object.metadata).to_string();
     Some(Waiter { kind: HolderKind::IpamClaim, object, pools: Vec::new(), since, reason })
 }
@@ -113,7 +114,7 @@ fn of_rejected(machine: &Object) -> Option<(Waiter, Key)> {
     let reason =
         rejected["message"].as_str().filter(|text| text.contains(GROUP) || text.contains(EXHAUSTED_MESSAGE))?;
     let (key, since) = (Key::of(&machine.metadata), rejected["lastTransitionTime"].as_str().map(str::to_owned));
-    let (kind, object, reason) = (HolderKind::KubevirtMachine, key.to_string(), reason.to_owned());
+    let (kind, object, reason) = (HolderKind::KubevirtMachine, key.to_string(), head(reason).to_owned());
     Some((Waiter { kind, object, pools: Vec::new(), since, reason }, key))
 }
 
@@ -136,7 +137,7 @@ async fn of_machines(reader: &Reader, pools: &[KnownPool]) -> anyhow::Result<Vec
     };
     reader.each(&instances(), None, all(), guest).await?;
     if [has_leases, has_node_pools] != [Listed::Whole; 2] {
-        return Ok(Vec::new());
+        return Ok(rejected.into_iter().map(|(waiter, key)| (waiter, vec![key])).collect());
     }
     let mut events: BTreeMap<Key, Vec<Event>> = BTreeMap::new();
     let event = |event: Object| {

@@ -11,7 +11,7 @@ use kube::api::{ApiResource, ListParams};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::cluster::conditions::DUPLICATE_RECORDS;
+use crate::cluster::conditions::{DUPLICATE_RECORDS, head};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::explain::lists::{namespaces, problem_text};
@@ -514,7 +514,8 @@ impl Event {
         if data["reportingComponent"] != REPORTER && data["source"]["component"] != REPORTER {
             return None;
         }
-        let text = |value: &Value| value.as_str().map(str::to_owned);
+        // Other programs may write events in the name of the controller, with any text.
+        let text = |value: &Value| value.as_str().map(|text| head(text).to_owned());
         let times = [&data["series"]["lastObservedTime"], &data["lastTimestamp"], &data["eventTime"]];
         Some(Self {
             time: times.into_iter().find_map(text).unwrap_or_default(),

@@ -673,7 +673,8 @@ impl Allocator {
             return false;
         }
         let mut pools = self.pools_with(network, address);
-        let is_shared = |of: &PoolState| of.pool().is_shared();
+        // A pool that the namespace has left serves others.
+        let is_shared = |of: &PoolState| of.pool().is_shared() || !of.pool().serves_holder(machine);
         let Some(of) = pools.next().filter(|of| is_shared(of) && pools.all(is_shared)) else { return false };
         let (Some(state), Some(space)) = (self.networks.get(network), of.pool().space(Family::of(address))) else {
             return false;

@@ -192,9 +192,14 @@ impl Index {
         let unrecorded = self.unrecorded.iter().filter_map(|key| {
             let claim = self.claims.get(key)?;
             // Several pools of a network record their addresses under one network, so the first of them will do.
-            Some((claim.clone(), self.pools_among(pools, claim).into_iter().next()?))
+            Some((claim.clone(), self.pool_among(pools, claim)?))
         });
         unrecorded.collect()
+    }
+
+    /// The first pool among `pools` that serves the network of a claim.
+    pub(crate) fn pool_among(&self, pools: &Facts, claim: &IpamClaim) -> Option<PoolId> {
+        self.pools_among(pools, claim).into_iter().next()
     }
 
     /// Notes that the registry may lack the addresses of every claim, because pools have new addresses.

@@ -20,7 +20,10 @@ use crate::support::leader;
 use crate::support::policy::Policy;
 use crate::support::{Cluster, until_event};
 
-const EXHAUSTED: &str = "No available IPs in pool for interface eno101";
+/// What a claim that waits for the pool `p` says.
+fn exhausted(site: &Site) -> String {
+    format!("pool {}/p has no free IPv4 address", site.namespace)
+}
 
 async fn site(cluster: &Cluster, addresses: &[&str]) -> (Site, Controller) {
     let site = Site::new(cluster).await;
@@ -170,7 +173,7 @@ pub async fn a_full_pool_grows_by_a_second_subnet_whose_records_are_adopted_firs
     site.claim("a", &json!({})).await;
     assert_eq!(site.address_of("a").await, "10.0.0.8");
     site.claim("b", &json!({})).await;
-    assert_eq!(site.until_not_ready("b", "PoolExhausted").await, EXHAUSTED);
+    assert_eq!(site.until_not_ready("b", "PoolExhausted").await, exhausted(&site));
     // An IPAddress without its claim: its address is of no pool yet.
     let lone = json!({
         "metadata": {"name": "lone"},
@@ -210,7 +213,7 @@ pub async fn a_claim_that_names_another_claim_as_a_machine_releases_no_address(c
     assert_eq!(site.address_of("a").await, "10.0.0.8");
     // This claim would get an address that is released.
     site.claim("b", &json!({})).await;
-    assert_eq!(site.until_not_ready("b", "PoolExhausted").await, EXHAUSTED);
+    assert_eq!(site.until_not_ready("b", "PoolExhausted").await, exhausted(&site));
     let other = Site::new(cluster).await;
     let forge = async |forger: &Site, (name, interface): (&str, &str), uid: &str, kind: &str| {
         let claimant = json!({
@@ -266,7 +269,7 @@ pub async fn an_ipaddress_takes_no_address_of_a_pool_of_another_namespace(cluste
     {
         let uid = other.claim(name, &json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}})).await.uid();
         let ignored = || {
-            let claimant = format!("eno101 of {namespace}/{name} ({})", uid.as_deref().unwrap());
+            let claimant = format!("IPAddressClaim {namespace}/{name} ({})", uid.as_deref().unwrap());
             let reason = "no pool that serves the namespace has the address";
             format!("IPAddress {namespace}/{name}: 10.0.0.8 of {claimant} is ignored: {reason}")
         };
@@ -287,10 +290,10 @@ pub async fn a_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one(clus
     site.claim("a", &json!({})).await;
     assert_eq!(site.address_of("a").await, "10.0.0.8");
     site.claim("b", &json!({})).await;
-    assert_eq!(site.until_not_ready("b", "PoolExhausted").await, EXHAUSTED);
+    assert_eq!(site.until_not_ready("b", "PoolExhausted").await, exhausted(&site));
     assert_eq!(
         until_event(cluster.client(), &site.namespace, Some("IPAddressClaim"), "b", "IPPoolExhausted").await,
-        EXHAUSTED
+        exhausted(&site)
     );
     site.delete("a").await;
     site.until_gone("a").await;
@@ -678,7 +681,7 @@ pub async fn a_claim_gets_the_address_that_its_pool_keeps_for_its_name(cluster: 
     site.claim("a", &json!({})).await;
     assert_eq!(site.address_of("a").await, "10.0.0.9");
     site.claim("b", &json!({})).await;
-    assert_eq!(site.until_not_ready("b", "PoolExhausted").await, EXHAUSTED);
+    assert_eq!(site.until_not_ready("b", "PoolExhausted").await, exhausted(&site));
     for (name, address) in [("db", "10.0.0.4"), ("web", "10.0.0.8")] {
         site.claim(name, &json!({})).await;
         assert_eq!(site.address_of(name).await, address);
@@ -698,7 +701,7 @@ pub async fn a_claim_waits_for_the_address_that_it_requests(cluster: &Cluster) {
     let first = site.claim("a", &requests("10.0.0.11")).await;
     assert_eq!(site.address_of("a").await, "10.0.0.11");
     site.claim("b", &requests("10.0.0.11")).await;
-    let taken = format!("10.0.0.11: taken by eno101 of {}/a ({})", site.namespace, first.uid().unwrap());
+    let taken = format!("10.0.0.11: taken by IPAddressClaim {}/a ({})", site.namespace, first.uid().unwrap());
     assert_eq!(site.until_not_ready("b", "AllocationFailed").await, taken);
     site.claim("c", &requests("10.0.0.20")).await;
     let outside = format!("10.0.0.20: not in pool \"{}/p\"", site.namespace);

@@ -9,8 +9,6 @@ use crate::support::controller::{Controller, merge, until};
 use crate::support::ipam_claims::{PERSISTENT, Tenant, condition, owner};
 use crate::support::{Cluster, until_event};
 
-const EXHAUSTED: &str = "No available IPs in pool for interface eno101";
-
 async fn tenant(cluster: &Cluster, addresses: &[&str]) -> (Tenant, Controller) {
     let tenant = Tenant::new(cluster).await;
     tenant.pool(addresses).await;
@@ -97,10 +95,11 @@ pub async fn an_ipam_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_on
     tenant.claim("a", &json!({})).await;
     assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
     tenant.claim("b", &json!({})).await;
-    assert_eq!(tenant.until_failed("b", "SubnetExhausted").await, EXHAUSTED);
+    let exhausted = format!("pool {}/p has no free IPv4 address", tenant.site.namespace);
+    assert_eq!(tenant.until_failed("b", "SubnetExhausted").await, exhausted);
     assert_eq!(tenant.claims.get("b.net1").await.unwrap().data["status"]["ips"], json!([]));
     let event = until_event(cluster.client(), &tenant.site.namespace, Some("IPAMClaim"), "b.net1", "IPPoolExhausted");
-    assert_eq!(event.await, EXHAUSTED);
+    assert_eq!(event.await, exhausted);
     tenant.delete("a").await;
     tenant.until_gone("a").await;
     assert_eq!(tenant.ips_of("b").await, ["10.0.0.8/16"]);

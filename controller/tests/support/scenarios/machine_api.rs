@@ -8,7 +8,10 @@ use crate::support::Cluster;
 use crate::support::controller::{Controller, Site, create, until};
 use crate::support::machine_api::{CLAIM_FINALIZER, MachineApi};
 
-const EXHAUSTED: &str = "No available IPs in pool for interface eno101";
+/// What a machine says whose claim waits for the pool `p`.
+fn exhausted(site: &Site) -> String {
+    format!("pool {}/p has no free IPv4 address", site.namespace)
+}
 
 /// A namespace with pool `p`, its leader, and Machine API with a MachineSet `w` whose only device takes an address from
 /// the pool, with claims of this version.
@@ -56,7 +59,7 @@ pub async fn a_machine_set_on_vsphere_gets_addresses_and_reuses_them_after_its_m
     assert_eq!(vms, [kargs("10.0.0.8"), kargs("10.0.0.9")]);
 
     machines.scale("w", 3).await;
-    assert_eq!(machines.until_waiting("w-2", "PoolExhausted").await, EXHAUSTED);
+    assert_eq!(machines.until_waiting("w-2", "PoolExhausted").await, exhausted(&site));
     machines.scale("w", 1).await;
     machines.until_cloned(&["w-0"]).await;
     site.until_gone("w-1-claim-0-0").await;
@@ -75,12 +78,12 @@ pub async fn a_machine_on_vsphere_that_waits_gets_the_address_of_a_deleted_one(c
     machines.scale("w", 1).await;
     machines.until_cloned(&["w-0"]).await;
     machines.scale("w", 2).await;
-    assert_eq!(machines.until_waiting("w-1", "PoolExhausted").await, EXHAUSTED);
+    assert_eq!(machines.until_waiting("w-1", "PoolExhausted").await, exhausted(&site));
     // The MachineSet replaces the deleted Machine by a third one, which waits behind the second one.
     machines.machines.delete("w-0", &DeleteParams::default()).await.unwrap();
     machines.until_cloned(&["w-1"]).await;
     assert_eq!(machines.vms["w-1"], kargs("10.0.0.8"));
-    assert_eq!(machines.until_waiting("w-2", "PoolExhausted").await, EXHAUSTED);
+    assert_eq!(machines.until_waiting("w-2", "PoolExhausted").await, exhausted(&site));
     assert_eq!(site.given().await, rows([("10.0.0.8", "w-1-claim-0-0")]));
 }
 

@@ -592,7 +592,8 @@ pub async fn an_ipaddress_whose_owner_has_the_uid_of_a_machine_releases_nothing(
     // This claim gets an address that is released.
     let waiting = Site::of(cluster, &hosted.clusters, "v1beta2");
     waiting.claim("c", &json!({"spec": {"poolRef": {"name": "workers"}}})).await;
-    assert_eq!(waiting.until_not_ready("c", "PoolExhausted").await, EXHAUSTED);
+    let exhausted = format!("pool {}/workers has no free IPv4 address", hosted.clusters);
+    assert_eq!(waiting.until_not_ready("c", "PoolExhausted").await, exhausted);
     let site = Site::of(cluster, &hosted.namespace, "v1beta2");
     site.pool("p", &["10.0.9.8/29"]).await;
     let owner = json!({
@@ -622,7 +623,7 @@ pub async fn an_ipaddress_whose_owner_has_the_uid_of_a_machine_releases_nothing(
     site.claim("last", &json!({})).await;
     site.address_of("last").await;
     assert_eq!(hosted.held().await, rows([("10.0.0.8", "workers-0")]));
-    assert_eq!(waiting.until_not_ready("c", "PoolExhausted").await, EXHAUSTED);
+    assert_eq!(waiting.until_not_ready("c", "PoolExhausted").await, exhausted);
     hosted.scale("workers", 0).await;
     assert_eq!(waiting.address_of("c").await, "10.0.0.8");
     installed.stop().await;

@@ -312,6 +312,9 @@ fn records_of_a_namespace_count_in_the_pool_that_it_has_left_for_one_of_its_own(
     set_aside(&mut allocator, "a/w", 11);
     assert_eq!(reserved(&allocator), ["10.0.0.11 a/w"]);
     assert_eq!(given(&mut allocator, &claim_of("b/new", 1), 2), "10.0.0.12/24");
+    // The bound of a shared pool holds, although the pool serves one namespace now: a quarter of ten addresses.
+    allocator.adopt([greedy("a/x")], at(3), &mut Journal::default());
+    assert_eq!(reserved(&allocator), ["10.0.0.10 a/x", "10.0.0.11 a/w"]);
 }
 
 #[test]
