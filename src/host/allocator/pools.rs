@@ -294,7 +294,8 @@ impl Allocator {
         let (mut changes, networks): (_, BTreeSet<&str>) =
             (Vec::new(), given.values().map(|pool| pool.network.as_str()).collect());
         for (network, state) in self.networks.iter().filter(|(name, _)| networks.contains(&***name)) {
-            for (address, lease) in state.held() {
+            // The ledger refuses each change of a lease that it cannot read.
+            for (address, lease) in state.held().filter(|(_, lease)| lease.claimant.machine.may_exist()) {
                 let own = self.pool(&lease.pool).filter(|own| own.contains(address));
                 let home = own.or_else(|| self.home(network, address, &lease.claimant.machine));
                 let Some(pool) = home.filter(|home| given.contains_key(home.name.as_str())) else { continue };
