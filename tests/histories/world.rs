@@ -897,7 +897,9 @@ impl World {
                 return Err(format!("the lease of {place:?} of {} is lost", held.claimant));
             }
             if !is_kept {
-                let delay = self.pools.get(&held.pool).map_or(0, |pool| pool.delay * 1_000);
+                // The longest delay of the pool of the lease and of those that have the address.
+                let counts = |pool: &&Spec| pool.name == held.pool || pool.network == place.0 && pool.contains(place.1);
+                let delay = self.pools.values().filter(counts).map(|pool| pool.delay * 1_000).max().unwrap_or(0);
                 let (now, by) = (self.now(), machine.clone());
                 let clock = [now, self.latest];
                 self.freed.insert(place.clone(), Freed { by, delay, clock, since: now });

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use glowplug::host::allocator::EXHAUSTED_MESSAGE;
 use glowplug::host::claim::HolderKind;
 use k8s_openapi::api::core::v1;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, ListParams};
 use serde::Serialize;
 
@@ -77,7 +78,10 @@ pub(super) async fn waiters(reader: &Reader, pools: &[KnownPool]) -> anyhow::Res
         }
     }
     waiters.extend(of_pools(pools, &machines, &waiters));
-    waiters.sort_by_key(|it| (it.since.is_none(), it.since.clone(), it.object.clone()));
+    waiters.sort_by_cached_key(|it| {
+        let since = it.since.as_deref().and_then(|since| since.parse::<Timestamp>().ok());
+        (since.is_none(), since, it.object.clone())
+    });
     Ok(waiters)
 }
 

@@ -244,7 +244,7 @@ impl Known {
         };
         // A guest that runs has read what was missing before its instance existed.
         let is_over = |event: &Event| phase.as_deref() == Some("Running") && event.is_before(created.as_deref());
-        let missing = events.last().filter(|event| event.reason == "NetworkDataMissing" && !is_over(event));
+        let last = events.last().filter(|event| !is_over(event));
         // The Secret of the machine cannot have its current network data.
         let kept =
             events.last().filter(|event| event.reason == "NetworkDataOutdated" && !is_outdated && !is_over(event));
@@ -260,7 +260,7 @@ impl Known {
         let others = others.into_iter().collect::<Vec<_>>().join("; ");
         let (selected, verdict) = match self.selection.of(machine) {
             Ok(selected) => {
-                let verdict = verdict(machine, &selected, &self.selection, &held, &self.waiting, missing);
+                let verdict = verdict(machine, &selected, &self.selection, &held, &self.waiting, last);
                 (selected, verdict)
             }
             Err(problem @ Problem::UnknownNamespaces { .. }) => {
@@ -327,7 +327,7 @@ fn verdict(
     selection: &Selection,
     held: &[&LeaseSpec],
     waiting: &BTreeMap<PoolId, Vec<Waiting>>,
-    missing: Option<&Event>,
+    last: Option<&Event>,
 ) -> Verdict {
     let key = machine.key();
     if selected.is_empty() {
@@ -341,7 +341,13 @@ fn verdict(
         return (State::OwnNetworkData, reason, None, Some(what_to_do));
     }
     let lacks = selected.iter().find(|pool| !held.iter().any(|lease| is_from(lease, pool)));
-    if let Some(Event { time, message, .. }) = missing.filter(|_| !machine.is_left_alone()) {
+    // The last event says why the machine waits. One about an address is over when the machine has its addresses.
+    let is_why = |event: &&Event| match &*event.reason {
+        "NetworkDataMissing" => true,
+        "IPAddressUnavailable" | "IPAddressConflict" => lacks.is_some(),
+        _ => false,
+    };
+    if let Some(Event { time, message, .. }) = last.filter(is_why).filter(|_| !machine.is_left_alone()) {
         let what_to_do = "remove the cause that the reason names; the controller then continues by itself".to_owned();
         return (State::Waiting, message.clone(), Some(time.clone()), Some(what_to_do));
     }
@@ -466,15 +472,23 @@ fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseS
         let of = pool.id.namespace.as_deref();
         of.is_none() || of == namespace || pool.spec.node_pool_ref.is_some()
     };
-    let pools = selection.pools().map(|pool| &**pool).filter(on_network).filter(may_select);
-    let pools: Vec<String> = pools.map(|pool| pool.id.to_string()).collect();
+    let pools: Vec<&MachinePool> =
+        selection.pools().map(|pool| &**pool).filter(on_network).filter(may_select).collect();
+    let may_be_by_namespace = pools.iter().any(|pool| pool.spec.namespace_selector.is_some());
+    let pools: Vec<String> = pools.iter().map(|pool| pool.id.to_string()).collect();
     let reason =
         format!("no pool selects the machine by its NodePool or its labels, on {}", list(&networks, "no network"));
     let what_to_do = match pools.as_slice() {
         [] => "create a pool for the network of the machine: with machineSelector in its namespace, or with nodePoolRef in that of \
                its NodePool"
             .to_owned(),
-        pools => format!("change what one of these pools selects, or the labels of the machine: {}", pools.join(", ")),
+        pools => {
+            let labels = match may_be_by_namespace {
+                true => "the labels of the machine or of its Namespace",
+                false => "the labels of the machine",
+            };
+            format!("change what one of these pools selects, or {labels}: {}", pools.join(", "))
+        }
     };
     (State::NotSelected, reason, None, Some(what_to_do))
 }
@@ -837,6 +851,24 @@ mod tests {
         ] {
             assert_eq!(explain(facts(reason, phase, created)).state, expected, "{reason}, {phase}, {created}");
         }
+    }
+
+    #[test]
+    fn a_machine_whose_requested_address_is_unavailable_has_the_reason_of_the_event_until_it_has_an_address() {
+        let with = |leases: Vec<LeaseSpec>| {
+            let event = Event {
+                time: "2026-08-14T10:00:05Z".to_owned(),
+                reason: "IPAddressUnavailable".to_owned(),
+                message: "10.0.0.9: not in pool \"n/p\"".to_owned(),
+            };
+            let pools = vec![pool("p", json!({}))];
+            explain(Facts { pools, leases, events: vec![event], ..facts(machine(json!({}), json!({}))) })
+        };
+        let (waiting, advice) =
+            (with(vec![]), "remove the cause that the reason names; the controller then continues by itself");
+        let since = Some("2026-08-14T10:00:05Z");
+        assert_eq!(said(&waiting), (State::Waiting, "10.0.0.9: not in pool \"n/p\"", since, Some(advice)));
+        assert_eq!(with(vec![lease(json!({}))]).state, State::Allocated);
     }
 
     #[test]
