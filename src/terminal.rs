@@ -19,7 +19,7 @@ const MAX_WIDTH: usize = 1024;
 
 /// Formats a table. A cell is a list of strings, one a line; every string is escaped.
 ///
-/// A column is as wide as its widest line, in characters, but not wider than `max_width` or [`MAX_WIDTH`]. A wider line stays whole and
+/// A column is as wide as its widest line, in characters, but not wider than `max_width`, nor than 1024. A wider line stays whole and
 /// moves the rest of its row.
 #[must_use]
 pub fn table<const N: usize>(rows: Vec<[Vec<String>; N]>, max_width: usize) -> String {
