@@ -1119,7 +1119,7 @@ mod tests {
             verdict(pool.as_ref(), &diagnostics)
         };
         let refused = |line: &str| (false, vec![line.to_owned()]);
-        assert_eq!(verdict_on("[]"), refused(r#"template: invalid document "[]", expected an object"#));
+        assert_eq!(verdict_on("[]"), refused(r#"template: invalid document "an array", expected an object"#));
         let missing = r#"template.links: no link for the interface "eno101", expected one link whose id or name it is"#;
         assert_eq!(verdict_on("{}"), refused(missing));
         let unreadable = "template line 1 column 10: not readable as JSON \"EOF while parsing a value\", expected a JSON or YAML document";
