@@ -158,11 +158,6 @@ impl Work<'_> {
         if view.is_empty() {
             return Ok(view);
         }
-        // This is also done for a paused claim, because no other claim may get the address.
-        let pool = view.address.as_ref().and_then(|address| address.pool.resolve(&key.namespace));
-        if let Some(pool) = pool.filter(|pool| self.index().is_unrecorded(pool, key)) {
-            self.adopt_of(Some(&pool)).await?;
-        }
         let may_release = view.claim.as_ref().is_none_or(IpAddressClaim::is_deleted) || !view.former.is_empty();
         if is_outdated || may_release {
             self.read(Kind::Address, &self.kinds.addresses, key).await?;
@@ -173,6 +168,12 @@ impl Work<'_> {
             self.read(Kind::Claim, &self.kinds.claims, key).await?;
             view = self.index().view(key);
             view.former.retain(|uid| candidates.contains(uid));
+        }
+        // This is also done for a paused claim, because no other claim may get the address. It comes after the read: no event of the watch
+        // follows for an IPAddress that the read has found first.
+        let pool = view.address.as_ref().and_then(|address| address.pool.resolve(&key.namespace));
+        if let Some(pool) = pool.filter(|pool| self.index().is_unrecorded(pool, key)) {
+            self.adopt_of(Some(&pool)).await?;
         }
         self.read_registry(&mut view).await?;
         Ok(view)
