@@ -1193,16 +1193,19 @@ mod tests {
         assert_eq!(check("a.b/c", "10.0.0.0/24"), (false, vec![error.to_owned()]));
     }
 
-    #[test]
-    fn a_selector_for_namespaces_that_cannot_be_read_is_an_error() {
-        let selector = json!({"matchExpressions": [{"key": "a", "operator": "Near"}]});
-        let spec = PoolSpec {
+    fn with_namespace_selector(selector: Value) -> PoolSpec {
+        PoolSpec {
             network: "infra/vlan10".into(),
             addresses: vec!["10.0.0.0/24".into()],
             namespace_selector: serde_json::from_value(selector).unwrap(),
             ..PoolSpec::default()
-        };
-        let (pool, diagnostics) = spec.check(None, "p");
+        }
+    }
+
+    #[test]
+    fn a_selector_for_namespaces_that_cannot_be_read_is_an_error() {
+        let selector = json!({"matchExpressions": [{"key": "a", "operator": "Near"}]});
+        let (pool, diagnostics) = with_namespace_selector(selector).check(None, "p");
         let (is_valid, lines) = verdict(pool.as_ref(), &diagnostics);
         assert_eq!((is_valid, lines.len()), (false, 1));
         assert!(lines[0].starts_with("namespaceSelector: invalid selector "), "{lines:?}");
@@ -1215,13 +1218,7 @@ mod tests {
             json!({"matchLabels": {label: "true"}}),
             json!({"matchExpressions": [{"key": label, "operator": "DoesNotExist"}]}),
         ] {
-            let spec = PoolSpec {
-                network: "infra/vlan10".into(),
-                addresses: vec!["10.0.0.0/24".into()],
-                namespace_selector: serde_json::from_value(selector).unwrap(),
-                ..PoolSpec::default()
-            };
-            let (pool, diagnostics) = spec.check(None, "p");
+            let (pool, diagnostics) = with_namespace_selector(selector).check(None, "p");
             let error = format!(
                 "namespaceSelector: label of the controller {label:?}, expected labels that the controller does not write"
             );

@@ -120,7 +120,7 @@ pub(crate) fn network_data(args: NetworkData, log: &Logger) -> Result<ExitCode> 
         Some(path) => read_template(path, log)?,
         None => Template::minimal([&args.interface]),
     };
-    let claimant = Claimant { machine: nobody(), interface: args.interface };
+    let claimant = Claimant { machine: example_machine(), interface: args.interface };
     let mut addresses = args.addresses;
     addresses.sort_unstable();
     let allocation = Allocation { claimant, addresses };
@@ -227,7 +227,7 @@ fn check(document: &[u8]) -> Result<()> {
 }
 
 /// A placeholder for documents that belong to no machine.
-pub(crate) fn nobody() -> Machine {
+pub(crate) fn example_machine() -> Machine {
     Machine::new(String::new(), String::new(), String::new())
 }
 

@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::outcome::Outcome;
-use crate::documents::{nobody, tell_warnings};
+use crate::documents::{example_machine, tell_warnings};
 use crate::output::{VERSION, allocations_table, print, print_json, say};
 
 /// Output format of `claim`. The line formats print one line for each machine.
@@ -161,7 +161,7 @@ impl Printer {
                 let address = space.family().address(number);
                 IpNetwork::new(address, pool.prefix_of(address)?).ok()
             };
-            let claimant = Claimant { machine: nobody(), interface: pool.interface() };
+            let claimant = Claimant { machine: example_machine(), interface: pool.interface() };
             Allocation { claimant, addresses: pool.spaces().filter_map(first).collect() }
         };
         let pools = claims.iter().map(|claim| claim.requests.iter().map(|request| request.pool.as_str()).collect());

@@ -226,7 +226,8 @@ fn a_machine_waits_for_the_closed_addresses_of_the_first_pool_and_takes_no_overf
     assert_eq!(open(&mut registry, 2), ["v 10.0.0.10/24", "w 10.0.0.21/24"]);
     // A full first pool with closed addresses of its overflow waits for these.
     registry.resize([of("c", "10.0.0.30")], &[], at(3)).unwrap();
-    registry.claim(&group("y", &["n/a", "n/c"]), at(3)).unwrap_err();
+    let closed = registry.claim(&group("y", &["n/a", "n/c"]), at(3)).unwrap_err();
+    assert_eq!(closed.to_string(), ClaimError::Closed("n/c".to_owned()).to_string());
     assert_eq!(open(&mut registry, 4), ["y 10.0.0.30/24"]);
 }
 
