@@ -122,7 +122,7 @@ impl provider::Work for Work<'_> {
         self.index().claimed_by_age()
     }
 
-    fn names(&self, _: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
+    fn names(&self, _: &BTreeSet<Machine>, _: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
         self.index().by_age().into_iter().map(|key| (key, Duration::ZERO)).collect()
     }
 

@@ -139,10 +139,10 @@ impl provider::Work for Work<'_> {
         self.outstanding(holders)
     }
 
-    fn names(&self, holders: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
+    fn names(&self, before: &BTreeSet<Machine>, holders: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
         // Every name gets a pass.
         self.index().end_adoption();
-        self.names_at_the_start(holders)
+        self.names_at_the_start(before, holders)
     }
 
     fn turn(&self, key: &Key) -> Turn {

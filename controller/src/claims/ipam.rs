@@ -145,7 +145,7 @@ impl provider::Work for Work<'_> {
         self.concerned()
     }
 
-    fn names(&self, _: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
+    fn names(&self, _: &BTreeSet<Machine>, _: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
         self.concerned().into_iter().map(|key| (key, Duration::ZERO)).collect()
     }
 

@@ -459,6 +459,13 @@ impl Index {
         }
     }
 
+    /// Whether a leader that starts only compares the objects of a name. `had_addresses`: the name had leases before the start. Objects
+    /// may have lost their annotations. A guest that waits for its Secret exists before the Secret.
+    pub(super) fn is_served(&self, key: &Key, had_addresses: bool) -> bool {
+        let is_waited_for = self.instance(key).is_some_and(|instance| !instance.has_started);
+        !is_waited_for && (self.is_annotated(key) || self.vm(key).is_some() && had_addresses)
+    }
+
     /// Whether the VirtualMachine or its KubevirtMachine has the digest of its Secret.
     pub(super) fn has_digest(&self, key: &Key) -> bool {
         let machine = self.machine(key).map(|machine| &machine.metadata);
@@ -636,6 +643,18 @@ mod tests {
         // The guest runs, and only the annotation is missing.
         index.apply(Kind::VirtualMachine, object("n", "w", 6, &json!({})));
         assert!(!index.may_wait(&name));
+    }
+
+    #[test]
+    fn a_machine_that_got_its_first_lease_in_the_start_is_not_served_yet() {
+        let (mut index, name) = (Index::default(), key("n", "w"));
+        index.apply(Kind::VirtualMachine, object("n", "w", 1, &json!({})));
+        assert_eq!([false, true].map(|had_addresses| index.is_served(&name, had_addresses)), [false, true]);
+        let annotations = json!({"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": r#"["10.0.0.8/16"]"#});
+        index.apply(Kind::VirtualMachine, object("n", "w", 2, &json!({"metadata": {"annotations": annotations}})));
+        assert!(index.is_served(&name, false));
+        index.apply(Kind::Instance, object("n", "w", 3, &json!({"status": {"phase": "Scheduling"}})));
+        assert!(!index.is_served(&name, true));
     }
 
     #[test]

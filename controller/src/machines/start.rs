@@ -161,20 +161,22 @@ impl Work<'_> {
 
     /// Returns the names that get a pass after the start, each with its pause. A machine that may wait for its Secret
     /// gets its pass at once. Machines whose objects are only compared get their passes one after another, so that a
-    /// new machine does not wait for thousands of comparisons.
-    pub(super) fn names_at_the_start(&self, holders: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
+    /// new machine does not wait for thousands of comparisons. `before` has the holders from before the claims of the start.
+    pub(super) fn names_at_the_start(
+        &self,
+        before: &BTreeSet<Machine>,
+        holders: &BTreeSet<Machine>,
+    ) -> Vec<(Key, Duration)> {
         let mut index = self.index();
-        let holders = holders.iter().filter(|holder| !holder.kind.is_claim());
-        let left: BTreeSet<Key> = holders.map(Key::of_vm).collect();
-        // Objects may have lost their annotations. An instance that waits for its Secret exists before the Secret.
-        let is_done = |key: &Key| {
-            let is_waited_for = index.instance(key).is_some_and(|instance| !instance.has_started);
-            !is_waited_for && (index.is_annotated(key) || index.vm(key).is_some() && left.contains(key))
+        let names_of = |holders: &BTreeSet<Machine>| -> BTreeSet<Key> {
+            holders.iter().filter(|holder| !holder.kind.is_claim()).map(Key::of_vm).collect()
         };
+        let before = names_of(before);
+        let is_done = |key: &Key| index.is_served(key, before.contains(key));
         let (done, mut names): (Vec<Key>, Vec<Key>) = index.by_age().into_iter().partition(is_done);
         // Machines that no longer exist may still hold addresses.
         let known: BTreeSet<Key> = done.iter().chain(&names).cloned().collect();
-        let left: BTreeSet<Key> = left.into_iter().chain(index.vms_with_claims()).collect();
+        let left: BTreeSet<Key> = names_of(holders).into_iter().chain(index.vms_with_claims()).collect();
         names.extend(left.into_iter().filter(|key| !known.contains(key)));
         let now = names.into_iter().map(|key| (key, Duration::ZERO));
         let (compared, read): (Vec<Key>, Vec<Key>) = done.into_iter().partition(|key| index.has_digest(key));

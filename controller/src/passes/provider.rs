@@ -80,8 +80,8 @@ pub(crate) trait Work {
     /// The names with an outstanding claim. Names of older objects come first.
     fn claimants(&self, holders: &BTreeSet<Machine>) -> Vec<Key>;
 
-    /// The names that get a pass after the start, each with the pause before it.
-    fn names(&self, holders: &BTreeSet<Machine>) -> Vec<(Key, Duration)>;
+    /// The names that get a pass after the start, each with the pause before it. `before` has the holders from before the start.
+    fn names(&self, before: &BTreeSet<Machine>, holders: &BTreeSet<Machine>) -> Vec<(Key, Duration)>;
 
     /// Whether the pass of a name comes before those of other names.
     fn turn(&self, _: &Key) -> Turn {
@@ -173,9 +173,10 @@ async fn run_kinds<W: Work>(
     let first = first(pools).await?;
     let growth = first.growth;
     work.set_pools(first.clone());
+    let before = part.registry.holders().await?;
     start(part.noun, &part.lines, || open(part, work, &first)).await?;
     is_ready();
-    let names = work.names(&part.registry.holders().await?);
+    let names = work.names(&before, &part.registry.holders().await?);
     let changes = changes.map(|(_, kind, change)| -> Names {
         let names = work.note_change(kind, change);
         part.registry.note_changes(&names);

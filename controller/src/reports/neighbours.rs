@@ -267,7 +267,7 @@ impl provider::Work for Work<'_> {
         Vec::new()
     }
 
-    fn names(&self, _: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
+    fn names(&self, _: &BTreeSet<Machine>, _: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
         all().into_iter().map(|key| (key, Duration::ZERO)).collect()
     }
 
