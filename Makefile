@@ -236,7 +236,7 @@ bench-controller: ## the controller's rates, times and memory
 	assets=$$(controller/tests/kube-apiserver) && \
 	    KUBEBUILDER_ASSETS="$$assets" $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
 
-# The controller with many machines in 200 pools: make bench-scale MACHINES=50000
+# The controller with many machines in 200 pools: make bench-scale MACHINES=50000. CONTROLLER=PROGRAM measures another build.
 MACHINES := 10000
 bench-scale: ## the controller with many machines: MACHINES=10000
 	assets=$$(controller/tests/kube-apiserver) && KUBEBUILDER_ASSETS="$$assets" SCALE=$(MACHINES) \

@@ -244,6 +244,7 @@ async fn scale(assets: &Path, machines: usize) {
     row("machines in 200 pools of one range", &served.count.to_string(), "");
     row("start with machines that wait, to the last Secret", &milliseconds(served.time), "");
     row("machines served", &per_second(served.pace()), "");
+    row("processor time of the controller until then", &milliseconds(processor_time(&served.program)), "");
     let [resident, largest] = served.memory();
     let Served { server, cluster, mut fleets, mut program, count, time, before } = served;
     let after = etcd(&server).await;
@@ -258,6 +259,7 @@ async fn scale(assets: &Path, machines: usize) {
     row("ten subnets: memory, of that of one range", &share(of_subnets as f64, resident as f64), "<= 110 %");
     row("ten subnets: largest memory", &share(largest_of_subnets as f64, largest as f64), "<= 110 %");
     let (mut times, mut stored) = (Vec::new(), Vec::new());
+    let used = processor_time(&program);
     for n in 0..100 {
         let [time, until_stored] = fleets[n * 7 % SCALE_POOLS].serve(1, 1).await;
         times.push(time);
@@ -266,6 +268,8 @@ async fn scale(assets: &Path, machines: usize) {
     row("one more VirtualMachine to its Secret, p50", &milliseconds(percentile(&times, 50)), "");
     row("one more VirtualMachine to its Secret, p99", &milliseconds(percentile(&times, 99)), "");
     row("until the API server stored this VirtualMachine, p50", &milliseconds(percentile(&stored, 50)), "");
+    let used = (processor_time(&program) - used) / 100;
+    row("processor time of the controller for this machine", &microseconds(used), "");
     program.kill().unwrap();
     program.wait().unwrap();
 
@@ -275,6 +279,7 @@ async fn scale(assets: &Path, machines: usize) {
     let before = secret_reads(&cluster).await;
     let (mut program, [_, health]) = run(&server, &[]);
     until_ready(health).await;
+    row("processor time of the controller for this start", &milliseconds(processor_time(&program)), "");
     let mut times = Vec::new();
     for n in 0..100 {
         times.push(fleets[n * 7 % SCALE_POOLS].serve(1, 1).await[0]);
@@ -358,6 +363,15 @@ fn memory(program: &Child, line: &str) -> u64 {
     let value = status.lines().find_map(|text| text.strip_prefix(line)).unwrap();
     let kibibytes: u64 = value.trim().trim_end_matches(" kB").parse().unwrap();
     kibibytes * 1024
+}
+
+/// The processor time of a process until now, in hundredths of a second.
+fn processor_time(program: &Child) -> Duration {
+    let status = fs::read_to_string(format!("/proc/{}/stat", program.id())).unwrap();
+    // The name of the program, in parentheses, is the second field.
+    let (_, fields) = status.rsplit_once(") ").unwrap();
+    let fields = fields.split(' ').skip(11).take(2);
+    Duration::from_millis(10 * fields.map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>())
 }
 
 /// The time that a share of the measurements, in percent, does not exceed.
@@ -693,11 +707,13 @@ async fn start(server: &RealServer) -> (Duration, u64) {
     (time, resident)
 }
 
-/// Starts the program. Returns the program, and the addresses of its diagnostics and its probes.
+/// Starts the program: that of `CONTROLLER`, for example the static one of an image, else the one of this build. Returns the program, and
+/// the addresses of its diagnostics and its probes.
 fn run(server: &RealServer, options: &[&str]) -> (Child, [SocketAddr; 2]) {
     let [diagnostics, health, webhook] =
         [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
-    let program = Command::new(env!("CARGO_BIN_EXE_glowplug-controller"))
+    let built = || env!("CARGO_BIN_EXE_glowplug-controller").into();
+    let program = Command::new(std::env::var_os("CONTROLLER").unwrap_or_else(built))
         .args(["run", "--insecure-diagnostics", "--diagnostics-address", &diagnostics.to_string(), "--kubeconfig"])
         .arg(server.kubeconfig())
         .args(["--health-addr", &health.to_string(), "--webhook-port", &webhook.port().to_string()])
