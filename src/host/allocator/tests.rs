@@ -1,3 +1,4 @@
+mod counts;
 mod growth;
 mod overflow;
 mod records;
