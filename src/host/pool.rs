@@ -11,6 +11,7 @@
 //! A subnet has the prefix length of the pool. The rule applies to each subnet that contains addresses of the pool.
 //! There may be too many subnets to list, so their first and last addresses are computed on demand.
 
+mod check;
 mod namespaces;
 mod overflow;
 mod overlap;
