@@ -15,29 +15,32 @@ mod check;
 mod namespaces;
 mod overflow;
 mod overlap;
+mod reason;
 mod reserved;
 mod settings;
+mod space;
 mod spec;
 #[cfg(feature = "sqlite")]
 mod stored;
 mod template;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
-use super::address::{AddressRange, AddressSet, is_link_local};
+use super::address::{AddressRange, AddressSet};
 use super::claim::Machine;
 use crate::network::{Family, InterfaceName};
 
 pub use namespaces::Namespaces;
 pub use overflow::{NoOverflow, home_in_group};
 pub use overlap::{Overlap, Overlaps, overlaps};
+pub use reason::Reserved;
 pub use reserved::{ReservedAddress, ReservedAddresses, ReservedRange};
 pub use settings::{RouteSpec, Settings, SettingsSpec, StaticRoute};
+pub use space::{Space, Subnet};
 pub use spec::PoolSpec;
 #[cfg(feature = "sqlite")]
 pub use stored::PoolDifference;
@@ -61,49 +64,6 @@ pub struct Pool {
     // Namespaces of the machines, and of the claims, that the pool serves.
     pub(crate) machines: Namespaces,
     pub(crate) claims: Namespaces,
-}
-
-/// The addresses of one family of a pool.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Space {
-    family: Family,
-    // In the order in which their addresses are allocated. Never empty.
-    subnets: Vec<Subnet>,
-    // The addresses of all subnets.
-    ranges: AddressSet,
-    reserved: AddressSet,
-    reserves_ends: bool,
-}
-
-/// The addresses of one family in a subnet of a pool. No address is in two subnets.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Subnet {
-    prefix: u8,
-    ranges: AddressSet,
-    settings: Settings,
-}
-
-/// Why an address of a pool is never allocated.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-#[non_exhaustive]
-pub enum Reserved {
-    /// The address is a gateway.
-    Gateway,
-    /// The address is a name server.
-    Nameserver,
-    /// The template of the machines' document contains the address, as an address of another interface or as a gateway
-    /// there.
-    Template,
-    /// The pool keeps the address for the machines of one name, and allocates the address only to them.
-    PreAllocated,
-    /// The pool excludes the address.
-    Excluded,
-    /// The address is the first of an IPv4 subnet.
-    NetworkAddress,
-    /// The address is the last of an IPv4 subnet.
-    Broadcast,
-    /// The address is the first of an IPv6 subnet. All routers of the subnet answer to it.
-    SubnetRouterAnycast,
 }
 
 /// Number of addresses of one family in a pool.
@@ -362,50 +322,9 @@ impl Pool {
         self.space(Family::of(address)).is_some_and(|space| space.offers(address))
     }
 
-    /// Why an address of the pool is never allocated. `None` for an allocatable address, and for an address outside the
-    /// pool.
-    #[must_use]
-    pub fn why_reserved(&self, address: IpAddr) -> Option<Reserved> {
-        let space = self.space(Family::of(address))?;
-        if !space.contains(address) {
-            None
-        } else if !space.reserved.contains(address) {
-            space.end(Family::number(address))
-        } else {
-            Some(self.named().remove(&address).unwrap_or(Reserved::Excluded))
-        }
-    }
-
-    /// The single addresses in the pool specification and its template, each with the first reason that applies. They
-    /// are reserved on the whole network, so they may be outside the pool.
-    #[must_use]
-    pub fn named(&self) -> BTreeMap<IpAddr, Reserved> {
-        let TemplateFacts { gateways, nameservers, addresses, .. } = &self.template;
-        let kept = self.pre_allocations.values().flatten().map(|address| (*address, Reserved::PreAllocated));
-        let addresses = addresses.iter().map(|address| (*address, Reserved::Template));
-        let nameservers = self.all_settings().flat_map(|settings| &settings.nameservers).chain(nameservers);
-        let nameservers = nameservers.map(|address| (*address, Reserved::Nameserver));
-        let routers = self.all_settings().flat_map(Settings::routers).chain(gateways.iter().copied());
-        let gateways = routers.map(|address| (address, Reserved::Gateway));
-        // A later entry of the chain replaces an earlier one, so the most important reason comes last.
-        kept.chain(addresses).chain(nameservers).chain(gateways).collect()
-    }
-
     /// Whether the template of the machines named an address or a prefix length when the pool was made.
     pub(crate) fn has_template(&self) -> bool {
         self.template != TemplateFacts::default()
-    }
-
-    /// Returns this pool with the template of the other pool, whose addresses are reserved.
-    pub(crate) fn with_template_of(&self, other: &Self) -> Self {
-        let mut pool = Self { template: other.template.clone(), ..self.clone() };
-        let named: Vec<AddressRange> =
-            pool.template.all().map(|address| AddressRange::subnet(address, u8::MAX)).collect();
-        for space in pool.spaces.values_mut() {
-            let reserved: AddressSet = space.reserved.ranges().iter().chain(&named).copied().collect();
-            space.reserved = reserved.intersection(&space.ranges);
-        }
-        pool
     }
 
     /// The addresses that the pool excludes, also addresses outside the pool.
@@ -430,289 +349,6 @@ impl Pool {
         reserved.extend([(Reserved::Excluded, excluded), (first_is, first), (last_is, last)]);
         reserved.retain(|_, count| *count > 0);
         Some(Count { total: space.total(), reserved, allocatable: space.allocatable() })
-    }
-}
-
-// === impl Space ===
-
-impl Space {
-    /// A space of the addresses of subnets; the addresses of `reserved` are never allocated. Ranges of the other family are
-    /// ignored.
-    pub(crate) fn new(
-        family: Family,
-        subnets: Vec<Subnet>,
-        mut reserved: Vec<AddressRange>,
-        reserves_ends: bool,
-    ) -> Self {
-        reserved.retain(|range| range.family() == family);
-        let ranges: AddressSet = subnets.iter().flat_map(|subnet| subnet.ranges.ranges()).copied().collect();
-        let reserved = AddressSet::from_iter(reserved).intersection(&ranges);
-        Self { family, subnets, ranges, reserved, reserves_ends }
-    }
-
-    /// The family of the addresses.
-    #[must_use]
-    pub fn family(&self) -> Family {
-        self.family
-    }
-
-    /// The subnets, in the order in which their addresses are allocated. Never empty.
-    #[must_use]
-    pub fn subnets(&self) -> &[Subnet] {
-        &self.subnets
-    }
-
-    /// The subnet of an address: the one with the address, else one whose network contains the address. A single subnet
-    /// counts as that of every address.
-    fn subnet_of(&self, address: IpAddr) -> Option<&Subnet> {
-        match self.subnets.as_slice() {
-            [only] => Some(only),
-            all => Subnet::position(all, address).map(|at| &all[at]),
-        }
-    }
-
-    /// The subnet whose settings hold for an address: the one with the address, or one whose routers it can reach. A single subnet may
-    /// have its routers on the link, outside of every subnet, or none.
-    fn subnet_for(&self, address: &IpNetwork) -> Option<&Subnet> {
-        let is_single = self.subnets.len() == 1;
-        let reaches = |subnet: &&Subnet| {
-            let routers = subnet.settings.routers().filter(|router| Family::of(*router) == self.family);
-            let routers: Vec<IpAddr> = routers.collect();
-            let is_on_link = |router| is_single && !subnet.has_in_network(router);
-            let is_reached = |router| address.contains(router) || is_link_local(router) || is_on_link(router);
-            (is_single || !routers.is_empty()) && routers.into_iter().all(is_reached)
-        };
-        let at = Subnet::position(&self.subnets, address.ip());
-        at.and_then(|at| self.subnets.get(at)).or_else(|| self.subnets.iter().find(reaches))
-    }
-
-    /// The subnet with this number. A single subnet counts as that of every number.
-    fn subnet_with(&self, number: u128) -> Option<&Subnet> {
-        self.subnets.get(self.index_of(number)?)
-    }
-
-    /// The index of the subnet with this number. A single subnet counts as that of every number.
-    pub(crate) fn index_of(&self, number: u128) -> Option<usize> {
-        match self.subnets.len() {
-            1 => Some(0),
-            _ => self.subnets.iter().position(|subnet| subnet.ranges.has(self.family, number)),
-        }
-    }
-
-    /// All addresses as ranges: sorted, disjoint, and never adjacent.
-    #[must_use]
-    pub fn ranges(&self) -> &[AddressRange] {
-        self.ranges.ranges()
-    }
-
-    /// Reserved gateways, name servers and exclusions as ranges: sorted, disjoint, within [`Space::ranges`].
-    #[must_use]
-    pub fn reserved(&self) -> &[AddressRange] {
-        self.reserved.ranges()
-    }
-
-    /// Whether a number is a reserved end of a subnet: the first or last address of an IPv4 subnet, or the first
-    /// address of an IPv6 subnet, if the subnet is large enough. The ends may be too many for a list in memory.
-    #[must_use]
-    pub fn is_end_of_subnet(&self, number: u128) -> bool {
-        self.end(number).is_some()
-    }
-
-    /// The addresses of a set that are in the space.
-    pub(crate) fn common(&self, set: &AddressSet) -> AddressSet {
-        set.intersection(&self.ranges)
-    }
-
-    /// Whether an address is in the space, allocatable or reserved.
-    #[must_use]
-    pub fn contains(&self, address: IpAddr) -> bool {
-        self.ranges.contains(address)
-    }
-
-    /// Whether an address may be allocated.
-    #[must_use]
-    pub fn offers(&self, address: IpAddr) -> bool {
-        Family::of(address) == self.family && self.offers_number(Family::number(address))
-    }
-
-    /// Whether the address with this number, in the family of the space, may be allocated.
-    #[must_use]
-    pub fn offers_number(&self, number: u128) -> bool {
-        let is_open = self.ranges.has(self.family, number) && !self.reserved.has(self.family, number);
-        is_open && !self.is_end_of_subnet(number)
-    }
-
-    /// Number of all addresses, reserved ones included.
-    #[must_use]
-    pub fn total(&self) -> u128 {
-        self.ranges.count()
-    }
-
-    /// Number of addresses that may be allocated.
-    #[must_use]
-    pub fn allocatable(&self) -> u128 {
-        let [first, last] = self.count_ends();
-        self.total().saturating_sub(self.reserved.count()).saturating_sub(first + last)
-    }
-
-    /// Whether a number is a reserved end of its subnet, and which one. `None` for any other number.
-    fn end(&self, number: u128) -> Option<Reserved> {
-        let subnet = self.subnet_with(number)?;
-        Reserved::end(self.family, subnet.prefix, number).filter(|_| self.reserves_ends)
-    }
-
-    /// Counts the first addresses and the last addresses of subnets that are reserved for no other reason.
-    fn count_ends(&self) -> [u128; 2] {
-        self.subnets.iter().fold([0, 0], |[firsts, lasts], subnet| {
-            let [first, last] = self.count_ends_of(subnet);
-            [firsts + first, lasts + last]
-        })
-    }
-
-    fn count_ends_of(&self, subnet: &Subnet) -> [u128; 2] {
-        if !self.reserves_ends || self.family.bits() - subnet.prefix < 2 {
-            return [0, 0];
-        }
-        let hosts = self.family.hosts(subnet.prefix);
-        let reserved = self.reserved.intersection(&subnet.ranges);
-        let before = |number: u128| number.checked_shr(hosts.count_ones()).unwrap_or(0);
-        // Each subnet whose first address, or whose last address, is within the range.
-        let firsts = |range: &AddressRange| {
-            before(range.last()) - before(range.first()) + u128::from(range.first() & hosts == 0)
-        };
-        let lasts = |range: &AddressRange| {
-            before(range.last()) - before(range.first()) + u128::from(range.last() & hosts == hosts)
-        };
-        let sum =
-            |set: &AddressSet, count: &dyn Fn(&AddressRange) -> u128| set.ranges().iter().map(count).sum::<u128>();
-        let rest = |count: &dyn Fn(&AddressRange) -> u128| sum(&subnet.ranges, count) - sum(&reserved, count);
-        let last = if self.family == Family::Ipv4 { rest(&lasts) } else { 0 };
-        [rest(&firsts), last]
-    }
-}
-
-// === impl Subnet ===
-
-impl Subnet {
-    /// A subnet with these addresses of one family. The ranges may overlap and have any order.
-    pub(crate) fn new(prefix: u8, ranges: impl IntoIterator<Item = AddressRange>, settings: Settings) -> Self {
-        Self { prefix, ranges: ranges.into_iter().collect(), settings }
-    }
-
-    /// The family of the addresses. `None` without an address.
-    pub(super) fn family(&self) -> Option<Family> {
-        self.ranges().first().map(AddressRange::family)
-    }
-
-    /// The index of the subnet that has an address, else of one whose network contains the address.
-    fn position(subnets: &[Self], address: IpAddr) -> Option<usize> {
-        let is_near = |subnet: &Self| subnet.has_in_network(address);
-        let has = |subnet: &Self| subnet.ranges.contains(address);
-        subnets.iter().position(has).or_else(|| subnets.iter().position(is_near))
-    }
-
-    /// Whether an address is in the network of one of the addresses.
-    fn has_in_network(&self, address: IpAddr) -> bool {
-        self.ranges.meets(&AddressRange::subnet(address, self.prefix))
-    }
-
-    /// Whether the machines with these addresses get the same from another subnet.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn is_in(&self, other: &Self) -> bool {
-        (self.prefix, &self.settings) == (other.prefix, &other.settings)
-            && self.ranges.difference(&other.ranges).ranges().is_empty()
-    }
-
-    /// Adds an address of the network of the subnet.
-    fn insert(&mut self, address: IpAddr) {
-        let address = AddressRange::subnet(address, u8::MAX);
-        self.ranges = self.ranges().iter().copied().chain([address]).collect();
-    }
-
-    /// Prefix length that each of these addresses has on its interface.
-    #[must_use]
-    pub fn prefix(&self) -> u8 {
-        self.prefix
-    }
-
-    /// The addresses as ranges: sorted, disjoint, and never adjacent.
-    #[must_use]
-    pub fn ranges(&self) -> &[AddressRange] {
-        self.ranges.ranges()
-    }
-
-    /// The settings of the machines with these addresses.
-    #[must_use]
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-}
-
-/// `10.0.0.0-10.0.0.255 with prefix length 24, gateway: 10.0.0.1`
-impl fmt::Display for Subnet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ranges: Vec<String> = self.ranges().iter().map(ToString::to_string).collect();
-        write!(f, "{} with prefix length {}", ranges.join(" and "), self.prefix)?;
-        for (member, values) in self.settings.members().into_iter().filter(|(_, values)| !values.is_empty()) {
-            write!(f, ", {member}: {}", values.join(" and "))?;
-        }
-        Ok(())
-    }
-}
-
-// === impl Reserved ===
-
-impl Reserved {
-    /// Whether an address is a reserved end of its subnet, and which one. `None` for any other address.
-    ///
-    /// ```
-    /// use glowplug::host::pool::Reserved;
-    ///
-    /// let end = |text: &str| Reserved::end_of_subnet(text.parse().unwrap());
-    /// assert_eq!(end("10.0.0.255/24"), Some(Reserved::Broadcast));
-    /// assert_eq!([end("10.0.0.5/24"), end("10.0.0.4/31")], [None; 2]);
-    /// ```
-    #[must_use]
-    pub fn end_of_subnet(address: IpNetwork) -> Option<Self> {
-        Self::end(Family::of(address.ip()), address.prefix(), Family::number(address.ip()))
-    }
-
-    fn end(family: Family, prefix: u8, number: u128) -> Option<Self> {
-        let hosts = family.hosts(prefix);
-        let (first, last) = Self::ends_are(family);
-        if family.bits().saturating_sub(prefix) < 2 {
-            None
-        } else if number & hosts == 0 {
-            Some(first)
-        } else if number & hosts == hosts && family == Family::Ipv4 {
-            Some(last)
-        } else {
-            None
-        }
-    }
-
-    /// Reasons for the first and for the last address of a subnet.
-    fn ends_are(family: Family) -> (Self, Self) {
-        match family {
-            Family::Ipv4 => (Self::NetworkAddress, Self::Broadcast),
-            Family::Ipv6 => (Self::SubnetRouterAnycast, Self::Broadcast),
-        }
-    }
-}
-
-impl fmt::Display for Reserved {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Gateway => "gateway",
-            Self::Nameserver => "name server",
-            Self::Template => "address in the template",
-            Self::PreAllocated => "pre-allocated",
-            Self::Excluded => "excluded",
-            Self::NetworkAddress => "network address",
-            Self::Broadcast => "broadcast address",
-            Self::SubnetRouterAnycast => "subnet-router anycast",
-        })
     }
 }
 
@@ -854,21 +490,6 @@ pub(super) mod tests {
         let allocatable = (1 << 96) - (1 << 80) - (1 << 32) + (1 << 16);
         assert_eq!(pool.count(Family::Ipv6), Some(Count { total: 1 << 96, reserved, allocatable }));
         assert_eq!(pool.why_reserved(address("2001:db8:ffff:ffff::")), Some(Reserved::SubnetRouterAnycast));
-    }
-
-    #[test]
-    fn the_first_reason_is_reported() {
-        let pool = of("addresses: [10.0.0.0/24], gateway: [10.0.0.1], nameservers: [10.0.0.1, 10.0.0.2], \
-                       excludedAddresses: [10.0.0.2-10.0.0.4]");
-        let why = |text: &str| pool.why_reserved(address(text));
-        assert_eq!(why("10.0.0.0"), Some(Reserved::NetworkAddress));
-        assert_eq!(why("10.0.0.1"), Some(Reserved::Gateway));
-        assert_eq!(why("10.0.0.2"), Some(Reserved::Nameserver));
-        assert_eq!(why("10.0.0.3"), Some(Reserved::Excluded));
-        assert_eq!(why("10.0.0.5"), None);
-        assert_eq!(why("10.0.0.255"), Some(Reserved::Broadcast));
-        assert_eq!(why("10.0.1.0"), None);
-        assert_eq!(why("fd00::"), None);
     }
 
     proptest! {

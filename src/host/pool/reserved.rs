@@ -1,9 +1,10 @@
-//! Reserved addresses of a network: no pool of the network allocates an address that any of its pools reserves.
+//! The reserved addresses of a pool, and of a network: no pool of the network allocates an address that any of its pools
+//! reserves. The ends of subnets are reserved in their own pool only.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::{Pool, Reserved};
+use super::{Pool, Reserved, Settings, TemplateFacts};
 use crate::host::address::{AddressRange, AddressSet};
 use crate::network::Family;
 
@@ -138,6 +139,47 @@ impl ReservedAddress {
 // === impl Pool ===
 
 impl Pool {
+    /// Why an address of the pool is never allocated. `None` for an allocatable address, and for an address outside the
+    /// pool.
+    #[must_use]
+    pub fn why_reserved(&self, address: IpAddr) -> Option<Reserved> {
+        let space = self.space(Family::of(address))?;
+        if !space.contains(address) {
+            None
+        } else if !space.reserved.contains(address) {
+            space.end(Family::number(address))
+        } else {
+            Some(self.named().remove(&address).unwrap_or(Reserved::Excluded))
+        }
+    }
+
+    /// The single addresses in the pool specification and its template, each with the first reason that applies. They
+    /// are reserved on the whole network, so they may be outside the pool.
+    #[must_use]
+    pub fn named(&self) -> BTreeMap<IpAddr, Reserved> {
+        let TemplateFacts { gateways, nameservers, addresses, .. } = &self.template;
+        let kept = self.pre_allocations.values().flatten().map(|address| (*address, Reserved::PreAllocated));
+        let addresses = addresses.iter().map(|address| (*address, Reserved::Template));
+        let nameservers = self.all_settings().flat_map(|settings| &settings.nameservers).chain(nameservers);
+        let nameservers = nameservers.map(|address| (*address, Reserved::Nameserver));
+        let routers = self.all_settings().flat_map(Settings::routers).chain(gateways.iter().copied());
+        let gateways = routers.map(|address| (address, Reserved::Gateway));
+        // A later entry of the chain replaces an earlier one, so the most important reason comes last.
+        kept.chain(addresses).chain(nameservers).chain(gateways).collect()
+    }
+
+    /// Returns this pool with the template of the other pool, whose addresses are reserved.
+    pub(crate) fn with_template_of(&self, other: &Self) -> Self {
+        let mut pool = Self { template: other.template.clone(), ..self.clone() };
+        let named: Vec<AddressRange> =
+            pool.template.all().map(|address| AddressRange::subnet(address, u8::MAX)).collect();
+        for space in pool.spaces.values_mut() {
+            let reserved: AddressSet = space.reserved.ranges().iter().chain(&named).copied().collect();
+            space.reserved = reserved.intersection(&space.ranges);
+        }
+        pool
+    }
+
     /// The addresses that the pool reserves by name on its whole network, also outside its own addresses, each with the
     /// reason.
     #[must_use]
@@ -146,5 +188,28 @@ impl Pool {
         let named = self.named().into_iter().map(|(address, why)| (single(&address), why));
         let excluded = self.excluded.ranges().iter().map(|range| (*range, Reserved::Excluded));
         named.chain(excluded).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::pool;
+    use super::*;
+
+    #[test]
+    fn the_first_reason_is_reported() {
+        let pool = pool(
+            "{name: workers, network: vlan10, addresses: [10.0.0.0/24], gateway: [10.0.0.1], nameservers: [10.0.0.1, 10.0.0.2], \
+                       excludedAddresses: [10.0.0.2-10.0.0.4]}",
+        );
+        let why = |text: &str| pool.why_reserved(text.parse().unwrap());
+        assert_eq!(why("10.0.0.0"), Some(Reserved::NetworkAddress));
+        assert_eq!(why("10.0.0.1"), Some(Reserved::Gateway));
+        assert_eq!(why("10.0.0.2"), Some(Reserved::Nameserver));
+        assert_eq!(why("10.0.0.3"), Some(Reserved::Excluded));
+        assert_eq!(why("10.0.0.5"), None);
+        assert_eq!(why("10.0.0.255"), Some(Reserved::Broadcast));
+        assert_eq!(why("10.0.1.0"), None);
+        assert_eq!(why("fd00::"), None);
     }
 }
