@@ -14,9 +14,12 @@
 //! - the reuse delay of the address is over.
 
 mod adopt;
+mod attribution;
 mod conflicts;
 mod decide;
+mod external;
 mod forget;
+mod mismatch;
 mod network;
 mod occupy;
 mod pool_state;
@@ -25,6 +28,7 @@ mod queue;
 mod refusals;
 mod reports;
 mod serve;
+mod share;
 mod standing;
 mod state;
 #[cfg(test)]
@@ -33,10 +37,10 @@ mod types;
 mod users;
 mod want;
 
-pub use adopt::{Adoption, Mismatch, Problem};
 pub use conflicts::{Conflicted, OtherUser};
 #[doc(hidden)]
 pub use decide::MOST_SECRETS;
+pub use mismatch::{Adoption, Mismatch, Problem};
 pub use reports::{ReportChanges, Reported};
 pub use state::Allocator;
 pub use types::{ClaimError, EXHAUSTED_MESSAGE, PoolError, PoolUsage, Rename, Resized, Usage, exhausted_message};

@@ -21,13 +21,6 @@ use crate::network::{Family, InterfaceName};
 /// Time after the release during which no machine gets an address with which a guest migrated to another cluster.
 const MIGRATED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// One namespace keeps at most this part of a pool for guests that migrated to another cluster, if the pool serves other
-/// namespaces, too. Records that are no leases reserve at most this part of a shared pool for each namespace.
-pub(super) const PART: u128 = 4;
-
-/// The same for a pool whose addresses come from elsewhere: it has no number of addresses.
-const MOST_OF_EXTERNAL: u128 = 64;
-
 /// Largest number of names of Secrets in a lease. A user could add more and more.
 pub const MOST_SECRETS: usize = 64;
 
@@ -215,29 +208,6 @@ impl Allocator {
             }
         }
         beyond
-    }
-
-    /// Whether the namespace of a holder may keep one more address of the pool for a guest that migrated to another cluster. Without
-    /// this bound, one namespace could use up a pool of several namespaces for 30 days.
-    fn may_keep_for_migrated(&self, network: &str, address: IpAddr, lease: &Lease) -> bool {
-        let namespace = lease.claimant.machine.served_in();
-        // The lease may have moved from a pool of several namespaces, which has the address.
-        let mut pools = self.pools_with(network, address).chain(self.pools.get(&lease.pool)).map(PoolState::pool);
-        let Some(pool) = pools.find(|pool| !pool.serves_only(namespace)) else { return true };
-        let Some(state) = self.networks.get(network) else { return true };
-        let family = Family::of(address);
-        let is_kept = |(at, other): &(IpAddr, &Lease)| {
-            (*other.pool == pool.name || pool.contains(*at))
-                && Family::of(*at) == family
-                && other.claimant.machine.served_in() == namespace
-                && other.migrated.is_some()
-                && (other.released.is_none() || state.delayed_until(*at).is_some())
-        };
-        let most = match pool.is_external() {
-            true => MOST_OF_EXTERNAL,
-            false => (pool.space(family).map_or(0, |space| space.allocatable()) / PART).max(1),
-        };
-        (state.leases().filter(is_kept).count() as u128) < most
     }
 
     /// Adds the Secret of a claim to the leases that the machine already has.

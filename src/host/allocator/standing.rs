@@ -7,7 +7,7 @@ use super::pool_state::PoolState;
 use super::state::Allocator;
 use crate::host::claim::{Claimant, Machine, is_guest_of};
 use crate::host::may_record::{Source, Standing, Verdict, may_record};
-use crate::host::pool::Pool;
+use crate::host::pool::{Pool, Reserved, ReservedAddress};
 use crate::network::Family;
 
 // === impl Allocator ===
@@ -59,6 +59,17 @@ impl Allocator {
         } else {
             Standing::Excluded
         }
+    }
+
+    /// Why a pool or template of a network reserves exactly this address: as a gateway, as a name server, in a template
+    /// or for another machine. An exclusion does not count: it may mean that another program allocates the address.
+    pub(super) fn named_on(&self, network: &str, address: IpAddr, machine: &Machine) -> Option<ReservedAddress> {
+        let is_kept = |reserved: &&ReservedAddress| {
+            let pool = self.pool(&reserved.pool).filter(|_| reserved.why == Reserved::PreAllocated);
+            pool.is_some_and(|pool| pool.pre_allocated(&machine.namespace, &machine.name).contains(&address))
+        };
+        let reasons = self.networks.get(network)?.named(address);
+        reasons.iter().find(|reserved| !is_kept(reserved)).cloned()
     }
 }
 

@@ -236,6 +236,18 @@ impl Allocator {
         self.pools.get(name).map(PoolState::pool)
     }
 
+    /// The pools of a network that have an address.
+    pub(super) fn pools_with(&self, network: &str, address: IpAddr) -> impl Iterator<Item = &PoolState> {
+        let names = self.networks.get(network).into_iter().flat_map(move |state| state.pools_with(address));
+        names.filter_map(|name| self.pools.get(name))
+    }
+
+    /// The networks that have a pool with the address.
+    pub(super) fn networks_with(&self, address: IpAddr) -> Vec<Arc<str>> {
+        let having = self.networks.iter().filter(|(_, network)| network.pools_with(address).next().is_some());
+        having.map(|(name, _)| Arc::clone(name)).collect()
+    }
+
     /// The pool that has an address, serves a machine and allocates addresses. `None`: there is no such pool, or several.
     #[doc(hidden)]
     #[must_use]

@@ -1,0 +1,105 @@
+//! The result of an adoption: how many addresses were adopted, and the records that do not fit.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use crate::host::claim::Claimant;
+use crate::host::may_record::Ignored;
+use crate::host::pool::ReservedAddress;
+
+/// Result of an adoption.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Adoption {
+    /// Number of addresses that had no holder and are now leased to the claimant of their record.
+    pub adopted: usize,
+    /// Number of addresses that the claimant of their record already held.
+    pub known: usize,
+    /// Number of addresses that are reserved for the machine of their record, and that need no lease: for example, a pool
+    /// excludes them.
+    pub reserved: usize,
+    /// The addresses that do not fit the ledger or the pools, in the order of the records.
+    pub mismatches: Vec<Mismatch>,
+}
+
+/// An address of a record that does not fit the ledger or the pools.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Mismatch {
+    /// Kind and name of the object with the record.
+    pub source: String,
+    /// The claimant that the record names.
+    pub claimant: Claimant,
+    /// The recorded address.
+    pub address: IpAddr,
+    /// Why the address does not fit.
+    pub problem: Problem,
+}
+
+/// Why an address of a record does not fit the ledger or the pools.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Problem {
+    /// Another claimant holds the address, has a record of it, or runs with it. The holder keeps the address. The address
+    /// is not allocated again before both machines are gone.
+    Duplicate(Claimant),
+    /// No pool has the interface and the address of the record. The address is not allocated before the machine is
+    /// gone.
+    NoPool,
+    /// The address may be on any of these networks. The address is not allocated on any of them before the machine is
+    /// gone.
+    Ambiguous(Vec<String>),
+    /// The interface already holds this other address of the family, and keeps it. The address of the record is not
+    /// allocated before the machine is gone.
+    OtherAddress(IpAddr),
+    /// The claimant holds the address on this other network. The address is not allocated on either network before the
+    /// machine is gone.
+    OtherNetwork(String),
+    /// The pool with this name, which the record belongs to, does not have the address. The machine keeps the address.
+    OutOfPool(String),
+    /// The network of the pool with this name, which the record belongs to, reserves the address. The address is not
+    /// allocated before the machine is gone. If the machine already held the address, it keeps the address.
+    Reserved(String, Option<ReservedAddress>),
+    /// The pool of the record has this other prefix length. The machine keeps the prefix length of the record.
+    Prefix(u8),
+    /// The record does nothing, for this reason.
+    Ignored(Ignored),
+}
+
+// === impl Adoption ===
+
+impl Adoption {
+    /// Adds the result of a later adoption.
+    pub(crate) fn extend(&mut self, later: Self) {
+        let Self { adopted, known, reserved, mismatches } = later;
+        self.adopted += adopted;
+        self.known += known;
+        self.reserved += reserved;
+        self.mismatches.extend(mismatches);
+    }
+}
+
+// === impl Mismatch ===
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { source, claimant, address, problem } = self;
+        write!(f, "{source}: {address} of {claimant} ")?;
+        match problem {
+            Problem::Duplicate(other) => write!(f, "is also of {other}"),
+            Problem::NoPool => f.write_str("belongs to no pool"),
+            Problem::Ambiguous(networks) => {
+                write!(f, "is on one of the networks {}: reserved on each of them", networks.join(", "))
+            }
+            Problem::OtherAddress(held) => write!(f, "is not what it holds, which is {held}"),
+            Problem::OtherNetwork(network) => write!(f, "is held on another network, {network}"),
+            Problem::OutOfPool(pool) => write!(f, "is not in pool {pool:?}"),
+            Problem::Reserved(pool, why) => {
+                write!(f, "is reserved in pool {pool:?}")?;
+                why.as_ref().map_or(Ok(()), |why| write!(f, " ({})", why.of(pool)))
+            }
+            Problem::Ignored(why) => write!(f, "is ignored: {why}"),
+            Problem::Prefix(length) => write!(f, "has another prefix length than its pool, which has {length}"),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! How much of a pool one namespace may keep from the others: with records that are no leases, and for guests that migrated to
+//! another cluster.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::attribution::Origin;
+use super::pool_state::PoolState;
+use super::state::Allocator;
+use crate::host::claim::{Claimant, Lease, Machine};
+use crate::host::may_record::Source;
+use crate::network::{Family, InterfaceName};
+
+/// One namespace keeps at most this part of a pool for guests that migrated to another cluster, if the pool serves other
+/// namespaces, too. Records that are no leases reserve at most this part of a shared pool for each namespace.
+const PART: u128 = 4;
+
+/// The same for a pool whose addresses come from elsewhere: it has no number of addresses.
+const MOST_OF_EXTERNAL: u128 = 64;
+
+// === impl Allocator ===
+
+impl Allocator {
+    /// Whether a record would reserve one more address for its machine in a shared pool, of which records of the namespace reserve
+    /// their part already. A user of one namespace could otherwise block all addresses for the others, with the annotation of one
+    /// machine. Each machine has one address for each interface without this bound: it may run with the address. Reports, and the
+    /// objects of claims, have bounds of their own.
+    pub(super) fn exceeds_share(&self, network: &str, address: IpAddr, origin: &Origin) -> bool {
+        let machine = &origin.claimant.machine;
+        if matches!(origin.kind, Source::Report | Source::Neighbour) || machine.kind.is_claim() || !machine.may_exist()
+        {
+            return false;
+        }
+        let mut pools = self.pools_with(network, address);
+        // A pool that the namespace has left serves others.
+        let is_shared = |of: &PoolState| of.pool().is_shared() || !of.pool().serves_holder(machine);
+        let Some(of) = pools.next().filter(|of| is_shared(of) && pools.all(is_shared)) else { return false };
+        let (Some(state), Some(space)) = (self.networks.get(network), of.pool().space(Family::of(address))) else {
+            return false;
+        };
+        // A user of another namespace records the address, too. The machine of this record may still run with it.
+        let is_of_other = |other: &Claimant| other.machine.served_in() != machine.served_in();
+        let is_contested = || {
+            state.held_at(address).is_none()
+                && (state.conflict_at(address, is_of_other).is_some() || state.reporters_of(address).any(is_of_other))
+        };
+        if state.mentions(address, machine) || is_contested() || !self.has_address_of_each(network, address, machine) {
+            return false;
+        }
+        let reserved = of.recorded.get(&(space.family(), machine.served_in().to_owned())).copied().unwrap_or_default();
+        let most = usize::try_from((space.total() / PART).max(1)).unwrap_or(usize::MAX);
+        reserved >= most
+    }
+
+    /// Whether a machine holds, or has records of, as many other addresses of the family of an address as it has interfaces: one for
+    /// each interface of the shared pools of the network that serve the machine. The interfaces of a record do not count, because a
+    /// user may write any number of them.
+    fn has_address_of_each(&self, network: &str, address: IpAddr, machine: &Machine) -> bool {
+        let Some(state) = self.networks.get(network) else { return false };
+        let pools = state.pools().filter(|pool| pool.is_shared() && pool.serves_holder(machine));
+        let interfaces: BTreeSet<InterfaceName> = pools.map(|pool| pool.interface).collect();
+        let others = self.paths.get(machine).into_iter().flatten().filter(|(of, other)| {
+            **of == *network
+                && *other != address
+                && Family::of(*other) == Family::of(address)
+                && state.is_held_or_recorded_by(*other, machine)
+        });
+        let interfaces = interfaces.len().max(1);
+        others.take(interfaces).count() == interfaces
+    }
+
+    /// Whether the namespace of a holder may keep one more address of the pool for a guest that migrated to another cluster. Without
+    /// this bound, one namespace could use up a pool of several namespaces for 30 days.
+    pub(super) fn may_keep_for_migrated(&self, network: &str, address: IpAddr, lease: &Lease) -> bool {
+        let namespace = lease.claimant.machine.served_in();
+        // The lease may have moved from a pool of several namespaces, which has the address.
+        let mut pools = self.pools_with(network, address).chain(self.pools.get(&lease.pool)).map(PoolState::pool);
+        let Some(pool) = pools.find(|pool| !pool.serves_only(namespace)) else { return true };
+        let Some(state) = self.networks.get(network) else { return true };
+        let family = Family::of(address);
+        let is_kept = |(at, other): &(IpAddr, &Lease)| {
+            (*other.pool == pool.name || pool.contains(*at))
+                && Family::of(*at) == family
+                && other.claimant.machine.served_in() == namespace
+                && other.migrated.is_some()
+                && (other.released.is_none() || state.delayed_until(*at).is_some())
+        };
+        let most = match pool.is_external() {
+            true => MOST_OF_EXTERNAL,
+            false => (pool.space(family).map_or(0, |space| space.allocatable()) / PART).max(1),
+        };
+        (state.leases().filter(is_kept).count() as u128) < most
+    }
+}
