@@ -15,18 +15,22 @@
 
 mod adopt;
 mod attribution;
+mod claim;
 mod conflicts;
-mod decide;
 mod external;
 mod forget;
 mod mismatch;
+mod moves;
 mod network;
 mod occupy;
 mod pool_state;
 mod pools;
 mod queue;
 mod refusals;
+mod release;
 mod reports;
+mod reuse_delay;
+mod secrets;
 mod serve;
 mod share;
 mod standing;
@@ -38,9 +42,9 @@ mod users;
 mod want;
 
 pub use conflicts::{Conflicted, OtherUser};
-#[doc(hidden)]
-pub use decide::MOST_SECRETS;
 pub use mismatch::{Adoption, Mismatch, Problem};
 pub use reports::{ReportChanges, Reported};
+#[doc(hidden)]
+pub use secrets::MOST_SECRETS;
 pub use state::Allocator;
 pub use types::{ClaimError, EXHAUSTED_MESSAGE, PoolError, PoolUsage, Rename, Resized, Usage, exhausted_message};

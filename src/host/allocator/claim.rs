@@ -1,28 +1,20 @@
-//! Decisions: claims and releases.
+//! Claims: which addresses a claim lacks, from which pool it gets them, and why it is refused.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::moves::home_in;
 use super::pool_state::PoolState;
-use super::state::{Allocator, allocations, with_prefix};
+use super::state::{Allocator, with_prefix};
 use super::types::ClaimError;
 use super::want::{Move, Queue, Refusal, Want, Wants};
-use crate::host::change::{Change, Journal, storable};
+use crate::host::change::{Change, Journal};
 use crate::host::claim::{Allocation, Claim, Claimant, Lease, Machine, Request, is_namesake};
 use crate::host::may_record::State;
-use crate::host::pool::{Pool, home_in_group};
 use crate::network::{Family, InterfaceName};
-
-/// Time after the release during which no machine gets an address with which a guest migrated to another cluster.
-const MIGRATED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-
-/// Largest number of names of Secrets in a lease. A user could add more and more.
-pub const MOST_SECRETS: usize = 64;
 
 // === impl Allocator ===
 
@@ -75,158 +67,6 @@ impl Allocator {
                 Err(error)
             }
         }
-    }
-
-    /// Releases everything that a machine holds, waits for or has a record without a lease of, and returns what it held.
-    ///
-    /// Each address gets a reuse delay: see [`Self::reuse_delay_of`]. The UID must match too: another machine of the same name keeps
-    /// its addresses.
-    ///
-    /// Call this only when the machine is gone, that is, when it can no longer send packets from its addresses.
-    pub(crate) fn release(&mut self, machine: &Machine, now: Timestamp, journal: &mut Journal) -> Vec<Allocation> {
-        self.advance(now);
-        let mut held = Vec::new();
-        for (network, address) in self.paths.get(machine).cloned().unwrap_or_default() {
-            let Some(state) = self.networks.get(&network) else { continue };
-            let lease = state.held_at(address).filter(|lease| lease.claimant.machine == *machine).cloned();
-            // The ledger does not record the release of such an address. A later release may succeed.
-            let lease = lease.filter(|_| !state.is_refused(address));
-            for interface in state.conflicts_of(address, machine) {
-                let claimant = Arc::new(Claimant { machine: machine.clone(), interface });
-                let network = Arc::clone(&network);
-                self.decide(Change::Conflict { network, address, claimant, record: None }, journal);
-            }
-            if let Some(lease) = lease {
-                held.push((Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
-                let delay = self.reuse_delay_of(&network, address, &lease);
-                let delay = if lease.migrated.is_some() { delay.max(MIGRATED) } else { delay };
-                let reuse_after = storable(self.now.saturating_add(delay).unwrap_or(Timestamp::MAX));
-                // `None` without a reuse delay: a process whose clock is behind must also see the address as free.
-                let reuse_after = Some(reuse_after).filter(|reuse_after| *reuse_after > self.now);
-                let lease = Some(Lease { released: Some(self.now), reuse_after, ..lease });
-                self.decide(Change::Lease { network, address, lease }, journal);
-            }
-        }
-        self.withdraw(machine, journal);
-        self.note_seen(machine, journal);
-        self.denied.remove(machine);
-        allocations(held)
-    }
-
-    /// The longest reuse delay of the pools that have an address, and of the pool of its lease. The lease may have moved from the pool
-    /// that has the address, whose next machines the delay protects.
-    fn reuse_delay_of(&self, network: &str, address: IpAddr, lease: &Lease) -> Duration {
-        let pools = self.pools_with(network, address).chain(self.pools.get(&lease.pool));
-        pools.map(|state| state.pool().reuse_delay).max().unwrap_or_default()
-    }
-
-    /// Releases the addresses of a claimant that are not in `keep` and have the family of an address in `keep`, and
-    /// returns them. The machine never got these addresses, so there is no reuse delay.
-    pub(crate) fn keep(
-        &mut self,
-        claimant: &Claimant,
-        keep: &[IpAddr],
-        now: Timestamp,
-        journal: &mut Journal,
-    ) -> Vec<Allocation> {
-        self.advance(now);
-        let is_double = |address: IpAddr| {
-            !keep.contains(&address) && keep.iter().any(|kept| Family::of(*kept) == Family::of(address))
-        };
-        let held = self.held_by(&claimant.machine).into_iter();
-        let held = held.filter(|(_, address, lease)| *lease.claimant == *claimant && is_double(*address));
-        let doubles: Vec<(Arc<str>, IpAddr, Lease)> =
-            held.map(|(network, address, lease)| (Arc::clone(network), address, lease.clone())).collect();
-        let mut released = Vec::new();
-        for (network, address, lease) in doubles {
-            if self.is_refused(&network, address) {
-                continue;
-            }
-            released.push((Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
-            let lease = Some(Lease { released: Some(self.now), reuse_after: None, ..lease });
-            self.decide(Change::Lease { network, address, lease }, journal);
-        }
-        allocations(released)
-    }
-
-    /// Records that a search did not find a machine. Returns when an earlier search first missed the machine, or `None`
-    /// if this search is the first.
-    pub(crate) fn note_missing(
-        &mut self,
-        machine: &Machine,
-        now: Timestamp,
-        journal: &mut Journal,
-    ) -> Option<Timestamp> {
-        self.advance(now);
-        let since = self.missing.get(machine).copied();
-        if since.is_none() {
-            self.decide(Change::Missing { machine: machine.clone(), since: Some(self.now) }, journal);
-        }
-        since
-    }
-
-    /// Records that a machine was found.
-    pub(crate) fn note_seen(&mut self, machine: &Machine, journal: &mut Journal) {
-        if self.missing.contains_key(machine) {
-            self.decide(Change::Missing { machine: machine.clone(), since: None }, journal);
-        }
-    }
-
-    /// Records the names of the Secrets from which guests of a machine may read its addresses, in each lease of the machine.
-    pub(crate) fn set_secrets(&mut self, machine: &Machine, secrets: &BTreeSet<String>, journal: &mut Journal) {
-        let held = self.held_by(machine).into_iter();
-        let held =
-            held.filter(|(network, address, lease)| lease.secrets != *secrets && !self.is_refused(network, *address));
-        let secrets: BTreeSet<String> = secrets.iter().take(MOST_SECRETS).cloned().collect();
-        let with_secrets = |lease: &Lease| Lease { secrets: secrets.clone(), ..lease.clone() };
-        let changes = held.map(|(network, address, lease)| (Arc::clone(network), address, with_secrets(lease)));
-        for (network, address, lease) in changes.collect::<Vec<_>>() {
-            self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
-        }
-    }
-
-    /// Records that the guest of a machine migrated to another cluster with the addresses of the machine. Returns the addresses
-    /// for which this is not recorded: the namespace of the machine keeps too many for such guests already.
-    pub(crate) fn note_migrated(
-        &mut self,
-        machine: &Machine,
-        now: Timestamp,
-        journal: &mut Journal,
-    ) -> BTreeSet<IpAddr> {
-        self.advance(now);
-        let held = self.held_by(machine).into_iter();
-        let held =
-            held.filter(|(network, address, lease)| lease.migrated.is_none() && !self.is_refused(network, *address));
-        let held = held.map(|(network, address, lease)| (Arc::clone(network), address, lease.clone()));
-        let mut beyond = BTreeSet::new();
-        for (network, address, lease) in held.collect::<Vec<_>>() {
-            if self.may_keep_for_migrated(&network, address, &lease) {
-                let lease = Some(Lease { migrated: Some(self.now), ..lease });
-                self.decide(Change::Lease { network, address, lease }, journal);
-            } else {
-                beyond.insert(address);
-            }
-        }
-        beyond
-    }
-
-    /// Adds the Secret of a claim to the leases that the machine already has.
-    fn note_secret(&mut self, claim: &Claim, journal: &mut Journal) -> Result<(), ClaimError> {
-        let Some(secret) = &claim.secret else { return Ok(()) };
-        let lacks = self.held_by(&claim.machine).into_iter().filter(|(_, _, lease)| !lease.secrets.contains(secret));
-        let lacks: Vec<(Arc<str>, IpAddr, Lease)> =
-            lacks.map(|(network, address, lease)| (Arc::clone(network), address, lease.clone())).collect();
-        for (network, address, mut lease) in lacks {
-            if self.is_refused(&network, address) {
-                return Err(self.refused(&network, address));
-            }
-            if lease.secrets.len() >= MOST_SECRETS {
-                lease.secrets.clear();
-            }
-            lease.secrets.insert(secret.clone());
-            self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
-        }
-        Ok(())
     }
 
     /// Allocates every address that a claim lacks. After a refusal nothing is allocated.
@@ -401,51 +241,6 @@ impl Allocator {
         own.any(|(_, address)| state.state_of(*address, &claimant) == Some(State::Excluded))
     }
 
-    /// The lease of a held address as a lease of another pool, without a release. `None`: the lease stays in its pool.
-    ///
-    /// The other pool must allocate addresses of the same network. It need not have the address: the machine then keeps the address,
-    /// which counts as outside the pool, with its prefix length. A claim names its pool itself, so its lease moves only if the
-    /// other pool has the address, or if its own pool no longer offers the address.
-    fn moved(&self, network: &Arc<str>, address: IpAddr, lease: &Lease, pool: &str) -> Option<Move> {
-        let (name, state) = self.pools.get_key_value(pool)?;
-        let pool = state.pool();
-        if pool.network != **network || pool.is_external() {
-            return None;
-        }
-        let holder = &lease.claimant.machine;
-        let own = self.pools.get(&lease.pool).filter(|own| own.pool().network == **network);
-        let is_offered = || own.is_some_and(|own| own.offers_to(holder, address));
-        if !pool.contains(address) && holder.kind.is_claim() && is_offered() {
-            return None;
-        }
-        let prefix = pool.prefix_of(address).filter(|_| pool.contains(address)).unwrap_or(lease.prefix);
-        let lease = Lease { pool: Arc::clone(name), prefix, ..lease.clone() };
-        Some(Move { network: Arc::clone(network), address, lease })
-    }
-
-    /// Moves the leases of a machine to the pools that serve it now, and returns the moved addresses. The machine keeps its
-    /// addresses. A pool takes the leases of its own interface on its own network. For several such pools, see
-    /// [`home_in_group`].
-    pub(crate) fn move_leases(&mut self, machine: &Machine, pools: &[String], journal: &mut Journal) -> Vec<IpAddr> {
-        let held = self.held_by(machine).into_iter();
-        let held = held.filter(|(network, address, _)| !self.is_refused(network, *address));
-        let moves = held.filter_map(|(network, address, lease)| {
-            let known = pools.iter().filter_map(|pool| self.pools.get_key_value(pool.as_str()));
-            let is_meant = |state: &PoolState| {
-                state.pool().interface == lease.claimant.interface && state.pool().network == **network
-            };
-            let group: Vec<(&Arc<str>, &PoolState)> = known.filter(|(_, state)| is_meant(state)).collect();
-            let name = home_in(&group, lease, address).filter(|name| **name != lease.pool)?;
-            self.moved(network, address, lease, name)
-        });
-        let moves: Vec<Move> = moves.collect();
-        let moved = moves.iter().map(|it| it.address).collect();
-        for Move { network, address, lease } in moves {
-            self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
-        }
-        moved
-    }
-
     /// Chooses the address of a family of a pool for a claim, and returns it with its network and its new lease. `None`: the pool has
     /// no free address of the family.
     fn pick(
@@ -577,11 +372,4 @@ impl Allocator {
         }
         answer
     }
-}
-
-/// The pool of a group to which the lease of an address belongs: see [`home_in_group`].
-fn home_in<'g>(group: &[(&'g Arc<str>, &'g PoolState)], lease: &Lease, address: IpAddr) -> Option<&'g Arc<str>> {
-    let pools: Vec<&Pool> = group.iter().map(|(_, state)| state.pool()).collect();
-    let home = home_in_group(&pools, &lease.pool, address)?;
-    group.iter().find(|(name, _)| ***name == *home.name).map(|(name, _)| *name)
 }

@@ -1,0 +1,99 @@
+//! Releases, and the searches for machines that come before a release.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::state::{Allocator, allocations, with_prefix};
+use crate::host::change::{Change, Journal};
+use crate::host::claim::{Allocation, Claimant, Lease, Machine};
+use crate::network::Family;
+
+// === impl Allocator ===
+
+impl Allocator {
+    /// Releases everything that a machine holds, waits for or has a record without a lease of, and returns what it held.
+    ///
+    /// Each address gets a reuse delay: see [`Self::reuse_after`]. The UID must match too: another machine of the same name keeps
+    /// its addresses.
+    ///
+    /// Call this only when the machine is gone, that is, when it can no longer send packets from its addresses.
+    pub(crate) fn release(&mut self, machine: &Machine, now: Timestamp, journal: &mut Journal) -> Vec<Allocation> {
+        self.advance(now);
+        let mut held = Vec::new();
+        for (network, address) in self.paths.get(machine).cloned().unwrap_or_default() {
+            let Some(state) = self.networks.get(&network) else { continue };
+            let lease = state.held_at(address).filter(|lease| lease.claimant.machine == *machine).cloned();
+            // The ledger does not record the release of such an address. A later release may succeed.
+            let lease = lease.filter(|_| !state.is_refused(address));
+            for interface in state.conflicts_of(address, machine) {
+                let claimant = Arc::new(Claimant { machine: machine.clone(), interface });
+                let network = Arc::clone(&network);
+                self.decide(Change::Conflict { network, address, claimant, record: None }, journal);
+            }
+            if let Some(lease) = lease {
+                held.push((Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
+                let reuse_after = self.reuse_after(&network, address, &lease);
+                let lease = Some(Lease { released: Some(self.now), reuse_after, ..lease });
+                self.decide(Change::Lease { network, address, lease }, journal);
+            }
+        }
+        self.withdraw(machine, journal);
+        self.note_seen(machine, journal);
+        self.denied.remove(machine);
+        allocations(held)
+    }
+
+    /// Releases the addresses of a claimant that are not in `keep` and have the family of an address in `keep`, and
+    /// returns them. The machine never got these addresses, so there is no reuse delay.
+    pub(crate) fn keep(
+        &mut self,
+        claimant: &Claimant,
+        keep: &[IpAddr],
+        now: Timestamp,
+        journal: &mut Journal,
+    ) -> Vec<Allocation> {
+        self.advance(now);
+        let is_double = |address: IpAddr| {
+            !keep.contains(&address) && keep.iter().any(|kept| Family::of(*kept) == Family::of(address))
+        };
+        let held = self.held_by(&claimant.machine).into_iter();
+        let held = held.filter(|(_, address, lease)| *lease.claimant == *claimant && is_double(*address));
+        let doubles: Vec<(Arc<str>, IpAddr, Lease)> =
+            held.map(|(network, address, lease)| (Arc::clone(network), address, lease.clone())).collect();
+        let mut released = Vec::new();
+        for (network, address, lease) in doubles {
+            if self.is_refused(&network, address) {
+                continue;
+            }
+            released.push((Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
+            let lease = Some(Lease { released: Some(self.now), reuse_after: None, ..lease });
+            self.decide(Change::Lease { network, address, lease }, journal);
+        }
+        allocations(released)
+    }
+
+    /// Records that a search did not find a machine. Returns when an earlier search first missed the machine, or `None`
+    /// if this search is the first.
+    pub(crate) fn note_missing(
+        &mut self,
+        machine: &Machine,
+        now: Timestamp,
+        journal: &mut Journal,
+    ) -> Option<Timestamp> {
+        self.advance(now);
+        let since = self.missing.get(machine).copied();
+        if since.is_none() {
+            self.decide(Change::Missing { machine: machine.clone(), since: Some(self.now) }, journal);
+        }
+        since
+    }
+
+    /// Records that a machine was found.
+    pub(crate) fn note_seen(&mut self, machine: &Machine, journal: &mut Journal) {
+        if self.missing.contains_key(machine) {
+            self.decide(Change::Missing { machine: machine.clone(), since: None }, journal);
+        }
+    }
+}

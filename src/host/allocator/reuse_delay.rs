@@ -1,0 +1,57 @@
+//! The reuse delay: how long after a release no other machine gets the address.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::state::Allocator;
+use crate::host::change::{Change, Journal, storable};
+use crate::host::claim::{Lease, Machine};
+
+/// Time after the release during which no machine gets an address with which a guest migrated to another cluster.
+const MIGRATED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+// === impl Allocator ===
+
+impl Allocator {
+    /// When the reuse delay of an address ends that is released now. `None` without a reuse delay: a process whose clock is behind
+    /// must also see the address as free.
+    ///
+    /// The delay is the longest one of the pools that have the address, and of the pool of its lease. The lease may have moved from
+    /// the pool that has the address, whose next machines the delay protects.
+    pub(super) fn reuse_after(&self, network: &str, address: IpAddr, lease: &Lease) -> Option<Timestamp> {
+        let pools = self.pools_with(network, address).chain(self.pools.get(&lease.pool));
+        let delay = pools.map(|state| state.pool().reuse_delay).max().unwrap_or_default();
+        let delay = if lease.migrated.is_some() { delay.max(MIGRATED) } else { delay };
+        let reuse_after = storable(self.now.saturating_add(delay).unwrap_or(Timestamp::MAX));
+        Some(reuse_after).filter(|reuse_after| *reuse_after > self.now)
+    }
+
+    /// Records that the guest of a machine migrated to another cluster with the addresses of the machine. Returns the addresses
+    /// for which this is not recorded: the namespace of the machine keeps too many for such guests already.
+    pub(crate) fn note_migrated(
+        &mut self,
+        machine: &Machine,
+        now: Timestamp,
+        journal: &mut Journal,
+    ) -> BTreeSet<IpAddr> {
+        self.advance(now);
+        let held = self.held_by(machine).into_iter();
+        let held =
+            held.filter(|(network, address, lease)| lease.migrated.is_none() && !self.is_refused(network, *address));
+        let held = held.map(|(network, address, lease)| (Arc::clone(network), address, lease.clone()));
+        let mut beyond = BTreeSet::new();
+        for (network, address, lease) in held.collect::<Vec<_>>() {
+            if self.may_keep_for_migrated(&network, address, &lease) {
+                let lease = Some(Lease { migrated: Some(self.now), ..lease });
+                self.decide(Change::Lease { network, address, lease }, journal);
+            } else {
+                beyond.insert(address);
+            }
+        }
+        beyond
+    }
+}

@@ -1,0 +1,49 @@
+//! The names of the Secrets from which the guests of a machine may read its addresses. Each lease has them.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::state::Allocator;
+use super::types::ClaimError;
+use crate::host::change::{Change, Journal};
+use crate::host::claim::{Claim, Lease, Machine};
+
+/// Largest number of names of Secrets in a lease. A user could add more and more.
+pub const MOST_SECRETS: usize = 64;
+
+// === impl Allocator ===
+
+impl Allocator {
+    /// Records the names of the Secrets from which guests of a machine may read its addresses, in each lease of the machine.
+    pub(crate) fn set_secrets(&mut self, machine: &Machine, secrets: &BTreeSet<String>, journal: &mut Journal) {
+        let held = self.held_by(machine).into_iter();
+        let held =
+            held.filter(|(network, address, lease)| lease.secrets != *secrets && !self.is_refused(network, *address));
+        let secrets: BTreeSet<String> = secrets.iter().take(MOST_SECRETS).cloned().collect();
+        let with_secrets = |lease: &Lease| Lease { secrets: secrets.clone(), ..lease.clone() };
+        let changes = held.map(|(network, address, lease)| (Arc::clone(network), address, with_secrets(lease)));
+        for (network, address, lease) in changes.collect::<Vec<_>>() {
+            self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
+        }
+    }
+
+    /// Adds the Secret of a claim to the leases that the machine already has.
+    pub(super) fn note_secret(&mut self, claim: &Claim, journal: &mut Journal) -> Result<(), ClaimError> {
+        let Some(secret) = &claim.secret else { return Ok(()) };
+        let lacks = self.held_by(&claim.machine).into_iter().filter(|(_, _, lease)| !lease.secrets.contains(secret));
+        let lacks: Vec<(Arc<str>, IpAddr, Lease)> =
+            lacks.map(|(network, address, lease)| (Arc::clone(network), address, lease.clone())).collect();
+        for (network, address, mut lease) in lacks {
+            if self.is_refused(&network, address) {
+                return Err(self.refused(&network, address));
+            }
+            if lease.secrets.len() >= MOST_SECRETS {
+                lease.secrets.clear();
+            }
+            lease.secrets.insert(secret.clone());
+            self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
+        }
+        Ok(())
+    }
+}
