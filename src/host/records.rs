@@ -6,12 +6,14 @@
 //! status map and the proof of concept. It also reads one bare address, one `ip/prefix`, and several of them separated
 //! by commas.
 
+mod hold;
 mod list;
 mod merge;
 mod names;
 mod object;
 #[cfg(test)]
 mod tests;
+mod written;
 
 pub use list::{MAX_OBJECT, MAX_OBJECTS, ReadError};
 pub use merge::{Inventory, Report, Unrecorded};
@@ -29,7 +31,7 @@ use serde_json::{Map, Value, json};
 
 use super::claim::{Allocation, Machine};
 use crate::network::InterfaceName;
-use object::{Kind, Object, ObjectReader};
+use object::{Object, ObjectKind, ObjectReader};
 
 /// The objects of lists, reduced to the members that matter for records.
 ///
@@ -250,7 +252,7 @@ impl Objects {
 
     /// The KubevirtMachines in the order of the lists, without repeats.
     pub fn machines(&self) -> impl Iterator<Item = KubevirtMachine> {
-        let machines = || self.objects.iter().filter(|object| object.kind == Kind::Machine);
+        let machines = || self.objects.iter().filter(|object| object.kind == ObjectKind::Machine);
         // One list may be older than another. So one deletion timestamp of a machine is enough.
         let leaving: BTreeSet<&str> =
             machines().filter(|object| object.is_being_deleted).map(|object| object.uid.as_str()).collect();

@@ -8,7 +8,8 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use super::object::{Doubt, Hold, Kind, Object, ObjectDiagnostic, Reported};
+use super::hold::Hold;
+use super::object::{Doubt, Object, ObjectDiagnostic, ObjectKind, Reported};
 use crate::diagnostic::Diagnostic;
 use crate::host::claim::{Claimant, Machine, Record};
 use crate::network::{Family, InterfaceName};
@@ -37,7 +38,7 @@ pub struct Inventory {
     #[doc(hidden)]
     pub claims: Option<BTreeSet<Machine>>,
     /// Kinds of the objects.
-    kinds: BTreeSet<Kind>,
+    kinds: BTreeSet<ObjectKind>,
     /// Namespaces of the machines.
     namespaces: BTreeSet<String>,
     /// Namespace and name of machines that have a VirtualMachine or an instance in the lists.
@@ -146,14 +147,14 @@ fn parts(objects: &[Object]) -> Vec<Part<'_>> {
         let labelled = object.machine.as_deref().map(|(namespace, name)| (namespace.as_str(), name.as_str()));
         labelled.unwrap_or((&object.namespace, &object.name))
     }
-    let machines = objects.iter().filter(|object| object.kind == Kind::VirtualMachine);
+    let machines = objects.iter().filter(|object| object.kind == ObjectKind::VirtualMachine);
     // An instance is in the namespace of its VirtualMachine. Users of another namespace can write any owner.
     let machines: HashMap<(&str, &str), (&str, &str)> =
         machines.map(|object| ((object.namespace.as_str(), object.uid.as_str()), named(object))).collect();
     let parts = objects.iter().map(|object| {
         let (machine, guest) = match (object.kind, object.owner.as_deref()) {
-            (Kind::Machine, _) => ((object.namespace.as_str(), object.name.as_str()), None),
-            (Kind::Instance, Some((uid, name))) => {
+            (ObjectKind::Machine, _) => ((object.namespace.as_str(), object.name.as_str()), None),
+            (ObjectKind::Instance, Some((uid, name))) => {
                 let machine = machines.get(&(object.namespace.as_str(), uid.as_str())).copied();
                 let machine = machine.unwrap_or_else(|| match &object.machine {
                     Some(_) => named(object),
@@ -196,7 +197,7 @@ impl<'o> Merge<'o> {
         if !guests.is_empty() {
             self.inventory.guests.insert((namespace.to_owned(), name.to_owned()));
         }
-        if guests.iter().any(|part| part.object.kind == Kind::Instance) {
+        if guests.iter().any(|part| part.object.kind == ObjectKind::Instance) {
             self.inventory.instances.insert((namespace.to_owned(), name.to_owned()));
         }
         for guest in guests.chunk_by(|a, b| a.guest == b.guest) {
@@ -436,9 +437,9 @@ impl Inventory {
     #[must_use]
     pub fn absent_kinds(&self) -> Vec<&'static str> {
         let kinds = [
-            (Kind::Machine, "KubevirtMachine"),
-            (Kind::VirtualMachine, "VirtualMachine"),
-            (Kind::Instance, "VirtualMachineInstance"),
+            (ObjectKind::Machine, "KubevirtMachine"),
+            (ObjectKind::VirtualMachine, "VirtualMachine"),
+            (ObjectKind::Instance, "VirtualMachineInstance"),
         ];
         kinds.iter().filter(|(kind, _)| !self.kinds.contains(kind)).map(|(_, name)| *name).collect()
     }

@@ -10,12 +10,13 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
+use super::hold::{Hold, Member, Spot};
 use super::list;
-use super::names::{ANNOTATION_PREFIX, NETWORK_PREFIX, NODE_POOL_ANNOTATION, STATUS_FIELD};
+use super::names::{ANNOTATION_PREFIX, NETWORK_PREFIX, NODE_POOL_ANNOTATION};
+use super::written::{Interface, Item, Metadata, Spec, Status, collect_networks};
 use crate::diagnostic::{Diagnostic, FieldPath, Severity};
 use crate::host::address::parse_interface_address;
 use crate::host::claim::{Claimant, is_object_name};
-use crate::host::may_record::Source;
 use crate::host::pool::Pool;
 use crate::network::{Family, InterfaceName};
 
@@ -34,9 +35,9 @@ pub struct ObjectDiagnostic {
     pub addresses: Vec<IpAddr>,
 }
 
-/// Kind of an object.
+/// ObjectKind of an object.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) enum Kind {
+pub(super) enum ObjectKind {
     /// `KubevirtMachine`, of Cluster API's provider.
     Machine,
     /// `VirtualMachine`, of KubeVirt.
@@ -48,7 +49,7 @@ pub(super) enum Kind {
 /// The members of an object that matter for records.
 #[derive(Debug)]
 pub(super) struct Object {
-    pub(super) kind: Kind,
+    pub(super) kind: ObjectKind,
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) uid: String,
@@ -68,17 +69,6 @@ pub(super) struct Object {
     pub(super) doubts: Vec<Doubt>,
 }
 
-/// The addresses that one object records for one interface.
-#[derive(Debug)]
-pub(super) struct Hold {
-    pub(super) interface: InterfaceName,
-    /// Sorted, without repeats. An address recorded without a prefix length has the full length (/32, /128).
-    pub(super) addresses: Vec<IpNetwork>,
-    /// Network that the record names, spelled as in pools.
-    pub(super) network: Option<String>,
-    pub(super) spot: Spot,
-}
-
 /// Addresses that a guest reports for one of its interfaces.
 #[derive(Debug)]
 pub(super) struct Reported {
@@ -91,23 +81,6 @@ pub(super) struct Reported {
     pub(super) path: String,
 }
 
-/// Where a record was read. Most records need no message, so the position becomes a string only on demand.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Spot {
-    /// Index of the list among the lists that were read.
-    pub(super) source: usize,
-    /// Index of the object in the list. `None` if the input is a single object.
-    item: Option<usize>,
-    member: Member,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Member {
-    Annotation,
-    TemplateAnnotation,
-    Status,
-}
-
 /// A record that cannot be read, or that contradicts another record.
 #[derive(Clone, Debug)]
 pub(super) struct Doubt {
@@ -116,96 +89,10 @@ pub(super) struct Doubt {
     pub(super) interface: InterfaceName,
 }
 
-/// An object as written in JSON. Other members are ignored.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Item {
-    kind: Option<String>,
-    metadata: Metadata,
-    spec: Option<Spec>,
-    status: Option<Status>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Metadata {
-    namespace: Option<String>,
-    name: Option<String>,
-    uid: Option<String>,
-    creation_timestamp: Option<String>,
-    deletion_timestamp: Option<String>,
-    labels: Option<BTreeMap<String, String>>,
-    annotations: Option<BTreeMap<String, String>>,
-    owner_references: Option<Vec<Owner>>,
-}
-
 // Labels with which capk (Cluster API's provider for KubeVirt) names the KubevirtMachine of a VirtualMachine. The two
 // objects may be in different clusters, so there is no ownerReference.
 const MACHINE_NAMESPACE: &str = "capk.cluster.x-k8s.io/kubevirt-machine-namespace";
 const MACHINE_NAME: &str = "capk.cluster.x-k8s.io/kubevirt-machine-name";
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Owner {
-    kind: String,
-    name: String,
-    uid: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Spec {
-    /// In a KubevirtMachine: the template of its VirtualMachine.
-    virtual_machine_template: Option<Template>,
-    /// In a VirtualMachine: the template of its instance.
-    template: Option<Template>,
-    /// In an instance.
-    networks: Option<Vec<Network>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Template {
-    metadata: Option<TemplateMetadata>,
-    spec: Option<Box<Spec>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct TemplateMetadata {
-    namespace: Option<String>,
-    annotations: Option<BTreeMap<String, String>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Network {
-    name: String,
-    multus: Option<Multus>,
-    pod: Option<IgnoredAny>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Multus {
-    network_name: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Status {
-    allocated_bootstrap_addresses: Option<Value>,
-    /// In an instance.
-    interfaces: Option<Vec<Interface>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Interface {
-    name: String,
-    ip_address: Option<String>,
-    ip_addresses: Option<Vec<String>>,
-}
 
 /// Reads one object.
 pub(super) struct ObjectReader<'a> {
@@ -224,68 +111,6 @@ pub(super) struct ObjectReader<'a> {
 /// Largest number of addresses of one object that count. A user may write any number into an object, and each of them costs
 /// time and memory of everyone who reads the records.
 pub(super) const MAX_ADDRESSES: usize = 256;
-
-// === impl Hold ===
-
-impl Hold {
-    pub(super) fn path(&self) -> String {
-        self.spot.path(Some(self.interface.as_str()))
-    }
-
-    pub(super) fn kind(&self) -> Source {
-        match self.spot.member {
-            Member::Annotation | Member::TemplateAnnotation => Source::Annotation,
-            Member::Status => Source::StatusMap,
-        }
-    }
-
-    pub(super) fn push_path_onto(&self, text: &mut String) {
-        self.spot.push_path_onto(Some(self.interface.as_str()), text);
-    }
-}
-
-// === impl Spot ===
-
-impl Spot {
-    /// The path of the record of an interface. `None` gives the path of the member that has all records.
-    fn path(self, interface: Option<&str>) -> String {
-        let mut path = String::new();
-        self.push_path_onto(interface, &mut path);
-        path
-    }
-
-    /// The path of another annotation next to the record.
-    fn annotation(self, key: &str) -> String {
-        let mut path = String::new();
-        self.push_member_onto(["", key].map(Some), &mut path);
-        path
-    }
-
-    fn push_path_onto(self, interface: Option<&str>, path: &mut String) {
-        let prefix = if matches!(self.member, Member::Status) { "" } else { ANNOTATION_PREFIX };
-        self.push_member_onto([Some(prefix), interface], path);
-    }
-
-    fn push_member_onto(self, name: [Option<&str>; 2], path: &mut String) {
-        let document = FieldPath::Document;
-        let items = document.field("items");
-        let object = self.item.map_or(document, |item| items.index(item));
-        let (spec, status) = (object.field("spec"), object.field("status"));
-        let template = spec.field("template");
-        let metadata = match self.member {
-            Member::TemplateAnnotation => template.field("metadata"),
-            _ => object.field("metadata"),
-        };
-        let records = match self.member {
-            Member::Status => status.field(STATUS_FIELD),
-            _ => metadata.field("annotations"),
-        };
-        match name {
-            [Some(prefix), Some(name)] => records.field(&[prefix, name].concat()).push_onto(path),
-            _ => records.push_onto(path),
-        }
-    }
-}
 
 /// The expected value of a record, for messages.
 const EXPECTED: &str = "a list of ip/prefix";
@@ -338,13 +163,13 @@ impl ObjectReader<'_> {
         let machine =
             metadata.labels.and_then(|mut labels| labels.remove(MACHINE_NAMESPACE).zip(labels.remove(MACHINE_NAME)));
         let kind = match kind.as_deref() {
-            Some("KubevirtMachine") => Ok(Kind::Machine),
-            Some("VirtualMachine") => Ok(Kind::VirtualMachine),
-            Some("VirtualMachineInstance") => Ok(Kind::Instance),
+            Some("KubevirtMachine") => Ok(ObjectKind::Machine),
+            Some("VirtualMachine") => Ok(ObjectKind::VirtualMachine),
+            Some("VirtualMachineInstance") => Ok(ObjectKind::Instance),
             // A list with metadata only does not name the real kind, and KubeVirt's own server leaves the kind out.
-            Some("PartialObjectMetadata") | None if owner.is_some() => Ok(Kind::Instance),
-            Some("PartialObjectMetadata") | None if machine.is_some() => Ok(Kind::VirtualMachine),
-            Some("PartialObjectMetadata") | None => Ok(Kind::Machine),
+            Some("PartialObjectMetadata") | None if owner.is_some() => Ok(ObjectKind::Instance),
+            Some("PartialObjectMetadata") | None if machine.is_some() => Ok(ObjectKind::VirtualMachine),
+            Some("PartialObjectMetadata") | None => Ok(ObjectKind::Machine),
             Some(other) => Err(Diagnostic::error(
                 path.field("kind"),
                 "unknown kind",
@@ -585,25 +410,6 @@ impl ObjectReader<'_> {
             claimant: None,
             addresses,
         });
-    }
-}
-
-/// Collects the networks of a machine, spelled as in pools, by their names in the object.
-fn collect_networks(spec: &Spec, namespace: &str, found: &mut BTreeMap<String, String>) {
-    for Network { name, multus, pod } in spec.networks.iter().flatten() {
-        let network = match multus {
-            Some(Multus { network_name }) if network_name.contains('/') => network_name.clone(),
-            Some(Multus { network_name }) => format!("{namespace}/{network_name}"),
-            None if pod.is_some() => Pool::DEFAULT_NETWORK.to_owned(),
-            None => continue,
-        };
-        found.insert(name.clone(), network);
-    }
-    for template in [&spec.virtual_machine_template, &spec.template].into_iter().flatten() {
-        let own = template.metadata.as_ref().and_then(|metadata| metadata.namespace.as_deref());
-        if let Some(spec) = &template.spec {
-            collect_networks(spec, own.unwrap_or(namespace), found);
-        }
     }
 }
 
