@@ -17,12 +17,14 @@ mod adopt;
 mod attribution;
 mod claim;
 mod conflicts;
+mod exhausted;
 mod external;
 mod forget;
 mod mismatch;
 mod moves;
 mod network;
 mod occupy;
+mod order;
 mod pool_state;
 mod pools;
 mod queue;
@@ -42,9 +44,10 @@ mod users;
 mod want;
 
 pub use conflicts::{Conflicted, OtherUser};
+pub use exhausted::{EXHAUSTED_MESSAGE, exhausted_message};
 pub use mismatch::{Adoption, Mismatch, Problem};
 pub use reports::{ReportChanges, Reported};
 #[doc(hidden)]
 pub use secrets::MOST_SECRETS;
 pub use state::Allocator;
-pub use types::{ClaimError, EXHAUSTED_MESSAGE, PoolError, PoolUsage, Rename, Resized, Usage, exhausted_message};
+pub use types::{ClaimError, PoolError, PoolUsage, Rename, Resized, Usage};

@@ -1,6 +1,6 @@
 //! Serves the waiting machines in their order: see [`Allocator::in_order`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -12,7 +12,6 @@ use super::types::ClaimError;
 use super::want::{Queue, Refusal, Want};
 use crate::host::change::{Change, Journal, storable};
 use crate::host::claim::{Allocation, Claim, Machine, is_namesake};
-use crate::host::pool::Pool;
 use crate::network::Family;
 
 impl Allocator {
@@ -57,44 +56,6 @@ impl Allocator {
                 Err(Refusal::Other(_)) => self.decide(Change::Waiter { machine, claim: None }, journal),
             }
         }
-    }
-
-    /// Number of addresses of the pools of a queue that a namespace holds. The machines of the namespace with the fewest come first,
-    /// then the earliest machine, so that no namespace keeps the others waiting. Pools that namespaces do not share count 0.
-    fn rank(&self, queue: &[(Arc<str>, Family)], namespace: &str) -> usize {
-        let shared = queue.iter().filter_map(|(pool, family)| {
-            let state = self.pools.get(pool).filter(|state| state.pool().is_shared())?;
-            state.held.get(&(*family, namespace.to_owned())).copied()
-        });
-        shared.sum()
-    }
-
-    /// Sorts claims that wait for a pool, each with the family that it waits for, into the order in which they are served: by their
-    /// creation. In pools that several namespaces share, the namespace with the fewest addresses comes first each time. Claims that
-    /// do not wait for an address of the pool now come last.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn in_order<'c>(
-        &self,
-        waiting: impl IntoIterator<Item = (&'c Claim, Option<Family>)>,
-    ) -> Vec<(&'c Claim, Option<Family>)> {
-        let mut waiting: Vec<_> = waiting.into_iter().collect();
-        waiting.sort_by_key(|(claim, _)| (claim.created, &claim.machine));
-        let is_shared = |(pool, _): &(Arc<str>, Family)| self.pool(pool).is_some_and(Pool::is_shared);
-        let mut before = BTreeMap::<(Option<Family>, &str), usize>::new();
-        let ranked = waiting.into_iter().map(|(claim, family)| {
-            let namespace = claim.machine.served_in();
-            let queue = self.queues.waiters.get(&claim.machine).and_then(|waiter| waiter.queue.as_deref());
-            let queue = queue.unwrap_or_default();
-            let earlier = before.entry((family, namespace)).or_default();
-            let rank = if queue.iter().any(is_shared) { self.rank(queue, namespace) + *earlier } else { 0 };
-            *earlier += 1;
-            ((family.is_none(), rank), claim, family)
-        });
-        let mut ranked: Vec<_> = ranked.collect();
-        // The sort is stable, so the order of creation stays in each rank.
-        ranked.sort_by_key(|(rank, ..)| *rank);
-        ranked.into_iter().map(|(_, claim, family)| (claim, family)).collect()
     }
 
     /// Adds a machine to the wait queue with a claim. A machine that already waits keeps its place.

@@ -7,28 +7,11 @@ use jiff::Timestamp;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
+use super::exhausted::EXHAUSTED_MESSAGE;
 use crate::host::claim::{Allocation, Claimant};
 use crate::host::counts::Count;
 use crate::host::pool::{NoOverflow, ReservedAddress};
 use crate::network::{Family, InterfaceName};
-
-/// The message about an exhausted pool, before the name of the interface. The enhancement prescribes this string, and its
-/// users search for it.
-#[doc(hidden)]
-pub const EXHAUSTED_MESSAGE: &str = "No available IPs in pool for interface ";
-
-/// The message about exhausted pools, each with the families that have no free address.
-#[doc(hidden)]
-pub fn exhausted_message<'p>(
-    interface: impl fmt::Display,
-    pools: impl IntoIterator<Item = (&'p str, Vec<Family>)>,
-) -> String {
-    let pools = pools.into_iter().map(|(pool, families)| {
-        let families: Vec<String> = families.into_iter().map(|family| family.to_string()).collect();
-        format!("pool {pool}, {}", families.join(" and "))
-    });
-    format!("{EXHAUSTED_MESSAGE}{interface}: {}", pools.collect::<Vec<_>>().join("; "))
-}
 
 /// Why a claim is refused.
 #[derive(Clone, Debug, Eq, PartialEq)]

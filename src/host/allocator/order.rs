@@ -1,0 +1,51 @@
+//! The order in which waiting machines are served: by their creation, and in a shared pool by the addresses of their namespaces.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::state::Allocator;
+use crate::host::claim::Claim;
+use crate::host::pool::Pool;
+use crate::network::Family;
+
+// === impl Allocator ===
+
+impl Allocator {
+    /// Number of addresses of the pools of a queue that a namespace holds. The machines of the namespace with the fewest come first,
+    /// then the earliest machine, so that no namespace keeps the others waiting. Pools that namespaces do not share count 0.
+    pub(super) fn rank(&self, queue: &[(Arc<str>, Family)], namespace: &str) -> usize {
+        let shared = queue.iter().filter_map(|(pool, family)| {
+            let state = self.pools.get(pool).filter(|state| state.pool().is_shared())?;
+            state.held.get(&(*family, namespace.to_owned())).copied()
+        });
+        shared.sum()
+    }
+
+    /// Sorts claims that wait for a pool, each with the family that it waits for, into the order in which they are served: by their
+    /// creation. In pools that several namespaces share, the namespace with the fewest addresses comes first each time. Claims that
+    /// do not wait for an address of the pool now come last.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn in_order<'c>(
+        &self,
+        waiting: impl IntoIterator<Item = (&'c Claim, Option<Family>)>,
+    ) -> Vec<(&'c Claim, Option<Family>)> {
+        let mut waiting: Vec<_> = waiting.into_iter().collect();
+        waiting.sort_by_key(|(claim, _)| (claim.created, &claim.machine));
+        let is_shared = |(pool, _): &(Arc<str>, Family)| self.pool(pool).is_some_and(Pool::is_shared);
+        let mut before = BTreeMap::<(Option<Family>, &str), usize>::new();
+        let ranked = waiting.into_iter().map(|(claim, family)| {
+            let namespace = claim.machine.served_in();
+            let queue = self.queues.waiters.get(&claim.machine).and_then(|waiter| waiter.queue.as_deref());
+            let queue = queue.unwrap_or_default();
+            let earlier = before.entry((family, namespace)).or_default();
+            let rank = if queue.iter().any(is_shared) { self.rank(queue, namespace) + *earlier } else { 0 };
+            *earlier += 1;
+            ((family.is_none(), rank), claim, family)
+        });
+        let mut ranked: Vec<_> = ranked.collect();
+        // The sort is stable, so the order of creation stays in each rank.
+        ranked.sort_by_key(|(rank, ..)| *rank);
+        ranked.into_iter().map(|(_, claim, family)| (claim, family)).collect()
+    }
+}
