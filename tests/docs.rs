@@ -16,6 +16,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod home;
+mod rules;
 mod versions;
 
 use std::os::unix::fs::symlink;

@@ -10,6 +10,9 @@
 //!
 //! The allocator of the library is synchronous. It runs on its own thread, and this ledger blocks that thread.
 
+mod object;
+mod write;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,12 +20,10 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use glowplug::host::change::{Change, Update};
-use glowplug::host::claim::{Claimant, Lease, Machine, is_object_name};
+use glowplug::host::claim::{Claimant, Lease, Machine};
 use glowplug::host::ledger::{Ledger, LedgerError, RefusedWrite, Transaction};
-use glowplug::host::pool::Pool;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use k8s_openapi::jiff::Timestamp;
-use kube::api::{ApiResource, DeleteParams, PostParams, Preconditions};
+use kube::api::ApiResource;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::Value;
@@ -32,15 +33,17 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::cluster::object::Object;
-use crate::cluster::request::{Error, PATIENCE, Refusal, ask, one_line, refusal};
+use crate::cluster::request::{Error, PATIENCE, ask};
 use crate::cluster::watch::events;
 use crate::kinds::lease_name::{lease_name, parse_lease_name};
-use crate::kinds::mac_pool::parse_mac_lease_name;
-use crate::kinds::network_data::name_of_0_2_0;
 use crate::kinds::pool::{Holder, LeaseSpec, StaticIPLease};
 use crate::ledger::types::{MacLeases, Progress, UnreadableLeases};
 use crate::metrics::Metrics;
 use crate::repeated::Repeated;
+
+pub(crate) use object::{holder_of, read, unreadable};
+use object::{is_of_mac, spec_of, version_of};
+use write::{Outcome, Write};
 
 /// Largest number of concurrent writes.
 const IN_FLIGHT: usize = 32;
@@ -96,33 +99,6 @@ struct Known {
     is_doubtful: bool,
     /// The lease was deleted without a release, and is written again, but not before this time.
     lost: Option<Instant>,
-}
-
-/// A lease to write.
-#[derive(Clone, Debug)]
-struct Write {
-    name: String,
-    network: Arc<str>,
-    address: IpAddr,
-    /// The version to replace. `None` when the object does not exist.
-    version: Option<u64>,
-    /// UID of the object to replace or delete: after a restore of etcd, another object may have the same version.
-    uid: Option<String>,
-    /// `None`: delete the object.
-    spec: Option<LeaseSpec>,
-}
-
-/// Result of a write.
-#[derive(Debug)]
-enum Outcome {
-    /// The object is stored as requested or, with `None`, deleted.
-    Done(Option<Object>),
-    /// Another version of the object is stored, or, with `None`, the object does not exist.
-    Refused(Option<Object>),
-    /// The API server refuses the write, and would refuse it again. The text is its reason.
-    Denied(String),
-    /// The request failed. `is_doubtful`: the API server may have stored the object.
-    Failed { error: Error, is_doubtful: bool },
 }
 
 /// A write transaction of the ledger. It takes no lock: a conflict is detected at commit.
@@ -594,245 +570,10 @@ impl Learned {
     }
 }
 
-// === impl Outcome ===
-
-impl Outcome {
-    fn failed(error: kube::Error, is_doubtful: bool) -> Self {
-        Self::Failed { error: Error::Request(error), is_doubtful }
-    }
-
-    /// Whether the stored object is uncertain, so that it must be read.
-    fn is_doubtful(&self) -> bool {
-        matches!(self, Self::Refused(None) | Self::Failed { is_doubtful: true, .. })
-    }
-}
-
-// === impl Write ===
-
-impl Write {
-    async fn send(&self, api: &Api<Object>) -> Outcome {
-        let result = match (&self.spec, self.version) {
-            (Some(spec), None) => api.create(&PostParams::default(), &self.object(spec)).await.map(Some),
-            (Some(spec), Some(_)) => {
-                api.replace(&self.name, &PostParams::default(), &self.object(spec)).await.map(Some)
-            }
-            (None, version) => {
-                let resource_version = version.map(|version| version.to_string());
-                let same = Preconditions { uid: self.uid.clone(), resource_version };
-                let deleted = api.delete(&self.name, &DeleteParams::default().preconditions(same)).await;
-                match deleted.map(|deleted| deleted.left()) {
-                    Ok(Some(object)) if object.metadata.deletion_timestamp.is_some() => {
-                        return Outcome::Denied("its finalizers keep the object".to_owned());
-                    }
-                    deleted => deleted.map(|_| None),
-                }
-            }
-        };
-        let error = match result {
-            Ok(object) => return Outcome::Done(object),
-            Err(error) => error,
-        };
-        let reason = match refusal(&error) {
-            Some(Refusal::Absent | Refusal::Other) => None,
-            Some(Refusal::ForGood(_)) if is_missing_right(&error) => return Outcome::failed(error, false),
-            Some(Refusal::ForGood(status)) if self.version.is_some() => return Outcome::Denied(status.message.clone()),
-            Some(Refusal::ForGood(status)) => Some(status.message.clone()),
-            None => {
-                let is_doubtful = !matches!(&error, kube::Error::Api(status) if status.code < 500);
-                return Outcome::failed(error, is_doubtful);
-            }
-        };
-        // The stored object decides. Another leader may have been faster, also when the API server refuses a new lease.
-        match (api.get_opt(&self.name).await, reason) {
-            (Ok(Some(object)), _) if self.is_done_by(&object) => Outcome::Done(Some(object)),
-            (Ok(None), Some(reason)) => Outcome::Denied(reason),
-            (Ok(None), None) if self.spec.is_none() => Outcome::Done(None),
-            (Ok(object), _) => Outcome::Refused(object),
-            (Err(error), _) => Outcome::failed(error, true),
-        }
-    }
-
-    fn object(&self, spec: &LeaseSpec) -> Object {
-        let kind = ApiResource::erase::<StaticIPLease>(&());
-        let mut object = Object::new(&self.name, &kind, serde_json::json!({ "spec": spec }));
-        object.metadata.resource_version = self.version.map(|version| version.to_string());
-        object.metadata.uid = self.uid.clone();
-        object
-    }
-
-    /// Whether the stored object already has the content of this write: a response was lost, or another leader was
-    /// faster.
-    fn is_done_by(&self, object: &Object) -> bool {
-        let (Ok(is), Some(wanted)) = (spec_of(object), &self.spec) else { return false };
-        let is_of_pool = (&is.pool, is.prefix) == (&wanted.pool, wanted.prefix);
-        let has_secrets = (wanted.secrets.is_none() || is.secrets == wanted.secrets)
-            && is.migrated.is_some() == wanted.migrated.is_some();
-        is.holder == wanted.holder && is.released.is_some() == wanted.released.is_some() && is_of_pool && has_secrets
-    }
-}
-
 /// Descriptions of operations, for errors.
 const WRITING: &str = "writing a lease";
 const DELETING: &str = "deleting a released lease";
 
 fn store(doing: &'static str, source: impl ToString) -> LedgerError {
     LedgerError::Store { doing, source: source.to_string().into() }
-}
-
-/// Whether the program has no right to a request. This concerns every lease, in contrast to the refusal of a policy: an API
-/// server begins the reason with the user who needs the right, and the reason of a policy with the policy.
-fn is_missing_right(error: &kube::Error) -> bool {
-    let kube::Error::Api(status) = error else { return false };
-    let reason = status.message.split_once(" is forbidden: ").map(|(_, reason)| reason);
-    status.code == 403 && reason.is_some_and(|reason| reason.starts_with("User \""))
-}
-
-/// The version of an object as a number. API servers increase the number with each write.
-fn version_of(object: &Object) -> u64 {
-    object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
-}
-
-/// Whether an object is the lease of a MAC address.
-fn is_of_mac(object: &Object) -> bool {
-    parse_mac_lease_name(object.metadata.name.as_deref().unwrap_or_default()).is_some()
-}
-
-fn spec_of(object: &Object) -> Result<LeaseSpec, serde_json::Error> {
-    serde_json::from_value(object.data.get("spec").cloned().unwrap_or_default())
-}
-
-/// The holder of a lease, as the allocator knows it.
-pub(crate) fn holder_of(holder: &Holder) -> Machine {
-    let Holder { kind, namespace, name, uid, vm_namespace, .. } = holder;
-    let machine = Machine::new(namespace, name, uid).of_kind(*kind);
-    Machine { vm_namespace: vm_namespace.clone(), ..machine }
-}
-
-/// The Secret from which the guest of a machine reads the address of a lease of version 0.2.0.
-fn secret_of_0_2_0(holder: &Holder) -> BTreeSet<String> {
-    if holder.kind.is_claim() { BTreeSet::new() } else { [name_of_0_2_0(&holder.name)].into() }
-}
-
-/// The lease in an object. The name of the object contains the address and the network. An error is one short line.
-pub(crate) fn read(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, Lease), String> {
-    check(object, address, network).map_err(|error| one_line(&error))
-}
-
-fn check(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, Lease), String> {
-    let spec = spec_of(object).map_err(|error| format!("spec: {error}"))?;
-    if spec.network != network || spec.address.parse() != Ok(address) {
-        return Err(format!(
-            "spec: invalid address {:?} of {:?}, expected those of the name",
-            spec.address, spec.network
-        ));
-    }
-    let longest = if address.is_ipv4() { 32 } else { 128 };
-    if spec.prefix > longest {
-        return Err(format!("spec.prefix: invalid prefix length {}, expected at most {longest}", spec.prefix));
-    }
-    let holder = &spec.holder;
-    // The names become parts of requests about the holder.
-    let names = [&holder.namespace, &holder.name].into_iter().chain(&holder.vm_namespace);
-    if let Some(name) = names.into_iter().find(|name| !is_object_name(name)) {
-        return Err(format!("spec.holder: invalid name {name:?}"));
-    }
-    let interface = holder.interface.parse();
-    let interface =
-        interface.map_err(|_| format!("spec.holder.interface: invalid interface {:?}", holder.interface))?;
-    let machine = holder_of(holder);
-    let lease = Lease {
-        claimant: Arc::new(Claimant { machine, interface }),
-        pool: spec.pool.as_str().into(),
-        prefix: spec.prefix,
-        since: spec.since.0,
-        released: spec.released.as_ref().map(|time| time.0),
-        reuse_after: spec.reuse_after.as_ref().map(|time| time.0),
-        secrets: spec.secrets.clone().unwrap_or_else(|| secret_of_0_2_0(&spec.holder)),
-        migrated: spec.migrated.as_ref().map(|time| time.0),
-    };
-    Ok((spec, lease))
-}
-
-/// A lease with an unknown holder, so that the address is not allocated. `None` never happens: the interface has a
-/// valid name.
-pub(crate) fn unreadable(object: &Object, address: IpAddr) -> Option<Lease> {
-    let machine = Machine::new("", format!("StaticIPLease {}", object.name_any()), object.uid().unwrap_or_default());
-    let interface = Pool::DEFAULT_INTERFACE.parse().ok()?;
-    Some(Lease {
-        claimant: Arc::new(Claimant { machine, interface }),
-        pool: "".into(),
-        prefix: if address.is_ipv4() { 32 } else { 128 },
-        since: Timestamp::UNIX_EPOCH,
-        released: None,
-        reuse_after: None,
-        secrets: BTreeSet::new(),
-        migrated: None,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn the_reason_why_a_lease_cannot_be_read_is_one_short_line() {
-        let holder = json!({
-            "kind": "KubevirtMachine", "namespace": "n", "name": "w-0", "uid": "u", "interface": "x\n".repeat(100_000),
-        });
-        let spec = json!({
-            "network": "infra/vlan10", "address": "10.0.0.8", "prefix": 24, "pool": "clusters/workers",
-            "holder": holder, "since": "2026-08-14T10:00:00.000000Z",
-        });
-        let lease =
-            Object::new("10-0-0-8.infra.vlan10", &ApiResource::erase::<StaticIPLease>(&()), json!({"spec": spec}));
-        let reason = read(&lease, "10.0.0.8".parse().unwrap(), "infra/vlan10").unwrap_err();
-        let first = "spec.holder.interface: invalid interface \"";
-        let longest = format!("{first}{}", "x\\n".repeat(200));
-        assert_eq!(reason, format!("{}…", &longest[..500]));
-    }
-
-    #[test]
-    fn a_lease_of_a_holder_that_no_object_can_be_is_not_read() {
-        let reason = |member: &str| {
-            let mut holder =
-                json!({"kind": "KubevirtMachine", "namespace": "n", "name": "w-0", "uid": "u", "interface": "eno101"});
-            holder[member] = "a/b".into();
-            let spec = json!({
-                "network": "infra/vlan10", "address": "10.0.0.8", "prefix": 24, "pool": "clusters/workers",
-                "holder": holder, "since": "2026-08-14T10:00:00.000000Z",
-            });
-            let lease =
-                Object::new("10-0-0-8.infra.vlan10", &ApiResource::erase::<StaticIPLease>(&()), json!({"spec": spec}));
-            read(&lease, "10.0.0.8".parse().unwrap(), "infra/vlan10").unwrap_err()
-        };
-        for member in ["namespace", "name", "virtualMachineNamespace"] {
-            assert_eq!(reason(member), "spec.holder: invalid name \"a/b\"", "{member}");
-        }
-    }
-
-    #[test]
-    fn a_lease_of_any_content_has_the_address_of_its_name_or_cannot_be_read() {
-        let time = "2026-08-14T10:00:00.000000Z";
-        let holder =
-            json!({"kind": "KubevirtMachine", "namespace": "n", "name": "w-0", "uid": "u", "interface": "eno101"});
-        let valid = json!({"metadata": {"name": "10-0-0-8.infra.vlan10", "uid": "u", "resourceVersion": "5"}, "spec": {
-            "network": "infra/vlan10", "address": "10.0.0.8", "prefix": 24, "pool": "clusters/workers",
-            "holder": holder, "since": time, "released": time, "reuseAfter": time,
-        }});
-        let address = "10.0.0.8".parse().unwrap();
-        let (mut readable, mut held) = (0, 0);
-        crate::variants::each_object(&valid, |object| match read(&object, address, "infra/vlan10") {
-            Ok((spec, _)) => {
-                assert_eq!((spec.network.as_str(), spec.address.as_str()), ("infra/vlan10", "10.0.0.8"));
-                readable += 1;
-            }
-            Err(_) => {
-                assert_eq!(unreadable(&object, address).unwrap().released, None);
-                held += 1;
-            }
-        });
-        assert!(readable > 0 && held > 20, "{readable} readable, {held} held");
-    }
 }

@@ -1,55 +1,44 @@
-//! The thread that owns the registry: it allocates and records addresses. Asynchronous code sends commands to the owner
-//! through a handle.
+//! The handle to the registry, which allocates and records addresses. Asynchronous code sends commands through the handle to the
+//! thread that owns the registry.
 //!
 //! The owner responds only after the API server has stored the leases. A request that fails is repeated with back-off
 //! until it succeeds or every handle is gone, so callers never mistake a failure for a refusal. Claims that arrive
 //! meanwhile are processed together, and their leases are written concurrently.
 
+mod owner;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::error::Error;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Sender, channel};
 use std::{io, thread};
 
 use glowplug::host::Timestamp;
 use glowplug::host::allocator::{Adoption, Allocator, ClaimError, Mismatch, PoolError, Reported};
 use glowplug::host::audit::{self, Rebuilt};
-use glowplug::host::claim::{Allocation, Claim, Claimant, HolderKind, Machine, Record};
+use glowplug::host::claim::{Claim, Claimant, Machine, Record};
 use glowplug::host::ledger::LedgerError;
 use glowplug::host::pool::Pool;
 use glowplug::host::records::Inventory;
-use glowplug::host::registry::{Claimed, Registry, RegistryError, ResizeError};
+use glowplug::host::registry::{Registry, RegistryError};
 use ipnetwork::IpNetwork;
 use kube::Client;
 use tokio::runtime::Handle;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::cluster::key::Key;
-use crate::ledger::leases::{ApiLedger, Learned};
 use crate::ledger::types::{
     Answer, MacLeases, Progress, RefusedClaimants, Reservation, Served, Stopped, UnreadableLeases,
 };
 use crate::metrics::Metrics;
 use crate::repeated::Repeated;
 
+use owner::{Announcer, Claims, Command, Job, Link, Open, Owner};
+
+pub use owner::Sticky;
+
 /// Number of freed addresses that a receiver may not have read yet.
 const FREED: usize = 1024;
-/// Largest number of single claims that are processed together.
-const GROUP: usize = 64;
-/// Time between two checks for ended reuse delays, and for leases that another client changed.
-const PERIOD: Duration = Duration::from_secs(1);
-/// Time between two searches for released leases that are not needed any more. After failures the time doubles each time.
-const FORGETTING: Duration = Duration::from_secs(10);
-/// Longest time between two searches after a failure.
-const LONGEST_FORGETTING: Duration = Duration::from_secs(600);
-/// Number of writes in a row that may lose against another leader. More are a failure.
-const DEFEATS: usize = 1000;
-/// Pause after a write that lost against another leader. After failures the pause doubles each time.
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-/// Longest pause after a failure.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Handle to the registry. The owner stops when every clone is dropped.
 #[derive(Clone)]
@@ -61,73 +50,6 @@ pub struct RegistryHandle {
     refused: RefusedClaimants,
     unreadable: UnreadableLeases,
     freed: broadcast::Sender<IpAddr>,
-}
-
-/// Opens a registry.
-type Open = fn(ApiLedger) -> Result<Registry<ApiLedger>, LedgerError>;
-
-/// A job for the registry. It is repeated until it succeeds.
-type Job = Box<dyn FnMut(&mut Owner) -> Result<(), LedgerError> + Send>;
-
-/// Commands for the owner.
-enum Command {
-    Claims(Claims),
-    Write(Job),
-    Read(Job),
-}
-
-/// Claims of one caller, and the channel for their results.
-struct Claims {
-    claims: Vec<Claim>,
-    answers: oneshot::Sender<Vec<Answer>>,
-}
-
-/// The pools that remember the last address of each name of a claim.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sticky {
-    /// Whether each pool that this program manages is sticky, by name.
-    pub pools: BTreeMap<String, bool>,
-    /// Whether other programs may manage other pools. Then the leases of other pools stay.
-    pub has_others: bool,
-}
-
-/// The thread that owns the registry.
-struct Owner {
-    registry: Registry<ApiLedger>,
-    /// Objects that are gone, and that hold addresses because the API server has refused their release. An object that claims,
-    /// holds or records an address again is not gone.
-    unreleased: BTreeSet<Machine>,
-    /// The pools whose last change was rejected. They stay suspended until a change is accepted: otherwise each further attempt
-    /// would open and close them, as a growth.
-    rejected: BTreeSet<String>,
-    /// `None` before the pools are known: nothing is forgotten.
-    sticky: Option<Sticky>,
-    learned: Learned,
-    metrics: Arc<Metrics>,
-    link: Link,
-}
-
-/// The receiving side of the handles.
-struct Link {
-    commands: Receiver<Command>,
-    /// Commands that have arrived and have not run yet.
-    queued: VecDeque<Command>,
-    served: Announcer,
-    changes: watch::Sender<u64>,
-    works: watch::Sender<bool>,
-    progress: Progress,
-    refused: RefusedClaimants,
-    unreadable: UnreadableLeases,
-    freed: broadcast::Sender<IpAddr>,
-    /// The lines of the log about failures.
-    lines: Repeated,
-}
-
-/// Sends objects with new addresses to the receivers of [`Served`].
-struct Announcer {
-    claims: mpsc::UnboundedSender<Machine>,
-    ipam_claims: mpsc::UnboundedSender<Machine>,
-    machines: mpsc::UnboundedSender<Machine>,
 }
 
 // === impl RegistryHandle ===
@@ -518,294 +440,4 @@ fn job<T: Send + 'static>(
         Ok(())
     };
     (Box::new(job), answer)
-}
-
-// === impl Sticky ===
-
-impl Sticky {
-    /// Whether a pool is sticky. `None`: another program may manage the pool.
-    fn of(&self, pool: &str) -> Option<bool> {
-        self.pools.get(pool).copied().or((!self.has_others).then_some(false))
-    }
-}
-
-// === impl Owner ===
-
-impl Owner {
-    /// Lists the leases. `None` when every handle is dropped first.
-    fn open(
-        client: &Client,
-        runtime: &Handle,
-        metrics: Arc<Metrics>,
-        mac_leases: &MacLeases,
-        mut link: Link,
-        open: Open,
-    ) -> Option<Self> {
-        let open = |link: &mut Link| {
-            let ledger = ApiLedger::new(client.clone(), runtime.clone(), Arc::clone(&metrics), mac_leases.clone());
-            let ledger = ledger.with_progress(link.progress.clone()).with_freed(link.freed.clone());
-            let ledger = ledger.with_unreadable(link.unreadable.clone());
-            let learned = ledger.learned();
-            Ok((open(ledger)?, learned))
-        };
-        let (registry, learned) = repeat(&mut link, |link| link, open)?;
-        let (unreleased, rejected) = (BTreeSet::new(), BTreeSet::new());
-        Some(Self { registry, unreleased, rejected, sticky: None, learned, metrics, link })
-    }
-
-    /// Runs commands until every handle is dropped.
-    fn run(&mut self) -> Option<()> {
-        let (mut next_serve, mut next_forget, mut pause) = (Instant::now(), Instant::now(), FORGETTING);
-        loop {
-            if next_serve <= Instant::now() {
-                self.serve()?;
-                next_serve = Instant::now() + PERIOD;
-            }
-            if next_forget <= Instant::now() {
-                self.link.progress.begin();
-                let forgotten = self.forget();
-                self.link.progress.end();
-                pause = match forgotten {
-                    Some(0) => FORGETTING,
-                    // There may be more.
-                    Some(_) => PERIOD,
-                    None => LONGEST_FORGETTING.min(FORGETTING.max(pause * 2)),
-                };
-                next_forget = Instant::now() + pause;
-            }
-            match self.link.next(next_serve) {
-                Ok(Some(Command::Claims(claims))) => self.claim(claims)?,
-                Ok(Some(Command::Write(mut job))) => {
-                    self.repeat(|owner| job(owner))?;
-                    self.link.note_change();
-                }
-                Ok(Some(Command::Read(mut job))) => self.repeat(|owner| job(owner))?,
-                Ok(None) => {}
-                Err(Stopped) => return None,
-            }
-        }
-    }
-
-    /// Processes claims, together with claims that have arrived in the queue.
-    fn claim(&mut self, Claims { claims: mut group, answers }: Claims) -> Option<()> {
-        let mut callers = vec![(group.len(), answers)];
-        while group.len() < GROUP
-            && let Some(Claims { claims, answers }) = self.link.next_claims()
-        {
-            callers.push((claims.len(), answers));
-            group.extend(claims);
-        }
-        for claim in &group {
-            self.unreleased.remove(&claim.machine);
-            if self.link.refused.take_change(&claim.machine) {
-                self.registry.end_pause(&claim.machine);
-            }
-        }
-        let Claimed { answers, served, .. } =
-            self.repeat(|owner| owner.registry.claim_all(&group, Timestamp::now()))?;
-        self.announce(served);
-        group.iter().zip(&answers).for_each(|(claim, answer)| self.link.refused.note_answer(&claim.machine, answer));
-        let mut answers = answers.into_iter();
-        for (count, caller) in callers {
-            let answers: Vec<Answer> = answers.by_ref().take(count).collect();
-            answers.iter().for_each(|answer| self.metrics.count_claim(answer.as_ref().err()));
-            // The caller may have stopped waiting.
-            let _ = caller.send(answers);
-        }
-        self.link.note_change();
-        Some(())
-    }
-
-    /// Allocates addresses to waiting machines after the end of a reuse delay, or after a release by another leader. Announces
-    /// the holders in leases of another leader: such a lease may arrive after its holder is gone.
-    fn serve(&mut self) -> Option<()> {
-        let served = self.repeat(|owner| owner.registry.serve(Timestamp::now()))?;
-        self.announce(served);
-        if !self.unreleased.is_empty() {
-            let served = self.repeat(Self::release_again)?;
-            self.announce(served);
-        }
-        self.learned.take().into_iter().for_each(|machine| self.tell(machine));
-        self.link.note_change();
-        Some(())
-    }
-
-    /// Deletes released leases that are not needed any more, and returns their number. `None`: it failed, which stops nothing else.
-    /// A later search finds the leases again.
-    fn forget(&mut self) -> Option<usize> {
-        let Some(sticky) = &self.sticky else { return Some(0) };
-        match self.registry.forget(|pool| sticky.of(pool), Timestamp::now()) {
-            Ok(leases) => {
-                tracing::debug!(leases, "deleted released leases that are not needed any more");
-                Some(leases)
-            }
-            Err(error) => {
-                let cause = error.source().map(tracing::field::display);
-                tracing::debug!(%error, cause, "could not delete released leases");
-                None
-            }
-        }
-    }
-
-    /// Releases the addresses whose release the API server has refused. Nothing is sent before it may accept the release.
-    fn release_again(&mut self) -> Result<Vec<Allocation>, LedgerError> {
-        let served = self.registry.release_all(&self.unreleased, Timestamp::now())?.served;
-        let state = self.registry.state()?;
-        self.unreleased.retain(|machine| state.leases_of(machine).next().is_some());
-        Ok(served)
-    }
-
-    fn resize(
-        &mut self,
-        pools: &[Pool],
-        suspended: &BTreeSet<String>,
-    ) -> Result<Vec<(String, PoolError)>, LedgerError> {
-        let (mut pools, mut suspended) = (pools.to_vec(), suspended.clone());
-        let is_gone = |known: &&Pool| !pools.iter().any(|pool| pool.name() == known.name());
-        let gone: Vec<Pool> = self.registry.state()?.pools().filter(is_gone).cloned().collect();
-        for pool in gone {
-            match self.registry.remove_pool(pool.name(), Timestamp::now()) {
-                Ok(()) => {}
-                Err(ResizeError::Ledger(error)) => return Err(error),
-                Err(ResizeError::Refused(_)) => {
-                    suspended.insert(pool.name().to_owned());
-                    pools.push(pool);
-                }
-            }
-        }
-        let mut refused = Vec::new();
-        loop {
-            self.registry.suspend(&suspended | &self.rejected);
-            // Every pool of the registry is passed, so that no new pool is taken for a renamed pool.
-            match self.registry.resize(pools.clone(), &[], Timestamp::now()) {
-                Ok(resized) => {
-                    self.announce(resized.served);
-                    self.rejected = refused.iter().map(|(name, _): &(String, PoolError)| name.clone()).collect();
-                    self.registry.suspend(&suspended | &self.rejected);
-                    let served = self.registry.serve(Timestamp::now())?;
-                    self.announce(served);
-                    return Ok(refused);
-                }
-                Err(ResizeError::Ledger(error)) => return Err(error),
-                Err(ResizeError::Refused(error)) => {
-                    let (PoolError::InUse { pool: name, .. }
-                    | PoolError::Held { pool: name, .. }
-                    | PoolError::Unknown(name)
-                    | PoolError::NewName(name)) = error.clone();
-                    pools.retain(|pool| pool.name() != name);
-                    pools.extend(self.registry.state()?.pool(&name).cloned());
-                    self.rejected.insert(name.clone());
-                    refused.push((name, error));
-                }
-            }
-        }
-    }
-
-    fn announce(&self, served: Vec<Allocation>) {
-        served.into_iter().for_each(|allocation| self.tell(allocation.claimant.machine));
-    }
-
-    fn tell(&self, machine: Machine) {
-        let Announcer { claims, ipam_claims, machines } = &self.link.served;
-        let receiver = match machine.kind {
-            HolderKind::IpAddressClaim => claims,
-            HolderKind::IpamClaim => ipam_claims,
-            HolderKind::KubevirtMachine | HolderKind::VirtualMachine => machines,
-            // They never wait for an address.
-            HolderKind::Service | HolderKind::Cluster => return,
-        };
-        // An error means that there is no receiver, which is allowed.
-        let _ = receiver.send(machine);
-    }
-
-    fn repeat<T>(&mut self, work: impl FnMut(&mut Self) -> Result<T, LedgerError>) -> Option<T> {
-        repeat(self, |owner| &mut owner.link, work)
-    }
-}
-
-/// Repeats `work` until it succeeds. `None` when every handle is dropped first.
-fn repeat<S, T>(
-    subject: &mut S,
-    link: fn(&mut S) -> &mut Link,
-    mut work: impl FnMut(&mut S) -> Result<T, LedgerError>,
-) -> Option<T> {
-    let (mut pause, mut defeats) = (FIRST_PAUSE, 0);
-    link(subject).progress.begin();
-    loop {
-        match work(subject) {
-            Ok(value) => {
-                link(subject).progress.end();
-                link(subject).works.send_if_modified(|works| !std::mem::replace(works, true));
-                return Some(value);
-            }
-            // The ledger now has the holder of the address, so the next attempt makes another decision.
-            Err(error @ LedgerError::Held { .. }) if defeats < DEFEATS => {
-                tracing::debug!(%error, "another leader was faster");
-                (pause, defeats) = (FIRST_PAUSE, defeats + 1);
-            }
-            Err(error) => {
-                let cause = error.source().map(ToString::to_string);
-                let repeated = format!("{error} {}", cause.as_deref().unwrap_or_default());
-                if let Some(hidden) = link(subject).lines.note(&repeated, Instant::now().into()) {
-                    tracing::warn!(%error, cause, hidden, "the ledger failed");
-                }
-                link(subject).works.send_if_modified(|works| std::mem::replace(works, false));
-                pause = LONGEST_PAUSE.min(pause * 2);
-            }
-        }
-        thread::sleep(pause);
-        if !link(subject).take_arrived() {
-            return None;
-        }
-    }
-}
-
-// === impl Link ===
-
-impl Link {
-    /// The next command, or `None` at `until`.
-    fn next(&mut self, until: Instant) -> Result<Option<Command>, Stopped> {
-        if let Some(command) = self.queued.pop_front() {
-            self.progress.dequeue();
-            return Ok(Some(command));
-        }
-        match self.commands.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(command) => {
-                self.progress.dequeue();
-                Ok(Some(command))
-            }
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(Stopped),
-        }
-    }
-
-    /// The next command, if it has arrived and is a command for claims.
-    fn next_claims(&mut self) -> Option<Claims> {
-        self.take_arrived();
-        match self.queued.pop_front()? {
-            Command::Claims(claims) => {
-                self.progress.dequeue();
-                Some(claims)
-            }
-            other => {
-                self.queued.push_front(other);
-                None
-            }
-        }
-    }
-
-    /// Queues the commands that have arrived. `false` when every handle is dropped.
-    fn take_arrived(&mut self) -> bool {
-        loop {
-            match self.commands.try_recv() {
-                Ok(command) => self.queued.push_back(command),
-                Err(TryRecvError::Empty) => return true,
-                Err(TryRecvError::Disconnected) => return false,
-            }
-        }
-    }
-
-    fn note_change(&self) {
-        self.changes.send_modify(|changes| *changes = changes.wrapping_add(1));
-    }
 }
