@@ -12,6 +12,7 @@
 mod any_content;
 mod decision;
 mod digest;
+mod document;
 mod index;
 mod kind;
 mod left_alone;
