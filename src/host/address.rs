@@ -307,7 +307,19 @@ impl Entry {
         if first.is_empty() || last.is_empty() || last.contains('-') {
             return Err(AddressError::new(text, "invalid range", "two addresses, first-last"));
         }
-        let (first, last) = (syntax(text, first)?, syntax(text, last)?);
+        let first = syntax(text, first)?;
+        // Other programs take the last octet alone.
+        if !last.contains(['.', ':']) {
+            let expected = match (first, last.parse::<u8>()) {
+                (IpAddr::V4(address), Ok(end)) => {
+                    let [a, b, c, _] = address.octets();
+                    format!("two whole addresses, such as {first}-{a}.{b}.{c}.{end}")
+                }
+                _ => "two whole addresses, first-last".to_owned(),
+            };
+            return Err(AddressError::new(text, "invalid range", expected));
+        }
+        let last = syntax(text, last)?;
         if Family::of(first) != Family::of(last) {
             return Err(AddressError::new(text, "range of two families", "two addresses of one family"));
         }
@@ -597,6 +609,10 @@ mod tests {
                 such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9";
         a_range_without_an_end: "10.0.0.5-" => r#"invalid range "10.0.0.5-", expected two addresses, first-last"#;
         a_range_without_a_beginning: "-10.0.0.5" => r#"invalid range "-10.0.0.5", expected two addresses, first-last"#;
+        a_short_range: "192.168.1.10-12"
+            => r#"invalid range "192.168.1.10-12", expected two whole addresses, such as 192.168.1.10-192.168.1.12"#;
+        a_short_range_beyond_an_octet: "192.168.1.10-300" => r#"invalid range "192.168.1.10-300", expected two whole addresses, first-last"#;
+        a_short_range_of_ipv6: "fd00::1-9" => r#"invalid range "fd00::1-9", expected two whole addresses, first-last"#;
         a_length_alone: "/24" => r#"invalid address "/24", expected an IPv4 or IPv6 address"#;
         a_word: "dhcp"
             => "invalid address \"dhcp\", expected an address, a CIDR or a range, \

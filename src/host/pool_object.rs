@@ -86,8 +86,13 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
     let node_pool_refs = path.field("nodePoolRefs");
     for (index, reference) in members.objects("nodePoolRefs", diagnostics) {
         let mut members = Members::new(reference, node_pool_refs.index(index));
-        members.required_text("namespace", "the namespace of a NodePool", diagnostics);
-        members.required_text("name", "the name of a NodePool", diagnostics);
+        let namespace = members.required_text("namespace", "the namespace of a NodePool", diagnostics);
+        if let Some(namespace) = namespace.filter(|namespace| !is_object_name(namespace) || namespace.contains('.')) {
+            let expected =
+                "the name of a namespace: lower case letters, digits and '-', with a letter or digit at both ends";
+            diagnostics.push(Diagnostic::error(members.path.field("namespace"), "invalid name", namespace, expected));
+        }
+        node_pool_name(&mut members, diagnostics);
         members.finish(Severity::Error, diagnostics);
     }
     let selection = Selection {
@@ -118,6 +123,14 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
     check.claims();
     check.source();
     spec
+}
+
+/// Checks the name of a NodePool.
+fn node_pool_name(members: &mut Members<'_>, diagnostics: &mut Diagnostics) {
+    let name = members.required_text("name", "the name of a NodePool", diagnostics);
+    if let Some(name) = name.filter(|name| !is_object_name(name)) {
+        diagnostics.push(Diagnostic::error(members.path.field("name"), "invalid name", name, OBJECT_NAME));
+    }
 }
 
 /// The prefix lengths and addresses in the own template of a pool. Paths of its diagnostics begin with `template` in the pool.
@@ -167,6 +180,12 @@ impl Check<'_> {
         self.diagnostics.push(Diagnostic::error(self.path.field(member), problem, Whole(value), expected));
     }
 
+    /// Reports a member next to another one that excludes it.
+    fn exclude(&mut self, member: &str, other: &str, expected: &str) {
+        let (path, problem) = (self.path.field(member), format!("set together with {other}"));
+        self.diagnostics.push(Diagnostic::without_value(Severity::Error, path, &problem, expected));
+    }
+
     /// Checks the members that select machines.
     fn machines(&mut self) {
         let Selection {
@@ -187,7 +206,7 @@ impl Check<'_> {
             let selectors =
                 [("namespaceSelector", namespace_selector.is_some()), ("machineSelector", machine_selector.is_some())];
             for (member, _) in selectors.into_iter().filter(|(_, is_set)| has_node_pool_refs && *is_set) {
-                self.refuse(member, "set together with nodePoolRefs", "one of the two");
+                self.exclude(member, "nodePoolRefs", "one of the two");
             }
             return;
         }
@@ -199,11 +218,11 @@ impl Check<'_> {
             self.refuse(member, "not of a StaticIPPool", expected);
         }
         if node_pool_ref.is_some() && machine_selector.is_some() {
-            self.refuse("machineSelector", "set together with nodePoolRef", "one of the two");
+            self.exclude("machineSelector", "nodePoolRef", "one of the two");
         }
         if let Some(reference) = node_pool_ref {
             let mut members = Members::new(reference, self.path.field("nodePoolRef"));
-            members.required_text("name", "the name of a NodePool", self.diagnostics);
+            node_pool_name(&mut members, self.diagnostics);
             members.finish(Severity::Error, self.diagnostics);
         }
     }
@@ -237,11 +256,11 @@ impl Check<'_> {
 
     /// Checks the program that chooses the addresses, and the members that contradict it.
     fn source(&mut self) {
-        const PROBLEM: &str = "set together with addressesFrom";
+        const OTHER: &str = "addressesFrom";
         let Selection { node_pool_ref, machine_selector, addresses_from, .. } = self.selection;
         let (spec, Some(source)) = (self.spec, addresses_from) else { return };
         if spec.addresses.as_ref().is_some_and(|addresses| !addresses.is_empty()) {
-            self.refuse("addresses", PROBLEM, "one of the two");
+            self.exclude("addresses", OTHER, "one of the two");
         }
         let choices = [
             ("excludedAddresses", !spec.excluded_addresses.is_empty()),
@@ -252,11 +271,11 @@ impl Check<'_> {
             ("sticky", self.selection.sticky),
         ];
         for (member, _) in choices.into_iter().filter(|(_, is_set)| *is_set) {
-            self.refuse(member, PROBLEM, "none: the other program decides this");
+            self.exclude(member, OTHER, "none: the other program decides this");
         }
         if self.selection.serves_ipam_claims {
             let expected = "one of the two: a pool serves IPAMClaims or takes addresses from elsewhere";
-            self.refuse("serveIPAMClaims", PROBLEM, expected);
+            self.exclude("serveIPAMClaims", OTHER, expected);
         }
         let of_spec = self.path;
         let path = of_spec.field("addressesFrom");
@@ -270,8 +289,8 @@ impl Check<'_> {
         members.finish(Severity::Error, self.diagnostics);
         match (pool, ipam_claim) {
             (Some(_), Some(_)) => {
-                let (path, value) = (path.field("ipamClaim"), source.get("ipamClaim").unwrap_or(&Value::Null));
-                let diagnostic = Diagnostic::error(path, "set together with poolRef", Whole(value), "one of the two");
+                let (path, problem) = (path.field("ipamClaim"), "set together with poolRef");
+                let diagnostic = Diagnostic::without_value(Severity::Error, path, problem, "one of the two");
                 self.diagnostics.push(diagnostic);
             }
             (Some(pool), None) => self.provider_pool(pool, path.field("poolRef")),
@@ -365,7 +384,7 @@ mod tests {
                      users choose the labels of their machines";
         assert_eq!(global("machineSelector: {}"), [alone]);
         let both = ["machineSelector", "namespaceSelector"]
-            .map(|member| format!("spec.{member}: set together with nodePoolRefs \"{{}}\", expected one of the two"));
+            .map(|member| format!("spec.{member}: set together with nodePoolRefs, expected one of the two"));
         assert_eq!(global("nodePoolRefs: [], namespaceSelector: {}, machineSelector: {}"), both);
         let missing = [
             "spec.nodePoolRefs[0].name: missing, expected the name of a NodePool",
@@ -373,6 +392,16 @@ mod tests {
             "spec.nodePoolRefs[1].namespace: missing, expected the namespace of a NodePool",
         ];
         assert_eq!(global("nodePoolRefs: [{namespace: a, uid: u}, {name: b}]"), missing);
+        let invalid = [
+            "spec.nodePoolRefs[0].name: invalid name \"Blue\", expected at most 253 lower case letters, digits, '-' and '.', with a \
+             letter or digit at both ends",
+            "spec.nodePoolRefs[0].namespace: invalid name \"a.b\", expected the name of a namespace: lower case letters, digits and '-', \
+             with a letter or digit at both ends",
+        ];
+        assert_eq!(global("nodePoolRefs: [{namespace: a.b, name: Blue}]"), invalid);
+        let invalid = "spec.nodePoolRef.name: invalid name \"a_b\", expected at most 253 lower case letters, digits, '-' and '.', with a \
+                       letter or digit at both ends";
+        assert_eq!(refusal("StaticIPPool", &with("nodePoolRef: {name: a_b}")), [invalid]);
         let of_several = [
             "spec.namespaceSelector: not of a StaticIPPool \"{}\", expected a GlobalStaticIPPool",
             "spec.nodePoolRefs: not of a StaticIPPool \"[]\", expected nodePoolRef, a NodePool of the namespace of the pool",
@@ -387,7 +416,7 @@ mod tests {
         assert_eq!(
             refusal("GlobalStaticIPPool", members),
             [
-                "spec.addresses: set together with addressesFrom \"[10.0.0.0/24]\", expected one of the two",
+                "spec.addresses: set together with addressesFrom, expected one of the two",
                 "spec.addressesFrom: not of a GlobalStaticIPPool \"{ipamClaim: {}}\", expected a StaticIPPool",
                 "spec.machineSelector: alone in a GlobalStaticIPPool \"{}\", expected namespaceSelector with it: users \
                  choose the labels of their machines",
@@ -436,16 +465,14 @@ mod tests {
         let members = "network: default, addresses: [10.0.0.8], excludedAddresses: [10.0.0.9], sticky: true, \
                        allocateReservedIPAddresses: true, addressReuseGracePeriodSeconds: 0, serveIPAMClaims: true, \
                        addressesFrom: {poolRef: {kind: 'In Cluster', name: W, namespace: 'n'}, ipamClaims: {}}";
-        let decides = |member: &str, value: &str| {
-            format!(
-                "spec.{member}: set together with addressesFrom {value:?}, expected none: the other program decides this"
-            )
+        let decides = |member: &str| {
+            format!("spec.{member}: set together with addressesFrom, expected none: the other program decides this")
         };
         assert_eq!(
             refusal("StaticIPPool", members),
             [
-                decides("addressReuseGracePeriodSeconds", "0"),
-                "spec.addresses: set together with addressesFrom \"[10.0.0.8]\", expected one of the two".to_owned(),
+                decides("addressReuseGracePeriodSeconds"),
+                "spec.addresses: set together with addressesFrom, expected one of the two".to_owned(),
                 "spec.addressesFrom: no machines, expected nodePoolRef or machineSelector: the pool serves machines only"
                     .to_owned(),
                 "spec.addressesFrom.ipamClaims: unknown key, expected one of poolRef, ipamClaim".to_owned(),
@@ -455,15 +482,15 @@ mod tests {
                 "spec.addressesFrom.poolRef.name: invalid name \"W\", expected at most 253 lower case letters, digits, '-' and '.', with a letter or digit at both ends"
                     .to_owned(),
                 "spec.addressesFrom.poolRef.namespace: unknown key, expected one of apiGroup, kind, name".to_owned(),
-                decides("allocateReservedIPAddresses", "true"),
-                decides("excludedAddresses", "[10.0.0.9]"),
+                decides("allocateReservedIPAddresses"),
+                decides("excludedAddresses"),
                 "spec.network: no attachment \"default\", expected the network attachment definition of the IPAMClaims, \
                  namespace/name or a name"
                     .to_owned(),
-                "spec.serveIPAMClaims: set together with addressesFrom \"true\", expected one of the two: a pool serves \
+                "spec.serveIPAMClaims: set together with addressesFrom, expected one of the two: a pool serves \
                  IPAMClaims or takes addresses from elsewhere"
                     .to_owned(),
-                decides("sticky", "true"),
+                decides("sticky"),
             ]
         );
     }
@@ -477,7 +504,7 @@ mod tests {
         assert_eq!(source("{}"), ["spec.addressesFrom: empty object, expected poolRef or ipamClaim"]);
         assert_eq!(
             source("{ipamClaim: {}, poolRef: {apiGroup: a, kind: B, name: c}}"),
-            ["spec.addressesFrom.ipamClaim: set together with poolRef \"{}\", expected one of the two"]
+            ["spec.addressesFrom.ipamClaim: set together with poolRef, expected one of the two"]
         );
         assert_eq!(
             source("{poolRef: {apiGroup: ipam.glowplug.dev, kind: StaticIPPool, name: p}}"),

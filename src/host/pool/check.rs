@@ -219,17 +219,17 @@ impl Check<'_> {
         if spec.subnets.is_empty() {
             return (Settings::default(), Vec::new());
         }
-        let routes = spec.settings.routes.iter().map(|route| format!("{} via {}", route.to, route.via));
         let members = [
-            ("addresses", spec.addresses.clone().unwrap_or_default()),
-            ("gateway", spec.settings.gateway.clone()),
-            ("routes", routes.collect()),
-            ("machineNetwork", spec.machine_network.clone()),
-            ("prefix", spec.prefix.iter().map(ToString::to_string).collect()),
+            ("addresses", spec.addresses.as_ref().is_some_and(|addresses| !addresses.is_empty())),
+            ("gateway", !spec.settings.gateway.is_empty()),
+            ("routes", !spec.settings.routes.is_empty()),
+            ("machineNetwork", !spec.machine_network.is_empty()),
+            ("prefix", spec.prefix.is_some()),
         ];
-        for (member, values) in members.into_iter().filter(|(_, values)| !values.is_empty()) {
+        for (member, _) in members.into_iter().filter(|(_, is_set)| *is_set) {
             let expected = "none, or the member in each subnet";
-            self.error(member, "set together with subnets", values.join(", "), expected);
+            let (at, problem) = (self.spec.at(member), "set together with subnets");
+            self.diagnostics.push(Diagnostic::without_value(Severity::Error, at, problem, expected));
         }
         (self.settings(entries).0, self.excluded(entries))
     }

@@ -178,7 +178,7 @@ pub async fn an_invalid_pool_is_refused_with_every_error(cluster: &Cluster) {
                     did you mean 10.0.0.0/24 or 10.0.0.5/32\n\
                     addresses[1]: invalid address \"x\", expected an address, a CIDR or a range, \
              such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9\n\
-                    machineSelector: set together with nodePoolRef \"{}\", expected one of the two\n\
+                    machineSelector: set together with nodePoolRef, expected one of the two\n\
                     nameservers[0]: invalid address \"y\", expected an IPv4 or IPv6 address";
     assert_eq!(asked.create("a", wrong).await.as_deref(), Some(expected));
     assert_eq!(asked.create("a", spec(&asked.network(), &["10.0.0.0/24"])).await, None);

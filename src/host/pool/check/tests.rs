@@ -179,9 +179,9 @@ rejects! {
     subnets_with_mistakes:
         "addresses: [10.0.0.0/24], gateway: [10.0.0.1], prefix: 24, subnets: [{addresses: [10.0.1.0/24], gateway: [10.0.0.1]}, \
          {addresses: [10.0.1.9], prefix: 24, network: b}, {}, 10.0.9.0/24, {addresses: [10.0.3.0], prefix: 0}]", NONE
-        => [r#"addresses: set together with subnets "10.0.0.0/24", expected none, or the member in each subnet"#,
-            r#"gateway: set together with subnets "10.0.0.1", expected none, or the member in each subnet"#,
-            r#"prefix: set together with subnets "24", expected none, or the member in each subnet"#,
+        => ["addresses: set together with subnets, expected none, or the member in each subnet",
+            "gateway: set together with subnets, expected none, or the member in each subnet",
+            "prefix: set together with subnets, expected none, or the member in each subnet",
             "subnets[0].gateway[0]: gateway outside the subnet \"10.0.0.1\", \
              expected an address of 10.0.1.0/24 as addresses[0] has, or onLinkGateway: true",
             r#"subnets[1].addresses: addresses of subnets[0] "10.0.1.9", expected each address in one subnet"#,
