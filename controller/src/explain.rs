@@ -6,6 +6,7 @@
 //! | [`election`] | which replicas of the controller work |
 //! | [`waiting`] | claims and machines that wait or are refused |
 //! | `file` | the pools of a file |
+//! | [`refused`] | the machines that the webhook refuses because of their pools |
 //! | [`reserved`] | the addresses that no machine gets because of an object or a guest |
 //! | [`read`] | requests: pages, progress, missing rights |
 //! | `lists` | the objects of a cluster |
@@ -26,6 +27,7 @@ mod lists;
 pub mod machines;
 pub mod plan;
 pub mod read;
+pub mod refused;
 pub mod reserved;
 pub mod status;
 pub mod text;

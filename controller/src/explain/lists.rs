@@ -66,6 +66,8 @@ pub(super) struct Lists {
     pub(super) ipam_claims: BTreeMap<Key, IpamClaim>,
     /// The Secrets with network data to which VirtualMachines refer.
     pub(super) secrets: BTreeMap<Key, NetworkSecret>,
+    /// Whether every NodePool was read.
+    pub(super) has_node_pools: bool,
     /// Whether every machine and instance was read.
     pub(super) has_machines: bool,
     /// Whether every IPAddressClaim and IPAddress was read.
@@ -104,10 +106,12 @@ impl Lists {
         for (kind, namespace) in kinds {
             reader.required(&kind, namespace).await?.into_iter().for_each(|pool| lists.add_pool(pool));
         }
-        lists.node_pools = reader.list(&node_pools(), reader.scope()).await?.into_iter().map(Arc::new).collect();
+        let all = ListParams::default;
+        let of_node_pools = &mut lists.node_pools;
+        let read = reader.each(&node_pools(), reader.scope(), all(), |it| of_node_pools.push(Arc::new(it))).await?;
+        lists.has_node_pools = read == Listed::Whole;
         let new: Vec<MachinePool> = new.iter().map(|pool| MachinePool::read(PoolObject::read(pool.clone()))).collect();
         lists.namespaces = namespaces(reader, lists.pools.values().map(|pool| &*pool.checked).chain(&new)).await?;
-        let all = ListParams::default;
         let machines = reader.each(&kubevirt_machines(), None, all(), |it| lists.add_machine(it)).await?;
         let vms = reader.each(&virtual_machines(), None, all(), |it| lists.add_vm(it)).await?;
         let guests = reader.each(&instances(), None, all(), |it| lists.add_instance(it)).await?;

@@ -18,6 +18,7 @@ use crate::cluster::object::Object;
 use crate::explain::file::read_pools;
 use crate::explain::lists::Lists;
 use crate::explain::read::Reader;
+use crate::explain::refused::{Refused, refused};
 use crate::explain::reserved::Users;
 use crate::explain::text::{rows_of, write_section};
 use crate::kinds::kubevirt_machine::is_deleted;
@@ -33,6 +34,8 @@ pub struct Answer {
     pub version: u32,
     /// The pools of the file, in their order.
     pub pools: Vec<Planned>,
+    /// The machines that the webhook would refuse because the pools that select them contradict each other or the machine.
+    pub refused: Vec<Refused>,
 }
 
 /// A pool of the file.
@@ -180,7 +183,9 @@ fn answer(mut lists: Lists, objects: Vec<Object>, absent: &BTreeSet<String>, now
             planned.room = families.iter().map(room).collect();
         }
     }
-    Ok(Answer { version: 1, pools: planned.into_iter().map(|(_, planned)| planned).collect() })
+    let accepted = planned.iter().filter(|(_, planned)| planned.errors.is_empty()).map(|(id, _)| id.clone()).collect();
+    let refused = refused(&lists, &pools, &accepted)?;
+    Ok(Answer { version: 1, pools: planned.into_iter().map(|(_, planned)| planned).collect(), refused })
 }
 
 /// What the webhook answers, and who would hold an address outside of the pool.
@@ -334,16 +339,17 @@ fn need_of(node_pool: &Object) -> Need {
 // === impl Answer ===
 
 impl Answer {
-    /// Whether the webhook would accept every pool, each holder stays inside of its pool, no reserved address is allocated, and each
-    /// pool has room.
+    /// Whether the webhook would accept every pool and its machines, each holder stays inside of its pool, no reserved address is
+    /// allocated, and each pool has room.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.pools.iter().all(|pool| {
+        let is_clean = self.pools.iter().all(|pool| {
             let Planned { errors, outside, in_use, room, .. } = pool;
             let has_room = room.iter().all(|room| room.lacking == "0");
             let is_allocated = in_use.iter().any(|it| it.state == "allocated");
             errors.is_empty() && outside.is_empty() && !is_allocated && has_room
-        })
+        });
+        is_clean && self.refused.is_empty()
     }
 }
 
@@ -363,6 +369,8 @@ impl fmt::Display for Answer {
         };
         write_section(f, ["REJECTED", "ERROR"], of(|it| &it.errors))?;
         write_section(f, ["POOL", "WARNING"], of(|it| &it.warnings))?;
+        let refused = self.refused.iter().map(Into::into).collect();
+        write_section(f, ["REFUSED", "POOLS", "MESSAGE"], refused)?;
         let outside = each().flat_map(|pool| {
             pool.outside.iter().map(|it| [it.address.to_string(), pool.pool.clone(), it.holder.clone()])
         });
@@ -480,6 +488,146 @@ mod tests {
         assert_eq!(room(Some("n")), text(["2", "machines 0 + waiting claims 2", "1"]));
         // A controller of another namespace does not serve the claims.
         assert_eq!(room(Some("m")), text(["0", "machines 0", "0"]));
+    }
+
+    fn object(value: Value) -> Object {
+        serde_json::from_value(value).unwrap()
+    }
+
+    /// A StaticIPPool `n/name` with addresses `10.0.0.8/29`, or a GlobalStaticIPPool of a name without a namespace.
+    fn pool(name: &str, members: &Value) -> Object {
+        let (namespace, name) = name.split_once('/').map_or((None, name), |(namespace, name)| (Some(namespace), name));
+        let mut spec = json!({
+            "network": "infra/vlan10", "addresses": ["10.0.0.8/29"], "machineNetwork": [{"cidr": "10.0.0.0/16"}],
+        });
+        json_patch::merge(&mut spec, members);
+        object(json!({"metadata": {"namespace": namespace, "name": name}, "spec": spec}))
+    }
+
+    /// What a user with every right reads.
+    fn whole() -> Lists {
+        Lists { has_node_pools: true, has_machines: true, has_claims: true, has_ipam_claims: true, ..Lists::default() }
+    }
+
+    fn plan_of(lists: Lists, pools: Vec<Object>) -> Answer {
+        answer(lists, pools, &BTreeSet::new(), Timestamp::UNIX_EPOCH).unwrap()
+    }
+
+    fn vm(name: &str, labels: &Value, networks: &[&str]) -> Object {
+        let networks = networks.iter().map(|it| json!({"name": it, "multus": {"networkName": format!("infra/{it}")}}));
+        let networks: Vec<Value> = networks.collect();
+        let interfaces: Vec<Value> = networks.iter().map(|it| json!({"name": it["name"]})).collect();
+        let spec = json!({"networks": networks, "domain": {"devices": {"interfaces": interfaces}}});
+        let metadata = json!({"namespace": "n", "name": name, "uid": name, "labels": labels});
+        object(json!({"metadata": metadata, "spec": {"template": {"spec": spec}}}))
+    }
+
+    #[test]
+    fn machines_that_the_webhook_would_refuse_have_its_message() {
+        let refusals = |lists: Lists, pools: Vec<Object>| {
+            let answer = plan_of(lists, pools);
+            let accepted: Vec<usize> = answer.pools.iter().map(|pool| pool.errors.len()).collect();
+            assert_eq!((accepted.iter().sum::<usize>(), answer.is_clean()), (0, answer.refused.is_empty()));
+            let row = |it: &Refused| <[String; 3]>::from(it).join(" | ");
+            answer.refused.iter().map(row).collect::<Vec<_>>()
+        };
+        let of = |more: Value| {
+            let mut members = json!({"machineSelector": {"matchLabels": {"role": "worker"}}});
+            json_patch::merge(&mut members, &more);
+            members
+        };
+        let elsewhere = || json!({"addresses": ["10.0.1.8/29"]});
+        let with = |more: Value| {
+            let mut members = elsewhere();
+            json_patch::merge(&mut members, &more);
+            of(members)
+        };
+        let first = || pool("n/a", &of(json!({})));
+        // An overflow that says no order.
+        let same = "new machines in namespace n with role=worker | n/a, n/b | pools n/a and n/b both select the machine for \
+                    network infra/vlan10, expected one pool, or different values of priority";
+        assert_eq!(refusals(whole(), vec![first(), pool("n/b", &with(json!({})))]), [same]);
+        assert_eq!(refusals(whole(), vec![first(), pool("n/b", &with(json!({"priority": 1})))]), [""; 0]);
+        // An overflow for another interface, and one of other families.
+        let other = with(json!({"priority": 1, "interface": "eno102"}));
+        let interface = "new machines in namespace n with role=worker | n/a, n/b | pool n/b cannot be the overflow of pool n/a: \
+                         interface eno102, expected eno101";
+        assert_eq!(refusals(whole(), vec![first(), pool("n/b", &other)]), [interface]);
+        let both = json!({
+            "priority": 1, "addresses": ["10.0.1.8/29", "fd00::8/125"],
+            "machineNetwork": [{"cidr": "10.0.0.0/16"}, {"cidr": "fd00::/64"}],
+        });
+        let families = "new machines in namespace n with role=worker | n/a, n/b | pool n/b cannot be the overflow of pool n/a: \
+                        families IPv4 and IPv6, expected IPv4";
+        assert_eq!(refusals(whole(), vec![first(), pool("n/b", &of(both))]), [families]);
+        // One interface on two networks. The cluster has one of the pools, and a machine.
+        let mut lists = whole();
+        lists.add_pool(first());
+        lists.add_vm(vm("w-0", &json!({"role": "worker"}), &["vlan10", "vlan20"]));
+        lists.add_vm(vm("w-1", &json!({"role": "infra"}), &["vlan10", "vlan20"]));
+        let networks = "new machines in namespace n with role=worker, n/w-0 | n/b | pools n/a and n/b both select the machine for \
+                        interface eno101, expected one pool";
+        let on_other = || with(json!({"network": "infra/vlan20"}));
+        assert_eq!(refusals(lists, vec![pool("n/b", &on_other())]), [networks]);
+        // The NodePool may come later.
+        let of_node_pool = |name: &str, network: &str| {
+            let members = json!({"nodePoolRef": {"name": "workers"}, "network": network, "addresses": [format!("10.0.{}.8/29", name.len())]});
+            pool(name, &members)
+        };
+        let later = "new machines of NodePool n/workers | n/a, n/bb | pools n/a and n/bb both select the machine for interface \
+                     eno101, expected one pool";
+        let pools = || vec![of_node_pool("n/a", "infra/vlan10"), of_node_pool("n/bb", "infra/vlan20")];
+        assert_eq!(refusals(whole(), pools()), [later]);
+        let mut lists = whole();
+        let node_pool =
+            json!({"metadata": {"namespace": "n", "name": "workers"}, "spec": {"clusterName": "c", "replicas": 0}});
+        lists.node_pools.push(std::sync::Arc::new(object(node_pool)));
+        let mut answer = plan_of(lists, pools());
+        assert_eq!(answer.refused.remove(0).machines, ["new machines of NodePool n/workers"]);
+        // A Namespace that does not exist yet.
+        let shared = |name: &str, network: &str| {
+            pool(name, &json!({"namespaceSelector": {"matchLabels": {"vlan": "10"}}, "network": network}))
+        };
+        let lists = Lists { namespaces: Some(std::collections::BTreeMap::new()), ..whole() };
+        let new = "new machines in a new namespace | a, b | pools a and b both select the machine for interface eno101, expected \
+                   one pool";
+        assert_eq!(refusals(lists, vec![shared("a", "infra/vlan10"), shared("b", "infra/vlan20")]), [new]);
+        // A machine without an interface on the network.
+        let mut lists = whole();
+        for index in 0..7 {
+            lists.add_vm(vm(&format!("w-{index}"), &json!({"role": "worker"}), &["vlan30"]));
+        }
+        let without = "n/w-0, n/w-1, n/w-2, n/w-3, n/w-4 and 2 more | n/a | pool n/a: the machine has no interface on network \
+                       infra/vlan10, expected one";
+        assert_eq!(refusals(lists, vec![first()]), [without]);
+    }
+
+    #[test]
+    fn the_table_of_refused_machines_names_the_pools_and_the_message() {
+        let members =
+            |addresses: &str| json!({"addresses": [addresses], "machineSelector": {"matchLabels": {"role": "worker"}}});
+        let pools = vec![pool("n/a", &members("10.0.0.8/29")), pool("n/b", &members("10.0.1.8/29"))];
+        let answer = plan_of(whole(), pools);
+        let selector = "machineSelector: the same selector has pool n/a on network infra/vlan10 already, expected one pool, or different \
+                        values of priority";
+        let refused = "pools n/a and n/b both select the machine for network infra/vlan10, expected one pool, or different values of \
+                       priority";
+        let text = format!(
+            "POOL  CHANGE  ANSWER\n\
+             n/a   create  accepted\n\
+             n/b   create  accepted\n\
+             \n\
+             POOL  WARNING\n\
+             n/b   {selector}\n\
+             \n\
+             REFUSED                                       POOLS     MESSAGE\n\
+             new machines in namespace n with role=worker  n/a, n/b  {refused}\n\
+             \n\
+             ROOM  FAMILY  TOTAL  FREE  HELD  NEEDED  LACKING  BECAUSE\n\
+             n/a   IPv4    8      8     0     0       0        machines 0\n\
+             n/b   IPv4    8      8     0     0       0        machines 0\n"
+        );
+        assert_eq!(answer.to_string(), text);
     }
 
     #[test]

@@ -439,7 +439,7 @@ impl VirtualMachine {
     }
 
     /// Returns the volume with network data that the controller has not written. `None`: the machine has no such data.
-    fn own_network_data(&self) -> Option<String> {
+    pub(crate) fn own_network_data(&self) -> Option<String> {
         let volume = self.cloud_init.as_ref().filter(|it| it.network_data != NetworkData::None)?;
         let is_own = self.secret().is_none();
         is_own.then(|| path(&["volumes", &volume.volume.to_string(), volume.kind.member()]).join("."))

@@ -346,6 +346,19 @@ impl Selection {
         Ok(chosen.into_iter().map(|(_, _, selected)| selected).collect())
     }
 
+    /// Returns the pools that select a machine, whether or not they contradict each other.
+    pub(crate) fn selecting(&self, machine: &VirtualMachine) -> impl Iterator<Item = &MachinePool> {
+        self.matching(&self.selectors, machine)
+    }
+
+    /// Returns the namespaces of the machines that a pool selects, each with the selector for their labels.
+    pub(crate) fn selectors_of<'s>(&'s self, id: &'s PoolId) -> impl Iterator<Item = (&'s str, &'s Selector)> {
+        self.selectors.iter().flat_map(move |(namespace, selectors)| {
+            let of_pool = selectors.iter().filter(move |(_, pool)| pool == id);
+            of_pool.map(move |(selector, _)| (namespace.as_str(), selector))
+        })
+    }
+
     /// A pool that selects a machine if the labels of its Namespace match, which are not known.
     fn undecided(&self, machine: &VirtualMachine) -> Option<&PoolId> {
         let none = BTreeMap::new();

@@ -1,0 +1,214 @@
+//! The machines that the webhook refuses because the pools that select them are ambiguous.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use glowplug::host::nodepool::machines_namespace;
+use kube::core::{Expression, Selector, SelectorExt as _};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::cluster::key::{Key, PoolId};
+use crate::cluster::object::Object;
+use crate::explain::lists::{Lists, Pools};
+use crate::kinds::kubevirt_machine::is_deleted;
+use crate::kinds::virtual_machine::{NODE_POOL_LABEL, VirtualMachine};
+use crate::pools::reference::{Decision, NewMachine, admit_new};
+use crate::pools::selection::{Problem, Selection, cluster_of};
+
+/// Most machines that a table names for one message.
+const NAMED: usize = 5;
+
+/// Machines that the webhook refuses for one reason.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Refused {
+    /// The message of the webhook.
+    pub message: String,
+    /// The pools of the file that select the machines.
+    pub pools: BTreeSet<String>,
+    /// The new machines of a selector, in words, and `namespace/name` of each VirtualMachine that could not be created again.
+    pub machines: Vec<String>,
+}
+
+/// A new machine that a selector of a pool selects.
+struct Example {
+    title: String,
+    namespace: String,
+    labels: BTreeMap<String, String>,
+}
+
+/// Refused machines by the message, with the pools of the file.
+#[derive(Default)]
+struct Messages(BTreeMap<String, (BTreeSet<String>, Vec<String>)>);
+
+/// Asks what the webhook answers for new machines of the pools `planned` among `pools`, and for the machines that they select already.
+pub(super) fn refused(lists: &Lists, pools: &Pools, planned: &BTreeSet<PoolId>) -> anyhow::Result<Vec<Refused>> {
+    let mut messages = Messages::default();
+    let (selection, made_up) = complete(lists, pools, planned);
+    let examples = planned.iter().flat_map(|id| examples(&selection, id, &made_up));
+    let examples: BTreeMap<_, _> = examples.map(|it| ((it.namespace, it.labels), it.title)).collect();
+    for ((namespace, labels), title) in examples {
+        let object = machine(&selection, &namespace, &labels)?;
+        let vm = VirtualMachine::read(object.clone());
+        // The plugin names the missing right itself.
+        if matches!(selection.of(&vm), Err(Problem::UnknownNamespaces { .. })) {
+            continue;
+        }
+        let new = NewMachine { object: &object, is_copy: false, held: &BTreeSet::new(), name: "new" };
+        if let Decision::Refuse(message) = admit_new(new, &selection)? {
+            messages.add(message, selection.selecting(&vm).map(|pool| &pool.id), planned, title);
+        }
+    }
+    let selection = lists.selection(pools);
+    let is_served = |vm: &&VirtualMachine| {
+        !is_deleted(&vm.metadata) && !vm.awaits_migration && !vm.is_left_alone() && vm.own_network_data().is_none()
+    };
+    for vm in lists.vms.values().filter(is_served) {
+        match selection.of(vm) {
+            Ok(_) | Err(Problem::UnknownNamespaces { .. }) => {}
+            Err(problem) => {
+                let selecting = selection.selecting(vm).map(|pool| &pool.id);
+                messages.add(problem.to_string(), selecting, planned, vm.key().to_string());
+            }
+        }
+    }
+    Ok(messages.into())
+}
+
+/// The selection of these pools in a cluster that has each NodePool and a Namespace for each selector, with the names of the made-up
+/// Namespaces: a pool may be older than its NodePool.
+fn complete(lists: &Lists, pools: &Pools, planned: &BTreeSet<PoolId>) -> (Selection, BTreeSet<String>) {
+    let (known, mut made_up) = (lists.selection(pools), BTreeSet::new());
+    let mut node_pools = lists.node_pools.clone();
+    let mut namespaces = lists.namespaces.clone();
+    for id in planned {
+        let missing = known.memberships().get(id).into_iter().flat_map(|membership| &membership.missing);
+        for key in missing.filter(|_| lists.has_node_pools) {
+            let mut node_pool = Object { data: json!({"spec": {"clusterName": "new"}}), ..Object::default() };
+            node_pool.metadata.namespace = Some(key.namespace.clone());
+            node_pool.metadata.name = Some(key.name.clone());
+            made_up.insert(machines_namespace(&key.namespace, "new"));
+            node_pools.push(Arc::new(node_pool));
+        }
+        let selector = known.pool(id).and_then(|pool| pool.spec.namespace_selector.clone());
+        let selector = selector.and_then(|selector| Selector::try_from(selector).ok());
+        if let (Some(namespaces), Some(selector)) = (&mut namespaces, selector)
+            && !namespaces.values().any(|labels| selector.matches(labels))
+        {
+            let labels = labels_of(&selector).remove(0);
+            let name = labels.get("kubernetes.io/metadata.name").cloned();
+            let name = name.unwrap_or_else(|| format!("new-{}", made_up.len()));
+            made_up.insert(name.clone());
+            namespaces.entry(name).or_insert(labels);
+        }
+    }
+    let checked = pools.values().map(|pool| Arc::clone(&pool.checked));
+    (Selection::new(checked, node_pools, namespaces.as_ref()), made_up)
+}
+
+/// New machines of a pool: of each of its NodePools, or in each namespace with labels that its selector selects.
+fn examples(selection: &Selection, id: &PoolId, made_up: &BTreeSet<String>) -> Vec<Example> {
+    let Some(pool) = selection.pool(id) else { return Vec::new() };
+    let of_node_pool = |key: Key| {
+        let namespace = machines_namespace(&key.namespace, cluster_of(selection.node_pools().get(&key)?)?);
+        let labels = [(NODE_POOL_LABEL.to_owned(), key.name.clone())].into();
+        Some(Example { title: format!("new machines of NodePool {key}"), namespace, labels })
+    };
+    let node_pools: BTreeSet<_> = pool.node_pools().into_iter().collect();
+    if !node_pools.is_empty() {
+        return node_pools.into_iter().filter_map(of_node_pool).collect();
+    }
+    let of_selector = |(namespace, selector): (&str, &Selector)| {
+        let place =
+            if made_up.contains(namespace) { "a new namespace".to_owned() } else { format!("namespace {namespace}") };
+        let examples = labels_of(selector).into_iter().filter(|labels| selector.matches(labels)).map(|labels| {
+            let text: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            let with = if text.is_empty() { String::new() } else { format!(" with {}", text.join(",")) };
+            Example { title: format!("new machines in {place}{with}"), namespace: namespace.to_owned(), labels }
+        });
+        examples.collect::<Vec<_>>()
+    };
+    selection.selectors_of(id).flat_map(of_selector).collect()
+}
+
+/// The fewest labels that meet a selector, for each value that it allows. A selector that contradicts itself selects none of them.
+fn labels_of(selector: &Selector) -> Vec<BTreeMap<String, String>> {
+    let (mut first, mut others) = (BTreeMap::new(), Vec::new());
+    for expression in selector.clone() {
+        match expression {
+            Expression::Equal(key, value) => drop(first.insert(key, value)),
+            Expression::In(key, values) => {
+                let mut values = values.into_iter();
+                first.extend(values.next().map(|value| (key.clone(), value)));
+                others.extend(values.map(|value| (key.clone(), value)));
+            }
+            Expression::Exists(key) => drop(first.entry(key).or_default()),
+            Expression::NotIn(..) | Expression::NotEqual(..) | Expression::DoesNotExist(_) => {}
+        }
+    }
+    let other = |(key, value): (String, String)| first.clone().into_iter().chain([(key, value)]).collect();
+    [first.clone()].into_iter().chain(others.into_iter().map(other)).collect()
+}
+
+/// A machine with these labels and an interface on the network of each pool that selects it.
+fn machine(selection: &Selection, namespace: &str, labels: &BTreeMap<String, String>) -> serde_json::Result<Object> {
+    let object = |networks: &BTreeSet<&str>| {
+        let networks = networks.iter().enumerate();
+        let source = |(at, network): (usize, &&str)| match *network {
+            "default" => json!({"name": format!("net{at}"), "pod": {}}),
+            network => json!({"name": format!("net{at}"), "multus": {"networkName": network}}),
+        };
+        let networks: Vec<Value> = networks.map(source).collect();
+        let interfaces: Vec<Value> = networks.iter().map(|network| json!({"name": network["name"]})).collect();
+        let spec = json!({
+            "networks": networks, "domain": {"devices": {"interfaces": interfaces}},
+            "volumes": [{"name": "cloudinit", "cloudInitConfigDrive": {}}],
+        });
+        let metadata = json!({"namespace": namespace, "name": "new", "labels": labels});
+        serde_json::from_value::<Object>(json!({"metadata": metadata, "spec": {"template": {"spec": spec}}}))
+    };
+    let alone = VirtualMachine::read(object(&BTreeSet::new())?);
+    object(&selection.selecting(&alone).filter_map(|pool| pool.network()).collect())
+}
+
+// === impl Messages ===
+
+impl Messages {
+    /// Adds a machine, if a pool of `planned` is among the pools that select it.
+    fn add<'p>(
+        &mut self,
+        message: String,
+        selecting: impl Iterator<Item = &'p PoolId>,
+        planned: &BTreeSet<PoolId>,
+        machine: String,
+    ) {
+        let mut selecting = selecting.filter(|pool| planned.contains(*pool)).map(PoolId::to_string).peekable();
+        if selecting.peek().is_some() {
+            let (pools, machines) = self.0.entry(message).or_default();
+            pools.extend(selecting);
+            machines.push(machine);
+        }
+    }
+}
+
+impl From<Messages> for Vec<Refused> {
+    fn from(messages: Messages) -> Self {
+        let refused = |(message, (pools, machines))| Refused { message, pools, machines };
+        messages.0.into_iter().map(refused).collect()
+    }
+}
+
+// === impl Refused ===
+
+/// A row of the table: machines, pools, message.
+impl From<&Refused> for [String; 3] {
+    fn from(Refused { message, pools, machines }: &Refused) -> Self {
+        let mut named = machines[..machines.len().min(NAMED)].join(", ");
+        if let further @ 1.. = machines.len().saturating_sub(NAMED) {
+            named += &format!(" and {further} more");
+        }
+        let pools: Vec<&str> = pools.iter().map(String::as_str).collect();
+        [named, pools.join(", "), message.clone()]
+    }
+}
