@@ -5,7 +5,7 @@
 //! | [`status`], [`why`], [`audit`], [`plan`], [`adopt`] | one command each: what it reads, the answer as a value, and the tables for people |
 //! | [`election`] | which replicas of the controller work |
 //! | [`waiting`] | claims and machines that wait or are refused |
-//! | `file` | the pools of a file |
+//! | [`file`] | the pools of a file |
 //! | [`refused`] | the machines that the webhook refuses because of their pools |
 //! | [`reserved`] | the addresses that no machine gets because of an object or a guest |
 //! | [`read`] | requests: pages, progress, missing rights |
@@ -21,7 +21,7 @@
 pub mod adopt;
 pub mod audit;
 pub mod election;
-mod file;
+pub mod file;
 mod leader;
 mod lists;
 pub mod machines;

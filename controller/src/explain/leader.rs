@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use glowplug::host::allocator::{Adoption, Allocator};
+use glowplug::host::allocator::{Adoption, Allocator, ClaimError};
 use glowplug::host::audit;
 use glowplug::host::change::Change;
-use glowplug::host::claim::{HolderKind, Machine, Record, Reservation};
+use glowplug::host::claim::{HolderKind, Record, Reservation};
 use glowplug::host::ledger::{Ledger as _, MemoryLedger};
 use glowplug::host::pool::Pool;
 use glowplug::host::records::Inventory;
@@ -14,11 +14,11 @@ use glowplug::host::registry::Registry;
 use glowplug::network::Family;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::claims::decision::{Adoptee, Lesson, limit_reservations, record};
+use crate::claims::decision::{self, Adoptee, Cluster, Lesson, Step, decide, limit_reservations, record};
 use crate::claims::ipam;
 use crate::cluster::key::{Key, PoolId};
 use crate::explain::lists::{Lists, Pools};
-use crate::kinds::cluster_api::IpAddress;
+use crate::kinds::cluster_api::{CLAIM_FINALIZER, IpAddress};
 use crate::kinds::kubevirt_machine::NetworkSecret;
 use crate::kinds::lease_name::parse_lease_name;
 use crate::kinds::mac_pool::parse_mac_lease_name;
@@ -135,20 +135,50 @@ impl Lists {
         }
     }
 
-    /// The claims without an address: the pool of each, and the family. `None`: each family of the pool.
-    pub(super) fn waiting_claims(&self, pools: &Pools, allocator: &Allocator) -> Vec<(PoolId, Option<Family>)> {
-        let facts = self.index(pools).facts();
+    /// The claims without an address that get one, now or as soon as their pool has a free address: the pool of each, and the family.
+    /// `None`: each family of the pool. `registry` has what a leader knows.
+    pub(super) fn waiting_claims(
+        &mut self,
+        pools: &Pools,
+        mut registry: Registry<MemoryLedger>,
+        now: Timestamp,
+    ) -> anyhow::Result<Vec<(PoolId, Option<Family>)>> {
+        let (facts, scope) = (self.index(pools).facts(), self.scope.clone());
+        let is_in_scope = |namespace: &str| scope.as_ref().is_none_or(|scope| scope == namespace);
+        let allocator = registry.state()?;
         let waiting = self.ipam_claims.values().filter(|claim| claim.ips.is_empty() && !claim.is_deleted());
+        let waiting = waiting.filter(|claim| is_in_scope(&claim.key().namespace));
         let of_ipam = waiting.filter_map(|claim| {
             let holder = claim.key().holder(HolderKind::IpamClaim, claim.uid());
-            Some((holder, self.ipam.pool_among(&facts, claim)?, None))
+            let pool = self.ipam.pool_among(&facts, claim)?;
+            let is_ready = facts.get(&pool.to_string()).is_some_and(|facts| facts.ready.is_ok());
+            (is_ready && allocator.leases_of(&holder).next().is_none()).then_some((pool, None))
         });
-        let claimed = self.claimed.values();
-        let claimed = claimed.filter_map(|claim| Some((claim.holder.clone(), claim.pool.clone()?, claim.family)));
-        let is_in_scope = |holder: &Machine| self.scope.as_ref().is_none_or(|scope| *scope == holder.namespace);
-        let waiting = of_ipam.chain(claimed).filter(|(holder, ..)| is_in_scope(holder));
-        let waiting = waiting.filter(|(holder, ..)| allocator.leases_of(holder).next().is_none());
-        waiting.map(|(_, pool, family)| (pool, family)).collect()
+        let mut all: Vec<(PoolId, Option<Family>)> = of_ipam.collect();
+        let Some(claims) = &mut self.claims else { return Ok(all) };
+        claims.set_pools(facts);
+        let mut asked = Vec::new();
+        for key in claims.claimed_by_age().into_iter().filter(|key| is_in_scope(&key.namespace)) {
+            let mut view = claims.view(&key);
+            let Some(claim) = &mut view.claim else { continue };
+            // The steps before the request for an address need no decision. A claim of a paused Cluster needs an address later.
+            claim.metadata.finalizers.get_or_insert_default().push(CLAIM_FINALIZER.to_owned());
+            let (uid, pool) = (claim.uid().to_owned(), claim.pool.resolve(&key.namespace));
+            view.former.clear();
+            view.cluster = Cluster::None;
+            let address = view.address.as_ref();
+            view.ledger = decision::Recorded::read(allocator, &key, (&uid, &view.former), pool.as_ref(), address);
+            if let Step::Claim(claim) = decide(&view, now) {
+                asked.push(claim);
+            }
+        }
+        let answers = registry.claim_all(&asked, now)?.answers;
+        for (claim, answer) in asked.iter().zip(answers) {
+            if matches!(answer, Ok(_) | Err(ClaimError::Exhausted { .. } | ClaimError::Closed(_))) {
+                all.extend(claim.requests.iter().map(|request| (PoolId::parse(&request.pool), request.family)));
+            }
+        }
+        Ok(all)
     }
 
     /// Adds the records of IPAMClaims. The pool of a claim without a lease is the one that serves its network.

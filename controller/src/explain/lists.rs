@@ -3,10 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use glowplug::host::address::parse_address;
 use glowplug::host::claim::Machine;
 use glowplug::host::records::Objects;
-use glowplug::network::Family;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{ApiResource, ListParams};
 use serde_json::Value;
@@ -16,9 +14,7 @@ use crate::claims::ipam;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::explain::read::{Listed, Reader};
-use crate::kinds::cluster_api::{
-    self, FAMILY_ANNOTATION, IpAddressClaim, Kinds, PAUSED_ANNOTATION, REQUEST_ANNOTATION, Version,
-};
+use crate::kinds::cluster_api::{self, IpAddressClaim, Kinds, PAUSED_ANNOTATION, Version};
 use crate::kinds::ipam_claim::{IpamClaim, ipam_claims, network_attachments};
 use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret, read_records, uid};
 use crate::kinds::neighbour::services;
@@ -84,8 +80,6 @@ pub(super) struct Claimed {
     pub(super) holder: Machine,
     /// Its pool. `None`: the pool is of another program, or the claim gets no address.
     pub(super) pool: Option<PoolId>,
-    /// The family that its annotations request.
-    pub(super) family: Option<Family>,
 }
 
 // === impl Lists ===
@@ -223,11 +217,7 @@ impl Lists {
             // A deleted or paused claim gets no address.
             let is_served = !claim.is_deleted() && annotation(PAUSED_ANNOTATION).is_none();
             let pool = claim.pool.resolve(&key.namespace).filter(|_| is_served);
-            let named = annotation(FAMILY_ANNOTATION)
-                .and_then(|text| [Family::Ipv4, Family::Ipv6].into_iter().find(|it| it.to_string() == *text));
-            let requested = annotation(REQUEST_ANNOTATION).and_then(|text| parse_address(text).ok()).map(Family::of);
-            let family = named.or(requested);
-            self.claimed.insert(key.clone(), Claimed { holder, pool, family });
+            self.claimed.insert(key.clone(), Claimed { holder, pool });
         }
         self.claims().apply(Kind::Claim, object);
     }
@@ -302,6 +292,23 @@ impl Lists {
     pub(super) fn held(&self) -> impl Iterator<Item = LeaseSpec> {
         let spec = |lease: &Object| serde_json::from_value::<LeaseSpec>(lease.data.get("spec")?.clone()).ok();
         self.leases.iter().filter_map(spec).filter(|lease| lease.released.is_none())
+    }
+
+    /// Whether every machine that a pool may select was read, and what the pool selects by.
+    pub(super) fn knows_machines_of(&self, pool: &MachinePool) -> bool {
+        let knows_selected = match (pool.selects_namespaces(), pool.node_pools().is_empty()) {
+            (true, _) => self.namespaces.is_some(),
+            (false, false) => self.has_node_pools,
+            (false, true) => true,
+        };
+        let selects =
+            pool.selects_namespaces() || !pool.node_pools().is_empty() || pool.spec.machine_selector.is_some();
+        !selects || knows_selected && self.has_machines
+    }
+
+    /// Whether every claim that a pool may serve was read.
+    pub(super) fn knows_claims_of(&self, pool: &MachinePool) -> bool {
+        self.has_claims && (self.has_ipam_claims || !pool.spec.serve_ipam_claims)
     }
 
     /// The selection of these pools.

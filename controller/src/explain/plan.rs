@@ -6,23 +6,26 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
 
-use glowplug::host::allocator::{Allocator, PoolUsage, Usage};
+use glowplug::host::allocator::{Allocator, Conflicted, PoolUsage, Usage};
+use glowplug::host::may_record::State;
 use glowplug::host::pool::{Pool, Reserved};
 use glowplug::network::Family;
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::cluster::key::PoolId;
+use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::explain::file::read_pools;
 use crate::explain::lists::Lists;
-use crate::explain::read::Reader;
+use crate::explain::read::{Reader, rights};
 use crate::explain::refused::{Refused, refused};
 use crate::explain::reserved::Users;
 use crate::explain::text::{rows_of, write_section};
+use crate::kinds::guest::Life;
 use crate::kinds::kubevirt_machine::is_deleted;
 use crate::kinds::pool::{LeaseSpec, PoolSpec};
+use crate::kinds::virtual_machine::VirtualMachine;
 use crate::pools::selection::{MachinePool, Selected, Selection};
 use crate::webhook::{Change, Verdict, judge, lost, warn_of_family, warn_of_holders};
 
@@ -54,6 +57,8 @@ pub struct Planned {
     pub outside: Vec<Outside>,
     /// Gateways, name servers and addresses of the template that a machine or guest has.
     pub in_use: Vec<InUse>,
+    /// The users of each address of the pool that has two.
+    pub conflicts: Vec<Conflict>,
     /// The addresses of each family. Empty: the pool is rejected, or another program chooses the addresses.
     pub room: Vec<Room>,
 }
@@ -95,6 +100,16 @@ pub struct InUse {
     pub user: String,
 }
 
+/// A user of an address that another machine, claim or guest uses, too.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Conflict {
+    /// The address.
+    pub address: IpAddr,
+    /// The user: the holder, or the machine of a record or report, with the object that has it.
+    pub user: String,
+}
+
 /// The addresses of one family of a pool, after the change. Counts are decimal text, as in the status of a pool.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -105,15 +120,18 @@ pub struct Room {
     pub total: String,
     /// Addresses that the next machines may get, and released addresses in their reuse delay.
     pub free: String,
-    /// Addresses that the machines of the pool hold, or get from their records.
-    pub held: String,
-    /// Addresses that the machines of the pool and the claims without an address need.
-    pub needed: String,
-    /// What the need is made of. Example: `replicas 3 + maxSurge 1`.
+    /// Addresses that the machines of the pool hold, or get from their records. `null`: the user may not read the machines.
+    pub held: Option<String>,
+    /// Addresses that the machines of the pool and the claims without an address need. `null`: the user may not read these objects.
+    pub needed: Option<String>,
+    /// What the need is made of, or the rights that are missing. Example: `replicas 3 + maxSurge 1`.
     pub because: String,
-    /// Addresses that are missing.
-    pub lacking: String,
+    /// Addresses that are missing. `null`: the need is not known.
+    pub lacking: Option<String>,
 }
+
+/// The running guests that report an address, by network and address.
+type Reporters<'l> = BTreeMap<(&'l str, IpAddr), Vec<&'l Key>>;
 
 /// Number of machines of a pool, and how it was counted.
 #[derive(Debug, Eq, PartialEq)]
@@ -136,7 +154,11 @@ pub async fn plan(reader: &Reader, file: &Path) -> anyhow::Result<Answer> {
             absent.insert(namespace.clone());
         }
     }
-    answer(lists, pools, &absent, Timestamp::now())
+    let mut answer = answer(lists, pools, &absent, Timestamp::now())?;
+    for room in answer.pools.iter_mut().flat_map(|pool| &mut pool.room).filter(|room| room.needed.is_none()) {
+        room.because = format!("missing right: {}", rights(&reader.lacking()));
+    }
+    Ok(answer)
 }
 
 /// `absent`: the namespaces of the file that do not exist.
@@ -165,12 +187,18 @@ fn answer(mut lists: Lists, objects: Vec<Object>, absent: &BTreeSet<String>, now
     let (mut registry, _) = lists.registry(&pools, now)?;
     let recorded = lists.recorded(registry.state()?);
     recorded.adopt(&mut registry, now)?;
+    // What the waiting claims get changes no count of the pools.
+    let (mut trial, _) = lists.registry(&pools, now)?;
+    recorded.adopt(&mut trial, now)?;
+    let waiting = lists.waiting_claims(&pools, trial, now)?;
     let (allocator, selection) = (registry.state()?, lists.selection(&pools));
-    let waiting = lists.waiting_claims(&pools, allocator);
-    let (usage, users) = (allocator.usage(now), Users::of(allocator));
+    let reporters = reporters(&lists);
+    let (usage, users, conflicted) = (allocator.usage(now), Users::of(allocator), allocator.conflicted());
     for (id, planned) in planned.iter_mut().filter(|(_, planned)| planned.errors.is_empty()) {
+        planned.warnings.extend(selection.pool(id).and_then(|pool| warn_of_selector(&lists, &selection, pool)));
         let Some(Ok(pool)) = selection.pool(id).map(|pool| pool.pool.as_ref()) else { continue };
-        planned.in_use = in_use(allocator, &users, pool);
+        planned.in_use = in_use(allocator, &users, &reporters, pool);
+        planned.conflicts = conflicts(&conflicted, pool);
         let families = usage.get(pool.name()).map(|usage| usage.families.as_slice()).unwrap_or_default();
         if !pool.is_external() {
             let claims = |of: &Usage| {
@@ -215,7 +243,8 @@ pub(super) fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Pl
     let others = lists.pools.iter().filter(|(other, _)| **other != id);
     let others: Vec<MachinePool> = others.map(|(_, pool)| MachinePool::clone(&pool.checked)).collect();
     let selection = lists.selection(&lists.pools);
-    let Verdict { errors, mut warnings } = judge(&id, &change, &others, Some(selection.node_pools()));
+    let Verdict { errors, mut warnings } =
+        judge(&id, &change, &others, lists.has_node_pools.then(|| selection.node_pools()));
     if errors.is_empty() && change.needs_leases(&id) {
         warnings.extend(warn_of_holders(&id, &change, leases));
         warnings.extend(warn_of_family(&id, &change, leases));
@@ -232,8 +261,23 @@ pub(super) fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Pl
     Planned { errors, ..planned }
 }
 
+/// Warns of labels that no object of the cluster has. The webhook warns of a NodePool that does not exist.
+fn warn_of_selector(lists: &Lists, selection: &Selection, pool: &MachinePool) -> Option<String> {
+    let is_empty = selection.memberships().get(&pool.id).is_some_and(|membership| membership.selected == Some(0));
+    if is_empty {
+        return Some(
+            "namespaceSelector: no Namespace has these labels: the pool serves none until one does".to_owned(),
+        );
+    }
+    let selects = |vm: &VirtualMachine| selection.selecting(vm).any(|it| it.id == pool.id);
+    let is_by_labels = pool.node_pools().is_empty() && selection.selectors_of(&pool.id).next().is_some();
+    let member = if pool.spec.machine_selector.is_some() { "machineSelector" } else { "namespaceSelector" };
+    (is_by_labels && lists.has_machines && !lists.vms.values().any(selects))
+        .then(|| format!("{member}: it selects no VirtualMachine of the cluster"))
+}
+
 /// The users of the addresses that a pool reserves for the network.
-fn in_use(allocator: &Allocator, users: &Users, pool: &Pool) -> Vec<InUse> {
+fn in_use(allocator: &Allocator, users: &Users, reporters: &Reporters<'_>, pool: &Pool) -> Vec<InUse> {
     let mut all = BTreeSet::new();
     for (address, why) in pool.named() {
         let why = match why {
@@ -243,16 +287,44 @@ fn in_use(allocator: &Allocator, users: &Users, pool: &Pool) -> Vec<InUse> {
             _ => continue,
         };
         let mut add = |state: &'static str, user: String| all.insert(InUse { address, why, state, user });
-        if let Some(holder) = allocator.holder(pool.network(), address) {
+        let holder = allocator.holder(pool.network(), address);
+        if let Some(holder) = holder {
             add("allocated", holder.to_string());
         }
-        for user in users.at(pool.network(), address) {
-            if let Some(state) = user.state {
-                add(state.count().word(), format!("{} ({})", user.claimant, user.source));
-            }
+        let recorded = users.at(pool.network(), address).iter().filter(|user| !user.is_of_guest());
+        for (user, state) in recorded.filter_map(|user| Some((user, user.state?))) {
+            add(state.count().word(), format!("{} ({})", user.claimant, user.source));
+        }
+        // A leader ignores a report of an address that no machine gets anyway.
+        let is_holder = |key: &&&Key| holder.is_some_and(|holder| Key::of_machine(&holder.machine) == ***key);
+        for key in reporters.get(&(pool.network(), address)).into_iter().flatten().filter(|key| !is_holder(key)) {
+            add(State::ByReport.count().word(), format!("VirtualMachineInstance {key}"));
         }
     }
     all.into_iter().collect()
+}
+
+fn reporters(lists: &Lists) -> Reporters<'_> {
+    let mut reporters = Reporters::new();
+    for (key, (_, instance)) in lists.guests.iter().filter(|(_, (_, it))| it.guest.life == Life::Running) {
+        for (network, reported) in &instance.guest.networks {
+            for address in &reported.addresses {
+                reporters.entry((network, *address)).or_default().push(key);
+            }
+        }
+    }
+    reporters
+}
+
+/// The users of each address of a pool with two users. `all`: the addresses of every network.
+fn conflicts(all: &[Conflicted], pool: &Pool) -> Vec<Conflict> {
+    let of_pool = all.iter().filter(|it| it.network == pool.network() && pool.contains(it.address));
+    let users = of_pool.flat_map(|Conflicted { address, holder, others, .. }| {
+        let others = others.iter().map(|other| format!("{} ({})", other.claimant, other.source));
+        let all = holder.iter().map(ToString::to_string).chain(others);
+        all.map(|user| Conflict { address: *address, user })
+    });
+    users.collect()
 }
 
 /// The addresses of one family of a pool, and how many of them its machines need. `claims`: the claims without an address.
@@ -274,7 +346,7 @@ fn room(
         of_machine.any(|(of, address, _)| Some(of) == network && Family::of(address) == usage.family)
     };
     let held = selected.iter().filter(holds).count() as u128;
-    let node_pools = selection.pool(id).map(|pool| pool.node_pools()).unwrap_or_default();
+    let node_pools: BTreeSet<_> = selection.pool(id).map(|pool| pool.node_pools()).into_iter().flatten().collect();
     let known = node_pools.iter().filter_map(|key| Some((key, need_of(selection.node_pools().get(key)?))));
     let Need(needed, because) = match &known.collect::<Vec<_>>()[..] {
         [] => Need(selected.len() as u128, format!("machines {}", selected.len())),
@@ -302,18 +374,23 @@ fn room(
         free_elsewhere += free;
     }
     let text = |count: u128| count.to_string();
+    let own = own.as_ref();
+    let knows_machines = own.is_some_and(|own| lists.knows_machines_of(own));
+    let knows_need = knows_machines && own.is_some_and(|own| lists.knows_claims_of(own));
     Room {
         family: usage.family.to_string(),
         total: text(usage.total),
         free: text(free),
-        held: text(held),
-        needed: text(machines + claims),
+        held: knows_machines.then(|| text(held)),
+        needed: knows_need.then(|| text(machines + claims)),
         because,
         // Claims name a pool, and get addresses of no other one.
-        lacking: text(
-            claims.saturating_sub(free)
-                + machines.saturating_sub(held).saturating_sub(free.saturating_sub(claims) + free_elsewhere),
-        ),
+        lacking: knows_need.then(|| {
+            text(
+                claims.saturating_sub(free)
+                    + machines.saturating_sub(held).saturating_sub(free.saturating_sub(claims) + free_elsewhere),
+            )
+        }),
     }
 }
 
@@ -340,14 +417,14 @@ fn need_of(node_pool: &Object) -> Need {
 
 impl Answer {
     /// Whether the webhook would accept every pool and its machines, each holder stays inside of its pool, no reserved address is
-    /// allocated, and each pool has room.
+    /// allocated, no address has two users, and each pool has room.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let is_clean = self.pools.iter().all(|pool| {
-            let Planned { errors, outside, in_use, room, .. } = pool;
-            let has_room = room.iter().all(|room| room.lacking == "0");
+            let Planned { errors, outside, in_use, conflicts, room, .. } = pool;
+            let has_room = room.iter().all(|room| room.lacking.as_deref() == Some("0"));
             let is_allocated = in_use.iter().any(|it| it.state == "allocated");
-            errors.is_empty() && outside.is_empty() && !is_allocated && has_room
+            errors.is_empty() && outside.is_empty() && conflicts.is_empty() && !is_allocated && has_room
         });
         is_clean && self.refused.is_empty()
     }
@@ -381,9 +458,15 @@ impl fmt::Display for Answer {
             })
         });
         write_section(f, ["IN USE", "POOL", "RESERVED AS", "STATE", "USER"], in_use.collect())?;
+        let conflicts = each().flat_map(|pool| {
+            pool.conflicts.iter().map(|it| [it.address.to_string(), pool.pool.clone(), it.user.clone()])
+        });
+        write_section(f, ["CONFLICT", "POOL", "USER"], conflicts.collect())?;
         let room = each().flat_map(|pool| {
             pool.room.iter().cloned().map(|it| {
                 let Room { family, total, free, held, needed, because, lacking } = it;
+                let [held, needed, lacking] =
+                    [held, needed, lacking].map(|count| count.unwrap_or_else(|| "-".to_owned()));
                 [pool.pool.clone(), family, total, free, held, needed, lacking, because]
             })
         });
@@ -433,7 +516,7 @@ mod tests {
         let [rejected, accepted] = &both.pools[..] else { panic!("{both:?}") };
         assert_eq!((&rejected.errors, &rejected.room, &accepted.errors), (&vec![line.clone()], &vec![], &vec![]));
         // The API server keeps what it has stored.
-        let mut stored = Lists::default();
+        let mut stored = whole();
         stored.add_pool(pool(repeated(), json!({})));
         let changed = pool(repeated(), json!({"sticky": true}));
         assert_eq!(errors(stored, changed), (true, vec![], vec![line]));
@@ -453,7 +536,7 @@ mod tests {
         let selector = "one of matchExpressions, matchLabels";
         let lines = [
             "machineNetwork[0].cdir: unknown key, expected one of cidr",
-            "machineNetwork[0].cidr: missing, expected a value",
+            "machineNetwork[0].cidr: missing, expected string",
             &format!("machineSelector.matchLabel: unknown key, expected {selector}"),
         ];
         assert_eq!(
@@ -463,31 +546,161 @@ mod tests {
         assert_eq!(nested.len(), 4);
     }
 
+    fn claim(namespace: &str, name: &str, annotations: &Value) -> Object {
+        let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": if namespace == "n" { "StaticIPPool" } else { "GlobalStaticIPPool" }, "name": "p"});
+        let metadata = json!({"namespace": namespace, "name": name, "uid": name, "annotations": annotations});
+        object(json!({"metadata": metadata, "spec": {"poolRef": pool}}))
+    }
+
+    fn needed(answer: &Answer) -> Vec<[String; 3]> {
+        let text = |count: &Option<String>| count.clone().unwrap_or_else(|| "-".to_owned());
+        let row = |room: &Room| [text(&room.needed), room.because.clone(), text(&room.lacking)];
+        answer.pools[0].room.iter().map(row).collect()
+    }
+
     #[test]
     fn a_claim_without_an_address_needs_one() {
-        let object = |value: Value| serde_json::from_value::<Object>(value).unwrap();
-        let pool = |addresses: &str| {
-            object(json!({
-                "metadata": {"namespace": "n", "name": "p"},
-                "spec": {"network": "infra/vlan10", "addresses": [addresses], "machineNetwork": [{"cidr": "10.0.0.0/24"}]},
-            }))
-        };
         let room = |scope: Option<&str>| {
-            let mut lists = Lists { scope: scope.map(str::to_owned), ..Lists::default() };
+            let mut lists = Lists { scope: scope.map(str::to_owned), ..whole() };
             for name in ["a", "b"] {
-                let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
-                let metadata = json!({"namespace": "n", "name": name, "uid": name});
-                lists.add_claim(object(json!({"metadata": metadata, "spec": {"poolRef": pool}})));
+                lists.add_claim(claim("n", name, &json!({})));
             }
-            let answer = answer(lists, vec![pool("10.0.0.8/32")], &BTreeSet::new(), Timestamp::UNIX_EPOCH).unwrap();
-            let Room { needed, because, lacking, .. } = answer.pools[0].room[0].clone();
-            (needed, because, lacking)
+            needed(&plan_of(lists, vec![pool("n/p", &json!({"addresses": ["10.0.0.8/32"]}))])).remove(0)
         };
-        let text = |texts: [&str; 3]| texts.map(str::to_owned).into();
+        let text = |texts: [&str; 3]| texts.map(str::to_owned);
         assert_eq!(room(None), text(["2", "machines 0 + waiting claims 2", "1"]));
         assert_eq!(room(Some("n")), text(["2", "machines 0 + waiting claims 2", "1"]));
         // A controller of another namespace does not serve the claims.
         assert_eq!(room(Some("m")), text(["0", "machines 0", "0"]));
+    }
+
+    #[test]
+    fn a_claim_that_gets_no_address_needs_none() {
+        let of = |members: &Value, annotations: Value| {
+            let mut lists = whole();
+            lists.add_claim(claim("n", "c", &annotations));
+            needed(&plan_of(lists, vec![pool("n/p", members)]))
+                .into_iter()
+                .map(|[needed, ..]| needed)
+                .collect::<Vec<_>>()
+        };
+        let one = json!({});
+        assert_eq!(of(&one, json!({})), ["1"]);
+        let requested = |address: &str| json!({"ipam.glowplug.dev/requested-address": address});
+        assert_eq!(of(&one, requested("10.0.0.9")), ["1"]);
+        for address in ["10.9.9.9", "10.0.0.1", "x"] {
+            assert_eq!(of(&json!({"gateway": ["10.0.0.1"]}), requested(address)), ["0"], "{address}");
+        }
+        let both = json!({"addresses": ["10.0.0.8/29", "fd00::8/125"], "machineNetwork": [{"cidr": "10.0.0.0/16"}, {"cidr": "fd00::/64"}]});
+        let family = |family: &str| json!({"ipam.glowplug.dev/family": family});
+        assert_eq!(of(&both, family("IPv6")), ["0", "1"]);
+        assert_eq!(of(&both, json!({})), ["0", "0"]);
+        assert_eq!(of(&one, family("IPv6")), ["0"]);
+        assert_eq!(of(&one, json!({"cluster.x-k8s.io/paused": ""})), ["0"]);
+        // A pool for other namespaces.
+        let shared = |namespace: &str| {
+            let labels = json!({"vlan": "10"});
+            let labels = [(namespace.to_owned(), serde_json::from_value(labels).unwrap())].into();
+            let mut lists = Lists { namespaces: Some(labels), ..whole() };
+            lists.add_claim(claim("shop", "c", &json!({})));
+            let members = json!({"namespaceSelector": {"matchLabels": {"vlan": "10"}}});
+            needed(&plan_of(lists, vec![pool("p", &members)])).remove(0)[0].clone()
+        };
+        assert_eq!([shared("shop"), shared("other")], ["1", "0"]);
+    }
+
+    #[test]
+    fn a_need_that_the_user_may_not_read_is_not_zero() {
+        let rows = |lists: Lists, members: Value| {
+            let answer = plan_of(lists, vec![pool("n/p", &members)]);
+            let room = &answer.pools[0].room[0];
+            let counts = [&room.held, &room.needed, &room.lacking];
+            (answer.is_clean(), counts.map(|count| count.clone().unwrap_or_else(|| "-".to_owned())).join(" "))
+        };
+        let of_node_pool = || json!({"nodePoolRef": {"name": "w"}});
+        let of_machines = || json!({"machineSelector": {"matchLabels": {"role": "worker"}}});
+        let of = |is_clean: bool, counts: &str| (is_clean, counts.to_owned());
+        assert_eq!(rows(whole(), of_node_pool()), of(true, "0 0 0"));
+        assert_eq!(rows(Lists { has_node_pools: false, ..whole() }, of_node_pool()), of(false, "- - -"));
+        assert_eq!(rows(Lists { has_machines: false, ..whole() }, of_node_pool()), of(false, "- - -"));
+        assert_eq!(rows(Lists { has_node_pools: false, ..whole() }, of_machines()), of(true, "0 0 0"));
+        assert_eq!(rows(Lists { has_machines: false, ..whole() }, of_machines()), of(false, "- - -"));
+        assert_eq!(rows(Lists { has_machines: false, has_node_pools: false, ..whole() }, json!({})), of(true, "0 0 0"));
+        assert_eq!(rows(Lists { has_claims: false, ..whole() }, json!({})), of(false, "0 - -"));
+        assert_eq!(rows(Lists { has_ipam_claims: false, ..whole() }, json!({})), of(true, "0 0 0"));
+        assert_eq!(
+            rows(Lists { has_ipam_claims: false, ..whole() }, json!({"serveIPAMClaims": true})),
+            of(false, "0 - -")
+        );
+    }
+
+    #[test]
+    fn a_selector_that_selects_nothing_has_a_warning() {
+        let warnings = |lists: Lists, name: &str, members: Value| {
+            let answer = plan_of(lists, vec![pool(name, &members)]);
+            (answer.is_clean(), answer.pools[0].warnings.clone())
+        };
+        let line = |line: &str| (true, vec![line.to_owned()]);
+        let node_pool = "nodePoolRef: NodePool n/w does not exist: the pool selects none of its machines until it does";
+        assert_eq!(warnings(whole(), "n/p", json!({"nodePoolRef": {"name": "w"}})), line(node_pool));
+        let unknown = Lists { has_node_pools: false, ..whole() };
+        assert_eq!(warnings(unknown, "n/p", json!({"nodePoolRef": {"name": "w"}})), (false, vec![]));
+        let labels = || json!({"matchLabels": {"role": "worker"}});
+        let machines = "machineSelector: it selects no VirtualMachine of the cluster";
+        assert_eq!(warnings(whole(), "n/p", json!({"machineSelector": labels()})), line(machines));
+        let mut lists = whole();
+        lists.add_vm(vm("w-0", &json!({"role": "worker"}), &["vlan10"]));
+        assert_eq!(warnings(lists, "n/p", json!({"machineSelector": labels()})), (true, vec![]));
+        let with = |names: &[&str]| {
+            let all = names.iter().map(|name| ((*name).to_owned(), [("role".to_owned(), "worker".to_owned())].into()));
+            Lists { namespaces: Some(all.collect()), ..whole() }
+        };
+        let namespaces = "namespaceSelector: no Namespace has these labels: the pool serves none until one does";
+        assert_eq!(warnings(with(&[]), "p", json!({"namespaceSelector": labels()})), line(namespaces));
+        let machines = "namespaceSelector: it selects no VirtualMachine of the cluster";
+        assert_eq!(warnings(with(&["n"]), "p", json!({"namespaceSelector": labels()})), line(machines));
+        let unknown = warnings(whole(), "p", json!({"namespaceSelector": labels()}));
+        assert_eq!(unknown, (false, vec![]));
+    }
+
+    #[test]
+    fn a_node_pool_that_is_named_twice_needs_its_addresses_once() {
+        let mut lists = whole();
+        let node_pool =
+            json!({"metadata": {"namespace": "n", "name": "w"}, "spec": {"clusterName": "c", "replicas": 3}});
+        lists.node_pools.push(std::sync::Arc::new(object(node_pool)));
+        let reference = || json!({"namespace": "n", "name": "w"});
+        let members = json!({"nodePoolRefs": [reference(), reference()]});
+        let row = ["4", "replicas 3 + maxSurge 1", "0"].map(str::to_owned);
+        assert_eq!(needed(&plan_of(lists, vec![pool("p", &members)])), [row]);
+    }
+
+    #[test]
+    fn guests_with_an_address_of_the_network_or_of_another_guest_are_shown() {
+        let mut lists = whole();
+        for (name, address) in [("a", "10.0.0.1"), ("b", "10.0.0.9"), ("c", "10.0.0.9"), ("d", "10.0.0.10")] {
+            let mut guest = vm(name, &json!({}), &["vlan10"]);
+            guest.data["spec"] = guest.data["spec"]["template"]["spec"].take();
+            guest.data["status"] =
+                json!({"phase": "Running", "interfaces": [{"name": "vlan10", "ipAddresses": [address]}]});
+            lists.add_vm(vm(name, &json!({}), &["vlan10"]));
+            lists.add_instance(guest);
+        }
+        let answer = plan_of(lists, vec![pool("n/p", &json!({"gateway": ["10.0.0.1"]}))]);
+        let text = "\
+            POOL  CHANGE  ANSWER\n\
+            n/p   create  accepted\n\
+            \n\
+            IN USE    POOL  RESERVED AS  STATE     USER\n\
+            10.0.0.1  n/p   gateway      byReport  VirtualMachineInstance n/a\n\
+            \n\
+            CONFLICT  POOL  USER\n\
+            10.0.0.9  n/p   eno101 of n/b (b) (VirtualMachineInstance n/b)\n\
+            10.0.0.9  n/p   eno101 of n/c (c) (VirtualMachineInstance n/c)\n\
+            \n\
+            ROOM  FAMILY  TOTAL  FREE  HELD  NEEDED  LACKING  BECAUSE\n\
+            n/p   IPv4    8      6     0     0       0        machines 0\n";
+        assert_eq!((answer.to_string().as_str(), answer.is_clean()), (text, false));
     }
 
     fn object(value: Value) -> Object {
@@ -610,6 +823,7 @@ mod tests {
         let answer = plan_of(whole(), pools);
         let selector = "machineSelector: the same selector has pool n/a on network infra/vlan10 already, expected one pool, or different \
                         values of priority";
+        let none = "machineSelector: it selects no VirtualMachine of the cluster";
         let refused = "pools n/a and n/b both select the machine for network infra/vlan10, expected one pool, or different values of \
                        priority";
         let text = format!(
@@ -618,7 +832,9 @@ mod tests {
              n/b   create  accepted\n\
              \n\
              POOL  WARNING\n\
+             n/a   {none}\n\
              n/b   {selector}\n\
+             n/b   {none}\n\
              \n\
              REFUSED                                       POOLS     MESSAGE\n\
              new machines in namespace n with role=worker  n/a, n/b  {refused}\n\

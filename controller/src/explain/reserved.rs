@@ -90,6 +90,11 @@ impl Users {
 // === impl User ===
 
 impl User {
+    /// Whether the user is a guest that reports the address.
+    pub(super) fn is_of_guest(&self) -> bool {
+        self.is_report && self.claimant.machine.kind.may_hold()
+    }
+
     /// What the user does with the address.
     pub(super) fn verb(&self) -> &'static str {
         if self.is_report { "reports" } else { "records" }

@@ -234,7 +234,8 @@ fn demand(
             };
             let is_open = of_each.is_some() || schema.x_kubernetes_preserve_unknown_fields == Some(true);
             for name in schema.required.iter().flatten().filter(|name| !members.contains_key(*name)) {
-                add(diagnostics, path.field(name), "missing", "a value");
+                let type_ = known.get(name).and_then(|member| member.type_.as_deref()).unwrap_or("value");
+                add(diagnostics, path.field(name), "missing", type_);
             }
             for (name, member) in members {
                 match known.get(name).or(of_each) {
