@@ -683,6 +683,7 @@ async fn a_plan_says_what_the_webhook_answers_and_who_is_in_the_way() {
                 "address": second, "why": "gateway", "state": "allocated",
                 "user": format!("eno101 of {}/{other} ({uid})", hosted.namespace),
             }],
+            "conflicts": [],
             "room": [{
                 "family": "IPv4", "total": "1", "free": "1", "held": "2", "needed": "4",
                 "because": "replicas 3 + maxSurge 1", "lacking": "1",
@@ -707,4 +708,63 @@ async fn a_plan_says_what_the_webhook_answers_and_who_is_in_the_way() {
     let (status, answer) = plugin.json(&["plan", &file]).await;
     let absent = r#"metadata.namespace: "nowhere" does not exist, expected a namespace of the cluster"#;
     assert_eq!((status, &answer["pools"][0]["errors"]), (Some(1), &json!([absent])));
+}
+
+#[tokio::test]
+async fn a_plan_names_refused_machines_unreadable_documents_and_what_is_unknown() {
+    let (_server, cluster) = start_server().await;
+    let shop = Shop::new(&cluster).await;
+    shop.run("gw-0", &json!(["192.168.1.1"])).await;
+    let plugin = Plugin::new(cluster.config());
+    let pool = |kind: &str, name: &str, addresses: &str| {
+        let spec = json!({
+            "network": "infra/vlan10", "addresses": [addresses], "gateway": ["192.168.1.1"],
+            "machineNetwork": [{"cidr": "192.168.1.0/24"}], "machineSelector": {"matchLabels": {"network": "vlan10"}},
+        });
+        let metadata = json!({"namespace": "shop", "name": name});
+        json!({"apiVersion": "ipam.glowplug.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec})
+    };
+    let first = || pool("StaticIPPool", "a", "192.168.1.10-192.168.1.20");
+    let items = [pool("StaticIpPool", "x", ""), first(), pool("StaticIPPool", "b", "192.168.1.30-192.168.1.39")];
+    let file = plugin.file("pools.yaml", &json!({"kind": "List", "items": items}));
+    let selector = "machineSelector: the same selector has pool shop/a on network infra/vlan10 already, expected one pool, or different \
+                    values of priority";
+    let machines = "new machines in namespace shop with network=vlan10, shop/db-0, shop/gw-0, shop/old-0, shop/web-0";
+    let refused = "pools shop/a and shop/b both select the machine for network infra/vlan10, expected one pool, or different values \
+                   of priority";
+    let text = format!(
+        "POOL    CHANGE  ANSWER\n\
+         shop/a  create  accepted\n\
+         shop/b  create  accepted\n\
+         \n\
+         NOT READ  ERROR\n\
+         items[0]  kind: unknown \"StaticIpPool\", expected StaticIPPool or GlobalStaticIPPool\n\
+         \n\
+         POOL    WARNING\n\
+         shop/b  {selector}\n\
+         \n\
+         REFUSED{blanks}  POOLS           MESSAGE\n\
+         {machines}  shop/a, shop/b  {refused}\n\
+         \n\
+         IN USE       POOL    RESERVED AS  STATE     USER\n\
+         192.168.1.1  shop/a  gateway      byReport  VirtualMachineInstance shop/gw-0\n\
+         192.168.1.1  shop/b  gateway      byReport  VirtualMachineInstance shop/gw-0\n\
+         \n\
+         ROOM    FAMILY  TOTAL  FREE  HELD  NEEDED  LACKING  BECAUSE\n\
+         shop/a  IPv4    11     9     0     0       0        machines 0\n\
+         shop/b  IPv4    10     10    0     0       0        machines 0\n",
+        blanks = " ".repeat(machines.len() - "REFUSED".len()),
+    );
+    assert_eq!(plugin.run(&["plan", &file]).await, (Some(1), text, String::new()));
+    // A user who may read pools and leases only.
+    allow(&cluster, "eve", &[("ipam.glowplug.dev", &["*"], &["list"]), ("", &["namespaces"], &["get"])]).await;
+    let file = plugin.file("pool.yaml", &first());
+    let (status, answer) = Plugin::of_user(cluster.config(), Some("eve")).json(&["plan", &file]).await;
+    let rights: Vec<&str> = answer["missingRights"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert_eq!(rights.first(), Some(&"list nodepools.hypershift.openshift.io in every namespace"));
+    let room = json!([{
+        "family": "IPv4", "total": "11", "free": "11", "held": null, "needed": null, "lacking": null,
+        "because": format!("missing right: {}", rights.join("; ")),
+    }]);
+    assert_eq!((status, &answer["pools"][0]["room"], &answer["refused"]), (Some(1), &room, &json!([])));
 }

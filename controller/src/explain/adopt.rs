@@ -100,7 +100,11 @@ type Kept<'a> = (&'a VirtualMachine, Selected, Vec<IpAddr>);
 /// user may not read what decides.
 pub async fn adopt(reader: &Reader, place: &Place, only: &[Key], reviewed: Option<&str>) -> anyhow::Result<Answer> {
     let file = match place {
-        Place::File(path) => read_pools(path, reader.default_namespace())?,
+        Place::File(path) => {
+            let read = read_pools(path, reader.default_namespace())?;
+            read.check().with_context(|| format!("reading {}", path.display()))?;
+            read.pools
+        }
         Place::Cluster(_) => Vec::new(),
     };
     let mut lists = Lists::read(reader, &file).await?;

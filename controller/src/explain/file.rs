@@ -1,13 +1,16 @@
 //! Reads the pools of a file, as `kubectl apply` reads them.
 
+use std::fmt;
 use std::fs::File;
-use std::io::{Read, stdin};
+use std::io::{self, Read as _, stdin};
 use std::path::Path;
 
-use anyhow::{Context as _, anyhow, ensure};
+use anyhow::{Context as _, bail, ensure};
+use glowplug::diagnostic::{Diagnostic, FieldPath};
 use glowplug::formats::value::{self, Value};
 use glowplug::host::claim::{OBJECT_NAME, is_object_name};
 use kube::Resource as _;
+use serde::Serialize;
 
 use crate::cluster::conditions::head;
 use crate::cluster::object::Object;
@@ -20,13 +23,30 @@ const MEMBERS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
 /// Largest size of a file, in bytes.
 const MOST: u64 = 4 * 1024 * 1024;
 
+/// The pools of a file, in their order, and the documents that cannot be read.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    pub(super) pools: Vec<Object>,
+    pub(super) mistakes: Vec<Mistake>,
+}
+
+/// A mistake because of which a document is no pool.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Mistake {
+    /// Place of the document in the file. Example: `documents[1].items[0]`, or `document` for the only one.
+    pub document: String,
+    /// The mistake. Its path begins in the document.
+    pub error: String,
+}
+
 /// Reads the StaticIPPools and GlobalStaticIPPools of a file with JSON or YAML. `-` is standard input. A StaticIPPool without a
-/// namespace gets `namespace`.
+/// namespace gets `namespace`. A document with a mistake does not hide the other documents.
 ///
 /// # Errors
 ///
-/// The file cannot be read, or has no pool.
-pub(super) fn read_pools(path: &Path, namespace: &str) -> anyhow::Result<Vec<Object>> {
+/// The file cannot be read, or no document has a pool. The error then has every mistake.
+pub(super) fn read_pools(path: &Path, namespace: &str) -> anyhow::Result<Contents> {
     let title = path.display();
     let text = match path.as_os_str().to_str() {
         Some("-") => bounded(stdin().lock()),
@@ -35,7 +55,7 @@ pub(super) fn read_pools(path: &Path, namespace: &str) -> anyhow::Result<Vec<Obj
     pools(&text.with_context(|| format!("reading {title}"))?, namespace).with_context(|| format!("reading {title}"))
 }
 
-fn bounded(from: impl Read) -> anyhow::Result<String> {
+fn bounded(from: impl io::Read) -> anyhow::Result<String> {
     let mut text = String::new();
     from.take(MOST + 1).read_to_string(&mut text)?;
     ensure!(text.len() as u64 <= MOST, "too large, expected at most {MOST} bytes");
@@ -61,59 +81,125 @@ fn member<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     }
 }
 
-/// The objects of a document: those of a list, or the document itself.
-fn items(document: &Value) -> &[Value] {
-    match member(document, "items") {
-        Some(Value::Array(items)) => items,
-        _ => std::slice::from_ref(document),
+/// The documents of a file. A document that cannot be parsed has its error.
+fn documents(text: &str) -> Vec<Result<Value, Diagnostic>> {
+    let parse = |text: &str| value::parse_documents(text.as_bytes());
+    if let Ok(all) = parse(text) {
+        return all.into_iter().map(Ok).collect();
+    }
+    // Each document begins at its separator, and after as many lines as in the file.
+    let is_separator =
+        |line: &str| line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t']));
+    let mut parts = vec![String::new()];
+    for (number, line) in text.lines().enumerate() {
+        if is_separator(line) {
+            parts.push("\n".repeat(number));
+        }
+        if let Some(part) = parts.last_mut() {
+            part.push_str(line);
+            part.push('\n');
+        }
+    }
+    let parts = parts.iter().filter(|part| !part.trim().is_empty());
+    parts
+        .flat_map(|part| parse(part).map_or_else(|error| vec![Err(error)], |all| all.into_iter().map(Ok).collect()))
+        .collect()
+}
+
+fn pools(text: &str, namespace: &str) -> anyhow::Result<Contents> {
+    let (documents, mut read) = (documents(text), Contents::default());
+    for (at, document) in documents.iter().enumerate() {
+        let place = FieldPath::Document;
+        let list = place.field("documents");
+        let place = if documents.len() == 1 { place } else { list.index(at) };
+        let mut add = |place: FieldPath<'_>, pool: Result<Option<Object>, String>| match pool {
+            Ok(pool) => read.pools.extend(pool),
+            Err(error) => read.mistakes.push(Mistake { document: place.to_string(), error }),
+        };
+        match document {
+            Err(error) => add(place, Err(error.to_string())),
+            Ok(document) => match member(document, "items") {
+                Some(Value::Array(items)) => {
+                    let list = place.field("items");
+                    for (at, item) in items.iter().enumerate() {
+                        add(list.index(at), pool(item, namespace).map_err(|error| format!("{error:#}")));
+                    }
+                }
+                _ => add(place, pool(document, namespace).map_err(|error| format!("{error:#}"))),
+            },
+        }
+    }
+    if read.pools.is_empty() {
+        read.check()?;
+        bail!("no pool in it, expected a StaticIPPool or GlobalStaticIPPool of {GROUP}");
+    }
+    Ok(read)
+}
+
+/// The pool in an object. `None`: the object is of another kind.
+fn pool(item: &Value, namespace: &str) -> anyhow::Result<Option<Object>> {
+    let [version, kind] = ["apiVersion", "kind"].map(|name| match member(item, name) {
+        Some(Value::String(text)) => text,
+        _ => "",
+    });
+    let is_own = [StaticIPPool::kind(&()), GlobalStaticIPPool::kind(&())].iter().any(|own| *own == kind);
+    ensure!(!(is_own && version.is_empty()), "apiVersion: missing, expected {}", StaticIPPool::api_version(&()));
+    let is_of_group = version.split_once('/').is_some_and(|it| it.0 == GROUP);
+    let is_other = [MACPool::kind(&()), StaticIPLease::kind(&())].iter().any(|other| *other == kind);
+    if !is_of_group || is_other {
+        return Ok(None);
+    }
+    let is_global = GlobalStaticIPPool::kind(&()) == kind;
+    let is_pool = is_global || StaticIPPool::kind(&()) == kind;
+    ensure!(is_pool, "kind: unknown {kind:?}, expected StaticIPPool or GlobalStaticIPPool");
+    let mut item = serde_json::to_value(item)?;
+    remove_nulls(&mut item);
+    for name in item.as_object().into_iter().flatten().map(|(name, _)| name) {
+        ensure!(MEMBERS.contains(&&**name), "{name}: unknown key, expected one of {}", MEMBERS.join(", "));
+    }
+    let known = StaticIPPool::api_version(&());
+    ensure!(version == known, "apiVersion: unknown {version:?}, expected {known}");
+    let mut object: Object = serde_json::from_value(item)?;
+    object.metadata.namespace = match is_global {
+        true => None,
+        false => Some(object.metadata.namespace.unwrap_or_else(|| namespace.to_owned())),
+    };
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    ensure!(!name.is_empty(), "metadata.name: missing, expected the name of the pool: {OBJECT_NAME}");
+    ensure!(is_object_name(name), "metadata.name: invalid name {:?}, expected {OBJECT_NAME}", head(name));
+    let namespace = object.metadata.namespace.as_deref();
+    let is_valid = namespace.is_none_or(|it| is_object_name(it) && !it.contains('.') && it.len() <= MAX_LABEL);
+    ensure!(
+        is_valid,
+        "metadata.namespace: invalid name {:?}, expected at most {MAX_LABEL} lower case letters, digits and '-', with a letter or \
+         digit at both ends",
+        head(namespace.unwrap_or_default())
+    );
+    Ok(Some(object))
+}
+
+// === impl Contents ===
+
+impl Contents {
+    /// Checks that every document could be read.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        let lines: Vec<String> = self.mistakes.iter().map(ToString::to_string).collect();
+        ensure!(lines.is_empty(), "{}", lines.join("\n"));
+        Ok(())
     }
 }
 
-fn pools(text: &str, namespace: &str) -> anyhow::Result<Vec<Object>> {
-    let documents = value::parse_documents(text.as_bytes()).map_err(|diagnostic| anyhow!("{diagnostic}"))?;
-    let mut pools = Vec::new();
-    for item in documents.iter().flat_map(items) {
-        let [version, kind] = ["apiVersion", "kind"].map(|name| match member(item, name) {
-            Some(Value::String(text)) => text,
-            _ => "",
-        });
-        let is_own = [StaticIPPool::kind(&()), GlobalStaticIPPool::kind(&())].iter().any(|own| *own == kind);
-        ensure!(!(is_own && version.is_empty()), "apiVersion: missing, expected {}", StaticIPPool::api_version(&()));
-        let is_of_group = version.split_once('/').is_some_and(|it| it.0 == GROUP);
-        let is_other = [MACPool::kind(&()), StaticIPLease::kind(&())].iter().any(|other| *other == kind);
-        if !is_of_group || is_other {
-            continue;
+// === impl Mistake ===
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { document, error } = self;
+        match document.as_str() {
+            "document" => f.write_str(error),
+            _ if error.starts_with("line ") => write!(f, "{document}: {error}"),
+            _ => write!(f, "{document}.{error}"),
         }
-        let is_global = GlobalStaticIPPool::kind(&()) == kind;
-        let is_pool = is_global || StaticIPPool::kind(&()) == kind;
-        ensure!(is_pool, "kind: unknown {kind:?}, expected StaticIPPool or GlobalStaticIPPool");
-        let mut item = serde_json::to_value(item)?;
-        remove_nulls(&mut item);
-        for name in item.as_object().into_iter().flatten().map(|(name, _)| name) {
-            ensure!(MEMBERS.contains(&&**name), "{name}: unknown key, expected one of {}", MEMBERS.join(", "));
-        }
-        let known = StaticIPPool::api_version(&());
-        ensure!(version == known, "apiVersion: unknown {version:?}, expected {known}");
-        let mut object: Object = serde_json::from_value(item)?;
-        object.metadata.namespace = match is_global {
-            true => None,
-            false => Some(object.metadata.namespace.unwrap_or_else(|| namespace.to_owned())),
-        };
-        let name = object.metadata.name.as_deref().unwrap_or_default();
-        ensure!(!name.is_empty(), "metadata.name: missing, expected the name of the pool: {OBJECT_NAME}");
-        ensure!(is_object_name(name), "metadata.name: invalid name {:?}, expected {OBJECT_NAME}", head(name));
-        let namespace = object.metadata.namespace.as_deref();
-        let is_valid = namespace.is_none_or(|it| is_object_name(it) && !it.contains('.') && it.len() <= MAX_LABEL);
-        ensure!(
-            is_valid,
-            "metadata.namespace: invalid name {:?}, expected at most {MAX_LABEL} lower case letters, digits and '-', with a letter or \
-             digit at both ends",
-            head(namespace.unwrap_or_default())
-        );
-        pools.push(object);
     }
-    ensure!(!pools.is_empty(), "no pool in it, expected a StaticIPPool or GlobalStaticIPPool of {GROUP}");
-    Ok(pools)
 }
 
 #[cfg(test)]
@@ -122,8 +208,9 @@ mod tests {
     use crate::cluster::key::PoolId;
 
     fn names(text: &str) -> Result<Vec<String>, String> {
-        let pools = pools(text, "shop").map_err(|error| format!("{error:#}"))?;
-        Ok(pools.iter().map(|pool| PoolId::of(&pool.metadata).to_string()).collect())
+        let read =
+            pools(text, "shop").and_then(|read| read.check().map(|()| read)).map_err(|error| format!("{error:#}"))?;
+        Ok(read.pools.iter().map(|pool| PoolId::of(&pool.metadata).to_string()).collect())
     }
 
     #[test]
@@ -146,6 +233,42 @@ mod tests {
     }
 
     #[test]
+    fn a_document_with_a_mistake_hides_no_other_one() {
+        let text = "\
+            # a comment\n\
+            ---\n\
+            {apiVersion: ipam.glowplug.dev/v1alpha1, kind: StaticIpPool, metadata: {name: a}}\n\
+            --- # broken\n\
+            a: b\n\
+            c: d: e\n\
+            ---\n\
+            {apiVersion: ipam.glowplug.dev/v1alpha1, kind: StaticIPPool, metadata: {name: b}}\n\
+            ---\n\
+            items:\n\
+            - {apiVersion: v1, kind: Namespace}\n\
+            - {apiVersion: ipam.glowplug.dev/v1alpha1, kind: GlobalStaticIPPool, metadata: {name: B}}\n\
+            - {apiVersion: ipam.glowplug.dev/v1alpha1, kind: GlobalStaticIPPool, metadata: {name: g}}\n";
+        let read = pools(text, "shop").unwrap();
+        let of_pools: Vec<String> = read.pools.iter().map(|pool| PoolId::of(&pool.metadata).to_string()).collect();
+        assert_eq!(of_pools, ["shop/b", "g"]);
+        let lines = [
+            "documents[0].kind: unknown \"StaticIpPool\", expected StaticIPPool or GlobalStaticIPPool",
+            "documents[1]: line 6 column 5: not readable as YAML \"mapping values are not allowed in this context\", expected a JSON or \
+             YAML document",
+            "documents[3].items[1].metadata.name: invalid name \"B\", expected at most 253 lower case letters, digits, '-' and '.', with a \
+             letter or digit at both ends",
+        ];
+        assert_eq!(read.mistakes.iter().map(ToString::to_string).collect::<Vec<_>>(), lines);
+        // Without a pool, the error has every mistake.
+        let broken = "kind: StaticIPPool\n---\na: [\n---\nkind: GlobalStaticIPPool\n";
+        let lines = "documents[0].apiVersion: missing, expected ipam.glowplug.dev/v1alpha1\n\
+                     documents[1]: line 4 column 1: not readable as YAML \"while parsing a node, did not find expected node content\", expected a \
+                     JSON or YAML document\n\
+                     documents[2].apiVersion: missing, expected ipam.glowplug.dev/v1alpha1";
+        assert_eq!(names(broken), Err(lines.to_owned()));
+    }
+
+    #[test]
     fn a_file_is_read_as_kubectl_reads_it() {
         let text = "\
             apiVersion: ipam.glowplug.dev/v1alpha1\n\
@@ -155,9 +278,9 @@ mod tests {
         let empty = "{apiVersion: ipam.glowplug.dev/v1alpha1, kind: StaticIPPool, metadata: {name: a, labels: },\n\
             spec: {gateway: , sticky: ~, network: a, subnets: [{nameservers: , mtu: 1500}]}}";
         let expected = serde_json::json!({"network": "a", "subnets": [{"mtu": 1500}]});
-        assert_eq!(pools(empty, "shop").unwrap()[0].data["spec"], expected);
+        assert_eq!(pools(empty, "shop").unwrap().pools[0].data["spec"], expected);
         let spec = serde_json::json!({"sticky": true, "ignoreNeighbours": false, "network": "yes", "mtu": 1500});
-        assert_eq!(pools(text, "shop").unwrap()[0].data["spec"], spec);
+        assert_eq!(pools(text, "shop").unwrap().pools[0].data["spec"], spec);
         let other = r#"{"items": [{"kind": "Deployment", "spec": {"cpu": 0.5}}, {"apiVersion": "ipam.glowplug.dev/v1alpha1",
             "kind": "GlobalStaticIPPool", "metadata": {"name": "g"}}]}"#;
         assert_eq!(names(other), Ok(vec!["g".to_owned()]), "a number of another object is not read");

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
-use crate::explain::file::read_pools;
+use crate::explain::file::{Contents, Mistake, read_pools};
 use crate::explain::lists::Lists;
 use crate::explain::read::{Reader, rights};
 use crate::explain::refused::{Refused, refused};
@@ -35,6 +35,8 @@ use crate::webhook::{Change, Verdict, judge, lost, warn_of_family, warn_of_holde
 pub struct Answer {
     /// Version of the structure.
     pub version: u32,
+    /// The documents of the file that cannot be read.
+    pub mistakes: Vec<Mistake>,
     /// The pools of the file, in their order.
     pub pools: Vec<Planned>,
     /// The machines that the webhook would refuse because the pools that select them contradict each other or the machine.
@@ -143,7 +145,7 @@ struct Need(u128, String);
 ///
 /// The file cannot be read or has no pool, a request failed, or the user may not list the pools or leases.
 pub async fn plan(reader: &Reader, file: &Path) -> anyhow::Result<Answer> {
-    let pools = read_pools(file, reader.default_namespace())?;
+    let Contents { pools, mistakes } = read_pools(file, reader.default_namespace())?;
     let mut lists = Lists::read(reader, &pools).await?;
     lists.read_neighbours(reader).await?;
     lists.read_claims(reader).await?;
@@ -154,7 +156,7 @@ pub async fn plan(reader: &Reader, file: &Path) -> anyhow::Result<Answer> {
             absent.insert(namespace.clone());
         }
     }
-    let mut answer = answer(lists, pools, &absent, Timestamp::now())?;
+    let mut answer = Answer { mistakes, ..answer(lists, pools, &absent, Timestamp::now())? };
     for room in answer.pools.iter_mut().flat_map(|pool| &mut pool.room).filter(|room| room.needed.is_none()) {
         room.because = format!("missing right: {}", rights(&reader.lacking()));
     }
@@ -213,7 +215,8 @@ fn answer(mut lists: Lists, objects: Vec<Object>, absent: &BTreeSet<String>, now
     }
     let accepted = planned.iter().filter(|(_, planned)| planned.errors.is_empty()).map(|(id, _)| id.clone()).collect();
     let refused = refused(&lists, &pools, &accepted)?;
-    Ok(Answer { version: 1, pools: planned.into_iter().map(|(_, planned)| planned).collect(), refused })
+    let pools = planned.into_iter().map(|(_, planned)| planned).collect();
+    Ok(Answer { version: 1, mistakes: Vec::new(), pools, refused })
 }
 
 /// What the webhook answers, and who would hold an address outside of the pool.
@@ -416,7 +419,7 @@ fn need_of(node_pool: &Object) -> Need {
 // === impl Answer ===
 
 impl Answer {
-    /// Whether the webhook would accept every pool and its machines, each holder stays inside of its pool, no reserved address is
+    /// Whether every document can be read, the webhook would accept every pool and its machines, each holder stays inside of its pool, no reserved address is
     /// allocated, no address has two users, and each pool has room.
     #[must_use]
     pub fn is_clean(&self) -> bool {
@@ -426,7 +429,7 @@ impl Answer {
             let is_allocated = in_use.iter().any(|it| it.state == "allocated");
             errors.is_empty() && outside.is_empty() && conflicts.is_empty() && !is_allocated && has_room
         });
-        is_clean && self.refused.is_empty()
+        is_clean && self.mistakes.is_empty() && self.refused.is_empty()
     }
 }
 
@@ -441,6 +444,8 @@ impl fmt::Display for Answer {
         };
         let rows = each().map(|it| [it.pool.clone(), it.change.to_string(), answer(it).to_owned()]);
         f.write_str(&rows_of(["POOL", "CHANGE", "ANSWER"], rows.collect()))?;
+        let mistakes = self.mistakes.iter().map(|it| [it.document.clone(), it.error.clone()]);
+        write_section(f, ["NOT READ", "ERROR"], mistakes.collect())?;
         let of = |lines: fn(&Planned) -> &Vec<String>| {
             each().flat_map(move |it| lines(it).iter().map(|line| [it.pool.clone(), line.clone()])).collect::<Vec<_>>()
         };
