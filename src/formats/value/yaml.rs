@@ -13,7 +13,7 @@ mod kubectl;
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
-use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
 
 use super::{MAX_DEPTH, Object, Parsed, Repeats, Rules, Scalars, Value};
 use crate::diagnostic::Diagnostic;
@@ -159,8 +159,12 @@ impl Composer {
                 self.anchors.clear();
                 Ok(())
             }
-            Event::SequenceStart(anchor, _) => self.begin(anchor, Kind::Array(Vec::new())),
-            Event::MappingStart(anchor, _) => {
+            Event::SequenceStart(anchor, tag) => {
+                self.check_tag(tag.as_deref(), "seq", at)?;
+                self.begin(anchor, Kind::Array(Vec::new()))
+            }
+            Event::MappingStart(anchor, tag) => {
+                self.check_tag(tag.as_deref(), "map", at)?;
                 let (merged, members, keys) = (Vec::new(), Vec::new(), BTreeMap::new());
                 self.begin(anchor, Kind::Object { merged, members, keys, key: None })
             }
@@ -176,6 +180,8 @@ impl Composer {
                     let expected = "a colon and a value after each key";
                     return Err(Diagnostic::error(path(at.start), "key without a value", key, expected));
                 }
+                self.check_tag(tag.as_deref(), "str", at)?;
+                self.check_key(&text, style, at)?;
                 let is_text = style != ScalarStyle::Plain || tag.is_some_and(|tag| tag.suffix == "str");
                 self.pay(Size { values: 1, bytes: text.len(), depth: 0 })?;
                 let value = match self.rules.scalars {
@@ -211,6 +217,35 @@ impl Composer {
                 self.complete(value, 0, at)
             }
         }
+    }
+
+    /// Refuses a tag that kubectl may read in another way: only the one that says what the value is anyway has no effect.
+    fn check_tag(&self, tag: Option<&Tag>, known: &str, at: Span) -> Result<(), Diagnostic> {
+        let is_of_objects = !matches!(self.rules.scalars, Scalars::CloudInit);
+        match tag.filter(|tag| is_of_objects && !(tag.is_yaml_core_schema() && tag.suffix == known)) {
+            None => Ok(()),
+            Some(tag) => {
+                let expected = format!("no tag, or !!{known}");
+                Err(Diagnostic::error(path(at.start), "unknown tag", format!("!{}", tag.suffix), &expected))
+            }
+        }
+    }
+
+    /// Refuses a key that kubectl reads in another way: it spells numbers with a fraction or an exponent in a way of its own, and
+    /// merges only a `<<` without quotes.
+    fn check_key(&self, text: &str, style: ScalarStyle, at: Span) -> Result<(), Diagnostic> {
+        let is_float = match self.rules.scalars {
+            Scalars::CloudInit => return Ok(()),
+            #[cfg(feature = "host")]
+            Scalars::Kubectl => kubectl::is_float(text),
+        };
+        let is_plain = style == ScalarStyle::Plain;
+        if self.takes_key() && (is_plain && is_float || !is_plain && text == MERGE) {
+            let expected =
+                if is_plain { "quotes around a number with a fraction or an exponent" } else { "<< without quotes" };
+            return Err(Diagnostic::error(path(at.start), "invalid key", text, expected));
+        }
+        Ok(())
     }
 
     fn begin(&mut self, anchor: usize, kind: Kind) -> Result<(), Diagnostic> {
@@ -254,7 +289,12 @@ impl Composer {
                     let expected = "a text as the key of a mapping";
                     return Err(Diagnostic::error(path(at.start), "invalid key", other, expected));
                 }
-                (Some((key, _)), value) if key == MERGE => merge(value, merged),
+                (Some((key, here)), value) if key == MERGE => {
+                    if !matches!(self.rules.scalars, Scalars::CloudInit) {
+                        check_merge(&value, keys, path(here))?;
+                    }
+                    merge(value, merged);
+                }
                 (Some((key, here)), value) => match keys.get(&key).and_then(|at| members.get_mut(*at)) {
                     Some(_) if self.rules.repeats == Repeats::Refused => {
                         return Err(super::repeated_key(path(here), &key));
@@ -290,6 +330,24 @@ impl Composer {
         (self.values, self.bytes) = (values, bytes);
         Ok(())
     }
+}
+
+/// Refuses what kubectl reads in another way: a merged member replaces an own one that stands before `<<`.
+fn check_merge(value: &Value, own: &BTreeMap<String, usize>, path: String) -> Result<(), Diagnostic> {
+    let mappings = match value {
+        Value::Array(mappings) => mappings.as_slice(),
+        other => std::slice::from_ref(other),
+    };
+    for mapping in mappings {
+        let Value::Object(Object(members)) = mapping else {
+            return Err(Diagnostic::error(path, "invalid merge", mapping, "a mapping, or a list of mappings"));
+        };
+        if let Some((key, _)) = members.iter().find(|(key, _)| own.contains_key(key)) {
+            let expected = "<< before the keys that replace merged ones";
+            return Err(Diagnostic::error(path, "key before the merge", key, expected));
+        }
+    }
+    Ok(())
 }
 
 /// Merges the mappings under `<<`. If several have a member, the first mapping counts. Any other value under `<<` is

@@ -19,6 +19,12 @@ pub(super) fn scalar(text: &str) -> Option<Value> {
     })
 }
 
+/// Whether a scalar is a number with a fraction or an exponent, or a whole number beyond 64 bits with a sign.
+pub(super) fn is_float(text: &str) -> bool {
+    number(text).is_some_and(|number| matches!(number, Value::Fraction(_)))
+        || number(text) != integer(&text.replace('_', ""))
+}
+
 fn number(text: &str) -> Option<Value> {
     match text.as_bytes().first()? {
         b'.' => float(text),
@@ -112,12 +118,50 @@ mod tests {
 
     #[test]
     fn a_key_is_the_text_of_its_value() {
-        let keys = r#"{"true":1,"false":1,"1500":1,"on":1,"1.5":1,"role":1}"#.to_owned();
-        assert_eq!(read("y: 1\noff: 1\n0x5dc: 1\n'on': 1\n1.50: 1\nrole: 1\n"), Ok(keys));
+        let keys = r#"{"true":1,"false":1,"1500":1,"on":1,"1.50":1,"role":1}"#.to_owned();
+        assert_eq!(read("y: 1\noff: 1\n0x5dc: 1\n'on': 1\n'1.50': 1\nrole: 1\n"), Ok(keys));
+        // kubectl writes 1000000.0 as 1e+06.
+        for number in ["1.50", "1e6", "1000000.0", "08", ".5"] {
+            let expected = "expected quotes around a number with a fraction or an exponent";
+            assert_eq!(
+                read(&format!("{number}: 1")),
+                Err(format!("line 1 column 1: invalid key {number:?}, {expected}"))
+            );
+        }
         let repeated = r#"line 2 column 1: repeated key "true", expected each key of a mapping once"#.to_owned();
         assert_eq!(read("y: 1\non: 1\n"), Err(repeated));
         let null = r#"line 1 column 1: invalid key "~", expected a text as the key of a mapping"#.to_owned();
         assert_eq!(read("~: 1\n"), Err(null));
+    }
+
+    #[test]
+    fn a_tag_that_may_change_a_value_is_refused() {
+        assert_eq!(read("a: !!map {b: !!seq [!!str 1]}"), Ok(r#"{"a":{"b":["1"]}}"#.to_owned()));
+        for (value, tag, expected) in [
+            ("!!int '5'", "!int", "str"),
+            ("!!float 5", "!float", "str"),
+            ("!!bool 'y'", "!bool", "str"),
+            ("!x 5", "!x", "str"),
+            ("!!binary aGk=", "!binary", "str"),
+            ("!!set {b}", "!set", "map"),
+            ("!!omap [b: 1]", "!omap", "seq"),
+        ] {
+            let error = read(&format!("a: {value}")).unwrap_err();
+            let (_, error) = error.split_once(": ").unwrap();
+            assert_eq!(error, format!("unknown tag {tag:?}, expected no tag, or !!{expected}"), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_merge_that_kubectl_reads_in_another_way_is_refused() {
+        let of = |members: &str| read(&format!("a: &x {{b: 1, c: 2}}\nd: {{{members}}}\n"));
+        assert_eq!(of("<<: *x, c: 3, e: 4"), Ok(r#"{"a":{"b":1,"c":2},"d":{"b":1,"c":3,"e":4}}"#.to_owned()));
+        assert_eq!(of("e: 4, <<: *x"), Ok(r#"{"a":{"b":1,"c":2},"d":{"b":1,"c":2,"e":4}}"#.to_owned()));
+        let refused = |column: usize, line: &str| Err(format!("line 2 column {column}: {line}"));
+        let own = "key before the merge \"c\", expected << before the keys that replace merged ones";
+        assert_eq!(of("c: 3, <<: *x"), refused(11, own));
+        assert_eq!(of("<<: 5"), refused(5, "invalid merge \"5\", expected a mapping, or a list of mappings"));
+        assert_eq!(of("'<<': *x"), refused(5, "invalid key \"<<\", expected << without quotes"));
     }
 
     #[test]
