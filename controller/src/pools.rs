@@ -12,7 +12,7 @@ pub mod selection;
 pub mod selection_cache;
 pub mod status;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -179,8 +179,13 @@ impl Pools {
         }
         let (now, unreadable) = (Timestamp::now(), self.registry.unreadable_leases());
         let number = unreadable.len();
+        let mut refusals = self.states.refusals();
+        let refused: BTreeMap<String, usize> = refusals.iter().map(|(pool, it)| (pool.clone(), it.count)).collect();
         let read = move |allocator: &Allocator| {
-            let usage = allocator.usage(now);
+            let mut usage = allocator.usage(now);
+            for (pool, usage) in &mut usage {
+                usage.refused = refused.get(*pool).copied().unwrap_or_default();
+            }
             let text = metrics::text(allocator, &usage, &groups);
             (observe(allocator, usage, (&unreadable, &groups)), text)
         };
@@ -190,6 +195,9 @@ impl Pools {
         }
         for (pool, counts) in self.states.counts() {
             observations.entry(pool).or_default().machines = counts;
+        }
+        for (pool, observation) in &mut observations {
+            observation.refused = refusals.remove(pool).unwrap_or_default().first;
         }
         let conflicts: BTreeSet<_> = observations.values().flat_map(|known| known.conflicts.keys()).collect();
         self.metrics.set_pools(text, conflicts.len(), number);

@@ -67,6 +67,22 @@ fn the_metrics_of_pools_have_the_words() {
 }
 
 #[test]
+fn machines_that_are_not_created_wait_in_the_metrics_and_exhaust_no_pool() {
+    let pool = br#"{"namespace": "n", "name": "p", "network": "n/net", "addresses": ["10.0.0.8/30"]}"#;
+    let mut registry = Registry::open(MemoryLedger::default()).unwrap();
+    registry.resize(Pool::parse(pool).unwrap(), &[], Timestamp::UNIX_EPOCH).unwrap();
+    let allocator = registry.state().unwrap();
+    let mut usage = allocator.usage(Timestamp::UNIX_EPOCH);
+    let before = metrics::text(allocator, &usage, &BTreeMap::new());
+    usage.get_mut("n/p").unwrap().refused = 2;
+    let after = metrics::text(allocator, &usage, &BTreeMap::new());
+    let waiting =
+        |number| format!("glowplug_ippool_waiting_machines{{cluster=\"\",pool=\"n/p\",network=\"n/net\"}} {number}");
+    assert_eq!(after, before.replace(&waiting(0), &waiting(2)));
+    assert!(after.contains(&waiting(2)), "{after}");
+}
+
+#[test]
 fn alerts_and_the_dashboard_have_the_words() {
     for file in ["prometheus/alerts.yaml", "prometheus/dashboard.json"] {
         let (states, others) = of_metrics(&read(&format!("config/{file}")));

@@ -46,7 +46,8 @@ pub fn relief<'p>(usage: &PoolUsage, group: impl IntoIterator<Item = (&'p str, &
 /// - `glowplug_ippool_conflicts{cluster,pool,network,family}`: number of addresses with two users.
 /// - `glowplug_ippool_outside_addresses{cluster,pool,network,family}`: number of addresses held from the pool that the pool
 ///   does not offer, or no longer offers.
-/// - `glowplug_ippool_waiting_machines{cluster,pool,network}`: number of machines that wait for an address of the pool.
+/// - `glowplug_ippool_waiting_machines{cluster,pool,network}`: number of machines that wait for an address of the pool, with those that are
+///   not created while the pool is exhausted.
 #[must_use]
 pub fn text(
     allocator: &Allocator,
@@ -70,7 +71,7 @@ pub fn text(
             exhausted_families(pool, usage).next().is_some() && relief(usage, group).is_none();
         // The values of the labels contain only characters that need no escape.
         let labels = format!(r#"cluster="{cluster}",pool="{}",network="{}""#, pool.name, pool.network);
-        let machines = usage.waiting;
+        let machines = usage.waiting + usage.refused;
         for usage in &usage.families {
             let labels = format!(r#"{labels},family="{}""#, usage.family);
             let _ = writeln!(outside, "glowplug_ippool_outside_addresses{{{labels}}} {}", usage.outside);
@@ -107,7 +108,7 @@ pub fn text(
     );
     text.push_str(&outside);
     text.push_str(
-        "# HELP glowplug_ippool_waiting_machines Machines that wait for an address of a pool.\n\
+        "# HELP glowplug_ippool_waiting_machines Machines and claims that wait for an address of a pool.\n\
          # TYPE glowplug_ippool_waiting_machines gauge\n",
     );
     text.push_str(&waiting);

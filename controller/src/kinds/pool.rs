@@ -409,10 +409,11 @@ pub struct PoolStatus {
     #[schemars(length(max = 2))]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["family"]))]
     pub families: Vec<FamilyCount>,
-    /// Number of claims and machines that wait for an address. Example: `2`.
+    /// Number of claims and machines that wait for an address, with the KubevirtMachines whose VirtualMachine the webhook rejects because
+    /// the pool is exhausted. Example: `2`.
     #[serde(default)]
     pub waiting: u32,
-    /// The first of these claims and machines, in the order in which they are served. Example: `[{name: workers-8fm2k, …}]`.
+    /// The first of these claims and machines, in the order in which they are served, and then those that are rejected. Example: `[{name: workers-8fm2k, …}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MOST_WAITING))]
     pub first_waiting: Vec<Waiting>,

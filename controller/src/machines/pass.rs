@@ -99,6 +99,7 @@ impl Work<'_> {
             (State::Outdated, outdated),
             (State::LeftAlone, view.pools_that_leave_alone()),
         ];
+        self.machines.states.note_refused(&view.key, view.refused());
         self.machines.states.note(&view.key, states.into_iter().find(|(_, pools)| !pools.is_empty()));
     }
 
@@ -147,7 +148,9 @@ impl Work<'_> {
         // capk asks the webhooks. The pools of the index can be a moment older.
         let seen = self.machines.pools.current();
         let seen = seen.as_ref().unwrap_or(selection);
-        view.is_exhausted = refused.is_some_and(|refused| is_exhausted(seen, refused));
+        let lacking = refused.and_then(|refused| lacking(seen, refused));
+        view.is_exhausted = refused.is_some() && lacking.as_ref().is_none_or(|pools| !pools.is_empty());
+        view.lacking = lacking.unwrap_or_default();
     }
 
     async fn read_registry(&self, view: &mut View) -> Result<(), Error> {
@@ -593,11 +596,11 @@ fn provider_address(object: Object) -> ProviderAddress {
     IpAddress::read(object).map_err(|error| error.to_string())
 }
 
-/// Whether the webhook would find a pool of a machine exhausted. `true` also when no pool selects the machine.
-fn is_exhausted(selection: &Selection, vm: &VirtualMachine) -> bool {
-    let selected = selection.of(vm).unwrap_or_default();
-    let lacks = |it: &Selected| selection.exhausted(it).is_some();
-    selected.is_empty() || selected.iter().any(|it| lacks(it) && !reference::is_kept_for(vm, it, selection))
+/// The pools of a machine that the webhook would find exhausted. `None`: no pool selects the machine.
+fn lacking(selection: &Selection, vm: &VirtualMachine) -> Option<BTreeSet<String>> {
+    let selected = selection.of(vm).ok().filter(|selected| !selected.is_empty())?;
+    let lacks = |it: &&Selected| selection.exhausted(it).is_some() && !reference::is_kept_for(vm, it, selection);
+    Some(selected.iter().filter(lacks).flat_map(Selected::pools).map(PoolId::to_string).collect())
 }
 
 /// Returns the settings of the selected pools, by name of the pool.

@@ -15,13 +15,14 @@ use tokio::time::Instant;
 
 use crate::cluster::conditions::head;
 use crate::cluster::key::Key;
-use crate::kinds::kubevirt_machine::{Given, Instance, KubevirtMachine, NetworkSecret, OwnSecret, is_deleted};
+use crate::kinds::kubevirt_machine::{Given, Instance, KubevirtMachine, NetworkSecret, OwnSecret, created, is_deleted};
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::kind::Kinds;
 use crate::machines::recorded::Recorded;
 use crate::machines::source::{ProviderAddress, Source, Sources};
 use crate::machines::step::{Notice, Once, Step};
 use crate::passes::Problem;
+use crate::pools::machine_states::Refused;
 use crate::pools::selection::Selected;
 
 /// Reason of the event about a machine with network data of another author.
@@ -71,6 +72,8 @@ pub(super) struct View {
     pub(super) new_name: String,
     /// Whether a pool for the rejected VirtualMachine is still exhausted, according to the data that the webhook uses.
     pub(super) is_exhausted: bool,
+    /// The pools without a free address because of which the webhook rejects the VirtualMachine of this name.
+    pub(super) lacking: BTreeSet<String>,
 
     // When these members change, the pass begins again.
     /// The pools that serve the machine, or the reason why the choice is ambiguous.
@@ -187,6 +190,7 @@ impl View {
             is_repeat_due: false,
             new_name: String::new(),
             is_exhausted: true,
+            lacking: BTreeSet::new(),
             selected: Ok(Vec::new()),
             other_networks: BTreeSet::new(),
             pools: BTreeMap::new(),
@@ -220,6 +224,15 @@ impl View {
     /// author does not wait, and neither does one with earlier network data or with another address than the requested one.
     pub(super) fn is_waiting(&self) -> bool {
         self.memory.notice.as_ref().is_some_and(|notice| ![KEPT, OUTDATED, IGNORED].contains(&notice.reason))
+    }
+
+    /// The machine, if the webhook rejects its VirtualMachine because of pools, and no claim of the machine waits in their queues.
+    pub(super) fn refused(&self) -> Option<Refused> {
+        let machine = self.machine.as_ref().filter(|machine| !is_deleted(&machine.metadata))?;
+        let is_refused = machine.refused.is_some() && self.vm.is_none() && !self.lacking.is_empty();
+        let created =
+            created(&machine.metadata).filter(|_| is_refused && !self.ledger.waiting.contains(&machine.holder()))?;
+        Some(Refused { created, pools: self.lacking.clone() })
     }
 
     /// Whether the machine needs a certain address that is not available for now. A claim that requests an address does

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use glowplug::host::allocator::{Allocator, Conflicted, OtherUser, PoolError, PoolUsage, exhausted_message};
-use glowplug::host::claim::{Claim, Machine, Request};
+use glowplug::host::claim::{Claim, HolderKind, Machine, Request};
 use glowplug::host::metrics::{exhausted_families, relief};
 use glowplug::host::pool::{Pool, overlaps};
 use glowplug::network::Family;
@@ -37,6 +37,9 @@ pub struct Observation {
     pub usage: PoolUsage,
     /// The first claims and machines that wait for an address.
     pub waiting: Vec<Waiting>,
+    /// The first KubevirtMachines whose VirtualMachines the webhook rejects because of the pool, each with the time of its creation.
+    /// They claim nothing, so they change no other condition of the pool: only whether machines are seen to wait.
+    pub refused: Vec<(Timestamp, Key)>,
     /// The addresses of the pool with two users, by network.
     pub conflicts: BTreeMap<(String, IpAddr), OtherUsers>,
     /// Lines about leases of the pool that cannot be read. `None`: every lease can be read.
@@ -248,6 +251,23 @@ fn first_lines(conflicts: &BTreeMap<(String, IpAddr), OtherUsers>) -> String {
     let others = all - lines.len();
     lines.extend((others > 0).then(|| format!("and {others} more")));
     lines.join("\n")
+}
+
+// === impl Observation ===
+
+impl Observation {
+    /// The first KubevirtMachines whose VirtualMachines the webhook rejects, as the status of the pool has them.
+    fn refused(&self) -> impl Iterator<Item = Waiting> {
+        let exhausted = self.usage.families.iter().find(|usage| usage.free == 0);
+        let family = exhausted.map(|usage| usage.family.to_string());
+        self.refused.iter().map(move |(created, key)| Waiting {
+            kind: HolderKind::KubevirtMachine,
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            family: family.clone(),
+            since: Time(*created),
+        })
+    }
 }
 
 // === impl Index ===
@@ -512,8 +532,14 @@ impl KnownPool {
                 None => (!families.is_empty()).then(|| AddressCount::of(&observation.usage.families)),
             },
             families,
-            waiting: u32::try_from(observation.usage.waiting).unwrap_or(u32::MAX),
-            first_waiting: observation.waiting.clone(),
+            waiting: u32::try_from(observation.usage.waiting + observation.usage.refused).unwrap_or(u32::MAX),
+            first_waiting: observation
+                .waiting
+                .iter()
+                .cloned()
+                .chain(observation.refused())
+                .take(MOST_WAITING)
+                .collect(),
             machines: observation.machines.selected,
             outdated: observation.machines.outdated,
             left_alone: observation.machines.left_alone,
@@ -719,7 +745,8 @@ mod tests {
             conflicts: 0,
             outside: 0,
         };
-        let usage = PoolUsage { families: vec![usage], held: usize::try_from(allocated).unwrap(), waiting: 0 };
+        let usage =
+            PoolUsage { families: vec![usage], held: usize::try_from(allocated).unwrap(), ..PoolUsage::default() };
         Observation { usage, ..Observation::default() }
     }
 
@@ -1037,6 +1064,35 @@ mod tests {
         let known = observations([("clusters/a", waiting(3, observation(0, 254)))]);
         let update = index.updates(&known, at(200)).remove(0);
         assert_eq!((update.patch["status"]["waiting"].as_u64(), update.events), (Some(3), Vec::new()));
+    }
+
+    #[test]
+    fn refused_machines_come_after_the_wait_queue_in_the_status_and_change_nothing_else() {
+        let index = index([pool("a", 1, "10.0.0.0/24")]);
+        let row = |kind, name: &str, second| Waiting {
+            kind,
+            namespace: "n".to_owned(),
+            name: name.to_owned(),
+            family: Some("IPv4".to_owned()),
+            since: Time(at(second)),
+        };
+        let machine = |name: &str, second| row(HolderKind::KubevirtMachine, name, second);
+        let queue: Vec<Waiting> =
+            (0..9).map(|number| row(HolderKind::IpAddressClaim, &format!("c-{number}"), 50)).collect();
+        let before = Observation { waiting: queue.clone(), ..waiting(9, observation(0, 254)) };
+        let mut known = before.clone();
+        known.usage.refused = 2;
+        known.refused = [("m-1", 10), ("m-2", 20)].map(|(name, second)| (at(second), ("n", name).into())).to_vec();
+        let patch = |known: Observation| index.updates(&observations([("clusters/a", known)]), at(100)).remove(0).patch;
+        let mut expected = patch(before);
+        expected["status"]["waiting"] = 11.into();
+        expected["status"]["firstWaiting"] = json!(queue.into_iter().chain([machine("m-1", 10)]).collect::<Vec<_>>());
+        assert_eq!(patch(known), expected);
+        // The webhook decides by this condition.
+        let mut relieved = Observation { relief: Some("clusters/b".to_owned()), ..observation(0, 254) };
+        relieved.usage.refused = 1;
+        let update = index.updates(&observations([("clusters/a", relieved)]), at(100)).remove(0);
+        assert_eq!(condition(&update, "Exhausted")[..2], ["False", "Overflow"]);
     }
 
     #[test]

@@ -147,6 +147,10 @@ pub struct PoolUsage {
     pub held: usize,
     /// Number of machines that wait for an address of the pool.
     pub waiting: usize,
+    /// Number of machines that are not created while the pool is exhausted, and that do not claim. [`Allocator::usage`] counts none.
+    ///
+    /// [`Allocator::usage`]: super::Allocator::usage
+    pub refused: usize,
 }
 
 /// A new name for a pool of the ledger.

@@ -34,6 +34,7 @@ use crate::machines::source::{MachineClaim, Source};
 use crate::machines::step::{Hold, Notice, Once, Step};
 use crate::machines::view::{Check, Memory, PoolSettings, Response, View};
 use crate::passes::{Ended, Problem};
+use crate::pools::machine_states::Refused;
 use crate::pools::selection::Selected;
 
 const KINDS: Kinds = Kinds { has_kubevirt_machines: true, claims: Some(Version::V1Beta2), has_ipam_claims: true };
@@ -191,6 +192,7 @@ fn view() -> View {
         vm: Some(vm(&json!({}))),
         machine: Some(machine(&json!({}))),
         is_exhausted: false,
+        lacking: BTreeSet::new(),
         selected: Ok(vec![selected()]),
         ledger: Recorded { pools: [("n/p".to_owned(), pool())].into(), ..Recorded::default() },
         secrets: [(NAME.to_owned(), NetworkSecret::Absent)].into(),
@@ -1390,8 +1392,17 @@ fn a_refused_machine_is_woken_up_when_no_pool_of_it_is_exhausted() {
     assert_eq!(decide(&view), Step::Retry(retry));
     view.done.insert(Once::Retry);
     assert_eq!(decide(&view), Step::Wait);
-    let mut exhausted = View { is_exhausted: true, done: BTreeSet::new(), ..view };
+    let lacking: BTreeSet<String> = ["n/p".to_owned()].into();
+    assert_eq!(view.refused(), None);
+    let mut exhausted = View { is_exhausted: true, lacking: lacking.clone(), done: BTreeSet::new(), ..view };
     assert_eq!(decide(&exhausted), Step::Wait);
+    let created = "2026-08-01T10:00:01Z".parse().unwrap();
+    assert_eq!(exhausted.refused(), Some(Refused { created, pools: lacking }));
+    let created = View { vm: self::view().vm, ..exhausted.clone() };
+    assert_eq!(created.refused(), None);
+    let mut queued = exhausted.clone();
+    queued.ledger.waiting = exhausted.machine.iter().map(KubevirtMachine::holder).collect();
+    assert_eq!(queued.refused(), None, "the wait queue counts the machine");
     // The webhook refuses a machine that holds an address if no annotation records it.
     exhausted.ledger.held = vec![held("m-1", "10.0.0.8"), held("m-1", "10.0.0.9"), held("m-0", "10.0.0.10")];
     let annotations = json!({

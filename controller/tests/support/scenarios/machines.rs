@@ -254,6 +254,37 @@ pub async fn a_hundred_machines_of_two_clusters_have_equal_addresses_on_two_netw
     installed.stop().await;
 }
 
+/// Waits until the status of the pool has exactly these claims and machines, and counts them.
+async fn until_waiting(hosted: &Hosted, expected: &Value) {
+    poll("the waiting machines in the status of the pool", async || {
+        let status = hosted.pools.get("workers").await.unwrap().status?;
+        (json!(status.first_waiting) == *expected && status.waiting as usize == status.first_waiting.len())
+            .then_some(())
+    })
+    .await;
+}
+
+/// The machine does not exist as a VirtualMachine, and claims nothing. The next leader counts it again.
+pub async fn a_machine_that_an_exhausted_pool_refuses_waits_in_the_status_until_it_is_deleted(cluster: &Cluster) {
+    let (hosted, mut installed) = running(cluster, &["10.0.0.8/32"], 1).await;
+    hosted.until_condition("workers", "Exhausted").await;
+    hosted.scale("workers", 2).await;
+    hosted.until_refused("workers-1").await;
+    let created = hosted.machines.get("workers-1").await.unwrap().metadata.creation_timestamp;
+    let refused = json!([{
+        "kind": "KubevirtMachine", "namespace": hosted.namespace, "name": "workers-1", "family": "IPv4", "since": created,
+    }]);
+    until_waiting(&hosted, &refused).await;
+    installed.stop_leading();
+    let none = Patch::Merge(json!({"status": {"firstWaiting": null, "waiting": 0}}));
+    hosted.pools.patch_status("workers", &PatchParams::default(), &none).await.unwrap();
+    installed.lead().await;
+    until_waiting(&hosted, &refused).await;
+    hosted.scale("workers", 1).await;
+    until_waiting(&hosted, &json!([])).await;
+    installed.stop().await;
+}
+
 pub async fn a_machine_that_an_exhausted_pool_refuses_is_created_when_the_pool_grows(cluster: &Cluster) {
     let (hosted, installed) = running(cluster, &["10.0.0.8/32"], 1).await;
     hosted.until_condition("workers", "Exhausted").await;
@@ -265,6 +296,11 @@ pub async fn a_machine_that_an_exhausted_pool_refuses_is_created_when_the_pool_g
     );
     assert!(message.starts_with(&expected), "{message}");
     assert!(hosted.vms.get_opt("workers-1").await.unwrap().is_none());
+    let created = hosted.machines.get("workers-1").await.unwrap().metadata.creation_timestamp;
+    let refused = json!([{
+        "kind": "KubevirtMachine", "namespace": hosted.namespace, "name": "workers-1", "family": "IPv4", "since": created,
+    }]);
+    until_waiting(&hosted, &refused).await;
     // A user of a namespace that comes earlier in the order of names has a machine with the same VirtualMachine.
     let machines: Api<DynamicObject> =
         Api::namespaced_with(cluster.client(), &hosted.clusters, &resource(KUBEVIRT_MACHINE));
@@ -275,6 +311,7 @@ pub async fn a_machine_that_an_exhausted_pool_refuses_is_created_when_the_pool_g
     hosted.resize("workers", &["10.0.0.8/31"]).await;
     assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
     until(&hosted.machines, "workers-1", |machine| provisioned(machine)["status"] == "True").await;
+    until_waiting(&hosted, &json!([])).await;
 
     // The controller also makes capk retry when an address is released. HyperShift replaces the deleted machine by a
     // new machine, which may get the address first.

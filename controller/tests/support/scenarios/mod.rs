@@ -118,6 +118,7 @@ scenarios! {
     machines::a_machine_with_network_data_of_its_own_keeps_it_and_nobody_gets_its_address,
     machines::a_hundred_machines_of_two_clusters_have_equal_addresses_on_two_networks,
     machines::a_machine_that_an_exhausted_pool_refuses_is_created_when_the_pool_grows,
+    machines::a_machine_that_an_exhausted_pool_refuses_waits_in_the_status_until_it_is_deleted,
     machines::a_requested_address_that_a_machine_does_not_get_has_an_event,
     machines::a_machine_that_was_admitted_past_the_end_of_its_pool_says_why_it_waits,
     machines::machines_that_wait_get_addresses_in_the_order_of_their_creation,
