@@ -266,7 +266,7 @@ impl View {
     }
 
     fn serve(&self, claim: &IpAddressClaim, now: Timestamp) -> Step {
-        let Some(pool) = claim.pool.resolve(&self.key.namespace) else { return Step::Wait };
+        let Some(pool) = claim.pool.resolve(&self.key.namespace) else { return self.point_out(claim, now) };
         if !has_finalizer(&claim.metadata, CLAIM_FINALIZER) {
             let all = claim.metadata.finalizers.iter().flatten().cloned();
             let all = all.chain([CLAIM_FINALIZER.to_owned()]).collect();
@@ -306,6 +306,16 @@ impl View {
             return Step::PatchAddress(patch);
         }
         self.release_former().unwrap_or_else(|| self.report(claim, &Readiness::Ready, now))
+    }
+
+    /// Says in the status of a claim why its reference names no pool. No other provider serves such a claim. A claim that has an address
+    /// keeps its status.
+    fn point_out(&self, claim: &IpAddressClaim, now: Timestamp) -> Step {
+        let has_address = self.address.is_some() || !self.ledger.held.is_empty();
+        match claim.pool.mistake().filter(|_| !has_address) {
+            Some(mistake) => self.refuse(claim, NotReady::AllocationFailed, mistake, now),
+            None => Step::Wait,
+        }
     }
 
     /// Adopts the address of the IPAddress, which the claim does not hold yet.

@@ -22,7 +22,8 @@ pub(crate) struct Index {
     version: Version,
     /// Value of the label that selects claims. Empty: claims need no label.
     watch_filter: String,
-    /// Claims and IPAddresses. Only names with a claim or an IPAddress on our pools have objects here.
+    /// Claims and IPAddresses. Only names with a claim or an IPAddress on our pools have objects here, and claims whose reference means
+    /// one of our pools by mistake.
     claims: Newest<Key, IpAddressClaim>,
     addresses: Newest<Key, IpAddress>,
     /// UIDs of claims of each name that may be gone and may hold an address.
@@ -122,7 +123,9 @@ impl Index {
         // The report of an object of another provider is ignored, so it says nothing about the object.
         let is_ours = |pool: &PoolRef| pool.resolve(&key.namespace).is_some();
         match kind {
-            Kind::Claim if is_unknown && self.claims.get(&key).is_some_and(|claim| is_ours(&claim.pool)) => {
+            Kind::Claim
+                if is_unknown && self.claims.get(&key).is_some_and(|it| it.pool.concerns_us(&key.namespace)) =>
+            {
                 self.claims.expect(&key);
             }
             Kind::Address if is_unknown && self.addresses.get(&key).is_some_and(|it| is_ours(&it.pool)) => {
@@ -346,7 +349,7 @@ impl Index {
 
     fn apply_claim(&mut self, claim: IpAddressClaim) -> BTreeSet<Key> {
         let (key, version) = (claim.key(), version_of(&claim.metadata));
-        let is_ours = claim.pool.resolve(&key.namespace).is_some();
+        let is_ours = claim.pool.concerns_us(&key.namespace);
         if !(is_ours || self.is_known(&key)) || !self.claims.is_news(&key, version) {
             return BTreeSet::new();
         }

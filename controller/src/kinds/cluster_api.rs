@@ -216,20 +216,45 @@ impl PoolRef {
     #[must_use]
     pub fn resolve(&self, namespace: &str) -> Option<PoolId> {
         // `namespace/name` would be the name of a pool of another namespace.
-        if !is_object_name(&self.name) {
+        if self.api_group.as_deref() != Some(POOL_GROUP) || !is_object_name(&self.name) {
             return None;
         }
+        let namespace = self.has_namespace()?.then(|| namespace.to_owned());
+        Some(PoolId { namespace, name: self.name.clone() })
+    }
+
+    /// Whether the kind is that of a pool with a namespace. `None`: the kind is none of ours.
+    fn has_namespace(&self) -> Option<bool> {
         let names = |kind: &str| {
             let spelled = self.kind.to_lowercase();
             spelled == kind || spelled.strip_suffix('s') == Some(kind)
         };
-        let namespace = match () {
-            () if self.api_group.as_deref() != Some(POOL_GROUP) => return None,
-            () if names("staticippool") => Some(namespace.to_owned()),
-            () if names("globalstaticippool") => None,
-            () => return None,
+        match () {
+            () if names("staticippool") => Some(true),
+            () if names("globalstaticippool") => Some(false),
+            () => None,
+        }
+    }
+
+    /// Why the reference in the specification of a claim names no pool, although it can mean only one of ours. `None`: it names one of
+    /// ours, or it belongs to another provider.
+    pub(crate) fn mistake(&self) -> Option<String> {
+        let group = self.api_group.as_deref().unwrap_or_default();
+        let is_versioned = group.strip_prefix(POOL_GROUP).is_some_and(|rest| rest.starts_with('/'));
+        let (member, problem, expected) = match self.has_namespace() {
+            _ if is_versioned => ("apiGroup", format!("version in {group:?}"), POOL_GROUP),
+            Some(_) if group.is_empty() => ("apiGroup", "missing".to_owned(), POOL_GROUP),
+            _ if group != POOL_GROUP => return None,
+            None => ("kind", format!("unknown kind {:?}", self.kind), "StaticIPPool or GlobalStaticIPPool"),
+            Some(_) if is_object_name(&self.name) => return None,
+            Some(_) => ("name", format!("invalid name {:?}", self.name), "the name of a pool"),
         };
-        Some(PoolId { namespace, name: self.name.clone() })
+        Some(format!("spec.poolRef.{member}: {problem}, expected {expected}"))
+    }
+
+    /// Whether the reference of a claim in `namespace` names one of our pools, or means one by mistake.
+    pub(crate) fn concerns_us(&self, namespace: &str) -> bool {
+        self.resolve(namespace).is_some() || self.mistake().is_some()
     }
 }
 
@@ -441,6 +466,36 @@ mod tests {
             (Some("ipam.glowplug.dev"), ""),
         ] {
             assert_eq!(resolve(group, kind), None, "{group:?} {kind}");
+        }
+    }
+
+    #[test]
+    fn a_reference_that_means_one_of_our_pools_by_mistake_has_the_member_the_value_and_what_was_expected() {
+        let mistake = |group: Option<&str>, kind: &str, name: &str| {
+            PoolRef { api_group: group.map(str::to_owned), kind: kind.to_owned(), name: name.to_owned() }.mistake()
+        };
+        let ours = Some("ipam.glowplug.dev");
+        let missing = "spec.poolRef.apiGroup: missing, expected ipam.glowplug.dev";
+        let version = "spec.poolRef.apiGroup: version in \"ipam.glowplug.dev/v1alpha1\", expected ipam.glowplug.dev";
+        let kind = "spec.poolRef.kind: unknown kind \"StaticPool\", expected StaticIPPool or GlobalStaticIPPool";
+        let name = "spec.poolRef.name: invalid name \"n/p\", expected the name of a pool";
+        for (group, of_kind, of_name, expected) in [
+            (None, "StaticIPPool", "p", missing),
+            (Some(""), "globalstaticippools", "p", missing),
+            (Some("ipam.glowplug.dev/v1alpha1"), "StaticIPPool", "p", version),
+            (ours, "StaticPool", "p", kind),
+            (ours, "StaticIPPool", "n/p", name),
+        ] {
+            assert_eq!(mistake(group, of_kind, of_name).as_deref(), Some(expected));
+        }
+        for (group, kind) in [
+            (ours, "StaticIPPool"),
+            (ours, "globalstaticippools"),
+            (None, "InClusterIPPool"),
+            (Some("ipam.cluster.x-k8s.io"), "StaticIPPool"),
+            (Some("ipam.glowplug.dev.example"), "StaticIPPool"),
+        ] {
+            assert_eq!(mistake(group, kind, "p"), None);
         }
     }
 

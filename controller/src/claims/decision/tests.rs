@@ -509,6 +509,23 @@ fn a_claim_that_moved_to_a_pool_of_another_provider_is_not_changed_until_it_is_d
 }
 
 #[test]
+fn a_claim_whose_reference_means_a_pool_by_mistake_says_so_and_gets_nothing() {
+    let mistaken = |changes: Value| {
+        let metadata = json!({"finalizers": null});
+        Some(claim(&json!({"metadata": metadata, "spec": {"poolRef": changes}})))
+    };
+    let kind = mistaken(json!({"kind": "StaticPool"}));
+    let message = "spec.poolRef.kind: unknown kind \"StaticPool\", expected StaticIPPool or GlobalStaticIPPool";
+    assert_eq!(readiness(&View { claim: kind.clone(), ..view() }), is(NotReady::AllocationFailed, message));
+    let group = mistaken(json!({"apiGroup": "ipam.glowplug.dev/v1alpha1"}));
+    let message = "spec.poolRef.apiGroup: version in \"ipam.glowplug.dev/v1alpha1\", expected ipam.glowplug.dev";
+    assert_eq!(readiness(&View { claim: group, ..view() }), is(NotReady::AllocationFailed, message));
+    // A claim that has an address keeps it, and its status.
+    assert_eq!(next(&View { claim: kind.clone(), ..served() }), Step::Wait);
+    assert_eq!(next(&View { claim: kind, is_watched: false, ..view() }), Step::Wait);
+}
+
+#[test]
 fn an_ipaddress_of_another_pool_is_not_adopted_and_goes_with_its_former_claim() {
     let of = |owner: Value| {
         let spec = json!({"poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "other"}});

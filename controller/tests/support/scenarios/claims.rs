@@ -421,6 +421,28 @@ pub async fn a_claim_is_served_after_its_pool_has_only_one_family(cluster: &Clus
     assert_eq!(site.address_of("a").await, "10.0.0.8");
 }
 
+pub async fn a_claim_whose_reference_means_a_pool_by_mistake_says_so_and_gets_no_address(cluster: &Cluster) {
+    let (site, _controller) = site(cluster, &["10.0.0.8/29"]).await;
+    let kind = "spec.poolRef.kind: unknown kind \"StaticPool\", expected StaticIPPool or GlobalStaticIPPool";
+    let name = "spec.poolRef.name: invalid name \"n/p\", expected the name of a pool";
+    for (claim, changes, expected) in [("a", json!({"kind": "StaticPool"}), kind), ("b", json!({"name": "n/p"}), name)]
+    {
+        site.claim(claim, &json!({"spec": {"poolRef": changes}})).await;
+        assert_eq!(site.until_not_ready(claim, "AllocationFailed").await, expected);
+        assert_eq!(site.claims.get(claim).await.unwrap().finalizers(), &[] as &[String]);
+    }
+    // The claim of another provider stays as it is.
+    site.claim("c", &json!({"spec": {"poolRef": {"apiGroup": "ipam.cluster.x-k8s.io"}}})).await;
+    site.claim("d", &json!({})).await;
+    assert_eq!(site.address_of("d").await, "10.0.0.8");
+    assert_eq!(site.claims.get("c").await.unwrap().data.get("status"), None);
+    assert_eq!(site.held().await, [("10.0.0.8".to_owned(), "d".to_owned())]);
+    for claim in ["a", "b"] {
+        site.delete(claim).await;
+        site.until_gone(claim).await;
+    }
+}
+
 pub async fn a_claim_waits_for_its_pool(cluster: &Cluster) {
     let site = Site::new(cluster).await;
     let mut controller = Controller::start(cluster, &site);

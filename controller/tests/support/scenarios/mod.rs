@@ -270,6 +270,7 @@ scenarios! {
     claims::a_claim_on_a_pool_of_two_families_selects_one_family,
     claims::a_claim_is_served_after_its_pool_has_only_one_family,
     claims::a_claim_waits_for_its_pool,
+    claims::a_claim_whose_reference_means_a_pool_by_mistake_says_so_and_gets_no_address,
     claims::a_global_pool_serves_claims_of_every_namespace,
     claims::a_claim_of_machine_api_is_released_after_its_machine,
     claims::a_moved_claim_keeps_its_address,
