@@ -3,9 +3,11 @@
 //! | module | contents |
 //! |---|---|
 //! | [`status`], [`why`], [`audit`], [`plan`], [`adopt`] | one command each: what it reads, the answer as a value, and the tables for people |
+//! | [`claim`] | the answer of `why` about a claim |
 //! | [`election`] | which replicas of the controller work |
 //! | [`waiting`] | claims and machines that wait or are refused |
 //! | [`file`] | the pools of a file |
+//! | [`held`] | the addresses that an object holds |
 //! | [`refused`] | the machines that the webhook refuses because of their pools |
 //! | [`reserved`] | the addresses that no machine gets because of an object or a guest |
 //! | [`read`] | requests: pages, progress, missing rights |
@@ -20,8 +22,10 @@
 
 pub mod adopt;
 pub mod audit;
+pub mod claim;
 pub mod election;
 pub mod file;
+pub mod held;
 mod leader;
 mod lists;
 pub mod machines;

@@ -95,7 +95,19 @@ async fn the_plugin_of_kubectl_explains_pools_and_machines() {
     let refused = json!(format!("AllocationFailed: 10.9.9.9: not in pool {pool:?}"));
     let (claim, waits) = (json!(format!("{}/r-1", hosted.clusters)), json!(format!("{}/workers-1", hosted.namespace)));
     assert_eq!(of("IPAddressClaim"), Some((&claim, &json!([pool]), &refused)));
-    assert_eq!(of("KubevirtMachine"), Some((&waits, &json!([]), &json!(message))));
+    assert_eq!(of("KubevirtMachine"), Some((&waits, &json!([pool]), &json!(message))));
+    let (status, answer) = plugin.json(&["why", &format!("{}/r-1", hosted.clusters)]).await;
+    assert_eq!(
+        (status, &answer["claim"], &answer["kind"], &answer["state"], &answer["pool"], &answer["reason"]),
+        (
+            Some(0),
+            &json!(format!("{}/r-1", hosted.clusters)),
+            &json!("IPAddressClaim"),
+            &json!("waiting"),
+            &json!(pool),
+            &refused
+        )
+    );
     let (status, output, _) = plugin.run(&["why", &machine]).await;
     let head: Vec<&str> = output.lines().next().unwrap().split_whitespace().collect();
     assert_eq!((status, head), (Some(0), vec!["MACHINE", "PHASE", "STATE", "SINCE"]));
@@ -116,10 +128,10 @@ async fn the_plugin_of_kubectl_names_what_it_cannot_find() {
     let failed = |error: &str| (Some(1), String::new(), format!("error: {error}\n"));
     assert_eq!(
         plugin.run(&["why", "n/w"]).await,
-        failed("n/w: neither a VirtualMachine nor a KubevirtMachine; the conditions of a claim say why it waits")
+        failed("n/w: no VirtualMachine, KubevirtMachine, IPAddressClaim or IPAMClaim")
     );
     let (status, _, errors) = plugin.run(&["why", "w"]).await;
-    let line = "error: invalid value 'w' for '<NAMESPACE/NAME>': expected NAMESPACE/NAME of a machine";
+    let line = "error: invalid value 'w' for '<NAMESPACE/NAME>': expected NAMESPACE/NAME";
     assert_eq!((status, errors.lines().next()), (Some(2), Some(line)));
     let context = plugin.run(&["status", "--context", "nowhere"]).await;
     assert_eq!(context, failed("using the kubeconfig file: failed to load the cluster of context: absent"));
@@ -319,8 +331,8 @@ async fn an_audit_names_what_the_leases_and_the_objects_do_not_agree_about() {
     assert_eq!(words, ["twoUsers"]);
     allow(&cluster, "mallory", &[]).await;
     let (status, output, errors) = Plugin::of_user(cluster.config(), Some("mallory")).run(&["audit"]).await;
-    let right = "error: missing right: list staticipleases.ipam.glowplug.dev in every namespace\n";
-    assert_eq!((status, &*output, &*errors), (Some(1), "", right));
+    let start = "error: missing rights: list staticipleases.ipam.glowplug.dev; ";
+    assert_eq!((status, &*output, &errors[..start.len()]), (Some(1), "", start));
 }
 
 const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
@@ -503,7 +515,8 @@ async fn an_adoption_never_changes_a_record_that_says_something_else() {
     allow(&cluster, "mallory", &rules[..1]).await;
     let (status, output, errors) =
         Plugin::of_user(cluster.config(), Some("mallory")).run(&["adopt", "--file", POOL, "--apply", &digest]).await;
-    let start = "error: nothing is written, missing right: list nodepools.hypershift.openshift.io in every namespace; ";
+    let start =
+        "error: nothing is written, missing rights: list nodepools.hypershift.openshift.io in every namespace; ";
     assert_eq!((status, &*output, &errors[..start.len()]), (Some(1), "", start));
 }
 

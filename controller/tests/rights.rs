@@ -1,24 +1,36 @@
-//! Checks the rights of the service account: the controller has each right that it uses, and uses each right that it
-//! has.
+//! Checks the rights of the service account and of the role for the plugin: each program has each right that it uses, and uses each
+//! right that it has.
 
 use std::collections::BTreeSet;
 
 use futures::{StreamExt as _, stream};
-use serde_json::Value;
+use glowplug_controller::kinds::ipam_claim::ipam_claims;
+use glowplug_controller::kinds::pool::{GlobalStaticIPPool, StaticIPPool};
+use glowplug_controller::kinds::virtual_machine::virtual_machines;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, PostParams, TypeMeta};
+use serde_json::{Value, json};
 
 use crate::support::manifests::{object, render};
+use crate::support::plugin::Plugin;
 use crate::support::scenarios::ALL;
+use crate::support::server::rbac::KUBEVIRT;
 use crate::support::server::{Call, Server};
-use crate::support::{CONTROLLER, Cluster, SYSTEM};
+use crate::support::{CONTROLLER, Cluster, SYSTEM, start_server};
 
 /// Verb, resource with its group, and scope: `every` namespace and the cluster itself, or the name of one namespace. A
 /// right to certain definitions names the definition before the resource.
 type Right = (String, String, String);
 
+const MANAGER: &str = "glowplug-controller-manager";
+const PLUGIN: &str = "glowplug-plugin";
+
 /// The rights of a role.
-fn of_role(kind: &str, scope: &str) -> BTreeSet<Right> {
+fn of_role(kind: &str, name: &str, scope: &str) -> BTreeSet<Right> {
     let rights = render("rbac");
-    let rules = object(&rights, kind, "glowplug-controller-manager")["rules"].as_array().unwrap();
+    let rules = object(&rights, kind, name)["rules"].as_array().unwrap();
     let list = |rule: &Value, member: &str| -> Vec<String> { serde_json::from_value(rule[member].clone()).unwrap() };
     let mut all = BTreeSet::new();
     for rule in rules {
@@ -77,7 +89,119 @@ async fn every_right_that_is_shipped_is_used_and_no_other() {
     let calls: Vec<Vec<Call>> = runs.buffer_unordered(8).collect().await;
     let calls = calls.into_iter().flatten().filter(|call| call.user == CONTROLLER);
     let used: BTreeSet<Right> = calls.flat_map(|call| [vec![of_call(&call)], of_owners(&call)].concat()).collect();
-    let shipped: BTreeSet<Right> = of_role("ClusterRole", "every").into_iter().chain(of_role("Role", SYSTEM)).collect();
+    let shipped: BTreeSet<Right> =
+        of_role("ClusterRole", MANAGER, "every").into_iter().chain(of_role("Role", MANAGER, SYSTEM)).collect();
     assert_eq!(used.difference(&shipped).collect::<Vec<_>>(), [] as [&Right; 0], "used without a right");
     assert_eq!(shipped.difference(&used).collect::<Vec<_>>(), [] as [&Right; 0], "shipped and never used");
+}
+
+/// Creates a machine with network data, a pool of each kind, and a claim of each kind. No controller runs.
+async fn fill(cluster: &Cluster) {
+    let create = async |kind: &ApiResource, namespace: Option<&str>, value: Value| {
+        let api: Api<DynamicObject> = match namespace {
+            Some(namespace) => Api::namespaced_with(cluster.client_as(KUBEVIRT), namespace, kind),
+            None => Api::all_with(cluster.client(), kind),
+        };
+        let mut object: DynamicObject = serde_json::from_value(value).unwrap();
+        object.types = Some(TypeMeta { api_version: kind.api_version.clone(), kind: kind.kind.clone() });
+        api.create(&PostParams::default(), &object).await.unwrap();
+    };
+    let network = json!({"network": "infra/vlan10", "addresses": ["10.0.0.8/29"]});
+    create(&ApiResource::erase::<Namespace>(&()), None, json!({"metadata": {"name": "n"}})).await;
+    let mut spec = network.clone();
+    spec["machineSelector"] = json!({"matchLabels": {"a": "b"}});
+    let pool = json!({"metadata": {"namespace": "n", "name": "p"}, "spec": spec});
+    create(&ApiResource::erase::<StaticIPPool>(&()), Some("n"), pool).await;
+    let mut spec = network.clone();
+    (spec["network"], spec["serveIPAMClaims"]) = (json!("infra/vlan11"), json!(true));
+    spec["namespaceSelector"] = json!({"matchLabels": {"a": "b"}});
+    let pool = json!({"metadata": {"name": "g"}, "spec": spec});
+    create(&ApiResource::erase::<GlobalStaticIPPool>(&()), None, pool).await;
+    let volume = json!({"name": "c", "cloudInitConfigDrive": {"networkDataSecretRef": {"name": SECRET}}});
+    let vm = json!({
+        "metadata": {"namespace": "n", "name": "w", "labels": {"a": "b"}},
+        "spec": {"template": {"spec": {
+            "domain": {"devices": {"interfaces": [{"name": "net1", "bridge": {}}]}},
+            "networks": [{"name": "net1", "multus": {"networkName": "infra/vlan10"}}], "volumes": [volume],
+        }}},
+    });
+    create(&virtual_machines(), Some("n"), vm).await;
+    let claim =
+        json!({"metadata": {"namespace": "n", "name": "i"}, "spec": {"network": "vlan10", "interface": "net1"}});
+    create(&ipam_claims(), Some("n"), claim).await;
+}
+
+const SECRET: &str = "w-networkdata-abcdefghijklmnop";
+
+#[tokio::test]
+async fn the_role_for_the_plugin_has_every_right_that_the_plugin_uses_but_the_one_to_secrets() {
+    let (server, cluster) = start_server().await;
+    fill(&cluster).await;
+    let role_ref = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": PLUGIN});
+    let subject = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "alice"});
+    let binding = json!({"metadata": {"name": "alice"}, "roleRef": role_ref, "subjects": [subject]});
+    let binding: ClusterRoleBinding = serde_json::from_value(binding).unwrap();
+    Api::all(cluster.client()).create(&PostParams::default(), &binding).await.unwrap();
+    let alice = Plugin::of_user(cluster.config(), Some("alice"));
+    let spec = json!({"network": "infra/vlan12", "addresses": ["10.0.0.8/29"], "machineSelector": {"matchLabels": {"x": "y"}}});
+    let pool = json!({
+        "apiVersion": "ipam.glowplug.dev/v1alpha1", "kind": "StaticIPPool", "metadata": {"namespace": "n", "name": "q"}, "spec": spec,
+    });
+    let file = alice.file("pool.yaml", &pool);
+    drop(server.take_calls());
+    let not_found = alice.run(&["why", "n/absent"]).await;
+    let line = "error: n/absent: no VirtualMachine, KubevirtMachine, IPAddressClaim or IPAMClaim\n";
+    assert_eq!(not_found, (Some(1), String::new(), line.to_owned()));
+    for (command, rights) in [
+        (&["status"][..], Value::Null),
+        (&["plan", &file], Value::Null),
+        (&["why", "n/w"], json!(["get secrets in namespace n"])),
+        (&["audit"], json!(["get secrets in namespace n"])),
+        (&["adopt", "--pool", "n/p"], json!(["get secrets in namespace n"])),
+    ] {
+        let (_, answer) = alice.json(command).await;
+        assert_eq!(answer["missingRights"], rights, "{command:?}");
+    }
+    let calls = server.take_calls().into_iter().filter(|call| call.user == "alice");
+    let mut used: BTreeSet<Right> = calls.map(|call| of_call(&call)).collect();
+    assert!(used.remove(&("get".to_owned(), "secrets.".to_owned(), "every".to_owned())));
+    let shipped = of_role("ClusterRole", PLUGIN, "every");
+    assert_eq!(used.difference(&shipped).collect::<Vec<_>>(), [] as [&Right; 0], "used without a right");
+    assert_eq!(shipped.difference(&used).collect::<Vec<_>>(), [] as [&Right; 0], "shipped and never used");
+}
+
+#[tokio::test]
+async fn a_user_without_rights_reads_all_of_them_at_once() {
+    let (_server, cluster) = start_server().await;
+    let mallory = Plugin::of_user(cluster.config(), Some("mallory"));
+    let pools = "list staticippools.ipam.glowplug.dev in every namespace; list globalstaticippools.ipam.glowplug.dev";
+    let machines = "list kubevirtmachines.infrastructure.cluster.x-k8s.io in every namespace; \
+                    list virtualmachines.kubevirt.io in every namespace; \
+                    list virtualmachineinstances.kubevirt.io in every namespace";
+    let leases = "list staticipleases.ipam.glowplug.dev";
+    let node_pools = "list nodepools.hypershift.openshift.io in every namespace";
+    let claims = "list ipaddressclaims.ipam.cluster.x-k8s.io in every namespace";
+    let ipam_claims = "list ipamclaims.k8s.cni.cncf.io in every namespace";
+    let lists = format!(
+        "{leases}; {pools}; {node_pools}; {machines}; list services in every namespace; \
+         list clusters.cluster.x-k8s.io in every namespace; {claims}; \
+         list ipaddresses.ipam.cluster.x-k8s.io in every namespace; {ipam_claims}"
+    );
+    let vms = "list virtualmachines.kubevirt.io in every namespace; \
+               list kubevirtmachines.infrastructure.cluster.x-k8s.io in every namespace; \
+               list virtualmachineinstances.kubevirt.io in every namespace";
+    let status = format!(
+        "{pools}; list macpools.ipam.glowplug.dev; {claims}; {ipam_claims}; {leases}; {node_pools}; {vms}; \
+         list leases.coordination.k8s.io in every namespace"
+    );
+    let why = format!(
+        "{pools}; {leases}; {node_pools}; list events in namespace n; get virtualmachines.kubevirt.io in namespace n; \
+         get virtualmachineinstances.kubevirt.io in namespace n; \
+         get kubevirtmachines.infrastructure.cluster.x-k8s.io in namespace n; \
+         get ipaddressclaims.ipam.cluster.x-k8s.io in namespace n; get ipamclaims.k8s.cni.cncf.io in namespace n"
+    );
+    for (command, rights) in [(&["status"][..], status), (&["why", "n/w"], why), (&["audit"], lists)] {
+        let expected = (Some(1), String::new(), format!("error: missing rights: {rights}\n"));
+        assert_eq!(mallory.run(command).await, expected);
+    }
 }

@@ -47,13 +47,13 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Print all pools: free and allocated addresses, waiting machines
+    /// Print all pools: free and allocated addresses, waiting machines and claims
     Status,
-    /// Explain what a machine holds, or what it waits for
+    /// Explain what a machine or claim holds, or what it waits for
     Why {
-        /// The VirtualMachine, or the KubevirtMachine whose VirtualMachine is rejected
+        /// The VirtualMachine, KubevirtMachine, IPAddressClaim or IPAMClaim
         #[arg(value_name = "NAMESPACE/NAME", value_parser = machine_key)]
-        machine: Key,
+        object: Key,
     },
     /// Compare the leases with machines, claims, Secrets and reports of guests
     Audit,
@@ -117,7 +117,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let reader = Reader::new(client, namespace, stderr().is_terminal());
     let is_clean = match command {
         Command::Status => print(&status(&reader).await?, &reader, json).map(|()| true),
-        Command::Why { machine } => print(&why(&reader, &machine).await?, &reader, json).map(|()| true),
+        Command::Why { object } => print(&why(&reader, &object).await?, &reader, json).map(|()| true),
         Command::Audit => {
             let answer = audit(&reader).await?;
             print(&answer, &reader, json).map(|()| answer.is_clean())

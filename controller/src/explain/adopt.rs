@@ -118,7 +118,7 @@ pub async fn adopt(reader: &Reader, place: &Place, only: &[Key], reviewed: Optio
     let mut answer = answer(lists, &target, only, Timestamp::now())?;
     let Some(reviewed) = reviewed else { return Ok(answer) };
     let lacking = reader.lacking();
-    ensure!(lacking.is_empty(), "nothing is written, missing right: {}", rights(&lacking));
+    ensure!(lacking.is_empty(), "nothing is written, {}", rights(&lacking));
     if answer.digest != reviewed && !answer.writes.is_empty() {
         let digest = &answer.digest;
         answer.refused = Some(format!(

@@ -16,6 +16,8 @@ pub struct Leader {
     pub namespace: String,
     /// The pod that holds the Lease, and a number of its process. Empty: the last leader has released it.
     pub holder: String,
+    /// Time since which this holder leads, by its clock, as RFC 3339. `null`: unknown.
+    pub since: Option<String>,
     /// Time of the last renewal, by the clock of the leader, as RFC 3339. `null`: unknown.
     pub renewed: Option<String>,
     /// Whether a replica works.
@@ -52,14 +54,16 @@ fn leader(lease: Object, now: Timestamp) -> Leader {
     let namespace = lease.metadata.namespace.unwrap_or_default();
     let spec = &lease.data["spec"];
     let holder = spec["holderIdentity"].as_str().unwrap_or_default().to_owned();
-    let renewed: Option<Timestamp> = spec["renewTime"].as_str().and_then(|time| time.parse().ok());
+    let time = |member: &str| spec[member].as_str().and_then(|time| time.parse::<Timestamp>().ok());
+    let (since, renewed) = (time("acquireTime").filter(|_| !holder.is_empty()), time("renewTime"));
     let duration = SignedDuration::from_secs(spec["leaseDurationSeconds"].as_i64().unwrap_or_default());
     let state = match renewed {
         _ if holder.is_empty() => State::Released,
         Some(renewed) if now.duration_since(renewed) <= duration => State::Leads,
         _ => State::Expired,
     };
-    Leader { namespace, holder, renewed: renewed.map(|time| time.to_string()), state }
+    let [since, renewed] = [since, renewed].map(|time| time.map(|time| time.to_string()));
+    Leader { namespace, holder, since, renewed, state }
 }
 
 // === impl State ===
@@ -83,11 +87,15 @@ mod tests {
             leader(serde_json::from_value(lease).unwrap(), "2026-08-14T10:00:15Z".parse().unwrap())
         };
         let lease = |holder: &str, renewed: &str| {
-            of(json!({"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": 15}))
+            let times = json!({"acquireTime": "2026-08-14T09:00:00.5Z", "renewTime": renewed});
+            let mut spec = json!({"holderIdentity": holder, "leaseDurationSeconds": 15});
+            json_patch::merge(&mut spec, &times);
+            of(spec)
         };
         let expected = |holder: &str, renewed: &str, state: State| Leader {
             namespace: "s".to_owned(),
             holder: holder.to_owned(),
+            since: (!holder.is_empty()).then(|| "2026-08-14T09:00:00.5Z".to_owned()),
             renewed: Some(renewed.to_owned()),
             state,
         };
@@ -100,7 +108,7 @@ mod tests {
         ] {
             assert_eq!(lease(holder, renewed), expected(holder, renewed, state));
         }
-        let unknown = Leader { renewed: None, ..expected("a_1", "", State::Expired) };
+        let unknown = Leader { since: None, renewed: None, ..expected("a_1", "", State::Expired) };
         assert_eq!(of(json!({"holderIdentity": "a_1", "renewTime": 7})), unknown);
     }
 }

@@ -110,6 +110,12 @@ impl Lists {
         let vms = reader.each(&virtual_machines(), None, all(), |it| lists.add_vm(it)).await?;
         let guests = reader.each(&instances(), None, all(), |it| lists.add_instance(it)).await?;
         lists.has_machines = [machines, vms, guests] == [Listed::Whole; 3];
+        if reader.has_no_answer() {
+            // The message names every right that the commands need.
+            lists.read_neighbours(reader).await?;
+            lists.read_claims(reader).await?;
+        }
+        reader.check()?;
         Ok(lists)
     }
 
@@ -323,7 +329,7 @@ pub(super) fn problem_text(problem: &Problem) -> String {
     match problem {
         Problem::UnknownNamespaces { pool } => format!(
             "whether pool {pool} selects the machine is not known: the pool selects by the labels of Namespaces, and you lack the right \
-             to list namespaces in every namespace"
+             to list namespaces"
         ),
         problem => problem.to_string(),
     }

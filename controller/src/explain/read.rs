@@ -1,7 +1,7 @@
 //! Reads the API server for the commands of the plugin: page by page, with the progress of long lists, and with the rights that the
 //! user lacks.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::Write as _;
 
 use anyhow::Context as _;
@@ -31,7 +31,12 @@ pub struct Reader {
     /// Whether standard error shows the progress of long lists.
     has_progress: bool,
     lacking: RefCell<Vec<Lacking>>,
+    /// Whether a missing right leaves no answer: see [`Reader::required`].
+    has_no_answer: Cell<bool>,
 }
+
+/// The kinds without a namespace. A right to one of these kinds has no namespace either.
+const OF_CLUSTER: [&str; 4] = ["globalstaticippools", "macpools", "namespaces", "staticipleases"];
 
 /// A right that the user lacks.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -57,7 +62,7 @@ impl Reader {
     /// Creates a reader. `scope` is the option `--namespace` of the controller. `has_progress`: standard error is a terminal.
     #[must_use]
     pub fn new(client: Client, scope: Option<String>, has_progress: bool) -> Self {
-        Self { client, scope, has_progress, lacking: RefCell::default() }
+        Self { client, scope, has_progress, lacking: RefCell::default(), has_no_answer: Cell::default() }
     }
 
     /// The namespace to which the controller is limited. `None`: it works in every namespace.
@@ -156,14 +161,33 @@ impl Reader {
 
     /// Returns all objects of a kind without which no answer is possible. `namespace`: `None` for every namespace.
     ///
+    /// If the user has no right to list the kind, the result is empty, and [`Reader::check`] fails. A command calls it after its other
+    /// requests, so that its message has every right that the user lacks.
+    ///
     /// # Errors
     ///
-    /// The user has no right to list the kind, or the same as of [`Reader::each`].
+    /// The same as of [`Reader::each`].
     pub async fn required(&self, kind: &ApiResource, namespace: Option<&str>) -> anyhow::Result<Vec<Object>> {
         let mut objects = Vec::new();
-        let listed = self.each(kind, namespace, ListParams::default(), |object| objects.push(object)).await?;
-        anyhow::ensure!(listed == Listed::Whole, "missing right: {}", right("list", kind, namespace));
+        if self.each(kind, namespace, ListParams::default(), |object| objects.push(object)).await? == Listed::Denied {
+            self.has_no_answer.set(true);
+        }
         Ok(objects)
+    }
+
+    /// Whether the user lacks a right without which there is no answer.
+    pub(super) fn has_no_answer(&self) -> bool {
+        self.has_no_answer.get()
+    }
+
+    /// Checks that an answer is possible.
+    ///
+    /// # Errors
+    ///
+    /// The user has no right to list a kind of [`Reader::required`]. The message has every missing right.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(!self.has_no_answer(), "{}", rights(&self.lacking()));
+        Ok(())
     }
 
     /// Whether the API server has a kind, according to what every user may ask.
@@ -250,17 +274,22 @@ pub(super) fn is_denied(error: &Error) -> bool {
     matches!(error, Error::Api(status) if status.code == 403)
 }
 
-/// The rights, for a message.
+/// The missing rights, for a message.
 pub(super) fn rights(lacking: &[Lacking]) -> String {
     let rights: Vec<&str> = lacking.iter().map(|lacking| &*lacking.right).collect();
-    rights.join("; ")
+    let title = if rights.len() == 1 { "missing right" } else { "missing rights" };
+    format!("{title}: {}", rights.join("; "))
 }
 
 /// A right as a role names it.
 fn right(verb: &str, kind: &ApiResource, namespace: Option<&str>) -> String {
     let group = if kind.group.is_empty() { String::new() } else { format!(".{}", kind.group) };
-    let scope = namespace.map_or_else(|| "every namespace".to_owned(), |namespace| format!("namespace {namespace}"));
-    format!("{verb} {}{group} in {scope}", kind.plural)
+    let scope = match namespace {
+        _ if OF_CLUSTER.contains(&&*kind.plural) => String::new(),
+        Some(namespace) => format!(" in namespace {namespace}"),
+        None => " in every namespace".to_owned(),
+    };
+    format!("{verb} {}{group}{scope}", kind.plural)
 }
 
 /// What an answer lacks if the user lacks a right. `None`: there is no answer, or nothing is written.
@@ -279,6 +308,35 @@ fn without(verb: &str, plural: &str) -> Option<&'static str> {
         (_, "events") => "the reasons in events are not shown",
         (_, "leases") => "the replica that leads is not shown",
         ("list", "macpools") => "MACPools are not shown",
+        ("list", "staticipleases") => "machines that wait are not shown",
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Secret;
+
+    use super::*;
+    use crate::kinds::pool::{GlobalStaticIPPool, StaticIPPool};
+
+    #[test]
+    fn a_right_has_a_namespace_only_if_its_kind_has() {
+        let of_pools = ApiResource::erase::<StaticIPPool>(&());
+        let rights = [
+            right("list", &of_pools, None),
+            right("list", &of_pools, Some("n")),
+            right("list", &ApiResource::erase::<GlobalStaticIPPool>(&()), None),
+            right("get", &ApiResource::erase::<Namespace>(&()), Some("n")),
+            right("get", &ApiResource::erase::<Secret>(&()), Some("n")),
+        ];
+        let expected = [
+            "list staticippools.ipam.glowplug.dev in every namespace",
+            "list staticippools.ipam.glowplug.dev in namespace n",
+            "list globalstaticippools.ipam.glowplug.dev",
+            "get namespaces",
+            "get secrets in namespace n",
+        ];
+        assert_eq!(rights, expected);
+    }
 }

@@ -121,14 +121,16 @@ pub struct MacPoolLine {
 ///
 /// # Errors
 ///
-/// A request failed.
+/// A request failed, or the user may not list the pools.
 pub async fn status(reader: &Reader) -> anyhow::Result<Summary> {
-    let mut pools = reader.list(&ApiResource::erase::<StaticIPPool>(&()), reader.scope()).await?;
-    pools.extend(reader.list(&ApiResource::erase::<GlobalStaticIPPool>(&()), None).await?);
+    let mut pools = reader.required(&ApiResource::erase::<StaticIPPool>(&()), reader.scope()).await?;
+    pools.extend(reader.required(&ApiResource::erase::<GlobalStaticIPPool>(&()), None).await?);
     let pools: Vec<KnownPool> = pools.into_iter().map(|pool| KnownPool::read(PoolObject::read(pool))).collect();
     let mac_pools = reader.list(&ApiResource::erase::<MACPool>(&()), None).await?;
     let waiting = waiters(reader, &pools).await?;
-    Ok(summarize(leaders(reader).await?, &pools, mac_pools, waiting))
+    let leaders = leaders(reader).await?;
+    reader.check()?;
+    Ok(summarize(leaders, &pools, mac_pools, waiting))
 }
 
 /// Summarizes pools. The input is the leaders, the objects of both kinds, the MACPools, and what waits.
@@ -283,16 +285,18 @@ impl fmt::Display for Summary {
         });
         write_section(f, ["CONDITION", "POOL", "MESSAGE"], problems.collect())?;
         let leaders = self.leaders.iter().flatten();
-        let leaders = leaders.map(|Leader { namespace, holder, renewed, state }| {
-            let renewed = renewed.clone().unwrap_or_else(|| "-".to_owned());
+        let leaders = leaders.map(|Leader { namespace, holder, since, renewed, state }| {
+            let [since, renewed] = [since, renewed].map(|time| time.clone().unwrap_or_else(|| "-".to_owned()));
             let holder = if holder.is_empty() { "-" } else { holder };
-            [holder.to_owned(), namespace.clone(), renewed, state.to_string()]
+            [holder.to_owned(), namespace.clone(), since, renewed, state.to_string()]
         });
-        let mut leaders: Vec<[String; 4]> = leaders.collect();
-        if self.leaders.as_ref().is_some_and(Vec::is_empty) {
-            leaders.push(["-", "-", "-", "no replica has led in this cluster"].map(str::to_owned));
-        }
-        write_section(f, ["LEADER", "NAMESPACE", "RENEWED", "STATE"], leaders)
+        let mut leaders: Vec<[String; 5]> = leaders.collect();
+        let none = match &self.leaders {
+            None => Some("unknown: you lack the right to list leases.coordination.k8s.io"),
+            Some(leaders) => leaders.is_empty().then_some("no replica has led in this cluster"),
+        };
+        leaders.extend(none.map(|state| ["-", "-", "-", "-", state].map(str::to_owned)));
+        write_section(f, ["LEADER", "NAMESPACE", "SINCE", "RENEWED", "STATE"], leaders)
     }
 }
 
@@ -370,6 +374,7 @@ mod tests {
         let leader = Leader {
             namespace: "s".to_owned(),
             holder: "a_1".to_owned(),
+            since: Some("2026-08-14T09:00:00Z".to_owned()),
             renewed: Some("2026-08-14T10:00:00Z".to_owned()),
             state: State::Expired,
         };
@@ -388,8 +393,8 @@ mod tests {
              CONDITION         POOL  MESSAGE\n\
              DuplicateRecords  n/p   10.0.0.8: two users; 10.0.0.9: two users\n\
              SchemaViolated    m     ranges: repeated\n\n\
-             LEADER  NAMESPACE  RENEWED               STATE\n\
-             a_1     s          2026-08-14T10:00:00Z  expired\n"
+             LEADER  NAMESPACE  SINCE                 RENEWED               STATE\n\
+             a_1     s          2026-08-14T09:00:00Z  2026-08-14T10:00:00Z  expired\n"
         );
     }
 
@@ -427,17 +432,21 @@ mod tests {
         };
         let pools = vec![of("a", 20, "w"), of("b", 0, "w"), of("c", 10, "w"), of("d", 30, "db")];
         let text = summarize(None, &known(pools), vec![], vec![]).to_string();
-        assert_eq!(text.split_once("\n\n").unwrap().1, "POOL  OVERFLOW\nn/b   n/c, n/a\nn/c   n/a\n");
+        assert_eq!(text.split("\n\n").nth(1), Some("POOL  OVERFLOW\nn/b   n/c, n/a\nn/c   n/a"));
     }
 
     #[test]
     fn a_cluster_without_pools_has_the_head_of_the_table() {
-        let text = summarize(None, &[], vec![], vec![]).to_string();
-        assert_eq!(text.lines().count(), 1);
-        let text = summarize(Some(vec![]), &[], vec![], vec![]).to_string();
-        assert_eq!(
-            text.lines().skip(2).collect::<Vec<_>>(),
-            ["LEADER  NAMESPACE  RENEWED  STATE", "-       -          -        no replica has led in this cluster"]
-        );
+        for (leaders, state) in [
+            (None, "unknown: you lack the right to list leases.coordination.k8s.io"),
+            (Some(vec![]), "no replica has led in this cluster"),
+        ] {
+            let text = summarize(leaders, &[], vec![], vec![]).to_string();
+            let row = format!("-       -          -      -        {state}");
+            assert_eq!(
+                text.lines().skip(1).collect::<Vec<_>>(),
+                ["", "LEADER  NAMESPACE  SINCE  RENEWED  STATE", &row]
+            );
+        }
     }
 }

@@ -19,12 +19,13 @@ use serde::Serialize;
 use crate::cluster::conditions::head;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
+use crate::explain::claim::{Waits, waits};
 use crate::explain::lists::namespaces;
 use crate::explain::read::{Listed, Reader};
 use crate::explain::why::{Event, Known, Seen, State};
 use crate::kinds::cluster_api::{IpAddressClaim, Kinds};
 use crate::kinds::ipam_claim::ipam_claims;
-use crate::kinds::kubevirt_machine::{Instance, NetworkSecret, is_deleted};
+use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret, is_deleted};
 use crate::kinds::pool::{GROUP, LeaseSpec, StaticIPLease};
 use crate::kinds::virtual_machine::{VirtualMachine, instances, kubevirt_machines, node_pools, virtual_machines};
 use crate::pools::selection::KnownPool;
@@ -52,14 +53,13 @@ pub struct Waiter {
 /// A request failed.
 pub(super) async fn waiters(reader: &Reader, pools: &[KnownPool]) -> anyhow::Result<Vec<Waiter>> {
     let mut waiters = Vec::new();
-    if pools.is_empty() {
-        return Ok(waiters);
-    }
+    // Without the pools, every right that they could need is asked for.
+    let is_any = reader.has_no_answer();
     if let Some(kinds) = Kinds::discover(reader.client()).await? {
         let all = ListParams::default();
-        reader.each(&kinds.claims, reader.scope(), all, |claim| waiters.extend(of_claim(claim))).await?;
+        reader.each(&kinds.claims, reader.scope(), all, |claim| waiters.extend(of_claim(&claim))).await?;
     }
-    if pools.iter().any(|pool| pool.checked.spec.serve_ipam_claims) {
+    if is_any || pools.iter().any(|pool| pool.checked.spec.serve_ipam_claims) {
         let all = ListParams::default();
         reader.each(&ipam_claims(), reader.scope(), all, |claim| waiters.extend(of_ipam_claim(&claim))).await?;
     }
@@ -71,7 +71,7 @@ pub(super) async fn waiters(reader: &Reader, pools: &[KnownPool]) -> anyhow::Res
             || spec.namespace_selector.is_some()
     };
     let mut machines = BTreeSet::new();
-    if pools.iter().any(selects) {
+    if is_any || pools.iter().any(selects) {
         for (waiter, names) in of_machines(reader, pools).await? {
             machines.extend(names);
             waiters.push(waiter);
@@ -85,41 +85,39 @@ pub(super) async fn waiters(reader: &Reader, pools: &[KnownPool]) -> anyhow::Res
     Ok(waiters)
 }
 
-/// The reason and the time in a condition that is false.
-fn failed(object: &Object, type_: &str) -> Option<(String, Option<String>)> {
-    let conditions = object.data["status"]["conditions"].as_array()?;
-    let failed = conditions.iter().find(|it| it["type"] == type_ && it["status"] == "False")?;
-    let text = |member: &str| failed[member].as_str().map(|text| head(text).to_owned());
-    let reason = [text("reason"), text("message")].into_iter().flatten().filter(|text| !text.is_empty());
-    Some((reason.collect::<Vec<_>>().join(": "), text("lastTransitionTime")))
-}
-
-/// An IPAddressClaim of one of our pools that is not ready.
-fn of_claim(object: Object) -> Option<Waiter> {
-    let (reason, since) = failed(&object, "Ready")?;
-    let claim = IpAddressClaim::read(object).ok().filter(|claim| !claim.is_deleted())?;
+/// An IPAddressClaim that means one of our pools, and has no address.
+fn of_claim(object: &Object) -> Option<Waiter> {
+    let Waits { reason, since, .. } = waits(HolderKind::IpAddressClaim, object)?;
+    let claim = IpAddressClaim::read(object.clone()).ok()?;
     let key = claim.key();
-    let pool = claim.pool.resolve(&key.namespace)?;
-    let (object, pools) = (key.to_string(), vec![pool.to_string()]);
-    Some(Waiter { kind: HolderKind::IpAddressClaim, object, pools, since, reason })
+    let pools = claim.pool.resolve(&key.namespace).iter().map(PoolId::to_string).collect();
+    Some(Waiter { kind: HolderKind::IpAddressClaim, object: key.to_string(), pools, since, reason })
 }
 
 /// An IPAMClaim without addresses.
 fn of_ipam_claim(object: &Object) -> Option<Waiter> {
-    let (reason, since) = failed(object, "IPsAllocated").filter(|_| !is_deleted(&object.metadata))?;
+    let Waits { reason, since, .. } = waits(HolderKind::IpamClaim, object)?;
     let object = Key::of(&object.metadata).to_string();
     Some(Waiter { kind: HolderKind::IpamClaim, object, pools: Vec::new(), since, reason })
 }
 
+/// A KubevirtMachine whose VirtualMachine a webhook of the controller rejects.
+struct Rejected {
+    waiter: Waiter,
+    key: Key,
+    machine: KubevirtMachine,
+}
+
 /// A KubevirtMachine whose VirtualMachine a webhook of the controller rejects. cluster-api-provider-kubevirt writes the reason.
-fn of_rejected(machine: &Object) -> Option<(Waiter, Key)> {
+fn of_rejected(machine: Object) -> Option<Rejected> {
     let conditions = machine.data["status"]["conditions"].as_array()?;
     let rejected = conditions.iter().find(|it| it["type"] == "VMProvisioned" && it["status"] == "False")?;
     let reason =
         rejected["message"].as_str().filter(|text| text.contains(GROUP) || text.contains(EXHAUSTED_MESSAGE))?;
     let (key, since) = (Key::of(&machine.metadata), rejected["lastTransitionTime"].as_str().map(str::to_owned));
     let (kind, object, reason) = (HolderKind::KubevirtMachine, key.to_string(), head(reason).to_owned());
-    Some((Waiter { kind, object, pools: Vec::new(), since, reason }, key))
+    let waiter = Waiter { kind, object, pools: Vec::new(), since, reason };
+    Some(Rejected { waiter, key, machine: KubevirtMachine::read(machine) })
 }
 
 /// The VirtualMachines that wait, each with its own name and the name of its KubevirtMachine. Empty if the user may not read what decides.
@@ -134,14 +132,14 @@ async fn of_machines(reader: &Reader, pools: &[KnownPool]) -> anyhow::Result<Vec
     let (mut vms, mut guests) = (Vec::new(), BTreeMap::new());
     reader.each(&virtual_machines(), None, all(), |vm| vms.push(VirtualMachine::read(vm))).await?;
     let mut rejected = Vec::new();
-    reader.each(&kubevirt_machines(), None, all(), |machine| rejected.extend(of_rejected(&machine))).await?;
+    reader.each(&kubevirt_machines(), None, all(), |machine| rejected.extend(of_rejected(machine))).await?;
     let guest = |guest: Object| {
         let phase = guest.data["status"]["phase"].as_str().map(str::to_owned);
         guests.insert(Key::of(&guest.metadata), (phase, Instance::read(guest)));
     };
     reader.each(&instances(), None, all(), guest).await?;
     if [has_leases, has_node_pools] != [Listed::Whole; 2] {
-        return Ok(rejected.into_iter().map(|(waiter, key)| (waiter, vec![key])).collect());
+        return Ok(rejected.into_iter().map(|Rejected { waiter, key, .. }| (waiter, vec![key])).collect());
     }
     let mut events: BTreeMap<Key, Vec<Event>> = BTreeMap::new();
     let event = |event: Object| {
@@ -156,8 +154,12 @@ async fn of_machines(reader: &Reader, pools: &[KnownPool]) -> anyhow::Result<Vec
     reader.each(&ApiResource::erase::<v1::Event>(&()), None, of_machines, event).await?;
     let known = Known::new(pools.to_vec(), of_node_pools, namespaces.as_ref(), leases);
     let names: BTreeSet<Key> = vms.iter().flat_map(|vm| vm.kubevirt_machine().into_iter().chain([vm.key()])).collect();
-    rejected.retain(|(_, key)| !names.contains(key));
-    let mut waiters: Vec<(Waiter, Vec<Key>)> = rejected.into_iter().map(|(waiter, key)| (waiter, vec![key])).collect();
+    let rejected = rejected.into_iter().filter(|rejected| !names.contains(&rejected.key));
+    let rejected = rejected.map(|Rejected { mut waiter, key, machine }| {
+        waiter.pools = known.lacking(&machine);
+        (waiter, vec![key])
+    });
+    let mut waiters: Vec<(Waiter, Vec<Key>)> = rejected.collect();
     for machine in vms.iter().filter(|vm| !is_deleted(&vm.metadata)) {
         let key = machine.key();
         let (phase, instance) = guests.get(&key).map_or((None, None), |(phase, guest)| (phase.clone(), Some(guest)));
@@ -254,9 +256,11 @@ mod tests {
         let refused = condition("Ready", "False", "AllocationFailed", "10.0.0.9: not in pool \"n/p\"");
         let reason = "AllocationFailed: 10.0.0.9: not in pool \"n/p\"";
         let expected = waiter(HolderKind::IpAddressClaim, "n/c", &["n/p"], reason);
-        assert_eq!(of_claim(claim("StaticIPPool", refused.clone())), Some(expected));
-        assert_eq!(of_claim(claim("InClusterIPPool", refused)), None);
-        assert_eq!(of_claim(claim("StaticIPPool", condition("Ready", "True", "Ready", ""))), None);
+        assert_eq!(of_claim(&claim("StaticIPPool", refused)), Some(expected));
+        assert_eq!(of_claim(&claim("StaticIPPool", condition("Ready", "True", "Ready", ""))), None);
+        let reason = "spec.poolRef.kind: unknown kind \"StaticPool\", expected StaticIPPool or GlobalStaticIPPool";
+        let expected = Waiter { since: None, ..waiter(HolderKind::IpAddressClaim, "n/c", &[], reason) };
+        assert_eq!(of_claim(&claim("StaticPool", json!([]))), Some(expected));
         let failed = condition("IPsAllocated", "False", "SubnetExhausted", "pool n/p has no free IPv4 address");
         let expected = waiter(HolderKind::IpamClaim, "n/c", &[], "SubnetExhausted: pool n/p has no free IPv4 address");
         assert_eq!(of_ipam_claim(&claim("", failed)), Some(expected));

@@ -1,4 +1,4 @@
-//! Explains what one VirtualMachine holds, or waits for.
+//! Explains what one VirtualMachine or claim holds, or waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,10 +14,12 @@ use serde_json::Value;
 use crate::cluster::conditions::{DUPLICATE_RECORDS, head};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
+use crate::explain::claim::{ClaimAnswer, claim};
+use crate::explain::held::HeldAddress;
 use crate::explain::lists::{namespaces, problem_text};
 use crate::explain::read::{Reader, rights};
 use crate::explain::text::{rows_of, write_section};
-use crate::kinds::kubevirt_machine::{Instance, NetworkSecret, created};
+use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret, created};
 use crate::kinds::mac_pool::MAC_NETWORK;
 use crate::kinds::pool::{GlobalStaticIPPool, Holder, HolderKind, LeaseSpec, StaticIPLease, StaticIPPool, Waiting};
 use crate::kinds::virtual_machine::{
@@ -139,50 +141,60 @@ pub struct Selecting {
     pub interface: String,
 }
 
-/// An address that a machine holds.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
-pub struct HeldAddress {
-    /// The address with its prefix length, or a MAC address.
-    pub address: String,
-    /// Network of the address.
-    pub network: String,
-    /// Interface of the machine.
-    pub interface: String,
-    /// Pool of the address.
-    pub pool: String,
-    /// Time of the allocation.
-    pub since: String,
-}
-
 /// Largest number of events in an answer.
 const EVENTS: usize = 5;
 
 /// State, reason, time, and what a person can do.
 type Verdict = (State, String, Option<String>, Option<String>);
 
-/// Reads what the cluster says about a machine, and explains it.
+/// What `kubectl glowplug why` says about an object.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Explained {
+    /// A VirtualMachine, or a KubevirtMachine without one.
+    Machine(Box<Answer>),
+    /// An IPAddressClaim or an IPAMClaim.
+    Claim(Box<ClaimAnswer>),
+}
+
+/// Reads what the cluster says about a machine or claim, and explains it. A claim with the name of a machine is not looked for.
 ///
 /// # Errors
 ///
-/// A request failed, the user may not read what the answer depends on, or there is no such machine.
-pub async fn why(reader: &Reader, key: &Key) -> anyhow::Result<Answer> {
+/// A request failed, the user may not read what the answer depends on, or there is no such object.
+pub async fn why(reader: &Reader, key: &Key) -> anyhow::Result<Explained> {
     let mut pools = reader.required(&ApiResource::erase::<StaticIPPool>(&()), reader.scope()).await?;
     pools.extend(reader.required(&ApiResource::erase::<GlobalStaticIPPool>(&()), None).await?);
     let pools: Vec<KnownPool> = pools.into_iter().map(|pool| KnownPool::read(PoolObject::read(pool))).collect();
     let leases = reader.required(&ApiResource::erase::<StaticIPLease>(&()), None).await?;
     let spec = |lease: Object| serde_json::from_value::<LeaseSpec>(lease.data.get("spec")?.clone()).ok();
     let leases: Vec<LeaseSpec> = leases.into_iter().filter_map(spec).collect();
-    let Some(machine) = reader.get(&virtual_machines(), key).await? else {
-        let machine = reader.get(&kubevirt_machines(), key).await?;
-        let lacking = reader.lacking();
-        anyhow::ensure!(machine.is_some() || lacking.is_empty(), "missing right: {}", rights(&lacking));
-        let machine = machine.with_context(|| {
-            format!("{key}: neither a VirtualMachine nor a KubevirtMachine; the conditions of a claim say why it waits")
-        })?;
-        return Ok(explain_rejected(&machine, &pools, &leases));
-    };
-    let machine = VirtualMachine::read(machine);
+    let node_pools = reader.required(&node_pools(), reader.scope()).await?;
+    let namespaces = namespaces(reader, pools.iter().map(|pool| &*pool.checked)).await?;
+    let of_machine = format!("involvedObject.kind=VirtualMachine,involvedObject.name={}", key.name);
+    let kind = ApiResource::erase::<v1::Event>(&());
+    let (mut events, params) = (Vec::new(), ListParams::default().fields(&of_machine));
+    reader.each(&kind, Some(&key.namespace), params, |event| events.extend(Event::of_controller(&event))).await?;
+    let machine = reader.get(&virtual_machines(), key).await?;
     let instance = reader.get(&instances(), key).await?;
+    let Some(machine) = machine else {
+        let machine = reader.get(&kubevirt_machines(), key).await?;
+        let claim = match &machine {
+            Some(_) => None,
+            None => claim(reader, key, &leases).await?,
+        };
+        reader.check()?;
+        if let Some(machine) = machine {
+            let known = Known::new(pools, node_pools, namespaces.as_ref(), leases);
+            return Ok(Explained::Machine(Box::new(known.explain_rejected(machine))));
+        }
+        let lacking = reader.lacking();
+        anyhow::ensure!(claim.is_some() || lacking.is_empty(), "{}", rights(&lacking));
+        let kinds = "VirtualMachine, KubevirtMachine, IPAddressClaim or IPAMClaim";
+        return claim.map(|claim| Explained::Claim(Box::new(claim))).with_context(|| format!("{key}: no {kinds}"));
+    };
+    reader.check()?;
+    let machine = VirtualMachine::read(machine);
     let phase = instance.as_ref().and_then(|instance| Some(instance.data["status"]["phase"].as_str()?.to_owned()));
     let instance = instance.map(Instance::read);
     let secret = match machine.secret() {
@@ -192,13 +204,8 @@ pub async fn why(reader: &Reader, key: &Key) -> anyhow::Result<Answer> {
         None => None,
     };
     let secret = NetworkSecret::read(secret.and_then(|secret| secret.parse().ok()));
-    let of_machine = format!("involvedObject.kind=VirtualMachine,involvedObject.name={}", key.name);
-    let kind = ApiResource::erase::<v1::Event>(&());
-    let (mut events, params) = (Vec::new(), ListParams::default().fields(&of_machine));
-    reader.each(&kind, Some(&key.namespace), params, |event| events.extend(Event::of_controller(&event))).await?;
-    let node_pools = reader.required(&node_pools(), reader.scope()).await?;
-    let namespaces = namespaces(reader, pools.iter().map(|pool| &*pool.checked)).await?;
-    Ok(explain(Facts { machine, phase, instance, secret, pools, node_pools, namespaces, leases, events }))
+    let facts = Facts { machine, phase, instance, secret, pools, node_pools, namespaces, leases, events };
+    Ok(Explained::Machine(Box::new(explain(facts))))
 }
 
 /// Explains a machine.
@@ -231,6 +238,61 @@ impl Known {
             machine.kubevirt_machine().into_iter().chain([machine.key()]).map(|key| key.name).collect();
         let of_names = names.iter().filter_map(|name| self.leases.get(name)).flatten();
         of_names.filter(|lease| is_of(lease, machine)).collect()
+    }
+
+    /// Returns the pools without a free address because of which the webhook rejects the VirtualMachine of a KubevirtMachine.
+    pub(super) fn lacking(&self, machine: &KubevirtMachine) -> Vec<String> {
+        let selected = machine.refused.as_ref().and_then(|vm| self.selection.of(vm).ok()).unwrap_or_default();
+        let lacks = selected.iter().filter(|it| self.selection.exhausted(it).is_some());
+        lacks.flat_map(Selected::pools).map(PoolId::to_string).collect()
+    }
+
+    /// Explains a KubevirtMachine without a VirtualMachine. The webhook rejects the VirtualMachine of a machine whose pool is exhausted
+    /// or invalid, and cluster-api-provider-kubevirt writes the reason into a condition.
+    fn explain_rejected(&self, machine: Object) -> Answer {
+        let key = Key::of(&machine.metadata);
+        let is_own = |namespace: &str, name: &str| (namespace, name) == (&*key.namespace, &*key.name);
+        let conditions = machine.data["status"]["conditions"].as_array().into_iter().flatten();
+        let rejected = conditions.into_iter().find(|it| it["type"] == "VMProvisioned" && it["status"] == "False");
+        let text = |member: &str| rejected.and_then(|it| it[member].as_str()).map(|text| head(text).to_owned());
+        let (message, since) = (text("message").filter(|message| !message.is_empty()), text("lastTransitionTime"));
+        let lacking = self.lacking(&KubevirtMachine::read(machine));
+        let waiting = self.waiting.iter().filter_map(|(pool, first)| {
+            let first = first.iter().find(|it| is_own(&it.namespace, &it.name))?;
+            Some((pool, first))
+        });
+        let by_itself = "cluster-api-provider-kubevirt then creates the VirtualMachine by itself";
+        let cause = match lacking.is_empty() {
+            true => format!("remove the cause; {by_itself}"),
+            false => format!(
+                "add addresses to pool {}, or delete machines that hold some; {by_itself}",
+                lacking.join(" or to pool ")
+            ),
+        };
+        let (state, reason, since, what_to_do) = match (message, waits(waiting)) {
+            (Some(message), _) => (State::Waiting, message, since, Some(cause)),
+            (None, Some(verdict)) => verdict,
+            (None, None) => {
+                let none = "cluster-api-provider-kubevirt has not created the VirtualMachine yet".to_owned();
+                (State::Waiting, none, since, Some(cause))
+            }
+        };
+        let held = self.leases.get(&key.name).into_iter().flatten().filter(|lease| {
+            let Holder { kind, namespace, name, .. } = &lease.holder;
+            lease.released.is_none() && *kind == HolderKind::KubevirtMachine && is_own(namespace, name)
+        });
+        Answer {
+            version: 1,
+            machine: key.to_string(),
+            phase: None,
+            state,
+            pools: Vec::new(),
+            addresses: held.map(HeldAddress::from).collect(),
+            since,
+            reason,
+            what_to_do,
+            events: Vec::new(),
+        }
     }
 
     /// Explains a machine.
@@ -403,44 +465,6 @@ fn waits<'w>(pools: impl Iterator<Item = (&'w PoolId, &'w Waiting)>) -> Option<V
     Some((State::Waiting, reason, Some(since.0.to_string()), Some(what_to_do)))
 }
 
-/// Explains a KubevirtMachine without a VirtualMachine. The webhook rejects the VirtualMachine of a machine whose pool is exhausted or
-/// invalid, and cluster-api-provider-kubevirt writes the reason into a condition.
-fn explain_rejected(machine: &Object, pools: &[KnownPool], leases: &[LeaseSpec]) -> Answer {
-    let key = Key::of(&machine.metadata);
-    let is_own = |namespace: &str, name: &str| (namespace, name) == (&*key.namespace, &*key.name);
-    let conditions = machine.data["status"]["conditions"].as_array().into_iter().flatten();
-    let rejected = conditions.into_iter().find(|it| it["type"] == "VMProvisioned" && it["status"] == "False");
-    let told = || {
-        let text = |member: &str| rejected.and_then(|it| it[member].as_str()).map(str::to_owned);
-        let none = || "cluster-api-provider-kubevirt has not created the VirtualMachine yet".to_owned();
-        let what_to_do =
-            "remove the cause; cluster-api-provider-kubevirt then creates the VirtualMachine by itself".to_owned();
-        let reason = text("message").filter(|message| !message.is_empty()).unwrap_or_else(none);
-        (State::Waiting, reason, text("lastTransitionTime"), Some(what_to_do))
-    };
-    let waiting = pools.iter().filter_map(|pool| {
-        let first = pool.status.first_waiting.iter().find(|it| is_own(&it.namespace, &it.name))?;
-        Some((&pool.checked.id, first))
-    });
-    let (state, reason, since, what_to_do) = waits(waiting).unwrap_or_else(told);
-    let held = leases.iter().filter(|lease| {
-        let Holder { kind, namespace, name, .. } = &lease.holder;
-        lease.released.is_none() && *kind == HolderKind::KubevirtMachine && is_own(namespace, name)
-    });
-    Answer {
-        version: 1,
-        machine: key.to_string(),
-        phase: None,
-        state,
-        pools: Vec::new(),
-        addresses: held.map(HeldAddress::from).collect(),
-        since,
-        reason,
-        what_to_do,
-        events: Vec::new(),
-    }
-}
-
 /// Whether a lease has an address of a pool for the interface of the machine.
 fn is_from(lease: &LeaseSpec, pool: &Selected) -> bool {
     lease.network == pool.network && lease.holder.interface == pool.interface.to_string()
@@ -497,7 +521,7 @@ fn list(names: &[&str], none: &str) -> String {
     if names.is_empty() { none.to_owned() } else { names.join(", ") }
 }
 
-/// Parses `namespace/name` of a machine.
+/// Parses `namespace/name` of a machine or claim.
 ///
 /// # Errors
 ///
@@ -507,7 +531,7 @@ pub fn machine_key(text: &str) -> Result<Key, &'static str> {
         Some((namespace, name)) if is_object_name(namespace) && is_object_name(name) => {
             Ok(Key::from((namespace, name)))
         }
-        _ => Err("expected NAMESPACE/NAME of a machine"),
+        _ => Err("expected NAMESPACE/NAME"),
     }
 }
 
@@ -539,23 +563,6 @@ impl Event {
     }
 }
 
-// === impl HeldAddress ===
-
-impl From<&LeaseSpec> for HeldAddress {
-    fn from(lease: &LeaseSpec) -> Self {
-        Self {
-            address: match &*lease.network {
-                MAC_NETWORK => lease.address.clone(),
-                _ => format!("{}/{}", lease.address, lease.prefix),
-            },
-            network: lease.network.clone(),
-            interface: lease.holder.interface.clone(),
-            pool: lease.pool.clone(),
-            since: lease.since.0.to_string(),
-        }
-    }
-}
-
 // === impl Selecting ===
 
 impl Selecting {
@@ -584,6 +591,17 @@ impl fmt::Display for State {
             Self::Conflicting => "conflicting",
             Self::Unknown => "unknown",
         })
+    }
+}
+
+// === impl Explained ===
+
+impl fmt::Display for Explained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Machine(answer) => answer.fmt(f),
+            Self::Claim(answer) => answer.fmt(f),
+        }
     }
 }
 
@@ -730,7 +748,7 @@ mod tests {
         });
         let answer = about(machine(json!({}), json!({})), vec![pool("g", selects)], vec![]);
         let reason = "whether pool g selects the machine is not known: the pool selects by the labels of Namespaces, and you lack the \
-                      right to list namespaces in every namespace";
+                      right to list namespaces";
         let what_to_do = "ask for the right, or ask a user who has it";
         assert_eq!(said(&answer), (State::Unknown, reason, None, Some(what_to_do)));
     }
@@ -793,7 +811,10 @@ mod tests {
         };
         let first = json!([{"kind": "KubevirtMachine", "namespace": "n", "name": "w", "family": "IPv6", "since": "2026-08-14T11:00:00Z"}]);
         let waiting = pool("p", json!({"status": {"waiting": 1, "firstWaiting": first}}));
-        let answer = explain_rejected(&machine(json!([])), &[waiting], &[]);
+        let explain_rejected = |machine: Object, pools: Vec<KnownPool>, leases: Vec<LeaseSpec>| {
+            Known::new(pools, vec![], None, leases).explain_rejected(machine)
+        };
+        let answer = explain_rejected(machine(json!([])), vec![waiting], vec![]);
         assert_eq!(
             said(&answer),
             (
@@ -808,10 +829,10 @@ mod tests {
             "type": "VMProvisioned", "status": "False", "message": "denied", "lastTransitionTime": "2026-08-14T11:00:00Z",
         }]);
         let held = lease(json!({"kind": "KubevirtMachine"}));
-        let answer = explain_rejected(&machine(rejected), &[pool("p", json!({}))], &[held, lease(json!({}))]);
+        let answer = explain_rejected(machine(rejected), vec![pool("p", json!({}))], vec![held, lease(json!({}))]);
         assert_eq!(said(&answer), (State::Waiting, "denied", Some("2026-08-14T11:00:00Z"), advice));
         assert_eq!(answer.addresses.len(), 1);
-        let answer = explain_rejected(&machine(json!([])), &[], &[]);
+        let answer = explain_rejected(machine(json!([])), vec![], vec![]);
         let reason = "cluster-api-provider-kubevirt has not created the VirtualMachine yet";
         assert_eq!(said(&answer), (State::Waiting, reason, None, advice));
     }
@@ -1015,7 +1036,7 @@ mod tests {
     fn a_machine_has_a_namespace_and_a_name() {
         assert_eq!(machine_key("n/w"), Ok(Key::from(("n", "w"))));
         for text in ["w", "n/", "/w", "n/w/x", "N/w", "../w"] {
-            assert_eq!(machine_key(text), Err("expected NAMESPACE/NAME of a machine"), "{text}");
+            assert_eq!(machine_key(text), Err("expected NAMESPACE/NAME"), "{text}");
         }
     }
 }

@@ -1,0 +1,291 @@
+//! Explains what one IPAddressClaim or IPAMClaim holds, or waits for.
+
+use std::fmt;
+
+use glowplug::host::claim::HolderKind;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::cluster::conditions::head;
+use crate::cluster::key::Key;
+use crate::cluster::object::Object;
+use crate::explain::held::HeldAddress;
+use crate::explain::read::Reader;
+use crate::explain::text::{rows_of, write_section};
+use crate::kinds::cluster_api::{IpAddressClaim, Kinds};
+use crate::kinds::ipam_claim::ipam_claims;
+use crate::kinds::kubevirt_machine::is_deleted;
+use crate::kinds::pool::LeaseSpec;
+
+/// What `kubectl glowplug why` says about a claim.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimAnswer {
+    /// Version of the structure.
+    pub version: u32,
+    /// Namespace and name of the claim.
+    pub claim: String,
+    /// Kind of the claim.
+    pub kind: HolderKind,
+    /// The state of the claim.
+    pub state: ClaimState,
+    /// The pool from which the claim gets its address. `null`: unknown.
+    pub pool: Option<String>,
+    /// The addresses that the claim holds.
+    pub addresses: Vec<HeldAddress>,
+    /// Time since which the claim holds its address, or waits. `null`: unknown.
+    pub since: Option<String>,
+    /// Why the claim is in this state.
+    pub reason: String,
+    /// What a person can do. `null`: nothing needs to be done.
+    pub what_to_do: Option<String>,
+}
+
+/// The state of a claim.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ClaimState {
+    /// `allocated`: the claim holds its address.
+    Allocated,
+    /// `waiting`: the claim has no address.
+    Waiting,
+    /// `notSelected`: the claim names the pool of another program.
+    NotSelected,
+}
+
+/// Why a claim has no address.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Waits {
+    /// The reason, which starts with that of the condition.
+    pub(super) reason: String,
+    /// Time since which the claim waits, as RFC 3339.
+    pub(super) since: Option<String>,
+    what_to_do: String,
+}
+
+/// Reads a claim, and explains it. `None`: there is no claim of this name. A user who may not read claims lacks a right.
+pub(super) async fn claim(reader: &Reader, key: &Key, leases: &[LeaseSpec]) -> anyhow::Result<Option<ClaimAnswer>> {
+    if let Some(kinds) = Kinds::discover(reader.client()).await?
+        && let Some(object) = reader.get(&kinds.claims, key).await?
+    {
+        return Ok(Some(explain(HolderKind::IpAddressClaim, &object, leases)));
+    }
+    let object = reader.get(&ipam_claims(), key).await?;
+    Ok(object.map(|object| explain(HolderKind::IpamClaim, &object, leases)))
+}
+
+/// Explains a claim.
+fn explain(kind: HolderKind, object: &Object, leases: &[LeaseSpec]) -> ClaimAnswer {
+    let key = Key::of(&object.metadata);
+    let is_own = |lease: &&LeaseSpec| {
+        let of = &lease.holder;
+        lease.released.is_none() && of.kind == kind && (&of.namespace, &of.name) == (&key.namespace, &key.name)
+    };
+    let held: Vec<&LeaseSpec> = leases.iter().filter(is_own).collect();
+    let read = (kind == HolderKind::IpAddressClaim).then(|| IpAddressClaim::read(object.clone()).ok()).flatten();
+    let named = read.as_ref().and_then(|claim| claim.pool.resolve(&key.namespace)).map(|pool| pool.to_string());
+    let pool = named.or_else(|| held.first().map(|lease| lease.pool.clone()));
+    let is_foreign = read.as_ref().is_some_and(|claim| !claim.pool.concerns_us(&key.namespace));
+    let (state, reason, since, what_to_do) = match waits(kind, object) {
+        _ if !held.is_empty() => {
+            let since = held.iter().map(|lease| lease.since.0).max().map(|since| since.to_string());
+            (ClaimState::Allocated, "the claim holds its address".to_owned(), since, None)
+        }
+        _ if is_foreign => {
+            let what_to_do = "look at the controller of the pool that spec.poolRef of the claim names".to_owned();
+            (ClaimState::NotSelected, "the claim names the pool of another program".to_owned(), None, Some(what_to_do))
+        }
+        Some(Waits { reason, since, what_to_do }) => (ClaimState::Waiting, reason, since, Some(what_to_do)),
+        None => {
+            let reason = "no lease records the address that the status of the claim names".to_owned();
+            (ClaimState::Waiting, reason, None, Some(LEADS.to_owned()))
+        }
+    };
+    let addresses = held.into_iter().map(HeldAddress::from).collect();
+    ClaimAnswer { version: 1, claim: key.to_string(), kind, state, pool, addresses, since, reason, what_to_do }
+}
+
+const LEADS: &str = "look whether a replica leads: kubectl glowplug status";
+
+/// Why a claim waits. `None`: the claim has its address, is being deleted, or belongs to another program.
+pub(super) fn waits(kind: HolderKind, object: &Object) -> Option<Waits> {
+    if is_deleted(&object.metadata) {
+        return None;
+    }
+    let conditions = object.data["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let condition =
+        |type_: &str, status: &str| conditions.iter().find(|it| it["type"] == type_ && it["status"] == status);
+    let created = object.metadata.creation_timestamp.as_ref().map(|time| time.0.to_string());
+    let unseen = |reason: String, what_to_do: &str| {
+        Some(Waits { reason, since: created.clone(), what_to_do: what_to_do.to_owned() })
+    };
+    let later = "remove the cause that the reason names; the controller then continues by itself";
+    if kind == HolderKind::IpamClaim {
+        return Some(Waits::of(condition("IPsAllocated", "False")?, later));
+    }
+    let claim = IpAddressClaim::read(object.clone()).ok()?;
+    if !claim.pool.concerns_us(&claim.key().namespace) || claim.has_address && condition("Ready", "False").is_none() {
+        return None;
+    }
+    if let Some(mistake) = claim.pool.mistake() {
+        return unseen(mistake, "create the claim again with the right spec.poolRef");
+    }
+    if let Some(paused) = condition("Paused", "True") {
+        return Some(Waits::of(paused, "end the pause"));
+    }
+    if let Some(failed) = condition("Ready", "False") {
+        let what_to_do = match failed["reason"].as_str() {
+            Some("PoolExhausted") => "add addresses to the pool, or delete claims that hold some",
+            _ => later,
+        };
+        return Some(Waits::of(failed, what_to_do));
+    }
+    match condition("Ready", "True") {
+        Some(_) => None,
+        None => unseen("the controller has not looked at the claim yet".to_owned(), LEADS),
+    }
+}
+
+// === impl Waits ===
+
+impl Waits {
+    /// What a condition says. Other programs may write any text into it.
+    fn of(condition: &Value, what_to_do: &str) -> Self {
+        let text = |member: &str| condition[member].as_str().map(|text| head(text).to_owned());
+        let reason = [text("reason"), text("message")].into_iter().flatten().filter(|text| !text.is_empty());
+        let reason = reason.collect::<Vec<_>>().join(": ");
+        Self { reason, since: text("lastTransitionTime"), what_to_do: what_to_do.to_owned() }
+    }
+}
+
+// === impl ClaimState ===
+
+impl fmt::Display for ClaimState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+// === impl ClaimAnswer ===
+
+/// Tables for people.
+impl fmt::Display for ClaimAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+        let [kind, state] = [self.kind.to_string(), self.state.to_string()];
+        let claim = [self.claim.clone(), kind, or_none(&self.pool), state, or_none(&self.since)];
+        f.write_str(&rows_of(["CLAIM", "KIND", "POOL", "STATE", "SINCE"], vec![claim]))?;
+        write!(f, "\n{}", rows_of(["REASON"], vec![[self.reason.replace('\n', "; ")]]))?;
+        write_section(f, ["WHAT TO DO"], self.what_to_do.iter().map(|it| [it.clone()]).collect())?;
+        let held = self.addresses.iter().cloned().map(|it| [it.address, it.network, it.pool, it.since]);
+        write_section(f, ["ADDRESS", "NETWORK", "POOL", "SINCE"], held.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(changes: &Value) -> Object {
+        let mut claim = json!({
+            "metadata": {"namespace": "n", "name": "c", "uid": "u", "creationTimestamp": "2026-08-14T09:00:00Z"},
+            "spec": {"poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"}},
+        });
+        json_patch::merge(&mut claim, changes);
+        serde_json::from_value(claim).unwrap()
+    }
+
+    fn condition(type_: &str, status: &str, reason: &str, message: &str) -> Value {
+        let time = "2026-08-14T10:00:00Z";
+        json!({"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": time})
+    }
+
+    fn of(conditions: &[Value], changes: &Value) -> ClaimAnswer {
+        let mut all = json!({"status": {"conditions": conditions}});
+        json_patch::merge(&mut all, changes);
+        explain(HolderKind::IpAddressClaim, &object(&all), &[])
+    }
+
+    /// State, pool, time, reason, and what to do.
+    fn said(answer: &ClaimAnswer) -> (ClaimState, Option<&str>, Option<&str>, &str, Option<&str>) {
+        let ClaimAnswer { state, pool, since, reason, what_to_do, .. } = answer;
+        (*state, pool.as_deref(), since.as_deref(), reason, what_to_do.as_deref())
+    }
+
+    #[test]
+    fn a_claim_that_waits_has_its_condition_or_the_reason_why_it_has_none() {
+        let (pool, since, created) = (Some("n/p"), Some("2026-08-14T10:00:00Z"), Some("2026-08-14T09:00:00Z"));
+        let waits = |pool, since, reason, what_to_do| (ClaimState::Waiting, pool, since, reason, Some(what_to_do));
+        let none = json!({});
+        let exhausted = condition("Ready", "False", "PoolExhausted", "pool n/p has no free IPv4 address");
+        assert_eq!(
+            said(&of(&[exhausted.clone(), condition("Paused", "False", "NotPaused", "")], &none)),
+            waits(
+                pool,
+                since,
+                "PoolExhausted: pool n/p has no free IPv4 address",
+                "add addresses to the pool, or delete claims that hold some"
+            )
+        );
+        let later = "remove the cause that the reason names; the controller then continues by itself";
+        let failed = condition("Ready", "False", "AllocationFailed", "10.0.0.9: not in pool \"n/p\"");
+        let reason = "AllocationFailed: 10.0.0.9: not in pool \"n/p\"";
+        assert_eq!(said(&of(&[failed], &none)), waits(pool, since, reason, later));
+        let paused = condition("Paused", "True", "Paused", "Cluster n/a is paused");
+        for conditions in [vec![paused.clone()], vec![exhausted, paused]] {
+            let expected = waits(pool, since, "Paused: Cluster n/a is paused", "end the pause");
+            assert_eq!(said(&of(&conditions, &none)), expected);
+        }
+        let unseen = "the controller has not looked at the claim yet";
+        assert_eq!(said(&of(&[], &none)), waits(pool, created, unseen, LEADS));
+        let mistaken = json!({"spec": {"poolRef": {"apiGroup": ""}}});
+        let reason = "spec.poolRef.apiGroup: missing, expected ipam.glowplug.dev";
+        let again = "create the claim again with the right spec.poolRef";
+        assert_eq!(said(&of(&[], &mistaken)), waits(None, created, reason, again));
+    }
+
+    #[test]
+    fn a_claim_of_another_program_and_a_claim_that_ends_do_not_wait() {
+        let foreign = json!({"spec": {"poolRef": {"apiGroup": "example.org"}}});
+        assert_eq!(
+            said(&of(&[condition("Ready", "False", "Any", "")], &foreign)),
+            (
+                ClaimState::NotSelected,
+                None,
+                None,
+                "the claim names the pool of another program",
+                Some("look at the controller of the pool that spec.poolRef of the claim names")
+            )
+        );
+        assert_eq!(waits(HolderKind::IpAddressClaim, &object(&foreign)), None);
+        let deleted = json!({"metadata": {"deletionTimestamp": "2026-08-14T11:00:00Z"}});
+        assert_eq!(waits(HolderKind::IpAddressClaim, &object(&deleted)), None);
+        let ready = json!({"status": {"conditions": [condition("Ready", "True", "AddressAllocated", "")]}});
+        assert_eq!(waits(HolderKind::IpAddressClaim, &object(&ready)), None);
+        assert_eq!(waits(HolderKind::IpamClaim, &object(&json!({}))), None);
+    }
+
+    #[test]
+    fn a_claim_with_an_address_is_a_table_with_the_address_and_its_pool() {
+        let lease = |kind: &str, name: &str| {
+            serde_json::from_value::<LeaseSpec>(json!({
+                "network": "infra/vlan10", "address": "10.0.0.8", "prefix": 24, "pool": "n/p",
+                "holder": {"kind": kind, "namespace": "n", "name": name, "uid": "u", "interface": "eno101"},
+                "since": "2026-08-14T10:00:00.000000Z",
+            }))
+            .unwrap()
+        };
+        let leases = [lease("IPAddressClaim", "c"), lease("IPAddressClaim", "d"), lease("KubevirtMachine", "c")];
+        assert_eq!(
+            explain(HolderKind::IpAddressClaim, &object(&json!({})), &leases).to_string(),
+            "CLAIM  KIND            POOL  STATE      SINCE\n\
+             n/c    IPAddressClaim  n/p   allocated  2026-08-14T10:00:00Z\n\n\
+             REASON\n\
+             the claim holds its address\n\n\
+             ADDRESS      NETWORK       POOL  SINCE\n\
+             10.0.0.8/24  infra/vlan10  n/p   2026-08-14T10:00:00Z\n"
+        );
+    }
+}
