@@ -175,6 +175,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl glowplug adopt --pool shop/machines shop/web-0 --apply 5f3c1a9be07d46828c2f7ab1904e6d53",
             "kubectl annotate virtualmachines.kubevirt.io db-0 -n shop ipam.glowplug.dev/network-eno101- kubevirt.cluster.x-k8s.io/allocated-ip-eno101-",
             "kubectl patch staticippools.ipam.glowplug.dev machines -n shop --type merge -p '{\"spec\":{\"preAllocations\":{\"shop/web-0\":null}}}'",
+            "kubectl create clusterrolebinding glowplug-plugin --clusterrole=glowplug-plugin --group=network-administrators",
         ],
     ),
     (
@@ -250,6 +251,9 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl glowplug why clusters-c1/workers-8fm2k",
             "kubectl glowplug audit",
             "kubectl logs -n ipam-glowplug-system -l control-plane=glowplug-controller-manager --prefix --tail=-1",
+            "kubectl glowplug status",
+            "kubectl glowplug why clusters-c1/workers-8fm2k",
+            "kubectl patch staticippool workers -n clusters --type json -p '[{\"op\": \"add\", \"path\": \"/spec/addresses/-\", \"value\": \"192.168.1.128/26\"}]'",
             "kubectl get staticipleases -o wide | grep -E ' clusters/workers( |$)'",
             "kubectl get staticipleases | grep -w 192.168.1.10",
             "kubectl get pods -n ipam-glowplug-system",

@@ -36,16 +36,18 @@ impl<'a> Members<'a> {
     }
 
     pub(crate) fn text(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Option<String> {
-        match self.get(name)? {
-            Value::String(text) => Some(text.clone()),
-            other => {
-                // YAML takes some words for booleans or numbers: the network `n` is false.
-                let is_word = matches!(other, Value::Bool(_) | Value::Integer(_) | Value::Fraction(_));
-                let expected = if is_word { "a string: in YAML, in quotes" } else { "a string" };
-                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", Whole(other), expected));
-                None
-            }
-        }
+        let value = self.get(name)?;
+        string(value, self.path.field(name), diagnostics)
+    }
+
+    /// The strings of a list, up to the first element of another type: the index of each string must stay its index in the list.
+    pub(crate) fn strings(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Vec<String> {
+        let path = self.path;
+        let list = path.field(name);
+        let elements = self.list(name, diagnostics).iter().enumerate();
+        let strings: Vec<Option<String>> =
+            elements.map(|(at, value)| string(value, list.index(at), diagnostics)).collect();
+        strings.into_iter().map_while(|string| string).collect()
     }
 
     /// A member that must be a string.
@@ -193,4 +195,16 @@ impl<'a> Members<'a> {
             }
         }
     }
+}
+
+/// A value that must be a string.
+fn string(value: &Value, path: FieldPath<'_>, diagnostics: &mut Diagnostics) -> Option<String> {
+    if let Value::String(text) = value {
+        return Some(text.clone());
+    }
+    // YAML takes some words for booleans or numbers: the network `n` is false.
+    let is_word = matches!(value, Value::Bool(_) | Value::Integer(_) | Value::Fraction(_));
+    let expected = if is_word { "a string: in YAML, in quotes" } else { "a string" };
+    diagnostics.push(Diagnostic::error(path, "invalid value", Whole(value), expected));
+    None
 }

@@ -60,10 +60,10 @@ struct Check<'a> {
 pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnostics: &mut Diagnostics) -> PoolSpec {
     let empty = Object::EMPTY;
     let metadata = object.object("metadata").unwrap_or(&empty);
-    let text = |name: &str| match metadata.get(name) {
-        Some(Value::String(text)) => Some(text.clone()),
-        _ => None,
-    };
+    let at = path.field("metadata");
+    let mut of_metadata = Members::new(metadata, at);
+    let [name, namespace, created] =
+        ["name", "namespace", "creationTimestamp"].map(|member| of_metadata.text(member, diagnostics));
     let mut members = Members::new(object, path);
     members.allow(&OBJECT_MEMBERS);
     members.finish(Severity::Error, diagnostics);
@@ -107,9 +107,9 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
     };
     members.finish(Severity::Error, diagnostics);
     let spec = PoolSpec {
-        name: text("name").unwrap_or_default(),
-        namespace: text("namespace").filter(|_| !is_global),
-        created: text("creationTimestamp").and_then(|text| text.parse().ok()),
+        name: name.unwrap_or_default(),
+        namespace: namespace.filter(|_| !is_global),
+        created: created.and_then(|text| text.parse().ok()),
         is_deleted: metadata.get("deletionTimestamp").is_some_and(|time| *time != Value::Null),
         is_external: selection.addresses_from.is_some(),
         serves_claims_only: !selection.selects_machines() && !serves_ipam_claims,

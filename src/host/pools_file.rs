@@ -340,6 +340,17 @@ mod tests {
     }
 
     #[test]
+    fn the_name_and_the_namespace_of_a_pool_are_strings() {
+        let pool =
+            "{kind: StaticIPPool, metadata: {name: 7, namespace: n}, spec: {network: 'n', addresses: [10.0.0.0/24]}}";
+        let expected = [
+            "metadata.name: invalid value \"7\", expected a string: in YAML, in quotes",
+            "metadata.namespace: invalid value \"false\", expected a string: in YAML, in quotes",
+        ];
+        assert_eq!(refusal(pool)[..2], expected);
+    }
+
+    #[test]
     fn a_pool_of_the_controller_that_is_being_deleted_is_known_as_such() {
         let deleted = |metadata: &str| {
             let spec = "spec: {network: 'n', addresses: [10.0.0.0/24]}";

@@ -185,8 +185,12 @@ pub enum Problem {
         pool: PoolId,
         /// Network of the pool.
         network: String,
+        /// The VirtualMachine.
+        vm: Key,
         /// KubeVirt's names of the interfaces on the network: none, or at least two.
         found: Vec<String>,
+        /// The other interfaces, each with its network.
+        others: Vec<String>,
     },
     /// A pool may select the machine: it depends on the labels of Namespaces, which the controller does not know.
     UnknownNamespaces {
@@ -595,7 +599,10 @@ impl MachinePool {
             machine.networks.iter().filter(|attachment| attachment.network == pool.network()).collect();
         let [attachment] = on_network[..] else {
             let found = on_network.into_iter().map(|attachment| attachment.name.clone()).collect();
-            return Err(Problem::NoInterface { pool: id.clone(), network: pool.network().to_owned(), found });
+            let others = machine.networks.iter().filter(|attachment| attachment.network != pool.network());
+            let others = others.map(|attachment| format!("{} on {}", attachment.name, attachment.network)).collect();
+            let (pool, network) = (id.clone(), pool.network().to_owned());
+            return Err(Problem::NoInterface { pool, network, vm: machine.key(), found, others });
         };
         let index = acpi_index(&pool.interface()).map(u32::from);
         let has_name = |other: &&Attachment| match other.acpi_index {
@@ -724,12 +731,15 @@ impl fmt::Display for Problem {
                  to list and watch namespaces"
             ),
             Self::NoOverflow(problem) => problem.fmt(f),
-            Self::NoInterface { pool, network, found } if found.is_empty() => {
-                write!(f, "pool {pool}: the machine has no interface on network {network}, expected one")
-            }
-            Self::NoInterface { pool, network, found } => {
-                let found = found.join(", ");
-                write!(f, "pool {pool}: the machine has the interfaces {found} on network {network}, expected one")
+            Self::NoInterface { pool, network, vm, found, others } => {
+                let (found, others) = (found.join(", "), others.join(", "));
+                let found = if found.is_empty() { "no interface".to_owned() } else { format!("interfaces {found}") };
+                let others = if others.is_empty() { String::new() } else { format!("; the others are {others}") };
+                write!(
+                    f,
+                    "pool {pool}: spec.template.spec.networks of VirtualMachine {vm}: {found} on network {network}, expected \
+                     one{others}"
+                )
             }
             Self::OtherName { pool, attachment, index, interface, wanted } if attachment == wanted => {
                 write!(
@@ -1062,11 +1072,14 @@ mod tests {
     #[test]
     fn a_machine_without_an_interface_on_the_network_is_a_problem() {
         let selection = selection([pool("a", &json!({}))]);
-        let expected = "pool clusters/a: the machine has no interface on network infra/vlan10, expected one";
-        assert_eq!(of(&selection, &machine(&[("x", "default", 0)])), Err(expected.to_owned()));
+        let at = "pool clusters/a: spec.template.spec.networks of VirtualMachine clusters-c-1/w-0";
+        let expected = format!("{at}: no interface on network infra/vlan10, expected one; the others are x on default");
+        assert_eq!(of(&selection, &machine(&[("x", "default", 0)])), Err(expected));
+        let expected = format!("{at}: no interface on network infra/vlan10, expected one");
+        assert_eq!(of(&selection, &machine(&[])), Err(expected));
         let two = machine(&[("x", "infra/vlan10", 101), ("y", "infra/vlan10", 0)]);
-        let expected = "pool clusters/a: the machine has the interfaces x, y on network infra/vlan10, expected one";
-        assert_eq!(of(&selection, &two), Err(expected.to_owned()));
+        let expected = format!("{at}: interfaces x, y on network infra/vlan10, expected one");
+        assert_eq!(of(&selection, &two), Err(expected));
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl SettingsSpec {
 
     /// Reads the settings that NodePools do not have.
     pub(crate) fn read_further(self, members: &mut Members<'_>, diagnostics: &mut Diagnostics) -> Self {
-        let search_domains = members.texts("searchDomains", diagnostics);
+        let search_domains = members.strings("searchDomains", diagnostics);
         let mtu = members.number("mtu", "a number of bytes", diagnostics);
         let path = members.path;
         let list = path.field("routes");

@@ -159,6 +159,9 @@ rejects! {
             "routes[8].via: router at the end of its subnet \"10.0.0.255\", \
              expected neither its first nor its last address",
             r#"searchDomains[0]: invalid search domain "a b", expected a domain name"#];
+    search_domains_of_other_types: "addresses: [10.0.0.0/24], searchDomains: [true, b.example.com, 7]", NONE
+        => [r#"searchDomains[0]: invalid value "true", expected a string: in YAML, in quotes"#,
+            r#"searchDomains[2]: invalid value "7", expected a string: in YAML, in quotes"#];
     a_prefix_length_of_two_families: "addresses: [10.0.0.0/24, 'fd00::/64'], prefix: 32", NONE
         => ["prefix: prefix length of two families \"32\", \
              expected machineNetwork with a subnet of each family, or a pool of one family"];
