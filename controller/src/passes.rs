@@ -318,6 +318,19 @@ impl Problem {
             other => other.to_string(),
         }
     }
+
+    /// The message for an object that requests an address, or for which a pool keeps one. `at`: where the request is.
+    pub(crate) fn of_request(&self, at: &str) -> String {
+        match self {
+            Self::Refused(
+                ClaimError::NotInPool { .. }
+                | ClaimError::Reserved { .. }
+                | ClaimError::Taken { .. }
+                | ClaimError::ReuseDelay { .. },
+            ) => format!("{at}: {self}, expected a free address of the pool"),
+            other => other.of_claim(),
+        }
+    }
 }
 
 impl fmt::Display for Problem {

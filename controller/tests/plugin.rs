@@ -92,7 +92,10 @@ async fn the_plugin_of_kubectl_explains_pools_and_machines() {
     let of = |kind: &str| {
         waiting.iter().find(|it| it["kind"] == kind).map(|it| (&it["object"], &it["pools"], &it["reason"]))
     };
-    let refused = json!(format!("AllocationFailed: 10.9.9.9: not in pool {pool:?}"));
+    let refused = json!(format!(
+        "AllocationFailed: annotation ipam.glowplug.dev/requested-address: 10.9.9.9: not in pool {pool:?}, expected a free address of \
+         the pool"
+    ));
     let (claim, waits) = (json!(format!("{}/r-1", hosted.clusters)), json!(format!("{}/workers-1", hosted.namespace)));
     assert_eq!(of("IPAddressClaim"), Some((&claim, &json!([pool]), &refused)));
     assert_eq!(of("KubevirtMachine"), Some((&waits, &json!([pool]), &json!(message))));

@@ -362,7 +362,13 @@ impl View {
                 );
             }
             Some(problem @ Problem::Refused(error)) if error.is_about_address() => {
-                return self.report(claim, &Readiness::NotReady(NotReady::AllocationFailed, problem.of_claim()), now);
+                let annotations = claim.metadata.annotations.as_ref();
+                let at = match annotations.is_some_and(|all| all.contains_key(REQUEST_ANNOTATION)) {
+                    true => format!("annotation {REQUEST_ANNOTATION}"),
+                    false => format!("spec.preAllocations of {} {pool}", pool_kind(pool).kind),
+                };
+                let message = problem.of_request(&at);
+                return self.report(claim, &Readiness::NotReady(NotReady::AllocationFailed, message), now);
             }
             Some(problem) => return refuse(NotReady::AllocationFailed, problem.of_claim()),
             None => {}

@@ -301,8 +301,13 @@ impl View {
             (None, Some(Problem::Refused(error @ ClaimError::OtherPool { .. }))) => {
                 self.move_to_other_pool(&claimant.machine, name).unwrap_or_else(|| self.refuse(error.to_string()))
             }
-            (None, Some(Problem::Refused(error))) if error.is_about_address() => {
-                self.report("IPAddressUnavailable", error.to_string())
+            (None, Some(problem @ Problem::Refused(error))) if error.is_about_address() => {
+                let requests = vm.requested.as_ref().is_ok_and(|all| !all.is_empty());
+                let at = match requests {
+                    true => format!("annotation {ADDRESSES_ANNOTATION}"),
+                    false => "spec.preAllocations of the pool".to_owned(),
+                };
+                self.report("IPAddressUnavailable", problem.of_request(&at))
             }
             (None, Some(Problem::Refused(error))) => self.refuse(error.to_string()),
             (None, Some(Problem::Mismatch(message, _))) => self.refuse(message.clone()),

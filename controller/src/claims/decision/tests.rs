@@ -256,8 +256,17 @@ fn a_claim_whose_address_is_not_available_keeps_its_place_and_is_asked_again() {
     let taken = ClaimError::Taken { named: "10.0.0.9".parse().unwrap(), by: Box::new(by) };
     let mut view = View { problem: Some(Problem::Refused(taken)), ..view() };
     view.ledger.waits = true;
-    assert_eq!(readiness(&view), is(NotReady::AllocationFailed, "10.0.0.9: taken by IPAddressClaim n/c (u2)"));
+    let message =
+        |at: &str| format!("{at}: 10.0.0.9: taken by IPAddressClaim n/c (u2), expected a free address of the pool");
+    let kept = message("spec.preAllocations of StaticIPPool n/p");
+    assert_eq!(readiness(&view), is(NotReady::AllocationFailed, &kept));
     assert!(view.waits_for_address());
+    view.claim = Some(claim(&json!({"metadata": {"annotations": {(REQUEST_ANNOTATION): "10.0.0.9"}}})));
+    let requested = message("annotation ipam.glowplug.dev/requested-address");
+    assert_eq!(readiness(&view), is(NotReady::AllocationFailed, &requested));
+    view.problem = Some(Problem::Refused(ClaimError::NotRecorded { reason: "quota".to_owned() }));
+    let unrecorded = "the lease cannot be recorded: quota";
+    assert_eq!(readiness(&view), is(NotReady::AllocationFailed, unrecorded));
 }
 
 #[test]

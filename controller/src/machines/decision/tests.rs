@@ -1792,8 +1792,12 @@ fn a_machine_whose_address_is_not_available_keeps_its_place_and_is_asked_again()
     let error = ClaimError::Reserved { named, pool: "n/p".to_owned(), why: None };
     let mut view = View { problem: Some(Problem::Refused(error)), ..view() };
     view.ledger.waiting = [holder("m-1")].into();
-    assert_eq!(decide(&view), report("IPAddressUnavailable", "10.0.0.9: reserved in pool \"n/p\""));
+    let reserved = |at: &str| format!("{at}: 10.0.0.9: reserved in pool \"n/p\", expected a free address of the pool");
+    assert_eq!(decide(&view), report("IPAddressUnavailable", &reserved("spec.preAllocations of the pool")));
     assert!(view.waits_for_address());
+    let requesting = View { vm: requesting(r#"{"iface1": ["10.0.0.9"]}"#).vm, ..view };
+    let expected = reserved("annotation network.kubevirt.io/addresses");
+    assert_eq!(decide(&requesting), report("IPAddressUnavailable", &expected));
 }
 
 /// Creates a pool `n/p` whose addresses come from `from`, and a view of a machine of this pool without a Secret.

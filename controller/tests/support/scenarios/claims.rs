@@ -723,10 +723,13 @@ pub async fn a_claim_waits_for_the_address_that_it_requests(cluster: &Cluster) {
     let first = site.claim("a", &requests("10.0.0.11")).await;
     assert_eq!(site.address_of("a").await, "10.0.0.11");
     site.claim("b", &requests("10.0.0.11")).await;
-    let taken = format!("10.0.0.11: taken by IPAddressClaim {}/a ({})", site.namespace, first.uid().unwrap());
+    let at = "annotation ipam.glowplug.dev/requested-address";
+    let expected = "expected a free address of the pool";
+    let by = format!("IPAddressClaim {}/a ({})", site.namespace, first.uid().unwrap());
+    let taken = format!("{at}: 10.0.0.11: taken by {by}, {expected}");
     assert_eq!(site.until_not_ready("b", "AllocationFailed").await, taken);
     site.claim("c", &requests("10.0.0.20")).await;
-    let outside = format!("10.0.0.20: not in pool \"{}/p\"", site.namespace);
+    let outside = format!("{at}: 10.0.0.20: not in pool \"{}/p\", {expected}", site.namespace);
     assert_eq!(site.until_not_ready("c", "AllocationFailed").await, outside);
     site.delete("a").await;
     assert_eq!(site.address_of("b").await, "10.0.0.11");
