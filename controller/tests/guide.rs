@@ -323,7 +323,7 @@ fn every_option_is_one_of_the_program() {
     let guide = read("../docs/install.md");
     let options = named(&guide, "Options").into_iter().filter_map(|option| option.split(' ').next());
     let options: Vec<&str> = options.filter(|option| option.starts_with("--")).collect();
-    assert_eq!(options.len(), 9);
+    assert_eq!(options.len(), 10);
     let missing: Vec<&&str> = options.iter().filter(|option| !help.contains(**option)).collect();
     assert_eq!(missing, [] as [&&str; 0]);
 }

@@ -92,8 +92,8 @@ struct PoolPlace {
 
 /// Parses the name of a namespace.
 fn namespace(text: &str) -> Result<String, &'static str> {
-    let is_valid = is_object_name(text) && !text.contains('.');
-    is_valid.then(|| text.to_owned()).ok_or("expected the name of a namespace")
+    let is_valid = is_object_name(text) && !text.contains('.') && text.len() <= 63;
+    is_valid.then(|| text.to_owned()).ok_or("expected the name of a namespace: at most 63 characters, without a dot")
 }
 
 /// Parses `namespace/name` of a StaticIPPool.
@@ -179,6 +179,16 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
+
+    #[test]
+    fn a_namespace_has_at_most_63_characters_and_no_dot() {
+        let longest = "a".repeat(63);
+        assert_eq!(namespace(&longest), Ok(longest.clone()));
+        let error = "expected the name of a namespace: at most 63 characters, without a dot";
+        for text in ["", "a.b", "A", "-a", &format!("{longest}a")] {
+            assert_eq!(namespace(text), Err(error), "{text}");
+        }
+    }
 
     #[test]
     fn the_manual_pages_have_the_command_line_of_the_program() {

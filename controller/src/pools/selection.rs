@@ -186,11 +186,9 @@ pub enum Problem {
         /// Network of the pool.
         network: String,
         /// The VirtualMachine.
-        vm: Key,
-        /// KubeVirt's names of the interfaces on the network: none, or at least two.
-        found: Vec<String>,
-        /// The other interfaces, each with its network.
-        others: Vec<String>,
+        vm: Box<Key>,
+        /// KubeVirt's names of all interfaces, each with its network. None or at least two are on the network of the pool.
+        interfaces: Vec<(String, String)>,
     },
     /// A pool may select the machine: it depends on the labels of Namespaces, which the controller does not know.
     UnknownNamespaces {
@@ -598,11 +596,9 @@ impl MachinePool {
         let on_network: Vec<&Attachment> =
             machine.networks.iter().filter(|attachment| attachment.network == pool.network()).collect();
         let [attachment] = on_network[..] else {
-            let found = on_network.into_iter().map(|attachment| attachment.name.clone()).collect();
-            let others = machine.networks.iter().filter(|attachment| attachment.network != pool.network());
-            let others = others.map(|attachment| format!("{} on {}", attachment.name, attachment.network)).collect();
-            let (pool, network) = (id.clone(), pool.network().to_owned());
-            return Err(Problem::NoInterface { pool, network, vm: machine.key(), found, others });
+            let interfaces = machine.networks.iter().map(|it| (it.name.clone(), it.network.clone())).collect();
+            let (pool, network, vm) = (id.clone(), pool.network().to_owned(), Box::new(machine.key()));
+            return Err(Problem::NoInterface { pool, network, vm, interfaces });
         };
         let index = acpi_index(&pool.interface()).map(u32::from);
         let has_name = |other: &&Attachment| match other.acpi_index {
@@ -731,7 +727,10 @@ impl fmt::Display for Problem {
                  to list and watch namespaces"
             ),
             Self::NoOverflow(problem) => problem.fmt(f),
-            Self::NoInterface { pool, network, vm, found, others } => {
+            Self::NoInterface { pool, network, vm, interfaces } => {
+                let (found, others): (Vec<_>, Vec<_>) = interfaces.iter().partition(|(_, of)| of == network);
+                let found: Vec<&str> = found.into_iter().map(|(name, _)| name.as_str()).collect();
+                let others: Vec<String> = others.into_iter().map(|(name, of)| format!("{name} on {of}")).collect();
                 let (found, others) = (found.join(", "), others.join(", "));
                 let found = if found.is_empty() { "no interface".to_owned() } else { format!("interfaces {found}") };
                 let others = if others.is_empty() { String::new() } else { format!("; the others are {others}") };
