@@ -74,7 +74,7 @@ pub fn parse_lease_name(name: &str) -> Option<(IpAddr, String)> {
     (lease_name(address, &network).as_deref() == Ok(name)).then_some((address, network))
 }
 
-fn is_namespace(text: &str) -> bool {
+pub(crate) fn is_namespace(text: &str) -> bool {
     is_object_name(text) && text.len() <= 63 && !text.contains('.')
 }
 

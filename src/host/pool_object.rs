@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 
 use super::claim::{OBJECT_NAME, is_object_name};
 use super::expand::{ExpandError, Template};
+use super::lease_name::is_namespace;
 use super::members::Members;
 use super::pool::{Pool, PoolSpec, TemplateFacts};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
@@ -87,10 +88,9 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
     for (index, reference) in members.objects("nodePoolRefs", diagnostics) {
         let mut members = Members::new(reference, node_pool_refs.index(index));
         let namespace = members.required_text("namespace", "the namespace of a NodePool", diagnostics);
-        if let Some(namespace) = namespace.filter(|namespace| !is_object_name(namespace) || namespace.contains('.')) {
-            let expected =
-                "the name of a namespace: lower case letters, digits and '-', with a letter or digit at both ends";
-            diagnostics.push(Diagnostic::error(members.path.field("namespace"), "invalid name", namespace, expected));
+        if let Some(namespace) = namespace.filter(|namespace| !is_namespace(namespace)) {
+            let expected = "the name of a namespace: at most 63 lower case letters, digits and '-', with a letter or digit at both ends";
+            diagnostics.push(Diagnostic::warning(members.path.field("namespace"), "invalid name", namespace, expected));
         }
         node_pool_name(&mut members, diagnostics);
         members.finish(Severity::Error, diagnostics);
@@ -125,11 +125,12 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
     spec
 }
 
-/// Checks the name of a NodePool.
+/// Checks the name of a NodePool. A name that no NodePool can have is a warning: a pool that is stored with it keeps its addresses and its
+/// other machines.
 fn node_pool_name(members: &mut Members<'_>, diagnostics: &mut Diagnostics) {
     let name = members.required_text("name", "the name of a NodePool", diagnostics);
     if let Some(name) = name.filter(|name| !is_object_name(name)) {
-        diagnostics.push(Diagnostic::error(members.path.field("name"), "invalid name", name, OBJECT_NAME));
+        diagnostics.push(Diagnostic::warning(members.path.field("name"), "invalid name", name, OBJECT_NAME));
     }
 }
 

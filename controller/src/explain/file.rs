@@ -22,6 +22,10 @@ use crate::kinds::schema::MAX_LABEL;
 const MEMBERS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
 /// Largest size of a file, in bytes.
 const MOST: u64 = 4 * 1024 * 1024;
+/// Largest number of values in the documents of a file with a mistake. Each value takes about 100 bytes of memory.
+const MOST_VALUES: usize = 1024 * 1024;
+/// Largest number of documents with a mistake.
+const MOST_MISTAKES: usize = 100;
 
 /// The pools of a file, in their order, and the documents that cannot be read.
 #[derive(Debug, Default)]
@@ -81,29 +85,57 @@ fn member<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     }
 }
 
-/// The documents of a file. A document that cannot be parsed has its error.
+/// The documents of a file. A document that cannot be parsed has its error. Documents beyond the limits of a file are one error.
 fn documents(text: &str) -> Vec<Result<Value, Diagnostic>> {
     let parse = |text: &str| value::parse_documents(text.as_bytes());
     if let Ok(all) = parse(text) {
         return all.into_iter().map(Ok).collect();
     }
-    // Each document begins at its separator, and after as many lines as in the file.
-    let is_separator =
-        |line: &str| line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t']));
-    let mut parts = vec![String::new()];
-    for (number, line) in text.lines().enumerate() {
-        if is_separator(line) {
-            parts.push("\n".repeat(number));
+    let (mut documents, mut values, mut mistakes) = (Vec::new(), 0, 0);
+    for (line, part) in parts(text).into_iter().filter(|(_, part)| !part.trim().is_empty()) {
+        match parse(part) {
+            Ok(all) => {
+                values += all.iter().map(number_of_values).sum::<usize>();
+                documents.extend(all.into_iter().map(Ok));
+            }
+            // The same error with its line in the file.
+            Err(error) => {
+                mistakes += 1;
+                documents.push(Err(parse(&("\n".repeat(line) + part)).err().unwrap_or(error)));
+            }
         }
-        if let Some(part) = parts.last_mut() {
-            part.push_str(line);
-            part.push('\n');
+        if values > MOST_VALUES || mistakes > MOST_MISTAKES {
+            let expected = format!("at most {MOST_VALUES} values, and {MOST_MISTAKES} documents with a mistake");
+            documents.push(Err(Diagnostic::error("document", "too large", "the rest of the file", &expected)));
+            break;
         }
     }
-    let parts = parts.iter().filter(|part| !part.trim().is_empty());
+    documents
+}
+
+/// The parts of a file, each from the separator of a document to the next one, with the number of lines before it.
+fn parts(text: &str) -> Vec<(usize, &str)> {
+    let is_separator = |line: &str| {
+        line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
+    };
+    let (mut parts, mut begin, mut at, mut first_line) = (Vec::new(), 0, 0, 0);
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        if is_separator(line) {
+            parts.push((first_line, &text[begin..at]));
+            (begin, first_line) = (at, number);
+        }
+        at += line.len();
+    }
+    parts.push((first_line, &text[begin..]));
     parts
-        .flat_map(|part| parse(part).map_or_else(|error| vec![Err(error)], |all| all.into_iter().map(Ok).collect()))
-        .collect()
+}
+
+fn number_of_values(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(number_of_values).sum(),
+        Value::Object(members) => members.members().into_iter().map(|(_, member)| number_of_values(member)).sum(),
+        _ => 0,
+    }
 }
 
 fn pools(text: &str, namespace: &str) -> anyhow::Result<Contents> {

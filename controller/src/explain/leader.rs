@@ -174,7 +174,8 @@ impl Lists {
         }
         let answers = registry.claim_all(&asked, now)?.answers;
         for (claim, answer) in asked.iter().zip(answers) {
-            if matches!(answer, Ok(_) | Err(ClaimError::Exhausted { .. } | ClaimError::Closed(_))) {
+            use ClaimError::{Closed, Exhausted, ReuseDelay, Taken};
+            if matches!(answer, Ok(_) | Err(Exhausted { .. } | Closed(_) | Taken { .. } | ReuseDelay { .. })) {
                 all.extend(claim.requests.iter().map(|request| (PoolId::parse(&request.pool), request.family)));
             }
         }

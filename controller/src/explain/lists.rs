@@ -184,6 +184,7 @@ impl Lists {
         if let Some(known) = self.pools.get(&PoolId::of(&object.metadata)) {
             object.metadata.uid.clone_from(&known.metadata.uid);
             object.metadata.creation_timestamp.clone_from(&known.metadata.creation_timestamp);
+            object.metadata.deletion_timestamp.clone_from(&known.metadata.deletion_timestamp);
         }
         self.add_pool(object);
     }

@@ -299,7 +299,8 @@ fn in_use(allocator: &Allocator, users: &Users, reporters: &Reporters<'_>, pool:
             add(state.count().word(), format!("{} ({})", user.claimant, user.source));
         }
         // A leader ignores a report of an address that no machine gets anyway.
-        let is_holder = |key: &&&Key| holder.is_some_and(|holder| Key::of_machine(&holder.machine) == ***key);
+        let holder = holder.map(|holder| &holder.machine).filter(|machine| !machine.kind.is_claim());
+        let is_holder = |key: &&&Key| holder.is_some_and(|machine| Key::of_vm(machine) == ***key);
         for key in reporters.get(&(pool.network(), address)).into_iter().flatten().filter(|key| !is_holder(key)) {
             add(State::ByReport.count().word(), format!("VirtualMachineInstance {key}"));
         }

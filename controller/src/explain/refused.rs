@@ -13,11 +13,13 @@ use crate::cluster::object::Object;
 use crate::explain::lists::{Lists, Pools};
 use crate::kinds::kubevirt_machine::is_deleted;
 use crate::kinds::virtual_machine::{NODE_POOL_LABEL, VirtualMachine};
-use crate::pools::reference::{Decision, NewMachine, admit_new};
+use crate::pools::reference::{Decision, NewMachine, admit_new, refusal};
 use crate::pools::selection::{Problem, Selection, cluster_of};
 
 /// Most machines that a table names for one message.
 const NAMED: usize = 5;
+/// Most new machines of one pool. A pool may have more namespaces and values of labels.
+const MOST_NEW: usize = 1024;
 
 /// Machines that the webhook refuses for one reason.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
@@ -65,12 +67,14 @@ pub(super) fn refused(lists: &Lists, pools: &Pools, planned: &BTreeSet<PoolId>) 
         !is_deleted(&vm.metadata) && !vm.awaits_migration && !vm.is_left_alone() && vm.own_network_data().is_none()
     };
     for vm in lists.vms.values().filter(is_served) {
-        match selection.of(vm) {
-            Ok(_) | Err(Problem::UnknownNamespaces { .. }) => {}
-            Err(problem) => {
-                let selecting = selection.selecting(vm).map(|pool| &pool.id);
-                messages.add(problem.to_string(), selecting, planned, vm.key().to_string());
-            }
+        let message = match selection.of(vm) {
+            Ok(selected) => refusal(vm, &selected, &selection),
+            Err(Problem::UnknownNamespaces { .. }) => None,
+            Err(problem) => Some(problem.to_string()),
+        };
+        if let Some(message) = message {
+            let selecting = selection.selecting(vm).map(|pool| &pool.id);
+            messages.add(message, selecting, planned, vm.key().to_string());
         }
     }
     Ok(messages.into())
@@ -129,7 +133,7 @@ fn examples(selection: &Selection, id: &PoolId, made_up: &BTreeSet<String>) -> V
         });
         examples.collect::<Vec<_>>()
     };
-    selection.selectors_of(id).flat_map(of_selector).collect()
+    selection.selectors_of(id).flat_map(of_selector).take(MOST_NEW).collect()
 }
 
 /// The fewest labels that meet a selector, for each value that it allows. A selector that contradicts itself selects none of them.

@@ -181,8 +181,9 @@ impl Composer {
                     return Err(Diagnostic::error(path(at.start), "key without a value", key, expected));
                 }
                 self.check_tag(tag.as_deref(), "str", at)?;
-                self.check_key(&text, style, at)?;
                 let is_text = style != ScalarStyle::Plain || tag.is_some_and(|tag| tag.suffix == "str");
+                #[cfg(feature = "host")]
+                self.check_key(&text, is_text, at)?;
                 self.pay(Size { values: 1, bytes: text.len(), depth: 0 })?;
                 let value = match self.rules.scalars {
                     _ if is_text => Value::String(text.into_owned()),
@@ -233,19 +234,17 @@ impl Composer {
 
     /// Refuses a key that kubectl reads in another way: it spells numbers with a fraction or an exponent in a way of its own, and
     /// merges only a `<<` without quotes.
-    fn check_key(&self, text: &str, style: ScalarStyle, at: Span) -> Result<(), Diagnostic> {
-        let is_float = match self.rules.scalars {
-            Scalars::CloudInit => return Ok(()),
-            #[cfg(feature = "host")]
-            Scalars::Kubectl => kubectl::is_float(text),
-        };
-        let is_plain = style == ScalarStyle::Plain;
-        if self.takes_key() && (is_plain && is_float || !is_plain && text == MERGE) {
-            let expected =
-                if is_plain { "quotes around a number with a fraction or an exponent" } else { "<< without quotes" };
-            return Err(Diagnostic::error(path(at.start), "invalid key", text, expected));
+    #[cfg(feature = "host")]
+    fn check_key(&self, text: &str, is_text: bool, at: Span) -> Result<(), Diagnostic> {
+        if !matches!(self.rules.scalars, Scalars::Kubectl) || !self.takes_key() {
+            return Ok(());
         }
-        Ok(())
+        let expected = match is_text {
+            true if text == MERGE => "<< without quotes",
+            false if kubectl::is_float(text) => "quotes around a number with a fraction or an exponent",
+            _ => return Ok(()),
+        };
+        Err(Diagnostic::error(path(at.start), "invalid key", text, expected))
     }
 
     fn begin(&mut self, anchor: usize, kind: Kind) -> Result<(), Diagnostic> {

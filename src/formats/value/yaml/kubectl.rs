@@ -21,8 +21,11 @@ pub(super) fn scalar(text: &str) -> Option<Value> {
 
 /// Whether a scalar is a number with a fraction or an exponent, or a whole number beyond 64 bits with a sign.
 pub(super) fn is_float(text: &str) -> bool {
-    number(text).is_some_and(|number| matches!(number, Value::Fraction(_)))
-        || number(text) != integer(&text.replace('_', ""))
+    match number(text) {
+        Some(Value::Fraction(_)) => true,
+        Some(_) => integer(&text.replace('_', "")).is_none(),
+        None => false,
+    }
 }
 
 fn number(text: &str) -> Option<Value> {
@@ -118,8 +121,9 @@ mod tests {
 
     #[test]
     fn a_key_is_the_text_of_its_value() {
-        let keys = r#"{"true":1,"false":1,"1500":1,"on":1,"1.50":1,"role":1}"#.to_owned();
-        assert_eq!(read("y: 1\noff: 1\n0x5dc: 1\n'on': 1\n'1.50': 1\nrole: 1\n"), Ok(keys));
+        let keys = r#"{"true":1,"false":1,"1500":1,"on":1,"1.50":1,"role":1,"_1":1,"2.50":1}"#.to_owned();
+        let document = "y: 1\noff: 1\n0x5dc: 1\n'on': 1\n'1.50': 1\nrole: 1\n_1: 1\n!!str 2.50: 1\n";
+        assert_eq!(read(document), Ok(keys));
         // kubectl writes 1000000.0 as 1e+06.
         for number in ["1.50", "1e6", "1000000.0", "08", ".5"] {
             let expected = "expected quotes around a number with a fraction or an exponent";

@@ -28,7 +28,7 @@ impl Random {
     }
 
     fn machine(&mut self) -> Machine {
-        Machine::new(NAMESPACES[self.below(3)], &format!("w-{}", self.below(8)), "1")
+        Machine::new(NAMESPACES[self.below(3)], format!("w-{}", self.below(8)), "1")
     }
 
     fn address(&mut self) -> String {
