@@ -450,9 +450,10 @@ pub async fn running_machines_come_to_a_pool_by_the_steps_of_the_guide(cluster: 
         "family": "IPv4", "total": "8", "free": "4", "held": "0", "needed": "4", "because": "machines 4", "lacking": "0",
     }]);
     let planned = json!({
-        "pool": id, "change": "create", "errors": [], "warnings": [], "outside": [], "inUse": [], "room": room,
+        "pool": id, "change": "create", "errors": [], "warnings": [], "outside": [], "inUse": [], "conflicts": [], "room": room,
     });
-    assert_eq!(plugin.json(&["plan", &file]).await, (Some(0), json!({"version": 1, "pools": [planned]})));
+    let planned = json!({"version": 1, "mistakes": [], "pools": [planned], "refused": []});
+    assert_eq!(plugin.json(&["plan", &file]).await, (Some(0), planned));
     let (_, planned) = plugin.json(&["adopt", "--file", &file, &machine("db-0")]).await;
     let digest = planned["digest"].as_str().unwrap();
     let (status, answer) = plugin.json(&["adopt", "--file", &file, &machine("db-0"), "--apply", digest]).await;
