@@ -72,12 +72,12 @@ struct Extent {
 
 #[derive(Clone, Copy)]
 struct Entry {
-    kind: Kind,
+    kind: EntryKind,
     extent: Extent,
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum EntryKind {
     File,
     /// A file with several extents, or an interleaved file.
     ScatteredFile,
@@ -200,13 +200,13 @@ impl Entry {
         let extent = Extent::of(record);
         let flags = record[25];
         let kind = match found.mode.map(|mode| mode & 0o170_000) {
-            _ if found.is_link => Kind::Special,
-            Some(kind) if kind != 0o040_000 && kind != 0o100_000 => Kind::Special,
-            _ if found.child.is_some() => Kind::RelocatedDirectory,
-            _ if flags & DIRECTORY != 0 => Kind::Directory,
+            _ if found.is_link => EntryKind::Special,
+            Some(kind) if kind != 0o040_000 && kind != 0o100_000 => EntryKind::Special,
+            _ if found.child.is_some() => EntryKind::RelocatedDirectory,
+            _ if flags & DIRECTORY != 0 => EntryKind::Directory,
             // For interleaved files these two bytes are the sizes of a unit and of a gap.
-            _ if flags & MULTI_EXTENT != 0 || u16_le(record, 26) != 0 => Kind::ScatteredFile,
-            _ => Kind::File,
+            _ if flags & MULTI_EXTENT != 0 || u16_le(record, 26) != 0 => EntryKind::ScatteredFile,
+            _ => EntryKind::File,
         };
         Self { kind, extent: Extent { block: found.child.unwrap_or(extent.block), ..extent } }
     }
@@ -300,18 +300,20 @@ impl<S: ReadAt + ?Sized> Files for Image<'_, S> {
         let mut walk = self.walk(path);
         let Some(Entry { kind, extent }) = walk.find()? else { return Ok(None) };
         match kind {
-            Kind::File if extent.bytes as usize > limit => {
+            EntryKind::File if extent.bytes as usize > limit => {
                 Err(ReadError::TooLarge { path: path.to_owned(), size: extent.bytes.into(), limit })
             }
             // The block of an empty file may have any value, so it is not checked.
-            Kind::File if extent.bytes == 0 => Ok(Some(Vec::new())),
-            Kind::File => {
+            EntryKind::File if extent.bytes == 0 => Ok(Some(Vec::new())),
+            EntryKind::File => {
                 let start = extent.start(self.blocks)?;
                 let mut content = vec![0; extent.bytes as usize];
                 walk.window.read(path, start, &mut content)?;
                 Ok(Some(content))
             }
-            Kind::ScatteredFile => Err(ReadError::Malformed { what: "file", expected: "one that is in one piece" }),
+            EntryKind::ScatteredFile => {
+                Err(ReadError::Malformed { what: "file", expected: "one that is in one piece" })
+            }
             _ => Err(ReadError::NotAFile { path: path.to_owned() }),
         }
     }
@@ -319,8 +321,8 @@ impl<S: ReadAt + ?Sized> Files for Image<'_, S> {
     fn list(&self, path: &str) -> Result<Option<Vec<String>>, ReadError> {
         let mut walk = self.walk(path);
         let directory = match walk.find()? {
-            Some(Entry { kind: Kind::Directory, extent }) => extent,
-            Some(Entry { kind: Kind::Special, .. }) => return Err(ReadError::NotAFile { path: path.to_owned() }),
+            Some(Entry { kind: EntryKind::Directory, extent }) => extent,
+            Some(Entry { kind: EntryKind::Special, .. }) => return Err(ReadError::NotAFile { path: path.to_owned() }),
             _ => return Ok(None),
         };
         let mut names = Vec::new();
@@ -339,11 +341,11 @@ impl<S: ReadAt + ?Sized> Files for Image<'_, S> {
 impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
     /// Finds the entry at the path. A link within the path is not followed.
     fn find(&mut self) -> Result<Option<Entry>, ReadError> {
-        let mut at = Entry { kind: Kind::Directory, extent: self.image.root };
+        let mut at = Entry { kind: EntryKind::Directory, extent: self.image.root };
         for part in parts(self.path)? {
             match at.kind {
-                Kind::Directory => {}
-                Kind::Special => return Err(ReadError::NotAFile { path: self.path.to_owned() }),
+                EntryKind::Directory => {}
+                EntryKind::Special => return Err(ReadError::NotAFile { path: self.path.to_owned() }),
                 _ => return Ok(None),
             }
             let mut found = None;
@@ -352,7 +354,7 @@ impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
                 found.is_none()
             })?;
             let Some(entry) = found else { return Ok(None) };
-            at = if matches!(entry.kind, Kind::RelocatedDirectory) {
+            at = if matches!(entry.kind, EntryKind::RelocatedDirectory) {
                 self.relocated(entry.extent.block)?
             } else {
                 entry
@@ -370,7 +372,7 @@ impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
         if extent.block != path {
             return Err(ReadError::Malformed { what: "relocated directory", expected: "one that starts with itself" });
         }
-        Ok(Entry { kind: Kind::Directory, extent })
+        Ok(Entry { kind: EntryKind::Directory, extent })
     }
 
     /// Calls `visit` with each name of a directory until `visit` returns `false`.
@@ -658,7 +660,7 @@ mod tests {
             let mut found = SystemUse::default();
             assert_eq!(found.take(&system_use), None);
             let kind = Entry::of(&record(b"A", 0, &[]), &found).kind;
-            assert_eq!(matches!(kind, Kind::Special), special);
+            assert_eq!(matches!(kind, EntryKind::Special), special);
         }
     }
 }

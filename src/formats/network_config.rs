@@ -62,7 +62,7 @@ struct Dialect {
     /// The member with the destination of a route.
     destination: &'static str,
     /// The members that a device of this kind may have.
-    members: fn(Kind) -> Members,
+    members: fn(DeviceKind) -> Members,
     /// The members that a route may have in this version.
     route_members: &'static [&'static str],
     nic: fn(&mut Converter<'_, '_>, &Entry<'_>) -> Reported<Nic>,
@@ -72,7 +72,7 @@ struct Dialect {
 }
 
 #[derive(Clone, Copy, Eq, PartialEq)]
-enum Kind {
+enum DeviceKind {
     Nic,
     Bond,
     Bridge,
@@ -80,11 +80,12 @@ enum Kind {
     Loopback,
 }
 
-const KINDS: [Kind; 5] = [Kind::Nic, Kind::Bond, Kind::Bridge, Kind::Vlan, Kind::Loopback];
+const KINDS: [DeviceKind; 5] =
+    [DeviceKind::Nic, DeviceKind::Bond, DeviceKind::Bridge, DeviceKind::Vlan, DeviceKind::Loopback];
 
 /// A device in the document.
 struct Entry<'d> {
-    kind: Kind,
+    kind: DeviceKind,
     /// The name by which other devices refer to this device.
     key: Cow<'d, str>,
     object: &'d Object,
@@ -195,7 +196,7 @@ impl<'d, 'f> Converter<'d, 'f> {
 
     /// Adds a device. Devices are added in the document's order.
     fn add(&mut self, entry: Entry<'d>) {
-        if entry.kind == Kind::Loopback {
+        if entry.kind == DeviceKind::Loopback {
             self.loopback(&entry);
             return;
         }
@@ -244,10 +245,10 @@ impl<'d, 'f> Converter<'d, 'f> {
             if self.dialect.name.is_none() {
                 // A NIC has its name in `set-name`. For any other device the key is the name.
                 link.name_path =
-                    if entry.kind == Kind::Nic { entry.path.field("set-name").path() } else { link.path.clone() };
+                    if entry.kind == DeviceKind::Nic { entry.path.field("set-name").path() } else { link.path.clone() };
             }
             // In version 1, the MAC address of a NIC identifies the NIC. Any other MAC address is set on the link.
-            if entry.kind != Kind::Nic || self.dialect.name.is_none() {
+            if entry.kind != DeviceKind::Nic || self.dialect.name.is_none() {
                 let written = entry.scalar(self.dialect.mac_address);
                 let path = entry.path.field(self.dialect.mac_address);
                 link.cloned_mac_address =
@@ -276,8 +277,8 @@ impl<'d, 'f> Converter<'d, 'f> {
     fn kind(&mut self, entry: &Entry<'_>) -> Reported<LinkKind> {
         let (dialect, path) = (self.dialect, &entry.path);
         match entry.kind {
-            Kind::Nic | Kind::Loopback => (dialect.nic)(self, entry).map(LinkKind::Nic),
-            Kind::Vlan => {
+            DeviceKind::Nic | DeviceKind::Loopback => (dialect.nic)(self, entry).map(LinkKind::Nic),
+            DeviceKind::Vlan => {
                 // An invalid name is only a warning, because a renderer can name any VLAN after its parent and its id.
                 let name = self.name(entry, Severity::Warning);
                 let written = entry.scalar(dialect.vlan_parent);
@@ -295,7 +296,7 @@ impl<'d, 'f> Converter<'d, 'f> {
                 let id = convert::vlan_id(self.diagnostics(), path.field(dialect.vlan_id), id.as_ref());
                 Ok(LinkKind::Vlan { name, parent: parent.ok_or(())?, id: id? })
             }
-            Kind::Bond => {
+            DeviceKind::Bond => {
                 let name = self.name(entry, Severity::Error);
                 let ports = self.ports(entry, dialect.bond_ports);
                 if ports.is_empty() {
@@ -306,7 +307,7 @@ impl<'d, 'f> Converter<'d, 'f> {
                 let options = self.bond_options(entry, &ports);
                 Ok(LinkKind::Bond { name: name.ok_or(())?, ports, options: options? })
             }
-            Kind::Bridge => {
+            DeviceKind::Bridge => {
                 let name = self.name(entry, Severity::Error);
                 let ports = self.ports(entry, dialect.bridge_ports);
                 let options = self.bridge_options(entry, &ports);
@@ -367,7 +368,7 @@ impl<'d, 'f> Converter<'d, 'f> {
             let bare = bare.replace('-', "_");
             let kernels = OPTIONS.iter().find(|(name, _)| *name == bare).map(|(_, kernels)| Cow::Borrowed(*kernels));
             let name = kernels.unwrap_or(Cow::Owned(bare));
-            let is_in_seconds = entry.kind == Kind::Bridge || name == "lp_interval";
+            let is_in_seconds = entry.kind == DeviceKind::Bridge || name == "lp_interval";
             let value = duration(value, is_in_seconds).map_or(Cow::Borrowed(value), Cow::Owned);
             (*value != Value::Null).then_some(WrittenOption { written, name, value })
         };

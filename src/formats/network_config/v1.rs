@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Converter, Dialect, Entry, KINDS, Kind, member};
+use super::{Converter, DeviceKind, Dialect, Entry, KINDS, member};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::convert::{self, Reported};
 use crate::formats::reader::Members;
@@ -24,12 +24,12 @@ static DIALECT: Dialect = Dialect {
     settings,
 };
 
-fn members(kind: Kind) -> Members {
+fn members(kind: DeviceKind) -> Members {
     let of_kind: &[&str] = match kind {
-        Kind::Nic | Kind::Loopback => &[],
-        Kind::Bond => &["bond_interfaces", "params"],
-        Kind::Bridge => &["bridge_interfaces", "params"],
-        Kind::Vlan => &["vlan_id", "vlan_link"],
+        DeviceKind::Nic | DeviceKind::Loopback => &[],
+        DeviceKind::Bond => &["bond_interfaces", "params"],
+        DeviceKind::Bridge => &["bridge_interfaces", "params"],
+        DeviceKind::Vlan => &["vlan_id", "vlan_link"],
     };
     Members {
         named: [&["accept-ra", "mac_address", "mtu", "name", "subnets", "type"], of_kind],
@@ -64,11 +64,11 @@ pub(super) fn convert(document: &Object, base: &FieldPath<'_>, diagnostics: &mut
         };
         let kind = object.get("type").and_then(Scalar::of);
         let kind = match kind.as_ref().map(Scalar::text).as_deref() {
-            Some("physical" | "infiniband") => Kind::Nic,
-            Some("bond") => Kind::Bond,
-            Some("bridge") => Kind::Bridge,
-            Some("vlan") => Kind::Vlan,
-            Some("loopback") => Kind::Loopback,
+            Some("physical" | "infiniband") => DeviceKind::Nic,
+            Some("bond") => DeviceKind::Bond,
+            Some("bridge") => DeviceKind::Bridge,
+            Some("vlan") => DeviceKind::Vlan,
+            Some("loopback") => DeviceKind::Loopback,
             Some(command @ ("nameserver" | "route")) => {
                 commands.push((command == "route", object, path));
                 continue;
@@ -76,11 +76,11 @@ pub(super) fn convert(document: &Object, base: &FieldPath<'_>, diagnostics: &mut
             _ => {
                 let (severity, path) = (Severity::Warning, path.field("type"));
                 convert::unknown(converter.diagnostics(), severity, path, "unknown type", kind.as_ref(), TYPE_EXPECTED);
-                Kind::Nic
+                DeviceKind::Nic
             }
         };
         let key = object.get("name").and_then(Scalar::of).map_or(String::new(), |name| name.to_string());
-        let kind = if key == "lo" { Kind::Loopback } else { kind };
+        let kind = if key == "lo" { DeviceKind::Loopback } else { kind };
         converter.add(Entry { kind, key: Cow::Owned(key), object, path });
     }
     for (name, value) in document.members() {

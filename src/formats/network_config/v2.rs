@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use ipnetwork::IpNetwork;
 
-use super::{Converter, Dialect, Entry, Kind, switch};
+use super::{Converter, DeviceKind, Dialect, Entry, switch};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::address;
 use crate::formats::convert::{self, Reported};
@@ -30,11 +30,11 @@ static DIALECT: Dialect = Dialect {
     settings,
 };
 
-fn members(kind: Kind) -> Members {
+fn members(kind: DeviceKind) -> Members {
     let of_kind: &[&str] = match kind {
-        Kind::Nic | Kind::Loopback => &["match", "set-name"],
-        Kind::Bond | Kind::Bridge => &["interfaces", "parameters"],
-        Kind::Vlan => &["id", "link"],
+        DeviceKind::Nic | DeviceKind::Loopback => &["match", "set-name"],
+        DeviceKind::Bond | DeviceKind::Bridge => &["interfaces", "parameters"],
+        DeviceKind::Vlan => &["id", "link"],
     };
     Members { named: [COMMON, of_kind], others: PASSED_OVER }
 }
@@ -108,8 +108,12 @@ const RULE: Members =
 
 const NAME_SERVERS: Members = Members { named: [&["addresses", "search"], &[]], others: &[] };
 
-const SECTIONS: [(&str, Kind); 4] =
-    [("ethernets", Kind::Nic), ("bonds", Kind::Bond), ("bridges", Kind::Bridge), ("vlans", Kind::Vlan)];
+const SECTIONS: [(&str, DeviceKind); 4] = [
+    ("ethernets", DeviceKind::Nic),
+    ("bonds", DeviceKind::Bond),
+    ("bridges", DeviceKind::Bridge),
+    ("vlans", DeviceKind::Vlan),
+];
 
 /// Sections for other kinds of devices in netplan.
 const UNSUPPORTED: [&str; 8] =
@@ -163,7 +167,7 @@ pub(super) fn convert(document: &Object, base: &FieldPath<'_>, diagnostics: &mut
 }
 
 impl<'d> Converter<'d, '_> {
-    fn add_device(&mut self, kind: Kind, section: &'d FieldPath<'d>, (key, value): (&'d str, &'d Value)) {
+    fn add_device(&mut self, kind: DeviceKind, section: &'d FieldPath<'d>, (key, value): (&'d str, &'d Value)) {
         static EMPTY: Object = Object::EMPTY;
         let path = section.field(key);
         let object = match value {
@@ -174,7 +178,7 @@ impl<'d> Converter<'d, '_> {
                 return;
             }
         };
-        let kind = if kind == Kind::Nic && key == "lo" { Kind::Loopback } else { kind };
+        let kind = if kind == DeviceKind::Nic && key == "lo" { DeviceKind::Loopback } else { kind };
         self.add(Entry { kind, key: Cow::Borrowed(key), object, path });
     }
 

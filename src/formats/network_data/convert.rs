@@ -17,7 +17,7 @@ static NETWORKS: FieldPath<'static> = FieldPath::Field(&FieldPath::Document, "ne
 
 /// The kind of an entry of `links`, according to its `type`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Kind {
+enum LinkType {
     Nic,
     Bond,
     Vlan,
@@ -38,7 +38,7 @@ struct Converter<'d, 'f> {
     diagnostics: &'f mut Diagnostics,
     by_id: BTreeMap<Cow<'d, str>, usize>,
     /// The kind of each entry of `links`.
-    kinds: Vec<Kind>,
+    kinds: Vec<LinkType>,
     /// The MTU of each entry of `links`; `None` if it is missing or invalid.
     mtus: Vec<Option<Mtu>>,
     /// For each entry of `links`, the index of its link in the model. `None` if nothing needs the link.
@@ -121,9 +121,9 @@ fn contradiction_diagnostic(document: &NetworkData, origin: &[usize], contradict
     Diagnostic::error(LINKS.index(index).field(field), problem, value, expected)
 }
 
-// === impl Kind, Method ===
+// === impl LinkType, Method ===
 
-impl Kind {
+impl LinkType {
     fn of(link: &Link) -> Self {
         match link.kind.as_ref().map(Scalar::text).as_deref() {
             Some("bond") => Self::Bond,

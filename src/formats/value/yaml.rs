@@ -113,10 +113,10 @@ struct Composer {
 
 struct Collection {
     anchor: usize,
-    kind: Kind,
+    kind: CollectionKind,
 }
 
-enum Kind {
+enum CollectionKind {
     Array(Vec<Value>),
     /// An object under construction: `key` is the key whose value comes next, with its position. `keys` has the index
     /// of each key in `members`. `merged` has the members from `<<`; the object's own members override them.
@@ -161,12 +161,12 @@ impl Composer {
             }
             Event::SequenceStart(anchor, tag) => {
                 self.check_tag(tag.as_deref(), "seq", at)?;
-                self.begin(anchor, Kind::Array(Vec::new()))
+                self.begin(anchor, CollectionKind::Array(Vec::new()))
             }
             Event::MappingStart(anchor, tag) => {
                 self.check_tag(tag.as_deref(), "map", at)?;
                 let (merged, members, keys) = (Vec::new(), Vec::new(), BTreeMap::new());
-                self.begin(anchor, Kind::Object { merged, members, keys, key: None })
+                self.begin(anchor, CollectionKind::Object { merged, members, keys, key: None })
             }
             Event::SequenceEnd | Event::MappingEnd => {
                 let Some(Collection { anchor, kind }) = self.open.pop() else { return Ok(()) };
@@ -247,20 +247,20 @@ impl Composer {
         Err(Diagnostic::error(path(at.start), "invalid key", text, expected))
     }
 
-    fn begin(&mut self, anchor: usize, kind: Kind) -> Result<(), Diagnostic> {
+    fn begin(&mut self, anchor: usize, kind: CollectionKind) -> Result<(), Diagnostic> {
         self.pay(Size { values: 1, bytes: 0, depth: 1 })?;
         self.open.push(Collection { anchor, kind });
         Ok(())
     }
 
     fn takes_key(&self) -> bool {
-        matches!(self.open.last(), Some(Collection { kind: Kind::Object { key: None, .. }, .. }))
+        matches!(self.open.last(), Some(Collection { kind: CollectionKind::Object { key: None, .. }, .. }))
     }
 
     /// The key whose value comes next.
     fn waiting_key(&self) -> Option<&str> {
         match &self.open.last()?.kind {
-            Kind::Object { key: Some((key, _)), .. } => Some(key),
+            CollectionKind::Object { key: Some((key, _)), .. } => Some(key),
             _ => None,
         }
     }
@@ -273,8 +273,8 @@ impl Composer {
         }
         match self.open.last_mut().map(|collection| &mut collection.kind) {
             None => self.document = Some(value),
-            Some(Kind::Array(elements)) => elements.push(value),
-            Some(Kind::Object { merged, members, keys, key }) => match (key.take(), value) {
+            Some(CollectionKind::Array(elements)) => elements.push(value),
+            Some(CollectionKind::Object { merged, members, keys, key }) => match (key.take(), value) {
                 // Without this check, a mapping in flow style with a missing comma or quote would silently have other
                 // keys.
                 (None, Value::String(text)) if text.contains(NOT_IN_KEYS) => {
@@ -404,13 +404,13 @@ fn scalar(text: &str) -> Value {
     }
 }
 
-// === impl From<Kind> for Value ===
+// === impl From<CollectionKind> for Value ===
 
-impl From<Kind> for Value {
-    fn from(kind: Kind) -> Self {
+impl From<CollectionKind> for Value {
+    fn from(kind: CollectionKind) -> Self {
         match kind {
-            Kind::Array(elements) => Self::Array(elements),
-            Kind::Object { mut merged, members, .. } => {
+            CollectionKind::Array(elements) => Self::Array(elements),
+            CollectionKind::Object { mut merged, members, .. } => {
                 merged.extend(members);
                 Self::Object(Object(merged))
             }

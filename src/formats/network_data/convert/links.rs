@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pnet_base::MacAddr;
 
-use super::{Converter, Kind, LINKS};
+use super::{Converter, LINKS, LinkType};
 use crate::diagnostic::{Diagnostic, FieldPath, Severity};
 use crate::formats::convert::{self, Reported, WrittenOption, given};
 use crate::formats::network_data::{Link, Scalar};
@@ -27,7 +27,7 @@ impl<'d> Converter<'d, '_> {
                 self.error(&LINKS.index(index), "id", "repeated id", id, "an id that no other link has");
             }
         }
-        self.kinds = document.links.iter().map(Kind::of).collect();
+        self.kinds = document.links.iter().map(LinkType::of).collect();
         for (index, link) in document.links.iter().enumerate() {
             let path = LINKS.index(index);
             self.mtus.push(convert::mtu(self.diagnostics, path.field("mtu"), link.mtu.as_ref()));
@@ -41,7 +41,7 @@ impl<'d> Converter<'d, '_> {
         let mut wanted = vec![false; document.links.len()];
         let mut ask: Vec<usize> =
             document.networks.iter().filter_map(|network| self.find(network.link.as_ref())).collect();
-        let asks_itself = |index: &usize| self.kinds[*index] != Kind::Nic || self.mtus[*index].is_some();
+        let asks_itself = |index: &usize| self.kinds[*index] != LinkType::Nic || self.mtus[*index].is_some();
         ask.extend((0..document.links.len()).filter(asks_itself));
         if ask.is_empty() && document.networks.is_empty() {
             // A document with links but without networks states that no link gets an address.
@@ -53,9 +53,9 @@ impl<'d> Converter<'d, '_> {
             }
             let link = &document.links[index];
             match self.kinds[index] {
-                Kind::Nic => {}
-                Kind::Bond => ask.extend(link.bond_links.iter().filter_map(|port| self.find(Some(port)))),
-                Kind::Vlan => ask.extend(self.find(link.vlan_link.as_ref())),
+                LinkType::Nic => {}
+                LinkType::Bond => ask.extend(link.bond_links.iter().filter_map(|port| self.find(Some(port)))),
+                LinkType::Vlan => ask.extend(self.find(link.vlan_link.as_ref())),
             }
         }
 
@@ -64,7 +64,7 @@ impl<'d> Converter<'d, '_> {
             let mut path = None;
             if wanted[index] {
                 let next = LinkIndex(self.origin.len());
-                let known = if self.kinds[index] == Kind::Nic { nic_key(link) } else { None };
+                let known = if self.kinds[index] == LinkType::Nic { nic_key(link) } else { None };
                 let at = known.map_or(next, |key| *nics.entry(key).or_insert(next));
                 if at == next {
                     self.origin.push(index);
@@ -89,7 +89,7 @@ impl<'d> Converter<'d, '_> {
             let next = LinkIndex(self.origin.len());
             let has_mac_address = given(link.ethernet_mac_address.as_ref()).is_some();
             if !wanted[index]
-                && self.kinds[index] == Kind::Nic
+                && self.kinds[index] == LinkType::Nic
                 && has_mac_address
                 && own_name(link).is_none_or(|name| name.text().parse::<InterfaceName>().is_ok())
                 && nic_key(link).is_some_and(|key| *nics.entry(key).or_insert(next) == next)
@@ -104,7 +104,7 @@ impl<'d> Converter<'d, '_> {
         let document = self.document;
         let mut parents = vec![false; document.links.len()];
         for (link, kind) in document.links.iter().zip(&self.kinds) {
-            if *kind == Kind::Vlan
+            if *kind == LinkType::Vlan
                 && let Some(parent) = self.find(link.vlan_link.as_ref())
             {
                 parents[parent] = true;
@@ -116,9 +116,9 @@ impl<'d> Converter<'d, '_> {
             let index = self.origin[at];
             let link = &document.links[index];
             let kind = match self.kinds[index] {
-                Kind::Nic => self.nic(index, link, parents[index]),
-                Kind::Bond => self.bond(index, link, bonds.next().flatten()),
-                Kind::Vlan => self.vlan(index, link),
+                LinkType::Nic => self.nic(index, link, parents[index]),
+                LinkType::Bond => self.bond(index, link, bonds.next().flatten()),
+                LinkType::Vlan => self.vlan(index, link),
             };
             if let Ok(LinkKind::Bond { name, .. } | LinkKind::Nic(Nic::Name(name))) = &kind
                 && !taken.insert(*name)
@@ -208,7 +208,7 @@ impl<'d> Converter<'d, '_> {
         let mut next = 0;
         for at in 0..self.origin.len() {
             let index = self.origin[at];
-            if self.kinds[index] != Kind::Bond {
+            if self.kinds[index] != LinkType::Bond {
                 continue;
             }
             names.push(match given(document.links[index].name.as_ref()) {
@@ -300,9 +300,9 @@ impl<'d> Converter<'d, '_> {
     /// The MAC address to set on a bond or a VLAN. `None` also for an invalid address, which has been reported.
     fn cloned_mac_address(&mut self, index: usize, link: &Link) -> Option<MacAddr> {
         let (name, written) = match self.kinds[index] {
-            Kind::Nic => return None,
-            Kind::Bond => ("ethernet_mac_address", &link.ethernet_mac_address),
-            Kind::Vlan => ("vlan_mac_address", &link.vlan_mac_address),
+            LinkType::Nic => return None,
+            LinkType::Bond => ("ethernet_mac_address", &link.ethernet_mac_address),
+            LinkType::Vlan => ("vlan_mac_address", &link.vlan_mac_address),
         };
         convert::mac_address(self.diagnostics, LINKS.index(index).field(name), written.as_ref()).ok().flatten()
     }
@@ -311,7 +311,7 @@ impl<'d> Converter<'d, '_> {
 /// The name that the document requests for a link. The id of a NIC counts as its name only if the NIC has neither a
 /// name nor a MAC address.
 fn own_name(link: &Link) -> Option<&Scalar> {
-    let id_serves = Kind::of(link) == Kind::Nic && given(link.ethernet_mac_address.as_ref()).is_none();
+    let id_serves = LinkType::of(link) == LinkType::Nic && given(link.ethernet_mac_address.as_ref()).is_none();
     given(link.name.as_ref()).or(given(link.id.as_ref()).filter(|_| id_serves))
 }
 
