@@ -17,10 +17,10 @@ pub const MOST_SECRETS: usize = 64;
 impl Allocator {
     /// Records the names of the Secrets from which guests of a machine may read its addresses, in each lease of the machine.
     pub(crate) fn set_secrets(&mut self, machine: &Machine, secrets: &BTreeSet<String>, journal: &mut Journal) {
+        let secrets: BTreeSet<String> = secrets.iter().take(MOST_SECRETS).cloned().collect();
         let held = self.held_by(machine).into_iter();
         let held =
-            held.filter(|(network, address, lease)| lease.secrets != *secrets && !self.is_refused(network, *address));
-        let secrets: BTreeSet<String> = secrets.iter().take(MOST_SECRETS).cloned().collect();
+            held.filter(|(network, address, lease)| lease.secrets != secrets && !self.is_refused(network, *address));
         let with_secrets = |lease: &Lease| Lease { secrets: secrets.clone(), ..lease.clone() };
         let changes = held.map(|(network, address, lease)| (Arc::clone(network), address, with_secrets(lease)));
         for (network, address, lease) in changes.collect::<Vec<_>>() {
