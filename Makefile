@@ -38,8 +38,8 @@ all: guest ctl ## build the guest and glowplugctl
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@ / { print "\n" substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
 
-# Packed relocations are 53 KB smaller. musl 1.2.5, of Rust 1.93, is the first that applies them: with an older musl the program
-# would crash.
+# Packed relocations make the program 53 KB smaller. musl 1.2.5, which Rust has since 1.93, is the first version that applies
+# them: with an older musl the program would crash.
 PACKED := $(shell rustc --version | awk '{ split($$2, v, "."); if (v[2] >= 93) print "-Clink-arg=-Wl,-z,pack-relative-relocs" }')
 
 # Only these lines build the shipped programs. With LINKED=dynamic, a distribution links the guest against its own C
@@ -88,8 +88,8 @@ ASKING := cloud_init docs fuzz histories networkd readers
 # time, so twice as many run as there are processors. Tests that need a real API server run only by name.
 CONTROLLER := --manifest-path controller/Cargo.toml
 WAITING := $(shell echo $$(($$(nproc) * 2)))
-# Names of the controller's tests that repeat a history for each write or each right, or that change leaders for long. They take
-# two thirds of the time of all its quick tests.
+# Names of the controller's tests that repeat a history for each write or each right, or in which leaders change for a long time.
+# They take two thirds of the time of all its quick tests.
 REPEATING := rights:: skew:: _any_write _refused_once_is a_hundred_machines no_machine_is_refused_during_an_upgrade
 
 ##@ Test
@@ -216,16 +216,16 @@ fuzz: ## fuzz the readers: FUZZ=target FUZZ_SECONDS=600
 	tests/setup fuzz
 	CARGO='$(CARGO)' fuzz/run $(FUZZ)
 
-# The controller's readers with objects of any content: make fuzz-controller VARIANTS=20000. `make test-controller` derives
-# 250 objects of each kind. The tests are not optimized like a release: an overflow must be a failure.
+# The controller's readers with objects of any content: make fuzz-controller VARIANTS=20000. `make test-controller` derives 250
+# objects of each kind. These tests run without the optimizations of a release, so that an overflow is a failure.
 VARIANTS := 100000
 fuzz-controller: ## objects of any content: VARIANTS=100000
 	HOSTILE_VARIANTS=$(VARIANTS) $(CARGO) test --locked $(CONTROLLER) --lib -- content
 	HOSTILE_VARIANTS=$(VARIANTS) $(CARGO) test --locked $(CONTROLLER) --test quick -- content
 
-# Prints one table: the guest, the host, and the unit in a boot from each bus.
 ##@ Measure
 
+# Prints one table: the guest, the host, and the unit in a boot from each bus.
 bench: setup guest ## one table: the guest, the host, a boot from each bus
 	GLOWPLUG='$(abspath $(GUEST))' $(CARGO) bench --locked --quiet --profile guest --bench guest
 	$(CARGO) bench --locked --quiet --bench host
@@ -242,7 +242,7 @@ bench-scale: ## the controller with many machines: MACHINES=10000
 	assets=$$(controller/tests/kube-apiserver) && KUBEBUILDER_ASSETS="$$assets" SCALE=$(MACHINES) \
 	    $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
 
-# Machines and claims come and go without a fault, and the memory of the controller stays: make soak MINUTES=60
+# Machines and claims come and go without a fault, and the memory of the controller must not grow: make soak MINUTES=60
 soak: ## the controller's memory while machines and claims come and go: MINUTES=60
 	assets=$$(controller/tests/kube-apiserver) && KUBEBUILDER_ASSETS="$$assets" SOAK=$(MINUTES) \
 	    $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
@@ -254,7 +254,7 @@ dashboard: ## draw docs/dashboard.svg in five minutes
 
 ##@ Install and release
 
-# dracut and systemd search below /usr. A drop-in for a unit of another package has the name of this unit here.
+# dracut and systemd search below /usr. The file of a drop-in is named after the unit of another package that it changes.
 DRACUT_MODULE := $(PREFIX)/lib/dracut/modules.d/50glowplug
 UNITS := $(PREFIX)/lib/systemd/system
 
@@ -317,8 +317,8 @@ static-controller: target
 	CC_$(subst -,_,$(TARGET))=$(PLAIN_CC) CARGO_PROFILE_RELEASE_STRIP=true \
 	    $(CARGO) build --locked --release $(CONTROLLER) --target $(TARGET) --target-dir $(IMAGES)
 
-# The image of the controller, as an OCI archive for podman and skopeo. The archive has the time of the commit. It has an image for
-# each of these architectures that the toolchain and a C compiler are there for.
+# The image of the controller, as an OCI archive for podman and skopeo. Its files have the time of the commit. The archive has an
+# image for amd64 and for arm64, if the toolchain and a C compiler for the architecture are installed.
 IMAGE := $(IMAGES)/glowplug-controller-v$(RELEASE).tar
 image: ## build the image of the controller
 	packaging/release image $(IMAGES) $(IMAGE) $(RELEASE)

@@ -138,7 +138,8 @@ impl<'a> FieldPath<'a> {
         path
     }
 
-    // The formatting machinery is several times slower, and every record of a long list has a path.
+    // Appends the path without the formatting of `fmt`, which is several times slower: every record of a long list has
+    // a path.
     pub(crate) fn push_onto(&self, path: &mut String) {
         match self {
             Self::Document => path.push_str("document"),
@@ -229,7 +230,7 @@ impl Diagnostic {
         }
     }
 
-    /// The same diagnostic of a mistake with another expectation.
+    /// Replaces the expectation of a diagnostic about a mistake.
     pub(crate) fn expecting(self, expected: &str) -> Self {
         let reason = Reason::Mistake { problem: self.problem().to_owned(), expected: expected.to_owned() };
         Self { reason, ..self }
@@ -297,8 +298,8 @@ impl fmt::Write for Beginning {
 // === impl Diagnostics ===
 
 impl Diagnostics {
-    /// Number of errors that are kept; as many warnings and as many debug messages are kept, too. A document with more
-    /// mistakes is not corrected line by line.
+    /// Largest number of errors that are kept. The same limit applies to warnings, and to debug messages. A person
+    /// would not correct more mistakes one by one.
     pub const KEPT: usize = 256;
 
     /// Adds a diagnostic. Beyond [`Diagnostics::KEPT`] of its severity, an error or a warning is only counted, and a debug
@@ -375,7 +376,7 @@ impl Error for Diagnostics {}
 fn by_path<'a>(a: &'a str, b: &'a str) -> Ordering {
     let is_bracket = |byte: &u8| matches!(byte, b'[' | b']');
     let same = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
-    // The part in which the paths differ. It may be an index in both.
+    // Start of the first part in which the paths differ. A part that is an index is compared as a number.
     let begin = a.as_bytes()[..same].iter().rposition(is_bracket).map_or(0, |at| at + 1);
     let part = |path: &'a str| {
         let rest = &path[begin..];

@@ -205,8 +205,8 @@ fn recognise<'d>(
         }
     };
     let (object, path) = match wrapper.and_then(|name| document.get(name)) {
-        // A member `links: null` is an empty list. A `version` alone does not identify a format, because any document
-        // may have a member of that name.
+        // `links: null` counts as an empty list. A `version` next to it does not make the document a network-config,
+        // because any document may have a member of that name.
         None if OPENSTACKS.iter().any(|name| document.get(name).is_some()) => {
             return Some((Format::NetworkData, document, FieldPath::Document));
         }

@@ -1,4 +1,5 @@
-//! Configures the guest: reads the kernel command line and the config drive, and writes files that dracut reads.
+//! Configures the guest: reads the kernel command line and the config drive, and writes files for dracut or the network
+//! program.
 //!
 //! [`plan()`] makes all decisions and writes nothing; [`apply()`] writes the result. A plan has these steps:
 //!

@@ -59,8 +59,8 @@
 //! | [`image`] | the config drive |
 //! | [`metrics`] | the state of pools for Prometheus |
 //!
-//! What a recorded address may do, for each kind of record, is decided by one table in the hidden module `may_record`. The
-//! hidden module `counts` has the words for the states of addresses.
+//! A table in the hidden module `may_record` decides what a record of an address may do, for each source of records.
+//! The hidden module `counts` has the words for the states of addresses.
 //!
 //! No module connects to a cluster. The caller passes objects (as JSON) and times with each call, and receives patches
 //! (as JSON).

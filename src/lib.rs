@@ -45,10 +45,10 @@
 //! `guest` and `host` do not import each other. Both use one type for a document, so the host cannot write a document
 //! that the guest cannot read.
 //!
-//! The feature `guest` adds `drive` and `guest`, which run in the initramfs. The feature `host` adds `host`, `sqlite` its ledger in a
-//! file, `vsphere` the machines of OpenShift on vSphere, and `ctl` what glowplugctl needs. The programs have `log`, `atomic_file` and
-//! `terminal`. `network`, `formats`, `render` and `diagnostic` touch no file, no
-//! process and no clock.
+//! The feature `guest` adds the modules `drive` and `guest`, which run in the initramfs. The feature `host` adds the
+//! module `host`. Three features extend it: `sqlite` by a ledger in a file, `vsphere` by the machines of OpenShift on
+//! vSphere, and `ctl` by both of them and the dependencies of glowplugctl. `log`, `atomic_file` and `terminal` are for
+//! the programs. `network`, `formats`, `render` and `diagnostic` touch no file, no process and no clock.
 //!
 //! The programs, tests and benchmarks also use items that this documentation hides, such as `drive` and `guest`. The
 //! hidden items may change in any release.
@@ -75,8 +75,8 @@ pub mod render;
 #[doc(hidden)]
 pub mod terminal;
 
-/// The version of both programs: the version of the package, or with the commit `VERSION (1a2b3c4d5e6f)`. `make` passes the
-/// version with the commit to the build in `GLOWPLUG_VERSION`.
+/// The version that both programs print: `VERSION` or, with the commit, `VERSION (1a2b3c4d5e6f)`. `make` passes the
+/// version with the commit to the build in `GLOWPLUG_VERSION`; other builds have the version of the package.
 #[cfg(any(feature = "guest", feature = "host"))]
 #[doc(hidden)]
 pub const VERSION: &str = match option_env!("GLOWPLUG_VERSION") {

@@ -1,8 +1,9 @@
-//! The logger of the programs: one line an event on standard error, as the journal likes it.
+//! The logger of the programs. It writes one line for each event to standard error, in the format that journald reads.
 //!
-//! Messages are constant and in lower case; what varies is a key. Without a terminal each line begins with the priority
-//! that journald reads (sd-daemon(3)): `<6>found config drive device=/dev/vdb`. A log with debug records has the time in
-//! each line, as `monotonic=` seconds since the start of the kernel, which systemd's `…TimestampMonotonic` counts as well.
+//! Messages are constant and in lower case, and keys have the values. If standard error is not a terminal, each line
+//! begins with the priority that journald reads (sd-daemon(3)): `<6>found config drive device=/dev/vdb`. If debug
+//! messages are logged, each line ends with `monotonic=` and the seconds since the start of the kernel, on the clock of
+//! systemd's `…TimestampMonotonic`.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -40,7 +41,7 @@ impl Drain for StandardError {
             line.push_str(": ");
         }
         line.push_str(&record.msg().to_string());
-        // slog hands the keys over last one first.
+        // slog passes the last key first.
         for key in keys.0.iter().rev() {
             line.push(' ');
             line.push_str(key);
@@ -66,7 +67,7 @@ fn priority(level: Level) -> &'static str {
     }
 }
 
-/// `key=value` each, the value in quotes where it would not be one word.
+/// Pairs such as `key=value`, the last pair first. A value that is not one word is quoted.
 struct Keys(Vec<String>);
 
 impl Serializer for Keys {

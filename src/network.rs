@@ -174,15 +174,16 @@ pub struct Ipv4Config {
     pub addresses: Vec<Ipv4Network>,
 }
 
-/// IPv6 settings of one link. The link requests IPv6 with a dynamic source, a static address, or a link-local address.
+/// IPv6 settings of one link. The link uses IPv6 if it has a dynamic source, a static address, or a requested
+/// link-local address.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Ipv6Config {
     /// The dynamic source of addresses; `None` for static addresses only.
     pub dynamic: Option<Ipv6Dynamic>,
     /// Whether the link gets a link-local address; `None` when the document does not state it.
     pub link_local: Option<bool>,
-    /// Whether to accept router advertisements; `None` when the document does not state it. In addition to
-    /// [`Ipv6Config::dynamic`], which requests addresses.
+    /// Whether to accept router advertisements; `None` when the document does not state it. This setting is separate
+    /// from [`Ipv6Config::dynamic`], which requests addresses.
     pub accept_ra: Option<bool>,
     /// Parts of the DHCP server's answer to use or to ignore.
     pub dhcp_overrides: DhcpOverrides,
@@ -190,8 +191,8 @@ pub struct Ipv6Config {
     pub addresses: Vec<Ipv6Network>,
 }
 
-/// Parts of a DHCP server's answer to use or to ignore (netplan's `dhcp4-overrides`). `None` when the document does not
-/// state it.
+/// Options of DHCP (netplan's `dhcp4-overrides`): which parts of the server's answer to use, and whether to send the
+/// host name. An option is `None` when the document does not set it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DhcpOverrides {
     /// Metric of the routes from the server.
@@ -212,8 +213,8 @@ pub struct DhcpOverrides {
     pub use_ntp: Option<bool>,
 }
 
-/// How a link gets dynamic IPv6 addresses. When a document requests two variants for one link, the later variant
-/// applies.
+/// How a link gets dynamic IPv6 addresses. When a document requests several variants for one link, the last of them in
+/// this list applies.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Ipv6Dynamic {
     /// Addresses made from router advertisements (RFC 4862).
@@ -291,8 +292,8 @@ impl NetworkConfig {
         !self.links.iter().any(Link::asks) && self.links.iter().any(|link| link.without_addresses)
     }
 
-    /// The NICs that are identified by their name, that get no address, and that no other link needs. Empty when no link
-    /// has other settings.
+    /// The NICs that are identified by their name, that get no address, and that no other link needs. Empty when the
+    /// guest need not configure any link.
     #[cfg(feature = "guest")]
     pub(crate) fn quiet_names(&self) -> Vec<(LinkIndex, InterfaceName)> {
         let is_quiet = |(at, link): (usize, &Link)| match link.kind {
@@ -458,8 +459,7 @@ impl LinkIndex {
 // === impl Link ===
 
 impl Link {
-    /// Finds the links of every loop, and the links above a loop: removes each link whose parts are all removed, and
-    /// returns the links that are left.
+    /// Makes a link of this kind, without addresses and other settings. The path of its name is `path` and `.name`.
     #[must_use]
     pub fn new(id: String, path: String, kind: LinkKind) -> Self {
         Self {
@@ -597,7 +597,7 @@ impl fmt::Display for Contradiction {
             Self::Loop(at) => write!(f, "link {} consists of itself", at.0),
             Self::PortIsNoNic(at) => write!(f, "link {} is a bond member and not a NIC", at.0),
             Self::PortIsBridge(at) => write!(f, "link {} is a bridge port and a bridge", at.0),
-            Self::PortTwice(at) => write!(f, "link {} is a port twice", at.0),
+            Self::PortTwice(at) => write!(f, "link {} is listed twice as a port", at.0),
             Self::VlanTwice(at) => write!(f, "link {} is a VLAN with the parent and the id of another VLAN", at.0),
         }
     }
@@ -667,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_has_its_bond_and_whether_it_carries_vlans() {
+    fn a_configuration_returns_the_bond_of_a_link_and_whether_the_link_carries_vlans() {
         let config = NetworkConfig::new(vec![nic(), nic(), bond(&[1]), vlan(2, 5)]).unwrap();
         let controllers = [0, 1, 2, 3].map(|at| config.controller_of(LinkIndex(at)));
         assert_eq!(controllers, [None, Some(LinkIndex(2)), None, None]);

@@ -94,7 +94,8 @@ fn name_vlans(
                 let after_parent = parent.and_then(|parent| format!("{parent}.{id}").parse().ok());
                 let mut candidates = [requested, after_parent].into_iter().flatten().filter(|name| may_be(name, *id));
                 let name = candidates.find_map(|name| taken.take(name));
-                // The parent has no name, or its name leaves no room for the id.
+                // No candidate is valid and free, for example because the parent has no name, or a name that leaves no
+                // room for the id.
                 let name = name.unwrap_or_else(|| taken.number(&format!(".{id}")));
                 devices[here.0] = Some(Device::Name(name));
             }

@@ -14,13 +14,13 @@ pub fn acts_on_terminal(c: char) -> bool {
     c.is_control() || is_direction || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// Largest width of a column, in characters. One long text must not widen each row without a bound.
+/// Largest width of a column, in characters, so that one long string does not make every row as long.
 const MAX_WIDTH: usize = 1024;
 
-/// Formats a table. A cell is a list of strings, one a line; every string is escaped.
+/// Formats a table. A cell is a list of strings, each on its own line. Every string is escaped.
 ///
-/// A column is as wide as its widest line, in characters, but not wider than `max_width`, nor than 1024. A wider line stays whole and
-/// moves the rest of its row.
+/// A column is as wide as its longest string, but at most `max_width` and at most 1024 characters. A longer string is
+/// not cut: it moves the cells after it to the right.
 #[must_use]
 pub fn table<const N: usize>(rows: Vec<[Vec<String>; N]>, max_width: usize) -> String {
     let escape = |cell: Vec<String>| cell.iter().map(|line| escaped(line)).collect::<Vec<_>>();

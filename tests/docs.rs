@@ -340,7 +340,7 @@ fn every_document_is_run() {
 
 /// Pages for people who change glowplug, and a page whose last table names the tests of its steps.
 const WITH_TESTS: [&str; 3] = ["docs/architecture.md", "docs/enhancement-tests.md", "docs/recovery.md"];
-/// The longest cell of a table: more words are sentences below the table.
+/// Maximum number of words in a table cell. A longer text belongs in sentences below the table.
 const WORDS_OF_A_CELL: usize = 40;
 
 #[test]

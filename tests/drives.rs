@@ -194,7 +194,7 @@ fn an_image_of_kubevirt_is_read_back_unchanged() {
 }
 
 #[test]
-fn three_files_of_an_image_are_a_handful_of_reads() {
+fn three_files_of_an_image_take_six_reads() {
     let source = Counted::new(iso(&kubevirt(), KUBEVIRT));
     let files = iso9660::Image::open(&source).unwrap();
     for path in kubevirt().keys() {
@@ -334,7 +334,7 @@ fn another_block_size_is_refused() {
 // === FAT ===
 
 #[test]
-fn every_width_of_fat_has_its_label_read() {
+fn the_label_of_a_fat_volume_is_read_for_every_width() {
     for (kib, arguments) in [
         (1440, &["-F", "12"][..]),
         (16_384, &["-F", "16"]),
@@ -438,7 +438,7 @@ fn a_missing_file_is_none_and_a_directory_is_not_read() {
 }
 
 #[test]
-fn a_truncated_image_is_read_rightly_or_not_at_all() {
+fn a_file_of_a_truncated_image_has_the_right_content_or_cannot_be_read() {
     for image in [iso(&rich(), &["-joliet", "-no-pad"]), fat12(&rich())] {
         let mut source = Counted::new(image);
         while !source.bytes.is_empty() {

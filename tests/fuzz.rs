@@ -109,7 +109,7 @@ targets! {
 
 /// Otherwise the target would only test rejections.
 #[test]
-fn many_generated_documents_are_networks() {
+fn many_documents_of_the_generator_are_valid_networks() {
     let seeds = seeds("network_words");
     let mut random = Random(1);
     let is_network = |input: Vec<u8>| {

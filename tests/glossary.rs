@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Words of the column "not" that have another meaning, too, in which they may be used.
+/// Words of the column "not" that also have another meaning. In that meaning they are allowed.
 const OTHER_MEANINGS: [&str; 21] = [
     "IP",
     "slave",
@@ -30,7 +30,7 @@ const OTHER_MEANINGS: [&str; 21] = [
     "owner of an address",
 ];
 
-/// Lines that still have a word which the glossary forbids. A number only gets smaller.
+/// Files with lines that still have a forbidden word, each with the number of these lines. Never increase a number.
 const EXCEPTIONS: [(&str, usize); 0] = [];
 
 /// The sources and pages.
@@ -54,7 +54,7 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-/// The words of a line in small letters: `HandOut` and `hand_out` are `hand out`.
+/// The words of a line in lower case: `HandOut` and `hand_out` are `hand out`.
 fn words(line: &str) -> String {
     let (mut words, mut last) = (String::from(" "), ' ');
     for character in line.chars() {

@@ -166,7 +166,8 @@ fn the_guest_reads_every_file_by_each_set_of_names() {
         assert!(guest(&case.image) == case.tree, "Rock Ridge");
         let mut image = without_rock_ridge(&case.image);
         assert!(guest(&image) == case.tree, "Joliet");
-        // Without the Joliet descriptor, too. The guest reads plain names in lower case, and these names have no dash.
+        // Without the Joliet descriptor as well, the guest reads plain names in lower case. Plain names have `_` in
+        // place of a dash.
         image[17 * BLOCK] = 255;
         let plain: Tree = case.tree.into_iter().map(|(path, content)| (path.replace('-', "_"), content)).collect();
         assert!(guest(&image) == plain, "plain names");
@@ -204,7 +205,7 @@ fn the_guest_understands_the_metadata_of_the_host() {
 }
 
 #[test]
-fn xorriso_extracts_every_file_without_a_remark() {
+fn xorriso_extracts_every_file_and_prints_no_hint_or_warning() {
     for case in cases() {
         let disk = OnDisk::new(&case.image);
         let (image, out) = (disk.path("image"), disk.path("out"));
@@ -264,7 +265,7 @@ drwxr-xr-x   3    0    0            2048 Jan  1 1970 [     24 02]  ..
 }
 
 #[test]
-fn isoinfo_and_isovfy_find_the_path_tables_right() {
+fn isoinfo_and_isovfy_find_no_mistake_in_the_path_tables() {
     let disk = OnDisk::new(&cases()[0].image);
     let table =
         "Path table starts at block 19, size 42\n   1:    1 17\n   2:    1 18 OPENSTACK\n   3:    2 19 LATEST\n";
@@ -300,7 +301,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn files_of_any_size_come_back(
+    fn files_of_any_size_are_read_back(
         meta_data in content(),
         network in prop::option::of(content()),
         user_data in content(),

@@ -86,7 +86,7 @@ fn no_layer_but_the_drives_and_the_guest_touches_a_file_a_process_or_a_clock() {
 }
 
 #[test]
-fn no_files_use_each_others_items() {
+fn no_two_files_use_items_of_each_other() {
     let imports = imports(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs"));
     assert_eq!(circles(&imports), Vec::<Vec<String>>::new());
     assert_eq!(circles(&between_modules(&imports)), Vec::<Vec<String>>::new());

@@ -26,7 +26,7 @@ const SEEDS: Range<u64> = 0..200;
 /// Number of differences that a failing test shows.
 const DIFFERENCES: usize = 3;
 
-/// What netplan refuses and glowplug reads, as cloud-init does: the start of netplan's message.
+/// Documents that netplan refuses, and that glowplug reads as cloud-init does: how the messages of netplan start.
 const REFUSED: [&str; 7] = [
     "Invalid MAC address",
     "expected sequence",
@@ -49,7 +49,8 @@ fn seeds() -> Range<u64> {
     first.parse().unwrap()..end.parse().unwrap()
 }
 
-/// A document and what glowplug means by it. `None`: the NICs of this test cannot show it, or the two programs differ about it.
+/// Returns a document and its network for glowplug. `None`: the NICs of this test cannot have this network, or netplan
+/// reads another network.
 fn document(tree: Value) -> Option<(Value, NetworkConfig)> {
     let text = tree.to_string();
     let reading = read_network(text.as_bytes());
@@ -57,7 +58,8 @@ fn document(tree: Value) -> Option<(Value, NetworkConfig)> {
     let is_empty = |kind: &LinkKind| matches!(kind, LinkKind::Bridge { ports, .. } if ports.is_empty());
     let has_empty_bridge = network.links().iter().any(|link| is_empty(&link.kind));
     let is_shown = models::fitted(&network) == network && !has_empty_bridge && !state::has_far_gateway(&network);
-    // An unspecified address as a destination, and a route of a family of which the device has no address.
+    // netplan differs for an unspecified address as a destination, and for a route of a family of which the device has
+    // no address.
     let is_same = [r#""to":"::""#, r#""to":"0.0.0.0""#].iter().all(|words| !text.contains(words))
         && !reading.diagnostics.kept().iter().any(|diagnostic| diagnostic.problem() == "unreachable route");
     let document = if tree.get("network").is_some() { tree } else { serde_json::json!({"network": tree}) };

@@ -113,7 +113,7 @@ fn the_profile_of_a_pattern_applies_to_every_nic_that_it_matches() {
     cases::check_pattern(&QUIET, write, run_batch, |found, matched| found == matched);
 }
 
-/// A warning says so. Such arguments are right on a machine with one NIC.
+/// glowplug warns about this limit. On a machine with one NIC, the arguments are right.
 #[test]
 fn kernel_arguments_for_a_pattern_with_an_address_apply_to_one_nic() {
     let rendered = dracut::render(&cases::meaning(cases::PATTERN), &mut Diagnostics::default());

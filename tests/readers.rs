@@ -290,7 +290,7 @@ boots! {
     both_families_are_static_on_one_nic => "static-dual-stack";
     the_nic_of_the_default_gateway_comes_first => "two-nics";
     a_second_address_of_a_nic_has_no_gateway => "second-address";
-    an_mtu_stands_in_every_argument_of_its_nic => "static-mtu";
+    every_argument_of_a_nic_has_its_mtu => "static-mtu";
     a_nic_with_an_mtu_alone_gets_it_and_no_addresses => "mtu-alone";
     two_links_for_one_nic_are_one => "nic-twice";
     a_nic_without_a_network_gets_no_address => "unused-nic";
@@ -323,7 +323,7 @@ boots! {
     a_vlan_may_stand_before_its_nic => "vlan-before-its-nic";
     a_vlan_has_a_mac_address_and_an_mtu_of_its_own => "vlan-mac-and-mtu";
     a_vlan_keeps_a_name_that_ends_in_its_tag => "vlan-names";
-    a_nic_never_gets_a_name_of_the_kernels => "vlan-on-named-nic";
+    a_nic_never_gets_a_name_that_the_kernel_assigns => "vlan-on-named-nic";
     a_vlan_on_a_vlan_has_the_whole_chain_in_its_name => "vlan-on-vlan";
     a_vlan_without_networks_has_no_addresses => "vlan-without-networks";
     a_vlan_may_ask_by_dhcp => "vlan-with-dhcp";

@@ -193,7 +193,7 @@ fn no_unit_runs_in_a_crash_kernel() {
 }
 
 #[test]
-fn every_unit_ends_in_time() {
+fn every_unit_has_its_start_timeout() {
     let timeouts: Vec<(String, String)> = files("service")
         .iter()
         .map(|unit| (name(unit).to_owned(), values(&fs::read_to_string(unit).unwrap(), "TimeoutStartSec").join(" ")))
@@ -220,7 +220,7 @@ fn only_the_unit_that_configures_the_network_waits_for_the_drive() {
 
 /// dracut's own functions are not defined here, so a call of one would fail the module.
 #[test]
-fn the_module_adds_nothing_to_the_image_of_a_crash_kernel_which_is_made_all_the_same() {
+fn the_module_adds_nothing_to_the_image_of_a_crash_kernel_and_does_not_fail_its_build() {
     let script = format!(". {MODULE}/module-setup.sh; check; echo $?; set -e; depends; installkernel; install");
     let output = Command::new("/bin/bash").args(["-c", &script]).env("IN_KDUMP", "1").env("PATH", "").output().unwrap();
     let [stdout, stderr] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
@@ -229,7 +229,7 @@ fn the_module_adds_nothing_to_the_image_of_a_crash_kernel_which_is_made_all_the_
 
 /// Exposure of each unit in tenths, as systemd rates it. SECURITY.md has the same figures.
 #[test]
-fn the_units_reach_little() {
+fn the_exposure_of_each_unit_is_at_most_its_limit() {
     for (directory, unit, most) in [
         (MODULE, "glowplug-network-kargs.service", 44),
         (MODULE, "glowplug-hostname.service", 32),

@@ -59,7 +59,7 @@ struct Work<'p> {
 impl Provider {
     /// Serves claims until the future is dropped. Calls `is_ready` after all claims that existed at the start are served.
     ///
-    /// `pools` has the pools after the registry has them, and `served` reports claims that no longer wait.
+    /// `pools` reports each change of the pools after the registry has it. `served` reports the claims with new addresses.
     pub async fn run(
         &self,
         pools: watch::Receiver<Option<OpenPools>>,
@@ -169,8 +169,8 @@ impl Work<'_> {
             view = self.index().view(key);
             view.former.retain(|uid| candidates.contains(uid));
         }
-        // This is also done for a paused claim, because no other claim may get the address. It comes after the read: no event of the watch
-        // follows for an IPAddress that the read has found first.
+        // A paused claim needs this, too: no other claim may get the address. The adoption comes after the read, because the watch does not
+        // report an IPAddress again that the read has found first.
         let pool = view.address.as_ref().and_then(|address| address.pool.resolve(&key.namespace));
         if let Some(pool) = pool.filter(|pool| self.index().is_unrecorded(pool, key)) {
             self.adopt_of(Some(&pool)).await?;
@@ -204,7 +204,7 @@ impl Work<'_> {
         let Self { provider, kinds, .. } = self;
         let registry = &provider.registry;
         let (key, merge) = (view.key.clone(), PatchParams::default());
-        // The watches have no common order, and the Cluster may be paused.
+        // The watches have no common order: a Cluster that no watch has reported may exist and be paused.
         if matches!(step, Step::PatchStatus(..)) && view.cluster == Cluster::Absent && self.find_cluster(view).await? {
             return Ok(false);
         }
@@ -302,8 +302,8 @@ impl Work<'_> {
         Ok(found.map(|cluster| self.index().apply(Kind::Cluster, cluster)).is_some())
     }
 
-    /// Makes the registry adopt the IPAddresses on the networks where a holder has addresses. The registry gives an address to a waiting
-    /// claim as soon as the holder loses the address.
+    /// Makes the registry adopt the IPAddresses on the networks where a holder has addresses, before the holder loses an address: the
+    /// registry then allocates this address to a waiting claim at once.
     async fn adopt_beside(&self, holder: Machine) -> Result<(), Error> {
         let pools = self.provider.registry.read(move |allocator| {
             let held = allocator.leases_of(&holder).map(|(network, ..)| network);
@@ -353,7 +353,7 @@ impl Work<'_> {
         }
         if !reservations.is_empty() {
             tracing::info!(addresses = reservations.len(), "reserved the addresses of IPAddresses without a claim");
-            // The bound of records is not that of claims, see `limit_reservations`.
+            // The registry does not limit the reservations of claims: `limit_reservations` has limited them.
             self.provider.registry.add_conflicts(reservations).await?;
         }
         let holders = self.provider.adopt_all(records).await?;

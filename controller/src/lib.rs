@@ -6,7 +6,7 @@
 //! | [`kinds`] | the kinds of objects: pools, leases, machines, claims |
 //! | [`ledger`] | the ledger of the library in lease objects, and the thread that allocates and records addresses |
 //! | [`pools`] | which pools allocate addresses and which machines they serve; their conditions; pools of NodePools |
-//! | `passes` | which names get a pass, when, and again after a failure |
+//! | `passes` | decides which names get a pass and when, and repeats failed passes |
 //! | [`claims`] | IPAM provider for Cluster API and for IPAMClaims |
 //! | [`macs`] | MAC addresses of VirtualMachines: leases, assignment, release, collisions |
 //! | [`reports`] | reservations of the addresses that running guests report |

@@ -59,7 +59,7 @@ impl Machines {
     /// Serves machines until the future is dropped. Calls `is_ready` after the claims of the machines that existed at
     /// the start are processed.
     ///
-    /// `pools` has the pools after the registry has them, and `served` receives the machines with new addresses.
+    /// `pools` reports each change of the pools after the registry has it. `served` reports the machines with new addresses.
     pub async fn run(
         &self,
         pools: watch::Receiver<Option<OpenPools>>,
@@ -123,7 +123,8 @@ impl provider::Work for Work<'_> {
         let mut records = self.index().inventory(objects);
         let last = self.index().take_followers(&mut records);
         self.rebuild(records).await?;
-        // Records come before reports, because a report is never a lease. Some records count less than a report, and come last.
+        // Records are adopted before reports, because a report never becomes a lease. Records that count less than a report are adopted
+        // last.
         self.machines.reports.settle().await?;
         if !last.records.is_empty() {
             self.rebuild(last).await?;
@@ -141,7 +142,7 @@ impl provider::Work for Work<'_> {
     }
 
     fn names(&self, before: &BTreeSet<Machine>, holders: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
-        // Every name gets a pass.
+        // The names of the changed objects are not needed here: every name gets a pass.
         self.index().end_adoption();
         self.names_at_the_start(before, holders)
     }

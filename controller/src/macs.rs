@@ -5,9 +5,9 @@
 //! for each address, and then writes the addresses into the VirtualMachine. The `index` decides; this module makes the
 //! requests.
 //!
-//! The ledger of IP addresses cannot hold MAC addresses: it allocates one address of each family to the interface of a
-//! pool, and a machine needs one MAC address for each of its interfaces. A MAC address has no network, gateway or prefix
-//! length either. So the leases have the same kind and the same rules, and the allocation is the lowest free address.
+//! The ledger of IP addresses cannot hold MAC addresses: it allocates one address of each family to the interface of a pool, and a machine
+//! needs one MAC address for each of its interfaces. A MAC address has no network, gateway or prefix length either. So MAC addresses have
+//! leases of the same kind with the same rules, but this module allocates the lowest free address itself.
 
 mod index;
 mod machine;
@@ -52,12 +52,11 @@ const IN_FLIGHT: usize = 32;
 const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// Shortest pause before a decision.
 const BETWEEN: Duration = Duration::from_millis(50);
-/// Ratio of the pause before a decision to the duration of the last decision. A decision looks at every machine, so with
-/// tens of thousands of machines it must not follow every change.
+/// Ratio of the pause before a decision to the duration of the last decision. A decision looks at every machine. With tens of thousands of
+/// machines, one decision for each change would be too slow.
 const RATIO: u32 = 9;
 
-/// Passes objects that other parts of a leader watch to [`Macs`]: VirtualMachines, instances, and the leases of MAC
-/// addresses.
+/// Sends VirtualMachines, instances, and the leases of MAC addresses to [`Macs`]. Other parts of the leader watch these objects.
 #[derive(Clone, Debug)]
 pub struct Observer(mpsc::UnboundedSender<Fact>);
 
@@ -438,8 +437,8 @@ impl Macs {
         }
     }
 
-    /// Stores a lease. `version`: the stored version that is replaced. `None`: another leader was faster, or the response
-    /// to an earlier write was lost.
+    /// Stores a lease. `version` is the stored version that is replaced. Returns `None` if the API server has another version: another
+    /// leader was faster, or the response to an earlier write was lost.
     async fn store(&self, address: MacAddr, version: Option<u64>, lease: &LeaseSpec) -> Result<Option<Object>, Error> {
         let (leases, name) = (self.leases(), mac_lease_name(address));
         let mut object = Object::new(&name, &ApiResource::erase::<StaticIPLease>(&()), json!({"spec": lease}));

@@ -59,11 +59,11 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Longest time for the end of the threads after the end of the work.
+/// Longest wait for the threads to end after the work has ended.
 const SHUTDOWN: Duration = Duration::from_secs(1);
 
-/// Levels of the crates that log each failed request and each failed watch, in addition to the lines of this program. RUST_LOG may
-/// set other levels for them.
+/// Turns off the lines of crates about each failed request and each failed watch, because this program has lines of its own for them.
+/// RUST_LOG may set other levels.
 const QUIET: &str = "kube_client=off,kube_runtime=off";
 
 fn log(format: LogFormat) {

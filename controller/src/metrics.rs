@@ -25,8 +25,8 @@ pub type Histograms = Family<[(&'static str, &'static str); 2], Histogram, fn() 
 pub struct Metrics {
     registry: Registry,
     leading: Gauge,
-    /// The metrics of the pools from the library, while this replica leads. Locked while several metrics change together,
-    /// and while they are written.
+    /// The metrics of the pools, as the library writes them. Empty while this replica does not lead. Locked while several metrics
+    /// change together, and while they are written.
     pools: Mutex<String>,
     duplicate_records: Gauge,
     /// `glowplug_unreadable_leases`: leases that cannot be read, by `addresses`: `ip` or `mac`.
@@ -46,14 +46,14 @@ pub struct Metrics {
     queue_depth: Family<[(&'static str, &'static str); 1], Gauge>,
     /// `glowplug_passes_total`: ended passes, by `queue` and `result`: `done`, `waits` or `failed`.
     passes: Family<[(&'static str, &'static str); 2], Counter>,
-    /// `glowplug_standstill_seconds`: time for which the leader has recorded nothing of the command on which it works. 0: it has
+    /// `glowplug_standstill_seconds`: time for which the leader has worked on one command without recording anything. 0: there is
     /// no command.
     standstill_seconds: Gauge<f64, AtomicU64>,
-    /// `glowplug_certificate_expiry_timestamp_seconds`: when the certificate of the webhooks expires, in seconds since 1970. 0: it
-    /// cannot be read.
+    /// `glowplug_certificate_expiry_timestamp_seconds`: when the certificate of the webhooks expires, in seconds since 1970. 0:
+    /// the certificate cannot be read.
     certificate_expiry: Gauge,
     /// `glowplug_allocation_seconds`: time from the creation of a claim to its condition `Ready`, or of a VirtualMachine to its
-    /// Secret. The API server stores whole seconds of the creation. A machine that is older than its pool is not observed.
+    /// Secret. The API server stores the time of creation in whole seconds. A machine that is older than its pool is not counted.
     pub allocation_seconds: Histogram,
     /// `glowplug_rebuild_seconds`: time from the last election of this replica until it served claims.
     pub rebuild_seconds: Gauge<f64, AtomicU64>,
@@ -79,7 +79,7 @@ pub struct PassMetrics {
     pub failed: Counter,
 }
 
-/// The webhooks, as a label.
+/// Values of the label `webhook`.
 const WEBHOOKS: [&str; 5] = ["pools", "machines", "machine-updates", "macs", "instances"];
 /// The queues of passes: see [`Metrics::passes`].
 const QUEUES: [&str; 3] = ["claims", "IPAMClaims", "machines"];
@@ -123,7 +123,7 @@ impl Default for Metrics {
         let help = "Time from the last election of this replica until it served claims";
         registry.register("rebuild_seconds", help, rebuild_seconds.clone());
         let claims = Family::<_, Counter>::default();
-        // Prometheus sees no increase in a series that begins with its first event.
+        // Each series begins with 0: Prometheus sees no increase if a series begins with its first event.
         for result in ["allocated", "exhausted", "refused"] {
             drop(claims.get_or_create(&[("result", result)]));
         }
@@ -193,7 +193,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Sets `glowplug_leading`: 1 while the replica leads, has ended its start, and the API server responds.
+    /// Sets `glowplug_leading`: 1 while the replica leads, has finished its start, and the API server responds.
     pub fn set_leading(&self, is_leading: bool) {
         self.leading.set(i64::from(is_leading));
     }
@@ -284,7 +284,7 @@ impl Metrics {
     #[must_use]
     pub fn text(&self) -> String {
         let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        // The metrics of the registry come last.
+        // The metrics of the registry come last, because their text ends with `# EOF`.
         let mut text = process::text(Path::new("/proc")) + &pools;
         // Writing to a `String` cannot fail.
         let _ = encode(&mut text, &self.registry);

@@ -49,7 +49,7 @@ pub(crate) const PASSES: usize = 64;
 pub(crate) const LONGEST_PASS: usize = 32;
 /// Pause before the next pass for a name in the wait queue of the registry, which reports allocations.
 const RETRY_QUEUED: Duration = Duration::from_secs(600);
-/// Time between two looks at the depth of a full queue.
+/// Shortest time between two updates of the metric of the queue's depth while [`PASSES`] passes run.
 const DEPTH_PERIOD: Duration = Duration::from_secs(1);
 
 /// Names that need a pass. `None`: the stream will yield no further names.
@@ -64,7 +64,7 @@ pub(crate) enum Error {
     Stopped,
     /// The API server has objects that this leader has not received yet, such as a lease of another leader.
     Behind,
-    /// The registry rejects a claim because of the state of its pool, which may change. The text is the reason.
+    /// The pass needs something that is missing now, such as random numbers. The text says what is missing.
     NotReady(String),
     /// The pass still had a next request after [`LONGEST_PASS`] requests.
     Endless,
@@ -75,7 +75,8 @@ pub(crate) enum Error {
 pub(crate) enum Ended {
     /// Nothing is left to do until an object or a pool changes.
     Well,
-    /// The same, and the name gets another pass after this pause, because no watch reports some of its objects.
+    /// Nothing is left to do, as for [`Ended::Well`]. The name gets another pass after this pause, because no watch reports some of its
+    /// objects.
     Check(Duration),
     /// The name needs another pass after this pause.
     Again(Duration),
@@ -83,7 +84,7 @@ pub(crate) enum Ended {
     /// which it waits.
     Later,
     /// The name waits: it needs another pass when one of its objects or pools changes, or when one of these addresses may be
-    /// free. Because not every change is reported, it gets one after a pause, too, which grows to 5 minutes.
+    /// free. Because not every change is reported, it also gets a pass after a pause, which grows to 5 minutes.
     Waits(Vec<IpAddr>),
     /// The next step is this claim. It must be processed together with other claims.
     BeforeClaim(Claim),
@@ -272,7 +273,7 @@ impl Ended {
 // === impl Problem ===
 
 impl Problem {
-    /// Why records do not hold their addresses after an adoption. `None`: they hold them.
+    /// Why claimants do not hold all addresses of their records after an adoption. `None`: they hold all of them.
     pub(crate) fn of_adoption(adoption: &Adoption) -> Option<Self> {
         let first = adoption.mismatches.first()?;
         let addresses = adoption.mismatches.iter().map(|mismatch| mismatch.address);

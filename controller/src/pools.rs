@@ -153,7 +153,7 @@ impl Pools {
         let round = self.round;
         loop {
             let is_current = |snapshot: &Option<Snapshot>| snapshot.as_ref().is_some_and(|it| it.round >= round);
-            // `self` keeps the cache.
+            // Waiting cannot fail: `self` keeps the cache, which sends the snapshots.
             let snapshot = snapshots.wait_for(is_current).await.map_err(|_| Stopped)?.clone();
             if let Some(snapshot) = snapshot {
                 self.pass(snapshot).await?;

@@ -1,5 +1,5 @@
-//! Lines of the log about a cause that repeats: the first line comes at once, and then one line a minute with the number of the
-//! lines between them. A right that is lost makes every pass of every name fail for one cause.
+//! Limits the lines of the log about a repeated cause: the first line is written at once, then one line a minute with the number
+//! of suppressed lines. For example, a lost right makes every pass of every name fail for one cause.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -23,7 +23,7 @@ impl Repeated {
         Self(Mutex::new(BTreeMap::new()))
     }
 
-    /// Notes an error. Returns the number of earlier occurrences without a line if the error must get a line now.
+    /// Notes an error. If the error must get a line now, returns the number of occurrences without a line since the last line.
     ///
     /// Errors that differ only in quoted text, such as the name of an object, have one cause.
     pub(crate) fn note(&self, error: &str, now: Instant) -> Option<u64> {
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_repeated_cause_has_one_line_a_minute_with_the_number_of_the_others() {
+    fn a_repeated_cause_has_one_line_a_minute_with_the_number_of_suppressed_lines() {
         let (repeated, now) = (Repeated::default(), Instant::now());
         let forbidden = |name: &str| format!("secrets \"{name}\" is forbidden: User \"u\" cannot create secrets");
         assert_eq!(repeated.note(&forbidden("a"), now), Some(0));

@@ -38,14 +38,14 @@ use crate::pools::beyond::BeyondBounds;
 use crate::reports::bounds::Place;
 use crate::reports::index::{Changes, Index, Reservation};
 
-/// Most facts that are learned before the registry receives their changes.
+/// Largest number of facts that are processed together, before their changes go to the registry.
 const GROUP: usize = 10_000;
 /// Reason of the event about a machine that reports an address of another machine, and about the other machine.
 const CONFLICT: &str = "IPAddressConflict";
 /// Reason of the event about a pool that does not reserve every reported address.
 const BEYOND: &str = "ReportedAddressNotReserved";
 
-/// Passes instances that another part of a leader watches to [`Reports`].
+/// Sends VirtualMachineInstances to [`Reports`]. Another part of the leader watches them.
 #[derive(Clone, Debug)]
 pub struct Observer(mpsc::UnboundedSender<Fact>);
 
@@ -56,7 +56,8 @@ pub struct Reports {
     beyond: Arc<BeyondBounds>,
     facts: mpsc::UnboundedReceiver<Fact>,
     index: Index,
-    /// Whether a part has adopted records. Before that, the pools stay unknown: a report must not come before a record.
+    /// Whether the records of the start are adopted: see [`Fact::Settle`]. Before that, the index has no pools, because a report
+    /// must not reserve an address before a record of it is adopted.
     has_settled: bool,
     /// While the instances are listed again: the guests that are not listed yet.
     missing: BTreeSet<Key>,
@@ -76,7 +77,7 @@ enum Fact {
     Gone(Key),
     /// The registry may have other pools. Without effect before the first [`Fact::Settle`].
     Pools,
-    /// The receiver waits until the registry has every earlier fact.
+    /// Asks for an answer as soon as the registry has the changes of every earlier fact.
     Settle(oneshot::Sender<()>),
 }
 
@@ -101,7 +102,7 @@ impl Observer {
         }
     }
 
-    /// Tells that the registry may have other pools.
+    /// Notes that the registry may have other pools.
     pub(crate) fn pools(&self) {
         self.send(Fact::Pools);
     }
@@ -122,12 +123,12 @@ impl Observer {
 // === impl AtStart ===
 
 impl AtStart {
-    /// Learns the guest of an instance. Of too many reported addresses, the first ones count.
+    /// Notes the addresses that the guest of an instance reports. If they are too many, the first ones count.
     pub(crate) fn note(&mut self, key: &Key, guest: &Guest) {
         self.0.apply(key, guest, Instant::now());
     }
 
-    /// Takes what the leader reserves with these pools.
+    /// Returns the reservations that the leader makes with these pools.
     pub(crate) fn reserve(mut self, pools: impl IntoIterator<Item = Pool>) -> Vec<glowplug::host::claim::Reservation> {
         self.0.set_pools(pools);
         self.0.take_changes().begun.into_iter().filter_map(reservation).collect()
@@ -169,7 +170,7 @@ impl Reports {
         }
     }
 
-    /// Learns facts, and passes what they change to the registry.
+    /// Processes facts, and sends the changes that follow from them to the registry.
     async fn process(&mut self, facts: Vec<Fact>) -> Result<(), Stopped> {
         let mut settled = Vec::new();
         let mut has_other_pools = false;
@@ -234,7 +235,8 @@ impl Reports {
         Ok(())
     }
 
-    /// Publishes the events about a report that begins: on both sides, if another user holds the address.
+    /// If another machine holds a reported address, publishes events about both machines. Otherwise logs the reservation, if
+    /// there is one.
     fn tell(&self, reported: &Reported) {
         let Reported { network, address, claimant, is_reserved, is_conflict, holder, .. } = reported;
         let guest = Key::of_vm(&claimant.machine);

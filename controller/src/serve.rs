@@ -1,8 +1,9 @@
 //! HTTP servers for probes, metrics and webhooks, with and without TLS.
 //!
-//! Every pod of the cluster can connect. So a server bounds what clients can hold: connections, bytes of bodies, and time.
-//! When there are too many connections, one that serves no request gives way to a new one: of the client with most of them, the one
-//! that has been longest without a complete request. It has a second to end the request that it reads.
+//! Every pod of the cluster can connect. So a server bounds what clients can hold: connections, bytes of bodies, and time. If all
+//! places for connections are taken, a connection that serves no request gives way to a new one. It is a connection of the client
+//! with the most such connections: the one whose last complete request is the oldest. It has at most a second to end the request
+//! that it reads.
 
 mod connections;
 mod expiry;
@@ -58,7 +59,7 @@ pub struct Limits {
 
 /// Length of the part of a body that needs no room in [`BODIES`], in bytes. Most reviews are shorter.
 const SHORT: usize = 64 << 10;
-/// Length of all longer bodies of a server together, in bytes.
+/// Total length of the parts beyond [`SHORT`] of all bodies of a server, in bytes.
 const BODIES: usize = 32 << 20;
 /// Unit in which the room for bodies is counted, in bytes.
 const UNIT: usize = 1 << 10;
@@ -83,7 +84,7 @@ pub struct Certificate {
     chain: PathBuf,
     key: PathBuf,
     last: Mutex<Option<Loaded>>,
-    /// The lines of the log about failures. Everyone can connect.
+    /// Limits the lines of the log about failures: every pod can cause them by connecting.
     lines: Repeated,
 }
 
@@ -92,7 +93,7 @@ pub struct Certificate {
 struct Loaded {
     bytes: (Vec<u8>, Vec<u8>),
     config: Arc<ServerConfig>,
-    /// When the first certificate of the chain expires, in seconds since 1970. 0: unknown.
+    /// The earliest expiry of a certificate of the chain, in seconds since 1970. 0: unknown.
     expiry: i64,
 }
 
@@ -325,7 +326,7 @@ impl Certificate {
         }
     }
 
-    /// When the current certificate expires, in seconds since 1970: the first one of its chain. 0: it cannot be read.
+    /// The earliest expiry of a certificate in the current chain, in seconds since 1970. 0: it cannot be read.
     #[must_use]
     pub fn expiry(&self) -> i64 {
         self.current().map_or(0, |loaded| loaded.expiry)

@@ -3,8 +3,8 @@
 //! The objects are always the same. API servers check the metadata of every object, but they check the rest only as
 //! well as the definition of its kind does. So the generator changes any member except the identity of the object.
 //!
-//! The tests call the object that other users own `honest`. The generator knows this name, so that references to the
-//! honest object are tried.
+//! In the tests, the object of another user is named `honest`. The generator uses this name too, so that it also tries references
+//! to that object.
 //!
 //! Each test below has `content` in its name. `make fuzz-controller` runs these tests with many more objects.
 //!

@@ -182,7 +182,8 @@ impl Webhooks {
         response
     }
 
-    /// Responds to a change of a VirtualMachine. The change is always allowed: while no replica runs, it is allowed, too.
+    /// Responds to a change of a VirtualMachine. The webhook never rejects a change, because API servers allow every change while no
+    /// replica responds.
     fn review_change(&self, request: &AdmissionRequest<Object>) -> AdmissionResponse {
         let response = AdmissionResponse::from(request);
         let (Operation::Update, Some(old), Some(new)) = (&request.operation, &request.old_object, &request.object)
@@ -240,8 +241,8 @@ impl Webhooks {
         decide(&selection, &held)
     }
 
-    /// Whether the template refers to a Secret that the controller has written for another machine, under a name of version
-    /// 0.2.0. A name of this version shows that by itself.
+    /// Whether the template refers to a Secret that the controller has written for another machine, under a name of version 0.2.0. A name
+    /// of this version is recognized by its form, without the Secret.
     async fn is_copy(&self, machine: &VirtualMachine) -> kube::Result<bool> {
         let named = machine.cloud_init.as_ref().map(|volume| &volume.network_data);
         let Some(NetworkData::Secret(name)) = named.filter(|_| machine.secret().is_none()) else { return Ok(false) };
@@ -257,9 +258,9 @@ impl Webhooks {
             .is_some_and(|secret| secret.metadata.annotations.unwrap_or_default().contains_key(ALLOCATION_ANNOTATION)))
     }
 
-    /// Returns those of `pools` on whose network the KubevirtMachine of this machine holds an address, of whichever pool: it keeps
-    /// this address. The leader records each address in an annotation of the KubevirtMachine. The leases are not listed, because a cluster may have tens of
-    /// thousands of them, and capk tries again and again while a pool is exhausted.
+    /// Returns those of `pools` on whose network the KubevirtMachine of this machine holds an address. The address may be of any pool, and
+    /// the machine keeps it. The leader records each address in an annotation of the KubevirtMachine. The leases are not listed, because a
+    /// cluster may have tens of thousands of them, and capk tries again and again while a pool is exhausted.
     async fn held(
         &self,
         machine: &VirtualMachine,
@@ -360,7 +361,7 @@ fn review_instance(request: &AdmissionRequest<Object>) -> AdmissionResponse {
     response
 }
 
-/// A name for the Secret of the machine of a request that no machine had before.
+/// New random name for the Secret of the machine in a request.
 fn new_secret_name(request: &AdmissionRequest<Object>) -> Result<String, Box<Status>> {
     let named = request.object.as_ref().and_then(|object| object.metadata.name.as_deref());
     new_name(named.unwrap_or_default()).map_err(|error| {

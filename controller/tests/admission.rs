@@ -1,4 +1,5 @@
-//! Tests the admission of the test API server. The real server of `make test-cluster` is older than `matchConditions`.
+//! Tests the admission webhooks of the test API server. The real server of `make test-cluster` is older and does not know
+//! `matchConditions`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,7 +98,7 @@ async fn a_webhook_is_called_when_its_conditions_are_true() {
 }
 
 #[tokio::test]
-async fn a_condition_that_cannot_be_evaluated_refuses_by_the_failure_policy() {
+async fn the_failure_policy_decides_if_a_condition_cannot_be_evaluated() {
     let expression = "object.metadata.labels['absent'] == '1'";
     let refused = "403 Forbidden: virtualmachines.kubevirt.io \"w\" is forbidden: only: expression \
                    'object.metadata.labels['absent'] == '1'' resulted in error: No such key: absent";
@@ -110,7 +111,7 @@ async fn a_condition_that_cannot_be_evaluated_refuses_by_the_failure_policy() {
 }
 
 #[tokio::test]
-async fn a_false_condition_comes_before_a_condition_that_cannot_be_evaluated() {
+async fn a_false_condition_skips_the_webhook_even_if_another_one_cannot_be_evaluated() {
     let (_server, cluster) = start_server().await;
     let hook = Hook::allowing().await;
     let conditions =
@@ -122,14 +123,14 @@ async fn a_false_condition_comes_before_a_condition_that_cannot_be_evaluated() {
 }
 
 #[tokio::test]
-async fn a_condition_that_is_no_expression_is_refused_with_its_configuration() {
+async fn a_webhook_configuration_with_a_condition_that_is_no_expression_is_refused() {
     let refused = is_called("has(object.a[", "Fail").await.unwrap_err();
     let path = "422 Invalid: webhooks[0].matchConditions[0].expression: Invalid value: \"has(object.a[\": compilation";
     assert!(refused.starts_with(path), "{refused}");
 }
 
 #[tokio::test]
-async fn an_update_is_compared_with_the_object_before() {
+async fn a_condition_compares_an_update_with_the_old_object() {
     let (_server, cluster) = start_server().await;
     let (hook, vms) = (Hook::allowing().await, vms(&cluster));
     let expression = "!has(object.metadata.deletionTimestamp) && object.spec.template != oldObject.spec.template";
@@ -148,7 +149,7 @@ async fn an_update_is_compared_with_the_object_before() {
 }
 
 #[tokio::test]
-async fn a_selector_matches_the_object_before_or_after() {
+async fn an_object_selector_matches_the_old_or_the_new_object() {
     let (_server, cluster) = start_server().await;
     let (hook, vms) = (Hook::allowing().await, vms(&cluster));
     let selector = json!({"matchLabels": {"a": "b"}});
@@ -192,7 +193,7 @@ async fn a_mutating_webhook_is_called_once_more_if_a_later_one_changes_the_objec
 }
 
 #[tokio::test]
-async fn what_a_webhook_adds_has_no_owner_and_conflicts_with_no_apply() {
+async fn a_field_that_a_webhook_adds_has_no_manager_and_conflicts_with_no_apply() {
     let (_server, cluster) = start_server().await;
     let reference = "/spec/template/spec/volumes/1/cloudInitConfigDrive/networkDataSecretRef";
     let hook =
@@ -259,7 +260,7 @@ async fn no_webhook_reviews_the_configurations_of_webhooks() {
 }
 
 #[tokio::test]
-async fn a_rejected_instance_is_created_again_when_a_configuration_changes_or_a_test_asks() {
+async fn a_rejected_instance_is_created_again_after_a_retry_or_a_change_of_a_webhook_configuration() {
     let (_server, cluster) = start_server().await;
     let hosted = Hosted::plain(&cluster).await;
     let is_open = Arc::new(AtomicBool::new(false));

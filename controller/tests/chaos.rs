@@ -7,36 +7,38 @@
 //! | controller | three processes of the program with leader election and exactly the shipped rights, each behind a TCP proxy; the API server calls their webhooks through a Service ([`replicas`]) |
 //! | machines | four namespaces on three networks, stand-ins of capk, KubeVirt and the garbage collector ([`place`]) |
 //! | hostile tenant | writes objects in a namespace of its own that name the machines, UIDs and addresses of the others ([`tenant`]) |
-//! | witness | a namespace that no fault names; its claims are served during a fault that must stop no other user ([`witness`]) |
+//! | witness | a namespace that no fault names. During the faults marked "the witness is served" below, a claim of this namespace must get its address ([`witness`]) |
 //! | observer | a client with code of its own, which replays the history of every address ([`observer`]) |
 //!
-//! The run consists of rounds. In a round, operations and faults come at random. Then the faults end, the pools grow until
-//! every machine can have an address, and the program waits until nothing is left to do. At the end of each round, and
-//! before each restore, the observer checks everything that the API server stored.
+//! The run consists of rounds. In each round, operations and faults happen at random. Then the faults end, and the pools grow
+//! until every machine can have an address. The program waits until all machines and claims are served and all deletions are done
+//! (the quiet time). At the end of each round, and before each restore, the observer checks every version that the API server
+//! stored.
 //!
 //! # Faults
 //!
-//! | fault | meanwhile |
+//! | fault | what must work during the fault |
 //! |---|---|
 //! | a replica is killed or paused, has no connection, loses its watches or the answers to its requests, or gets a wrong clock | |
 //! | the API server, or the API server and etcd, are killed and start again | |
 //! | an administrator writes a lease with a mistake, or edits one: it cannot be read, or its holder does not exist ([`poison`]) | the witness is served, also from the pool of such a lease. The log of a replica names each lease that cannot be read |
 //! | a policy denies the writes of the controller of one kind in one namespace ([`denial`]) | the witness is served. The log names the reason, and the controller pauses between attempts |
-//! | clients open more connections than the ports of the replicas have places, send a byte, and stop ([`stalls`]) | the API server calls the webhooks; probes and metrics are served |
+//! | clients open more connections than a port of a replica accepts, send one byte on each, and then stop ([`stalls`]) | the API server calls the webhooks; probes and metrics are served |
 //! | etcd is restored from a backup, with and without running replicas | see below |
 //!
-//! The leases of the administrator are removed, or repaired, when the faults of a round end.
+//! When the faults of a round end, the leases that the administrator wrote are removed, and the leases that were edited are
+//! repaired.
 //!
 //! # Invariants
 //!
 //! | checked on | invariant |
 //! |---|---|
 //! | every version | no two guests, and no two IPAddresses, use one address of a network, and no two guests one MAC address. A guest uses what it has read from its Secret, and what it reports |
-//! | every version | no address is allocated that another guest reports, or an object has recorded, for half a minute |
+//! | every version | no address is allocated that another guest has reported, or another object has recorded, for at least half a minute |
 //! | every version | a machine gets the address that its KubevirtMachine recorded before the pool existed |
-//! | every version | a guest reads the Secret of its own VirtualMachine, and no guest of a pool starts without network data |
-//! | every version | a machine whose guest ran when the pool came gets no lease and no reference as long as this guest runs |
-//! | every version | an address in an IPAddress or a VirtualMachine has an older lease of this claim or machine |
+//! | every version | a guest reads only the Secret of its own VirtualMachine, and no guest of a pool starts without network data |
+//! | every version | a machine whose guest was running when its pool was created gets no lease and no reference as long as this guest runs |
+//! | every version | before an address is in an IPAddress or a VirtualMachine, its claim or machine has a lease of the address |
 //! | every version | a new Secret gives addresses that its machine, by UID, holds at this time |
 //! | every version | a lease is held as long as its guest or IPAddress uses the address, or a Secret gives it to its machine |
 //! | every version | a Secret has at most one address of a family |
@@ -47,9 +49,9 @@
 //!
 //! # Restore of etcd
 //!
-//! A backup is a copy of etcd's data while all programs work. Before every second restore, the replicas are killed, as
-//! `docs/backup.md` demands it. Then the nodes report, and only then do the replicas start. The nodes do what kubelet and
-//! virt-handler do:
+//! A backup is a copy of the data of etcd while all programs run. Before every second restore, on average, the replicas are
+//! killed, as `docs/backup.md` requires. Then the nodes report their guests, and only then do the replicas start. The nodes do
+//! what kubelet and virt-handler do:
 //!
 //! - A guest whose instance is in the backup, with the same UID, continues to run. Its node reports phase and addresses.
 //! - A guest without an instance is ended: a node ends pods that the API server does not know.
@@ -63,32 +65,34 @@
 //! deleted claim comes back with its IPAddress. The observer counts these cases, and `docs/backup.md` says what an
 //! administrator does.
 //!
-//! Else the replicas keep running. A leader does not know the guests that started after the backup until the nodes report, so it
-//! may allocate their addresses, and the observer counts these cases, too. The term of the leader must end, and another one begin,
-//! which reads everything again. The observer begins again with this term: from then on, every invariant holds.
+//! In the other restores, the replicas keep running. Until the nodes report, a leader does not know the guests that started after
+//! the backup, so it may allocate their addresses. The observer counts these cases, too. The term of the leader must end, and the
+//! leader of the next term reads everything again. The observer begins again with this term: from then on, every invariant holds.
 //!
 //! # Late requests
 //!
-//! A leader sends the request for an `IPAddress`, and the API server receives it after the claim was deleted and another
-//! leader has released the address. The controller cannot prevent the late arrival. The claim of this `IPAddress` is gone,
-//! so no machine uses the address. In the same way, a Secret may arrive after its VirtualMachine was deleted. The observer counts these cases, and
-//! checks that none is left after quiet time.
+//! A leader sends the request for an `IPAddress`. The API server receives the request only after the claim was deleted and
+//! another leader has released the address. The controller cannot prevent this. The claim of this `IPAddress` is gone, so no
+//! machine uses the address. In the same way, a Secret may arrive after its VirtualMachine was deleted. The observer counts these
+//! objects, and checks that none of them is left after the quiet time.
 //!
 //! # Guests without network data
 //!
-//! The webhook for changes fails open. If a person replaces the whole template of a machine, with the mark, while no replica
-//! answers, the next guest may start without network data. The observer counts these guests. At the end of the round they are
-//! restarted, as the event of the controller demands it.
+//! If no replica answers, the API server accepts changes of machines without the webhook (`failurePolicy: Ignore`). If a person
+//! meanwhile replaces the whole template of a machine, and so removes its label `ipam.glowplug.dev/network-data`, the next guest
+//! may start without network data. The observer counts these guests. At the end of the round they are restarted, as the event of
+//! the controller asks.
 //!
 //! # Addresses that persons choose
 //!
-//! A person may choose an address for a guest while the controller allocates it to a machine. The controller takes no address
-//! back, so the observer counts these cases. The same holds for an address that a guest reports, or that an object records, less
-//! than half a minute before it is allocated.
+//! A person may choose an address for a guest at the moment when the controller allocates it to a machine. The controller never
+//! takes an address away from its holder, so the observer only counts these cases. It also only counts an address that a guest
+//! reported, or an object recorded, less than half a minute before the allocation.
 //!
 //! # What this program cannot do
 //!
-//! - The webhook for pools is not asked: it would reject the pools that overlap.
+//! - The webhook for pools is not registered, because it would reject the overlapping pools of this test. So the chaos run does
+//!   not test it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 #![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]
@@ -147,14 +151,14 @@ use witness::{WITNESS, Witness};
 const REPLICAS: usize = 3;
 /// Duration of the operations and faults of a round.
 const ROUND: Duration = Duration::from_secs(75);
-/// Longer than the time after which another replica takes the Lease.
+/// Time of a long fault: another replica takes the Lease meanwhile.
 const LONG: Duration = Duration::from_secs(20);
-/// Time limit of the quiet time.
+/// Time limit for all machines and claims to be served after the faults.
 const QUIET: Duration = Duration::from_secs(420);
-/// The same after a policy has denied writes of leases.
+/// The same limit after a policy has denied writes of leases: the controller may wait ten minutes longer before it tries again.
 const QUIET_AFTER_DENIAL: Duration = Duration::from_secs(420 + 600);
 
-/// Differences of a wrong clock, in seconds. With a clock that is days late, the certificate of the API server is not valid
+/// Differences of a wrong clock, in seconds. For a clock that is two days late, the certificate of the API server is not valid
 /// yet.
 const CLOCKS: [i64; 6] = [-172_800, -3600, -60, 60, 3600, 172_800];
 
@@ -165,7 +169,7 @@ fn count(what: &'static str) {
     *COUNTS.lock().unwrap().entry(what).or_default() += 1;
 }
 
-/// Sends a request, and again until the API server answers. `None`: the API server rejects the request.
+/// Sends a request until the API server answers. `None`: the API server rejects the request.
 async fn settle<T>(ask: impl AsyncFn() -> kube::Result<T>) -> Option<T> {
     loop {
         match ask().await {
@@ -197,7 +201,7 @@ async fn run() -> ExitCode {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let seed = number("SEED").unwrap_or(now);
     println!("chaos: seed {seed}, {minutes} minutes");
-    // The stand-ins of KubeVirt panic when the API server does not answer, and begin again.
+    // The stand-ins of KubeVirt panic when the API server does not answer, and are started again. Their panics are not printed.
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if !panic.location().is_some_and(|place| place.file().contains("hosted")) {
@@ -240,7 +244,7 @@ async fn run() -> ExitCode {
 
 struct World {
     server: RealServer,
-    /// Has the webhook of KubeVirt.
+    /// Runs the webhook of KubeVirt as long as it exists.
     cluster: Cluster,
     _service: Service,
     client: Client,
@@ -254,9 +258,9 @@ struct World {
     random: Random,
     folder: tempfile::TempDir,
     has_backup: bool,
-    /// Guests that run since a restore with an address that their machine does not hold.
+    /// Guests that have run since a restore with an address that their machine does not hold: namespace and name.
     unrecorded: BTreeSet<String>,
-    /// What a fault did to users whom it must not concern.
+    /// Problems that a fault caused for users whom it must not affect.
     violations: Vec<String>,
 }
 
@@ -326,7 +330,7 @@ impl World {
     async fn round(&mut self, number: usize) -> Vec<String> {
         let until = Instant::now() + ROUND;
         self.operate(until, true).await;
-        // The backup of an even round is restored in the next round.
+        // Every second round restores the last backup.
         if number.is_multiple_of(2) && self.has_backup {
             let violations = self.restore().await;
             if !violations.is_empty() {
@@ -337,7 +341,7 @@ impl World {
         self.calm().await
     }
 
-    /// Runs operations in every namespace, and faults with `faults`, until the time is over.
+    /// Runs operations in every namespace until the time is over. With `faults`, also injects faults.
     async fn operate(&mut self, until: Instant, faults: bool) {
         let operations: Vec<_> = self
             .places
@@ -451,7 +455,7 @@ impl World {
         self.replicas.iter().position(|replica| replica.is(&identity))
     }
 
-    /// Restores the last backup. Every second time, the replicas keep running, against the advice of `docs/backup.md`.
+    /// Restores the last backup. In about half of the restores the replicas keep running, against the advice of `docs/backup.md`.
     async fn restore(&mut self) -> Vec<String> {
         let keeps_running = self.random.below(2) == 0;
         if !keeps_running {
@@ -470,7 +474,8 @@ impl World {
             place.report_after_a_restore().await;
         }
         if keeps_running {
-            // What the leader writes until its term ends is from the time before the restore.
+            // A leader of the term before the restore may still write what it knew before. So the check begins with the next
+            // term.
             if timeout(LONG * 3, self.until_other_term(&before)).await.is_err() {
                 return vec!["the term of the leader does not end with a restore".to_owned()];
             }
@@ -485,7 +490,7 @@ impl World {
         Vec::new()
     }
 
-    /// The term of the leader: number and begin, and the version of its Lease.
+    /// The term of the leader: the number of transitions and the start of the term. Also the version of its Lease.
     async fn tenure(&self) -> (String, Option<String>) {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), SYSTEM);
         loop {
@@ -500,7 +505,7 @@ impl World {
         }
     }
 
-    /// Waits until a replica leads in another term than before.
+    /// Waits until a replica leads in another term than `before`, and has written the Lease since the restore.
     async fn until_other_term(&self, (before, _): &(String, Option<String>)) {
         let restored = self.tenure().await;
         loop {
@@ -532,7 +537,7 @@ impl World {
                 replica.start();
             });
             let restarted = restarts.take().unwrap_or_default();
-            // Every restart needs some time, so restarts are some time apart.
+            // Guests are restarted at most once a minute, because each restart needs some time.
             let is_full = began.elapsed() > Duration::from_secs(60) * (minutes + 1);
             minutes += u32::from(is_full);
             let full = is_full.then_some(minutes);

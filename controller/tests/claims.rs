@@ -78,22 +78,22 @@ async fn check_history(server: &Server, cluster: &Cluster, site: &Site) {
 }
 
 #[tokio::test]
-async fn after_a_crash_before_any_write_the_next_leader_goes_on() {
+async fn after_a_crash_before_each_write_the_next_leader_goes_on() {
     run_all(Trouble::CrashBefore, run).await;
 }
 
 #[tokio::test]
-async fn after_a_crash_behind_any_write_the_next_leader_goes_on() {
+async fn after_a_crash_right_after_each_write_the_next_leader_goes_on() {
     run_all(Trouble::CrashAfter, run).await;
 }
 
 #[tokio::test]
-async fn a_lost_answer_of_any_write_changes_nothing() {
+async fn a_lost_response_to_each_write_in_turn_does_not_change_the_result() {
     run_all(Trouble::LostAnswer, run).await;
 }
 
 #[tokio::test]
-async fn a_write_that_is_refused_once_is_made_again() {
+async fn each_write_that_is_refused_once_is_repeated() {
     run_all(Trouble::Refused, run).await;
 }
 

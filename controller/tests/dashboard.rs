@@ -32,7 +32,7 @@ use support::promql::{Expr, History, Labels, Scrape};
 use support::replica::configurations;
 use support::start_server;
 
-/// Pools of claims. One more pool has machines.
+/// Number of pools for claims. The cluster has one more pool, for machines.
 const POOLS: usize = 9;
 /// Addresses of a pool.
 const ADDRESSES: usize = 60;
@@ -109,7 +109,7 @@ async fn run(time: Duration) -> History {
     history
 }
 
-/// Writes a certificate for 90 days. Returns its roots.
+/// Writes a certificate that is valid for 90 days. Returns the certificate for the clients.
 fn write_certificate(folder: &Path) -> String {
     let end = (Timestamp::now() + SignedDuration::from_hours(90 * 24)).to_zoned(TimeZone::UTC).date();
     let mut parameters = rcgen::CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
@@ -186,7 +186,7 @@ fn name(legend: &str, labels: &Labels) -> String {
     for (label, value) in labels {
         name = name.replace(&format!("{{{{{label}}}}}"), value);
     }
-    // The namespaces of the tests say nothing.
+    // The namespace before the slash is a random name of the test, so the legend leaves it out.
     name.rsplit_once('/').map_or(name.clone(), |(_, name)| name.to_owned())
 }
 

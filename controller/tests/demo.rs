@@ -226,7 +226,7 @@ async fn addresses(site: &Site) {
 async fn events(cluster: &Cluster, site: &Site) {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("events.k8s.io", "v1", "Event"));
     let events: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &site.namespace, &kind);
-    // A refusal has two events: one of the pool, and one of the claim.
+    // An exhausted pool causes two events: one about the pool, and one about the claim.
     let all = poll("the events of the claim and of the pool", async || {
         let all = values(&events).await;
         (all.len() == 2).then_some(all)

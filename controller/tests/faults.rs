@@ -55,7 +55,7 @@ async fn a_request_is_lost_before_the_write() {
 }
 
 #[tokio::test]
-async fn a_status_is_answered_once_and_changes_nothing() {
+async fn an_injected_error_status_changes_nothing_and_the_client_does_not_retry() {
     for status in [409, 429, 500, 503, 504] {
         let (server, secrets) = secrets().await;
         server.set_faults(move |_| Fault::Status(status));
@@ -111,7 +111,7 @@ async fn a_watch_ends_when_it_is_cut() {
 }
 
 #[tokio::test]
-async fn a_watch_of_an_old_version_is_reported_to_list_again() {
+async fn a_watch_from_a_compacted_version_gets_status_410() {
     let (server, secrets) = secrets().await;
     let version = secrets.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
     secrets.create(&PostParams::default(), &secret("a")).await.unwrap();
@@ -124,7 +124,7 @@ async fn a_watch_of_an_old_version_is_reported_to_list_again() {
 }
 
 #[tokio::test]
-async fn a_page_of_an_old_version_is_refused() {
+async fn a_page_of_a_list_from_a_compacted_version_gets_status_410() {
     let (server, secrets) = secrets().await;
     for name in ["a", "b"] {
         secrets.create(&PostParams::default(), &secret(name)).await.unwrap();

@@ -28,7 +28,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The page about pools and claims.
+/// Reads the page about pools and claims, which these tests call the guide.
 fn guide() -> String {
     read("../docs/pools.md")
 }
@@ -55,13 +55,13 @@ fn sources(folders: &[&str]) -> String {
     sources
 }
 
-/// The content of the blocks that begin with a fence.
+/// Returns the code blocks of a page that have this language.
 fn blocks<'a>(guide: &'a str, fence: &str) -> Vec<&'a str> {
     let start = format!("\n```{fence}\n");
     guide.split(start.as_str()).skip(1).map(|rest| rest.split("\n```").next().unwrap_or_default()).collect()
 }
 
-/// For all table rows below a heading: the first word in backquotes of each cell.
+/// Returns the strings in backquotes in the first two cells of each table row below a heading.
 fn named<'a>(guide: &'a str, heading: &str) -> Vec<&'a str> {
     let (_, section) = guide.split_once(&format!("\n## {heading}\n")).unwrap_or_else(|| panic!("no heading {heading}"));
     let section = section.split("\n## ").next().unwrap_or_default();
@@ -70,7 +70,7 @@ fn named<'a>(guide: &'a str, heading: &str) -> Vec<&'a str> {
     cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect()
 }
 
-/// The pool of the guide, as `clusters/workers`.
+/// Returns the specification of the only StaticIPPool in the guide. The tests check it as pool `clusters/workers`.
 fn pool() -> PoolSpec {
     let guide = guide();
     let objects = blocks(&guide, "yaml").into_iter().map(|block| serde_saphyr::from_str::<Value>(block).unwrap());
@@ -93,7 +93,7 @@ fn the_pool_of_the_guide_is_valid_and_has_the_number_of_addresses_in_the_guide()
 }
 
 #[test]
-fn the_addresses_by_name_in_the_guide_are_valid() {
+fn the_pre_allocations_in_the_guide_are_valid() {
     let guide = guide();
     let mut specs = blocks(&guide, "yaml").into_iter().map(|block| serde_saphyr::from_str::<Value>(block).unwrap());
     let mut spec =
@@ -106,7 +106,7 @@ fn the_addresses_by_name_in_the_guide_are_valid() {
 }
 
 #[test]
-fn the_pools_of_the_page_for_sources_are_valid() {
+fn the_pools_and_the_reasons_on_the_page_about_address_sources_are_valid() {
     let page = read("../docs/address-sources.md");
     let pools: Vec<PoolSpec> = blocks(&page, "yaml")
         .into_iter()
@@ -140,7 +140,7 @@ fn the_pool_and_the_reasons_of_the_page_for_ipam_claims_are_those_of_the_program
 }
 
 #[test]
-fn the_refusal_and_the_warning_are_those_of_the_webhook() {
+fn the_refusal_and_the_warning_in_the_guide_are_those_of_the_webhook() {
     let mut wrong = pool();
     wrong.addresses = vec!["192.168.1.10/24".to_owned()];
     wrong.gateway = vec!["192.168.1".to_owned()];
@@ -163,7 +163,7 @@ fn the_refusal_and_the_warning_are_those_of_the_webhook() {
 }
 
 #[test]
-fn the_columns_are_those_of_the_kinds() {
+fn the_columns_in_the_guide_are_those_of_the_kinds() {
     let guide = guide();
     for kind in ["StaticIPPool", "StaticIPLease"] {
         let definition = definitions().into_iter().find(|definition| definition.spec.names.kind == kind).unwrap();
@@ -176,12 +176,12 @@ fn the_columns_are_those_of_the_kinds() {
     }
 }
 
-/// Whether the program has a metric of this name.
+/// Returns a function that checks whether the program has a metric of this name.
 fn metrics() -> impl Fn(&&str) -> bool {
     let metrics = Metrics::default();
     metrics.count_request("GET", Some(200));
     metrics.set_macs([(MacAddr::new(2, 0, 0, 0, 0, 1), 2)], [("workers", MacPoolCount::default())], 0);
-    // The library has the metrics of pools.
+    // The metrics of pools are in the library, not in the controller.
     let text = metrics.text() + &read("../src/host/metrics.rs");
     move |name| text.contains(&format!("# TYPE {} ", name.trim_end_matches("_total").trim_end_matches("_info")))
 }
@@ -199,7 +199,7 @@ fn strings<'v>(value: &'v Value, member: &str) -> Vec<&'v str> {
 }
 
 #[test]
-fn every_alert_is_in_the_guide() {
+fn every_alert_is_on_the_monitoring_page() {
     let alerts = documents(&config("prometheus/alerts.yaml")).remove(0);
     let mut missing = strings(&alerts, "alert");
     let guide = monitoring();
@@ -229,7 +229,7 @@ fn every_alert_links_to_a_section_that_names_it() {
 }
 
 #[test]
-fn every_reason_and_metric_is_one_of_the_program() {
+fn every_reason_and_metric_on_the_monitoring_page_is_one_of_the_program() {
     let guide = monitoring();
     // The library has the strings of the enhancement.
     let sources = sources(&["src", "../src/host"]);
@@ -243,7 +243,7 @@ fn every_reason_and_metric_is_one_of_the_program() {
 }
 
 #[test]
-fn every_test_of_the_recovery_exists() {
+fn every_test_that_the_recovery_page_names_exists() {
     let guide = read("../docs/recovery.md");
     let (_, table) = guide.split_once("\n## Tests\n").unwrap();
     let names: Vec<&str> = table.split('`').skip(1).step_by(2).collect();
@@ -317,7 +317,7 @@ fn the_pool_and_the_refusals_of_the_page_for_hypershift_are_those_of_the_program
 }
 
 #[test]
-fn every_option_is_one_of_the_program() {
+fn every_option_on_the_install_page_is_one_of_the_program() {
     let help = Command::new(env!("CARGO_BIN_EXE_glowplug-controller")).args(["run", "--help"]).output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
     let guide = read("../docs/install.md");

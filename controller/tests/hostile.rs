@@ -1,4 +1,4 @@
-//! Tests that objects of any content, in every kind, do not keep the controller from serving others.
+//! Tests that hostile objects of every kind do not keep the controller from serving other claims and machines.
 
 #[path = "../src/variants.rs"]
 #[allow(dead_code, unreachable_pub)]
@@ -112,12 +112,12 @@ fn valid_objects(namespace: &str) -> Vec<(ApiResource, Value)> {
 }
 
 #[tokio::test]
-async fn objects_of_any_content_keep_nobody_from_an_address() {
+async fn objects_of_any_content_keep_no_claim_or_machine_from_its_address() {
     let (_server, cluster) = start_server().await;
     let site = Site::new(&cluster).await;
     let spec = PoolSpec { machine_selector: Some(LabelSelector::default()), ..site.spec(&["10.0.0.0/24"]) };
     site.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
-    // The first half exists before the leader starts, the second half is reported by watches.
+    // The leader finds the first half of the objects at its start. Its watches report the second half.
     let mut leader = None;
     let mut stored = 0;
     for half in 0..2 {

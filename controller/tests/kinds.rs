@@ -1,5 +1,5 @@
-//! Clusters that serve only some of the kinds of KubeVirt, cluster-api-provider-kubevirt and HyperShift, and that
-//! install the others later.
+//! Tests clusters that serve only some of the kinds of KubeVirt, cluster-api-provider-kubevirt and HyperShift. The other kinds
+//! are installed later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +64,7 @@ async fn create_vm(hosted: &Hosted, name: &str, labels: &Value) -> DynamicObject
     hosted.vms.create(&PostParams::default(), &vm).await.unwrap()
 }
 
-/// Returns the kind and UID of the holder of an address. Null: nobody holds the address.
+/// Returns the kind and the UID of the holder of an address. Null: the address has no holder.
 async fn holder(hosted: &Hosted, address: &str) -> Value {
     let leases: Api<StaticIPLease> = Api::all(hosted.client.clone());
     let leases = leases.list(&ListParams::default()).await.unwrap().items.into_iter().map(|lease| lease.spec);
@@ -112,7 +112,8 @@ async fn without_kubevirt_machines_a_virtual_machine_holds_its_address_until_its
     let written = until(&hosted.vms, "a", |vm| vm.annotations().contains_key(ANNOTATION)).await;
     assert_eq!(written.annotations()[ANNOTATION], r#"["10.0.0.8/16"]"#);
 
-    // The webhook does not reject a machine of an exhausted pool: nobody creates it again.
+    // The webhook does not reject a machine without a KubevirtMachine if the pool is exhausted: no program would create the
+    // machine again.
     hosted.until_condition("p", "Exhausted").await;
     let b = create_vm(&hosted, "b", &json!({})).await;
     let exhausted = format!("No available IPs in pool for interface eno101: pool {}/p, IPv4", hosted.namespace);
@@ -123,7 +124,8 @@ async fn without_kubevirt_machines_a_virtual_machine_holds_its_address_until_its
     until(&hosted.instances, "a", |instance| instance.metadata.deletion_timestamp.is_some()).await;
     merge(&hosted.vms, "a", &json!({"metadata": {"finalizers": null}})).await;
     hosted.until_gone(&hosted.vms, "a").await;
-    // The leader has served a later machine of another pool, so it has also looked at this one.
+    // The leader has served a machine of another pool that was created later. So it has also processed the deletion of machine
+    // `a`.
     let other = Hosted::plain(&cluster).await;
     create_pool(&other, &["10.0.0.8/32"]).await;
     installed.until_asked(&other, "").await;
@@ -152,7 +154,7 @@ async fn without_ipam_claims_other_claims_are_served_and_the_kind_can_be_install
     install(&cluster, &[NETWORK_ATTACHMENT]).await;
     tenant.create_network(NETWORK).await;
     assert_eq!(tenant.ips_of("a").await, ["10.0.0.9/16"]);
-    // No instance can exist, because the API server does not serve the kind.
+    // The API server does not serve the kind of instances, so no guest can use the address.
     tenant.delete("a").await;
     tenant.until_gone("a").await;
     assert_eq!(tenant.site.held().await, [("10.0.0.8".to_owned(), "c".to_owned())]);
@@ -191,7 +193,7 @@ async fn kubevirt_machines_hold_addresses_as_soon_as_the_kind_is_installed() {
 }
 
 #[tokio::test]
-async fn a_machine_whose_kubevirt_machine_is_in_another_cluster_and_namespace_holds_its_address_under_its_own_name() {
+async fn a_virtual_machine_holds_its_address_itself_if_its_kubevirt_machine_is_in_another_cluster() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = Hosted::plain(&cluster).await;
@@ -219,7 +221,7 @@ async fn a_machine_whose_kubevirt_machine_is_in_another_cluster_and_namespace_ho
     assert_eq!(of_a().await, own);
     create_vm(&hosted, "b", &json!({})).await;
     assert_eq!(hosted.address_of("b").await, "10.0.0.9");
-    // Nothing about this machine is a warning.
+    // No event about this machine is a warning.
     let events: Api<Event> = Api::namespaced(cluster.client(), &hosted.namespace);
     let events = events.list(&ListParams::default()).await.unwrap().items;
     let is_about_a = |event: &Event| event.regarding.as_ref().is_some_and(|object| object.name.as_deref() == Some("a"));
@@ -231,7 +233,7 @@ async fn a_machine_whose_kubevirt_machine_is_in_another_cluster_and_namespace_ho
 }
 
 #[tokio::test]
-async fn without_hypershift_a_pool_of_a_node_pool_serves_its_machines_when_hypershift_is_installed() {
+async fn a_pool_that_names_a_node_pool_serves_its_machines_as_soon_as_hypershift_is_installed() {
     let server = Server::start().await;
     let kinds = of(&[VIRTUAL_MACHINE, INSTANCE, KUBEVIRT_MACHINE]);
     let cluster = Cluster::with(Cluster::config_of(&server), kinds).await;
@@ -288,7 +290,7 @@ async fn a_new_leader_serves_claims_and_machines_while_node_pools_cannot_be_list
 }
 
 #[tokio::test]
-async fn a_configuration_that_overlaps_a_pool_becomes_a_pool_when_the_other_one_is_gone() {
+async fn a_node_pool_configuration_that_overlaps_a_pool_becomes_a_pool_after_that_pool_is_gone() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = Hosted::new(&cluster).await;

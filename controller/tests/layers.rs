@@ -1,4 +1,4 @@
-//! Checks the order of the wings of the controller, and that no files use each other's items.
+//! Checks the order of the layers of the controller, and that no two files use each other's items.
 
 use std::path::Path;
 
@@ -7,7 +7,8 @@ mod imports;
 
 use imports::{between_modules, circles};
 
-/// The wings from the top down. The wings of a line may import the wings of the lines below, and nothing else.
+/// The modules of the controller (wings), from the top layer to the lowest. A module may import only modules of the lines below
+/// its own line.
 const WINGS: [&[&str]; 11] = [
     &["main"],
     &["program", "explain"],
@@ -22,7 +23,8 @@ const WINGS: [&[&str]; 11] = [
     &["repeated"],
 ];
 
-/// The line of [`WINGS`] that a file belongs to. `None`: the list of modules, and the objects of the unit tests.
+/// Returns the index of the line of [`WINGS`] with the module of a file. `None`: the file is the list of modules, or has objects
+/// for unit tests.
 fn line_of(file: &str) -> Option<usize> {
     let wing = file.split('/').next().unwrap().trim_end_matches(".rs");
     if matches!(wing, "lib" | "hostile") {
@@ -55,7 +57,7 @@ fn a_wing_imports_only_lower_wings() {
 }
 
 #[test]
-fn no_files_use_each_others_items() {
+fn no_two_files_use_items_of_each_other() {
     let imports = imports();
     assert_eq!(circles(&imports), Vec::<Vec<String>>::new());
     assert_eq!(circles(&between_modules(&imports)), Vec::<Vec<String>>::new());

@@ -27,7 +27,7 @@ fn fault_once(server: &Server, fault: Fault) {
 }
 
 #[tokio::test]
-async fn after_a_lost_answer_the_machine_gets_the_address_that_was_stored() {
+async fn after_a_failed_write_of_a_lease_two_machines_get_different_addresses() {
     for (fault, error) in [
         (Fault::LostAnswer, "writing a lease"),
         (Fault::LostRequest, "writing a lease"),
@@ -51,7 +51,7 @@ async fn after_a_lost_answer_the_machine_gets_the_address_that_was_stored() {
 }
 
 #[tokio::test]
-async fn a_release_names_the_lease_and_its_version() {
+async fn a_release_is_an_update_with_the_uid_and_the_version_of_the_lease() {
     let (server, cluster) = start_server().await;
     let mut leader = Leader::start(cluster.controller(), pool(NETWORK, &["10.0.0.8/32"])).await;
     leader.claim(machine(NETWORK, 0)).await.unwrap();
@@ -82,7 +82,7 @@ async fn a_release_with_a_lost_response_takes_effect() {
 }
 
 #[tokio::test]
-async fn while_an_outcome_is_unknown_nothing_is_allocated() {
+async fn while_the_result_of_a_write_is_unknown_nothing_is_allocated() {
     let (server, cluster) = start_server().await;
     let mut leader = Leader::start(cluster.controller(), pool(NETWORK, &["10.0.0.8/29"])).await;
     server.crash_at(0, true);
@@ -95,7 +95,7 @@ async fn while_an_outcome_is_unknown_nothing_is_allocated() {
 }
 
 #[tokio::test]
-async fn a_leader_without_the_changes_of_another_leader_is_rejected_and_updated() {
+async fn a_leader_that_missed_a_lease_of_another_leader_is_rejected_and_then_knows_the_lease() {
     let (server, cluster) = start_server().await;
     let pool = pool(NETWORK, &["10.0.0.8/29"]);
     let mut paused = Leader::start(cluster.controller(), pool.clone()).await;
@@ -109,7 +109,8 @@ async fn a_leader_without_the_changes_of_another_leader_is_rejected_and_updated(
     let refused = paused.claim(machine(NETWORK, 1)).await;
     assert_eq!(refused, Err(format!("10.0.0.8 of network {NETWORK:?} is held by another claimant")));
     assert_eq!(paused.claim(machine(NETWORK, 1)).await, Ok(addresses(["10.0.0.9"])));
-    // Both leaders claim for the same machine: the lease belongs to the machine, whichever leader wrote it.
+    // Both leaders claim for machine 2 and return the same lease, because a lease belongs to the machine, not to the leader that
+    // wrote it.
     assert_eq!(
         other.claim(machine(NETWORK, 2)).await,
         Err(format!("10.0.0.9 of network {NETWORK:?} is held by another claimant"))
@@ -120,7 +121,7 @@ async fn a_leader_without_the_changes_of_another_leader_is_rejected_and_updated(
 }
 
 #[tokio::test]
-async fn a_paused_leader_takes_nothing_back() {
+async fn a_paused_leader_cannot_release_an_address_that_has_a_new_holder() {
     let (server, cluster) = start_server().await;
     let pool = pool(NETWORK, &["10.0.0.8/32"]);
     let mut paused = Leader::start(cluster.controller(), pool.clone()).await;
@@ -131,7 +132,8 @@ async fn a_paused_leader_takes_nothing_back() {
     let mut other = Leader::start(cluster.controller(), pool).await;
     other.release(machine(NETWORK, 0)).await.unwrap();
     other.claim(machine(NETWORK, 1)).await.unwrap();
-    // For the paused leader, worker-0 still holds the address. Its release has an old version.
+    // The paused leader still sees `worker-0` as the holder. It sends the release with an old version of the lease, so the API
+    // server rejects the release.
     let refused = paused.release(machine(NETWORK, 0)).await;
     assert_eq!(refused, Err(format!("10.0.0.8 of network {NETWORK:?} is held by another claimant")));
     assert_eq!(stored(cluster.client(), NETWORK).await, [("10.0.0.8".to_owned(), "worker-1".to_owned(), false)]);
@@ -139,7 +141,7 @@ async fn a_paused_leader_takes_nothing_back() {
 }
 
 #[tokio::test]
-async fn changes_without_an_open_watch_are_read_from_the_next_list() {
+async fn changes_while_no_watch_is_open_are_read_from_the_next_list() {
     let (server, cluster) = start_server().await;
     let mut leader = Leader::start(cluster.controller(), pool(NETWORK, &["10.0.0.8/30"])).await;
     for n in [0, 1] {
@@ -158,7 +160,7 @@ async fn changes_without_an_open_watch_are_read_from_the_next_list() {
     server.compact();
     server.clear_faults();
     gate.add_permits(1000);
-    // The lease of a machine is written again. The released lease is not.
+    // The leader writes the held lease again, but not the released lease.
     while leases.get_opt(&before.metadata.name.clone().unwrap()).await.unwrap().is_none() {
         leader.holders(NETWORK).await;
     }
@@ -168,7 +170,7 @@ async fn changes_without_an_open_watch_are_read_from_the_next_list() {
 }
 
 #[tokio::test]
-async fn at_most_32_writes_are_on_their_way_and_a_claim_of_many_is_one_group() {
+async fn claims_of_64_machines_have_at_most_32_writes_in_flight() {
     let (server, cluster) = start_server().await;
     let mut leader = Leader::start(cluster.controller(), pool(NETWORK, &["10.0.0.0/25"])).await;
     let gate = Arc::new(Semaphore::new(0));
@@ -192,7 +194,7 @@ async fn at_most_32_writes_are_on_their_way_and_a_claim_of_many_is_one_group() {
     assert_eq!(claims.await.unwrap().unwrap().len(), 64);
 }
 
-/// The steps of a run: three machines claim at once, one is released, and a fourth gets its address.
+/// The steps of the test: three machines claim in one group, the lease of one is released, and a fourth machine gets its address.
 async fn flow(leader: &mut Leader) -> Result<(), String> {
     leader.claim_all((0..3).map(|n| machine(NETWORK, n)).collect()).await?;
     leader.release(machine(NETWORK, 1)).await?;
@@ -200,7 +202,7 @@ async fn flow(leader: &mut Leader) -> Result<(), String> {
 }
 
 #[tokio::test]
-async fn after_a_crash_at_any_write_the_next_process_finds_every_address_once() {
+async fn after_a_crash_at_each_write_each_machine_holds_one_address_of_each_family() {
     let mut crashes = 0;
     for n in 0.. {
         let mut has_crashed = false;
@@ -243,7 +245,7 @@ async fn a_released_lease_that_has_a_new_holder_is_not_deleted() {
     let mut other = Leader::start(cluster.controller(), pool).await;
     paused.claim(claim(0)).await.unwrap();
     paused.release(claim(0)).await.unwrap();
-    // The deletion is under way when another leader gives the address to another claim.
+    // Another leader allocates the address to another claim while the request to delete the lease is held.
     let (gate, is_sent) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let (held, sent) = (Arc::clone(&gate), Arc::clone(&is_sent));
     server.set_faults(move |call| match (call.plural.as_str(), call.verb) {
@@ -266,7 +268,8 @@ async fn a_released_lease_that_has_a_new_holder_is_not_deleted() {
     assert_eq!(taken, addresses(["10.0.0.8"]));
     let row = |name: &str, is_released| vec![("10.0.0.8".to_owned(), name.to_owned(), is_released)];
     assert_eq!(stored(cluster.client(), NETWORK).await, row("worker-1", false));
-    // Without a new holder, the lease ends, and both leaders may allocate the address: one of them does.
+    // After the new holder releases the lease, it can be deleted. Then both leaders may allocate the address, and exactly one of
+    // them does.
     other.release(claim(1)).await.unwrap();
     server.clear_faults();
     let done =

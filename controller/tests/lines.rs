@@ -1,4 +1,5 @@
-//! Lost rights: the program tries again with pauses, and its log has one line a minute for each cause.
+//! Tests a controller that loses its rights: it pauses between its attempts, and its log has at most one line a minute for each
+//! cause.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::support::replica::write_certificate;
 use crate::support::server::Server;
 use crate::support::{CONTROLLER, start_server};
 
-/// Number of pools, and of the claims in each of them. `LINES_CLAIMS` sets another number of claims.
+/// Number of pools, and number of claims on each pool. `LINES_CLAIMS` sets another number of claims.
 const POOLS: usize = 3;
 const CLAIMS: usize = 8;
 /// Name of the role of the controller, and of its binding.
@@ -26,7 +27,7 @@ fn requests(server: &Server) -> usize {
     server.take_calls().into_iter().filter(|call| call.user == CONTROLLER).count()
 }
 
-/// Waits until the controller has sent so many requests that change objects of this kind.
+/// Waits until the controller has sent this number of requests that change objects of a kind.
 async fn until_tried(server: &Server, plural: &str, number: usize) {
     let mut tried = 0;
     poll(&format!("{number} requests for {plural}"), async || {
@@ -38,7 +39,7 @@ async fn until_tried(server: &Server, plural: &str, number: usize) {
     .await;
 }
 
-/// A line without the names of objects, and without the members that differ between lines of one cause.
+/// Returns a log line without the names of objects, and without other members that differ between lines of one cause.
 fn cause(line: &Value) -> String {
     let fields = &line["fields"];
     let text = |member: &str| fields[member].as_str().unwrap_or_default();
@@ -76,7 +77,7 @@ async fn lost_rights_have_one_line_a_minute_for_each_cause() {
     let rest = async |of: u64| {
         tokio::time::sleep(Duration::from_secs(seconds * of / 2).saturating_sub(began.elapsed())).await;
     };
-    // The controller reads everything, and writes nothing but its Lease.
+    // From now on, the controller may read everything, but may write only its Lease.
     let roles: Api<ClusterRole> = Api::all(cluster.client());
     let mut role = roles.get(ROLE).await.unwrap();
     for rule in role.rules.iter_mut().flatten() {
@@ -95,7 +96,7 @@ async fn lost_rights_have_one_line_a_minute_for_each_cause() {
     hosted.scale("workers", 3).await;
     until_tried(&server, "ipaddressclaims", POOLS * claims * 3).await;
     rest(1).await;
-    // The controller reads nothing.
+    // From now on, the controller may read nothing.
     Api::<ClusterRoleBinding>::all(cluster.client()).delete(ROLE, &DeleteParams::default()).await.unwrap();
     server.cut_watches();
     requests(&server);

@@ -1,4 +1,4 @@
-//! Machines of hosted clusters when requests, answers and leaders fail.
+//! Tests machines of hosted clusters when requests, responses and leaders fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,7 +31,8 @@ use crate::support::sources::OtherProvider;
 use crate::support::trouble::{Trouble, history, run_all, run_script};
 use crate::support::{CONTROLLER, Cluster};
 
-/// A hosted cluster whose KubeVirt waits for the controller, with a pool and a NodePool without machines.
+/// Starts a hosted cluster with a pool and an empty NodePool. Its KubeVirt creates an instance only after the controller has
+/// added its reference.
 pub(crate) async fn hosted(cluster: &Cluster, addresses: &[&str]) -> Hosted {
     let hosted = Hosted::new(cluster).await;
     hosted.kubevirt.be_late();
@@ -40,7 +41,7 @@ pub(crate) async fn hosted(cluster: &Cluster, addresses: &[&str]) -> Hosted {
     hosted
 }
 
-/// The same with a pool whose addresses another provider chooses.
+/// Starts such a hosted cluster with a pool whose addresses another IPAM provider chooses.
 async fn hosted_with_provider(cluster: &Cluster) -> Hosted {
     let hosted = Hosted::new(cluster).await;
     hosted.kubevirt.be_late();
@@ -55,7 +56,7 @@ pub(crate) fn lead(cluster: &Cluster) -> Controller {
     Controller::of(cluster, "")
 }
 
-/// Every flow of a machine: it gets an address, waits for one, gets one that was released, and ends.
+/// Runs a machine through every flow: it gets an address, waits for an address, gets a released address, and is deleted.
 async fn script(hosted: &Hosted) {
     hosted.scale("workers", 1).await;
     assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
@@ -68,8 +69,8 @@ async fn script(hosted: &Hosted) {
     hosted.until_held(0).await;
 }
 
-/// Every flow of a machine whose address another provider chooses: it claims, waits, gets an address that was released,
-/// and ends. No claim is left.
+/// Runs a machine whose address another provider chooses through every flow: it claims, waits, gets a released address, and is
+/// deleted. At the end, no claim is left.
 async fn script_with_provider(hosted: &Hosted, provider: &OtherProvider) {
     hosted.scale("workers", 1).await;
     assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
@@ -82,7 +83,7 @@ async fn script_with_provider(hosted: &Hosted, provider: &OtherProvider) {
     poll("the end of every claim", async || provider.names().await.is_empty().then_some(())).await;
 }
 
-/// Runs the script with trouble at the n-th write. Returns whether that write came.
+/// Runs the script with a failure at the n-th write. Returns whether the script made that write.
 async fn run(trouble: Trouble, n: usize) -> bool {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
@@ -92,7 +93,7 @@ async fn run(trouble: Trouble, n: usize) -> bool {
     came
 }
 
-/// The same for machines whose addresses another provider chooses.
+/// Runs the script of another provider with a failure at the n-th write. Returns whether the script made that write.
 async fn run_with_provider(trouble: Trouble, n: usize) -> bool {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
@@ -104,8 +105,8 @@ async fn run_with_provider(trouble: Trouble, n: usize) -> bool {
     came
 }
 
-/// A machine moves to another pool of its network by an edit of the pools. Its first pool ends while its guest runs, and the other
-/// pool gets its address.
+/// Moves a machine to another pool of its network: the pools are edited, the first pool is deleted while the guest runs, and the
+/// other pool gets its addresses.
 async fn script_of_a_move(hosted: &Hosted) {
     hosted.scale("workers", 1).await;
     assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
@@ -127,7 +128,7 @@ async fn script_of_a_move(hosted: &Hosted) {
     hosted.until_held(0).await;
 }
 
-/// Runs the move with trouble at the n-th write. Returns whether that write came.
+/// Runs the move with a failure at the n-th write. Returns whether the script made that write.
 async fn run_move(trouble: Trouble, n: usize) -> bool {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
@@ -137,7 +138,7 @@ async fn run_move(trouble: Trouble, n: usize) -> bool {
     hosted.pools.create(&PostParams::default(), &others).await.unwrap();
     let came = run_script(&server, trouble, n, || lead(&cluster), script_of_a_move(&hosted)).await;
     check_history(&server, &cluster, &hosted).await;
-    // The address is free at no moment: neither released nor without its lease, before the machine is gone.
+    // Before the machine is gone, its lease is neither released nor deleted at any time.
     let machines =
         format!("/apis/infrastructure.cluster.x-k8s.io/v1alpha1/namespaces/{}/kubevirtmachines", hosted.namespace);
     let gone = history(&server, cluster.client(), &machines).await.into_iter();
@@ -153,7 +154,7 @@ async fn run_move(trouble: Trouble, n: usize) -> bool {
     came
 }
 
-/// What has to hold at every moment: no two guests have one address, and each Secret has a lease of its machine that is older.
+/// Checks the history: at no time did two guests have one address, and each Secret has an older lease of its machine.
 async fn check_history(server: &Server, cluster: &Cluster, hosted: &Hosted) {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let leases = history(server, cluster.client(), "/apis/ipam.glowplug.dev/v1alpha1/staticipleases").await;
@@ -188,58 +189,58 @@ async fn check_history(server: &Server, cluster: &Cluster, hosted: &Hosted) {
 }
 
 #[tokio::test]
-async fn after_a_crash_before_any_write_the_next_leader_goes_on() {
+async fn after_a_crash_before_each_write_the_next_leader_goes_on() {
     run_all(Trouble::CrashBefore, run).await;
 }
 
 #[tokio::test]
-async fn after_a_crash_behind_any_write_the_next_leader_goes_on() {
+async fn after_a_crash_right_after_each_write_the_next_leader_goes_on() {
     run_all(Trouble::CrashAfter, run).await;
 }
 
 #[tokio::test]
-async fn a_lost_answer_of_any_write_changes_nothing() {
+async fn a_lost_response_to_each_write_in_turn_does_not_change_the_result() {
     run_all(Trouble::LostAnswer, run).await;
 }
 
 #[tokio::test]
-async fn a_write_that_is_refused_once_is_made_again() {
+async fn each_write_that_is_refused_once_is_repeated() {
     run_all(Trouble::Refused, run).await;
 }
 
 #[tokio::test]
-async fn a_crash_before_any_write_of_a_move_frees_no_address() {
+async fn a_crash_before_each_write_of_a_move_to_another_pool_frees_no_address() {
     run_all(Trouble::CrashBefore, run_move).await;
 }
 
 #[tokio::test]
-async fn a_crash_behind_any_write_of_a_move_frees_no_address() {
+async fn a_crash_right_after_each_write_of_a_move_to_another_pool_frees_no_address() {
     run_all(Trouble::CrashAfter, run_move).await;
 }
 
 #[tokio::test]
-async fn a_lost_or_refused_answer_of_any_write_of_a_move_frees_no_address() {
+async fn a_lost_response_or_a_refusal_of_each_write_of_a_move_to_another_pool_frees_no_address() {
     run_all(Trouble::LostAnswer, run_move).await;
     run_all(Trouble::Refused, run_move).await;
 }
 
 #[tokio::test]
-async fn after_a_crash_before_any_write_the_next_leader_goes_on_with_another_provider() {
+async fn with_another_provider_the_next_leader_goes_on_after_a_crash_before_each_write() {
     run_all(Trouble::CrashBefore, run_with_provider).await;
 }
 
 #[tokio::test]
-async fn after_a_crash_behind_any_write_the_next_leader_goes_on_with_another_provider() {
+async fn with_another_provider_the_next_leader_goes_on_after_a_crash_right_after_each_write() {
     run_all(Trouble::CrashAfter, run_with_provider).await;
 }
 
 #[tokio::test]
-async fn a_lost_answer_of_any_write_changes_nothing_with_another_provider() {
+async fn with_another_provider_a_lost_response_to_each_write_does_not_change_the_result() {
     run_all(Trouble::LostAnswer, run_with_provider).await;
 }
 
 #[tokio::test]
-async fn a_write_that_is_refused_once_is_made_again_with_another_provider() {
+async fn with_another_provider_each_write_that_is_refused_once_is_repeated() {
     run_all(Trouble::Refused, run_with_provider).await;
 }
 
@@ -266,7 +267,7 @@ async fn two_leaders_at_once_give_each_machine_one_address() {
 }
 
 #[tokio::test]
-async fn a_request_without_an_answer_releases_nothing() {
+async fn a_failed_read_of_the_objects_of_a_machine_releases_no_address() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/31"]).await;
@@ -299,7 +300,7 @@ async fn a_request_without_an_answer_releases_nothing() {
     }
 }
 
-/// User of a leader that a test pauses. It has the rights of the controller.
+/// User name of a leader that a test pauses. The user has the rights of the controller.
 const PAUSED: &str = "paused-leader";
 
 /// Starts a leader as the user [`PAUSED`].
@@ -317,25 +318,26 @@ async fn lead_paused(cluster: &Cluster) -> Controller {
     leader
 }
 
-/// The config drive of a VirtualMachine whose network data the controller writes, as the webhook creates it.
+/// Returns a config drive that refers to a Secret of the controller, as the webhook writes it.
 fn drive_of(name: &str) -> Value {
     json!({"networkDataSecretRef": {"name": new_name(name).unwrap()}})
 }
 
-/// The same as the webhook of version 0.2.0 created it.
+/// Returns such a config drive as the webhook of version 0.2.0 wrote it.
 fn drive_of_0_2_0(name: &str) -> Value {
     json!({"networkDataSecretRef": {"name": name_of_0_2_0(name)}})
 }
 
-/// Creates a VirtualMachine that no KubevirtMachine has. Returns the name of its Secret.
+/// Creates a VirtualMachine without a KubevirtMachine. Returns the name of its Secret.
 async fn create_vm(hosted: &Hosted, name: &str) -> String {
     let vm = hosted.vm(name, &labels(hosted, name, "workers"), &drive_of(name));
     Hosted::reference(&hosted.vms.create(&PostParams::default(), &vm).await.unwrap()).unwrap()
 }
 
-/// Runs a leader until it holds a lease for VirtualMachine `w` and sends the first request for which `is_last` is true.
-/// This request has a fault that waits for the returned semaphore. Meanwhile the VirtualMachine is deleted, and another leader releases
-/// its address and gives it to VirtualMachine `x`. Returns both leaders, and the name of the Secret of `w`.
+/// Runs a leader until it holds a lease for VirtualMachine `w` and sends the first request for which `is_last` is true. `fault`
+/// holds this request until the returned semaphore has a permit. Meanwhile the VirtualMachine is deleted, and another leader
+/// releases its address and allocates it to VirtualMachine `x`. Returns both leaders, the semaphore, and the name of the Secret
+/// of `w`.
 async fn pause_at(
     (server, cluster, hosted): (&Server, &Cluster, &Hosted),
     is_last: fn(&Call) -> bool,
@@ -382,16 +384,16 @@ async fn a_machine_that_a_read_finds_before_the_watch_gets_its_secret() {
     create_vm(&hosted, "x").await;
     let is_held = async || (!hosted.held().await.is_empty()).then_some(());
     poll("the lease of the paused leader", is_held).await;
-    // The other leader sees the lease and the instance. Only a request finds the VirtualMachine.
+    // The other leader sees the lease and the instance. Its watch does not report the VirtualMachine, so only a read finds it.
     recorded.add_permits(Semaphore::MAX_PERMITS / 2);
     assert_eq!(hosted.address_of("x").await, "10.0.0.8");
     drop((paused, other, never));
 }
 
-/// A user of another namespace has a running VirtualMachine under whose name many machines hold addresses, and a
-/// KubevirtMachine whose VirtualMachine is, as it says, in the namespace of a hosted cluster.
+/// A user of another namespace has a running VirtualMachine `w`, and many leases have its name as the holder. The user also has a
+/// KubevirtMachine whose template names the namespace of a hosted cluster.
 #[tokio::test]
-async fn machines_of_another_namespace_keep_no_machine_from_its_network() {
+async fn machines_of_another_namespace_keep_no_machine_from_its_address() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/31"]).await;
@@ -425,14 +427,15 @@ async fn machines_of_another_namespace_keep_no_machine_from_its_network() {
     let template = json!({"metadata": {"namespace": hosted.namespace}});
     let machine = json!({"metadata": {"name": "w"}, "spec": {"virtualMachineTemplate": template}});
     other.machines.create(&PostParams::default(), &object(KUBEVIRT_MACHINE, machine)).await.unwrap();
-    // A VirtualMachine that names a machine of the hosted cluster, and that gets no address.
+    // A VirtualMachine of the user whose labels name a machine of the hosted cluster. It gets no address.
     let machine = object(KUBEVIRT_MACHINE, json!({"metadata": {"name": "v"}, "spec": {}}));
     hosted.machines.create(&PostParams::default(), &machine).await.unwrap();
     let mut vm = other.vm("v", &labels(&hosted, "v", "workers"), &drive_of("v"));
     vm.data["spec"]["template"]["metadata"]["annotations"] =
         json!({"network.kubevirt.io/addresses": r#"{"iface1": ["a text of the user"]}"#});
     other.vms.create(&PostParams::default(), &vm).await.unwrap();
-    // A VirtualMachine of no network of its pool, whose network data names the addresses of the hosted cluster.
+    // A VirtualMachine of the user on the network of the hosted cluster, which its pool does not serve. Its network data has the
+    // addresses of the hosted cluster.
     let mut vm = other.vm("u", &json!({}), &drive_of_0_2_0("u"));
     vm.data["spec"]["template"]["spec"]["networks"] =
         json!([{"name": "iface1", "multus": {"networkName": hosted.network}}]);
@@ -473,7 +476,7 @@ pub(crate) async fn create_machine_elsewhere(cluster: &Cluster, hosted: &Hosted,
 }
 
 #[tokio::test]
-async fn a_guest_that_outlives_its_machine_in_another_namespace_keeps_its_address_under_the_next_leader() {
+async fn the_next_leader_keeps_the_address_of_an_orphaned_guest_of_a_machine_in_another_namespace() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
@@ -482,7 +485,7 @@ async fn a_guest_that_outlives_its_machine_in_another_namespace_keeps_its_addres
     assert_eq!(hosted.address_of("w").await, "10.0.0.8");
     create_vm(&hosted, "x").await;
     hosted.until_event("x", "IPPoolExhausted").await;
-    // The VirtualMachine is deleted with orphans. Its guest runs, and does not report its address.
+    // The VirtualMachine is deleted, but its guest still runs and reports no address.
     hosted.kubevirt.hold("w");
     machines.delete("w", &DeleteParams::default()).await.unwrap();
     hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
@@ -508,7 +511,7 @@ async fn a_guest_that_outlives_its_machine_in_another_namespace_keeps_its_addres
 }
 
 #[tokio::test]
-async fn the_secret_of_a_machine_in_another_namespace_goes_before_its_lease_when_its_other_objects_are_gone() {
+async fn the_secret_of_a_machine_whose_other_objects_are_gone_is_deleted_before_its_lease_ends() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
@@ -516,7 +519,7 @@ async fn the_secret_of_a_machine_in_another_namespace_goes_before_its_lease_when
     let first = lead(&cluster);
     assert_eq!(hosted.address_of("w").await, "10.0.0.8");
     drop(first);
-    // The VirtualMachine is deleted with orphans, and its guest ends. No leader sees it.
+    // The VirtualMachine is deleted with orphans, and its guest ends, while no leader runs.
     let orphaned = json!({"metadata": {"ownerReferences": null}});
     hosted.secrets.patch("w-networkdata", &PatchParams::default(), &Patch::Merge(&orphaned)).await.unwrap();
     machines.delete("w", &DeleteParams::default()).await.unwrap();
@@ -530,7 +533,7 @@ async fn the_secret_of_a_machine_in_another_namespace_goes_before_its_lease_when
     check_release_after(&server, &cluster, &path, "w-networkdata").await;
 }
 
-/// The lease of a holder of this kind, as another leader writes it.
+/// Writes the lease of a holder, as another leader would write it.
 pub(crate) async fn write_lease(cluster: &Cluster, hosted: &Hosted, address: &str, holder: &Value) {
     let mut spec = json!({
         "network": hosted.network, "address": address, "prefix": 16, "pool": format!("{}/workers", hosted.namespace),
@@ -562,7 +565,7 @@ async fn no_pass_reads_an_object_of_another_namespace() {
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/30"]).await;
     let other = cluster.namespace().await;
-    // According to this lease, the machine of the other namespace had its VirtualMachine here.
+    // This lease names a machine of the other namespace as the holder, and this namespace as that of its VirtualMachine.
     let holder = json!({
         "kind": "KubevirtMachine", "namespace": other, "name": "w", "uid": "u",
         "virtualMachineNamespace": hosted.namespace,
@@ -587,7 +590,7 @@ async fn no_pass_reads_an_object_of_another_namespace() {
 }
 
 #[tokio::test]
-async fn a_machine_whose_secret_the_api_server_refuses_says_so_and_gets_the_secret_later() {
+async fn a_machine_whose_secret_the_api_server_refuses_has_an_event_and_gets_the_secret_later() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
@@ -612,9 +615,9 @@ async fn a_machine_whose_secret_the_api_server_refuses_says_so_and_gets_the_secr
     assert_eq!(why["state"], json!("allocated"));
 }
 
-/// The lease of a leader of version 0.2.0 says where the VirtualMachine of a KubevirtMachine is.
+/// A lease of version 0.2.0 names the namespace of the VirtualMachine of a KubevirtMachine.
 #[tokio::test]
-async fn a_lease_of_another_leader_is_not_released_while_the_virtual_machine_in_another_namespace_exists() {
+async fn a_lease_that_0_2_0_wrote_is_kept_while_its_virtual_machine_in_another_namespace_exists() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/31"]).await;
@@ -629,7 +632,8 @@ async fn a_lease_of_another_leader_is_not_released_while_the_virtual_machine_in_
         "virtualMachineNamespace": hosted.namespace,
     });
     write_lease(&cluster, &hosted, "10.0.0.8", &holder).await;
-    // The leader reads the leases in their order, and releases the one whose holder is gone.
+    // The leader processes the leases in the order in which they are written. After it has released this lease, whose holder is
+    // gone, it has also processed the first one.
     let holder = json!({"kind": "VirtualMachine", "namespace": hosted.namespace, "name": "y", "uid": "u"});
     write_lease(&cluster, &hosted, "10.0.0.9", &holder).await;
     hosted.until_held(1).await;
@@ -640,7 +644,7 @@ async fn a_lease_of_another_leader_is_not_released_while_the_virtual_machine_in_
     check_release_after(&server, &cluster, &path, "w").await;
 }
 
-/// The lease of version 0.2.0 for machine `w`, whose VirtualMachine is in another namespace.
+/// Writes a lease of version 0.2.0 for KubevirtMachine `w`, whose VirtualMachine is in another namespace. Returns the holder.
 pub(crate) async fn write_earlier_lease(cluster: &Cluster, hosted: &Hosted, address: &str) -> Value {
     let machines: Api<DynamicObject> =
         Api::namespaced_with(cluster.client(), &hosted.clusters, &resource(KUBEVIRT_MACHINE));
@@ -652,9 +656,9 @@ pub(crate) async fn write_earlier_lease(cluster: &Cluster, hosted: &Hosted, addr
     holder
 }
 
-/// Only the Secret records the address: version 0.2.0 wrote the annotations into the KubevirtMachine.
+/// The KubevirtMachine has no annotations of version 0.2.0, so only the Secret records the address.
 #[tokio::test]
-async fn after_the_loss_of_all_leases_the_address_of_a_machine_in_another_namespace_goes_to_no_other_machine() {
+async fn after_the_loss_of_all_leases_an_address_that_only_a_secret_records_is_not_allocated() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/31"]).await;
@@ -677,9 +681,9 @@ async fn after_the_loss_of_all_leases_the_address_of_a_machine_in_another_namesp
     assert_eq!(hosted.address_of("y").await, "10.0.0.8");
 }
 
-/// A user who may create claims in the namespace of a KubevirtMachine can name this machine.
+/// A user who may create claims in the namespace of a KubevirtMachine can create a claim that names this machine.
 #[tokio::test]
-async fn a_claim_in_the_namespace_of_a_kubevirt_machine_releases_no_address_of_its_guest_in_another_namespace() {
+async fn a_forged_claim_that_names_a_machine_of_its_namespace_releases_no_address() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/31"]).await;
@@ -706,7 +710,7 @@ async fn a_claim_in_the_namespace_of_a_kubevirt_machine_releases_no_address_of_i
 }
 
 #[tokio::test]
-async fn the_claim_of_a_machine_in_another_namespace_ends_when_the_machine_is_gone_before_the_next_leader() {
+async fn a_leader_deletes_the_claim_of_a_machine_that_was_deleted_while_no_leader_ran() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted_with_provider(&cluster).await;
@@ -716,7 +720,7 @@ async fn the_claim_of_a_machine_in_another_namespace_ends_when_the_machine_is_go
     hosted.until_event("w", "AddressPending").await;
     assert_eq!(provider.names().await, ["w-eno101"]);
     drop(first);
-    // The claim has no lease: only the claim names the machine.
+    // The machine has no lease yet, so only the claim names it.
     machines.delete("w", &DeleteParams::default()).await.unwrap();
     hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
     hosted.until_gone(&hosted.vms, "w").await;
@@ -731,14 +735,14 @@ pub(crate) async fn check_release_after(server: &Server, cluster: &Cluster, path
     assert!(release > end, "released at {release}, before the deletion of {path}/{name} at {end}");
 }
 
-/// The version at which an object of this name was deleted.
+/// Returns the version at which an object of this name was deleted.
 async fn deleted_at(server: &Server, client: Client, path: &str, name: &str) -> u64 {
     let versions = history(server, client, path).await;
     let deletion = versions.iter().find(|(_, is_gone, object)| *is_gone && object["metadata"]["name"] == name);
     deletion.unwrap_or_else(|| panic!("{name} was not deleted")).0
 }
 
-/// The version at which machine `w` no longer held its address.
+/// Returns the version at which machine `w` no longer held its address.
 async fn release_of_w(server: &Server, client: Client) -> u64 {
     let leases = history(server, client, "/apis/ipam.glowplug.dev/v1alpha1/staticipleases").await;
     let is_of_w = |lease: &Value| lease["spec"]["holder"]["name"] == "w" && lease["spec"].get("released").is_none();
@@ -750,7 +754,7 @@ async fn release_of_w(server: &Server, client: Client) -> u64 {
 }
 
 #[tokio::test]
-async fn a_guest_whose_virtual_machine_is_deleted_with_orphans_keeps_its_secret_and_its_address_until_it_ends() {
+async fn an_orphaned_guest_keeps_its_secret_and_its_address_until_it_ends() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
@@ -787,7 +791,7 @@ async fn a_guest_whose_virtual_machine_is_deleted_with_orphans_keeps_its_secret_
 }
 
 #[tokio::test]
-async fn a_secret_of_another_author_keeps_no_address_of_a_machine_that_is_gone() {
+async fn a_secret_of_another_author_does_not_reserve_the_address_of_a_deleted_machine() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
@@ -801,7 +805,7 @@ async fn a_secret_of_another_author_keeps_no_address_of_a_machine_that_is_gone()
     hosted.secrets.delete(&name, &DeleteParams::default()).await.unwrap();
     let theirs = hosted.secrets.create(&PostParams::default(), &secret).await.unwrap();
     hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
-    // No later machine refers to this Secret.
+    // The Secret does not keep the address reserved, because no later machine refers to it.
     assert_eq!(hosted.address_of("x").await, "10.0.0.8");
     assert_eq!(hosted.secrets.get(&name).await.unwrap(), theirs);
 }
@@ -817,7 +821,7 @@ async fn a_late_secret_is_never_read_by_a_later_machine_of_the_same_name() {
         paused.lose_election();
         gate.add_permits(Semaphore::MAX_PERMITS / 2);
         hosted.until_secret(&late).await;
-        // The late Secret has the address of machine `x`.
+        // The late Secret still has the address that now belongs to machine `x`.
         let name = create_vm(&hosted, "w").await;
         hosted.until_event("w", "IPPoolExhausted").await;
         assert!(hosted.secrets.get_opt(&name).await.unwrap().is_none());
@@ -830,8 +834,8 @@ async fn a_late_secret_is_never_read_by_a_later_machine_of_the_same_name() {
 
 const DIGEST: &str = "ipam.glowplug.dev/secret-digest";
 
-/// Serves VirtualMachines `w` and `x`, which hold their addresses themselves, and two machines of a NodePool, until a leader has
-/// written everything about them. Then no leader runs.
+/// Runs a leader until VirtualMachines `w` and `x`, which hold their addresses themselves, and two machines of a NodePool have
+/// all their records. Then the leader stops.
 async fn settled(cluster: &Cluster, hosted: &Hosted) {
     create_vm(hosted, "w").await;
     create_vm(hosted, "x").await;
@@ -852,12 +856,12 @@ async fn settled(cluster: &Cluster, hosted: &Hosted) {
 }
 
 #[tokio::test]
-async fn a_start_reads_only_the_secret_of_a_machine_that_is_not_settled() {
+async fn a_new_leader_reads_only_the_secret_of_a_machine_whose_records_are_incomplete() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/29"]).await;
     settled(&cluster, &hosted).await;
-    // The machine that is compared last has lost an annotation.
+    // The machine that a new leader compares last has lost an annotation.
     let network = "ipam.glowplug.dev/network-eno101";
     merge(&hosted.vms, "x", &json!({"metadata": {"annotations": {(network): null}}})).await;
     let secret = hosted.secret_name("x").await;
@@ -879,7 +883,7 @@ async fn a_secret_that_is_deleted_while_no_leader_runs_is_written_again_when_its
     for name in ["w", "x"] {
         hosted.secrets.delete(&hosted.secret_name(name).await, &DeleteParams::default()).await.unwrap();
     }
-    // This instance waits for its Secret before the leader starts, the other one starts later.
+    // The instance of `w` waits for its Secret before the leader starts. The instance of `x` starts later.
     let (before, drives) = (hosted.instances.get("w").await.unwrap().uid(), hosted.kubevirt.drives("w"));
     hosted.instances.delete("w", &DeleteParams::default()).await.unwrap();
     until(&hosted.instances, "w", |instance| instance.uid() != before).await;
@@ -892,9 +896,10 @@ async fn a_secret_that_is_deleted_while_no_leader_runs_is_written_again_when_its
     assert_eq!(hosted.held().await, held);
 }
 
-/// Users of the namespace may write the digest, and a Secret that is not read may be the only record of an address.
+/// Users of the namespace can write the digest annotation. A leader that trusts the digest does not read the Secret, which may be
+/// the only record of an address.
 #[tokio::test]
-async fn no_digest_gives_the_address_of_a_running_guest_to_another_machine() {
+async fn a_copied_digest_of_a_secret_moves_no_address_of_a_running_guest() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/29"]).await;
@@ -918,13 +923,13 @@ async fn no_digest_gives_the_address_of_a_running_guest_to_another_machine() {
 }
 
 #[tokio::test]
-async fn a_pool_that_changes_while_no_leader_runs_changes_the_secrets_and_their_digests() {
+async fn the_next_leader_writes_the_secrets_and_digests_for_a_pool_that_changed_while_no_leader_ran() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/29"]).await;
     settled(&cluster, &hosted).await;
     let before = hosted.vms.get("w").await.unwrap().annotations()[DIGEST].clone();
-    // A guest of the same second counts as one that has read the document.
+    // A guest that starts in the same second as the change counts as a guest that has read the new document.
     until_next_second().await;
     let gateway = Patch::Merge(json!({"spec": {"gateway": ["10.0.0.2"]}}));
     hosted.pools.patch("workers", &PatchParams::default(), &gateway).await.unwrap();
@@ -938,7 +943,7 @@ async fn a_pool_that_changes_while_no_leader_runs_changes_the_secrets_and_their_
     .await;
     let document: Value = serde_json::from_slice(&secret.data.as_ref().unwrap()["networkdata"].0).unwrap();
     assert_eq!(document["networks"][0]["routes"][0]["gateway"], "10.0.0.2", "{document:#}");
-    // The VirtualMachine changes when its guest has read the document.
+    // The digest in the VirtualMachine changes only after its guest has read the new document.
     hosted.until_event("w", "NetworkDataOutdated").await;
     assert_eq!(hosted.vms.get("w").await.unwrap().annotations()[DIGEST], before);
     hosted.restart("w").await;
@@ -952,7 +957,7 @@ async fn a_new_machine_does_not_wait_for_the_repair_of_others() {
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8-10.0.0.200"]).await;
     let first = lead(&cluster);
-    // More than the passes that run at the same time.
+    // More machines than passes can run at the same time.
     let names: Vec<String> = (0..70).map(|n| format!("w-{n}")).collect();
     for name in &names {
         create_vm(&hosted, name).await;

@@ -1,4 +1,4 @@
-//! MAC addresses of machines when requests, answers and leaders fail.
+//! Tests MAC addresses of machines when requests, responses and leaders fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,8 @@ use crate::support::hosted::{Hosted, poll};
 use crate::support::server::Server;
 use crate::support::trouble::{Trouble, history, run_all, run_script};
 
-/// A hosted cluster whose machines wait for the MAC addresses of a pool with this last octet.
+/// Starts a hosted cluster with a MACPool. The first MAC address of the pool ends with octet 0, the last one with `last`. Its
+/// KubeVirt waits for the MAC addresses.
 pub(super) async fn hosted(cluster: &Cluster, last: u8) -> Hosted {
     let hosted = Hosted::new(cluster).await;
     hosted.kubevirt.be_late();
@@ -41,7 +42,7 @@ pub(super) async fn mac_of(hosted: &Hosted, name: &str) -> String {
     hosted.until_running(name).await.addresses()[0].0.clone()
 }
 
-/// The machines that hold MAC addresses, by address.
+/// Returns the name of the machine that holds each MAC address.
 pub(super) async fn held(hosted: &Hosted) -> BTreeMap<String, String> {
     let leases: Api<StaticIPLease> = Api::all(hosted.client.clone());
     let leases = leases.list(&ListParams::default()).await.unwrap().items.into_iter().map(|lease| lease.spec);
@@ -49,7 +50,7 @@ pub(super) async fn held(hosted: &Hosted) -> BTreeMap<String, String> {
     held.map(|lease| (lease.address, lease.holder.name)).collect()
 }
 
-/// Every flow of a MAC address: a machine gets it, waits for it, gets a released one, and ends.
+/// Runs a machine through every flow: it gets a MAC address, waits for one, gets a released one, and is deleted.
 async fn script(hosted: &Hosted) {
     hosted.scale("workers", 1).await;
     assert_eq!(mac_of(hosted, "workers-0").await, "0a:00:00:00:00:00");
@@ -66,7 +67,7 @@ async fn script(hosted: &Hosted) {
     poll("released MAC addresses", async || held(hosted).await.is_empty().then_some(())).await;
 }
 
-/// Runs the script with trouble at the n-th write. Returns whether that write came.
+/// Runs the script with a failure at the n-th write. Returns whether the script made that write.
 async fn run(trouble: Trouble, n: usize) -> bool {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
@@ -76,8 +77,8 @@ async fn run(trouble: Trouble, n: usize) -> bool {
     came
 }
 
-/// What has to hold at every moment: no two machines have one MAC address, and each address in a machine has a lease of this
-/// machine that is older.
+/// Checks the history: at no time did two machines have one MAC address, and each MAC address in a machine has an older lease of
+/// this machine.
 async fn check_history(server: &Server, cluster: &Cluster, hosted: &Hosted) {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let leases = history(server, cluster.client(), "/apis/ipam.glowplug.dev/v1alpha1/staticipleases").await;
@@ -107,22 +108,22 @@ async fn check_history(server: &Server, cluster: &Cluster, hosted: &Hosted) {
 }
 
 #[tokio::test]
-async fn after_a_crash_before_any_write_the_next_leader_goes_on() {
+async fn after_a_crash_before_each_write_the_next_leader_goes_on() {
     run_all(Trouble::CrashBefore, run).await;
 }
 
 #[tokio::test]
-async fn after_a_crash_behind_any_write_the_next_leader_goes_on() {
+async fn after_a_crash_right_after_each_write_the_next_leader_goes_on() {
     run_all(Trouble::CrashAfter, run).await;
 }
 
 #[tokio::test]
-async fn a_lost_answer_of_any_write_changes_nothing() {
+async fn a_lost_response_to_each_write_in_turn_does_not_change_the_result() {
     run_all(Trouble::LostAnswer, run).await;
 }
 
 #[tokio::test]
-async fn a_write_that_is_refused_once_is_made_again() {
+async fn each_write_that_is_refused_once_is_repeated() {
     run_all(Trouble::Refused, run).await;
 }
 

@@ -24,11 +24,11 @@ use crate::support::{CONTROLLER, SYSTEM};
 
 /// The folders from which a cluster is installed.
 const INSTALLED: [&str; 3] = ["default", "openshift", "clusterctl"];
-/// The Deployment and its service account, its roles and their bindings.
+/// Name of the Deployment, and of its service account, roles and bindings.
 const MANAGER: &str = "glowplug-controller-manager";
-/// The Service, the webhook configurations and the certificate.
+/// Name of the Service, the webhook configurations and the certificate.
 const SERVICE: &str = "glowplug-controller";
-/// The account whose token Prometheus uses, its Secret, its role and the binding.
+/// Name of the account whose token Prometheus uses, and of its Secret, role and binding.
 const METRICS_READER: &str = "glowplug-controller-metrics-reader";
 /// The kinds of webhook configurations.
 const WEBHOOKS: [&str; 2] = ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"];
@@ -55,7 +55,7 @@ fn substituted(text: &str) -> String {
     })
 }
 
-/// The pod of the manager: the specification, and its one container.
+/// Returns the specification of the pod of the manager, and of its only container.
 fn pod(objects: &[Value]) -> (&Value, &Value) {
     let pod = &object(objects, "Deployment", MANAGER)["spec"]["template"]["spec"];
     assert_eq!(pod["containers"].as_array().unwrap().len(), 1);
@@ -67,7 +67,7 @@ fn port<'a>(ports: &'a Value, name: &str) -> &'a Value {
 }
 
 #[test]
-fn the_manifest_is_what_the_program_prints() {
+fn the_manifest_of_the_crds_is_what_the_program_prints() {
     let output = Command::new(env!("CARGO_BIN_EXE_glowplug-controller")).arg("crd").output().unwrap();
     assert!(output.status.success());
     let printed = String::from_utf8(output.stdout).unwrap();
@@ -78,7 +78,7 @@ fn the_manifest_is_what_the_program_prints() {
 }
 
 #[test]
-fn the_names_are_those_that_cluster_api_computes() {
+fn the_names_of_the_crds_are_those_that_cluster_api_computes() {
     let names: BTreeSet<String> =
         definitions().into_iter().map(|definition| definition.metadata.name.unwrap()).collect();
     let expected = ["globalstaticippools", "macpools", "staticipleases", "staticippools"];
@@ -86,7 +86,7 @@ fn the_names_are_those_that_cluster_api_computes() {
 }
 
 #[test]
-fn every_member_has_a_description_and_what_can_be_written_an_example() {
+fn every_member_of_a_crd_has_a_description_and_every_leaf_an_example() {
     fn walk(schema: &Value, at: &str, lacking: &mut Vec<String>) {
         for (name, member) in schema["properties"].as_object().into_iter().flatten() {
             let at = format!("{at}.{name}");
@@ -359,7 +359,7 @@ fn the_manifests_can_be_installed_in_another_namespace() {
     }
 }
 
-/// The renderer of these tests is not kustomize. Without kubectl there is nothing to compare with.
+/// The other tests use a renderer of their own instead of kustomize. This test compares it with kubectl, if kubectl is installed.
 #[test]
 fn kubectl_renders_what_the_tests_render() {
     if Command::new("kubectl").args(["version", "--client"]).output().is_err() {
@@ -404,7 +404,7 @@ fn sorted(objects: Vec<Value>) -> Vec<Value> {
 }
 
 #[test]
-fn the_api_server_asks_the_webhook_for_every_change_of_a_pool() {
+fn the_api_server_calls_the_webhook_for_every_change_of_a_pool() {
     let objects = render("default");
     let configuration = object(&objects, "ValidatingWebhookConfiguration", SERVICE);
     let webhook = &configuration["webhooks"][0];
@@ -446,7 +446,7 @@ fn rules(kind: &ApiResource, operation: &str) -> Value {
 }
 
 #[test]
-fn every_webhook_of_a_configuration_has_a_test() {
+fn the_configurations_have_only_the_webhooks_that_these_tests_check() {
     let objects = render("default");
     let names = |kind: &str| {
         let webhooks = object(&objects, kind, SERVICE)["webhooks"].as_array().unwrap();
@@ -458,7 +458,7 @@ fn every_webhook_of_a_configuration_has_a_test() {
 }
 
 #[test]
-fn the_api_server_asks_the_webhook_for_new_machines_in_namespaces_of_pools() {
+fn the_api_server_calls_the_webhooks_for_new_machines_in_labelled_namespaces() {
     for (name, path, label) in
         [("machines", MACHINES_PATH, MACHINES_LABEL), ("mac-addresses", MACS_PATH, MAC_POOLS_LABEL)]
     {
@@ -475,7 +475,7 @@ fn the_api_server_asks_the_webhook_for_new_machines_in_namespaces_of_pools() {
 }
 
 #[test]
-fn the_api_server_asks_the_webhook_for_changes_of_machines_and_does_not_need_its_response() {
+fn the_api_server_calls_the_webhook_for_changes_of_machines_and_ignores_its_failure() {
     for (name, label) in [("machine-updates", MACHINES_LABEL), ("mac-address-updates", MAC_POOLS_LABEL)] {
         let mut webhook = webhook(WEBHOOKS[1], name);
         webhook.as_object_mut().unwrap().remove("matchConditions").unwrap();
@@ -492,7 +492,7 @@ fn the_api_server_asks_the_webhook_for_changes_of_machines_and_does_not_need_its
 }
 
 #[test]
-fn the_api_server_asks_the_webhook_only_for_changes_of_templates_of_machines_that_are_not_deleted() {
+fn the_api_server_calls_no_webhook_for_a_deleted_machine_or_a_change_outside_the_template() {
     let old = json!({"metadata": {"name": "w"}, "spec": {"running": false, "template": {"spec": {"volumes": []}}}});
     let changed = |change: Value| {
         let mut new = old.clone();
@@ -512,7 +512,7 @@ fn the_api_server_asks_the_webhook_only_for_changes_of_templates_of_machines_tha
 }
 
 #[test]
-fn the_api_server_asks_the_webhook_only_for_instances_with_a_label_of_the_controller() {
+fn the_api_server_calls_the_webhook_only_for_instances_with_a_label_of_the_controller() {
     for (name, label) in [("instances", MAC_ADDRESSES_LABEL), ("network-data", NETWORK_DATA_LABEL)] {
         let mut webhook = webhook(WEBHOOKS[0], name);
         webhook.as_object_mut().unwrap().remove("matchConditions");
@@ -529,7 +529,7 @@ fn the_api_server_asks_the_webhook_only_for_instances_with_a_label_of_the_contro
 }
 
 #[test]
-fn the_api_server_asks_the_webhook_for_no_instance_with_network_data_of_its_own() {
+fn the_api_server_calls_no_webhook_for_an_instance_with_network_data_of_its_own() {
     let webhook = webhook(WEBHOOKS[0], "network-data");
     let instance = |source: Value, vm: &str| {
         json!({

@@ -71,7 +71,7 @@ fn first_word(text: &str) -> String {
 
 /// What is wrong with a query for the metrics of a program.
 fn problems(query: &Query, scrape: &Scrape) -> Vec<String> {
-    // The API server has these metrics.
+    // Metrics whose names begin with `apiserver_` come from the API server.
     let is_of_program = |name: &str| !name.starts_with("apiserver_");
     let mut problems = Vec::new();
     for selector in query.expr.selectors().into_iter().filter(|selector| is_of_program(&selector.name)) {
@@ -99,7 +99,7 @@ fn problems(query: &Query, scrape: &Scrape) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn every_alert_and_panel_has_data_of_a_running_program_and_no_alert_rings_in_a_healthy_cluster() {
+async fn every_alert_and_panel_has_data_and_no_alert_fires_in_a_healthy_cluster() {
     let (_server, cluster) = start_server().await;
     let folder = tempfile::tempdir().unwrap();
     write_certificate(folder.path());
@@ -124,7 +124,7 @@ async fn every_alert_and_panel_has_data_of_a_running_program_and_no_alert_rings_
         has_pools(&text).then_some(text)
     })
     .await;
-    // Prometheus reads the whole text. Samples for a block need a time.
+    // Prometheus must be able to read the whole page. promtool makes a block only of samples with a time.
     let with_time = |line: &str| match line.starts_with('#') {
         true => format!("{line}\n"),
         false => format!("{line} 1800000000\n"),
@@ -164,7 +164,8 @@ fn run_promtool(arguments: &[&str], name: &str, content: &str) -> String {
     printed + &errors
 }
 
-/// Lets promtool evaluate the alerts for these scrapes, which are a minute apart, and expects what the alerts of these tests give.
+/// Lets promtool evaluate the alerts for these scrapes, which are a minute apart, and compares the result with the evaluation of
+/// these tests.
 fn check_with_promtool(history: &History) {
     let scrapes = &history.0;
     let mut series: Vec<(String, Vec<String>)> = Vec::new();
@@ -201,7 +202,7 @@ fn promtool_accepts_the_rules() {
     assert!(printed.contains(&format!("SUCCESS: {} rules found", alerts().len())), "{printed}");
 }
 
-/// The alerts that ring at the last of these scrapes, which are a minute apart, each with its labels.
+/// Returns the alerts that fire at the last of these scrapes, which are a minute apart, each with its labels.
 fn ringing(scrapes: &[&str]) -> Vec<(String, String)> {
     let scrapes = scrapes.iter().zip(0_u32..).map(|(text, minute)| {
         let text = text.lines().map(|line| format!("{}\n", line.trim())).collect::<String>();
@@ -219,7 +220,7 @@ fn ringing(scrapes: &[&str]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn each_alert_rings_for_its_state_alone() {
+fn each_alert_fires_only_for_its_state() {
     let well = "glowplug_leading 1\nglowplug_certificate_expiry_timestamp_seconds 1000000";
     assert_eq!(ringing(&[well]), []);
     let alone = |scrapes: &[&str], alert: &str, labels: &str| {
@@ -279,7 +280,7 @@ fn each_alert_rings_for_its_state_alone() {
 }
 
 #[test]
-fn an_expression_with_a_mistake_is_refused() {
+fn a_promql_expression_with_a_mistake_is_refused() {
     let refused = |text: &str| Expr::parse(text).unwrap_err();
     assert_eq!(refused("sun by (pool) (a)"), r#"unexpected "by" in "sun by (pool) (a)""#);
     assert_eq!(refused("sum by (pool) (a"), "an expression without its end");

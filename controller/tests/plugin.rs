@@ -148,7 +148,7 @@ async fn the_plugin_of_kubectl_names_what_it_cannot_find() {
     for command in [&["plan", missing][..], &["adopt", "--file", missing]] {
         assert_eq!(plugin.run(command).await, reading);
     }
-    // The name of a pool is never the name of a file.
+    // The value of `--pool` is always the name of a pool in the cluster, never a file.
     let (status, _, errors) = plugin.run(&["adopt", "--pool", "pool.yaml"]).await;
     let line =
         "error: invalid value 'pool.yaml' for '--pool <NAMESPACE/NAME>': expected NAMESPACE/NAME of a StaticIPPool";
@@ -164,7 +164,7 @@ async fn the_plugin_of_kubectl_names_what_it_cannot_find() {
     let file = plugin.file("pools.yaml", &json!({"kind": "Pool"}));
     let none = "no pool in it, expected a StaticIPPool or GlobalStaticIPPool of ipam.glowplug.dev";
     assert_eq!(plugin.run(&["plan", &file]).await, failed(&format!("reading {file}: {none}")));
-    // Without its definitions, the API server knows no pool.
+    // If the API server does not serve the kinds of the controller, no pool can be found.
     server.set_faults(|call| if call.group == "ipam.glowplug.dev" { Fault::Status(404) } else { Fault::None });
     for (command, kind) in
         [(&["status"][..], "staticippools"), (&["audit"], "staticipleases"), (&["why", "n/w"], "staticippools")]
@@ -174,7 +174,7 @@ async fn the_plugin_of_kubectl_names_what_it_cannot_find() {
     }
 }
 
-/// A user who may do these things: group, resources, verbs.
+/// Gives a user these rights: group, resources, verbs.
 async fn allow(cluster: &Cluster, user: &str, rules: &[(&str, &[&str], &[&str])]) {
     let rules = rules
         .iter()
@@ -195,7 +195,7 @@ fn finding(word: &str, address: &str, object: &str, message: &str) -> Value {
 }
 
 #[tokio::test]
-async fn an_audit_names_what_the_leases_and_the_objects_do_not_agree_about() {
+async fn an_audit_lists_the_differences_between_leases_and_objects() {
     let (_server, cluster) = start_server().await;
     let plugin = Plugin::new(cluster.config());
     let hosted = Hosted::new(&cluster).await;
@@ -223,7 +223,8 @@ async fn an_audit_names_what_the_leases_and_the_objects_do_not_agree_about() {
     let addresses = ["workers-0", "workers-1", "workers-2"].map(address_of);
     installed.stop().await;
 
-    // The lease of workers-0 is gone, the objects of workers-1 do not record the address, and workers-2 reports that of workers-1.
+    // The lease of workers-0 is deleted, the objects of workers-1 do not record its address, and workers-2 reports the address of
+    // workers-1.
     let leases: Api<StaticIPLease> = Api::all(cluster.client());
     let lease_of = |address: &str| format!("{}.{}.{}", address.replace('.', "-"), hosted.clusters, hosted.name);
     let gone = leases.get(&lease_of(&addresses[0])).await.unwrap();
@@ -235,7 +236,7 @@ async fn an_audit_names_what_the_leases_and_the_objects_do_not_agree_about() {
     let mut interface = hosted.instances.get("workers-2").await.unwrap().data["status"]["interfaces"][0].clone();
     interface["ipAddresses"] = json!([addresses[1]]);
     hosted.kubevirt.report("workers-2", &json!({"interfaces": [interface]})).await;
-    // A lease has a holder that never was.
+    // A lease names a holder that never existed.
     let mut spec = gone.spec.clone();
     (spec.address, spec.holder.name, spec.holder.uid) = ("10.0.0.15".to_owned(), "gone".to_owned(), "7".to_owned());
     let stale = StaticIPLease::new(&lease_of("10.0.0.15"), spec);
@@ -307,7 +308,7 @@ async fn an_audit_names_what_the_leases_and_the_objects_do_not_agree_about() {
     );
     assert_eq!((status, &answer["leases"], &answer["notCompared"]), (Some(1), &json!(3), &json!([])));
 
-    // A user without most rights gets the rest.
+    // A user without most rights gets an audit of what this user may read.
     let view: &[&str] = &["staticippools", "globalstaticippools", "staticipleases"];
     allow(&cluster, "eve", &[("ipam.glowplug.dev", view, &["list"])]).await;
     let (status, answer) = Plugin::of_user(cluster.config(), Some("eve")).json(&["audit"]).await;
@@ -327,7 +328,7 @@ async fn an_audit_names_what_the_leases_and_the_objects_do_not_agree_about() {
         "notCompared": ["machines", "claims", "secrets"], "missingRights": rights,
     });
     assert_eq!((status, answer), (Some(1), expected));
-    // Without one kind of machines, their objects are not compared.
+    // Without the right to read one kind of machines, the audit does not compare the objects of machines.
     allow(&cluster, "trent", &[("ipam.glowplug.dev", view, &["list"]), ("kubevirt.io", &["*"], &["list"])]).await;
     let (_, answer) = Plugin::of_user(cluster.config(), Some("trent")).json(&["audit"]).await;
     let words: Vec<&Value> = answer["findings"].as_array().unwrap().iter().map(|it| &it["finding"]).collect();
@@ -342,7 +343,7 @@ const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
 
 // === existing machines ===
 
-/// The VirtualMachines of the page about existing machines: db-0 and web-0 have an agent, old-0 has none.
+/// The VirtualMachines on the page about existing machines. db-0 and web-0 have a guest agent, old-0 has none.
 struct Shop {
     vms: Api<DynamicObject>,
     instances: Api<DynamicObject>,
@@ -388,7 +389,7 @@ impl Shop {
     }
 }
 
-/// The digest on the page about existing machines.
+/// Digest in the examples of the page about existing machines.
 const DIGEST: &str = "5f3c1a9be07d46828c2f7ab1904e6d53";
 
 /// The pool of the page about existing machines.
@@ -406,11 +407,11 @@ async fn the_page_for_running_machines_shows_what_the_plugin_prints() {
         printed.push(output);
     };
     note(0, plugin.run(&["plan", POOL]).await);
-    // Only a person knows the address of old-0.
+    // The guest of old-0 has no agent, so its address is not reported.
     note(1, plugin.run(&["adopt", "--file", POOL]).await);
     // Without --apply, nothing is written.
     assert_eq!(shop.annotation("db-0").await, None);
-    // The digest depends on the UID of the machine.
+    // The digest differs from that on the page, because it depends on the UID of the machine.
     let (_, planned) = plugin.json(&["adopt", "--file", POOL]).await;
     let digest = digest_of(&plugin, &["adopt", "--file", POOL, "shop/db-0"]).await;
     note(0, plugin.run(&["adopt", "--file", POOL, "shop/db-0", "--apply", &digest]).await);
@@ -432,7 +433,7 @@ async fn the_page_for_running_machines_shows_what_the_plugin_prints() {
 }
 
 #[tokio::test]
-async fn an_adoption_never_changes_a_record_that_says_something_else() {
+async fn adopt_changes_no_record_of_another_address() {
     let (_server, cluster) = start_server().await;
     let shop = Shop::new(&cluster).await;
     let plugin = Plugin::new(cluster.config());
@@ -493,7 +494,7 @@ async fn an_adoption_never_changes_a_record_that_says_something_else() {
     assert_eq!((status, &answer["machines"], &answer["writes"]), (Some(1), &expected, &json!([])));
     assert_eq!(shop.annotation("db-0").await.as_deref(), Some("192.168.1.13/24"));
 
-    // A user who may not change the machine.
+    // The user `eve` may not change the machine.
     let view: &[&str] = &["staticippools", "globalstaticippools", "staticipleases"];
     let rules: [(&str, &[&str], &[&str]); 9] = [
         ("ipam.glowplug.dev", view, &["list"]),
@@ -530,7 +531,7 @@ async fn digest_of(plugin: &Plugin, command: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn nothing_is_written_if_the_plan_is_not_the_one_that_was_read() {
+async fn adopt_writes_nothing_if_the_changes_differ_from_those_of_the_digest() {
     let (server, cluster) = start_server().await;
     let shop = Shop::new(&cluster).await;
     let plugin = Plugin::new(cluster.config());
@@ -552,7 +553,7 @@ async fn nothing_is_written_if_the_plan_is_not_the_one_that_was_read() {
     let (_, output, _) = plugin.run(&apply).await;
     assert!(output.ends_with(&format!("\nOBJECT         PROBLEM\nshop/machines  {refused}\n")), "{output}");
     assert_eq!((shop.annotation("db-0").await, shop.annotation("web-0").await), (None, None));
-    // A report that says the same as before changes no digest.
+    // A report with the same addresses as before leaves the digest unchanged.
     shop.report("db-0", "Running", &json!(["192.168.1.12", "fe80::2"])).await;
     server.take_calls();
     let (status, answer) = plugin.json(&apply).await;
@@ -565,7 +566,7 @@ async fn nothing_is_written_if_the_plan_is_not_the_one_that_was_read() {
 }
 
 #[tokio::test]
-async fn an_answer_to_apply_has_every_outcome_and_the_command_that_removes_each_record() {
+async fn adopt_prints_the_outcome_of_each_write_and_the_command_that_removes_the_record() {
     let command = ["adopt", "--file", POOL, "shop/db-0", "shop/free-0", "shop/web-0"];
     let refused = "the object has changed: run the command again";
     for (fault, outcomes, status_of_second, has_second) in [
@@ -626,7 +627,7 @@ async fn an_audit_reads_no_secret_to_which_no_machine_refers() {
 }
 
 #[tokio::test]
-async fn no_text_of_the_cluster_acts_on_the_terminal() {
+async fn no_string_in_an_object_can_control_the_terminal() {
     let (_server, cluster) = start_server().await;
     let shop = Shop::new(&cluster).await;
     let plugin = Plugin::new(cluster.config());
@@ -654,7 +655,7 @@ async fn no_text_of_the_cluster_acts_on_the_terminal() {
 // === plans ===
 
 #[tokio::test]
-async fn a_plan_says_what_the_webhook_answers_and_who_is_in_the_way() {
+async fn a_plan_lists_errors_and_warnings_of_the_webhook_addresses_in_use_and_missing_room() {
     let (_server, cluster) = start_server().await;
     let plugin = Plugin::new(cluster.config());
     let hosted = Hosted::new(&cluster).await;
@@ -676,7 +677,8 @@ async fn a_plan_says_what_the_webhook_answers_and_who_is_in_the_way() {
             "metadata": {"namespace": hosted.clusters, "name": name}, "spec": spec,
         })
     };
-    // The first pool has other addresses, the gateway is that of a machine, and one machine has no room. The second pool overlaps.
+    // The first pool loses its addresses, its gateway is the address of a machine, and one address is missing. The second pool
+    // overlaps the first one.
     let changed = PoolSpec { gateway: vec![second.clone()], ..hosted.spec("workers", &["10.0.0.200/32"]) };
     let overlapping = PoolSpec { node_pool_ref: None, ..hosted.spec("other", &["10.0.0.200/32"]) };
     let items = json!({"kind": "List", "items": [pool("workers", changed), pool("other", overlapping)]});
@@ -714,7 +716,7 @@ async fn a_plan_says_what_the_webhook_answers_and_who_is_in_the_way() {
         hosted.network
     );
     assert_eq!((status, &other["change"], &other["errors"]), (Some(1), &json!("create"), &json!([overlap])));
-    // The pool as it is.
+    // An unchanged pool.
     let file = plugin.file("same.yaml", &pool("workers", hosted.spec("workers", &["10.0.0.8/30"])));
     let (status, answer) = plugin.json(&["plan", &file]).await;
     assert_eq!((status, &answer["pools"][0]["change"]), (Some(0), &json!("none")));

@@ -1,4 +1,4 @@
-//! Tests the work on pools when the controller crashes.
+//! Tests that pools are served and removed when the controller crashes at any write.
 
 use std::sync::Arc;
 
@@ -35,8 +35,8 @@ fn crash_at(server: &Server, n: usize, is_done: bool) -> Arc<Notify> {
     crashed
 }
 
-/// A pool serves a claim and is deleted, its lease is released, and the pool is removed. The flow skips steps that are
-/// already done.
+/// Lets a pool serve a claim, deletes the pool, releases its lease, and waits until the pool is removed. Skips steps that an
+/// earlier run has already done.
 async fn flow(cluster: &Cluster, work: &Work) {
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), "default");
     let is_serving = |pool: Option<&StaticIPPool>| {
@@ -60,7 +60,7 @@ async fn flow(cluster: &Cluster, work: &Work) {
 }
 
 #[tokio::test]
-async fn after_a_crash_at_any_write_the_next_process_finishes_what_was_begun() {
+async fn after_a_crash_at_each_write_the_next_process_finishes_the_work_on_the_pool() {
     for n in 0.. {
         let mut has_crashed = false;
         for is_done in [false, true] {
@@ -93,8 +93,8 @@ async fn after_a_crash_at_any_write_the_next_process_finishes_what_was_begun() {
             assert!(leases.iter().all(|(_, _, is_released)| *is_released), "crash at write {n}: {leases:?}");
         }
         if !has_crashed {
-            // The writes: the finalizer, a status, the lease, its release, and the finalizer again. The number of other
-            // writes varies.
+            // At least five writes: the finalizer, a status, the lease, its release, and the removal of the finalizer. The number
+            // of other writes varies.
             assert!(n >= 5, "{n}");
             return;
         }

@@ -32,7 +32,7 @@ async fn start(server: &Server, folder: &TempDir) -> Program {
 }
 
 #[tokio::test]
-async fn the_program_leads_and_becomes_unready_first_after_a_signal() {
+async fn the_program_leads_and_after_a_signal_becomes_unready_before_it_ends() {
     let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
     let mut program = start(&server, &folder).await;
     let diagnostics = program.diagnostics;
@@ -86,9 +86,9 @@ async fn no_replica_works_before_the_cluster_has_the_definitions_of_its_version(
     program.until_ended().await;
 }
 
-/// A pass waits for an answer, and events wait for their publication.
+/// When the program stops, a pass waits for a response, and events wait until they are published.
 #[tokio::test]
-async fn no_line_about_a_machine_comes_after_the_end() {
+async fn no_log_line_about_a_machine_follows_the_line_that_the_program_has_ended() {
     let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
     let cluster = Cluster::of(&server).await;
     let hosted = Hosted::new(&cluster).await;
@@ -116,7 +116,7 @@ async fn no_line_about_a_machine_comes_after_the_end() {
 }
 
 #[tokio::test]
-async fn without_the_right_to_list_namespaces_nothing_is_lost_and_the_pool_and_the_log_say_so() {
+async fn without_the_right_to_list_namespaces_leases_are_kept_and_pool_and_log_have_the_reason() {
     let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
     let cluster = Cluster::of(&server).await;
     let (blue, site) = (Hosted::plain(&cluster).await, Site::new(&cluster).await);
@@ -146,7 +146,7 @@ async fn without_the_right_to_list_namespaces_nothing_is_lost_and_the_pool_and_t
         "The controller may not list and watch Namespaces, so the pool selects no machine and allocates nothing";
     assert_eq!(shared.until_condition("NamespacesListed", "False").await, ["Forbidden", unknown]);
     assert_eq!(shared.until_condition("Ready", "False").await, ["NamespacesUnknown", unknown]);
-    // Other pools work, and so does the pass that would give the new machine an address.
+    // Meanwhile, claims on another pool are served. So the leader has also had the time to process the new machine.
     create(&blue, "b").await;
     for (name, address) in [("x", "10.0.5.8"), ("y", "10.0.5.9")] {
         site.claim(name, &json!({})).await;
@@ -175,7 +175,7 @@ async fn a_program_without_its_definitions_ends_after_a_signal() {
 }
 
 #[tokio::test]
-async fn claims_are_served_after_etcd_is_restored_from_a_backup_under_the_program() {
+async fn claims_are_served_after_etcd_is_restored_from_a_backup_while_the_program_runs() {
     let (server, cluster) = start_server().await;
     let folder = tempfile::tempdir().unwrap();
     let site = Site::new(&cluster).await;
@@ -191,7 +191,7 @@ async fn claims_are_served_after_etcd_is_restored_from_a_backup_under_the_progra
     let earlier = version().await;
     poll("a renewal of the Lease", async || (version().await != earlier).then_some(())).await;
     server.restore(backup);
-    // Its version is lower than the versions that the watches of the program know.
+    // The new claim has a lower version than the versions that the watches of the program know.
     site.claim("b", &json!({})).await;
     assert_eq!(site.address_of("b").await, "10.0.0.9");
     program.until_ready().await;
@@ -211,7 +211,7 @@ async fn a_second_signal_stops_the_program_at_once() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_is_not_configured_is_an_error() {
+async fn a_kubeconfig_file_that_does_not_exist_is_an_error() {
     let program = |file: &'static str| async move {
         let output = Command::new(env!("CARGO_BIN_EXE_glowplug-controller"))
             .args(["run", "--kubeconfig", file])

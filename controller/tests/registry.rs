@@ -1,4 +1,4 @@
-//! Tests the owner of the registry when requests and responses fail.
+//! Tests the registry and the task that owns it when requests and responses fail.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ fn row(address: &str, holder: &str, is_released: bool) -> (String, String, bool)
     (address.to_owned(), holder.to_owned(), is_released)
 }
 
-/// Answers with a status to the writes of leases for which `is_refused` is true.
+/// Makes the server answer with a status to each write of a lease for which `is_refused` is true.
 fn refuse(server: &Server, code: u16, is_refused: impl Fn(&Call) -> bool + Send + 'static) {
     server.set_faults(move |call| match is_lease_write(call) && is_refused(call) {
         true => Fault::Status(code),
@@ -62,7 +62,7 @@ fn refuse(server: &Server, code: u16, is_refused: impl Fn(&Call) -> bool + Send 
     });
 }
 
-/// The addresses of an answer, or the error.
+/// Returns each answer as addresses, or as the error.
 fn texts(answers: &[Answer]) -> Vec<String> {
     let text = |answer: &Answer| match answer {
         Ok(allocations) => allocations[0].addresses[0].to_string(),
@@ -95,7 +95,7 @@ async fn a_policy_that_denies_one_holder_keeps_no_other_claim_waiting() {
 }
 
 #[tokio::test]
-async fn a_refused_claimant_is_tried_once_more_for_each_change_of_its_object() {
+async fn a_refused_claim_is_tried_once_more_after_each_change_of_its_object() {
     let (server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
@@ -105,7 +105,7 @@ async fn a_refused_claimant_is_tried_once_more_for_each_change_of_its_object() {
         registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap_err();
         server.take_calls().iter().filter(|call| is_lease_write(call)).count()
     };
-    // The pause becomes long enough that it does not end in the test.
+    // After several refusals, the pause is so long that it does not end during the test.
     let change = || registry.note_changes(&[Key::of_machine(&machine(NETWORK, 0))].into());
     for _ in 0..6 {
         change();
@@ -122,7 +122,7 @@ async fn a_refused_claimant_is_tried_once_more_for_each_change_of_its_object() {
 }
 
 #[tokio::test]
-async fn a_program_without_the_right_to_write_leases_does_not_work() {
+async fn the_registry_does_not_work_while_the_program_may_not_write_leases() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
@@ -150,8 +150,8 @@ async fn a_program_without_the_right_to_write_leases_does_not_work() {
 }
 
 #[tokio::test]
-async fn a_leader_that_can_record_nothing_gives_up_the_lease_and_another_replica_leads() {
-    // Long enough that a busy machine does not lose a Lease.
+async fn a_leader_that_cannot_write_leases_gives_up_the_leadership_and_another_replica_leads() {
+    // Long enough that a candidate on a busy machine does not lose the Lease by delay.
     const DURATION: Duration = Duration::from_secs(5);
     for is_silent in [false, true] {
         let gate = Arc::new(Semaphore::new(0));
@@ -195,7 +195,7 @@ async fn a_leader_that_can_record_nothing_gives_up_the_lease_and_another_replica
 }
 
 #[tokio::test]
-async fn a_lease_that_the_server_refuses_to_change_costs_its_address_only() {
+async fn a_lease_that_the_server_refuses_to_change_blocks_only_its_own_address() {
     let (server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
@@ -226,7 +226,7 @@ async fn a_release_that_the_server_refuses_keeps_the_address_and_stops_no_other_
     assert_eq!(registry.release(machine(NETWORK, 1)).await.unwrap(), ["10.0.0.9/16".parse().unwrap()]);
     assert_eq!(texts(&[registry.claim(claim(&machine(NETWORK, 2))).await.unwrap()]), ["10.0.0.9/16"]);
     assert!(registry.holders().await.unwrap().contains(&machine(NETWORK, 0)));
-    // The address is released as soon as the server accepts it, here because the lease has changed.
+    // The registry repeats the release when the server may accept it again, here after a change of the lease.
     server.clear_faults();
     let leases: Api<StaticIPLease> = Api::all(cluster.client());
     let change = Patch::Merge(json!({"metadata": {"labels": {"changed": "true"}}}));
@@ -248,11 +248,11 @@ async fn a_refused_release_of_a_machine_that_claims_again_is_not_repeated() {
     assert_eq!(registry.release(machine(NETWORK, 0)).await.unwrap(), []);
     server.clear_faults();
     assert_eq!(texts(&[registry.claim(claim(&machine(NETWORK, 0))).await.unwrap()]), ["10.0.0.8/16"]);
-    // A change of the lease ends the refusal of its address.
+    // After this change of the lease, the registry would repeat a refused release.
     let leases: Api<StaticIPLease> = Api::all(cluster.client());
     let change = Patch::Merge(json!({"metadata": {"labels": {"changed": "true"}}}));
     leases.patch(&leader::name(NETWORK, "10.0.0.8"), &PatchParams::default(), &change).await.unwrap();
-    // Releases are repeated once in each period of the owner.
+    // Wait for three periods: the registry repeats releases once in each period.
     let mut changes = registry.changes();
     for _ in 0..3 {
         changes.changed().await.unwrap();
@@ -279,7 +279,7 @@ async fn the_end_of_an_object_releases_no_address_of_an_object_of_another_kind()
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
     registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
-    // Objects of users name the claim as if it were of another kind.
+    // Objects of users name the UID of the claim as the UID of an object of another kind.
     for kind in [HolderKind::VirtualMachine, HolderKind::KubevirtMachine, HolderKind::IpamClaim] {
         assert_eq!(registry.release(machine(NETWORK, 0).of_kind(kind)).await.unwrap(), []);
     }
@@ -289,7 +289,7 @@ async fn the_end_of_an_object_releases_no_address_of_an_object_of_another_kind()
 }
 
 #[tokio::test]
-async fn an_object_with_the_uid_of_another_kind_gets_and_releases_nothing_of_that_object() {
+async fn an_object_with_the_uid_of_an_object_of_another_kind_cannot_get_or_release_its_address() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
@@ -314,7 +314,8 @@ async fn an_object_with_the_uid_of_another_kind_gets_and_releases_nothing_of_tha
     named.requests[0].addresses = vec!["10.0.0.8".parse().unwrap()];
     let refused = registry.claim(named).await.unwrap().unwrap_err();
     assert_eq!(refused.to_string(), format!("10.0.0.8: taken by IPAddressClaim {}", machine(NETWORK, 0)));
-    // A claim whose UID a machine has recorded before the claim is served. Each gets an address of its own.
+    // A machine records an address with the UID of a claim before this claim is served. The machine and the claim each get their
+    // own address.
     assert_eq!(registry.adopt(vec![record(1, "10.0.0.9/16")]).await.unwrap().adopted, 1);
     let both = [claim(&machine(NETWORK, 1)), claim(&machine(NETWORK, 2))];
     let answers = registry.claim_all(both.into()).await.unwrap();
@@ -323,7 +324,7 @@ async fn an_object_with_the_uid_of_another_kind_gets_and_releases_nothing_of_tha
     assert_eq!(registry.release(fake(1)).await.unwrap(), ["10.0.0.9/16".parse().unwrap()]);
     let holders = [fake(0), machine(NETWORK, 0), machine(NETWORK, 1), machine(NETWORK, 2)];
     assert_eq!(registry.holders().await.unwrap(), holders.clone().into());
-    // The address of a claim is not allocated before each object with a record of it is gone.
+    // The address of a claim is allocated again only after each object that records the address is gone.
     assert_eq!(registry.release(machine(NETWORK, 0)).await.unwrap(), ["10.0.0.8/16".parse().unwrap()]);
     let mut named = claim(&machine(NETWORK, 3));
     named.requests[0].addresses = vec!["10.0.0.8".parse().unwrap()];
@@ -366,13 +367,13 @@ async fn the_holder_of_a_lease_that_another_leader_stores_during_a_claim_is_repo
 }
 
 #[tokio::test]
-async fn a_held_lease_keeps_its_holder_as_it_was_recorded() {
+async fn neither_a_later_claim_nor_a_late_lease_changes_the_holder_of_a_held_lease() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
     let machine = leader::machine(NETWORK, 0);
     registry.claim(claim(&machine)).await.unwrap().unwrap();
-    // A user changes the namespace in the template of a KubevirtMachine.
+    // A user changes the namespace in the template of the KubevirtMachine. The holder in the lease stays.
     registry.claim(claim(&machine.clone().with_vm_in("other"))).await.unwrap().unwrap();
     // A lease of another leader arrives late.
     let holder = json!({
@@ -414,7 +415,8 @@ async fn records_of_an_object_of_another_kind_reserve_their_addresses() {
         source: "an object".to_owned(),
         kind: Source::Annotation,
     };
-    // A user has written the UID of a machine into the owner of an IPAddress, and the leases are lost.
+    // The leases are lost. A user has written the UID of a machine into the owner of an IPAddress, so three objects of different
+    // kinds have one UID.
     registry.adopt(vec![record("10.0.0.8/16", KIND)]).await.unwrap();
     let mut inventory = Inventory::default();
     inventory.records = vec![record("10.0.0.9/16", HolderKind::VirtualMachine)];
@@ -428,7 +430,7 @@ async fn records_of_an_object_of_another_kind_reserve_their_addresses() {
 }
 
 #[tokio::test]
-async fn a_claim_takes_no_address_that_only_pools_of_another_namespace_have() {
+async fn a_claim_cannot_record_or_hold_an_address_that_only_pools_of_another_namespace_have() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     let of = |namespace: &str, addresses: &str| {
@@ -463,12 +465,12 @@ async fn a_claim_takes_no_address_that_only_pools_of_another_namespace_have() {
         (1, vec![format!("IPAddress a/c: 10.0.0.9 of IPAddressClaim a/c (1) {why}")])
     );
     assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.1", "c", false)]);
-    // The program of the external pool may have chosen an address that no pool has.
+    // The program that chooses the addresses of the external pool may have chosen an address that no pool has.
     let interface = record.claimant.interface;
     let other = Claimant { machine: Machine { uid: "2".to_owned(), ..machine.clone() }, interface };
     let former = Record { claimant: other, addresses: vec!["10.0.0.20/16".parse().unwrap()], ..record };
     assert_eq!(registry.adopt(vec![former]).await.unwrap().adopted, 1);
-    // The same for an address that another program has chosen.
+    // An external pool may hold an address that no pool has, but not an address of a pool of another namespace.
     let external = Claimant { machine: Machine { uid: "3".to_owned(), ..machine }, interface };
     let hold = |address: &str| {
         let (addresses, source) = (vec![address.parse().unwrap()], "IPAddress a/c".to_owned());
@@ -494,7 +496,7 @@ async fn the_uid_of_a_waiting_machine_under_another_name_does_not_stop_the_regis
 }
 
 #[tokio::test]
-async fn the_owner_reports_a_failure_while_the_server_fails() {
+async fn the_registry_reports_that_it_does_not_work_while_the_server_fails() {
     let (server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
@@ -513,7 +515,7 @@ async fn the_owner_reports_a_failure_while_the_server_fails() {
 }
 
 #[tokio::test]
-async fn a_machine_is_announced_also_when_the_answer_to_its_lease_was_lost() {
+async fn a_served_machine_is_announced_even_if_the_response_to_the_write_of_its_lease_was_lost() {
     let (server, cluster) = start_server().await;
     let (registry, mut served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
@@ -526,7 +528,7 @@ async fn a_machine_is_announced_also_when_the_answer_to_its_lease_was_lost() {
 }
 
 #[tokio::test]
-async fn a_new_pool_allocates_when_its_growth_is_opened_and_no_address_that_a_guest_reports() {
+async fn a_new_pool_allocates_only_after_its_growth_is_opened_and_skips_reported_addresses() {
     let (_server, cluster) = start_server().await;
     let metrics = Arc::new(Metrics::default());
     let (registry, mut served) = RegistryHandle::start_closed(cluster.client(), metrics, Arc::new(|_| {})).unwrap();
@@ -557,7 +559,7 @@ async fn a_new_pool_allocates_when_its_growth_is_opened_and_no_address_that_a_gu
 }
 
 #[tokio::test]
-async fn an_address_is_reported_as_free_after_each_kind_of_its_use() {
+async fn the_registry_announces_a_free_address_after_each_kind_of_use() {
     let (_server, cluster) = start_server().await;
     let [(registry, _served), (other, _others)] = [(); 2].map(|()| owner(cluster.controller()));
     for leader in [&registry, &other] {
@@ -568,7 +570,7 @@ async fn an_address_is_reported_as_free_after_each_kind_of_its_use() {
     registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
     registry.release(machine(NETWORK, 0)).await.unwrap();
     assert_eq!(next().await, "10.0.0.8");
-    // Another leader.
+    // The lease that another leader releases.
     other.claim(claim(&machine(NETWORK, 1))).await.unwrap().unwrap();
     other.release(machine(NETWORK, 1)).await.unwrap();
     assert_eq!(next().await, "10.0.0.8");
@@ -589,7 +591,7 @@ async fn an_address_is_reported_as_free_after_each_kind_of_its_use() {
 }
 
 #[tokio::test]
-async fn a_rejected_change_of_a_pool_closes_nothing_when_it_is_repeated() {
+async fn a_rejected_change_of_a_pool_that_is_repeated_counts_as_no_growth() {
     let (_server, cluster) = start_server().await;
     let metrics = Arc::new(Metrics::default());
     let (registry, _served) = RegistryHandle::start_closed(cluster.client(), metrics, Arc::new(|_| {})).unwrap();
@@ -609,7 +611,7 @@ async fn a_rejected_change_of_a_pool_closes_nothing_when_it_is_repeated() {
         let refused = registry.claim(claim(&machine(NETWORK, 1))).await.unwrap();
         assert_eq!(refused, Err(ClaimError::Suspended("clusters/workers".to_owned())));
     }
-    // The administrator undoes the change: the pool comes back once.
+    // The administrator undoes the change. The pool counts as growth only once.
     for _ in 0..2 {
         assert_eq!(registry.resize(vec![used()], BTreeSet::new()).await.unwrap(), []);
         assert_eq!(registry.growth().await.unwrap(), growth + 1);
@@ -640,7 +642,7 @@ async fn a_withdrawn_machine_with_a_conflicting_record_is_still_a_holder() {
 }
 
 #[tokio::test]
-async fn claims_that_queue_up_behind_a_write_are_one_group() {
+async fn claims_that_arrive_during_a_write_are_written_as_one_group() {
     let (server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.0/25"])], BTreeSet::new()).await.unwrap();
@@ -688,7 +690,7 @@ async fn the_leases_are_listed_again_until_the_server_answers() {
 }
 
 #[tokio::test]
-async fn a_handle_without_an_owner_fails() {
+async fn a_claim_fails_as_stopped_after_the_task_of_the_registry_has_ended() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.read(|_| panic!("of the test")).await.unwrap_err();

@@ -79,7 +79,7 @@ fn of_owners(call: &Call) -> Vec<Right> {
 }
 
 #[tokio::test]
-async fn every_right_that_is_shipped_is_used_and_no_other() {
+async fn the_controller_uses_every_shipped_right_and_no_other() {
     // One thread runs all of them. More at a time would use up the time limits of their requests.
     let runs = stream::iter(ALL).map(async |(_, scenario)| {
         let server = Server::start().await;
@@ -134,7 +134,7 @@ async fn fill(cluster: &Cluster) {
 const SECRET: &str = "w-networkdata-abcdefghijklmnop";
 
 #[tokio::test]
-async fn the_role_for_the_plugin_has_every_right_that_the_plugin_uses_but_the_one_to_secrets() {
+async fn the_role_for_the_plugin_has_every_right_that_the_plugin_uses_except_the_right_to_secrets() {
     let (server, cluster) = start_server().await;
     fill(&cluster).await;
     let role_ref = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": PLUGIN});
@@ -171,7 +171,7 @@ async fn the_role_for_the_plugin_has_every_right_that_the_plugin_uses_but_the_on
 }
 
 #[tokio::test]
-async fn a_user_without_rights_reads_all_of_them_at_once() {
+async fn the_plugin_lists_all_missing_rights_of_a_user_at_once() {
     let (_server, cluster) = start_server().await;
     let mallory = Plugin::of_user(cluster.config(), Some("mallory"));
     let pools = "list staticippools.ipam.glowplug.dev in every namespace; list globalstaticippools.ipam.glowplug.dev";

@@ -69,7 +69,7 @@ async fn a_renewed_certificate_is_used_for_the_next_connection() {
 }
 
 #[tokio::test]
-async fn in_the_middle_of_a_renewal_the_old_certificate_is_used() {
+async fn during_an_incomplete_renewal_the_old_certificate_is_used() {
     let folder = tempfile::tempdir().unwrap();
     let [(old, old_key), (new, new_key)] = [certificate(), certificate()];
     write(folder.path(), &old, &old_key);
@@ -84,11 +84,11 @@ async fn in_the_middle_of_a_renewal_the_old_certificate_is_used() {
 }
 
 #[tokio::test]
-async fn a_late_certificate_is_used_when_it_exists() {
+async fn a_certificate_that_is_written_after_the_start_is_used() {
     let folder = tempfile::tempdir().unwrap();
     let (address, _phase) = over_tls(folder.path()).await;
     let (new, key) = certificate();
-    // The connection ends. The client may see its end or a reset first.
+    // Without a certificate, the server ends the connection. The client sees the end of the connection or a reset.
     get_over_tls(address, "/", &new).await.unwrap_err();
     write(folder.path(), &new, &key);
     get_over_tls(address, "/", &new).await.unwrap();
@@ -114,7 +114,7 @@ async fn limited(limits: Limits) -> (SocketAddr, watch::Sender<Phase>) {
 }
 
 #[tokio::test]
-async fn stalled_connections_give_way_to_a_new_one() {
+async fn a_new_connection_replaces_a_stalled_one_when_all_places_are_taken() {
     let (address, _phase) = limited(Limits { connections: 8, body: 1 << 20 }).await;
     let mut stalled = Vec::new();
     for at in 0..40 {
@@ -127,9 +127,9 @@ async fn stalled_connections_give_way_to_a_new_one() {
 }
 
 #[tokio::test]
-async fn stalled_connections_of_one_client_cost_no_other_client_its_connection() {
+async fn stalled_connections_of_one_client_close_no_connection_of_another_client() {
     let (address, _phase) = limited(Limits { connections: 8, body: 1 << 20 }).await;
-    // As an API server does: it keeps the connection for the next request.
+    // This client keeps its connection for the next request, as an API server does.
     let (mut kept, _) = connect(address).await;
     let mut ask = async || {
         kept.ready().await.unwrap();
@@ -142,7 +142,7 @@ async fn stalled_connections_of_one_client_cost_no_other_client_its_connection()
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
         let mut connection = socket.connect(address).await.unwrap();
-        // The connection may have given way already.
+        // The server may have closed this connection already.
         let _ = connection.write_all(b"POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 9\r\n\r\nhalf").await;
         stalled.push(connection);
     }
@@ -193,7 +193,7 @@ async fn slow(
 }
 
 #[tokio::test]
-async fn a_request_that_is_being_served_is_answered_before_the_end() {
+async fn a_stopping_server_answers_a_running_request_before_it_ends() {
     let gate = Arc::new(Semaphore::new(0));
     let (address, phase, server, mut coming) = slow(&gate, None).await;
     let request = tokio::spawn(async move { get(address, "/", None).await });
@@ -209,9 +209,9 @@ async fn a_request_that_is_being_served_is_answered_before_the_end() {
     server.await.unwrap();
 }
 
-/// API servers keep a connection for the next request. A request that meets the end of its connection fails.
+/// API servers keep a connection for the next request. A request on a connection that the server is closing would fail.
 #[tokio::test]
-async fn an_unready_program_ends_each_connection_with_a_response() {
+async fn an_unready_program_closes_each_connection_after_its_next_response() {
     let (listener, address) = listener().await;
     let (phase, phases) = watch::channel(Phase::Serving);
     let server = tokio::spawn(serve(listener, None, Limits::WEBHOOKS, hello, phases));
@@ -233,7 +233,7 @@ async fn an_unready_program_ends_each_connection_with_a_response() {
 }
 
 #[tokio::test]
-async fn over_http_2_a_connection_that_stays_open_over_the_stop_loses_no_request() {
+async fn an_http_2_connection_that_is_open_when_the_server_stops_loses_no_request() {
     let folder = tempfile::tempdir().unwrap();
     let (roots, key) = certificate();
     write(folder.path(), &roots, &key);

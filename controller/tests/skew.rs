@@ -1,5 +1,5 @@
-//! Tests with definitions of a later version in the cluster: this program is older than the objects, as during an upgrade
-//! and after a downgrade.
+//! Tests objects with members of a later version: the CRDs in the cluster are newer than this program, as during an upgrade and
+//! after a downgrade.
 
 use glowplug_controller::kinds::mac_pool::MACPool;
 use glowplug_controller::kinds::pool::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPPool};
@@ -30,7 +30,7 @@ async fn start_later_server(plural: &str) -> (Server, Cluster) {
 }
 
 #[tokio::test]
-async fn what_a_later_version_notes_in_a_lease_stays_with_the_holder_and_goes_with_it() {
+async fn members_of_a_later_version_stay_in_a_lease_until_it_gets_another_holder() {
     let (_server, cluster) = start_later_server("staticipleases").await;
     let pool = pool(NETWORK, &["10.0.0.8/32"]);
     let mut leader = Leader::start(cluster.controller(), pool.clone()).await;
@@ -43,15 +43,15 @@ async fn what_a_later_version_notes_in_a_lease_stays_with_the_holder_and_goes_wi
     assert_eq!(later::rows(&cluster, NETWORK).await, [row("10.0.0.8", "worker-1", false, false)]);
 }
 
-/// The row of a lease, with or without what [`later::note`] has written.
+/// Returns the row of a lease, with or without the members that [`later::note`] writes.
 fn row(address: &str, holder: &str, is_released: bool, is_noted: bool) -> later::Row {
     let [of_lease, of_holder] = ["a", "b"].map(|note| is_noted.then(|| json!(note)));
     (address.to_owned(), holder.to_owned(), is_released, of_lease, of_holder)
 }
 
-/// Both leaders are processes of this program. The test writes what the leader of the later version notes in its leases.
+/// Both leaders are processes of this program. The test itself writes the members of the later version into the leases.
 #[tokio::test]
-async fn leaders_of_two_versions_take_over_from_each_other_and_keep_what_the_later_one_notes() {
+async fn leaders_of_two_versions_take_over_from_each_other_and_keep_the_members_of_the_later_one() {
     let (_server, cluster) = start_later_server("staticipleases").await;
     let (site, folder) = (Site::new(&cluster).await, tempfile::tempdir().unwrap());
     site.pool("p", &["10.0.0.8-10.0.0.10"]).await;
@@ -90,10 +90,9 @@ async fn leaders_of_two_versions_take_over_from_each_other_and_keep_what_the_lat
     present.until_ended().await;
 }
 
-/// Version 0.2.0 gave the addresses of such a VirtualMachine to its KubevirtMachine.
+/// A leader of version 0.2.0 recorded the KubevirtMachine as the holder. This version records the VirtualMachine.
 #[tokio::test]
-async fn an_address_that_0_2_0_gave_to_a_kubevirt_machine_in_another_namespace_stays_until_its_virtual_machine_is_gone()
-{
+async fn a_lease_of_0_2_0_for_a_machine_in_another_namespace_is_kept_until_its_guest_has_ended() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/30"]).await;
@@ -165,7 +164,7 @@ async fn a_claim_waits_while_a_pool_has_the_member(
     assert!(site.until_not_ready("during", "PoolNotReady").await.ends_with(&message));
     assert_eq!(site.held().await, [("10.0.0.8".to_owned(), "before".to_owned())]);
 
-    // The later version allocates, or the administrator removes the member.
+    // The claim is served after the administrator removes the member. A leader of the later version would serve it, too.
     merge(pools, "p", &json!({"spec": {"later": null}})).await;
     assert_eq!(site.address_of("during").await, "10.0.0.9");
     assert_eq!(site.address_of("before").await, "10.0.0.8");
@@ -248,7 +247,7 @@ async fn webhooks_reject_a_pool_with_a_member_of_a_later_version_and_its_new_mac
     hosted.until_held(1).await;
     let held = hosted.held().await;
 
-    // The API server asks no webhook about pools yet. A webhook of the later version allows the member.
+    // The webhook for pools is not registered yet: a webhook of the later version would accept the member.
     let kind = ApiResource::erase::<StaticIPPool>(&());
     let pools = Api::namespaced_with(cluster.client(), &hosted.namespace, &kind);
     merge(&pools, "p", &json!({"spec": {"later": "a"}})).await;

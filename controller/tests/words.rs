@@ -36,8 +36,8 @@ fn set(words: impl IntoIterator<Item = impl Into<String>>) -> BTreeSet<String> {
     words.into_iter().map(Into::into).collect()
 }
 
-/// The values of the label `state` of `glowplug_ippool_addresses`, and the names of the other metrics of pools without their
-/// common beginning and without `_addresses` and `_machines`.
+/// Returns the values of the label `state` of `glowplug_ippool_addresses`, and the names of the other metrics of pools, without
+/// their common prefix and without the suffixes `_addresses` and `_machines`.
 fn of_metrics(text: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let (mut states, mut others) = (BTreeSet::new(), BTreeSet::new());
     for use_of in text.split("glowplug_ippool_").skip(1) {
@@ -55,7 +55,7 @@ fn of_metrics(text: &str) -> (BTreeSet<String>, BTreeSet<String>) {
 }
 
 #[test]
-fn the_metrics_of_pools_have_the_words() {
+fn the_metrics_of_pools_use_the_common_words() {
     let pool = br#"{"namespace": "n", "name": "p", "network": "n/net", "addresses": ["10.0.0.8/30"]}"#;
     let mut registry = Registry::open(MemoryLedger::default()).unwrap();
     registry.resize(Pool::parse(pool).unwrap(), &[], Timestamp::UNIX_EPOCH).unwrap();
@@ -83,7 +83,7 @@ fn machines_that_are_not_created_wait_in_the_metrics_and_exhaust_no_pool() {
 }
 
 #[test]
-fn alerts_and_the_dashboard_have_the_words() {
+fn alerts_and_the_dashboard_use_the_common_words() {
     for file in ["prometheus/alerts.yaml", "prometheus/dashboard.json"] {
         let (states, others) = of_metrics(&read(&format!("config/{file}")));
         assert!(!states.is_empty() && states.is_subset(&words(&Count::STATES)), "{file}: {states:?}");
@@ -98,7 +98,7 @@ fn members<'s>(schema: &'s Value, path: &str) -> impl Iterator<Item = (&'s Strin
 }
 
 #[test]
-fn the_status_and_the_columns_of_pools_have_the_words() {
+fn the_status_and_the_columns_of_pools_use_the_common_words() {
     let written = documents(&config("crd/glowplug.yaml"));
     for kind in ["StaticIPPool", "GlobalStaticIPPool"] {
         let definition = written.iter().find(|it| it["spec"]["names"]["kind"] == kind).unwrap();
@@ -128,7 +128,7 @@ fn the_status_and_the_columns_of_pools_have_the_words() {
 }
 
 #[test]
-fn glowplugctl_has_the_words() {
+fn glowplugctl_uses_the_common_words() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/host/sessions");
     let (mut heads, mut members, mut states) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let other_heads = set(["POOL", "NETWORK", "FAMILY"]);
@@ -137,7 +137,7 @@ fn glowplugctl_has_the_words() {
         let (mut is_family, mut is_reserved, mut before) = (false, false, None);
         for line in text.lines() {
             let columns = || line.split("  ").map(str::trim).filter(|column| !column.is_empty());
-            // The tables of `status` and `resize` have both of these columns, and no other table has.
+            // Only the tables of `status` and `resize` have both of these columns.
             if columns().any(|column| column == "FAMILY") && columns().any(|column| column == "FREE") {
                 heads.extend(columns().filter(|column| !other_heads.contains(*column)).map(str::to_owned));
             }
@@ -169,7 +169,7 @@ fn glowplugctl_has_the_words() {
 }
 
 #[test]
-fn events_about_counted_machines_have_the_words() {
+fn events_about_counted_machines_use_the_common_words() {
     let guide = read("../docs/monitoring.md");
     for count in [Count::Outdated, Count::LeftAlone] {
         let word = count.word();

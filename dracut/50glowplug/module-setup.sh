@@ -44,9 +44,9 @@ installkernel() {
         isofs vfat nls_cp437 nls_ascii nls_iso8859-1 nls_utf8
     )
     instmods "${drivers[@]}"
-    # A missing driver is only a warning, because some kernels lack a driver on purpose, for example virtio_mmio. The
-    # warning also shows a driver that was forgotten. The kernel's own lists are searched, where a driver name may have
-    # dashes or underscores.
+    # A missing driver is only a warning, because some kernels lack a driver on purpose, for example virtio_mmio. The warning
+    # also shows a driver that the package of the kernel lacks by mistake. In the lists of the kernel, the name of a driver
+    # has dashes or underscores.
     local driver
     for driver in "${drivers[@]}"; do
             grep -qs "/${driver//[-_]/[-_]}\.ko" "$srcmods/modules.dep" "$srcmods/modules.builtin" \
@@ -90,9 +90,9 @@ _glowplug_network_manager() {
             || _glowplug_fail "neither $unit nor a hook of dracut would read our arguments"
         return
     fi
-    # NetworkManager's own unit starts it in the background (1.58). systemd takes such a unit for ended, and does not stop
-    # NetworkManager when the boot leaves the initramfs. NetworkManager would undo what CoreOS does there, and the real root
-    # would have addresses without routes.
+    # NetworkManager's own unit (1.58) starts NetworkManager in the background. systemd then regards the unit as ended, and does
+    # not stop NetworkManager when the boot leaves the initramfs. NetworkManager would undo what CoreOS does there, and the real
+    # root would have addresses without routes.
     command=$(sed -n 's/^ExecStart=//p' "$unit_dir/NetworkManager-initrd.service" 2>/dev/null)
     if [[ $command && $command != *[[:space:]]* ]]; then
         mkdir -p "$unit_dir/NetworkManager-initrd.service.d"
@@ -117,7 +117,7 @@ _glowplug_network_manager() {
         || _glowplug_fail "cannot write a drop-in for $unit"
 }
 
-# Makes networkd's generator read the default arguments. It reads only /proc/cmdline, which does not have them.
+# Makes networkd's generator read the default arguments. By itself, the generator reads only /proc/cmdline, which lacks them.
 _glowplug_networkd() {
     local unit=systemd-network-generator.service generator="$systemdutildir/systemd-network-generator"
     [[ -e $initdir$systemdsystemunitdir/$unit && -x $initdir$generator ]] \
@@ -130,9 +130,9 @@ _glowplug_networkd() {
         || dwarn "glowplug: without the dracut module systemd-resolved no program in the initramfs queries the name servers"
 }
 
-# Sets the default arguments, unless a drop-in sets them, or removes them for strict mode. Fedora CoreOS sets its default arguments in a drop-in of afterburn. Fedora CoreOS later
-# reads this drop-in to distinguish the default network from a network that a person requested. So glowplug must use the
-# same default.
+# Sets the default arguments in a drop-in, unless another drop-in sets them or, for strict mode, unsets them. Fedora CoreOS has
+# its default arguments in a drop-in of afterburn, and later reads them there to distinguish the default network from a network
+# that a person requested. So glowplug must use the same default.
 _glowplug_default() {
     local drop_ins value
     mapfile -t drop_ins < <(_glowplug_drop_ins)
@@ -193,7 +193,7 @@ install() {
     # that the other has named.
     _glowplug_stand_back afterburn-network-kargs
 
-    # Profiles of NetworkManager: the unit does nothing with kernel arguments.
+    # This unit copies profiles of NetworkManager. It does nothing if kernel arguments configure the network.
     if [[ $renderer == network-manager ]]; then
         inst_multiple cp mkdir || exit 1
         inst_simple "$moddir/glowplug-network-profiles.service" "$systemdsystemunitdir/glowplug-network-profiles.service" \
@@ -206,8 +206,8 @@ install() {
     if dracut_module_included ignition; then
         $SYSTEMCTL -q --root "$initdir" add-requires ignition-complete.target "$_glowplug_unit" || exit 1
 
-        # The hostname is written once. Without a first boot, each boot would overwrite a hostname that a person has
-        # changed.
+        # The hostname is written only on the first boot. Without Ignition there is no first boot, and each boot would overwrite a
+        # hostname that a person has changed.
         inst_multiple mkdir || exit 1
         inst_simple "$moddir/glowplug-hostname.service" "$systemdsystemunitdir/glowplug-hostname.service" || exit 1
         _glowplug_stand_back afterburn-hostname

@@ -18,8 +18,8 @@ pub struct ConfigDrive {
     /// Document about the network. If this document cannot be read, only the network is lost: the metadata is still
     /// used.
     pub network: Result<Option<Document>, ReadError>,
-    /// Path of a network document that is not read, because the drive has another layout. Searched only if the layout of
-    /// the drive has no network document.
+    /// Path of a network document that is not read: in the directory of another OpenStack version, or in the layout of
+    /// NoCloud. Searched only on an OpenStack drive without a network document in the directory that is read.
     pub other_network: Option<String>,
 }
 

@@ -88,7 +88,7 @@ pub enum FileSystem {
 }
 
 /// Splits a path into its parts; the root directory has no part. A part that is not a plain name is an error, because
-/// it could lead off the drive: `meta_data.json` names files, so paths come from a document.
+/// it could lead off the drive: paths contain names of directories that come from the drive.
 pub(super) fn parts(path: &str) -> Result<Vec<&str>, ReadError> {
     if path.is_empty() {
         return Ok(Vec::new());

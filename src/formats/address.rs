@@ -87,8 +87,9 @@ pub(crate) fn interface_address(text: &str, mask: Option<&str>) -> Result<Prefix
     }
 }
 
-/// Parses the destination of a route. `default` is the whole given family, and an unspecified address without a netmask
-/// is the whole of its own family. Any other address without a netmask is taken for a single host, which is a guess.
+/// Parses the destination of a route. `default` stands for all addresses of `family`, and an unspecified address
+/// without a netmask for all addresses of its own family. Any other address without a netmask is parsed as a single
+/// host, which is a guess.
 pub(crate) fn destination(text: &str, mask: Option<&str>, family: Family) -> Result<Prefixed, Wrong> {
     if text == "default" {
         return Ok(Prefixed { network: everywhere(family), is_guessed: false });
@@ -118,8 +119,8 @@ fn split(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Every caller passes a prefix length of at most the family's bits. `IpNetwork` rejects only longer lengths, so the
-/// fallback is never used.
+/// Makes a network. Every caller passes a prefix length of at most the family's bits. `IpNetwork` rejects only longer
+/// prefix lengths, so the fallback is never used.
 fn network(address: IpAddr, prefix: u8) -> IpNetwork {
     IpNetwork::new(address, prefix).unwrap_or_else(|_| IpNetwork::from(address))
 }

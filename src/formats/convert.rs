@@ -455,8 +455,8 @@ fn report_guess(diagnostics: &mut Diagnostics, link: &Link, guess: &Guess) {
     });
 }
 
-/// Reports each gateway and each name server whose address is an address of this machine. Such a gateway leads nowhere. A
-/// name server may run on the machine itself.
+/// Reports each gateway and each name server whose address is an address of this machine. Such a gateway is an error.
+/// Such a name server is only a warning, because it may run on the machine itself.
 fn report_own_addresses(diagnostics: &mut Diagnostics, links: &[Link], dns: &Dns) {
     let ipv4 = links.iter().flat_map(|link| &link.ipv4.addresses).map(|address| IpAddr::V4(address.ip()));
     let ipv6 = links.iter().flat_map(|link| &link.ipv6.addresses).map(|address| IpAddr::V6(address.ip()));

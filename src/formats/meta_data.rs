@@ -19,7 +19,8 @@ pub struct MetaData {
     pub instance_type: Option<String>,
     /// The machine's host name, as in the document and not checked.
     pub hostname: Option<String>,
-    /// Paths and strings with lines for `authorized_keys`. One string may contain several lines.
+    /// For each public key, its path in the document and its string for `authorized_keys`. One string may have several
+    /// lines.
     pub public_keys: Vec<(String, String)>,
     /// Whether the document may contain public keys that could not be read. An empty list may then be unintended.
     pub has_unread_keys: bool,
@@ -98,9 +99,9 @@ impl MetaData {
     }
 }
 
-/// Reports a network that the metadata document at this path has, and that is not read: NoCloud's `network-interfaces`,
-/// and the file that OpenStack's `network_config` refers to. Both are in the format of ifupdown. `None` without such a
-/// network, and for a document that cannot be parsed.
+/// Reports a network in the metadata document at this path, because such a network is not read: NoCloud's
+/// `network-interfaces`, or the file that OpenStack's `network_config` refers to. Both are in the format of ifupdown.
+/// `None` if there is no such network, or if the document cannot be parsed.
 #[must_use]
 pub fn other_network(path: &str, document: &[u8]) -> Option<Diagnostic> {
     let object = object(document, &mut Diagnostics::default())?;

@@ -102,7 +102,7 @@ struct Converter<'d, 'f> {
     by_key: BTreeMap<String, LinkIndex>,
     /// The links of the model, in the order of the entries. A NIC as a placeholder replaces an invalid entry.
     links: Vec<Link>,
-    /// NICs without an entry that other devices refer to. They follow the other links.
+    /// NICs that other devices refer to, and that have no entry. They follow the other links.
     implied: Vec<Link>,
     guesses: Vec<Guess>,
     dns: Dns,
@@ -337,7 +337,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         ports.iter().enumerate().filter_map(port).collect()
     }
 
-    /// Finds another device by its key. Without an entry, it is a NIC with this name, as in cloud-init.
+    /// Finds another device by its key. A device without an entry is a NIC with this name, as in cloud-init.
     fn device(&mut self, written: &Scalar, path: FieldPath<'_>, otherwise: Severity) -> Option<LinkIndex> {
         let text = written.text();
         if let Some(at) = self.by_key.get(text.as_ref()) {
@@ -476,8 +476,8 @@ impl<'d, 'f> Converter<'d, 'f> {
         }
     }
 
-    /// Removes and reports addresses on members of bonds and bridges. Then reports unknown members of every device: how
-    /// severe they are depends on whether another device uses the device.
+    /// Removes and reports addresses on bond members and bridge ports. Then reports the unknown members of the object
+    /// of every device: as warnings if the device has addresses or another device uses it, else as errors.
     fn look_at_ports(&mut self, entries: &[Entry<'_>]) {
         let mut is_used = vec![false; self.links.len()];
         for at in 0..self.links.len() {
@@ -615,7 +615,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         let written = object.get("table").and_then(Scalar::of)?;
         let table = written.integer().and_then(|table| u32::try_from(table).ok());
         if table.is_none() {
-            let expected = "a number of 0 to 4294967295: the main table is taken";
+            let expected = "a number from 0 to 4294967295; the main table is used instead";
             self.diagnostics().push(Diagnostic::warning(path.field("table"), "invalid table", &written, expected));
         }
         // 254 is the number of the main table.

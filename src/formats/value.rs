@@ -25,7 +25,8 @@ pub use parse::{parse, parse_strict};
 
 /// Maximum size of a machine's document, in bytes.
 pub const MAX_BYTES: usize = 1024 * 1024;
-/// Maximum number of values in a machine's document: the document itself, and all values in its arrays and objects.
+/// Maximum number of values in a machine's document: the document itself, and all values in its arrays and objects. In
+/// YAML each key counts, too.
 pub const MAX_VALUES: usize = 65_536;
 /// Maximum nesting of arrays and objects, in levels.
 pub const MAX_DEPTH: usize = 64;
@@ -66,9 +67,9 @@ pub enum Scalar {
 #[derive(Clone, Copy)]
 struct Rules {
     repeats: Repeats,
-    /// Maximum size of a document, in bytes. The string behind a YAML alias counts at each use.
+    /// Maximum size of a document, in bytes. A string that a YAML alias refers to counts at each use.
     bytes: usize,
-    /// Maximum number of values in a document. The values behind a YAML alias count at each use.
+    /// Maximum number of values in a document. The values that a YAML alias refers to count at each use.
     values: usize,
     /// Whether a YAML file may have several documents.
     has_several: bool,
@@ -85,7 +86,7 @@ const MACHINE: Rules = Rules {
     scalars: Scalars::CloudInit,
 };
 
-/// The program whose reading of YAML scalars without quotes counts.
+/// The program that defines the meaning of YAML scalars without quotes.
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Scalars {
     /// cloud-init, for documents of machines. Every key is a string.
@@ -271,7 +272,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// A value of a document that has no secrets, such as a pool.
+/// Prints a value with all members of its arrays and objects. Only for documents without secrets, such as pools.
 #[cfg(feature = "host")]
 pub(crate) struct Whole<'v>(pub(crate) &'v Value);
 
@@ -418,7 +419,7 @@ mod tests {
 
     #[cfg(feature = "host")]
     #[test]
-    fn a_list_of_objects_has_room_for_a_cluster() {
+    fn a_list_of_60000_objects_is_accepted_and_a_file_over_64_mib_is_refused() {
         let list = format!("[{}]", vec!["{\"kind\": \"NodePool\"}"; 60_000].join(","));
         assert_eq!(parse_documents(list.as_bytes()).map(|values| values[0].kind()), Ok("an array"));
         assert_eq!(
@@ -429,7 +430,7 @@ mod tests {
 
     #[cfg(feature = "host")]
     #[test]
-    fn a_file_has_each_of_its_documents() {
+    fn every_document_of_a_file_is_read() {
         let documents = |file: &str| parse_documents(file.as_bytes()).map_err(|diagnostic| diagnostic.to_string());
         let object = |text: &str| parse(text.as_bytes()).unwrap();
         let both = Ok(vec![object("a: 1"), object("a: 2")]);
@@ -460,7 +461,7 @@ mod tests {
         // Each document is an object with a key and a value.
         assert_eq!(rules(8, 6), Ok(()));
         assert_eq!(rules(8, 5), Err(r#"document: too many values "more than 5", expected at most 5"#.to_owned()));
-        let bytes = r#"document: too much text behind aliases "more than 7", expected at most 7 bytes"#;
+        let bytes = r#"document: strings too long in total, with a copy for each alias: "more than 7", expected at most 7 bytes"#;
         assert_eq!(rules(7, 6), Err(bytes.to_owned()));
     }
 

@@ -53,7 +53,7 @@ struct Summary {
 /// Writes the output of a plan, each file in one step, and the report of the run.
 ///
 /// Files of an earlier run are removed first, except the file with kernel arguments, which is replaced. An interrupted
-/// run leaves no report, and the next run starts afresh.
+/// run leaves no report, and the next run starts from the beginning.
 ///
 /// # Errors
 ///
@@ -61,10 +61,10 @@ struct Summary {
 /// because a part of a network must not be used.
 pub fn apply(plan: &Plan, root: &Path, log: &Logger) -> io::Result<()> {
     let mut report = plan.report.clone();
-    // If the old report stays and no new report can be written, a warning below reports it.
+    // This error is ignored: if no new report can be written either, a warning is logged below.
     let _ = remove(&root.join(PLAN));
     let written = plan.output.write(root);
-    debug!(log, "files of the plan written"; "outcome" => written.as_ref().err().map_or("done".to_owned(), io::Error::to_string));
+    debug!(log, "applied the plan"; "outcome" => written.as_ref().err().map_or("done".to_owned(), io::Error::to_string));
     match &written {
         Ok(()) => report.fragment = plan.output.line.as_ref().map(|_| format!("/{FRAGMENT}")),
         Err(e) => {
@@ -121,8 +121,8 @@ fn names_in(directory: &Path) -> io::Result<Vec<OsString>> {
 
 impl Output {
     /// Removes the files of earlier runs, then writes, so that files of two networks never exist together. A file with
-    /// kernel arguments is replaced in one step if it is the only file to write. After an error in removing, the other
-    /// files are removed all the same, nothing is written, and the first error is returned.
+    /// kernel arguments is replaced in one step if it is the only file to write. If a file cannot be removed, the other
+    /// files are still removed, nothing is written, and the first error is returned.
     fn write(&self, root: &Path) -> io::Result<()> {
         let at = |path: &str, e: io::Error| io::Error::new(e.kind(), format!("writing /{path}: {e}"));
         let mut removed = Ok(());
@@ -132,7 +132,7 @@ impl Output {
                 let path = format!("{directory}/{}", name.to_string_lossy());
                 let is_replaced = self.line.is_some() && self.files.is_empty() && path == FRAGMENT;
                 if name.as_encoded_bytes().starts_with(prefix.as_bytes()) && !is_replaced {
-                    // A file that stays must not keep the others.
+                    // An error for one file must not keep the other files.
                     removed = removed.and(remove(&root.join(&path)).map_err(|e| at(&path, e)));
                 }
             }

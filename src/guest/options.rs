@@ -28,8 +28,8 @@ pub struct Options {
     pub root: PathBuf,
     /// Whether to accept the drive of another machine if this machine's own drive is missing.
     pub any_drive: bool,
-    /// Whether to decide only and write nothing. If the source is a named drive or document too, the run reads nothing
-    /// of this machine.
+    /// Whether to decide and write nothing: a dry run. If the source of a dry run is a named drive or document, the run
+    /// reads nothing of this machine.
     pub dry_run: bool,
     /// Whether to make dracut start the network even if nothing needs the network.
     pub neednet: bool,

@@ -239,8 +239,8 @@ impl<'a> Planner<'a> {
         self.report.metadata_diagnostics = std::mem::take(&mut meta_data.diagnostics);
         let network = self.network.as_ref().map(|(network, devices)| (network, devices.as_slice()));
         let mut diagnostics = Diagnostics::default();
-        // NICs are not known in the initramfs yet. A drive that a person names for a dry run does not describe this
-        // machine's NICs.
+        // In the initramfs the kernel may not list the NICs yet. A drive that a person names for a dry run does not
+        // describe this machine's NICs.
         let nics = if self.looks_elsewhere() { Vec::new() } else { attributes::nics(&self.options.root) };
         let attributes = Attributes::of(&meta_data, network, &nics, &mut diagnostics);
         for diagnostic in diagnostics.kept() {
@@ -357,8 +357,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Leaves out each NIC without addresses whose name no NIC has now. NetworkManager would wait 60 seconds for a NIC
-    /// with this name.
+    /// Leaves out each NIC without addresses if no NIC of the machine has its name now. NetworkManager would wait 60
+    /// seconds for a NIC with this name.
     fn leave_out_absent(&self, network: &mut NetworkConfig, diagnostics: &mut Diagnostics) {
         if self.looks_elsewhere() || self.options.renderer != Renderer::NetworkManager {
             return;

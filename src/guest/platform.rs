@@ -14,7 +14,7 @@ use crate::formats::meta_data::{MetaData, is_uuid};
 pub struct Platform {
     /// `kubevirt` or the name of another platform; `None` if the platform is unknown.
     pub id: Option<String>,
-    /// Value from which the platform was derived, for messages.
+    /// Reason for the decision, for messages, such as `named by --provider kubevirt`.
     pub reason: String,
 }
 
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_beats_dmi() {
+    fn the_command_line_takes_precedence_over_dmi() {
         assert_eq!(
             platform(&Selection::Detect, "ignition.platform.id=openstack", &[("sys_vendor", "KubeVirt")]),
             (Some("openstack".to_owned()), "kernel command line has ignition.platform.id=openstack".to_owned())
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn another_machine_is_unknown() {
+    fn a_machine_with_other_dmi_values_has_an_unknown_platform() {
         assert_eq!(
             platform(&Selection::Detect, "", &[("sys_vendor", "QEMU"), ("product_name", "KubeVirt")]),
             (None, "neither the kernel command line nor DMI names it".to_owned())

@@ -309,7 +309,8 @@ fn list(f: &mut fmt::Formatter<'_>, title: &str, diagnostics: &[Diagnostic]) -> 
     Ok(())
 }
 
-/// Widest column, in characters. A row may be wider than its column, for example for a bridge with thousands of ports.
+/// Largest width of a column, in characters. A longer cell is not cut, for example the cell of a bridge with thousands
+/// of ports.
 const MAX_WIDTH: usize = 60;
 
 fn links(f: &mut fmt::Formatter<'_>, links: &[LinkReport]) -> fmt::Result {

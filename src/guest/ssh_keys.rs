@@ -61,9 +61,9 @@ const KEY_FILES: (&str, &str) = ("authorized_keys.d", ".ssh/authorized_keys.d");
 /// Writes the keys in one step, one key a line, to the file in the user's `~/.ssh/authorized_keys.d`. Returns the path
 /// of the file.
 ///
-/// Without keys, the file of an earlier run is removed, so that a key that was removed from the drive cannot log in any
-/// more. A caller that could not read the drive must not call this function, because it does not know that there are no
-/// keys.
+/// Without keys, the file of an earlier run is removed, so that the owner of a key that was removed from the drive can
+/// no longer log in. A caller that could not read the drive must not call this function: a list without keys means that
+/// the drive has no keys.
 ///
 /// Missing directories are made with mode 0700, and the file has mode 0600. An existing directory must belong to the
 /// user: a `.ssh` that belongs to root may be there to keep keys out. An existing directory keeps its mode, but only
@@ -280,7 +280,7 @@ fn refused(path: &str, reason: &str) -> io::Error {
 // === impl Temporary ===
 
 impl Temporary<'_> {
-    /// Ignores errors: if the file cannot be removed, making it fails too, and that error is reported.
+    /// Removes the file and ignores errors: if it cannot be removed, creating it fails too, and that error is reported.
     fn remove(&self) {
         let _ = unlinkat(self.directory, self.name.as_str(), UnlinkatFlags::NoRemoveDir);
     }

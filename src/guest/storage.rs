@@ -142,8 +142,8 @@ impl Search<'_> {
     ///
     /// The search takes drives in this order:
     ///
-    /// 1. A drive with the uuid of the machine, as soon as it appears. Small devices are read first, and again after
-    ///    missing drivers were requested, because a large device may take minutes to answer.
+    /// 1. A drive with the uuid of the machine, as soon as it appears. Small devices are read before large devices, even
+    ///    if their drivers must be loaded first, because a large device may take minutes to answer.
     /// 2. A drive that may belong to any machine, after all drivers have been requested.
     /// 3. A drive of another machine, at the end of the wait and only with [`Search::any_drive`].
     ///
@@ -232,7 +232,7 @@ impl Search<'_> {
         if let Some(found) = self.take(&mut seen, waited, |it| self.any_drive || it.why != Why::NothingBetter)? {
             let device = found.device.display();
             let uuid = found.meta_data.uuid.as_deref().unwrap_or_default();
-            warn!(self.log, "the drive names another machine"; "device" => %device, "uuid" => uuid);
+            warn!(self.log, "using the config drive of another machine, as any-drive allows"; "device" => %device, "uuid" => uuid);
             return Ok(Some(found));
         }
         if let Some(error) = own.and_then(|own| other_machines(&seen, own.uuid)) {
@@ -397,11 +397,11 @@ impl Search<'_> {
 
     fn load(&self, names: BTreeSet<String>) {
         let names: Vec<String> = names.into_iter().collect();
-        debug!(self.log, "asking for storage drivers"; "names" => names.join(" "));
+        debug!(self.log, "requesting storage drivers from modprobe"; "names" => names.join(" "));
         let outcome = self.system.load_modules(&names);
         // A driver may be built in, or may be missing in this initramfs, so the search continues.
         let outcome = outcome.err().map_or_else(|| "done".to_owned(), |e| e.to_string());
-        info!(self.log, "asked for storage drivers"; "names" => names.join(" "), "outcome" => outcome);
+        info!(self.log, "requested storage drivers from modprobe"; "names" => names.join(" "), "outcome" => outcome);
     }
 
     fn sysfs(&self) -> Sysfs<'_> {

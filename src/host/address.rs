@@ -308,7 +308,7 @@ impl Entry {
             return Err(AddressError::new(text, "invalid range", "two addresses, first-last"));
         }
         let first = syntax(text, first)?;
-        // Other programs take the last octet alone.
+        // Other programs accept only the last octet as the end of a range.
         if !last.contains(['.', ':']) {
             let expected = match (first, last.parse::<u8>()) {
                 (IpAddr::V4(address), Ok(end)) => {
@@ -506,7 +506,7 @@ impl AddressError {
         Self { text: text.to_owned(), problem: problem.into(), expected: expected.into() }
     }
 
-    /// The error as a diagnostic about the string at a place. The diagnostic makes the document invalid.
+    /// The error as a diagnostic about the string at `path`. The diagnostic makes the document invalid.
     #[must_use]
     pub fn at(&self, path: impl fmt::Display) -> Diagnostic {
         Diagnostic::error(path, &self.problem, &self.text, &self.expected)
@@ -642,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_text_is_shortened_and_stays_on_its_line() {
+    fn a_hostile_string_in_a_message_is_shortened_and_has_no_line_break() {
         let error = format!("a.\n{}", "x".repeat(100)).parse::<Entry>().unwrap_err().to_string();
         assert_eq!(error, format!("blanks in an address \"a.\\n{}…\", expected no blanks", "x".repeat(61)));
     }
@@ -657,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_an_address_with_or_without_a_length() {
+    fn a_recorded_address_may_have_a_prefix_length() {
         let read = |text: &str| parse_interface_address(text).map_err(|error| error.to_string());
         assert_eq!(read("10.10.0.42/24"), Ok(("10.10.0.42".parse().unwrap(), Some(24))));
         assert_eq!(read("fd41:1234::932/64"), Ok(("fd41:1234::932".parse().unwrap(), Some(64))));
@@ -683,7 +683,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_touch_are_one_and_those_of_two_families_are_two() {
+    fn adjacent_ranges_are_merged_unless_they_have_different_families() {
         assert_eq!(set(&[(7, 9), (1, 3), (4, 5)]), set(&[(1, 5), (7, 9)]));
         let v6 = AddressRange::new("::1".parse().unwrap(), "::3".parse().unwrap()).unwrap();
         let both: AddressSet = set(&[(1, 2)]).ranges().iter().copied().chain([v6]).collect();
@@ -691,7 +691,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_range_is_counted_as_far_as_numbers_go() {
+    fn the_count_of_all_ipv6_addresses_is_the_largest_number() {
         let [first, last] = ["::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"].map(|text| text.parse().unwrap());
         let all: AddressSet = AddressRange::new(first, last).into_iter().chain(AddressRange::new(last, last)).collect();
         assert_eq!((all.ranges().len(), all.count()), (1, u128::MAX));

@@ -86,7 +86,7 @@ pub enum Disagreement {
     Reported {
         /// The report of the guest.
         report: Report,
-        /// Holder according to the ledger. `None` if nobody holds the address.
+        /// Holder according to the ledger. `None` if no claimant holds the address.
         holder: Option<Claimant>,
     },
 }
@@ -182,7 +182,7 @@ pub fn audit<L: Ledger>(
     let named: BTreeSet<IpAddr> = nobodys.flat_map(|diagnostic| diagnostic.addresses.iter().copied()).collect();
     let of_named = allocator.leases().filter(|(_, address, _)| named.contains(address));
     unread.extend(of_named.map(|(_, _, lease)| lease.claimant.machine.clone()));
-    // While a guest uses an address, nobody else may get the address. So its holder does not count as missing.
+    // While a guest uses an address, no other machine may get the address. So its holder does not count as missing.
     let mut reports: BTreeMap<IpAddr, Vec<&Report>> = BTreeMap::new();
     inventory.reports.iter().for_each(|report| reports.entry(report.address).or_default().push(report));
     let is_used = |network: &str, address: IpAddr| {
@@ -338,10 +338,10 @@ fn brakes(
 
 /// Rebuilds the ledger from the records on the objects of machines; see [`Registry::adopt`].
 ///
-/// Two kinds of addresses are reserved for their machine, so that no other machine gets them: the addresses of records that
-/// cannot be read, and addresses that a guest reports and that neither the ledger nor a record has for its machine. If
-/// the machine of a record is unknown, the conflict is of a machine `-/unreadable-record` whose UID is the address. An
-/// audit misses this machine as soon as no such record exists.
+/// Two kinds of addresses are reserved for their machine, so that no other machine gets them: the addresses of records
+/// that cannot be read, and addresses that a guest reports and that neither the ledger nor a record has for its
+/// machine. If the machine of a record is unknown, the conflict names the machine `-/unreadable-record`, and its UID is
+/// the address. An audit misses this machine as soon as no such record exists.
 ///
 /// # Errors
 ///
@@ -638,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn an_audit_compares_both_ways() {
+    fn an_audit_reports_leases_without_records_and_records_without_leases() {
         assert_eq!(messages(&mut registry_with(&["a"]), RECORDED), [] as [&str; 0]);
         let bare = r#"{"kind": "KubevirtMachine", "metadata": {"namespace": "n", "name": "a", "uid": "u"}}"#;
         let not_recorded = "10.0.0.1 of eno101 of n/a (u) is in the ledger, and no object of the machine records it";

@@ -26,7 +26,7 @@ pub enum Change {
         network: Arc<str>,
         /// The leased address.
         address: IpAddr,
-        /// `None` if nobody ever held the address.
+        /// `None` if no claimant ever held the address.
         lease: Option<Lease>,
     },
     /// A record of an address by a claimant that is not the holder of the address.
@@ -40,7 +40,7 @@ pub enum Change {
         /// State of the address, and kind and name of the object with the record. `None` removes the conflict.
         record: Option<(State, Arc<str>)>,
     },
-    /// The claim for which a machine waits.
+    /// The claim of a waiting machine.
     Waiter {
         /// The waiting machine.
         machine: Machine,

@@ -29,8 +29,8 @@ pub struct Machine {
     /// Kind of the object.
     #[serde(skip)]
     pub kind: HolderKind,
-    /// Namespace of the VirtualMachine of this object. `None`: the namespace of the object. It does not identify the
-    /// machine.
+    /// Namespace of the VirtualMachine of this object. `None`: the namespace of the object. This namespace is no part
+    /// of the identity of the machine.
     #[serde(skip)]
     pub vm_namespace: Option<String>,
 }
@@ -187,9 +187,10 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whether the record is adopted after what the guests of other machines report: one of its addresses is among the `reported`
-    /// ones, and its own machine has no guest. Then the address has one user, the guest that runs. A machine with a guest is
-    /// believed first, because that guest may use the address, and any guest may report it.
+    /// Whether reports of the guests of other machines are adopted before this record: the machine of the record has no
+    /// guest, and a guest reports one of its addresses. Then the running guest is the only user of the address. The
+    /// record of a machine with a guest is adopted first, because that guest may use the address, and any guest may
+    /// report it.
     #[must_use]
     #[doc(hidden)]
     pub fn follows_reports(&self, reported: &BTreeSet<IpAddr>, has_guest: bool) -> bool {
@@ -233,7 +234,7 @@ pub(crate) fn is_namesake(one: &Machine, other: &Machine) -> bool {
 pub(crate) fn is_guest_of(one: &Machine, other: &Machine) -> bool {
     fn vm(machine: &Machine) -> &str {
         match machine.kind {
-            // The claim of an interface, whose name in KubeVirt has no dot.
+            // An IPAMClaim is named `<machine>.<interface>`. The name of an interface in KubeVirt has no dot.
             HolderKind::IpamClaim => machine.name.rsplit_once('.').map_or(&machine.name, |(vm, _)| vm),
             _ => &machine.name,
         }

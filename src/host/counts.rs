@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_documentation_has_every_word() {
+    fn the_table_of_the_module_has_every_word_in_order() {
         let rows = include_str!("counts.rs").lines().filter_map(|line| line.strip_prefix("//! | `"));
         let words: Vec<&str> = rows.filter_map(|row| row.split('`').next()).collect();
         assert_eq!(words, Count::ALL.map(Count::word));

@@ -223,7 +223,7 @@ fn name_addresses(value: &Value, facts: &mut TemplateFacts) {
     }
 }
 
-/// Reports every number that no document has.
+/// Reports every number that is not a whole number of 64 bits: a document cannot keep it.
 fn fractions(value: &Value, path: &FieldPath<'_>, diagnostics: &mut Diagnostics) {
     match value {
         Value::Fraction(number) => {

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_greatest_and_the_least_number_are_numbers_like_others() {
+    fn the_lowest_and_the_highest_number_are_no_special_case() {
         let mut ends = free(&[(0, 0), (u128::MAX, u128::MAX)]);
         assert_eq!(ends.take_lowest(), Some(0));
         ends.take(u128::MAX).unwrap();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_million_of_a_slash_8_and_of_a_64_are_given_in_order() {
+    fn the_first_million_numbers_of_a_slash_8_and_of_a_slash_64_are_taken_in_order() {
         for (first, last) in [(10 << 24, (11 << 24) - 1), (0xfd00 << 112, (0xfd00 << 112) + u128::from(u64::MAX))] {
             let mut space = free(&[(first, last)]);
             assert!((0..1_000_000).all(|at| space.take_lowest() == Some(first + at)));

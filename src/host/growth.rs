@@ -50,9 +50,9 @@ impl Growth {
         self.networks.keys().cloned().collect()
     }
 
-    /// Sets what each pool of a network may allocate, and returns the addresses that a pool gained since the last call. Each
-    /// pool serves its own namespaces, so records of other namespaces count for an address that came from another pool. All
-    /// addresses of a pool that serves further namespaces are gained.
+    /// Sets what each pool of a network may allocate, and returns the addresses that a pool gained since the last call.
+    /// An address that comes from another pool is gained, because the new pool serves other namespaces, whose records
+    /// now count. If a pool serves further namespaces, all of its addresses are gained.
     pub(crate) fn gained(&mut self, network: &Arc<str>, offers: Offers) -> AddressSet {
         let known = self.offers.remove(network).unwrap_or_default();
         let gained = offers.iter().map(|(name, (pool, addresses))| {
@@ -66,7 +66,7 @@ impl Growth {
         gained
     }
 
-    /// Gives what a pool could allocate to the pool with its new name.
+    /// Moves the known addresses of a renamed pool to its new name.
     pub(crate) fn rename(&mut self, network: &str, old: &str, new: &str) {
         if let Some(offers) = self.offers.get_mut(network)
             && let Some(offer) = offers.remove(old)
@@ -75,8 +75,8 @@ impl Growth {
         }
     }
 
-    /// Sets the addresses that the pools of a network may allocate. Those that were not among them are closed. The
-    /// addresses of `again` are closed again, because other records count for them.
+    /// Sets the addresses that the pools of a network may allocate. New addresses are closed. The addresses of `again`
+    /// are closed again, because records of other namespaces now count for them.
     pub(crate) fn set(&mut self, network: &Arc<str>, allocatable: &AddressSet, again: &AddressSet) {
         let Some(last) = self.last else { return };
         let Grown { open, closed } = self.networks.entry(Arc::clone(network)).or_default();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_is_closed_until_its_growth_is_opened() {
+    fn new_addresses_are_closed_until_their_growth_is_opened() {
         let (network, none) = (Arc::from("n"), AddressSet::default());
         let mut growth = Growth::closing();
         assert_eq!(closed(&growth), "1: ");
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_caller_that_adopts_nothing_is_closed() {
+    fn the_default_growth_closes_no_address() {
         let mut growth = Growth::default();
         growth.set(&Arc::from("n"), &set(&["10.0.0.0/30"]), &AddressSet::default());
         assert_eq!((closed(&growth), growth.networks()), ("0: ".to_owned(), BTreeSet::new()));

@@ -135,7 +135,7 @@ mod tests {
         }
 
         #[test]
-        fn only_what_is_written_is_read(
+        fn only_names_that_are_written_in_this_form_are_read(
             name in "[-+0-9a-fA-F]{1,4}(-[0-9a-f]{1,4}){2,8}\\.[a-z/.]{0,9}",
         ) {
             if let Some((address, network)) = parse_lease_name(&name) {
@@ -144,7 +144,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_is_fatal(name in any::<String>()) {
+        fn no_string_makes_the_parser_or_the_writer_of_names_panic(name in any::<String>()) {
             let _ = parse_lease_name(&name);
             let _ = lease_name(IpAddr::from([10, 0, 0, 5]), &name);
         }

@@ -251,8 +251,9 @@ impl Leases {
         self.held().filter(|(_, _, lease)| lease.claimant.machine.kind.is_claim()).count()
     }
 
-    /// Makes the holders of the leases, and the same machines of an inventory, equal. The objects of a machine do not tell
-    /// whether the controller knows it as a KubevirtMachine or as a VirtualMachine.
+    /// Replaces each machine of an inventory by the holder of a lease with the same namespace, name and UID, so that
+    /// the two are equal. Only the lease says whether the controller knows a machine as a KubevirtMachine or as a
+    /// VirtualMachine.
     pub fn name_machines(&self, inventory: &mut Inventory) {
         let identity = |machine: &Machine| (machine.namespace.clone(), machine.name.clone(), machine.uid.clone());
         let holders: BTreeMap<_, &Machine> = self
@@ -447,12 +448,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_file_is_fatal(file in any::<Vec<u8>>()) {
+        fn no_file_makes_the_reader_of_leases_panic(file in any::<Vec<u8>>()) {
             let _ = read_leases(&file);
         }
 
         #[test]
-        fn no_lease_is_fatal(spec in "[{}\\[\\]:, a-z0-9./'-]{0,60}", holder in "[{}\\[\\]:, a-z0-9./'-]{0,60}") {
+        fn no_lease_makes_the_reader_of_leases_panic(spec in "[{}\\[\\]:, a-z0-9./'-]{0,60}", holder in "[{}\\[\\]:, a-z0-9./'-]{0,60}") {
             let _ = read_leases(lease("10.0.0.5", &holder, &spec).as_bytes());
         }
     }

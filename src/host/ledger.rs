@@ -46,8 +46,8 @@ pub trait Ledger {
 
 /// A write to a ledger. Dropping a transaction without a commit leaves the ledger unchanged.
 pub trait Transaction {
-    /// Reports what other writers changed since the last report. In a store with a lock, nobody else changes the ledger
-    /// between this report and the end of the transaction.
+    /// Reports what other writers changed since the last report. In a store with a lock, no other writer changes the
+    /// ledger between this report and the end of the transaction.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ pub struct RefusedWrite {
     pub network: Arc<str>,
     /// The address of the lease.
     pub address: IpAddr,
-    /// Whether the store had no lease of the address. Then its claimant is refused, else the address.
+    /// Whether the store had no lease of the address. If so, the refusal is about the claimant, else about the address.
     pub is_new: bool,
     /// Why the store refuses the write.
     pub reason: String,

@@ -1,9 +1,9 @@
 //! The rule of records: what a record of an address may do, for every source of records and every kind of address.
 //!
-//! A record is any text that says that an object has an address: an annotation, a status map, a Secret, an IPAddress, an
-//! IPAMClaim, the report of a guest. Everyone who may write objects of a namespace can write such a text. So one table
-//! decides what each of them may do. The allocator finds the [`Standing`] of the address, over all pools of the network, and
-//! asks [`may_record`]. No other place decides about a record.
+//! A record is any string that says that an object has an address: an annotation, a status map, a Secret, an IPAddress,
+//! an IPAMClaim, the report of a guest. Every user who may write objects of a namespace can write such a string. So one
+//! table decides what each kind of record may do. The allocator finds the [`Standing`] of the address, over all pools
+//! of the network, and asks [`may_record`]. No other code decides about a record.
 //!
 //! | source | held | offered | excluded | reserved | no pool | foreign | held by another |
 //! |---|---|---|---|---|---|---|---|
@@ -24,8 +24,8 @@
 //!   machine of the record is gone. The object of a mismatch gets an event or a condition.
 //! - *ignored*: the record does nothing.
 //!
-//! No state says whether an address has two users: that depends on everything else that is known about the address, and ends
-//! with it. [`Allocator::is_conflict`](crate::host::allocator::Allocator::is_conflict) decides.
+//! No state says whether an address has two users: that depends on all records, reports and leases of the address, and
+//! changes with them. [`Allocator::is_conflict`](crate::host::allocator::Allocator::is_conflict) decides.
 //!
 //! A report is never ignored, because a running guest uses the address whatever a pool says about it. The addresses of Services of
 //! type LoadBalancer and of control planes are in use, too, and never ignored. Their collectors bound the number of addresses of
@@ -37,7 +37,7 @@ use serde::{Serialize, Serializer};
 
 use crate::host::counts::Count;
 
-/// Where a record of an address stands.
+/// Where a record of an address was read: the kind of the record.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Source {
     /// An annotation of a machine.
@@ -120,7 +120,7 @@ pub enum Ignored {
     NoPool,
     /// The network reserves the address for another use.
     Reserved,
-    /// Other records of the namespace reserve their part of a pool already that several namespaces share.
+    /// Other records of the namespace already reserve its part of a pool that several namespaces share.
     Share,
 }
 
@@ -131,7 +131,7 @@ pub fn may_record(source: Source, standing: Standing) -> Verdict {
     match (source, standing) {
         // A lease that exists stays, whatever the pools say today.
         (_, Standing::Held) => Lease,
-        // The address is in use, also where no pool offers it to this guest.
+        // The address is in use, even if no pool offers it to this guest.
         (Source::Report | Source::Neighbour, _) => Reserve(State::ByReport),
         (Source::NetworkData, Standing::HeldByOther) => Reserve(State::ByRecord),
         (_, Standing::HeldByOther) => Reserve(State::Mismatch),
@@ -342,7 +342,7 @@ mod tests {
 
     #[cfg(feature = "sqlite")]
     #[test]
-    fn a_ledger_has_the_words_of_outputs_and_none_for_a_mismatch() {
+    fn a_ledger_file_uses_the_words_of_outputs_and_has_no_word_for_a_mismatch() {
         let states = [State::Mismatch, State::Excluded, State::ByRecord, State::ByReport];
         let words = states.map(|state| (state.stored(), serde_json::to_value(state).unwrap()));
         let expected = [(None, "byRecord"), (Some("excluded"), "excluded"), (Some("byRecord"), "byRecord")];

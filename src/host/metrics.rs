@@ -24,8 +24,9 @@ pub fn exhausted_families(pool: &Pool, usage: &PoolUsage) -> impl Iterator<Item 
     families.filter(move |family| has_waiting || is_for_all(*family))
 }
 
-/// The pool from which further machines of a full pool get addresses: it has a free address of each family, and nothing waits for the
-/// full pool. `group` has the pools that serve the same machines.
+/// Returns the pool that gives addresses to further machines of an exhausted pool with this `usage`: it has a free
+/// address of each family. `None` if a machine waits for the exhausted pool. `group` has the pools that serve the same
+/// machines.
 #[doc(hidden)]
 pub fn relief<'p>(usage: &PoolUsage, group: impl IntoIterator<Item = (&'p str, &'p PoolUsage)>) -> Option<&'p str> {
     let has_free = |usage: &PoolUsage| !usage.families.is_empty() && usage.families.iter().all(|of| of.free > 0);
@@ -46,8 +47,8 @@ pub fn relief<'p>(usage: &PoolUsage, group: impl IntoIterator<Item = (&'p str, &
 /// - `glowplug_ippool_conflicts{cluster,pool,network,family}`: number of addresses with two users.
 /// - `glowplug_ippool_outside_addresses{cluster,pool,network,family}`: number of addresses held from the pool that the pool
 ///   does not offer, or no longer offers.
-/// - `glowplug_ippool_waiting_machines{cluster,pool,network}`: number of machines that wait for an address of the pool, with those that are
-///   not created while the pool is exhausted.
+/// - `glowplug_ippool_waiting_machines{cluster,pool,network}`: number of machines that wait for an address of the pool,
+///   including machines that are not created while the pool is exhausted.
 #[must_use]
 pub fn text(
     allocator: &Allocator,

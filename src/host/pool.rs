@@ -1,7 +1,8 @@
 //! Pools: the addresses of a network that machines may get.
 //!
-//! A pool is the union of its entries. These addresses of a pool are always reserved: gateways, name servers and
-//! exclusions. A pre-allocated address belongs to the pool and is reserved for one name of a machine. Unless the pool sets `allocateReservedIPAddresses`, these addresses of each subnet are reserved, too:
+//! A pool is the union of its entries. Gateways, name servers and exclusions of a pool are always reserved. A
+//! pre-allocated address belongs to the pool and is reserved for one name of a machine. Unless the pool sets
+//! `allocateReservedIPAddresses`, these addresses of each subnet are reserved, too:
 //!
 //! - the first and the last address of an IPv4 subnet with a prefix length up to 30 (RFC 3021 allows both addresses of
 //!   a /31);
@@ -148,9 +149,9 @@ impl Pool {
         &self.settings
     }
 
-    /// What the document of a machine with these addresses gets in addition to the addresses: the settings of their subnets. `home` is
-    /// another pool of the network that has an address in place of this one: its routers are those of the address, and the other
-    /// settings are those of this pool.
+    /// What the document of a machine with these addresses gets in addition to the addresses: the settings of their
+    /// subnets. `home` returns another pool of the network for an address that this pool does not have. Then gateways
+    /// and routes come from the other pool, and the other settings from this pool.
     ///
     /// # Errors
     ///
@@ -464,7 +465,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_settings_of_an_address_that_no_subnet_has_are_those_of_routers_that_it_reaches() {
+    fn the_settings_of_an_address_in_no_subnet_are_those_of_a_subnet_with_reachable_routers() {
         let gateways = |pool: &str, address: &str| {
             let address: IpNetwork = address.parse().unwrap();
             of(pool).settings_for([&address], &|_| None).map(|it| it.gateways).map_err(|it| it.to_string())

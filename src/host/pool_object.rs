@@ -134,7 +134,8 @@ fn node_pool_name(members: &mut Members<'_>, diagnostics: &mut Diagnostics) {
     }
 }
 
-/// The prefix lengths and addresses in the own template of a pool. Paths of its diagnostics begin with `template` in the pool.
+/// The prefix lengths and addresses in the template of a pool. Paths of its diagnostics begin with `template` in the
+/// pool.
 #[must_use]
 pub fn template_facts(spec: &PoolSpec, diagnostics: &mut Diagnostics) -> TemplateFacts {
     let interface = spec.interface.as_deref().unwrap_or(Pool::DEFAULT_INTERFACE).parse();
@@ -181,7 +182,7 @@ impl Check<'_> {
         self.diagnostics.push(Diagnostic::error(self.path.field(member), problem, Whole(value), expected));
     }
 
-    /// Reports a member next to another one that excludes it.
+    /// Reports a member that another member of the pool excludes.
     fn exclude(&mut self, member: &str, other: &str, expected: &str) {
         let (path, problem) = (self.path.field(member), format!("set together with {other}"));
         self.diagnostics.push(Diagnostic::without_value(Severity::Error, path, &problem, expected));

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_key_is_not_lost() {
+    fn a_misspelt_key_is_reported() {
         assert_eq!(
             refusal(
                 "{pools: [{name: a, network: 'n', addresses: [10.0.0.0/24], exludedAddresses: [10.0.0.1]}], pool: []}"
@@ -598,7 +598,7 @@ pools: [{name: d, network: 'n'}]
         }
 
         #[test]
-        fn no_document_is_fatal(document in any::<Vec<u8>>()) {
+        fn every_document_gives_pools_or_an_error(document in any::<Vec<u8>>()) {
             let (specs, diagnostics) = read_pools(&document);
             prop_assert!(diagnostics.has_errors() || !specs.is_empty());
         }

@@ -114,9 +114,10 @@ impl<L: Ledger> Registry<L> {
 
     /// Opens a registry that allocates a new address only after [`Registry::open_up_to`].
     ///
-    /// A new address is one that becomes allocatable: by a new pool, a larger pool, a pool that is no longer suspended, the
-    /// end of an exclusion or reservation, or a pool that serves further namespaces. Pools have new addresses, and records
-    /// of them are adopted, before they are open. Addresses that are open stay open, also when a machine releases them.
+    /// A new address is one that becomes allocatable: by a new pool, a larger pool, a pool that is no longer suspended,
+    /// the end of an exclusion or reservation, or a pool that serves further namespaces. The pool has a new address at
+    /// once, but the address is opened only after its records are adopted. An open address stays open, also after its
+    /// release.
     ///
     /// # Errors
     ///
@@ -193,7 +194,7 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
-    /// Releases everything that a machine holds, waits for or has a record without a lease of, and serves waiting machines.
+    /// Releases all addresses of a machine, ends its wait and its records without a lease, and serves waiting machines.
     ///
     /// The UID must match too: another machine of the same name keeps its addresses. Releasing a machine that holds
     /// nothing is not an error.
@@ -238,8 +239,9 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
-    /// Records the names of the Secrets from which guests of a machine may read its addresses, in each lease of the machine.
-    /// Call this without a name only after no guest can read the Secret of that name any more.
+    /// Records the names of the Secrets from which guests of a machine may read its addresses, in each lease of the
+    /// machine. The names replace those of the last call: leave one out only after no guest can read this Secret any
+    /// more.
     ///
     /// # Errors
     ///
@@ -270,8 +272,9 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| allocator.note_migrated(machine, now, journal))
     }
 
-    /// Removes released leases that nothing needs any more, and returns their number, at most 64. Sticky pools remember the last
-    /// address of each name of a claim. `is_sticky` is whether the pool of a name is sticky. `None`: its leases stay.
+    /// Removes released leases that are no longer needed, and returns their number, at most 32. Sticky pools remember
+    /// the last address of each name of a claim. `is_sticky` returns whether the pool with a name is sticky. `None`:
+    /// leases of this pool stay.
     ///
     /// # Errors
     ///
@@ -308,9 +311,9 @@ impl<L: Ledger> Registry<L> {
     /// No machine loses an address. The holder keeps an address that its pool no longer offers; the address is counted
     /// as outside and is not allocated again. Held addresses get the prefix length of their pool.
     ///
-    /// A pool may be renamed without an entry in `renames`: a given pool that the ledger does not have is the new name
-    /// of a pool of the ledger that is not given. This needs the same network and interface, all addresses of the old
-    /// pool in the new pool, and no other pair of pools that fits.
+    /// A pool may be renamed without an entry in `renames`: a given pool that the ledger does not have counts as the
+    /// new name of a pool of the ledger that is not given. This requires that both have the same network and interface,
+    /// that the new pool has all addresses of the old pool, and that no other pair of pools fits.
     ///
     /// # Errors
     ///
@@ -367,8 +370,8 @@ impl<L: Ledger> Registry<L> {
     /// [`Pool::is_external`]): all of them or none. `source` says who chose the addresses. A repeated call gets the
     /// same answer and changes nothing.
     ///
-    /// If another machine holds one of the addresses or has a record of it, nobody else gets the address before both
-    /// machines are gone.
+    /// If another machine holds one of the addresses or has a record of it, no other machine gets the address before
+    /// both machines are gone.
     ///
     /// # Errors
     ///
@@ -398,10 +401,10 @@ impl<L: Ledger> Registry<L> {
         Ok(self.state()?.clone().adopt(records, now, &mut Journal::default()))
     }
 
-    /// Reserves addresses for the machines of records that ask for no lease, until these machines are released. An address is
-    /// reserved on its network; without a network, on every network that has a pool with the address. The table in
-    /// [`may_record`](super::may_record) decides whether a record counts. Returns the addresses that are not reserved because records
-    /// of the namespace reserve their part of a shared pool already.
+    /// Reserves addresses for the machines of records that ask for no lease, until these machines are released. An
+    /// address is reserved on its network; without a network, on every network that has a pool with the address. The
+    /// table in [`may_record`](super::may_record) decides whether a record counts. Returns the addresses that are not
+    /// reserved because records of the namespace already reserve their part of a shared pool.
     ///
     /// # Errors
     ///
@@ -439,7 +442,7 @@ impl<L: Ledger> Registry<L> {
     /// Records the result of a search for machines in one transaction: which machines are there, and which are missing.
     ///
     /// Returns for each missing machine when an earlier search first missed it; `None` if this search is the first. A
-    /// caller must not rely on a single search: it may come at the wrong moment.
+    /// caller must not rely on a single search, which may miss a machine that exists.
     ///
     /// # Errors
     ///
@@ -590,7 +593,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn of_several_released_machines_none_gets_an_address_of_another() {
+    fn a_released_machine_gets_no_address_of_a_machine_that_is_released_with_it() {
         let one = pool("{name: one, network: 'n', addresses: [10.0.0.8/32], machineNetwork: [{cidr: 10.0.0.0/24}]}");
         let mut registry = registry([one]);
         let [holds, waits, waits_too] = [0, 1, 2].map(|created| Claim {

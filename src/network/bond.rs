@@ -208,7 +208,7 @@ impl BondOptions {
         self.primary
     }
 
-    /// Targets of the ARP requests with which the bond checks its links.
+    /// Targets of the ARP requests with which the bond checks its members.
     #[must_use]
     pub fn arp_ip_target(&self) -> &[Ipv4Addr] {
         &self.arp_ip_target

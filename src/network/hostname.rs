@@ -52,14 +52,14 @@ impl Hostname {
     ///
     /// # Errors
     ///
-    /// The string is not a host name apart from its length and the final dot.
+    /// The string is invalid for a reason other than its length or a final dot.
     pub fn shortened(text: &str) -> Result<Self, HostnameError> {
         let name = text.strip_suffix('.').unwrap_or(text);
         if name.len() <= Self::MAX || !name.split('.').all(is_label) {
             return name.parse();
         }
         let label = name.split('.').next().unwrap_or(name);
-        // The name has only ASCII letters.
+        // The label is ASCII, so it can be cut at any byte.
         label[..label.len().min(Self::MAX_LABEL)].trim_end_matches('-').parse()
     }
 

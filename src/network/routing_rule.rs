@@ -17,7 +17,8 @@ pub struct RoutingRule {
     family: Family,
     /// Number of the routing table; `None` for the main table.
     pub table: Option<u32>,
-    /// Rules with a lower number come first. `None`: before the main table, in the document's order.
+    /// A rule with a lower number comes first. `None`: the rule comes directly before the rule of the main table, in
+    /// the document's order.
     pub priority: Option<u32>,
     /// Only packets with this mark of the firewall.
     pub mark: Option<u32>,
@@ -25,7 +26,7 @@ pub struct RoutingRule {
     pub type_of_service: Option<u8>,
 }
 
-/// The error for networks that make no rule.
+/// The error for a source and a destination that cannot form a rule.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RoutingRuleError {
     /// Neither a source nor a destination is given.
@@ -37,7 +38,8 @@ pub enum RoutingRuleError {
 // === impl RoutingRule ===
 
 impl RoutingRule {
-    /// A rule for packets from a source, to a destination, or both; their host bits are cleared. It chooses the main table.
+    /// A rule that chooses the main table for packets from a source, to a destination, or both. The host bits of both
+    /// networks are cleared.
     ///
     /// # Errors
     ///

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn mac_addresses_are_six_pairs_between_one_kind_of_separator() {
+    fn a_mac_address_is_six_pairs_of_hex_digits_with_one_kind_of_separator() {
         let read = |text: &str| parse_mac_address(text).map(|mac| mac.to_string());
         assert_eq!(read("FA:16:3E:00:00:01"), Some("fa:16:3e:00:00:01".to_owned()));
         for text in [

@@ -7,7 +7,7 @@ use crate::network::{InterfaceName, LinkIndex, LinkKind, NetworkConfig, Nic};
 pub(super) struct DeviceNames {
     /// How the files identify each link.
     pub(super) devices: Vec<Device>,
-    /// Name that udev gives each NIC, in the order of the links; `None` keeps the name.
+    /// Name that each NIC gets from udev or `ifname=`, in the order of the links; `None` keeps the name.
     pub(super) set_names: Vec<Option<InterfaceName>>,
 }
 
@@ -55,7 +55,7 @@ impl DeviceNames {
             known_as.push(given);
         }
         if naming == Naming::Arguments {
-            // A profile refers to this member by its name.
+            // A profile of NetworkManager refers to the preferred member of its bond by name.
             for (at, _) in config.links().iter().enumerate().filter(|(at, _)| is_primary(config, LinkIndex(*at))) {
                 let is_free = matches!(config.links()[at].kind, LinkKind::Nic(Nic::MacAddress { .. }));
                 if is_free && known_as[at].is_none() {

@@ -311,7 +311,8 @@ impl Render<'_, '_> {
         }
     }
 
-    /// Reports a NIC without addresses that is identified by a pattern, beside other links: arguments cannot exclude a NIC.
+    /// Warns about a NIC without addresses that is identified by a pattern, while another link is configured: arguments
+    /// cannot exclude a NIC.
     fn report_quiet_pattern(&mut self, link: &Link) {
         // An argument for every NIC would also configure this NIC.
         let is_pattern = |link: &&Link| matches!(link.kind, LinkKind::Nic(Nic::Pattern { .. }));
@@ -564,8 +565,8 @@ impl Methods {
         let static4 = !link.ipv4.addresses.is_empty();
         let static6 = !link.ipv6.addresses.is_empty();
         let dhcp4 = link.ipv4.dhcp;
-        // Every other use of IPv6, and DHCPv4 in NetworkManager, brings a link-local address. In network-legacy the
-        // kernel sets the address on each NIC that is up.
+        // Any other source of IPv6 addresses, and DHCPv4 in NetworkManager, already gives the link a link-local
+        // address. In network-legacy the kernel sets this address on each NIC that is up.
         let has_link_local = link.ipv6.link_local == Some(true) && (program == Program::NetworkManager || !static4);
         // NetworkManager treats `dhcp6` and `auto6` alike: the router advertisement selects the method.
         let dynamic6 = link.ipv6.dynamic.map(|dynamic| match dynamic {

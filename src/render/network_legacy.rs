@@ -156,7 +156,7 @@ fn ignore_what_needs_a_static_address(link: &mut Link, diagnostics: &mut Diagnos
         diagnostics.push(Diagnostic::ignored(format!("{}.mtu", link.path), mtu, because));
     }
     for route in link.routes.iter().filter(|route| route.is_default() && route.destination().is_ipv4()) {
-        let expected = "no default route from the DHCP server: network-legacy prefers that one";
+        let expected = "no default route from the DHCP server: network-legacy prefers the server's route";
         diagnostics.push(Diagnostic::warning(
             &route.path,
             "default route together with DHCP",

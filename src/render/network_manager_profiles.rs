@@ -43,7 +43,7 @@ pub const PREFIX: &str = "50-glowplug-";
 /// Milliseconds that a boot waits for a NIC, as with kernel arguments.
 const WAIT_FOR_DEVICE: u32 = 60_000;
 
-/// Milliseconds that a link with addresses of both families waits for a dynamic one, as with kernel arguments.
+/// Milliseconds that a link with addresses of both families waits for a dynamic family, as with kernel arguments.
 const WAIT_FOR_FAMILY: u32 = 20_000;
 
 /// Seconds that a DHCP client waits for an answer, as with kernel arguments.
@@ -59,7 +59,7 @@ const ARP_TARGETS: usize = 16;
 /// "Wired connection 1" has -999.
 const PRIORITY: usize = 100;
 
-/// Number of profiles for patterns: each has a priority of its own between those.
+/// Largest number of profiles for patterns. Each has its own priority below [`PRIORITY`], from 1 to 99.
 const PATTERNS: usize = PRIORITY - 1;
 
 const CANNOT_EXPRESS: &str = "a profile of NetworkManager cannot express it";
@@ -118,8 +118,8 @@ struct Render<'c, 'f> {
     diagnostics: &'f mut Diagnostics,
 }
 
-/// The NICs with a profile of their own, as values of a pattern's profile. The pattern must exclude them: with priorities
-/// alone, NetworkManager would use the pattern's profile as soon as the own profile of a NIC has failed.
+/// The NICs with a profile of their own, as the values with which a pattern's profile excludes them. With priorities
+/// alone, NetworkManager would use the pattern's profile for a NIC as soon as the NIC's own profile has failed.
 struct OwnProfiles {
     mac_addresses: String,
     names: String,
@@ -138,7 +138,7 @@ enum Ipv6Method {
     LinkLocal,
     Manual,
     Auto,
-    /// DHCPv6 without routers.
+    /// DHCPv6 without router advertisements.
     Dhcp,
 }
 
@@ -202,7 +202,8 @@ impl Render<'_, '_> {
             LinkKind::Bridge { options, .. } => self.bridge(options, &mut text),
             LinkKind::Vlan { parent, id, .. } => {
                 text.section("vlan");
-                // The kernel's default: without it, frames have a second header.
+                // The flag REORDER_HEADERS, which the kernel sets by default. Without this flag, frames have a second
+                // header.
                 text.line("flags", &1);
                 text.line("id", id);
                 text.line("parent", &self.uuids[parent.0]);
@@ -280,7 +281,7 @@ impl Render<'_, '_> {
             LinkKind::Nic(_) | LinkKind::Vlan { .. } => link.cloned_mac_address,
             // The address of a bond follows its active member then.
             LinkKind::Bond { options, .. } if options.get("fail_over_mac") == Some("active") => None,
-            // Otherwise the order in which the members come up decides.
+            // Without this line, the MAC address would depend on the order in which the members come up.
             _ => mac_address(self.config, index),
         };
         if let Some(own) = own {
@@ -335,7 +336,7 @@ impl Render<'_, '_> {
         text.option("hello-time", options.hello_time);
         text.option("max-age", options.max_age);
         text.option("priority", options.priority);
-        // NetworkManager's default is STP, the kernel's is none.
+        // NetworkManager enables STP by default, and the kernel does not.
         text.line("stp", &options.stp.unwrap_or(false));
     }
 
@@ -535,7 +536,7 @@ impl Render<'_, '_> {
     }
 }
 
-/// Whether the profile of a link may have name servers of IPv4 and of IPv6.
+/// Whether the profile of a link may have IPv4 name servers, and whether it may have IPv6 name servers.
 fn has_dns(link: &Link) -> [bool; 2] {
     let ipv6 = matches!(Ipv6Method::of(link), Ipv6Method::Manual | Ipv6Method::Auto | Ipv6Method::Dhcp);
     [link.ipv4.is_used(), ipv6]
@@ -610,7 +611,8 @@ impl Ipv6Method {
         match ipv6.dynamic {
             Some(_) if with_routers => Self::Auto,
             Some(Ipv6Dynamic::StatefulDhcp) => Self::Dhcp,
-            // Neither method accepts router advertisements, and a dynamic method needs the link-local address.
+            // SLAAC and stateless DHCPv6 give no address without router advertisements. Only the link-local address and
+            // static addresses are left.
             Some(_) if ipv6.addresses.is_empty() => Self::LinkLocal,
             Some(_) => Self::Manual,
             None if !link.has_addresses() => Self::Disabled,
@@ -619,7 +621,8 @@ impl Ipv6Method {
             None if ipv6.link_local == Some(true) => Self::LinkLocal,
             None if ipv6.link_local == Some(false) => Self::Disabled,
             None if !link.ipv4.is_used() => Self::Disabled,
-            // Without a family that succeeds, NetworkManager removes the static IPv4 addresses when no DHCP server answers.
+            // `Ignore` would accept router advertisements. It also does not count as a family that succeeds: without
+            // such a family, NetworkManager removes the static IPv4 addresses when no DHCP server answers.
             None if !with_routers || link.ipv4.dhcp && !link.ipv4.addresses.is_empty() => Self::LinkLocal,
             None => Self::Ignore,
         }

@@ -118,8 +118,8 @@ impl Render<'_, '_> {
         self.push(index, "netdev", text);
     }
 
-    /// Adds the file with which udev names a NIC. udev uses only the first file that matches, so the file also has the
-    /// settings of `99-default.link`.
+    /// Adds the file with which udev names a NIC, or leaves the MAC address of a bond or bridge to the kernel. udev
+    /// uses only the first file that matches, so the file of a NIC also has the settings of `99-default.link`.
     fn link(&mut self, index: LinkIndex) {
         let mut text = Text::new(ALPHABET);
         text.section("Match");
@@ -138,7 +138,8 @@ impl Render<'_, '_> {
             LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. }
                 if mac_address(self.config, index).is_none() =>
             {
-                // The kernel sets the MAC address of a member, unless udev sets another address first.
+                // The kernel gives a bond or bridge the MAC address of a member, unless udev sets another address
+                // first.
                 text.line("OriginalName", name);
                 text.section("Link");
                 text.line("MACAddressPolicy", &"none");
@@ -214,8 +215,8 @@ impl Render<'_, '_> {
         }
         let is_empty_bridge = matches!(&link.kind, LinkKind::Bridge { ports, .. } if ports.is_empty());
         if !has_addresses || is_empty_bridge {
-            // systemd-networkd-wait-online waits for an address on every required link, and this link never gets an
-            // address.
+            // systemd-networkd-wait-online waits for a carrier and an address on every required link, and this link
+            // never has both.
             text.line("RequiredForOnline", &"no");
         }
         text.section("Network");
@@ -313,9 +314,9 @@ fn has_link_local(link: &Link) -> bool {
     is_needed || link.ipv6.link_local.unwrap_or(by_default)
 }
 
-/// Whether the link accepts router advertisements. `None` for networkd's default, which netplan and cloud-init also leave
-/// to a link with IPv4 addresses alone. A link with static IPv6 addresses accepts them only if the document states it, as
-/// in NetworkManager.
+/// Whether the link accepts router advertisements. `None` for networkd's default, as in netplan and cloud-init, on a
+/// link with IPv4 addresses alone. A link with static IPv6 addresses accepts advertisements only if the document states
+/// it, as in NetworkManager.
 fn accepts_ra(link: &Link) -> Option<bool> {
     let ipv6 = &link.ipv6;
     let is_default = has_link_local(link) && ipv6.addresses.is_empty() && ipv6.dynamic.is_none();
@@ -434,13 +435,13 @@ fn dhcp(link: &Link, text: &mut Text, diagnostics: &mut Diagnostics) {
     }
 }
 
-/// Writes the options that both DHCP servers and routers send.
+/// Writes which of the options are used that both DHCP servers and routers send.
 fn both(options: &DhcpOverrides, text: &mut Text) {
     text.switch("UseDNS", options.use_dns);
     text.switch("UseDomains", options.use_domains);
 }
 
-/// Writes the options that only DHCP servers send.
+/// Writes which of the options are used that only DHCP servers send.
 fn others(options: &DhcpOverrides, text: &mut Text) {
     text.switch("UseHostname", options.use_hostname);
     text.switch("UseNTP", options.use_ntp);

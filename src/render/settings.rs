@@ -31,14 +31,16 @@ pub(super) fn mtu(config: &NetworkConfig, index: LinkIndex, diagnostics: &mut Di
     None
 }
 
-/// Priority of the last rule without one in the document: directly before the rule of the main table, as the kernel chooses.
+/// Priority of the last rule that has no priority in the document: directly before the rule of the main table, as the
+/// kernel chooses.
 const LAST_PRIORITY: u32 = 32_765;
 
 /// Number of the main table.
 pub(super) const MAIN_TABLE: u32 = 254;
 
-/// Returns the priority of each routing rule of each link. The kernel would choose one in the order in which rules come, which
-/// differs between two boots. So rules without a priority get numbers in the document's order.
+/// Returns the priority of each routing rule of each link. Without a priority, the kernel would number the rules in the
+/// order in which they are added, which differs between two boots. So rules without a priority get numbers in the
+/// document's order.
 pub(super) fn rule_priorities(config: &NetworkConfig) -> Vec<Vec<u32>> {
     let all = || config.links().iter().flat_map(|link| &link.routing_policy);
     let missing = all().filter(|rule| rule.priority.is_none()).count() as u32;

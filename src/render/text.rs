@@ -27,7 +27,7 @@ impl Text {
         Self { text: String::new(), illegal: None, section: "", alphabet }
     }
 
-    /// Begins a section. A section with the same name as the section before is written again.
+    /// Begins a section. Its heading is written even if the section before has the same name.
     pub(super) fn section(&mut self, name: &'static str) {
         self.section = name;
     }

@@ -1,8 +1,8 @@
 //! The kernel arguments of a vSphere machine, byte for byte as OpenShift's Machine API writes them.
 //!
-//! Machine API writes the arguments into a property of the machine, and the guest reads them from this property. Its
-//! grammar differs from the grammar of [`dracut`](super::dracut): a netmask for IPv4, brackets around IPv6 name servers,
-//! and no interface, so every NIC gets the addresses.
+//! Machine API writes the arguments into a property of the machine, and the guest reads them from this property. The
+//! grammar of these arguments differs from the grammar of [`dracut`](super::dracut): a netmask for IPv4, brackets
+//! around IPv6 name servers, and no interface, so every NIC gets the addresses.
 //!
 //! Source: `openshift/machine-api-operator:pkg/controller/vsphere/reconciler.go`.
 

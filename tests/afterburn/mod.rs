@@ -124,7 +124,7 @@ NIC eno102
 const FAMILIES: [(Families, [&str; 2]); 3] = [(Families::Ipv4, IPV4), (Families::Ipv6, IPV6), (Families::Both, BOTH)];
 
 #[test]
-fn every_document_of_the_host_is_the_allocated_network() {
+fn afterburn_reads_the_allocated_network_from_every_document_of_the_host() {
     for (families, profiles) in FAMILIES {
         for (interfaces, has_mac_addresses) in [(1, false), (1, true), (2, false), (2, true)] {
             let document = document(families, interfaces, has_mac_addresses);
@@ -135,7 +135,7 @@ fn every_document_of_the_host_is_the_allocated_network() {
 }
 
 #[test]
-fn every_network_config_without_mac_addresses_is_the_allocated_network() {
+fn afterburn_reads_the_allocated_network_from_a_network_config_without_mac_addresses() {
     for (families, profiles) in FAMILIES {
         for interfaces in [1, 2] {
             let document = document(families, interfaces, false).to_network_config().unwrap();
@@ -146,7 +146,7 @@ fn every_network_config_without_mac_addresses_is_the_allocated_network() {
 }
 
 #[test]
-fn a_network_config_with_a_mac_address_is_lost_since_afterburn_writes_the_mac_address_as_a_name() {
+fn afterburn_loses_a_network_config_with_a_mac_address_because_it_uses_the_address_as_a_name() {
     let document = document(Families::Ipv4, 1, true).to_network_config().unwrap();
     let [kargs] = ask([no_cloud(document.text())]);
     let expected =

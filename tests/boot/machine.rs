@@ -16,7 +16,7 @@ use tempfile::TempDir;
 /// UUID of the tested machine.
 pub(crate) const OWN: &str = "6aa1c2f8-39e5-5b71-8d0f-2c5f3b8f7d10";
 
-/// MAC addresses of its NICs.
+/// MAC addresses of the NICs of the tested machine.
 pub(crate) const MACS: [&str; 2] = ["52:54:00:12:34:56", "52:54:00:12:34:57"];
 
 /// Time limit of a boot. A boot takes half a minute on an idle processor; the limit also covers a busy host.
@@ -32,7 +32,7 @@ pub(crate) enum Image {
     Plain,
     /// NetworkManager, Ignition, and a substitute for afterburn.
     Ignition,
-    /// The same in strict mode.
+    /// Like [`Image::Ignition`], in strict mode.
     Strict,
     /// NetworkManager, Ignition and afterburn, without our module.
     Stock,
@@ -119,7 +119,7 @@ static FREED: Condvar = Condvar::new();
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/boot/image");
 
-/// Kernel of the newer release. Its first caller installs the release.
+/// Name of the kernel of the newer release. The first call of [`make`] with this name installs the release.
 const NEWER_KERNEL: &str = "newer-vmlinuz";
 
 /// Directory of the kernel and of the images that [`image`] has built.
@@ -128,7 +128,7 @@ pub(crate) fn images() -> &'static Path {
     IMAGES.get_or_init(|| made(&[]))
 }
 
-/// Path of an image, which the first caller builds.
+/// Returns the path of an image. The first call with a name builds the image.
 fn image(name: &'static str) -> PathBuf {
     make(name);
     images().join(format!("{name}.img"))
@@ -414,7 +414,7 @@ impl VirtualMachine {
             }
             if let Some((number, Bus::VirtioBlkLate(delay), seen)) = &mut late {
                 // At this message the program has searched for the drive once, even on a slow machine.
-                if seen.is_none() && self.console().contains("asked for storage drivers") {
+                if seen.is_none() && self.console().contains("requested storage drivers from modprobe") {
                     *seen = Some(Instant::now());
                 }
                 if seen.is_some_and(|seen| seen.elapsed() >= *delay) {

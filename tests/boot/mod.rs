@@ -60,7 +60,7 @@ fn as_static() -> Found {
     )
 }
 
-/// The same network, as Debian's tools report it.
+/// The network of [`as_static`], as Debian's tools report it.
 fn as_static_in_debian() -> Found {
     let Found { addresses, nameservers, .. } = as_static();
     let routes = [
@@ -360,7 +360,7 @@ fn the_only_drive_of_a_virtual_machine_instance_without_firmware_is_used() {
     assert_eq!((report.found(), report.plan()["drive"]["reason"].as_str()), (as_static(), Some("shape")));
 }
 
-/// The drive would stop any other boot.
+/// The document on the drive is invalid: every boot without a crash kernel would stop.
 #[test]
 fn a_crash_kernel_reaches_the_vmcore_with_any_drive() {
     let drive = iso("config-2", OWN, "{");
@@ -728,8 +728,8 @@ fn networkd_makes_the_bonds_and_vlans_of_the_network() {
     };
     let mut networks: Vec<(String, NetworkConfig)> = kinds.into_iter().flat_map(of_kind).collect();
     let mut differences = Vec::new();
-    // A bond may wait so long before it accepts a member. The second attempt is for a busy host, where networkd may
-    // have been silent only because it had to wait.
+    // A bond may wait up to 600 ms before it accepts a member. The second attempt is for a busy host, where networkd
+    // may log nothing only because it has to wait.
     for quiet in [600, 999] {
         let directory = tempfile::tempdir().unwrap();
         networks

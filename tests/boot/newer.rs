@@ -106,7 +106,7 @@ fn numbers(version: &str) -> Vec<u32> {
     version.split('.').map(|number| number.parse().unwrap_or_else(|error| panic!("{version}: {error}"))).collect()
 }
 
-/// The release gets newer versions until it is frozen.
+/// The table may have older versions than the boots, because Debian updates the newer release until its freeze.
 #[test]
 fn the_table_of_versions_has_no_newer_program_than_these_boots() {
     let rows = tested();

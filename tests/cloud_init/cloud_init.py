@@ -1,12 +1,12 @@
-"""Tells what cloud-init understands of documents.
+"""Prints how cloud-init understands documents.
 
-Reads one JSON text a line: {"format": "openstack" or "nocloud", "text": ...} for a document as it was written, or with
-"tree" for what stands in it. Answers one line each: {"read": …, "understood": …}, with what stands in the document, and
-{"links": …, "routes": …, "dns": …}, {"refused": why} or {"disabled": true}. The first line that it writes is cloud-init's
-version.
+Reads one JSON object from each line: {"format": "openstack" or "nocloud", "text": ...} for a document as it was written,
+or with "tree" for the values of a document. Prints one line for each: {"read": …, "understood": …}. "read" has the values of
+the document; "understood" is {"links": …, "routes": …, "dns": …}, {"refused": why} or {"disabled": true}. The first line of
+the output is the version of cloud-init.
 
-Nothing is asked of this machine: every NIC that the document names by a MAC address is there, and is called nic0, nic1
-and so on until the document gives it a name.
+The script does not read the NICs of this machine. It pretends that every NIC that the document identifies by a MAC address
+exists, with the name nic0, nic1 and so on until the document gives the NIC a name.
 """
 
 import copy
@@ -29,7 +29,7 @@ network_state.NetworkStateInterpreter.dump_network_state = lambda self: None
 
 NIC = "nic"
 
-# In the order of the document, which the state does not keep.
+# Members of each bond in the order of the document. The state of cloud-init does not keep this order.
 bonds = {}
 handle_bond = network_state.NetworkStateInterpreter.handle_bond
 
@@ -56,7 +56,7 @@ DYNAMIC = {"ipv6_slaac": (1, "slaac"), "ipv6_dhcpv6-stateless": (2, "dhcp6-state
 
 
 def read(request):
-    """What stands in a document, as cloud-init's data source reads it."""
+    """Returns the values of a document, as the data source of cloud-init reads them."""
     if "tree" in request:
         return request["tree"]
     if request["format"] == "openstack":
@@ -65,7 +65,7 @@ def read(request):
 
 
 def convert(request, tree):
-    """What cloud-init's data source hands on."""
+    """Returns the network config that the data source of cloud-init makes of the values."""
     if request["format"] == "openstack":
         macs = [link.get("ethernet_mac_address") for link in tree.get("links") or [] if isinstance(link, dict)]
         macs = {mac.lower(): f"{NIC}{at}" for at, mac in reversed(list(enumerate(macs))) if isinstance(mac, str)}
@@ -80,7 +80,7 @@ unreadable = object()
 
 
 def present(config):
-    """Lets the NICs of a version 2 document be there."""
+    """Pretends that the NICs of a version 2 document exist."""
     ethernets = config.get("ethernets") or {}
     names = {}
     for at, nic in enumerate(ethernets.values()):
@@ -130,7 +130,7 @@ def ports(interfaces, interface):
 
 
 def key(interfaces, name, depth=0):
-    """What a link is, whatever it is called."""
+    """Returns the key of a link, which does not depend on its name, except for a NIC without a MAC address or a bridge."""
     interface = interfaces.get(name)
     if interface is None or depth > 8:
         return str(name)
@@ -145,7 +145,7 @@ def key(interfaces, name, depth=0):
 
 
 def mac_address(interfaces, interface):
-    """The address that a link has in the end."""
+    """Returns the MAC address of a link, or the one that it inherits from its parent or first port."""
     if interface is None or interface["mac_address"]:
         return interface and interface["mac_address"].lower()
     below = [interface["vlan-raw-device"]] if kind(interface) == "vlan" else ports(interfaces, interface)

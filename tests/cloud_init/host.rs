@@ -1,4 +1,4 @@
-//! Every document of the host is the allocated network for cloud-init.
+//! cloud-init reads the allocated network from every document of the host.
 
 use serde_json::{Value, json};
 
@@ -39,12 +39,12 @@ fn compare(is_openstack: bool, of: fn(Families, usize, bool) -> String) {
             let mut links = serde_json::Map::new();
             for (at, (name, mac_address)) in NICS[..interfaces].iter().enumerate() {
                 let is_first = at == 0;
-                // OpenStack's format has the name servers of the machine, network-config those of a link.
+                // OpenStack's format has name servers for the whole machine, network-config has them for a link.
                 let own = if is_first && !is_openstack { dns(servers) } else { dns(&[]) };
                 // cloud-init switches router advertisements off for a static IPv6 address of an OpenStack document.
                 let accept_ra =
                     if is_openstack && !matches!(families, Families::Ipv4) { json!(false) } else { Value::Null };
-                // Row v2-everywhere of docs/cloud-init.md; cloud-init 23.1 and newer read `::/0`.
+                // The difference in row v2-everywhere of docs/cloud-init.md. cloud-init 23.1 and newer read `::/0`.
                 let everywhere = if is_openstack { "::/0" } else { "::/64" };
                 let routes = routes.iter().filter(|_| is_first).map(|route| route.replace("::/0", everywhere));
                 let routes: Vec<String> = routes.collect();
@@ -62,12 +62,12 @@ fn compare(is_openstack: bool, of: fn(Families, usize, bool) -> String) {
 }
 
 #[test]
-fn every_document_of_the_host_is_the_allocated_network() {
+fn cloud_init_reads_the_allocated_network_from_every_document_of_the_host() {
     compare(true, |families, interfaces, mac| document(families, interfaces, mac).text().to_owned());
 }
 
 #[test]
-fn every_network_config_of_the_host_is_the_allocated_network() {
+fn cloud_init_reads_the_allocated_network_from_every_network_config_of_the_host() {
     compare(false, |families, interfaces, mac| {
         document(families, interfaces, mac).to_network_config().unwrap().text().to_owned()
     });

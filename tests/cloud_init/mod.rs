@@ -45,7 +45,7 @@ struct Document {
     may_be_refused: bool,
 }
 
-/// Rows that were needed so far: without the row, a document would have been a disagreement.
+/// Rows that were needed so far: without such a row, the programs would have disagreed about a document.
 #[derive(Default)]
 struct Met(BTreeSet<&'static str>);
 
@@ -326,9 +326,9 @@ fn a_network_config_of_the_host_means_the_same_as_its_openstack_document() {
     assert_eq!(written, 700);
 }
 
-/// Removes the parts of a meaning that only one of the two formats has: name servers of the whole machine and VLANs
-/// without a name, a request for router advertisements other than the switch, and far gateways without a mark. Also
-/// removes the options and default routes in the diagnostics `limits`.
+/// Removes the differences between the two formats from a meaning: which link has a name server, the names of VLANs,
+/// how IPv6 routers are requested, and the mark `on-link`. Also removes the options and default routes in the
+/// diagnostics `limits`.
 fn without_form(mut meaning: Value, limits: &[Diagnostic]) -> Value {
     let is_ordered = limits.iter().any(|limit| limit.to_string().contains("another default route comes first"));
     let mut dns = BTreeSet::new();

@@ -98,7 +98,8 @@ fn flow(value: &Value, random: &mut Random) -> String {
     }
 }
 
-/// Writes a string without quotes if it stays a string, and also if people usually omit the quotes: a MAC address.
+/// Writes a string without quotes if YAML reads a string from it. A MAC address may also be without quotes, because
+/// people usually omit them.
 fn scalar_text(string: &str, random: &mut Random, is_value: bool) -> String {
     let is_mac = string.len() == 17 && string.split(':').count() == 6;
     let is_plain = string.starts_with(|c: char| c.is_ascii_alphanumeric())

@@ -66,8 +66,8 @@ fn held(directory: &Path) -> BTreeMap<String, String> {
     held
 }
 
-/// Claims for a machine while others hold addresses, once for each write, with a fault at this write. With `+` the
-/// fault repeats at all later writes of its name.
+/// Runs the claim of a machine while others hold addresses, once for each write, with a fault at this write. If `on` is
+/// `+`, all later calls of the same system call have the fault, too.
 fn at_every_write(others: &[&str], machine: &str, addresses: &str, fault: &str, on: &str) -> BTreeSet<End> {
     let before = held_by(others);
     let without_fault = held_by(others);
@@ -112,7 +112,7 @@ fn at_every_write(others: &[&str], machine: &str, addresses: &str, fault: &str, 
 }
 
 #[test]
-fn an_init_that_is_killed_at_any_write_is_made_again() {
+fn an_init_that_is_killed_at_any_write_can_be_repeated() {
     let made = held_by(&[]);
     let log = fs::read_to_string(made.path().join("strace")).unwrap();
     let mut ends = BTreeSet::new();
@@ -131,37 +131,38 @@ fn an_init_that_is_killed_at_any_write_is_made_again() {
 }
 
 #[test]
-fn a_first_claim_that_is_killed_at_any_write_is_made_again() {
+fn a_first_claim_that_is_killed_at_any_write_can_be_repeated_and_gets_the_same_address() {
     let ends = at_every_write(&[], "worker-0", FIRST, "signal=SIGKILL", "");
     assert_eq!(ends, BTreeSet::from([(None, false), (None, true)]));
 }
 
 #[test]
-fn a_claim_that_is_killed_at_any_write_is_made_again() {
+fn a_claim_that_is_killed_at_any_write_can_be_repeated_and_gets_the_same_address() {
     let ends = at_every_write(&["worker-0"], "worker-1", SECOND, "signal=SIGKILL", "");
     assert_eq!(ends, BTreeSet::from([(None, false), (None, true)]));
 }
 
-/// Possible ends: success, because the failed call only cleans up; failure; recorded, but standard output failed.
+/// Possible ends: success, because the failed call only cleans up; a failure without addresses; a failure of standard
+/// output after the addresses were recorded.
 const FAILED: [End; 3] = [(Some(0), true), (Some(1), false), (Some(1), true)];
 
 #[test]
-fn a_first_claim_of_which_a_write_fails_is_an_error_and_is_made_again() {
+fn a_first_claim_whose_write_fails_can_be_repeated_and_gets_the_same_address() {
     assert_eq!(at_every_write(&[], "worker-0", FIRST, "error=EIO", ""), BTreeSet::from(FAILED));
 }
 
 #[test]
-fn a_claim_of_which_a_write_fails_is_an_error_and_is_made_again() {
+fn a_claim_whose_write_fails_can_be_repeated_and_gets_the_same_address() {
     assert_eq!(at_every_write(&["worker-0"], "worker-1", SECOND, "error=EIO", ""), BTreeSet::from(FAILED));
 }
 
 #[test]
-fn a_claim_on_a_disk_that_is_full_from_any_write_on_is_an_error_and_is_made_again() {
+fn a_claim_on_a_disk_that_gets_full_at_any_write_can_be_repeated_and_gets_the_same_address() {
     assert_eq!(at_every_write(&["worker-0"], "worker-1", SECOND, "error=ENOSPC", "+"), BTreeSet::from(FAILED));
 }
 
 #[test]
-fn a_refusal_that_cannot_be_printed_ends_as_any_other() {
+fn a_refusal_that_cannot_be_printed_has_the_exit_status_of_a_refusal() {
     let directory = held_by(&[]);
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_glowplugctl"));

@@ -70,7 +70,7 @@ fn several_processes_give_each_machine_an_address_of_its_own_and_leave_no_gap() 
 }
 
 #[test]
-fn several_processes_that_claim_for_the_same_machines_give_the_same() {
+fn several_processes_that_claim_for_the_same_machines_print_the_same_addresses() {
     let directory = with_ledger();
     write_list(&directory.path().join("list"), (0..50).map(|number| format!("worker-{number}")));
     let children: Vec<Child> = (0..4).map(|_| claim(directory.path(), "list")).collect();
@@ -143,7 +143,7 @@ fn a_user_who_may_only_read_the_ledger_gets_lists_and_metrics() {
 }
 
 #[test]
-fn a_pipe_and_a_link_that_are_written_to_stay() {
+fn output_to_a_pipe_or_a_symbolic_link_does_not_replace_the_pipe_or_the_link() {
     let directory = with_ledger();
     let path = |name: &str| directory.path().join(name);
     write_list(&path("list"), iter::once("worker-0".to_owned()));

@@ -89,7 +89,7 @@ sessions! {
 }
 
 #[test]
-fn every_session_is_a_test() {
+fn every_file_of_a_session_has_a_test() {
     let files = fs::read_dir(fixtures().join("sessions")).unwrap().map(|file| file.unwrap().file_name());
     let mut files: Vec<_> = files.map(|name| name.into_string().unwrap()).collect();
     files.sort_unstable();

@@ -465,7 +465,7 @@ texts! {
             r#"warning ethernets.a.routes[0].mtu: "1400" ignored, glowplug does not support it"#,
             r#"warning ethernets.a.routes[0].on-link: invalid switch "perhaps", expected true or false"#,
             r#"warning ethernets.a.routes[0].scope: "link" ignored, glowplug does not support it"#,
-            r#"warning ethernets.a.routes[0].table: invalid table "main", expected a number of 0 to 4294967295: the main table is taken"#,
+            r#"warning ethernets.a.routes[0].table: invalid table "main", expected a number from 0 to 4294967295; the main table is used instead"#,
             r#"warning ethernets.a.routes[1].type: "blackhole" ignored, only unicast routes are supported"#
         ];
     a_route_without_an_address_of_its_family: v2 "ethernets: {a: {dhcp4: true, routes: [{to: '::/0', via: 'fe80::1'}]}}"

@@ -1,10 +1,10 @@
-//! The name of the home of the project is in Cargo.toml. Other files repeat it.
+//! Checks the address of the project's repository. Cargo.toml defines it; other files repeat it.
 
 use std::fs;
 
 use super::repository;
 
-/// Files that repeat the home, each with the text before it.
+/// Files that repeat the address, each with the text before it.
 const PLACES: [(&str, &str); 5] = [
     ("Cargo.toml", "homepage = \""),
     ("controller/Cargo.toml", "repository = \""),
@@ -14,7 +14,7 @@ const PLACES: [(&str, &str); 5] = [
 ];
 
 #[test]
-fn the_home_of_the_project_is_the_same_in_all_files() {
+fn the_address_of_the_repository_is_the_same_in_all_files() {
     let read =
         |path: &str| fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
     let manifest = read("Cargo.toml");

@@ -47,7 +47,7 @@ fn run_with(files: &[(&str, &str)], arguments: &[&str]) -> (Option<i32>, String,
 }
 
 #[test]
-fn a_network_in_another_place_of_the_drive_is_never_the_default_in_silence() {
+fn a_network_at_another_path_of_the_drive_is_reported_when_the_default_applies() {
     let meta_data = r#"{"hostname":"vm","network_config":{"name":"network_config","content_path":"/content/0000"}}"#;
     let of_files = [("openstack/latest/meta_data.json", meta_data), ("openstack/content/0000", "auto lo\n")];
     let nocloud = [("meta-data", "instance-id: i-1\nnetwork-interfaces: |\n  iface eth0 inet dhcp\n")];
@@ -75,14 +75,14 @@ fn a_network_in_another_place_of_the_drive_is_never_the_default_in_silence() {
 }
 
 #[test]
-fn a_network_in_another_place_does_not_matter_beside_the_network_of_the_drive() {
+fn a_network_at_another_path_has_no_effect_if_the_drive_has_a_network_document() {
     let meta_data = r#"{"network_config":{"content_path":"/content/0000"}}"#;
     let network = r#"{"links":[{"id":"eno101","type":"phy"}],"networks":[{"link":"eno101","type":"ipv4_dhcp"}]}"#;
     let files = [("openstack/latest/meta_data.json", meta_data), ("openstack/latest/network_data.json", network)];
     assert_eq!(run_with(&files, &[]), (Some(0), "configured".to_owned(), serde_json::json!([])));
 }
 
-/// UUID of a machine that is not the drive's.
+/// UUID of a machine to which the drive does not belong.
 const OTHER: &str = "11111111-2222-3333-4444-555555555555";
 
 #[test]
@@ -157,7 +157,7 @@ fn labelled(label: &str) -> Vec<u8> {
 }
 
 #[test]
-fn only_the_fragment_and_the_record_are_left_behind() {
+fn a_run_leaves_only_the_fragment_and_the_report() {
     let machine = FakeMachine::kubevirt().with_disk("sr0", hypershift());
     let before = machine.files();
     assert_eq!(machine.network_kargs(&[]).code, Some(0));
@@ -348,7 +348,7 @@ const BROKEN: &str = r#"{"links":[{"id":"a","type":"phy","name":"eth0"}],
     "networks":[{"link":"a","type":"ipv4","ip_address":"10.0.0.5","netmask":"255.0.255.0"}]}"#;
 
 #[test]
-fn a_broken_document_is_refused_and_the_fragment_of_an_earlier_run_goes() {
+fn a_broken_document_is_refused_and_the_fragment_of_an_earlier_run_is_removed() {
     let machine = FakeMachine::kubevirt().with("etc/cmdline.d/50-glowplug-network-kargs.conf", "ip=10.0.0.9\n");
     let drive = drive(BROKEN);
     let path = drive.path("");
@@ -449,7 +449,7 @@ fn profiles(machine: &FakeMachine) -> Vec<String> {
 }
 
 #[test]
-fn profiles_of_network_manager_are_private_and_nics_have_names_by_arguments() {
+fn profiles_of_network_manager_are_private_and_arguments_set_the_names_of_nics() {
     let document = "version: 2\nethernets: {a: {match: {macaddress: '52:54:00:12:34:56'}, set-name: lan0, \
                     addresses: [10.0.0.5/24]}, enp3s0: {dhcp4: false}}\n";
     let (machine, drive) = (FakeMachine::kubevirt(), drive(document));
@@ -522,7 +522,7 @@ fn the_default_of_a_machine_with_networkd_is_arguments() {
 }
 
 #[test]
-fn a_document_with_only_unused_nics_gives_networkd_the_default() {
+fn a_document_with_only_unused_nics_gives_the_default_arguments_with_networkd_too() {
     let (machine, drive) =
         (FakeMachine::kubevirt(), drive("version: 2\nethernets: {a: {match: {macaddress: '52:54:00:12:34:56'}}}\n"));
     let path = drive.path("");

@@ -93,8 +93,8 @@ impl Case {
         calls
     }
 
-    /// Runs the program on a new machine with a fault at this call, and with `lasts` also at all later calls of its
-    /// name.
+    /// Runs the program on a new machine with a fault at this call. If `lasts`, all later calls of the same system call
+    /// have the fault, too.
     fn run_with(&self, call: &Call, fault: &str, lasts: bool) -> (FakeMachine, Run) {
         let machine = (self.machine)();
         let Call { name, nth, text } = call;
@@ -196,12 +196,12 @@ fn end_at_every_call(case: &Case) -> Vec<Call> {
 }
 
 #[test]
-fn ended_at_any_call_a_run_leaves_the_old_arguments_or_the_new_ones() {
+fn a_run_that_is_killed_at_any_call_leaves_the_old_arguments_or_the_new_ones() {
     assert_eq!(end_at_every_call(&Case::disk()).len(), 0);
 }
 
 #[test]
-fn ended_at_any_call_a_run_leaves_no_mixture_of_two_networks() {
+fn a_run_that_is_killed_at_any_call_leaves_no_mixture_of_two_networks() {
     // The old arguments are removed together with the old files.
     assert_ne!(end_at_every_call(&Case::files(&drive(BOND))).len(), 0);
 }
@@ -256,7 +256,7 @@ fn fail_from_each_read_on(fault: &str) -> Vec<(Option<i32>, Left, String, String
 }
 
 #[test]
-fn a_drive_that_fails_is_refused_wherever_that_begins() {
+fn a_drive_that_fails_from_any_read_on_is_refused() {
     let ended = fail_from_each_read_on("error=EIO");
     assert_eq!(ended.len(), 8);
     let reason = "reading /dev/vdb: Input/output error (os error 5)";
@@ -296,7 +296,8 @@ fn run_where(machine: &FakeMachine, mounts: &str, arguments: &[&str]) -> (Option
     (code, stderr, left_in(copy.path()))
 }
 
-/// Full file systems and the system's error. A directory needs an inode, too.
+/// Full file systems: what is missing, how they are mounted, and the error of the system. A new directory needs an
+/// inode, too.
 const FULL: [(&str, &str, &str); 2] = [
     (
         "no page",

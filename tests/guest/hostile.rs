@@ -1,5 +1,5 @@
-//! Hostile input is refused cleanly, within a second of CPU time and 64 MiB, and no part of the input is copied to the
-//! output.
+//! Hostile input is refused within one second of CPU time and 64 MiB of memory, and no part of the input is copied to
+//! the output.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -185,7 +185,7 @@ fn a_name_server_for_every_value_that_there_may_be() {
 }
 
 #[test]
-fn a_bridge_of_as_many_ports_as_there_may_be_links_is_explained() {
+fn check_prints_a_bridge_with_the_largest_number_of_ports() {
     let mut document = "version: 2\nethernets:\n".to_owned();
     (0..4090).for_each(|port| document += &format!("  e{port}: {{}}\n"));
     document += "bridges:\n  br0:\n    interfaces: [";
@@ -231,7 +231,7 @@ fn listed(count: usize, one: impl Fn(usize) -> String) -> String {
     (0..count).map(one).collect::<Vec<_>>().join(",")
 }
 
-/// Both network programs with files would refuse this document. Their files together would exceed the memory of the machine.
+/// Checks that both renderers of files refuse this document: all files together would need too much memory.
 fn is_refused_for_its_files(document: &str) {
     let drive = drive(document);
     for (renderer, what) in

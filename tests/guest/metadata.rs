@@ -86,14 +86,14 @@ fn an_unknown_key_is_refused_with_the_known_ones() {
 }
 
 #[test]
-fn programs_get_json() {
+fn metadata_is_printed_as_json_on_request() {
     let Run { code, stdout, .. } = with_drive(&typical(), &["metadata", "--json", "hostname", "ipv6"]);
     let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!((code, json), (Some(1), serde_json::json!({"hostname": "worker-0"})));
 }
 
 #[test]
-fn the_file_of_the_unit_answers_before_any_drive_is_looked_for() {
+fn attributes_are_read_from_the_file_of_the_unit_without_a_search_for_a_drive() {
     let file = "GLOWPLUG_KUBEVIRT_HOSTNAME=\"a \\\"b\\\"\"\nGLOWPLUG_KUBEVIRT_IPV4=10.0.0.9\n";
     // The disk is not readable, so success shows that the file was used.
     let machine = FakeMachine::kubevirt().with("run/metadata/glowplug", file).with("sys/class/block", "");
@@ -102,7 +102,7 @@ fn the_file_of_the_unit_answers_before_any_drive_is_looked_for() {
 }
 
 #[test]
-fn without_a_file_the_drive_of_the_machine_answers() {
+fn without_the_file_of_the_unit_attributes_are_read_from_the_drive() {
     let image = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/images/hypershift.iso");
     let machine = FakeMachine::kubevirt().with_disk("vdb", fs::read(image).unwrap());
     assert_eq!(printed(machine.run(&["metadata", "namespace"])), answer(0, "clusters-prod\n"));
@@ -122,7 +122,7 @@ fn a_machine_of_another_platform_has_no_metadata() {
 }
 
 #[test]
-fn a_drive_that_is_named_on_another_machine_is_used_when_that_is_given() {
+fn a_named_drive_on_a_machine_of_another_platform_is_used_only_with_provider() {
     let drive = FakeMachine::new().with("meta-data", "local-hostname: web1\n");
     let (machine, path) = (FakeMachine::new(), drive.path(""));
     let output = machine.path("out");
@@ -262,7 +262,7 @@ fn an_invalid_hostname_is_refused_with_its_value() {
 }
 
 #[test]
-fn the_keys_of_the_drive_are_written_and_a_bad_one_is_named() {
+fn the_public_keys_of_the_drive_are_written_and_an_invalid_one_is_reported() {
     let drive =
         openstack(&format!(r##"{{"public_keys":{{"0":"# both of us\n{KEY} a@b\nssh-foo AAAA\n","1":"{KEY} c@d"}}}}"##));
     let (uid, gid) = owner();

@@ -1,5 +1,5 @@
-/* A C library under which every other read or write is interrupted, none moves more than 7 bytes, and there is no time of
-   day. */
+/* A C library that interrupts every other read or write, moves at most 7 bytes in each, and aborts a program that asks for
+   the time of day. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@ const STATIC: &str = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":
     "networks":[{"link":"a","type":"ipv4","ip_address":"10.0.0.5/24"}]}"#;
 
 #[test]
-fn print_writes_the_arguments_to_standard_output_and_nothing_anywhere_else() {
+fn print_writes_the_arguments_to_standard_output_and_changes_no_file() {
     let (drive, machine) = (drive(STATIC), FakeMachine::new().with("proc/cmdline", "ip=dhcp"));
     let before = machine.files();
     let path = drive.path("");
@@ -27,7 +27,7 @@ fn print_of_a_named_drive_does_not_read_the_command_line() {
 }
 
 #[test]
-fn rd_neednet_is_given_on_request_only() {
+fn rd_neednet_is_printed_with_the_option_neednet() {
     let drive = drive(STATIC);
     let path = drive.path("");
     let run = run(&["network-kargs", "--print", "--neednet", "--config-drive", path.to_str().unwrap()]);
@@ -93,7 +93,7 @@ fn an_unknown_renderer_is_refused() {
 }
 
 #[test]
-fn a_default_value_that_a_shell_would_take_for_more_is_refused() {
+fn a_default_value_with_characters_that_are_special_to_a_shell_is_refused() {
     assert_eq!(
         usage_error(&["network-kargs", "--default-value", "ip=dhcp $(id)"]),
         "error: invalid value 'ip=dhcp $(id)' for '--default-value <KARGS>': \

@@ -475,7 +475,8 @@ impl World {
         Claim { machine: machine.clone(), created: time(created), requests, sticky: *is_sticky, secret: None }
     }
 
-    /// The other pools with the network, the interface and the families of a pool, from which some machines get addresses, too.
+    /// Returns the pools from which a machine gets addresses if `pool` is exhausted: all others with its network,
+    /// interface and families. Two of three machines have no overflow.
     fn overflow_of(&self, node: usize, pool: &str) -> Vec<String> {
         let Some(first) = self.pools.get(pool).filter(|_| node.is_multiple_of(3)) else { return Vec::new() };
         let is_alike = |other: &&Spec| {
@@ -647,7 +648,8 @@ impl World {
         known.map_or_else(|| spec.clone(), |known| spec.with_template_of(known))
     }
 
-    /// Records that the ledger now has other pools.
+    /// Updates the model after the ledger got these pools: renames pools in the cluster, and replaces the expected
+    /// pools.
     fn settle(&mut self, specs: Vec<Spec>, renames: &[Rename]) {
         let kept: Vec<Spec> = specs.iter().map(|spec| self.kept(spec, renames)).collect();
         for Rename { old, new } in renames {

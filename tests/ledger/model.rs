@@ -40,7 +40,7 @@ enum Step {
     Wait(u64),
     /// Objects record addresses.
     Adopt(Vec<Recorded>),
-    /// An object has an address, and asks for no lease.
+    /// An object records an address that must be reserved, without a lease.
     SetAside(Recorded),
     /// Running guests report addresses.
     Report(Vec<Recorded>),
@@ -269,7 +269,8 @@ impl Model {
         own.any(|(_, records)| records.get(claimant) == Some(&State::Excluded))
     }
 
-    /// What a record may do, in the words of the documentation and not in those of the library. `None`: nothing.
+    /// Returns what a record may do, by the rules of the documentation. It shares no code with the library. `None`: the
+    /// record is ignored.
     fn may_record(&self, Recorded { machine, interface, address, kind }: &Recorded) -> Option<May> {
         let claimant = Claimant { machine: machine.clone(), interface: interface.parse().unwrap() };
         let family = Family::of(*address);
@@ -282,7 +283,7 @@ impl Model {
         if holder.is_some_and(|holder| *holder == claimant || is_guests(holder)) {
             return Some(May::Keep);
         }
-        // Users of one namespace cannot take or block what only pools of other namespaces have.
+        // Records of one namespace cannot take or reserve an address that only pools of other namespaces have.
         if (0..3).any(|at| has(&at)) && !(0..3).any(|at| has(&at) && own(&at)) && !has_left {
             return None;
         }
@@ -335,7 +336,8 @@ impl Model {
         held.any(|(address, (by, ..))| by.machine.namespace == machine.namespace && is_of_pool(*address))
     }
 
-    /// Whether two different guests have an address. Guests that report it alone count only if a pool offers it.
+    /// Whether two different guests have an address. If all of them only report it, they count only if a pool offers
+    /// it.
     fn has_two_users(&self, address: IpAddr) -> bool {
         let family = Family::of(address);
         let name = |claimant: &Claimant| (claimant.machine.namespace.clone(), claimant.machine.name.clone());
@@ -451,7 +453,7 @@ impl Model {
         }
     }
 
-    /// The reports that a later state does not have.
+    /// Returns the reports that are missing in a later state.
     fn reports_without(&self, later: &Self) -> Vec<Reservation> {
         let is_over = |(address, claimant): &(&IpAddr, &Claimant)| {
             !later.reports.get(*address).is_some_and(|claimants| claimants.contains(*claimant))
@@ -630,7 +632,8 @@ impl Model {
                         refused.push((pool, family));
                         continue 'pools;
                     }
-                    // Only a full pool sends a machine to the next one. A pool that grows gets its addresses in a moment.
+                    // A machine gets addresses of the next pool only if this pool is exhausted. It waits for a pool
+                    // with closed addresses, which are soon opened.
                     Err(error) => return Err(error),
                 };
                 let prefix = prefix_of(&next, at, *family);
@@ -945,7 +948,7 @@ fn live<L: Ledger + std::fmt::Debug>(
         let now = model.now;
         let mut after = model.clone();
         next_fault.set(fault);
-        // `None` if the ledger failed, and so the step.
+        // `None` if the step failed because the ledger failed.
         let done = match &step {
             Step::Claim { machine, pools, has_overflow, named, sticky } => {
                 let claim = claim_of(machine, pools, *has_overflow, *named, *sticky);
@@ -1005,7 +1008,7 @@ fn live<L: Ledger + std::fmt::Debug>(
                 after.set_aside(recorded);
                 ours[at].set_aside([recorded.reservation()], time(now)).is_ok()
             }
-            // Only one process at a time has reports and closed addresses: no ledger keeps them.
+            // Reports and closed addresses are in no ledger, so only histories with one process have them.
             Step::Report(reports) => {
                 let reports = if registries == 1 { reports.as_slice() } else { &[] };
                 after.report(reports);

@@ -188,7 +188,7 @@ fn set_families(profile: &mut Profile, link: &Link) {
         (true, false) => (Method::Auto, dynamic6 == static6),
     };
     (ipv6.method, ipv6.required) = match (dynamic6, static6) {
-        // No argument means DHCPv4 only.
+        // DHCPv4 without IPv6 cannot be expressed by an argument.
         (false, false) if dynamic4 => (Method::Auto, false),
         (false, false) if link.ipv6.link_local == Some(true) => (Method::LinkLocal, true),
         (false, false) => (Method::Disabled, false),

@@ -80,10 +80,11 @@ const MATCHES: [usize; 5] = [0, 1, 2, 5, 40];
 /// A document whose pattern matches any number of NICs. With a static address, no network program needs a server.
 pub(crate) const PATTERN: &str = "version: 2\nethernets: {any: {match: {name: 'en*'}, addresses: [10.0.0.5/24]}}\n";
 
-/// Checks on machines with different numbers of NICs which NICs have the address of [`PATTERN`]. `write` adds the files of a
-/// network program to the directory of a machine, `run` runs the program on all machines, and `is_meant` compares the names of
-/// the NICs that have the address with the names of those that the pattern matches. Each machine has one more NIC, `other`.
-/// `quiet` has the times in milliseconds after which a program without a log line is done, shortest first.
+/// Checks which NICs have the address of [`PATTERN`], on machines with different numbers of NICs. `write` adds the
+/// files of a network program to the directory of a machine, and `run` runs the program on all machines. `is_meant`
+/// compares the names of the NICs that have the address with the names of the NICs that the pattern matches. Each
+/// machine has one more NIC, `other`. A program has finished when it has logged nothing for a time in milliseconds:
+/// each attempt uses the next time of `quiet`.
 pub(crate) fn check_pattern(
     quiet: &[u32],
     write: impl Fn(&Path),

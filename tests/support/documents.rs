@@ -597,7 +597,7 @@ fn set_families(profile: &mut Profile, machine: &MachineNetwork, link: &str) {
         (true, false) => (Method::Auto, dynamic_v6 == static_v6),
     };
     let (method_v6, required_v6) = match (dynamic_v6, static_v6) {
-        // `dhcp` also enables optional IPv6; no argument means DHCPv4 only.
+        // `dhcp` also enables optional IPv6. DHCPv4 without IPv6 cannot be expressed by an argument.
         (false, false) if dynamic_v4 => (Method::Auto, false),
         (false, false) => (Method::Disabled, false),
         (false, true) => (Method::Manual, true),

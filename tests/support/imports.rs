@@ -147,7 +147,8 @@ impl Crate {
             if module.passed_on.contains(name) && of_child(path) {
                 continue;
             }
-            // A name of a module is no item. What the code uses of it counts below.
+            // The name of a module does not use an item. Paths in the code that begin with this name are considered
+            // below.
             used.extend(self.find(at, path, 0).filter(|(_, is_item)| *is_item).map(|(file, _)| file));
         }
         used.extend(module.globs.iter().filter_map(|path| Some(self.find(at, path, 0)?.0)));
@@ -158,8 +159,8 @@ impl Crate {
         used
     }
 
-    /// The file that defines what a path means in a module, and whether it is an item. Otherwise it is the module
-    /// itself. `None` for a path of another crate or of no module.
+    /// Resolves a path in a module. Returns the file that defines the item and `true`, or, if the path names a module,
+    /// the file of this module and `false`. `None`: the path is of another crate or names nothing.
     fn find(&self, at: &[String], path: &[String], depth: usize) -> Option<(String, bool)> {
         let mut rest = path;
         let mut current = at.to_vec();

@@ -361,7 +361,7 @@ method=disabled
 ";
 
     #[test]
-    fn a_gateway_is_read_from_where_either_version_has_it() {
+    fn a_gateway_is_read_from_the_keys_of_both_versions() {
         let newer = STATIC.replace("/24,10.0.0.1", "/24\ngateway=10.0.0.1");
         assert_eq!(understand(&newer, &[]), understand(STATIC, &[]));
         let read = understand(STATIC, &[]).unwrap();
@@ -418,7 +418,7 @@ method=disabled
     }
 
     #[test]
-    fn an_argument_for_any_nic_is_seen() {
+    fn an_argument_for_any_nic_is_read_as_a_profile_of_any_nic() {
         let keys: Vec<_> = read("ip=dhcp").unwrap().0.into_keys().collect();
         assert_eq!(keys, [DeviceKey::Any]);
     }

@@ -48,7 +48,7 @@ const ASKS: [(&str, &str); 3] = [
     ("dhcp6", "DHCPv6 client: Starting in Solicit mode"),
 ];
 
-/// The same of NetworkManager: the text before the name of the interface, and the text after the name.
+/// Like [`ASKS`], with NetworkManager's messages: the text before and the text after the name of the interface.
 const NM_ASKS: [(&str, &str, &str); 3] = [
     ("dhcp4", "dhcp4 (", "): activation: beginning transaction"),
     ("ra", "ndisc[", "\"]: starting neighbor discovery for ifindex"),
@@ -339,8 +339,8 @@ fn routes(network: &NetworkConfig) -> Vec<BTreeSet<String>> {
     routes
 }
 
-/// Whether a gateway is outside of the subnets of its link. The kernel rejects its route without `on-link`, and only glowplug adds
-/// this.
+/// Whether a gateway is outside of the subnets of its link. The kernel rejects a route to such a gateway without
+/// `on-link`, which glowplug adds and netplan does not.
 pub(crate) fn has_far_gateway(network: &NetworkConfig) -> bool {
     network.links().iter().any(|link| {
         let routes = link.routes.iter().filter(|route| link.can_route(route) && !route.on_link);
@@ -358,8 +358,8 @@ fn is_near(link: &Link, gateway: IpAddr) -> bool {
     }
 }
 
-/// Returns the routing rules of the links that are set, and those of the other links, each with its number: rules without one
-/// come directly before the main table, in the order of the document.
+/// Returns the routing rules of the links for which `is_set`, and the rules of the other links, each with its priority.
+/// Rules without a priority come directly before the main table, in the order of the document.
 fn rules(network: &NetworkConfig, is_set: impl Fn(LinkIndex) -> bool) -> (BTreeSet<String>, BTreeSet<String>) {
     let all = || network.links().iter().flat_map(|link| &link.routing_policy);
     let mut next = 32_766 - all().filter(|rule| rule.priority.is_none()).count() as u32;
@@ -476,7 +476,7 @@ impl Device {
 }
 
 impl Device {
-    /// Changes what differs with a profile of NetworkManager.
+    /// Applies the differences between a profile of NetworkManager and files of networkd.
     fn as_profile(&mut self, network: &NetworkConfig, index: LinkIndex) {
         let link = network.link(index);
         // NetworkManager sets these options only with STP.
@@ -517,8 +517,9 @@ impl Device {
         self.dns = dns;
     }
 
-    /// Changes what differs with netplan. Its NICs have link-local addresses and accept routers, also beside static addresses, and
-    /// DHCPv6 waits for a router. Every route is set, with the metric of the document.
+    /// Applies the differences of files that netplan writes. NICs have link-local addresses and accept router
+    /// advertisements, even with static addresses, and DHCPv6 waits for a router. Every route is set, with the metric
+    /// of the document.
     fn as_netplan(&mut self, network: &NetworkConfig, index: LinkIndex) {
         let link = network.link(index);
         if network.controller_of(index).is_some() {

@@ -1,7 +1,8 @@
 //! Measures the controller: `make bench-controller`. Prints one table. The API server, etcd, the load and the
 //! controller share the machine.
 //!
-//! Each rate is printed with the rate of creating objects with 32 clients and without a controller, from the same run.
+//! A rate of claims is printed with its percentage of the rate at which 32 clients create objects without a controller, in the
+//! same run.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]
@@ -321,7 +322,7 @@ async fn version(cluster: &Cluster) -> String {
     cluster.client().apiserver_version().await.unwrap().git_version
 }
 
-/// Number of requests for Secrets, as soon as it stays the same for some seconds.
+/// Waits until the number of reads of Secrets stays the same for five seconds. Returns this number.
 async fn secret_reads(cluster: &Cluster) -> u64 {
     let count = async || {
         let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
@@ -365,7 +366,7 @@ fn memory(program: &Child, line: &str) -> u64 {
     kibibytes * 1024
 }
 
-/// The processor time of a process until now, in hundredths of a second.
+/// The processor time of a process until now, with a resolution of 10 ms.
 fn processor_time(program: &Child) -> Duration {
     let status = fs::read_to_string(format!("/proc/{}/stat", program.id())).unwrap();
     // The name of the program, in parentheses, is the second field.
@@ -463,8 +464,8 @@ impl Fleet {
         }
     }
 
-    /// Creates machines with some clients. Returns the time from the first VirtualMachine to the last Secret, and the part of
-    /// it until the API server had stored the VirtualMachines.
+    /// Creates machines with this number of clients. Returns the time from the first VirtualMachine to the last Secret, and the
+    /// time until the API server had stored the VirtualMachines.
     async fn serve(&mut self, count: usize, clients: usize) -> [Duration; 2] {
         let numbers = self.count..self.count + count;
         let create = async |n: usize| {
@@ -524,7 +525,7 @@ impl Fleet {
         times
     }
 
-    /// Kills the leader of two replicas. Returns the time from then to the Secret of a machine that was created meanwhile.
+    /// Kills the leader of two replicas, then creates a machine. Returns the time from the kill to the Secret of the machine.
     async fn lose_the_leader(&mut self, server: &RealServer) -> Duration {
         let (mut first, [diagnostics, health]) = run(server, &["--leader-elect"]);
         until(diagnostics, "/metrics", "glowplug_leading 1").await;
@@ -695,7 +696,7 @@ async fn exhaust(cluster: &Cluster) -> (Duration, Duration) {
     (exhausted, began.elapsed())
 }
 
-/// Starts the program and waits until it is ready. Returns the time, and the memory that the program has then.
+/// Starts the program and waits until it is ready. Returns the time, and the largest memory of the program until then.
 async fn start(server: &RealServer) -> (Duration, u64) {
     let began = Instant::now();
     let (mut program, [_, health]) = run(server, &[]);
@@ -707,8 +708,8 @@ async fn start(server: &RealServer) -> (Duration, u64) {
     (time, resident)
 }
 
-/// Starts the program: that of `CONTROLLER`, for example the static one of an image, else the one of this build. Returns the program, and
-/// the addresses of its diagnostics and its probes.
+/// Starts the program in the variable `CONTROLLER`, for example the static one of an image, or else the program of this build.
+/// Returns the program, and the addresses of its diagnostics and its probes.
 fn run(server: &RealServer, options: &[&str]) -> (Child, [SocketAddr; 2]) {
     let [diagnostics, health, webhook] =
         [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());

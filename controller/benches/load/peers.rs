@@ -1,4 +1,4 @@
-//! Repeats the requests that other programs send for one address, and measures them beside the controller.
+//! Repeats the requests that other programs send for one address, and measures them for comparison with the controller.
 //!
 //! The requests are those that `docs/measurements.md` names, from reading the source code of each program. One allocation
 //! follows the other, because each of these programs allocates one address of a pool at a time. The choice of an address

@@ -1,6 +1,6 @@
-//! A soak: `make soak`. Machines and claims come and go for a long time, without a fault, and the memory of the controller must not
-//! grow with the number of objects that it has served. The growth is that of the anonymous memory: the other resident pages are those
-//! parts of the program file that have run.
+//! A soak: `make soak`. Machines and claims come and go for a long time, without a fault, and the memory of the controller must
+//! not grow with the number of objects that it has served. Only the anonymous memory is compared: the other resident pages are
+//! the parts of the program file that have run.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -25,14 +25,14 @@ use glowplug_controller::kinds::pool::StaticIPLease;
 const ALIVE: usize = 100;
 /// Time between two machines, and between two claims.
 const PACE: Duration = Duration::from_secs(1);
-/// The memory is compared with the memory after so many machines and claims. Until then, the caches of the program fill.
+/// The growth is measured from this number of machines and claims on. Until then, the caches of the program fill.
 const WARM_UP: u64 = 2000;
 /// Largest growth, in bytes, for each machine and claim that is served after the warm-up. A machine that exists needs about 20 KB.
 const PER_OBJECT: u64 = 256;
 /// Growth, in bytes, that the allocator of the program causes without a leak.
 const NOISE: u64 = 2_000_000;
 
-/// Runs one replica for some minutes. Prints one line a minute. Panics after a growth of the memory.
+/// Runs one replica for some minutes. Prints one line a minute. Panics if the memory grows beyond the limit.
 pub(super) async fn soak(assets: &Path, minutes: u64) {
     let server = RealServer::start(assets).await;
     let cluster = Cluster::new(server.config()).await;
@@ -56,7 +56,7 @@ pub(super) async fn soak(assets: &Path, minutes: u64) {
         ticks.tick().await;
         if alive.len() == ALIVE {
             let (name, secret) = alive.pop_front().unwrap();
-            // The objects were created some time ago. They end after they were served.
+            // The oldest objects have had time to be served. They are deleted only after that.
             await_condition(fleet.secrets.clone(), &secret, |secret: Option<&_>| secret.is_some()).await.unwrap();
             site.address_of(&name).await;
             served += 2;
@@ -86,7 +86,7 @@ pub(super) async fn soak(assets: &Path, minutes: u64) {
     let last = memory(&program, "RssAnon:");
     program.kill().unwrap();
     program.wait().unwrap();
-    let (first, before) = warm.expect("SOAK: more minutes, so that the caches are full before the last one");
+    let (first, before) = warm.expect("SOAK: too few minutes: the warm-up has not ended, expected more");
     let count = served - before;
     let (growth, limit) = (last.saturating_sub(first), NOISE + PER_OBJECT * count);
     println!(

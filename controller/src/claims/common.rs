@@ -41,7 +41,7 @@ pub struct Provider {
 // === impl Provider ===
 
 impl Provider {
-    /// A provider for the claims of `scope`. The provider is two parts of `opening`.
+    /// A provider for the claims of `scope`. `opening` must count the provider as two parts.
     #[must_use]
     pub fn new(
         client: Client,
@@ -140,7 +140,7 @@ impl Provider {
         Ok(false)
     }
 
-    /// Releases the addresses of a claimant other than `addresses`, because two leaders have allocated addresses to it.
+    /// Releases all addresses of a claimant except `addresses`, because two leaders have allocated addresses to the claimant.
     pub(super) async fn keep(
         &self,
         claim: &Key,
@@ -152,8 +152,8 @@ impl Provider {
         Ok(())
     }
 
-    /// Releases everything that a claim holds, and returns the addresses. Users can write the UID of any object into an
-    /// object with the name of a claim, so a holder of another kind releases nothing.
+    /// Releases everything that a claim holds, and returns the addresses. Users can write the UID of an object of another kind into an
+    /// object with the name of a claim. Leases of such an object are not released, because its kind differs.
     pub(super) async fn release(&self, holder: Machine) -> Result<Vec<IpNetwork>, Error> {
         let (claim, uid) = (Key::of_machine(&holder), holder.uid.clone());
         let addresses = self.registry.release(holder).await?;

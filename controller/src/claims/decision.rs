@@ -216,7 +216,7 @@ impl View {
         let is_stopped = match self.cluster {
             Cluster::None | Cluster::Running => false,
             Cluster::Paused => true,
-            // Clusters are deleted before the claims of their machines.
+            // A Cluster may be gone before the claims of its machines, so a claim that is being deleted needs no Cluster.
             Cluster::Absent => !claim.is_deleted(),
         };
         is_paused(claim) || is_stopped || !self.is_watched
@@ -239,8 +239,8 @@ impl View {
         self.release_former()
     }
 
-    /// Whether the IPAddress was created for an earlier claim. The garbage collector removes a claim that is gone from the
-    /// owners of its IPAddress, whose other owner is the pool. Then the ledger has the proof.
+    /// Whether the IPAddress was created for an earlier claim. The garbage collector removes a claim that is gone from the owners of its
+    /// IPAddress, and keeps the IPAddress, because the pool owns it, too. Then the lease of the claim is the proof.
     fn is_of_former(&self, address: &IpAddress) -> bool {
         self.ledger.is_of_former || address.owner().is_some_and(|uid| self.former.contains(uid))
     }
@@ -545,7 +545,7 @@ impl Recorded {
         address: Option<&IpAddress>,
     ) -> Self {
         let holder = key.holder(HolderKind::IpAddressClaim, uid);
-        // An IPAddress whose address cannot be read may have any.
+        // If the address of the IPAddress cannot be read, each reserved address counts as recorded.
         let is_recorded = |at: IpAddr| address.is_some_and(|address| address.ip().is_none_or(|ip| ip == at));
         let reserved = allocator.reserved_by_records_of(&holder).filter(|(_, address)| !is_recorded(*address));
         let held = held_by(allocator, &holder);
@@ -625,9 +625,9 @@ pub(crate) fn held_by(allocator: &Allocator, holder: &Machine) -> Vec<Held> {
     held.collect()
 }
 
-/// Whether an IPAddress was created for an earlier claim of the name of claim `uid`, and claim `uid` cannot have its address:
-/// the claim holds another address, or a claim or machine holds this address. Of an IPAddress without a claim as owner, only
-/// an earlier claim that holds this address is a proof.
+/// Whether an IPAddress was created for an earlier claim of the name of claim `uid`, and claim `uid` cannot have its address: the claim
+/// holds another address, or a claim or machine holds this address. If no claim owns the IPAddress, only the lease of an earlier claim with
+/// this address proves that.
 ///
 /// The API server may receive such an IPAddress late, from a leader that has lost the Lease, after another leader has released
 /// the address.
@@ -670,8 +670,8 @@ pub(crate) fn record(address: &IpAddress, ip: IpAddr, uid: &str, interface: Inte
     }
 }
 
-/// Limits the reservations of a namespace in a pool of all namespaces to a quarter of the pool: everyone who may create IPAddresses in
-/// any namespace could otherwise reserve the whole pool. The oldest IPAddresses count.
+/// Limits the reservations of a namespace in a pool of all namespaces to a quarter of the pool: a user who may create IPAddresses in one
+/// namespace could otherwise reserve the whole pool. The oldest IPAddresses are reserved first.
 pub(crate) fn limit_reservations(allocator: &Allocator, mut adoptees: Vec<Adoptee>) -> Vec<Adoptee> {
     adoptees.sort_by_key(|adoptee| adoptee.address.metadata.creation_timestamp.as_ref().map(|time| time.0));
     let mut counts: BTreeMap<(PoolId, Family, String), u128> = BTreeMap::new();

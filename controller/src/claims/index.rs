@@ -80,7 +80,7 @@ impl Index {
         )
     }
 
-    /// The objects that the watch of a kind has passed without a report.
+    /// Notes how far the watch of a kind has come. Returns the objects that the watch has passed without a report: they are gone.
     fn follow(&mut self, kind: Kind, progress: &Progress<Key>) -> Vec<Key> {
         match kind {
             Kind::Claim => self.claims.follow(progress),
@@ -120,7 +120,7 @@ impl Index {
         let key = Key::of(&object.metadata);
         let is_unknown = self.version(kind, &key).is_none();
         let names = self.apply(kind, object);
-        // The report of an object of another provider is ignored, so it says nothing about the object.
+        // The index ignores reports about objects of another provider, so a missing report does not show that such an object is gone.
         let is_ours = |pool: &PoolRef| pool.resolve(&key.namespace).is_some();
         match kind {
             Kind::Claim
@@ -248,7 +248,7 @@ impl Index {
         self.note_alone(address);
     }
 
-    /// Notes that the registry needs nothing of an IPAddress as long as it has no claim. The claim may have come meanwhile.
+    /// Notes that the registry has nothing more to adopt from an IPAddress without a claim. No effect if its claim has come meanwhile.
     pub(crate) fn note_alone(&mut self, address: &IpAddress) {
         if self.claims.get(&address.key()).is_none() {
             self.note_recorded(address);
@@ -285,7 +285,7 @@ impl Index {
         let own = address.and_then(|address| address.metadata.uid.as_deref()).filter(|_| claim.is_none());
         let reserved = self.reserved.get(key).into_iter().flatten().map(String::as_str);
         let former = self.former.get(key).into_iter().flatten().map(String::as_str).chain(owner).chain(reserved);
-        // A leader that starts finds the reservation among the holders, too.
+        // After a start, the former holders have the reservation of an IPAddress without a claim, too. That IPAddress still exists.
         let former = former.filter(|former| Some(*former) != uid && Some(*former) != own);
         let pool = claim.and_then(|claim| claim.pool.resolve(&key.namespace));
         View {
@@ -317,7 +317,7 @@ impl Index {
         let unrecorded = self.unrecorded.iter().filter(of_pool).filter_map(|(_, key)| {
             let address = self.addresses.get(key)?;
             let claim = self.claims.get(key);
-            // Everyone who may create IPAddresses can name any pool in them.
+            // A user who may create IPAddresses can name any pool, so an IPAddress of another pool than that of its claim is not adopted.
             if claim.is_some_and(|claim| claim.pool.resolve(&key.namespace) != address.pool.resolve(&key.namespace)) {
                 return None;
             }
@@ -491,11 +491,11 @@ mod tests {
     }
 
     #[test]
-    fn an_ipaddress_of_another_provider_stays_although_its_watch_has_passed() {
+    fn an_ipaddress_of_another_provider_stays_known_after_the_watch_reports_newer_objects() {
         let (mut index, mut foreign) = (index(), address("a", 5));
         foreign.data["spec"]["poolRef"]["kind"] = "InClusterIPPool".into();
         index.note(Kind::Address, Change::Listed);
-        // The report says nothing about a name without a claim.
+        // The index ignores an IPAddress of another provider while no claim has its name.
         assert_eq!(index.note(Kind::Address, Change::Apply(foreign.clone())), [].into());
         index.note(Kind::Claim, Change::Apply(claim("a", "u1", 6)));
         index.take(Kind::Address, &key("a"), None, Some(foreign));
@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reservation_of_an_ipaddress_without_a_claim_is_none_of_an_earlier_claim() {
+    fn a_reserved_ipaddress_without_a_claim_does_not_count_as_an_earlier_claim() {
         let mut index = index();
         let metadata = json!({"namespace": "n", "name": "a", "uid": "i1", "resourceVersion": "5"});
         let pool_ref = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});

@@ -283,8 +283,8 @@ impl Work<'_> {
         Ok(true)
     }
 
-    /// Makes the registry adopt the addresses of claims that may be missing from the registry, as claims of these pools. `None`:
-    /// of the known ones.
+    /// Makes the registry adopt the addresses of claims that may be missing from the registry. Each claim counts as a claim of one of
+    /// `pools`. `None`: of the pools in the index.
     async fn adopt_all(&self, pools: Option<&Facts>) -> Result<(), Error> {
         let unrecorded = self.index().unrecorded(pools);
         if unrecorded.is_empty() {

@@ -64,12 +64,12 @@ impl<K: Clone + Ord> Postponed<K> {
         }
     }
 
-    /// Forgets the other names.
+    /// Forgets the names for which `is_there` is `false`.
     pub(crate) fn retain(&mut self, is_there: impl Fn(&K) -> bool) {
         self.names.retain(|name, _| is_there(name));
     }
 
-    /// Time of the next attempt. `None`: no attempt has failed.
+    /// Time of the next attempt. `None`: no attempt is postponed.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.names.values().map(|(_, at)| *at).min()
     }

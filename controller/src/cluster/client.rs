@@ -20,8 +20,8 @@ use crate::metrics::Metrics;
 /// The client never repeats a request on its own. By default, kube repeats a request 15 times, up to 1,000 seconds
 /// apart, and would repeat a `POST` that may have been stored.
 ///
-/// Every request names the program and its version. An API server also takes the name for the manager of the fields that a
-/// write sets.
+/// Every request names the program and its version. An API server also records the name of the program as the manager of the
+/// fields that a write sets.
 ///
 /// # Errors
 ///
@@ -30,7 +30,7 @@ pub fn connect(config: Config) -> kube::Result<Client> {
     connect_as(concat!("glowplug-controller/", env!("CARGO_PKG_VERSION")), config)
 }
 
-/// Connects as another program. The other properties are those of [`connect`].
+/// Connects like [`connect`], with `program` as the name and version of the program.
 ///
 /// # Errors
 ///
@@ -39,7 +39,8 @@ pub fn connect_as(program: &'static str, mut config: Config) -> kube::Result<Cli
     config.headers.push((USER_AGENT, HeaderValue::from_static(program)));
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
-    // A host that vanishes answers nothing, and no error ends a list or the start of a watch. A watch lasts less than 5 minutes.
+    // If the host vanishes, neither an answer nor an error arrives: only this timeout ends a list or the start of a watch. A
+    // watch itself lasts less than 5 minutes.
     config.read_timeout = Some(Duration::from_secs(300));
     config.reset_reader_on_write = true;
     Client::try_from(config)
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_is_under_way_until_its_answer_also_when_nobody_waits() {
+    async fn a_write_is_under_way_until_its_answer_even_if_its_caller_stops_waiting() {
         let gate = Arc::new(Semaphore::new(0));
         let (held, came) = (Arc::clone(&gate), Arc::new(Notify::new()));
         let coming = Arc::clone(&came);

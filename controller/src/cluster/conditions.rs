@@ -11,22 +11,22 @@ use serde_json::{Map, Value, json};
 const MAX_MESSAGE: usize = 10_240;
 /// Largest number of lines in a message with a line for each address or lease.
 pub(crate) const MOST_LINES: usize = 20;
-/// The condition of a pool with addresses of two users.
+/// Type of the condition of a pool in which an address has two users.
 pub(crate) const DUPLICATE_RECORDS: &str = "DuplicateRecords";
 /// The condition of a pool with leases that cannot be read.
 pub(crate) const UNREADABLE_LEASES: &str = "UnreadableLeases";
-/// Its reason.
+/// Reason of the condition [`UNREADABLE_LEASES`].
 pub(crate) const DAMAGED_LEASES: &str = "DamagedLeases";
 /// Longest message of any other condition that an API server accepts, in bytes.
 pub(crate) const LONGEST_MESSAGE: usize = 32_768;
 
-/// The conditions of some types in a list of the status of an object, without the conditions of other programs, which may be of any
-/// size.
+/// The stored conditions of some types, from a list in the status of an object. Conditions of other programs are left out,
+/// because they may be of any size.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Stored {
     /// Path of the list of conditions in the object.
     path: &'static [&'static str],
-    /// Number of the first members of the path that exist.
+    /// Number of members at the beginning of the path that exist in the object.
     depth: usize,
     /// The position in the list, and the members, of each condition by its type.
     known: BTreeMap<&'static str, (usize, Map<String, Value>)>,
@@ -36,8 +36,8 @@ pub(crate) struct Stored {
 const MEMBERS: [&str; 7] =
     ["type", "status", "reason", "message", "severity", "observedGeneration", "lastTransitionTime"];
 
-/// The message of the condition [`UNREADABLE_LEASES`]. The input is the address and the name of each lease of a pool that cannot be
-/// read, and why. `None`: every lease can be read.
+/// Returns the message of the condition [`UNREADABLE_LEASES`]. Each item of `leases` is an unreadable lease: its address, its
+/// name, and why it cannot be read. `None`: every lease can be read.
 pub(crate) fn unreadable_leases<'l, A: Display>(
     leases: impl IntoIterator<Item = (A, &'l str, &'l str)>,
 ) -> Option<String> {
@@ -76,8 +76,8 @@ impl Stored {
         Self { path, depth, known: known.collect() }
     }
 
-    /// Returns the operations of a JSON patch that set these conditions. None: the object has the conditions. Conditions of other
-    /// programs are kept. `now` is the time of a transition.
+    /// Returns the operations of a JSON patch that set these conditions. The result is empty if the object already has the
+    /// conditions. Conditions of other programs are kept. `now` is the time of a transition.
     pub(crate) fn set(&self, conditions: impl IntoIterator<Item = Value>, now: Timestamp) -> Vec<Value> {
         let path = |depth: usize| self.path[..depth].iter().map(|name| format!("/{name}")).collect::<String>();
         let operation =
@@ -100,7 +100,7 @@ impl Stored {
         if self.depth == self.path.len() {
             operations.extend(new.into_iter().map(|new| operation("add", format!("{}/-", path(self.depth)), new)));
         } else if !new.is_empty() {
-            // `status_patch` adds a missing status.
+            // The first member of the path is `status`. `status_patch` adds it if it is missing.
             let depth = self.depth.max(1);
             let missing = self.path[depth + 1..].iter().rev();
             let value = missing.fold(json!(new), |value, name| json!({ (*name): value }));
@@ -121,7 +121,7 @@ pub(crate) fn status_patch(metadata: &ObjectMeta, has_status: bool, operations: 
     is_needed.then(|| [version].into_iter().chain(status).chain(operations).collect())
 }
 
-/// The beginning of a message, as long as every version accepts.
+/// Returns the beginning of a message that is short enough for a condition of every API version.
 pub(crate) fn head(message: &str) -> &str {
     truncate(message, MAX_MESSAGE)
 }
@@ -156,12 +156,12 @@ pub(crate) const INVALID_SPEC: &str = "InvalidSpec";
 /// Type of the condition of an object that an API server has stored under an earlier schema.
 pub(crate) const SCHEMA_VIOLATED: &str = "SchemaViolated";
 
-/// Reason of this condition.
+/// Reason of the condition [`SCHEMA_VIOLATED`].
 pub(crate) const EARLIER_SCHEMA: &str = "EarlierSchema";
 
-/// Status, reason and message of the condition `Stalled` of an object whose condition `Ready` has these ones. Errors of a specification
-/// stay until a user changes the object. Any other reason may end without such a change: an overlap with the deletion of the other
-/// pool, for example, and addresses in use with the release of their leases.
+/// Returns status, reason and message of the condition `Stalled`, from those of the condition `Ready`. Errors of a specification
+/// stay until a user changes the object. Any other reason can end without such a change. For example, an overlap ends when the
+/// other pool is deleted, and addresses are no longer in use when their leases are released.
 ///
 /// Tools that follow the conventions of [kstatus] report a stalled object as failed, and one that is only not ready as in progress.
 ///
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_stalled_if_only_a_change_of_it_makes_it_ready() {
+    fn an_object_is_stalled_if_a_user_must_change_it() {
         assert_eq!(stalled(("False", "InvalidSpec", "x")), ("True", "InvalidSpec", "x"));
         let moving = ("False", "NotStalled", "No user has to change the object");
         let waiting = [DELETING, "InUse", "PoolOverlap"].map(|reason| ("False", reason, "x"));

@@ -14,7 +14,7 @@ pub(crate) struct Edit {
 // === impl Edit ===
 
 impl Edit {
-    /// Begins with an object as it is.
+    /// Begins an edit of an object, without operations.
     ///
     /// # Errors
     ///
@@ -23,8 +23,8 @@ impl Edit {
         Ok(Self { value: serde_json::to_value(object)?, operations: Vec::new() })
     }
 
-    /// Sets a member of an object. Objects on the way to it that do not exist are created, and a value that cannot contain the
-    /// next member is replaced by an object. Items of lists must exist.
+    /// Sets a member of an object. Missing objects in `path` are created, and a value that cannot contain the next member is
+    /// replaced by an object. Items of lists must exist.
     pub(crate) fn set(&mut self, path: &[impl AsRef<str>], value: Value) {
         let mut place = &mut self.value;
         for (depth, name) in path.iter().enumerate() {
@@ -99,7 +99,7 @@ fn member_mut<'v>(value: &'v mut Value, name: &str) -> Option<&'v mut Value> {
 mod tests {
     use super::*;
 
-    /// The operations of a change, which must lead from `before` to the value that the edit has.
+    /// Returns the operations of a change. Checks that they turn `before` into the value of the edit.
     fn operations(before: &Value, change: impl FnOnce(&mut Edit)) -> Vec<Value> {
         let mut edit = Edit { value: before.clone(), operations: Vec::new() };
         change(&mut edit);

@@ -1,7 +1,7 @@
 //! Publishes events about objects. `kubectl describe` prints these events.
 //!
-//! A separate task publishes the events one after another, so that no claim waits for the event of another claim. An
-//! event that cannot be published is logged: the status of its object has the same information.
+//! A separate task publishes the events one after another, so that no claim waits for the event of another claim. An event that
+//! cannot be published is only logged, because the status of its object has the same information.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::repeated::Repeated;
 
 /// Maximum number of events that wait to be published. Further events are only logged.
 const QUEUE: usize = 10_000;
-/// Maximum number of recorders. The next event after this number starts a new series.
+/// Maximum number of recorders. When this number is reached, all recorders are dropped, and further events start new series.
 const RECORDERS: usize = 1_000;
 /// Longest note of an event that an API server accepts, in bytes.
 const MAX_NOTE: usize = 1024;
@@ -42,7 +42,7 @@ impl Events {
         let reporter = Reporter::from("glowplug-controller");
         let lines = Arc::<Repeated>::default();
         let of_task = Arc::clone(&lines);
-        // A recorder makes one series of all events of an object and a reason within six minutes, and the series has the
+        // A recorder combines all events of an object with the same reason within six minutes into one series, which keeps the
         // note of the first event. So each note of an object has its own recorder.
         let mut recorders: HashMap<_, Recorder> = HashMap::new();
         tokio::spawn(async move {
@@ -83,7 +83,7 @@ impl Events {
     }
 }
 
-/// Returns the reference to an object in an event. `namespace` is `None` for an object of the cluster.
+/// Returns the reference to an object in an event. `namespace` is `None` for a cluster-scoped object.
 pub(crate) fn reference(
     kind: &ApiResource,
     namespace: Option<String>,
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_in_a_namespace_that_is_being_deleted_is_no_warning() {
+    fn a_failed_event_in_a_namespace_that_is_being_deleted_causes_no_warning() {
         let is_quiet = |status: serde_json::Value| {
             let status: Status = serde_json::from_value(status).unwrap();
             is_of_ending_namespace(&Error::Request(kube::Error::Api(Box::new(status))))

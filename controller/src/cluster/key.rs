@@ -47,7 +47,7 @@ impl Key {
         Self { namespace: namespace.clone(), name: machine.name.clone() }
     }
 
-    /// The object of a kind with this key and UID, as the holder in the ledger.
+    /// Returns the holder in the ledger for the object of this kind, key and UID.
     #[must_use]
     pub fn holder(&self, kind: HolderKind, uid: &str) -> Machine {
         Machine::new(self.namespace.clone(), self.name.clone(), uid).of_kind(kind)

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 ///
 /// A recreated object has a higher version than every version of the object before it, so a name is enough.
 ///
-/// A watch reports the deletion only of an object that it has reported before. An object that was created and deleted between
-/// two lists is known from a response alone, and would stay for ever. So [`Newest::follow`] says which objects the watch has
-/// passed without a report: they are gone.
+/// A watch reports the deletion only of an object that it has reported before. An object that was created and deleted between two
+/// lists is known from a response alone, and its entry would never be removed. So [`Newest::follow`] returns the objects that the
+/// watch has passed without a report: they no longer exist.
 #[derive(Debug)]
 pub(crate) struct Newest<K, T> {
     known: BTreeMap<K, Known<T>>,
@@ -19,7 +19,8 @@ pub(crate) struct Newest<K, T> {
     unseen: BTreeSet<(u64, K)>,
     /// Whether the watch reports changes in the order of the versions. A list has the order of the names.
     is_ordered: bool,
-    /// The highest version that the watch has reported since its last list began. A list is at least as new.
+    /// The highest version that the watch has reported since its last list began. This list is at least as new as any version in
+    /// it.
     reported: u64,
 }
 
@@ -61,7 +62,7 @@ impl<K: Clone + Ord, T> Newest<K, T> {
         self.known.get(key).map(|known| known.version)
     }
 
-    /// Whether neither this version nor a newer version of an object is known.
+    /// Whether this version of an object is newer than the known version, or the object is unknown.
     pub(crate) fn is_news(&self, key: &K, version: u64) -> bool {
         self.version(key).is_none_or(|known| known < version)
     }
@@ -81,8 +82,8 @@ impl<K: Clone + Ord, T> Newest<K, T> {
         self.unseen.extend(self.version(key).map(|version| (version, key.clone())));
     }
 
-    /// Notes how far the watch of these objects has come, after its report is stored. Returns the objects that it has passed
-    /// without a report. The caller must remove them.
+    /// Notes the progress of the watch. Call it after the reported object is stored. Returns the objects that the watch has
+    /// passed without a report: the caller must remove them.
     pub(crate) fn follow(&mut self, progress: &Progress<K>) -> Vec<K> {
         match progress {
             Progress::Lists => (self.is_ordered, self.reported) = (false, 0),
@@ -103,7 +104,7 @@ impl<K: Clone + Ord, T> Newest<K, T> {
     pub(crate) fn remove(&mut self, key: &K, version: Option<u64>) -> bool {
         let Some(known) = self.version(key) else { return false };
         if version.is_some_and(|version| version < known) {
-            // A response has reported the object that was created after the deletion. The watch has not.
+            // A response has reported the object that was created again after this deletion. The watch has not reported it yet.
             self.expect(key);
             return false;
         }
@@ -122,14 +123,14 @@ impl<K: Clone + Ord, T> Newest<K, T> {
         }
     }
 
-    /// Notes that an object that no watch has reported gets another version.
+    /// Moves an object that no watch has reported yet to its new version.
     fn move_unseen(&mut self, key: &K, version: u64) {
         if self.see(key) {
             self.unseen.insert((version, key.clone()));
         }
     }
 
-    /// Notes that a watch has reported an object, or that it is removed. Returns whether no watch had reported it.
+    /// Removes an object from the objects that no watch has reported. Returns whether the object was one of them.
     fn see(&mut self, key: &K) -> bool {
         let known = self.version(key).filter(|_| !self.unseen.is_empty());
         known.is_some_and(|known| self.unseen.remove(&(known, key.clone())))
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_older_than_a_known_version_ends_nothing() {
+    fn an_absence_that_is_older_than_the_known_version_is_ignored() {
         let mut newest = Newest::default();
         newest.apply("a", 9, 9);
         newest.forget(&"a", 8);

@@ -12,8 +12,8 @@ use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, IgnoredAny, MapAc
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-/// Number of nested lists and objects that are read. The client reads at most 127 in the text of a list, and an object of
-/// the list is the third of them.
+/// Number of levels of nested lists and objects that are read. The client reads at most 127 levels of the text of a list, in
+/// which each object begins at the third level.
 const MAX_DEPTH: usize = 100;
 
 /// An object of any kind, without its managed fields. Every object of the API server is read as this type.
@@ -23,9 +23,9 @@ const MAX_DEPTH: usize = 100;
 /// would be unreadable, and no machine would be served. The controller does not need managed fields, so it never
 /// parses them. An API server keeps the managed fields of an object that is replaced by one without them.
 ///
-/// The same holds for the depth of an object. The definition of a kind may leave a member open, such as the metadata in
-/// the template of a VirtualMachine, and an API server accepts deeper values there than the client reads. Values nested
-/// deeper than 100 levels are null.
+/// An object may also be too deep for the client. The definition of a kind may leave a member open, such as the metadata in the
+/// template of a VirtualMachine, and an API server accepts deeper values there than the client reads. Values below 100 levels
+/// become null.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Object {
     /// API version and kind. `None`: the items of a list do not have them.
@@ -38,7 +38,7 @@ pub struct Object {
     pub data: Value,
 }
 
-/// Reads a value with this number of nested lists and objects. Deeper values are null.
+/// Reads a value with at most this number of levels of nested lists and objects. Deeper values become null.
 struct Shallow(usize);
 
 /// Returns the version of an object. API servers use a number that increases with each write.
@@ -183,8 +183,8 @@ impl Resource for Object {
     }
 }
 
-/// Returns metadata without the members that no decision reads. Of labels and annotations, only these names are kept, and of
-/// the owners only those of these kinds: users write any number of them.
+/// Returns metadata without the members that no decision reads. Keeps only the labels and annotations with these names, and only
+/// the owners of these kinds, because users can write any number of them.
 pub(crate) fn trimmed(metadata: ObjectMeta, names: &[&str], owners: &[&str]) -> ObjectMeta {
     let ObjectMeta {
         namespace,

@@ -13,7 +13,7 @@ use crate::repeated::Repeated;
 /// Timeout of a request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Pauses after failures at the start.
+/// Pauses after failures of a discovery, or of the start of a part of the leader.
 pub(crate) const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// Longest text of an error in a line of the log, in characters.
@@ -33,7 +33,7 @@ pub(crate) enum Error {
     Unreadable(serde_json::Error),
 }
 
-/// What was wrong with a request, as one short line. The answers of an API server, and of what pretends to be one, have any
+/// Why a request failed, as one short line. The answer of an API server, or of a server that pretends to be one, may have any
 /// characters and any length.
 pub(crate) struct Reason<'e>(pub(crate) &'e kube::Error);
 
@@ -161,7 +161,7 @@ pub(crate) fn describe(Status { code, reason, message, .. }: &Status) -> String 
     format!("the API server answered {code}{separator}{}", parts.join(": "))
 }
 
-/// An error with those causes that its text does not have.
+/// Returns the text of an error, followed by each cause that the text does not contain.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -175,7 +175,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// A text of another program for a line of the log: without control characters, and of limited length.
+/// Prepares a text of another program for a line of the log: escapes control characters and limits the length.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::new();
     let mut characters = text.chars();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_the_api_server_is_one_line_without_its_structure() {
+    fn an_answer_of_the_api_server_is_logged_as_one_line_with_code_reason_and_message() {
         let status = |code: u16, reason: &str, message: &str| {
             let (reason, message) = (reason.to_owned(), message.to_owned());
             Error::Request(kube::Error::Api(Box::new(Status { code, reason, message, ..Status::default() })))
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_meets_another_object_or_none_stores_nothing() {
+    fn a_write_stores_nothing_if_the_api_server_has_another_version_or_no_object() {
         let stores = |code: u16| stored::<()>(Err(error(code))).ok();
         assert_eq!([404, 409, 403, 500].map(stores), [Some(None), Some(None), None, None]);
         assert_eq!(stored(Ok(7)).ok(), Some(Some(7)));

@@ -20,7 +20,7 @@ use crate::cluster::object::{Object, version_of};
 use crate::cluster::request::{Reason, describe, one_line};
 use crate::repeated::Repeated;
 
-/// The lines of the log about failures of all watches: several parts watch the same kind.
+/// Limits the lines of the log about failed watches. All watches share it, because several parts watch the same kind.
 static LINES: Repeated = Repeated::new();
 
 /// Largest number of changes that wait for their reader.
@@ -129,7 +129,7 @@ impl Change {
         names
     }
 
-    /// How far the watch has come with this change. `None`: no further.
+    /// Returns the progress of the watch that this change shows. `None`: it shows no progress.
     fn progress(&self) -> Option<Progress<Key>> {
         match self {
             Self::Apply(object) => Some(Progress::Reported(key(object), version_of(&object.metadata))),

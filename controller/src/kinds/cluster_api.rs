@@ -39,7 +39,8 @@ pub const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
 /// Label that selects the controller of an object, when several controllers run.
 pub const WATCH_FILTER_LABEL: &str = "cluster.x-k8s.io/watch-filter";
 
-/// The lists of conditions of a claim: the list of its version, and the list in the form of the other version.
+/// Paths of the lists of conditions of a claim: `status.conditions` in both versions, the old form in a `v1beta2` claim, and the current
+/// form in a `v1beta1` claim.
 const CONDITIONS: [&[&str]; 3] = [
     &["status", "conditions"],
     &["status", "deprecated", "v1beta1", "conditions"],
@@ -198,8 +199,8 @@ pub fn is_paused(cluster: &Object) -> bool {
 // === impl PoolRef ===
 
 impl PoolRef {
-    /// Our pool to which the reference of an object in `namespace` points. `None` when the pool belongs to another
-    /// provider.
+    /// The glowplug pool to which the reference of an object in `namespace` points. `None`: the pool belongs to another provider, or no
+    /// object can have its name.
     ///
     /// ```
     /// use glowplug_controller::kinds::cluster_api::PoolRef;

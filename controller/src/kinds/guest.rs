@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_with_too_many_addresses_is_read_in_part_and_is_never_whole() {
+    fn a_network_whose_addresses_are_beyond_the_limit_is_read_in_part_and_is_not_whole() {
         let interface = |name: &str, third: usize| {
             let addresses: Vec<String> = (0..256).map(|last| format!("10.0.{third}.{last}")).collect();
             json!({"name": name, "ipAddresses": addresses})

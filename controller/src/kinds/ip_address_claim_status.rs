@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ready_claim_names_its_address_and_has_both_conditions() {
+    fn a_ready_claim_names_its_address_and_has_its_condition_in_both_forms() {
         let current = json!([{"type": "Ready", "status": "True", "reason": "AddressAllocated", "message": "The claim has an address",
                               "observedGeneration": 2, "lastTransitionTime": NOW}, not_paused()]);
         let old = json!([{"type": "Ready", "status": "True", "lastTransitionTime": NOW}]);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_waits_has_a_reason_in_both_conditions_and_no_address() {
+    fn a_claim_that_waits_has_a_reason_in_both_forms_of_its_condition_and_no_address() {
         let message = "No available IPs in pool for interface eno101";
         let current = json!([{"type": "Ready", "status": "False", "reason": "PoolExhausted", "message": message,
                               "observedGeneration": 2, "lastTransitionTime": NOW}, not_paused()]);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_does_not_keep_the_conditions_of_others() {
+    fn the_value_of_a_claim_in_memory_has_no_conditions_of_others() {
         let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": EARLIER});
         let status = |others: usize| {
             let other = json!({"type": "Other", "status": "False", "message": "x".repeat(100)});

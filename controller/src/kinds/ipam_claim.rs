@@ -212,7 +212,7 @@ impl IpamClaim {
                 Some(json!(addresses.iter().map(ToString::to_string).collect::<Vec<String>>()))
             }
             IpsAllocated::Released if !self.ips.is_empty() => Some(json!([])),
-            // The definition requires the member.
+            // The definition of IPAMClaim requires `status.ips`.
             _ => (!self.has_ips).then(|| json!([])),
         };
         let (status, reason, message) = match state {

@@ -85,7 +85,7 @@ pub(crate) enum NetworkSecret {
 pub(crate) struct OwnSecret {
     /// Metadata of the Secret, without managed fields.
     pub(crate) metadata: ObjectMeta,
-    /// Whether the Secret cannot be updated. Version 0.2.0 has written it.
+    /// Whether the Secret is immutable, so that it cannot be updated. Version 0.2.0 wrote immutable Secrets.
     pub(crate) is_immutable: bool,
     /// When the document was last updated. `None`: it is the first document of the Secret.
     pub(crate) updated: Option<Timestamp>,
@@ -112,8 +112,8 @@ pub(crate) struct Given {
 /// The value of [`ALLOCATION_ANNOTATION`].
 #[derive(Deserialize, Serialize)]
 struct Note {
-    /// UID of the VirtualMachine. The owner of the Secret is no substitute: the deletion of a VirtualMachine with orphans
-    /// removes the owner.
+    /// UID of the VirtualMachine. The owner reference of the Secret cannot replace it: the deletion of a VirtualMachine with
+    /// `--cascade=orphan` removes this reference.
     vm: String,
     kind: HolderKind,
     machine: Named,
@@ -173,7 +173,7 @@ pub(crate) fn uid(metadata: &ObjectMeta) -> &str {
 
 /// Takes the member at a JSON pointer. Null if there is no such member.
 fn take(value: &mut Value, pointer: &str) -> Value {
-    // An index such as `value["spec"]["x"]` panics if `spec` is text.
+    // A mutable index such as `value["spec"]["x"]` panics if `spec` is a string.
     value.pointer_mut(pointer).map(Value::take).unwrap_or_default()
 }
 
@@ -256,9 +256,9 @@ impl Instance {
         self.has_started && !self.has_ended && self.secret.is_none()
     }
 
-    /// Whether a guest that has started read the document of this Secret, and not an earlier one.
+    /// Whether the guest has read the current document of this Secret, not an earlier one. The guest must have started.
     pub(crate) fn has_read(&self, secret: &OwnSecret) -> bool {
-        // The API server stores whole seconds.
+        // The API server stores creation times in whole seconds.
         let is_older = |updated: Timestamp| {
             created(&self.metadata).is_some_and(|created| created.as_second() < updated.as_second())
         };
@@ -272,8 +272,8 @@ impl Instance {
     }
 }
 
-/// Whether a migration has moved the guest of an instance to an instance of another cluster or namespace. KubeVirt synchronizes
-/// both instances through an address, and each of them has the UID of the target.
+/// Whether a migration has moved the guest of an instance to an instance of another cluster or namespace. Such a migration has a
+/// `syncAddress`, and both instances have the UID of the target.
 fn has_left(metadata: &ObjectMeta, migration: &Value) -> bool {
     let (source, target) = (&migration["sourceState"], &migration["targetState"]["virtualMachineInstanceUID"]);
     migration["completed"] == true
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_says_whose_addresses_it_gives() {
+    fn a_secret_names_the_machine_that_holds_its_addresses() {
         let machine = Machine::new("n", "w", "m-1");
         let expected = OwnSecret {
             metadata: written().metadata,
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_of_a_secret_keeps_its_addresses_and_names_its_version() {
+    fn an_update_of_a_secret_keeps_its_addresses_and_notes_the_time() {
         let NetworkSecret::Ours(own) = NetworkSecret::read(Some(written())) else { panic!() };
         let now: Timestamp = "2026-08-14T10:00:00Z".parse().unwrap();
         let document = DOCUMENT.replace("\"netmask\"", "\"routes\": [], \"netmask\"");
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_was_refused_shows_the_machine_that_capk_tries_to_make() {
+    fn a_refused_kubevirt_machine_has_the_virtual_machine_that_capk_tries_to_create() {
         let text = "Failed vm creation: admission webhook \"machines.ipam.glowplug.dev\" denied the request: \
                     No available IPs in pool for interface eno101";
         let object = json!({
@@ -625,7 +625,7 @@ mod tests {
             let object = json!({"metadata": {"namespace": "n", "name": "w", "uid": "m-1"}, "spec": template});
             KubevirtMachine::read(serde_json::from_value(object).unwrap()).has_vm_elsewhere
         };
-        // No namespace has one of the last names.
+        // Only the first name can be that of a namespace.
         for namespace in ["n", "", "../../x", "a?b", "A"] {
             assert!(!is_elsewhere(namespace), "{namespace:?}");
         }

@@ -62,7 +62,7 @@ pub struct MacPoolSpec {
     /// three octets. Example: `true`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_universally_administered: bool,
-    /// Members that this version does not know. They exist only if the definition in the cluster is of a later version.
+    /// Members that this version does not know. They exist only if the CRD in the cluster is of a later version.
     #[serde(flatten)]
     #[schemars(skip)]
     pub unknown: BTreeMap<String, Value>,
@@ -92,10 +92,10 @@ pub struct MacPoolStatus {
     /// Number of machines that wait for an address of this pool. Example: `0`.
     #[serde(default)]
     pub waiting: u32,
-    /// `Ready`: the pool allocates addresses. `Stalled`: a user must change the pool before it does. `Exhausted`: the pool has no
-    /// free address. `DuplicateRecords`: two machines have one address of the pool. `SchemaViolated`: the specification was stored
-    /// under an earlier schema, and this one does not allow all of it. `UnreadableLeases`: leases of the pool cannot be read, and
-    /// nothing gets their addresses.
+    /// `Ready`: the pool allocates addresses. `Stalled`: the pool allocates no addresses before a user changes it. `Exhausted`: the pool
+    /// has no free address. `DuplicateRecords`: two machines have the same address of the pool. `SchemaViolated`: the specification was
+    /// stored under an earlier schema, and the current schema does not allow all of it. `UnreadableLeases`: leases of the pool cannot be
+    /// read, and their addresses are not allocated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
@@ -309,7 +309,7 @@ impl MacRange {
         if first == 0 {
             return Err(("zero address in a range", "addresses from 02:00:00:00:00:00"));
         }
-        // Between two first octets lies an odd one, which is the first octet of multicast addresses.
+        // A range from one even first octet to another contains an odd first octet, which is that of multicast addresses.
         if octet & 1 == 1 || octet != last_octet {
             return Err(("multicast addresses in a range", "one even first octet, such as 02, 06, 0a or 0e"));
         }
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_universally_administered_range_needs_its_member() {
+    fn a_universally_administered_range_needs_the_member_that_allows_it() {
         let range = "52:54:00:00:00:00-52:54:00:00:00:ff";
         assert_eq!(ranges(&[range]).unwrap().total(), 256);
         let range = "00:16:3e:00:00:00-00:16:3e:00:00:ff";

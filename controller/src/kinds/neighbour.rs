@@ -24,8 +24,8 @@ pub fn services() -> ApiResource {
     }
 }
 
-/// The addresses that its controller has given to a Service of type LoadBalancer. An address that it only requests does not count:
-/// every user of a namespace may request any address.
+/// The addresses in the status of a Service of type LoadBalancer. An address that the Service only requests does not count, because every
+/// user of a namespace may request any address.
 pub(crate) fn of_service(service: &Object) -> BTreeSet<IpAddr> {
     if service.data["spec"]["type"] != "LoadBalancer" {
         return BTreeSet::new();
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn no_content_of_a_service_or_a_cluster_gives_it_more_addresses() {
+    fn no_content_of_a_service_or_a_cluster_gives_it_more_addresses_than_the_limit() {
         let service = json!({
             "metadata": {"namespace": "n", "name": "a"}, "spec": {"type": "LoadBalancer"},
             "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.9"}]}},

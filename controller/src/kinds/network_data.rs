@@ -10,22 +10,22 @@ use glowplug::host::claim::is_object_name;
 pub const NETWORK_DATA_LABEL: &str = "ipam.glowplug.dev/network-data";
 /// Value of [`NETWORK_DATA_LABEL`] when the template refers to a Secret.
 pub const ISSUED: &str = "issued";
-/// Begin of a value of [`NETWORK_DATA_LABEL`] with which the leader, or a user, asks the webhook for a Secret of a new name. What
-/// follows makes the value differ from an earlier one: the webhook is asked only about a change.
+/// Prefix of a value of [`NETWORK_DATA_LABEL`] with which the leader, or a user, requests a Secret with a new name from the webhook. The
+/// rest of the value makes it differ from the value of an earlier request, because API servers call the webhook only for a change.
 pub const REQUESTED: &str = "requested";
-/// Begin of the value of [`NETWORK_DATA_LABEL`] after such a request, until the leader has seen the new reference. A webhook that is
-/// called again for the same change sees by it that the name is new.
+/// Prefix of the value of [`NETWORK_DATA_LABEL`] that the webhook writes for a value with [`REQUESTED`]. The leader replaces the value when
+/// it has seen the new reference. By this value, a webhook that is called again for the same change recognizes the request.
 const RENEWED: &str = "renewed";
 /// Annotation of the template with `namespace/name` of the VirtualMachine that the network data belongs to.
 pub const VM_ANNOTATION: &str = "ipam.glowplug.dev/virtual-machine";
-/// Annotation of a VirtualMachine with the names of the Secrets that its manifest named, separated by commas: the last one is that of
-/// the manifest with which it was created.
+/// Annotation of a VirtualMachine with the names of the Secrets that the webhook replaced in its manifest when it was created, separated by
+/// commas, the newest name last.
 pub const REPLACED_ANNOTATION: &str = "ipam.glowplug.dev/replaced-network-data";
-/// Annotation of the object that holds the addresses of a VirtualMachine: its KubevirtMachine, or itself. The value is the digest of the
-/// network data in its Secret. After a `@`, the value has the time of the last update of the Secret.
+/// Annotation of the object that holds the addresses of a VirtualMachine: its KubevirtMachine, or the VirtualMachine itself. The value is
+/// the digest of the network data in the Secret of the machine. After a `@`, the value has the time of the last update of the Secret.
 pub const DIGEST_ANNOTATION: &str = "ipam.glowplug.dev/secret-digest";
 
-/// What comes before the random part of a name.
+/// Part of the name of a Secret between the name of its machine and the random part.
 const INFIX: &str = "-networkdata-";
 /// Number of random characters, each of five bits.
 const RANDOM: usize = 16;
@@ -51,7 +51,7 @@ pub fn renewed(name: &str) -> String {
     format!("{RENEWED}-{}", name.rsplit_once('-').map_or("", |(_, random)| random))
 }
 
-/// Whether a value of [`NETWORK_DATA_LABEL`] asks for a new name, or says that a name has just become a new one.
+/// Whether a value of [`NETWORK_DATA_LABEL`] requests a new name, or is the value that the webhook writes for such a request.
 #[must_use]
 pub fn is_change_of_name(label: &str) -> bool {
     label.starts_with(REQUESTED) || label.starts_with(RENEWED)
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_any_machine_becomes_the_name_of_an_object() {
+    fn the_secret_of_any_machine_gets_a_valid_name() {
         for vm in ["w", &"w".repeat(253), &format!("{}.{}", "w".repeat(199), "x".repeat(53))] {
             let name = new_name(vm).unwrap();
             assert!(is_object_name(&name) && is_issued_for(&name, vm) && !is_issued_for(&name, "x"), "{name}");

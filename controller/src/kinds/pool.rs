@@ -38,29 +38,29 @@ use crate::kinds::schema::{
 /// Label with the name of the cluster of an object. Cluster API sets the label.
 pub const CLUSTER_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 
-/// Begin of the labels of Namespaces that the controller writes.
+/// Prefix of the labels that the controller writes on Namespaces.
 pub(crate) const OWN_LABELS: &str = "ipam.glowplug.dev/";
 
-/// Largest number of claims and machines in [`PoolStatus::first_waiting`].
+/// Largest number of entries in [`PoolStatus::first_waiting`] and in [`PoolStatus::neighbours`].
 pub(crate) const MOST_WAITING: usize = 10;
 /// Largest number of guests in [`ReportsBeyond::first`].
 pub(crate) const MOST_NAMED: usize = 3;
-/// Most addresses, exclusions or pre-allocations of a pool. An object of etcd has room for hardly more of them, and one range
-/// replaces any number of addresses.
+/// Largest number of addresses, exclusions or pre-allocations of a pool. An object of etcd hardly has room for more, and one range can
+/// replace any number of addresses.
 const MAX_ENTRIES: usize = 65_536;
-/// Longest address, range or subnet, or two addresses with a comma.
+/// Largest number of characters in an address, a range or a subnet, or in two addresses with a comma between them.
 const MAX_ENTRY: usize = 128;
-/// Most gateways, name servers or subnets of a pool.
+/// Largest number of gateways, name servers, search domains, routes or subnets of a pool.
 const MAX_SERVERS: usize = 64;
 /// Most NodePools of a pool.
 const MAX_NODE_POOLS: usize = 1024;
 /// Digits of the largest count.
 const MAX_DIGITS: usize = 39;
 
-/// The finalizer that keeps a pool while a lease names the pool.
+/// The finalizer that keeps a pool until no lease of the pool is held.
 pub const POOL_FINALIZER: &str = "ipam.glowplug.dev/protect-pool";
 
-/// The addresses of a pool, and whom the pool serves.
+/// The addresses of a pool, and the machines and claims that may get them.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[kube(
     group = "ipam.glowplug.dev",
@@ -129,8 +129,8 @@ pub struct PoolSpec {
     #[schemars(length(max = MAX_ENTRIES), inner(length(max = MAX_ENTRY)))]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub excluded_addresses: Vec<String>,
-    /// Addresses that the pool keeps for machines and claims, by name: nobody else gets them, also before the named
-    /// object exists. The key is the name of a machine or of a claim, or `namespace/name`. The value is an address of
+    /// Addresses that the pool keeps for machines and claims, by name. No other machine or claim gets these addresses, even while the named
+    /// object does not exist yet. The key is the name of a machine or of a claim, or `namespace/name`. The value is an address of
     /// `addresses` or `excludedAddresses`, or one of each family with a comma between them.
     /// Example: `{db-0: "192.168.1.20, 2620:0:860:2::20"}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -158,8 +158,8 @@ pub struct PoolSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_SERVERS))]
     pub routes: Vec<Route>,
-    /// Subnet of the machines, at most one of each family: the prefix length of the addresses. Required for a family whose
-    /// addresses are not whole subnets. Example: `[{cidr: 192.168.1.0/24}]`.
+    /// Subnet of the machines, at most one of each family. The subnet determines the prefix length of the addresses. Required for a family
+    /// whose `addresses` are not whole subnets. Example: `[{cidr: 192.168.1.0/24}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_SERVERS))]
     pub machine_network: Vec<MachineNetwork>,
@@ -181,7 +181,7 @@ pub struct PoolSpec {
     /// Whether the gateway may be outside the subnet of the machines: they reach it on the link. Example: `true`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub on_link_gateway: bool,
-    /// Seconds after its release in which an address is not allocated to another machine. Example: `300`.
+    /// Seconds after the release of an address in which no other machine gets the address. Example: `300`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub address_reuse_grace_period_seconds: Option<u32>,
@@ -198,13 +198,14 @@ pub struct PoolSpec {
     /// default, it reserves them as long as these objects exist. Example: `true`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ignore_neighbours: bool,
-    /// Order of the pools that select one machine for one network: the machine gets addresses of the pool with the lowest number that has
-    /// free ones. The other pools are its overflow, and need other numbers. Absent: 0. Example: `10`.
+    /// Order of the pools that select one machine for one network, lowest number first. The machine gets addresses of the first pool that
+    /// has free ones. The later pools are the overflow of the first pool. No two of these pools may have the same number. Absent: 0.
+    /// Example: `10`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,
-    /// `network_data.json` that the documents of the machines start from, as JSON or YAML. Absent: links and addresses of
-    /// the pool alone. Example: `{"links": [{"id": "eno101", "type": "phy", "mtu": 9000}]}`.
+    /// `network_data.json` from which the document of each machine is made, as JSON or YAML. Absent: the document has only links and
+    /// addresses of the pool. Example: `{"links": [{"id": "eno101", "type": "phy", "mtu": 9000}]}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = MAX_BYTES))]
     pub template: Option<String>,
@@ -225,14 +226,14 @@ pub struct PoolSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "selector")]
     pub namespace_selector: Option<LabelSelector>,
-    /// VirtualMachines of this namespace that get addresses of this pool without a claim. Not with `nodePoolRef`. Neither
-    /// of the two: the pool serves claims only. In a GlobalStaticIPPool, the labels of the machines among those of
-    /// `namespaceSelector`.
+    /// VirtualMachines of this namespace that get addresses of this pool without a claim. Not with `nodePoolRef`. Neither of the two: the
+    /// pool serves claims only. In a GlobalStaticIPPool, the selector restricts the machines of `namespaceSelector` to those with matching
+    /// labels.
     /// Example: `{matchLabels: {cluster.x-k8s.io/cluster-name: c1}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "selector")]
     pub machine_selector: Option<LabelSelector>,
-    /// Members that this version does not know. They exist only if the definition in the cluster is of a later version.
+    /// Members that this version does not know. They exist only if the CRD in the cluster is of a later version.
     #[serde(flatten)]
     #[schemars(skip)]
     pub unknown: BTreeMap<String, Value>,
@@ -286,8 +287,8 @@ pub struct MachineNetwork {
     pub cidr: String,
 }
 
-/// A subnet of a pool. The members are those of a pool. Name servers, search domains and MTU of the pool hold for a subnet that
-/// has none.
+/// A subnet of a pool. Its members mean the same as the members of a pool with these names. A subnet without name servers, search domains
+/// or MTU has those of the pool.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolSubnet {
@@ -424,16 +425,16 @@ pub struct PoolStatus {
     /// started. Example: `0`.
     #[serde(default)]
     pub outdated: u32,
-    /// Number of machines that ran already, without network data of this controller, when the pool came, and that are left alone.
-    /// Example: `0`.
+    /// Number of machines that keep a network of their own, because they were already running without network data of this controller when
+    /// the pool first selected them. Example: `0`.
     #[serde(default)]
     pub left_alone: u32,
-    /// Number of machines whose guests migrated to another cluster with addresses that are not held after the deletion of the machine:
-    /// their namespace has too many. Example: `0`.
+    /// Number of machines whose guests migrated to another cluster, and whose addresses are not held after the deletion of the machine,
+    /// because their namespace already has too many such addresses. Example: `0`.
     #[serde(default)]
     pub not_held: u32,
-    /// Addresses that guests of namespaces which the pool does not serve report, and that are not reserved: they are too many. Absent
-    /// if there are none.
+    /// Addresses that are not reserved because they are too many: guests in namespaces that the pool does not serve report them, or
+    /// Services and Clusters of these namespaces have them. Absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reports_beyond: Option<ReportsBeyond>,
     /// The first Services of type LoadBalancer and Clusters that have an address of the pool. No machine gets such an address, but a
@@ -441,10 +442,11 @@ pub struct PoolStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MOST_WAITING))]
     pub neighbours: Vec<Neighbour>,
-    /// `Ready`: the pool allocates addresses. `Stalled`: a user must change the pool before it does. `Exhausted`: the pool has no
-    /// free address of a family. `DuplicateRecords`: two users have one address of the pool. `NodePoolFound`: every NodePool of the pool
-    /// exists. `NamespacesListed`: the controller knows the labels of Namespaces, by which the pool selects. `SchemaViolated`: the specification was stored under an earlier schema, and this one does not allow all of it.
-    /// `UnreadableLeases`: leases of the pool cannot be read, and nothing gets their addresses.
+    /// `Ready`: the pool allocates addresses. `Stalled`: the pool allocates no addresses before a user changes it. `Exhausted`: the pool
+    /// has no free address of a family. `DuplicateRecords`: two users have the same address of the pool. `NodePoolFound`: every NodePool of
+    /// the pool exists. `NamespacesListed`: the controller knows the labels of Namespaces, by which the pool selects. `SchemaViolated`: the
+    /// specification was stored under an earlier schema, and the current schema does not allow all of it. `UnreadableLeases`: leases of the
+    /// pool cannot be read, and their addresses are not allocated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
@@ -513,8 +515,8 @@ pub struct AddressCount {
     /// Addresses that the pool may allocate, allocated or not. Example: `82`.
     #[schemars(range(min = 0))]
     pub total: i64,
-    /// Addresses that the next claims may get, of the family with the fewest. Absent if another program chooses the addresses.
-    /// Example: `79`.
+    /// Addresses that the next claims may get: the number of the family that has the fewest of them. Absent if another program chooses the
+    /// addresses. Example: `79`.
     #[schemars(range(min = 0))]
     pub free: Option<i64>,
     /// Addresses that a claim or machine holds. Example: `3`.
@@ -527,8 +529,8 @@ pub struct AddressCount {
     pub outside: i64,
 }
 
-/// Exact number of addresses of one family, as decimal text: a pool may have 2^64 of them. `total` is the sum of `free`,
-/// `allocated`, `reserved` and `reuseDelay`.
+/// Exact number of addresses of one family, as a decimal string: a pool may have 2^64 of them. `total` is the sum of `free`, `allocated`,
+/// `reserved` and `reuseDelay`.
 // The members have the words of `glowplug::host::counts`. A status of an earlier version does not have all of them.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -551,8 +553,9 @@ pub struct FamilyCount {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = MAX_DIGITS))]
     pub excluded: String,
-    /// Reserved addresses that an object has without a lease: an IPAddress whose claim does not exist, network data of the
-    /// user's own, an address that the pool no longer offers to its machine, or a record that does not fit. Example: `"0"`.
+    /// Reserved addresses that an object has without a lease: the address of an IPAddress whose claim does not exist, an address in network
+    /// data that a user wrote, an address that the pool no longer offers to its machine, or an address of a record that does not fit.
+    /// Example: `"0"`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = MAX_DIGITS))]
     pub by_record: String,
@@ -581,7 +584,8 @@ pub struct FamilyCount {
 // === impl AddressCount ===
 
 impl AddressCount {
-    /// The sum of the families of a pool. A machine needs an address of each family, so the free addresses are no sum.
+    /// Adds up the counts of the families of a pool. A machine needs an address of each family, so `free` is the smallest count, not the
+    /// sum.
     #[must_use]
     pub fn of(usage: &[Usage]) -> Self {
         let number = |count: u128| i64::try_from(count).unwrap_or(i64::MAX);
@@ -616,13 +620,13 @@ impl From<&Usage> for FamilyCount {
 }
 
 /// The holder of one address of one network.
-// There is no status: a backup that is restored, and `clusterctl move`, drop it.
+// The kind has no status, because a restored backup and `clusterctl move` lose the status of objects.
 #[derive(Clone, CustomResource, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[kube(
     group = "ipam.glowplug.dev",
     version = "v1alpha1",
     kind = "StaticIPLease",
-    doc = "The record of one allocated address of one network. The controller writes leases; nobody else should.",
+    doc = "The record of one allocated address of one network. Only the controller should write leases.",
     shortname = "sipl",
     category = "glowplug",
     derive = "PartialEq",
@@ -675,7 +679,7 @@ pub struct LeaseSpec {
     /// address for 30 days, or until this lease is deleted. Absent: it did not migrate. Example: `2026-08-15T10:00:00.000000Z`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrated: Option<MicroTime>,
-    /// Members that this version does not know. They exist only if the definition in the cluster is of a later version.
+    /// Members that this version does not know. They exist only if the CRD in the cluster is of a later version.
     #[serde(flatten)]
     #[schemars(skip)]
     pub unknown: BTreeMap<String, Value>,
@@ -704,7 +708,7 @@ pub struct Holder {
     #[serde(rename = "virtualMachineNamespace", default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = MAX_LABEL))]
     pub vm_namespace: Option<String>,
-    /// Members that this version does not know. They exist only if the definition in the cluster is of a later version.
+    /// Members that this version does not know. They exist only if the CRD in the cluster is of a later version.
     #[serde(flatten)]
     #[schemars(skip)]
     pub unknown: BTreeMap<String, Value>,
@@ -749,8 +753,8 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
 impl PoolSpec {
     /// Checks a specification as `glowplugctl` checks the object in a file, and returns the pool, with every diagnostic.
     ///
-    /// `namespace` is `None` for a [`GlobalStaticIPPool`]. The pool's name is `namespace/name`, or `name` alone, so that the
-    /// two kinds never have one name. Places are those of the specification: `addresses[0]`.
+    /// `namespace` is `None` for a [`GlobalStaticIPPool`]. The name of the pool is `namespace/name`, or `name` alone, so that pools of
+    /// different kinds never have the same name. Paths are those of the specification: `addresses[0]`.
     ///
     /// `None` when there is an error.
     #[must_use]
@@ -780,7 +784,7 @@ impl PoolSpec {
             let expected = "labels that the controller does not write";
             diagnostics.push(Diagnostic::error("namespaceSelector", "label of the controller", label, expected));
         }
-        // Its further diagnostics have the same places.
+        // Without the path of the file, the further diagnostics have paths in the specification, too.
         let spec = specs.into_iter().next().map(|spec| FilePool { path: String::new(), ..spec });
         let pool = spec.and_then(|spec| {
             let template = template_facts(&spec, &mut diagnostics);
@@ -793,7 +797,7 @@ impl PoolSpec {
     }
 }
 
-/// The first label of a selector that the controller itself writes.
+/// The first label in a selector that begins with [`OWN_LABELS`].
 fn own_label(selector: Option<&LabelSelector>) -> Option<&str> {
     let selector = selector?;
     let labels = selector.match_labels.iter().flat_map(BTreeMap::keys);
@@ -806,7 +810,7 @@ impl PoolSpec {
     ///
     /// # Errors
     ///
-    /// A value has another type than the schema. The text has a line for each such value.
+    /// The specification does not fit the schema. The error has one line for each problem.
     pub fn read(specification: &Value) -> Result<Self, String> {
         read(&POOL, specification)
     }
@@ -926,7 +930,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_and_a_pool_file_of_the_same_members_have_one_verdict() {
+    fn an_object_and_a_pool_file_with_the_same_members_get_the_same_verdict() {
         for members in [
             json!({}),
             json!({"addresses": []}),
@@ -1149,7 +1153,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_of_the_two_kinds_never_have_one_name() {
+    fn two_pools_of_different_kinds_never_have_the_same_name() {
         let spec = PoolSpec { network: "default".into(), addresses: vec!["10.0.0.0/24".into()], ..PoolSpec::default() };
         let name = |namespace| spec.check(namespace, "workers").0.unwrap().name().to_owned();
         assert_eq!([name(Some("default")), name(None)], ["default/workers", "workers"]);
@@ -1213,7 +1217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_for_namespaces_names_no_label_of_the_controller() {
+    fn a_selector_for_namespaces_with_a_label_of_the_controller_is_an_error() {
         let label = "ipam.glowplug.dev/machines";
         for selector in [
             json!({"matchLabels": {label: "true"}}),

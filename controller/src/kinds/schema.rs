@@ -2,14 +2,14 @@
 //!
 //! **Lists.** The type of a list decides what a repeated item means, and what server-side apply does:
 //!
-//! - `map`: each item has a key, and one program writes each key once: the conditions, and the families of a pool.
+//! - `map`: each item has a key, and each key occurs once: the conditions and the families in a status, and the NodePools of a pool.
 //! - `set`: server-side apply keeps the items of other managers. A list that users write is a set only if it is safe to keep such
 //!   an item. An exclusion that stays costs an address. An address, a gateway or a namespace that stays would be used although the
 //!   manifest does not have it.
 //! - `atomic`: every other list. One manager owns all items, and their order stays.
 //!
-//! **Limits.** Each list, string and map has one. A limit bounds a size: it is the bound of the code, if the code has one, and else it
-//! is far beyond what an object of etcd can use. Whether a value is valid is decided by the webhook, which reports every error.
+//! **Limits.** Each list, string and map has a limit of its size. If the code has a limit, the schema has the same one. Otherwise, the
+//! limit is far beyond what an object of etcd can hold. The webhook decides whether a value is valid, and reports every error.
 //!
 //! **Rules in CEL.** The API server evaluates them before it asks a webhook, so a rule hides every error that the webhook would
 //! report. A rule exists only for members that never change: if no webhook is installed, nothing else can prevent the change, and the
@@ -17,8 +17,8 @@
 //!
 //! **Numbers.** API servers know `int32` and `int64` only. `null` is allowed nowhere: API servers remove it.
 //!
-//! **Status.** `observedGeneration` is -1 until the controller has looked at the object. So a tool that compares the generations does
-//! not take a new object for one that is done.
+//! **Status.** `observedGeneration` is -1 until the controller has looked at the object. So a tool that compares it with
+//! `metadata.generation` does not mistake a new object for one that the controller has processed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -144,7 +144,7 @@ pub(crate) fn family(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "enum": ["IPv4", "IPv6"]})
 }
 
-/// Applies the rules of this module to a definition.
+/// Applies the rules of this module to a CRD.
 pub(crate) fn complete(definition: &mut CustomResourceDefinition) {
     let schemas = definition.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());
     for schema in schemas.filter_map(|schema| schema.open_api_v3_schema.as_mut()) {
@@ -159,7 +159,7 @@ fn complete_schema(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     let known = match schema.format.as_deref() {
         Some("uint8") => Some(("int32", f64::from(u8::MAX))),
-        // The larger values have been valid, too.
+        // `int64`, because values beyond `int32` have been valid under earlier schemas, too.
         Some("uint32") => Some(("int64", f64::from(u32::MAX))),
         _ => None,
     };
@@ -188,9 +188,9 @@ pub(crate) fn specification(mut definition: CustomResourceDefinition) -> JSONSch
     schema.and_then(|schema| schema.properties).and_then(|mut members| members.remove("spec")).unwrap_or_default()
 }
 
-/// Reports what the schema does not allow in a specification that an API server has stored under an earlier schema: other types,
-/// repeated items of sets, and sizes beyond the limits. An API server refuses to create such an object again. Kubernetes before 1.30 refuses every change
-/// of an object with a size beyond a limit, its status and its finalizers included.
+/// Reports what the schema does not allow in a specification that an API server has stored under an earlier schema: other types, repeated
+/// items of sets, and sizes beyond the limits. An API server refuses to create such an object again. If a size is beyond a limit,
+/// Kubernetes before 1.30 refuses every change of the object, even of its status or its finalizers.
 pub(crate) fn beyond(schema: &JSONSchemaProps, specification: &impl Serialize) -> Diagnostics {
     let mut diagnostics = Diagnostics::default();
     let specification = serde_json::to_value(specification).unwrap_or_default();
@@ -198,9 +198,9 @@ pub(crate) fn beyond(schema: &JSONSchemaProps, specification: &impl Serialize) -
     diagnostics
 }
 
-/// Reads a specification. `Err`: a line for each value of another type than the schema has, each unknown member, and each missing one.
-/// An API server with a schema of its own refuses the first and the last, and removes unknown members. A specification keeps its own
-/// unknown members, and reports them itself.
+/// Reads a specification. `Err`: a line for each value of another type than the schema has, each unknown member, and each missing one. An
+/// API server that has the schema refuses wrong types and missing members, and removes unknown members. If the specification can be read,
+/// its own unknown members are no errors here: the specification keeps them and reports them itself.
 pub(crate) fn read<T: DeserializeOwned>(schema: &JSONSchemaProps, specification: &Value) -> Result<T, String> {
     let read = T::deserialize(specification);
     let mut mistakes = Diagnostics::default();
@@ -268,8 +268,8 @@ pub(crate) fn lines(diagnostics: &Diagnostics) -> Option<String> {
     Some(lines.join("\n")).filter(|lines| !lines.is_empty())
 }
 
-/// The type of a value, the value, and the type that the schema has. `None`: the types agree, or the value is null: an absent member of a
-/// structure is null.
+/// Compares the type of a value with the schema. Returns the type of the value, the value, and the type of the schema, if the types
+/// differ. Null is of each type, because a structure writes an absent member as null.
 fn mistyped<'s>(schema: &'s JSONSchemaProps, value: &Value) -> Option<(&'static str, String, &'s str)> {
     let expected = schema.type_.as_deref()?;
     let (type_, text) = match value {

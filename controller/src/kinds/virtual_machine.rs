@@ -43,10 +43,10 @@ pub const ADDRESSES_ANNOTATION: &str = "network.kubevirt.io/addresses";
 /// Label of the template of a VirtualMachine: the instance starts only when every interface has a MAC address. The webhook
 /// sets the label for the machines of a MACPool.
 pub const MAC_ADDRESSES_LABEL: &str = "ipam.glowplug.dev/mac-addresses";
-/// Annotation of the template of a VirtualMachine with MAC addresses by KubeVirt's names of the interfaces, as JSON. The leader asks
-/// with it, and the webhook writes the addresses into the interfaces and removes the annotation.
+/// Annotation of the template of a VirtualMachine with the MAC address of each interface, by KubeVirt's names of the interfaces, as JSON.
+/// The leader writes the annotation. The webhook then writes the addresses into the interfaces and removes the annotation.
 pub const ASSIGNED_ANNOTATION: &str = "ipam.glowplug.dev/assigned-mac-addresses";
-/// Annotation of a VirtualMachine that keeps its own network, although a pool selects it. The value is its UID.
+/// Annotation of a VirtualMachine that keeps its own network, although a pool selects it. The value is the UID of the VirtualMachine.
 pub const LEFT_ALONE_ANNOTATION: &str = "ipam.glowplug.dev/left-alone";
 /// Label of a namespace with VirtualMachines that a MACPool serves. The controller sets the label to `"true"`.
 pub const MAC_POOLS_LABEL: &str = "ipam.glowplug.dev/mac-pools";
@@ -84,8 +84,8 @@ pub struct Mark {
     pub vm: Option<String>,
 }
 
-/// The requested addresses by KubeVirt's name of the interface, at most one of each family. The full length (/32, /128)
-/// means that the request has no prefix length.
+/// The requested addresses by KubeVirt's name of the interface, at most one of each family. The longest prefix length (/32, /128) means
+/// that the request has no prefix length.
 pub type RequestedAddresses = BTreeMap<String, Vec<IpNetwork>>;
 
 /// The attachment of a machine to a network.
@@ -102,8 +102,8 @@ pub struct Attachment {
     pub acpi_index: Option<u32>,
     /// MAC address of the interface. `None`: neither KubeVirt nor KubeMacPool has chosen an address yet.
     pub mac: Option<MacAddr>,
-    /// Whether the interface is a function of a NIC of the node. KubeVirt gives it no `acpiIndex`, so the guest knows it only by
-    /// its MAC address.
+    /// Whether the interface is an SR-IOV function of a NIC of the node. KubeVirt gives such an interface no `acpiIndex`, so the guest can
+    /// identify it only by its MAC address.
     pub is_sriov: bool,
 }
 
@@ -203,8 +203,8 @@ impl VirtualMachine {
         Key::of(&self.metadata)
     }
 
-    /// Returns the names in [`REPLACED_ANNOTATION`] that a Secret of the controller may have, the newest name last. A user may write
-    /// any text, and the names become parts of paths.
+    /// Returns the names in [`REPLACED_ANNOTATION`] that an object can have, the newest name last. A user may write any string into the
+    /// annotation, and the names become parts of paths of requests.
     pub(crate) fn replaced(&self) -> impl DoubleEndedIterator<Item = &str> {
         let names = self.metadata.annotations.as_ref().and_then(|all| all.get(REPLACED_ANNOTATION));
         let is_name = |name: &&str| is_object_name(name);
@@ -217,8 +217,8 @@ impl VirtualMachine {
         self.metadata.labels.as_ref()?.get(name).map(String::as_str)
     }
 
-    /// Whether the leader has noted that the machine keeps its own network: its guest ran already when its pools came. The note
-    /// counts only for this VirtualMachine: a copy is another one.
+    /// Whether the leader has noted that the machine keeps its own network, because its guest was already running when its pools first
+    /// selected it. The note has the UID of this VirtualMachine, so a copy with the note is not left alone.
     #[must_use]
     pub fn is_left_alone(&self) -> bool {
         let noted = self.metadata.annotations.as_ref().and_then(|all| all.get(LEFT_ALONE_ANNOTATION));

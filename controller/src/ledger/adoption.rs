@@ -22,7 +22,7 @@ pub(crate) async fn is_leased(
     network: &str,
     uid: &str,
 ) -> Result<bool, Error> {
-    // No pool has a network for which no lease name exists.
+    // A network that the name of a lease cannot contain has no pool, so it has no lease.
     let Ok(name) = lease_name(address, network) else { return Ok(false) };
     let leases: Api<Object> = Api::all_with(client.clone(), &ApiResource::erase::<StaticIPLease>(&()));
     let Some(lease) = ask(leases.get_opt(&name)).await? else { return Ok(false) };
@@ -32,7 +32,7 @@ pub(crate) async fn is_leased(
 
 /// Returns the addresses that the registry has adopted from records, by the holder in the record.
 ///
-/// The registry must not have held the addresses before. An address that does not fit is a mismatch of the adoption.
+/// The registry must not have held the addresses before. The mismatches of the adoption are left out.
 pub(crate) fn adopted<'r>(
     records: impl IntoIterator<Item = &'r Record>,
     adoption: &Adoption,

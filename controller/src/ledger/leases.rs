@@ -4,9 +4,10 @@
 //! has two holders: not with two leaders, not with a leader that was paused, and not after a crash between two writes.
 //! If a write is rejected, the stored object is read, and the next update reports it to the allocator.
 //!
-//! So safety does not depend on how new the lists of a leader are. An address that another claimant has cannot be allocated, because
-//! the lease of the address has one name. A release names the UID and the version of the lease that the leader knows. Before a
-//! leader releases the addresses of a machine or claim that may be gone, it reads the object itself, and the guest that may use them.
+//! So safety does not depend on how new the lists of a leader are. An address that another claimant has cannot be allocated, because a
+//! second lease of the address would have the same name. A release names the UID and the version of the lease that the leader knows. Before
+//! a leader releases the addresses of a machine or claim that may be gone, it reads the object itself, and the guest that may use the
+//! addresses.
 //!
 //! The allocator of the library is synchronous. It runs on its own thread, and this ledger blocks that thread.
 
@@ -70,7 +71,7 @@ pub struct ApiLedger {
     is_listed: bool,
     /// Changes that the next update reports.
     unreported: Vec<Change>,
-    /// Every name that is doubtful or lost. The next update removes the other names.
+    /// Names of leases, among them every doubtful and every lost one. The next update removes the names that are neither.
     unsettled: BTreeSet<String>,
     has_reported: bool,
     unreadable: UnreadableLeases,
@@ -97,7 +98,7 @@ struct Known {
     round: u64,
     /// Whether the stored object may differ from the known object, so that the next update reads it.
     is_doubtful: bool,
-    /// The lease was deleted without a release, and is written again, but not before this time.
+    /// `Some`: the lease was deleted without a release. It is written again, but not before this time.
     lost: Option<Instant>,
 }
 
@@ -274,8 +275,8 @@ impl ApiLedger {
                 self.unreadable.note(&name, None);
                 lease
             }
-            // A damaged lease keeps its last readable holder. Without a readable version, the lease gets an unknown
-            // holder, so that the address is not allocated.
+            // A damaged lease keeps the holder of its last readable version. If that version is released, or there is none, the lease gets
+            // an unknown holder, so that the address is not allocated.
             Err(error) => {
                 tracing::error!(name, error, "a StaticIPLease cannot be read; its address is not allocated");
                 self.unreadable.note(&name, Some(error));
@@ -308,7 +309,7 @@ impl ApiLedger {
         }
     }
 
-    /// Reads every doubtful name.
+    /// Reads each doubtful lease from the API server.
     fn resolve(&mut self) -> Result<(), LedgerError> {
         let (api, known) = (&self.api, &self.known);
         let is = |name: &String, of: fn(&Known) -> bool| known.get(name).is_some_and(of);
@@ -403,7 +404,7 @@ impl ApiLedger {
         let recorded = before.and_then(|before| before.holder.vm_namespace.clone());
         let is_held = before.is_some_and(|before| before.released.is_none());
         let vm_namespace = if is_held { recorded } else { recorded.or_else(|| machine.vm_namespace.clone()) };
-        // What a later version has noted for this holder is kept. It must not pass to another holder.
+        // Members that a later version of the controller wrote for this holder are kept. They must not pass to another holder.
         let before = before.filter(|before| before.holder.interface == interface.to_string());
         let unknown = |of: fn(&LeaseSpec) -> &BTreeMap<String, Value>| before.map(of).cloned().unwrap_or_default();
         LeaseSpec {
@@ -476,7 +477,7 @@ impl ApiLedger {
                     let (network, address) = (write.network.to_string(), write.address);
                     held.get_or_insert(LedgerError::Held { network, address });
                 }
-                // The address of a released lease stays free, with its lease.
+                // The API server refused to delete a released lease. The lease stays, and its address stays free.
                 Outcome::Denied(reason) if write.spec.is_none() => {
                     failed.get_or_insert_with(|| store(DELETING, reason));
                 }
@@ -486,7 +487,7 @@ impl ApiLedger {
                             name = write.name,
                             reason,
                             hidden,
-                            "the API server refuses a lease; it is set aside"
+                            "the API server refuses a lease; claims of other machines are served"
                         );
                     }
                     let Write { network, address, version, .. } = write;

@@ -37,7 +37,7 @@ use owner::{Announcer, Claims, Command, Job, Link, Open, Owner};
 
 pub use owner::Sticky;
 
-/// Number of freed addresses that a receiver may not have read yet.
+/// Largest number of freed addresses that are kept for a receiver which has not read them yet.
 const FREED: usize = 1024;
 
 /// Handle to the registry. The owner stops when every clone is dropped.
@@ -181,8 +181,8 @@ impl RegistryHandle {
         .await
     }
 
-    /// Records the names of the Secrets from which guests of a machine may read its addresses. A Secret that is not named may
-    /// have an address of another machine later. The inner error: the API server refuses to change a lease of the machine.
+    /// Records the names of the Secrets from which guests of a machine may read its addresses. The addresses in a Secret that is not named
+    /// may be allocated to another machine later. The inner error: the API server refuses to change a lease of the machine.
     pub async fn set_secrets(
         &self,
         machine: Machine,
@@ -300,8 +300,8 @@ impl RegistryHandle {
         self.write(move |owner| audit::rebuild(&mut owner.registry, &inventory, Timestamp::now())).await
     }
 
-    /// Adds conflicts of objects. The addresses are not allocated before the objects are released: on a network, or on every
-    /// network that has a pool with the address. Returns the addresses that are not reserved, see [`Registry::set_aside`].
+    /// Reserves addresses that objects have without a lease, on a network, or on every network that has a pool with the address. An address
+    /// stays reserved until its object is released. Returns the addresses that are not reserved, see [`Registry::set_aside`].
     pub async fn add_conflicts(&self, conflicts: Vec<Reservation>) -> Result<Vec<Mismatch>, Stopped> {
         self.write(move |owner| owner.registry.set_aside(conflicts.iter().cloned(), Timestamp::now())).await
     }
@@ -311,7 +311,8 @@ impl RegistryHandle {
         self.write(move |owner| owner.registry.end_records(&machine, &addresses)).await
     }
 
-    /// The objects that hold an address or have a record without a lease, without the holders of leases that cannot be read.
+    /// The objects that hold an address, or that have a record without a lease. The unknown holders of leases that cannot be read are left
+    /// out.
     pub async fn holders(&self) -> Result<BTreeSet<Machine>, Stopped> {
         self.read(|state| {
             let holders = state.leases().map(|(_, _, lease)| lease.claimant.machine.clone());
@@ -343,7 +344,7 @@ impl RegistryHandle {
         self.write(move |owner| owner.resize(&pools, &suspended)).await
     }
 
-    /// Sets the pools that remember the last address of each name of a claim. Before this, no released lease is deleted.
+    /// Sets which pools are sticky. Before the first call, no released lease is deleted.
     pub async fn set_sticky(&self, sticky: Sticky) -> Result<(), Stopped> {
         self.write(move |owner| {
             owner.sticky = Some(sticky.clone());
@@ -386,8 +387,8 @@ impl RegistryHandle {
         self.works.clone()
     }
 
-    /// Notes that objects of these names have changed. A claimant of such a name whose lease the API server has refused is
-    /// tried again at its next claim, without the rest of its pause.
+    /// Notes that objects of these names have changed. If the API server has refused the lease of a claimant with such a name, the next
+    /// claim tries again at once, even if the pause after the refusal has not ended.
     pub fn note_changes(&self, names: &BTreeSet<Key>) {
         self.refused.note_changes(names);
     }

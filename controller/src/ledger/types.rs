@@ -1,4 +1,4 @@
-//! What callers of the registry get from it, and what they pass to it.
+//! Types that callers of the registry pass to it or get from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -19,8 +19,8 @@ use crate::cluster::object::Object;
 /// Result of a claim: the allocations, or the reason for none.
 pub type Answer = Result<Vec<Allocation>, ClaimError>;
 
-/// Objects with new addresses: they had to wait for them, or another leader has written the leases. Each object is sent at
-/// least once.
+/// Receives objects with new addresses: objects that waited, and objects whose leases another leader wrote. Each object is sent at least
+/// once.
 pub type Holders = mpsc::UnboundedReceiver<Machine>;
 
 /// Receives the events of leases of MAC addresses, which are watched together with the leases of IP addresses.

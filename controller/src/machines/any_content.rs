@@ -166,7 +166,7 @@ fn impostors_of(name: &str) -> Vec<(Kind, &'static str, Value)> {
 }
 
 #[test]
-fn no_content_of_an_object_that_names_a_machine_of_another_namespace_changes_the_objects_of_this_machine() {
+fn no_object_that_names_a_machine_of_another_namespace_changes_the_state_of_that_machine() {
     let objects = |index: &Index| {
         let honest = key("honest");
         let objects = (index.vm(&honest).cloned(), index.machine(&honest).cloned(), index.instance(&honest).cloned());
@@ -189,7 +189,7 @@ fn no_content_of_an_object_that_names_a_machine_of_another_namespace_changes_the
 }
 
 #[test]
-fn no_content_of_an_object_that_names_a_machine_of_another_namespace_removes_the_record_of_this_machine() {
+fn no_object_that_names_a_machine_of_another_namespace_removes_the_record_of_that_machine() {
     let mut alone = Objects::default();
     for (_, kind, object) in objects_of("honest", "10.0.0.8") {
         read_records(&mut alone, kind, &serde_json::from_value(object).unwrap());

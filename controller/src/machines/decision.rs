@@ -1,8 +1,8 @@
 //! Decides the next request for the machine of one name. Pure: the input is objects, the output is a request. This
 //! module uses no server and no clock.
 //!
-//! [`crate::passes`] says what a pass is. [`decide`] returns the next step. [`View::note`] is the effect of the response
-//! on the view, as far as the objects and the registry do not show it.
+//! [`crate::passes`] says what a pass is. [`decide`] returns the next step. [`View::note`] adds the response to the view, as far as the
+//! objects and the registry do not show the effect of the step.
 //!
 //! | state of the machine | requests, in this order |
 //! |---|---|
@@ -16,11 +16,11 @@
 //! - The addresses in a Secret never change. When the Secret of a machine and the leases differ, the Secret is right, and the
 //!   controller changes the leases.
 //! - A lease has the names of all Secrets with its address that a guest may read. It has the name before the Secret exists.
-//! - An address is released only when its machine is gone, or has moved to another network, and no guest can read one of these
-//!   Secrets any more. A Secret that no lease names counts as one of the machine.
+//! - An address is released only when no guest can read a Secret with the address any more, and its machine is gone or has moved to another
+//!   network. A Secret that no lease names counts as a Secret of the machine.
 //! - A VirtualMachine gets the addresses of a KubevirtMachine only if both have the same namespace and name. Labels alone
-//!   are no proof: any user who may create a VirtualMachine can choose its labels. A KubevirtMachine in another namespace
-//!   counts as one in another cluster, and the VirtualMachine itself holds the addresses.
+//!   are no proof: any user who may create a VirtualMachine can choose its labels. A KubevirtMachine in another namespace counts like one
+//!   in another cluster: the VirtualMachine itself holds the addresses.
 //! - A lease of version 0.2.0 may name a KubevirtMachine in another namespace. Its address belongs to the VirtualMachine
 //!   in the namespace that the lease names, until this VirtualMachine and its guest are gone.
 
@@ -41,7 +41,7 @@ pub(super) fn decide(view: &View) -> Step {
 
 /// Decides the next request, without the annotation of a waiting machine and the events about records in doubt.
 fn next(view: &View) -> Step {
-    // What a guest uses is recorded before the objects of its machine are looked for.
+    // The addresses that a guest uses are recorded before the pass checks whether their holders are gone.
     let recorded = view.record_migration().or_else(|| view.adopt_guest());
     if let Some(step) = recorded.or_else(|| view.look_for_the_gone()).or_else(|| view.end_claims()) {
         return step;
@@ -61,7 +61,7 @@ impl View {
     pub(super) fn note(&mut self, step: Step, response: Response) {
         let once = step.once();
         match (step, response) {
-            // Another version of the VirtualMachine needs another patch.
+            // The step is not done: the next decision makes a patch for the version that is stored now.
             (_, Response::NotStored) => return,
             (_, Response::Secret(name, secret)) => drop(self.secrets.insert(name, secret)),
             (_, Response::OtherAddresses(addresses)) => self.other_addresses = Some(addresses),
@@ -80,7 +80,7 @@ impl View {
 
     /// Returns how a pass without a next step ends. `now` is the time.
     pub(super) fn ended(&self, now: Timestamp) -> Ended {
-        // The webhook of another replica may have rejected the machine once more.
+        // capk retries now, and the webhook of another replica may reject the machine again.
         let is_unsettled = self.has_done(Once::Retry);
         let problem = self.problem.as_ref();
         let is_of_pool = problem.is_some_and(Problem::is_of_pool);

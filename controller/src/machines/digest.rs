@@ -25,8 +25,8 @@ use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::view::View;
 
 impl View {
-    /// Lets a pass that has made no request yet use the Secret of the machine as its digest says it, if the digest is that of the
-    /// network data that the machine would get now.
+    /// Lets a pass that has made no request yet work without reading the Secret: the view gets the Secret that the leader would write now,
+    /// if the annotation has the digest of this Secret.
     pub(super) fn trust_digest(&mut self) {
         if let Some(secret) = self.digested() {
             self.secrets.insert(secret.name().to_owned(), NetworkSecret::Ours(Box::new(secret)));
@@ -34,14 +34,15 @@ impl View {
         }
     }
 
-    /// Forgets what a digest says, so that the pass reads the Secret.
+    /// Removes the Secret that the pass has not read, so that the pass reads the stored one.
     pub(super) fn distrust_digest(&mut self) {
         self.secrets.clear();
         self.trusts_digest = false;
     }
 
     /// The value of the annotation with the digest of a Secret. `None`: the Secret is not what the leader would write now, no document can
-    /// be made now, or the guest has earlier network data. So a changed pool changes no VirtualMachine before its guest is restarted.
+    /// be made now, or the guest has earlier network data. So a changed pool causes no write of the annotation while guests still have
+    /// their earlier network data.
     pub(super) fn digest_of(&self, vm: &VirtualMachine, secret: &OwnSecret) -> Option<String> {
         let document = self.current_document(vm, secret)?.ok()?;
         let is_current = have_same_network(document.as_bytes(), &secret.document);
@@ -65,7 +66,8 @@ impl View {
         })
     }
 
-    /// The Secret of the machine that its leases, its pools and its VirtualMachine describe, if the annotation has its digest.
+    /// The Secret that the leader would write now for the leases, the pools and the VirtualMachine of the machine, if the annotation has
+    /// the digest of this Secret.
     fn digested(&self) -> Option<OwnSecret> {
         let vm = self.vm.as_ref()?;
         let name = vm.secret().filter(|name| is_issued_for(name, &self.key.name))?;

@@ -85,8 +85,8 @@ impl View {
         })
     }
 
-    /// The settings of an allocation: those of its pool, with the routers of the pool of the network that has an address in place of
-    /// it. `Err`: no pool has an address, so its gateway is not known.
+    /// The settings of an allocation: those of its pool. If the pool does not have an address any more, but another pool of the network has
+    /// it, the gateways and routes come from the other pool. `Err`: no pool has an address, so its gateway is not known.
     fn settings(&self, pool: &Pool, network: &str, allocation: &Allocation) -> Result<Settings, String> {
         let home = |address: IpAddr| self.ledger.homes.get(&(network.to_owned(), address));
         pool.settings_for(&allocation.addresses, &home).map_err(|address| {

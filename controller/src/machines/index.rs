@@ -89,7 +89,7 @@ impl Index {
         self.comparisons.remove(key)
     }
 
-    /// The objects that the watch of a kind has passed without a report.
+    /// Notes how far the watch of a kind has come. Returns the objects that the watch has passed without a report: they are gone.
     fn follow(&mut self, kind: Kind, progress: &Progress<Key>) -> Vec<Key> {
         match kind {
             Kind::KubevirtMachine => self.machines.follow(progress),
@@ -197,11 +197,12 @@ impl Index {
         }
     }
 
-    /// Stores the response to a request. `known` is the version that was known before the request. Returns the names whose
-    /// decision may have changed. The watch reports the deletion of an object later, also of one that is not found.
+    /// Stores the response to a request. `known` is the version that was known before the request. Returns the names whose decision may
+    /// have changed. If the object was not found, no name is returned: the watch reports the deletion later.
     ///
-    /// An object that was known before the request and no longer is known has been deleted meanwhile. The response may be
-    /// older, and no watch would report this deletion again. An object that was created after it is reported by the watch.
+    /// If the object was known before the request and is unknown now, a watch has reported its deletion. The response may be older than the
+    /// deletion, so it is ignored: the watch would not report the deletion again. The watch also reports an object that was created after
+    /// the deletion.
     pub(super) fn take(&mut self, kind: Kind, key: &Key, known: Option<u64>, object: Option<Object>) -> BTreeSet<Key> {
         match (object, known) {
             (Some(_), Some(_)) if self.version(kind, key).is_none() => {}
@@ -353,8 +354,8 @@ impl Index {
         &self.selection
     }
 
-    /// Returns the KubevirtMachine of the VirtualMachine of a name. A KubevirtMachine whose VirtualMachine is in another
-    /// namespace counts as absent, as one in another cluster: its VirtualMachine holds the addresses.
+    /// Returns the KubevirtMachine of the VirtualMachine of a name. A KubevirtMachine whose VirtualMachine is in another namespace counts
+    /// as absent, like one of another cluster. The VirtualMachine of this name then holds its addresses itself.
     pub(super) fn machine(&self, key: &Key) -> Option<&KubevirtMachine> {
         self.machines.get(key).filter(|machine| !machine.has_vm_elsewhere)
     }
@@ -459,8 +460,9 @@ impl Index {
         }
     }
 
-    /// Whether a leader that starts only compares the objects of a name. `had_addresses`: the name had leases before the start. Objects
-    /// may have lost their annotations. A guest that waits for its Secret exists before the Secret.
+    /// Whether a leader that starts only compares the objects of a name, because its machine is served: an object has the annotation with
+    /// the addresses or, if objects have lost their annotations, the name had leases before the start (`had_addresses`). `false` if an
+    /// instance exists whose guest has not started: the guest may wait for its Secret.
     pub(super) fn is_served(&self, key: &Key, had_addresses: bool) -> bool {
         let is_waited_for = self.instance(key).is_some_and(|instance| !instance.has_started);
         !is_waited_for && (self.is_annotated(key) || self.vm(key).is_some() && had_addresses)
@@ -486,8 +488,8 @@ impl Index {
         }
     }
 
-    /// Returns the records of the objects of a name, and the diagnostics about records that are no records: they cannot be read, or
-    /// they contradict another record.
+    /// Returns the valid records of the objects of a name, and the diagnostics about the other records: these cannot be read, or they
+    /// contradict a valid record.
     pub(super) fn records_of(&self, key: &Key) -> (Vec<Record>, Vec<ObjectDiagnostic>) {
         let has_template_record = self.vm(key).is_some_and(|vm| !vm.template_records.is_empty());
         let has_map = self.machine(key).is_some_and(|machine| !machine.status_map.is_null());
@@ -519,7 +521,8 @@ impl Index {
 /// Returns what objects record, with the kinds of their machines. `uid_of` returns the UID of the KubevirtMachine for the VirtualMachine
 /// of a name.
 pub(crate) fn inventory<'m>(mut objects: Objects, uid_of: impl Fn(&Key) -> Option<&'m str>) -> Inventory {
-    // Everyone who may write VirtualMachines of one namespace can name any machine of another namespace.
+    // A user who may write VirtualMachines in one namespace can name any machine of another namespace, so the labels must name the machine
+    // with the namespace and name of the VirtualMachine.
     objects.confirm_machines(|vm, machine| vm == machine);
     let mut inventory = objects.inventory();
     inventory.each_machine(|machine| {
@@ -554,8 +557,7 @@ fn has_record(metadata: &ObjectMeta) -> bool {
     metadata.annotations.iter().flat_map(|all| all.keys()).any(|name| name.starts_with(ANNOTATION_PREFIX))
 }
 
-/// Whether the network data of the machines of a pool differs from that of the same pool before. A subnet that only grows changes
-/// nothing for its machines.
+/// Whether a change of a pool changes the network data of its machines. A subnet that only grows changes nothing for them.
 fn has_other_settings((pool, before): &(&Arc<MachinePool>, &Arc<MachinePool>)) -> bool {
     let is_same = |pool: &Pool, before: &Pool| {
         let subnets = || pool.spaces().flat_map(Space::subnets);
@@ -618,7 +620,7 @@ mod tests {
         index.note(kind, Change::Apply(object("n", "w", 5, &json!({}))));
         assert_eq!(index.note(kind, Change::Apply(object("n", "b", 6, &json!({})))), [key("n", "b")].into());
         assert!(index.machine(&key("n", "w")).is_some());
-        // A late response revives a machine whose deletion the watch has reported: the next report ends it.
+        // A late response revives a machine whose deletion the watch has reported: the next report of the watch removes the machine again.
         index.note(kind, Change::Remove(key("n", "w"), Some(7)));
         index.take(kind, &key("n", "w"), None, Some(object("n", "w", 5, &json!({}))));
         let names = [key("n", "b"), key("n", "w")].into();
@@ -646,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_got_its_first_lease_in_the_start_is_not_served_yet() {
+    fn a_machine_that_got_its_first_lease_during_the_start_is_not_served_yet() {
         let (mut index, name) = (Index::default(), key("n", "w"));
         index.apply(Kind::VirtualMachine, object("n", "w", 1, &json!({})));
         assert_eq!([false, true].map(|had_addresses| index.is_served(&name, had_addresses)), [false, true]);
@@ -687,7 +689,7 @@ mod tests {
         index.remove(Kind::VirtualMachine, &w, Some(10));
         assert_eq!(index.take(Kind::VirtualMachine, &w, Some(8), late()), [].into());
         assert_eq!(index.vm(&w), None);
-        // The response to a later request finds a new object, also before the watch.
+        // A later request may find a new object before the watch reports it.
         assert_eq!(index.take(Kind::VirtualMachine, &w, None, late()), [w].into());
     }
 
@@ -723,11 +725,11 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_of_an_earlier_version_names_the_virtual_machine_of_its_holder_until_it_is_released() {
+    fn a_holder_in_another_namespace_is_known_for_its_virtual_machine_until_its_release() {
         let mut index = Index::default();
         let (holder, vm) = (Machine::new("n", "w", "m-1").with_vm_in("infra"), key("infra", "w"));
         assert_eq!([index.note_earlier(&holder), index.note_earlier(&holder)], [true, false]);
-        // A claim does not say where the VirtualMachine is.
+        // The holder in a claim has no namespace of the VirtualMachine, and is the same machine nevertheless.
         let named = Machine::new("n", "w", "m-1");
         assert_eq!((index.is_machine_of(&named, &vm), index.earlier_of(&vm)), (true, [holder].into()));
         index.forget_holder(&vm, &named);
@@ -851,7 +853,7 @@ mod tests {
         let source = json!({"networkDataSecretRef": {"name": "w-networkdata-cccccccccccccccc"}});
         let volumes = json!([{"name": "c", "cloudInitConfigDrive": source}]);
         assert!(!apply(7, &json!({"spec": {"template": {"spec": {"volumes": volumes}}}})));
-        // The annotation of another VirtualMachine is a copy.
+        // An annotation with the UID of another VirtualMachine is a copy, and does not count.
         assert!(!apply(8, &noted(Some("other"))));
         assert!(!apply(9, &noted(None)));
     }

@@ -1,4 +1,4 @@
-//! The kinds that serve machines.
+//! The kinds of objects that a leader watches to serve machines.
 
 use kube::Client;
 use kube::api::ApiResource;

@@ -1,11 +1,11 @@
-//! Machines that ran already when their pools came. Such a machine keeps its own network: it gets no lease, no reference and no
+//! Machines whose guests ran before a pool selected them. Such a machine keeps its own network: it gets no lease, no reference and no
 //! `acpiIndex`. Pure, as [`super::decision`].
 //!
 //! The leader notes this in an annotation of the VirtualMachine, so that a stop, a start or another leader changes nothing. The
 //! machine is served when its VirtualMachine is created again, because the note names the UID, or after a user has removed
-//! the annotation. The leader remembers this removal until the template refers to a Secret. A leader that was not there when
-//! the annotation was removed notes the machine again. The leader removes the annotation when the records of the machine have become
-//! leases, because its pools offer the recorded addresses now.
+//! the annotation. The leader remembers this removal until the template refers to a Secret. A leader that starts after the removal adds the
+//! annotation again if the guest still runs. The leader removes the annotation when the records of the machine have become leases, because
+//! its pools offer the recorded addresses now.
 
 use std::collections::BTreeSet;
 
@@ -98,8 +98,8 @@ impl View {
         })
     }
 
-    /// Whether a machine holds an address of each family on each interface that pools select: its records became leases, because the
-    /// pools offer the addresses now. It is served as if the pools had come with these addresses.
+    /// Whether a machine holds an address of each family on each interface that pools select: its records became leases, because the pools
+    /// offer the addresses now. Such a machine is served as if its pools had offered these addresses from the beginning.
     fn holds_an_address_of_each(&self, vm: &VirtualMachine, selected: &[Selected]) -> bool {
         let uids = [uid(&vm.metadata), self.machine.as_ref().map_or("", |machine| uid(&machine.metadata))];
         let own = || self.ledger.held.iter().filter(|held| uids.contains(&held.claimant.machine.uid.as_str()));

@@ -41,7 +41,7 @@ use crate::pools::selection::{Selected, Selection};
 impl Work<'_> {
     /// Runs a pass for the machine of a name: decides and sends requests until nothing is left to do.
     pub(super) async fn run(&self, key: Key, until: Until) -> Result<Ended, Error> {
-        // The holder of a lease that cannot be read: it keeps its address until a person corrects the lease.
+        // The holder of an unreadable lease has no namespace. It keeps its address until a person corrects the lease.
         if key.namespace.is_empty() {
             return Ok(Ended::Well);
         }
@@ -87,8 +87,9 @@ impl Work<'_> {
         Err(Error::Endless)
     }
 
-    /// Notes whether the guest of a machine runs with earlier network data, or is left alone. An event about earlier network
-    /// data may be repeated after it has ended.
+    /// Notes for the status of the pools whether the addresses of a migrated guest are not held, the guest runs with earlier network data,
+    /// or the machine is left alone. After the guest has read its current network data, the event about earlier network data is forgotten,
+    /// so that it can be published again.
     fn note_state(&self, view: &View) {
         let outdated = view.outdated_pools();
         if outdated.is_empty() && view.memory.notice.as_ref().is_some_and(|notice| notice.reason == OUTDATED) {
@@ -131,7 +132,7 @@ impl Work<'_> {
         view.is_repeat_due = view.memory.is_repeat_due(Instant::now());
         (view.records, view.doubts) = index.records_of(key);
         view.sources.claims = index.claims_of(key);
-        // Everyone who may create claims can name any machine. When no guest exists, such a claim only ends.
+        // A user who may create claims can name any machine. Without a VirtualMachine and an instance, a pass can only end such a claim.
         let has_guest = view.vm.is_some() || view.instance.is_some();
         view.sources.claims.retain(|claim| !has_guest || index.is_machine_of(&claim.claimant.machine, key));
         let attachments = view.vm.iter().flat_map(|vm| &vm.networks);
@@ -145,7 +146,7 @@ impl Work<'_> {
         view.machine = index.machine(key).cloned();
         let selection = index.selection();
         let refused = view.machine.as_ref().and_then(|machine| machine.refused.as_ref());
-        // capk asks the webhooks. The pools of the index can be a moment older.
+        // The webhooks decide whether capk can create the VirtualMachine. The pools of the index can be older than those of the webhooks.
         let seen = self.machines.pools.current();
         let seen = seen.as_ref().unwrap_or(selection);
         let lacking = refused.and_then(|refused| lacking(seen, refused));
@@ -561,7 +562,8 @@ impl Work<'_> {
         });
         let interfaces: Vec<String> = interfaces.collect();
         let note = format!("Allocated {}", interfaces.join(", "));
-        // A machine that is older than its pool has the mark of a later reference, and did not wait since its creation.
+        // The label has this value if the VirtualMachine got its reference at its creation. A machine with a later reference has not waited
+        // since its creation.
         let is_new = |vm: &&VirtualMachine| vm.mark.label.as_deref() == Some(ISSUED);
         let created = view.vm.as_ref().filter(is_new).and_then(|vm| kubevirt_machine::created(&vm.metadata));
         let waited = created.map(|created| {

@@ -57,7 +57,8 @@ impl Work<'_> {
         let instance = self.read(Kind::Instance, key).await?;
         let of_others = view.ledger.held.iter().filter(|held| held.claimant.machine != holder);
         let mut proof = {
-            // The index ignores a response if a watch has reported the end of an earlier object of this name meanwhile.
+            // The index ignores a response if a watch has reported the end of an earlier object of this name meanwhile. Then the response
+            // itself counts.
             let index = self.index();
             let machine = machine.map(KubevirtMachine::read).filter(|machine| !machine.has_vm_elsewhere);
             Proof {
@@ -73,8 +74,8 @@ impl Work<'_> {
         };
         let (check, uid) = (proof.check(), &holder.uid);
         tracing::debug!(machine = %key, uid, ?check, "read the objects of a machine that may be gone");
-        // Everyone who may create claims can name any machine. Only the holders of this name are gone, and only if no lease
-        // says that the guest is in another namespace.
+        // A user who may create claims can name any machine. The proof is valid only for a machine of this name, and only if no lease says
+        // that its VirtualMachine is in another namespace.
         let is_of_name = Key::of_machine(&holder) == *key || proof.is_earlier;
         if check == Check::Kept || !is_of_name || held.iter().any(|held| Key::of_vm(&held.claimant.machine) != *key) {
             return Ok(Response::Checked(check));
@@ -131,8 +132,8 @@ impl Proof {
         reports || runs
     }
 
-    /// Whether the guest that refers to a Secret may use an address of the holder. A lease may lack names: version 0.2.0 does not keep
-    /// them.
+    /// Whether the guest that refers to a Secret may use an address of the holder. A lease may lack the names of Secrets: version 0.2.0
+    /// does not keep them.
     fn may_read(&self, secret: &str) -> bool {
         let is_of_successor = self.successor().is_some_and(|vm| vm.secret() == Some(secret));
         self.secrets.contains(secret) || (!self.of_others.contains(secret) && !is_of_successor)
@@ -147,8 +148,8 @@ impl Proof {
         })
     }
 
-    /// Returns the VirtualMachine if it certainly belongs to a later machine than the holder. capk removes a KubevirtMachine before
-    /// its VirtualMachine is gone, so a VirtualMachine alone does not show this.
+    /// Returns the VirtualMachine if it certainly belongs to a later machine than the holder. capk removes a KubevirtMachine before its
+    /// VirtualMachine is gone, so a VirtualMachine without its KubevirtMachine may still belong to the holder.
     fn successor(&self) -> Option<&VirtualMachine> {
         let machine = self.machine.as_ref();
         self.vm.as_ref().filter(|vm| match self.holder.kind {

@@ -21,8 +21,8 @@ pub(super) struct Recorded {
     pub(super) pools: BTreeMap<String, Pool>,
     /// Addresses that machines of this name hold, oldest lease first.
     pub(super) held: Vec<Held>,
-    /// The pool that has an address of `held`, by network, if the pool of the lease does not have it, or the interface has leases of
-    /// several pools.
+    /// For an address of `held`, by network and address: the only pool that offers it to the machine now. Absent if the pool of the lease
+    /// offers the address and is the only pool with leases of the interface.
     pub(super) homes: BTreeMap<(String, IpAddr), Pool>,
     /// Machines of this name that hold an address or have a record without a lease.
     pub(super) known: BTreeSet<Machine>,
@@ -60,8 +60,8 @@ pub(super) struct Held {
     pub(super) has_left: bool,
 }
 
-/// Returns the free addresses of the records of an earlier machine. `Err`: one of them is closed, so objects of other machines may
-/// record it, and are not adopted yet.
+/// Returns the free addresses of the records of an earlier machine. `Err`: an address of a record is closed, so other machines may have
+/// records of it that are not adopted yet.
 pub(super) fn free_of(allocator: &Allocator, mut records: Vec<Record>) -> Result<Vec<Record>, ClaimError> {
     for Record { claimant, node_pool, network, addresses, kind, .. } in &mut records {
         let network = network.as_deref().unwrap_or_default();
@@ -149,7 +149,7 @@ impl Recorded {
                 recorded.unrecorded.insert(machine.clone(), unrecorded);
             }
         }
-        // While addresses are closed, their records are not adopted yet.
+        // While the addresses of a growth are closed, their records may not be adopted yet. So no record counts as late.
         let records = if allocator.growth() == growth { records } else { &[] };
         recorded.late = records.iter().flat_map(|record| recorded.late(allocator, record, may_be_copies)).collect();
         recorded
@@ -182,8 +182,8 @@ impl Recorded {
                 let is_held = self.held.iter().any(|held| held.network == **network && held.address == address);
                 // A copy of a machine has the records of its source, until the controller removes them.
                 let is_copied = may_be_copy && self.held.is_empty() && allocator.holder(network, address).is_some();
-                // The record can be read, but becomes no lease: it is late. The table has no source for this, and a record
-                // that cannot be read is treated the same: the machine may have the address.
+                // The table of `may_record` has no source for late records, which become no lease. A late record counts like one that
+                // cannot be read: the machine may have the address.
                 let kind = Source::Unreadable;
                 let counts = !matches!(allocator.may_record(kind, claimant, network, address), Verdict::Ignore(_));
                 if !is_held && !is_copied && counts && !noted.contains(&(network.as_str(), address)) {
@@ -231,7 +231,8 @@ impl Notice {
         (!addresses.is_empty()).then_some(Self { is_warning: false, reason: "IPAddressHeld", note })
     }
 
-    /// The same for addresses that are not held, because the namespace has too many of such guests. `None`: no such address.
+    /// The event about the addresses of such a guest that are not held, because its namespace has too many of such guests. `None`: no such
+    /// address.
     pub(super) fn of_not_held(addresses: &BTreeSet<IpAddr>) -> Option<Self> {
         let note = format!(
             "The guest migrated to another cluster with {}, and its namespace has a quarter of the pool for such guests already: after \

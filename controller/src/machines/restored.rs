@@ -22,7 +22,7 @@ impl View {
     /// Returns the next step with which a machine that holds nothing gets the addresses of an earlier machine of its name. `None`:
     /// no record of an earlier machine is left.
     pub(super) fn restore(&self, vm: &VirtualMachine, selected: &[Selected], claimed: &Claimed) -> Option<Step> {
-        // The earlier addresses are open in a moment.
+        // The earlier addresses are still closed. A later pass finds them open.
         if self.has_done(Once::Restore) && matches!(self.problem, Some(Problem::Refused(ClaimError::Closed(_)))) {
             return Some(Step::Wait);
         }
@@ -52,7 +52,7 @@ impl View {
         None
     }
 
-    /// The same for a machine that must get another reference.
+    /// As [`View::restore`], for a machine whose template must get another reference.
     pub(super) fn restore_first(&self, vm: &VirtualMachine) -> Option<Step> {
         let selected = self.selected.as_ref().ok()?;
         match self.claimant(vm) {

@@ -34,8 +34,8 @@ use crate::pools::selection::Selected;
 const RETRY_ANNOTATION: &str = "ipam.glowplug.dev/retry";
 
 impl View {
-    /// Returns a check of a holder of this name that may be gone, or whose VirtualMachine is being deleted. `None`: all
-    /// such holders are checked.
+    /// Returns a check of a holder of this name that may be gone: no known object has its UID or, if it is a KubevirtMachine of another
+    /// namespace, no VirtualMachine of this name is known. `None`: all such holders are checked.
     pub(super) fn look_for_the_gone(&self) -> Option<Step> {
         let claims = self.sources.claims.iter().map(|claim| &claim.claimant.machine);
         let known = self.ledger.known.iter().chain(&self.memory.claimed).chain(claims);
@@ -110,8 +110,8 @@ impl View {
         }
     }
 
-    /// Records the addresses that a guest reads from a Secret which no lease names. `None`: the leases name the Secret, or the
-    /// guest reads none of this controller.
+    /// Records the addresses that a guest reads from a Secret which no lease names. `None`: the leases name the Secret, or the guest reads
+    /// no Secret of this controller.
     pub(super) fn adopt_guest(&self) -> Option<Step> {
         let name = self.instance.as_ref()?.secret.as_ref()?;
         if self.ledger.is_of_another || self.ledger.held.iter().any(|held| held.secrets.contains(name)) {
@@ -151,8 +151,8 @@ impl View {
         }
     }
 
-    /// Whether a lease says that a Secret of this name was that of an earlier machine. A restore writes the name back while no
-    /// webhook answers, and the garbage collector may have deleted the Secret.
+    /// Whether a lease says that this Secret belonged to an earlier machine. A restored manifest names the Secret again if no webhook
+    /// answers, and the garbage collector may have deleted the Secret.
     fn is_of_earlier(&self, secret: &str, vm: &VirtualMachine, machine: &Machine) -> bool {
         let is_other = |holder: &Machine| holder != machine && holder.uid != uid(&vm.metadata);
         self.ledger.held.iter().any(|held| is_other(&held.claimant.machine) && held.secrets.contains(secret))
@@ -191,8 +191,8 @@ impl View {
             |machine: Machine, created: Option<Timestamp>| Claimed { machine, created: created.unwrap_or_default() };
         let Some(label) = label else { return Ok(Some(itself())) };
         if label != self.key {
-            // The KubevirtMachine is in another cluster or in another namespace, or the labels are invented. An earlier version
-            // may have given it an address.
+            // The KubevirtMachine is in another cluster or in another namespace, or the labels are invented. An earlier version of the
+            // controller may have allocated an address to this KubevirtMachine.
             let earlier = self.ledger.earlier.iter().find(|holder| Key::of_machine(holder) == label);
             let earlier = earlier.map(|holder| of_machine(holder.clone(), created(&vm.metadata)));
             return Ok(Some(earlier.unwrap_or_else(itself)));
@@ -281,7 +281,7 @@ impl View {
         // During the pass, a VirtualMachine of the same name may have replaced this one.
         let is_own = |allocation: &Allocation| allocation.claimant.machine == claimant.machine;
         match (self.granted.as_ref().filter(|granted| granted.iter().all(is_own)), &self.problem) {
-            // The document may be refused for each of many names.
+            // Each new reference adds a name to the leases, also if no document can be made. So earlier Secrets are dropped here, too.
             (Some(allocations), _) => self
                 .drop_secrets(&claimant.machine, name)
                 .unwrap_or_else(|| self.write_secret((vm, name), selected, &claimant, allocations, &offers)),
@@ -294,7 +294,7 @@ impl View {
                 let pools = [(pool.as_str(), vec![*family])].into_iter().chain(overflow);
                 self.report("IPPoolExhausted", exhausted_message(interface, pools))
             }
-            // The addresses are free in a moment, and the machine has its place in the queue.
+            // The addresses are opened soon, and the machine has its place in the queue.
             (None, Some(Problem::Refused(ClaimError::Closed(_)))) => Step::Wait,
             // The machine keeps its place in the queue. A change of the pool causes another pass.
             (None, Some(problem)) if problem.is_of_pool() => self.report("NetworkDataMissing", problem.to_string()),
@@ -377,7 +377,8 @@ impl View {
             machine: claimant.machine.clone(),
             created: claimant.created,
             requests,
-            // A VirtualMachine that is created again has another UID, so it is another holder.
+            // A VirtualMachine that is created again has another UID, so it is another holder. It should get the address of the earlier
+            // one.
             sticky: claimant.machine.kind == HolderKind::VirtualMachine || selected.iter().any(is_sticky),
             secret: Some(name.to_owned()),
         })
@@ -423,8 +424,8 @@ impl View {
         Step::CreateSecret(Box::new(secret(vm, name, holder, interfaces.collect(), document.text())), warnings, notice)
     }
 
-    /// The addresses that the pools no longer offer, and that stay with the machine in place of an allocation: it gets no other address of
-    /// the family, and without its Secret it would start with less than its pools promise. `None`: it has no such address.
+    /// Excluded addresses that the machine keeps and whose family its allocations lack. The machine gets no other address of the family, so
+    /// with these allocations it would start with fewer addresses than its pools promise. `None`: no such address.
     fn excluded_of(&self, selected: &[Selected], allocations: &[Allocation]) -> Option<String> {
         let has = |interface: InterfaceName, family: Family| {
             let mut own = allocations.iter().filter(|allocation| allocation.claimant.interface == interface);
@@ -452,7 +453,7 @@ impl View {
         (!copied.is_empty()).then(|| json!({"metadata": {"uid": vm.metadata.uid, "annotations": copied}}))
     }
 
-    /// Removes a VirtualMachine that is being deleted from the wait queue, so that it gets no address.
+    /// Withdraws the claim of a VirtualMachine that is being deleted, so that it gets no address.
     pub(super) fn end(&self, vm: &VirtualMachine) -> Step {
         let is_own = |holder: &&Machine| holder.uid == uid(&vm.metadata);
         self.ledger.waiting.iter().find(is_own).map_or(Step::Wait, |holder| Step::Withdraw(holder.clone()))

@@ -29,7 +29,7 @@ use crate::passes::Problem;
 use crate::pools::reference;
 use crate::pools::selection::Selected;
 
-/// Most earlier Secrets of a machine whose instance reads none of its Secrets.
+/// Maximum number of earlier Secrets of a machine whose instance reads none of its Secrets.
 const MOST_EARLIER: usize = 8;
 
 impl View {
@@ -58,7 +58,8 @@ impl View {
         Some(Step::RecordMigration(Box::new(machine), addresses))
     }
 
-    /// The pools whose addresses a guest has in another cluster, and that are not held for it: its namespace has too many.
+    /// The pools of the addresses that a migrated guest uses in another cluster and that are not held for it, because its namespace has too
+    /// many such guests.
     pub(super) fn pools_that_hold_no_more(&self) -> BTreeSet<String> {
         let instance = self.instance.as_ref().filter(|instance| instance.has_left);
         let secret = instance.and_then(|instance| instance.secret.as_ref());
@@ -99,7 +100,7 @@ impl View {
         (!pools.is_empty()).then(|| Step::MoveLeases(Box::new(holder.clone()), pools))
     }
 
-    /// The name of the pool of an address in a Secret: that of its lease. A lease may move to another pool.
+    /// Name of the pool of an interface in a Secret: the pool of its lease, which may have moved since the Secret was written.
     fn pool_of(&self, given: &Given, own: &OwnSecret) -> String {
         let is_it = |held: &&Held| {
             held.claimant.machine == own.machine
@@ -109,11 +110,11 @@ impl View {
         self.ledger.held.iter().find(is_it).map_or_else(|| given.pool.clone(), |held| held.pool.clone())
     }
 
-    /// Removes the Secrets of a machine that no guest needs: all but `current`, to which its VirtualMachine refers, and that of its
-    /// instance, from which a migration builds the drive. `None`: the machine needs all of its Secrets.
+    /// Removes the Secrets of a machine that no guest needs. Two Secrets are kept: `current`, to which the VirtualMachine refers, and the
+    /// Secret that the instance reads, because a migration builds the drive from it. `None`: the machine needs all of its Secrets.
     ///
-    /// KubeVirt may start the next guest from an older version of the VirtualMachine, so a machine keeps some earlier Secrets while
-    /// no instance reads one of its Secrets, or while the instance ends.
+    /// KubeVirt may start the next guest from an older version of the VirtualMachine, so a machine keeps some earlier Secrets while no
+    /// instance reads one of its Secrets, or while the instance ends.
     pub(super) fn drop_secrets(&self, holder: &Machine, current: &str) -> Option<Step> {
         let held = self.ledger.held.iter().filter(|held| held.claimant.machine == *holder);
         let all: BTreeSet<String> = held.flat_map(|held| held.secrets.iter().cloned()).collect();
@@ -228,7 +229,8 @@ impl View {
         }
     }
 
-    /// Why the guest has not read the current network data of its machine. `None`: it has, or it has not started yet.
+    /// Why the guest has not read the current network data of its machine. `None`: it has read the data, or it reads the data when it
+    /// starts.
     pub(super) fn outdated(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<String> {
         let name = own.name();
         let document = match self.current_document(vm, own)? {
@@ -243,7 +245,8 @@ impl View {
         }
         let instance = self.instance.as_ref()?;
         if !instance.has_started {
-            // The name was replaced before its Secret was written: a lease has the name before the Secret exists.
+            // A lease has the name of a Secret before the Secret exists. A Secret that no lease names is never written: its name was
+            // replaced before.
             let is_own = |held: &&Held| held.claimant.machine == own.machine;
             let mut own = self.ledger.held.iter().filter(is_own);
             let mut exists = |read: &String| read == name || own.any(|held| held.secrets.contains(read));
@@ -334,8 +337,9 @@ impl View {
         (!is_right && self.has_status_map && !self.has_done(Once::PatchStatus)).then_some(Step::PatchStatus(status))
     }
 
-    /// Reserves the addresses that objects of the machine record, and that the machine does not hold: the records came after the
-    /// addresses were open, and the machine may use them. The response of the registry completes the note. `None`: it holds or reserves all that its objects record.
+    /// Reserves the addresses that objects of the machine record, and that the machine does not hold: the records came after the addresses
+    /// were open, and the machine may use them. The response of the registry adds to the event which addresses are not reserved. `None`:
+    /// all addresses that its objects record are held by the machine, or reserved for it.
     pub(super) fn reserve_recorded(&self) -> Option<Step> {
         let late = &self.ledger.late;
         let first = late.first().filter(|_| !self.has_done(Once::ReserveRecorded))?;
@@ -348,9 +352,10 @@ impl View {
         Some(Step::ReserveRecorded(late.clone(), Notice { is_warning: true, reason: "IPAddressConflict", note }))
     }
 
-    /// Notes the addresses that were reserved for the machine, and that none of its objects records any more. They are no longer a
-    /// reason for a conflict. `named` are the addresses in the current network data of the machine, and `secret` is the Secret that
-    /// has them. `None`: no such address, or a guest with other network data may have one of them, also one that only starts.
+    /// Ends the records of addresses that are reserved for the machine, and that none of its objects records any more. The addresses stay
+    /// reserved, but are no longer a reason for a conflict. `named` are the addresses in the current network data of the machine, and
+    /// `secret` is the Secret that has them. `None`: there is no such address, or a guest that runs or starts with other network data may
+    /// have one.
     pub(super) fn end_records(&self, named: &BTreeSet<IpAddr>, secret: Option<&str>) -> Option<Step> {
         let mut guest = self.instance.iter().filter(|instance| !instance.has_ended);
         if guest.any(|instance| secret.is_none() || instance.secret.as_deref() != secret) {
@@ -364,7 +369,7 @@ impl View {
         if ended.is_empty() || self.has_done(Once::EndRecords) {
             return None;
         }
-        // The watch may not have reported the guest yet, which starts with the network data that the machine had.
+        // A guest that starts with the earlier network data may exist, although the watch has not reported it yet.
         Some(match self.has_done(Once::ReadInstance) {
             true => Step::EndRecords(ended),
             false => Step::ReadInstance,
@@ -439,8 +444,8 @@ impl View {
         self.reserve(vm, &source, addresses)
     }
 
-    /// Notes the addresses that were reserved for network data of another author which the machine no longer has. No pool selects the
-    /// machine. `None`: no such address, or a guest may have one of them.
+    /// Ends the records of addresses that are reserved for network data of another author which the machine no longer has. The caller has
+    /// found no pool that selects the machine. `None`: there is no such address, or a guest may have one.
     pub(super) fn end_data_of_user(&self, vm: &VirtualMachine) -> Option<Step> {
         if self.ledger.unrecorded.is_empty() {
             return None;

@@ -75,7 +75,7 @@ pub(super) struct Offer {
 /// State of a source for one interface.
 pub(super) enum Answer {
     Offer(Offer),
-    /// The next request, which brings the answer closer.
+    /// A request that the pass must make before the source can answer.
     Step(Step),
     /// The source has no address yet. The text names the object, and says what is missing.
     Wait(String),
@@ -104,7 +104,7 @@ impl Source {
         Some(Self { from: spec.addresses_from.clone()?, subnets: subnets.collect(), gateways: gateways.to_vec() })
     }
 
-    /// Reads the addresses of a source. `prefix` is the prefix length of an address that has none.
+    /// Reads the addresses of a source. `gateway` is the gateway that the source gives, if any.
     pub(super) fn offer(&self, source: String, texts: &[String], gateway: Option<&str>) -> Answer {
         let mut addresses = Vec::new();
         for text in texts {
@@ -129,8 +129,8 @@ impl Source {
         Answer::Offer(Offer { source, addresses, gateways })
     }
 
-    /// Reads one address. The prefix length is that of the pool, else that of the source. An IPAddress has the prefix
-    /// length that the pool has, or the pool has none.
+    /// Reads one address. The prefix length is that of the pool, else that of the source. If the address comes from an IPAddress and both
+    /// have a prefix length, the two must be equal.
     fn address(&self, text: &str) -> Result<IpNetwork, String> {
         let (address, length) =
             parse_interface_address(text).map_err(|error| error.at("address".to_owned()).to_string())?;

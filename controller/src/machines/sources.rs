@@ -10,7 +10,7 @@
 //!
 //! - An address is recorded as a lease before the Secret gives it. Another machine that holds the address, from
 //!   whichever source, makes the record impossible.
-//! - The controller follows a source that changes its address only while no guest can have read the earlier address.
+//! - If a source changes its address, the machine gets the new address only if no guest can have read the earlier one.
 //! - An IPAddressClaim has no owner: the owner's deletion would end the claim while the guest still runs, and the other
 //!   provider would allocate the address again. A finalizer keeps the IPAddress until the lease is released. The claim
 //!   is deleted after that.
@@ -41,7 +41,7 @@ use crate::pools::selection::Selected;
 
 impl View {
     /// Returns the addresses that sources give to the machine, by interface, after the registry has recorded them.
-    /// `Err`: the next step on the way to them.
+    /// `Err`: the step that comes next, because the addresses are not known or not recorded yet.
     pub(super) fn offers(
         &self,
         vm: &VirtualMachine,
@@ -80,8 +80,8 @@ impl View {
         Ok(offers)
     }
 
-    /// Notes the addresses that sources gave to the machine, and that no source gives now. `None`: no such address, or a source has
-    /// not answered yet.
+    /// Ends the records of addresses that sources gave to the machine, and that no source gives now. `None`: there is no such address, or
+    /// the answer of a source needs a request first.
     fn end_offers(&self, vm: &VirtualMachine, claimed: &Claimed) -> Option<Step> {
         let mut offered = BTreeSet::new();
         for selected in self.selected.iter().flatten() {

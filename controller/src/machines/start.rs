@@ -28,11 +28,12 @@ use crate::pools::selection::Selection;
 /// Pause between the first passes of two machines whose objects are only compared after the start.
 const COMPARISON: Duration = Duration::from_millis(2);
 
-/// The same for two served machines without a digest: the pass reads a Secret, and writes the digest.
+/// Pause between the first passes of two served machines without a digest: such a pass reads a Secret, and writes the digest.
 const READ: Duration = Duration::from_millis(20);
 
-/// The same for the passes that read the Secrets which the start has not read. They begin when the start is done.
+/// Pause between two passes that read Secrets which the first passes have only compared by their digests.
 const CHECK: Duration = Duration::from_millis(100);
+/// Shortest pause between the comparison of a machine and the pass that reads its Secret.
 const FIRST_CHECK: Duration = Duration::from_secs(60);
 
 /// Number of machines whose records are read at once.
@@ -69,9 +70,9 @@ impl Work<'_> {
             let machine = diagnostic.claimant.as_ref().map(|claimant| display(Key::of_vm(&claimant.machine)));
             tracing::warn!(machine, %diagnostic, "a record of a machine cannot be used; its addresses are not allocated");
         }
-        // The controller never writes a record of an unknown interface.
+        // A diagnostic without a claimant names no interface, and the controller never writes a record without an interface.
         inventory.diagnostics.retain(|diagnostic| diagnostic.claimant.is_some());
-        // After the loss of leases, each machine has a line with its addresses.
+        // After a loss of leases, the log has a line for each machine with its adopted addresses.
         let unknown = inventory.records.clone();
         let rebuilt = registry.rebuild(inventory).await?;
         let (adopted, known) = (rebuilt.adoption.adopted, rebuilt.adoption.known + known);
@@ -97,7 +98,7 @@ impl Work<'_> {
             let index = self.index();
             let is_selected = !matches!(index.selected(key), Ok(selected) if selected.is_empty());
             let refers_to = index.vm(key).and_then(VirtualMachine::secret);
-            // The guest has an address of a Secret of its own: it is an orphan, or its VirtualMachine has changed.
+            // The guest reads another Secret than that of the template: it is an orphan, or its VirtualMachine has changed.
             let reads = index.instance(key).and_then(|instance| instance.secret.as_deref());
             let reads_other = reads.is_some_and(|secret| refers_to != Some(secret));
             reads_other || (is_selected || refers_to.is_some()) && !is_held(&index, holders, key)
@@ -105,8 +106,8 @@ impl Work<'_> {
         names
     }
 
-    /// Reserves the addresses in the network data of users, of each machine on the network of a pool. A waiting machine gets an address
-    /// as soon as it is open, and the passes of machines begin only then.
+    /// Reserves the addresses in the network data of users, for each machine on the network of a pool. This comes before the addresses are
+    /// open: then a waiting machine gets an address at once, and the passes of machines begin only after that.
     pub(super) async fn reserve_data_of_users(&self, selection: &Selection) -> Result<(), Error> {
         let holders = self.machines.registry.holders().await?;
         let holding: BTreeSet<&str> = holders.iter().map(Machine::served_in).collect();
@@ -147,7 +148,7 @@ impl Work<'_> {
         (view.selected, view.other_networks) = (chosen, networks);
         while let Some(step) = view.reserve_data_of_user() {
             let response = match self.request(&view, step.clone()).await {
-                // A Secret that the controller may not read holds no other machine back.
+                // The other machines do not wait because of a Secret that the controller may not read.
                 Err(Error::Request(error)) if error.refusal().is_some() => {
                     tracing::warn!(machine = %key, %error, "could not read the network data of a machine");
                     return Ok(());
@@ -195,7 +196,7 @@ fn is_held(index: &Index, holders: &BTreeSet<Machine>, key: &Key) -> bool {
     holders.next().is_some_and(|holder| Key::of_machine(holder) == *key) || !index.earlier_of(key).is_empty()
 }
 
-/// Removes the addresses of which the registry already has the leases. Returns their number.
+/// Removes the addresses that have a lease in the registry. Returns their number.
 fn without(inventory: &mut Inventory, leased: &BTreeSet<(Claimant, IpAddr)>) -> usize {
     let mut known = 0;
     for record in &mut inventory.records {
@@ -208,7 +209,7 @@ fn without(inventory: &mut Inventory, leased: &BTreeSet<(Claimant, IpAddr)>) -> 
     known
 }
 
-/// Whether an address with this problem needs a person. The machine keeps an address with another problem.
+/// Whether a person must resolve this problem of an address. With any other problem, the machine keeps the address.
 fn is_conflict(problem: &Problem) -> bool {
     use Problem::{Ambiguous, Duplicate, NoPool, OtherAddress, OtherNetwork, Reserved};
     match problem {

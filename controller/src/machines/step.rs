@@ -23,7 +23,7 @@ pub(super) struct Notice {
 /// The next request of a pass.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
-    /// Nothing is to do until an object or a pool changes.
+    /// There is nothing to do until an object or a pool changes.
     Wait,
     /// Reads the KubevirtMachine of this name.
     ReadMachine(Key),
@@ -59,11 +59,12 @@ pub(super) enum Step {
     UpdateSecret(Box<OwnSecret>, String),
     /// Records the names of the Secrets from which guests of a machine may read its addresses.
     RecordSecrets(Box<Machine>, BTreeSet<String>),
-    /// Deletes the first Secrets of a machine, which no guest reads any more, and records the other ones.
+    /// Deletes the Secrets of a machine in the first set, which no guest reads any more. Then records that guests may read only those in
+    /// the second set.
     DropSecrets(Box<Machine>, BTreeSet<String>, BTreeSet<String>),
     /// Moves the leases of a machine to these pools, which serve the machine now.
     MoveLeases(Box<Machine>, Vec<String>),
-    /// Records that the guest of a machine has migrated to another cluster with these addresses, then publishes what is held.
+    /// Records that the guest of a machine has migrated to another cluster with these addresses, then publishes which of them are held.
     RecordMigration(Box<Machine>, BTreeSet<IpAddr>),
     /// Deletes these Secrets of a machine, then releases its addresses if no guest reads one of the Secrets.
     Release(Box<Machine>, BTreeSet<String>),
@@ -75,13 +76,14 @@ pub(super) enum Step {
     Keep(Box<Claimant>, Vec<IpAddr>),
     /// Applies this merge patch to the KubevirtMachine.
     PatchMachine(Value),
-    /// Applies this merge patch to the KubevirtMachine, which says why its VirtualMachine waits.
+    /// Applies this merge patch to the KubevirtMachine. The patch writes or removes the annotation that says why the VirtualMachine waits.
     AnnotateWaiting(Value),
     /// Applies this merge patch to the VirtualMachine.
     AnnotateVm(Value),
-    /// Applies this merge patch to the VirtualMachine, which notes that it is left alone. Then publishes this event.
+    /// Applies this merge patch to the VirtualMachine. The patch adds the annotation of a machine that is left alone. The event is
+    /// published after that.
     LeaveAlone(Value, Notice),
-    /// Applies this merge patch to the VirtualMachine, which removes copied records.
+    /// Applies this merge patch to the VirtualMachine. The patch removes copied records.
     RemoveRecords(Value),
     /// Applies this merge patch to the template of the VirtualMachine.
     MarkVm(Value),
@@ -89,13 +91,13 @@ pub(super) enum Step {
     PatchStatus(Value),
     /// Applies this merge patch to the KubevirtMachine, so that capk retries.
     Retry(Value),
-    /// Reserves these addresses, which records name that came too late. Then publishes this event.
+    /// Reserves these addresses of records that came too late to be adopted, then publishes this event.
     ReserveRecorded(Vec<Reservation>, Notice),
     /// Notes that the objects of these machines no longer record these addresses, each with its network.
     EndRecords(BTreeMap<Machine, BTreeSet<(String, IpAddr)>>),
     /// Publishes an event about each of these records, if no earlier event was about it.
     ReportDoubts(BTreeSet<String>),
-    /// Reserves those of these addresses that are of pools which may serve the namespace of the VirtualMachine.
+    /// Reserves each of these addresses that is in a pool which may serve the namespace of the VirtualMachine.
     Reserve(Vec<Reservation>),
     /// Removes a machine from the wait queue.
     Withdraw(Machine),

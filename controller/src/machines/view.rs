@@ -38,7 +38,7 @@ pub(super) const IGNORED: &str = "AddressRequestIgnored";
 /// in the wait queue gets a pass every ten minutes.
 const REPEAT: Duration = Duration::from_secs(45 * 60);
 
-/// Most records that cannot be read or contradict another record with an event.
+/// Maximum number of records of a machine that get an event because they cannot be read or contradict another record.
 const MOST_DOUBTS: usize = 8;
 
 /// Annotation of a KubevirtMachine that says why its VirtualMachine waits for its network data.
@@ -78,7 +78,7 @@ pub(super) struct View {
     // When these members change, the pass begins again.
     /// The pools that serve the machine, or the reason why the choice is ambiguous.
     pub(super) selected: Chosen,
-    /// The other networks of the machine that have a pool. Network data of a user counts there, too.
+    /// The other networks of the machine that have a pool. The addresses in network data of a user are reserved there, too.
     pub(super) other_networks: BTreeSet<String>,
     /// Settings of the pools that serve the machine, by name of the pool.
     pub(super) pools: BTreeMap<String, PoolSettings>,
@@ -89,12 +89,12 @@ pub(super) struct View {
     // The responses to the steps of this pass, see [`View::note`].
     /// The Secrets of the machine that this pass has read, by name.
     pub(super) secrets: BTreeMap<String, NetworkSecret>,
-    /// Whether `secrets` has the Secret of the machine as its digest says it, see [`super::digest`]. The pass has made no request, and
-    /// makes none before it has read the Secret.
+    /// Whether `secrets` has a Secret that the pass has derived from a digest and not read, see [`super::digest`]. The pass has made no
+    /// request, and makes none before it has read the Secret.
     pub(super) trusts_digest: bool,
     /// Addresses in the other Secret from which the guest reads its network data. `None`: not read in this pass.
     pub(super) other_addresses: Option<Vec<IpAddr>>,
-    /// IPAddresses of other providers, by name. `Some(None)`: the object does not exist. `None`: not read in this pass.
+    /// IPAddresses of other providers that this pass has read, by name. A value of `None`: the object does not exist.
     pub(super) addresses: BTreeMap<String, Option<ProviderAddress>>,
     /// Addresses that the registry allocated in this pass. `None`: no successful claim in this pass.
     pub(super) granted: Option<Vec<Allocation>>,
@@ -299,8 +299,8 @@ impl View {
         if is_known && !is_repeated { Step::Wait } else { Step::Report(notice) }
     }
 
-    /// Reports the records whose addresses are reserved for the machine although they are no records: they cannot be read, or they
-    /// contradict another record. `None`: events have reported all of them, or no pool serves the machine.
+    /// Reports the invalid records whose addresses are reserved for the machine: they cannot be read, or they contradict another record.
+    /// `None`: the last events are about exactly these records.
     pub(super) fn report_doubts(&self) -> Option<Step> {
         let is_served = !matches!(&self.selected, Ok(selected) if selected.is_empty()) || !self.ledger.known.is_empty();
         let has_address = |doubt: &&ObjectDiagnostic| doubt.claimant.is_some() && !doubt.addresses.is_empty();

@@ -51,7 +51,7 @@ pub struct Machines {
     pub(super) scope: Scope,
     pub(super) macs: macs::Observer,
     pub(super) reports: reports::Observer,
-    /// The pools as the webhooks see them, at once.
+    /// The pools as the webhooks use them: a change is here before the registry has it.
     pub(super) pools: Arc<SelectionCache>,
     pub(super) states: Arc<MachineStates>,
 }
@@ -86,7 +86,7 @@ impl Machines {
         Self { client, registry, opening, events, metrics, scope, macs, reports, pools, states: Arc::default() }
     }
 
-    /// The same part, which notes the machines with earlier network data, and those that are left alone, in `states`.
+    /// Makes the part note the states of machines in `states`.
     #[must_use]
     pub fn with_states(self, states: Arc<MachineStates>) -> Self {
         Self { states, ..self }

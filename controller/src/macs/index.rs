@@ -47,7 +47,8 @@ use crate::kinds::virtual_machine::{ASSIGNED_ANNOTATION, MAC_ADDRESSES_LABEL};
 use crate::macs::machine::{Address, Guest, Vm};
 use crate::metrics::MacPoolCount;
 
-/// Most addresses of a pool that a guest of a namespace that the pool does not serve keeps from being allocated.
+/// Maximum number of addresses of a pool that one running guest keeps from being allocated, if the pool does not serve the namespace of the
+/// guest.
 const MOST_OF_GUEST: usize = 4;
 
 /// The objects of machines, pools and leases, and the requests that they need.
@@ -338,8 +339,7 @@ impl Index {
         self.leases.iter().filter_map(proof).collect()
     }
 
-    /// The machines that have each address, in their VirtualMachine or in their instance, as far as they keep the address from
-    /// being allocated.
+    /// For each address that is not allocated because of its users: the machines whose VirtualMachine or instance has the address.
     fn used(&self) -> Used<'_> {
         let pools: Vec<&MacPool> = self.pools.iter().filter_map(|(_, pool)| pool.pool.as_ref().ok()).collect();
         let of_vms = self.vms.iter().flat_map(|(key, vm)| vm.addresses().map(move |address| (address, key)));
@@ -451,7 +451,7 @@ impl Index {
         let mut shared: BTreeMap<&MacAddr, BTreeSet<&Key>> = BTreeMap::new();
         let of_used = used.iter().filter(|(_, keys)| keys.len() > 1);
         let of_used = of_used.flat_map(|(address, keys)| keys.iter().map(move |key| (address, *key)));
-        // A guest of another namespace may have an address beyond its bound.
+        // `used` lacks the addresses of guests of other namespaces beyond their limit, so running guests with one address count, too.
         let running = collisions.iter().flat_map(|(address, keys)| keys.iter().map(move |key| (address, key)));
         for (address, key) in of_used.chain(running).filter(|(address, _)| of_pool(address)) {
             shared.entry(address).or_default().insert(key);

@@ -7,7 +7,8 @@ use std::path::Path;
 /// Ticks of a second in `/proc`: `USER_HZ`, which is 100 on every architecture of this program.
 const TICKS: f64 = 100.0;
 
-/// The metrics in the OpenMetrics text format, without the end. `proc` is the folder `/proc`. What cannot be read is left out.
+/// The metrics in the OpenMetrics text format, without the last line `# EOF`. `proc` is the folder `/proc`. A metric that cannot
+/// be read is left out.
 pub(super) fn text(proc: &Path) -> String {
     let mut text = String::new();
     let read = |path: &str| fs::read_to_string(proc.join(path)).ok();
@@ -33,7 +34,7 @@ pub(super) fn text(proc: &Path) -> String {
     let bytes = |name: &str| value_of(&status, name, 1).map(|kib| kib * 1024.0);
     add("process_resident_memory_bytes", "gauge", "Resident memory of the process", bytes("VmRSS:"));
     add("process_virtual_memory_bytes", "gauge", "Virtual memory of the process", bytes("VmSize:"));
-    // One of them is that of the folder itself.
+    // Reading the folder opens one of these descriptors.
     let open = fs::read_dir(proc.join("self/fd")).ok().map(|open| open.count().saturating_sub(1));
     let open = open.and_then(|open| u32::try_from(open).ok()).map(f64::from);
     add("process_open_fds", "gauge", "Open file descriptors", open);

@@ -1,9 +1,9 @@
 //! Opens the new addresses of pools after every part of a leader has adopted the records of these addresses.
 //!
-//! The registry closes each address that becomes allocatable: it contains the address, and does not allocate it. The number
-//! of this growth comes with the pools. Each part adopts the records that its watches know, and reports the number. The address is open
-//! when all parts have reported it. The start is the first growth. After it, the outstanding claims of all kinds are processed
-//! together, in the order of their creation.
+//! The registry closes each address that becomes allocatable: it contains the address, and does not allocate it. Each such growth of the
+//! allocatable addresses has a number, which comes with the pools. Each part adopts the records that its watches know, and then reports the
+//! number. The addresses of a growth are opened when all parts have reported its number. The start is the first growth. After it, the
+//! outstanding claims of all kinds are processed together, in the order of their creation.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -23,7 +23,7 @@ pub struct Opening {
     state: Arc<watch::Sender<State>>,
 }
 
-/// What the parts have said.
+/// What the parts have reported.
 #[derive(Debug, Default)]
 struct State {
     /// The last growth whose records each part has adopted.
@@ -68,8 +68,8 @@ impl Opening {
         }
     }
 
-    /// Processes the claims of a part that has adopted all its records, up to this growth. At the start, the claims of all
-    /// parts are processed together. If a part calls this again, its claims are processed at once.
+    /// Processes the claims of a part that has adopted all its records, up to this growth. At the start, the claims of all parts are
+    /// processed together. After the start, the claims of a part are processed at once.
     pub async fn claim(&self, part: &'static str, growth: u64, claims: Vec<Claim>) -> Result<(), Stopped> {
         let mut claims = Some(claims);
         self.state.send_modify(|state| {
@@ -96,7 +96,8 @@ impl Opening {
 // === impl State ===
 
 impl State {
-    /// The growth that all of this number of parts have adopted, if it is not open yet.
+    /// The last growth that all parts have adopted, if it is not open yet. `parts` is their number. `None` also if a part has adopted no
+    /// growth.
     fn next(&self, parts: usize) -> Option<u64> {
         let adopted = self.adopted.values().min().copied().filter(|_| self.adopted.len() == parts);
         adopted.filter(|adopted| self.open.is_none_or(|open| open < *adopted))

@@ -74,7 +74,7 @@ pub(crate) trait Work {
     /// use earlier pools.
     async fn adopt(&self, pools: &OpenPools) -> Result<(), Error>;
 
-    /// The same for the records that passes have found since.
+    /// As [`Work::adopt`], for the records that passes have found since.
     async fn adopt_found(&self) -> Result<(), Error>;
 
     /// The names with an outstanding claim. Names of older objects come first.
@@ -95,9 +95,9 @@ pub(crate) trait Work {
 /// Runs a part until the future is dropped. Calls `is_ready` after the claims of the objects that existed at the start are
 /// processed.
 ///
-/// `pools` has the pools after the registry has them, and `served` reports the holders with new addresses. `discover` asks
-/// which kinds the API server serves; `None`: the part has nothing to do. The work sends the names that need a pass because
-/// the pass of another name has changed their state.
+/// `pools` reports each change of the pools after the registry has it, and `served` reports the holders with new addresses. `discover` asks
+/// which kinds the API server serves; `None`: the part has nothing to do. `work` gets a sender for the names that need a pass because the
+/// pass of another name has changed their state.
 ///
 /// # Errors
 ///
@@ -195,8 +195,8 @@ async fn run_kinds<W: Work>(
     Err(serve(part.noun, (&part.lines, &part.metrics), names, Box::pin(wakes), |key| work.turn(key), pass).await)
 }
 
-/// Notes changes until each of these watches has listed its objects. One watch may list its objects twice before another has
-/// listed its own, and no record of these may be missing when the first addresses are allocated.
+/// Notes changes until each of these watches has listed its objects. A watch may list its objects twice before another watch has listed its
+/// own, so the lists are counted for each watch. No record may be missing when the first addresses are allocated.
 async fn until_listed<K>(
     changes: &mut (impl Stream<Item = (usize, K, Change)> + Unpin),
     mut unlisted: BTreeSet<usize>,

@@ -14,7 +14,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The same pauses for a name that waits for a change which is reported in most cases.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
-/// Most passes of [`Turn::Later`] that run at the same time. The API server has time for the others meanwhile.
+/// Maximum number of passes of [`Turn::Later`] that run at the same time, so that the API server has time for the other passes.
 const LATER_PASSES: usize = 16;
 
 /// How a pass has ended.
@@ -23,7 +23,7 @@ pub(super) enum End {
     Well,
     /// The name needs another pass after a pause, or earlier if something changes.
     Later,
-    /// The same after a longer pause: most changes that the name waits for are reported.
+    /// As [`End::Later`], after a longer pause: most changes that the name waits for are reported.
     Waits,
     /// The name needs another pass after a pause.
     Failed,
@@ -61,7 +61,7 @@ pub(super) struct Queue {
 /// Numbers of unfinished passes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unfinished {
-    /// Those since the name last waited.
+    /// Passes that ended with [`End::Failed`] or [`End::Later`], since the last end with [`End::Waits`].
     failed: u32,
     waits: u32,
 }
@@ -152,7 +152,7 @@ impl Queue {
         self.add(key.clone(), now + pause, turn);
     }
 
-    /// Number of names whose pass is due. The caller needs it only while passes run for all places.
+    /// Number of names whose pass is due. The caller needs it only while the maximum number of passes runs.
     pub(super) fn due(&self, now: Instant) -> usize {
         self.due.values().map(|names| names.iter().take_while(|(at, _)| *at <= now).count()).sum()
     }
@@ -169,7 +169,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn names_come_at_their_time_and_in_its_order() {
+    fn names_become_due_at_their_times_and_in_the_order_of_these_times() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.add(key("late"), now + SECOND, Turn::First);
         queue.add(key("b"), now, Turn::First);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_during_a_pass_shortens_the_pause_only_if_the_pass_does_not_fail() {
+    fn a_change_during_a_pass_shortens_the_next_pause_unless_the_pass_fails() {
         for (end, expected) in [
             (End::Failed, FIRST_PAUSE),
             (End::Later, Duration::ZERO),

@@ -1,6 +1,6 @@
-//! The addresses that guests report, and that no pool reserves for them: they are beyond the bounds of guests in namespaces
-//! that the pool does not serve. The same holds for the addresses of Services and Clusters. The parts that read them note them here,
-//! and the status of each pool names them.
+//! The addresses that a pool does not reserve, because they are beyond its bounds for namespaces that it does not serve. Guests report such
+//! addresses, or Services and Clusters have them. The parts of the leader that read these objects note the addresses here, and the status
+//! of each pool names the objects.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ impl From<&Beyond> for ReportsBeyond {
 // === impl BeyondBounds ===
 
 impl BeyondBounds {
-    /// Replaces the addresses that a part reads. Returns the pools that had none of them before.
+    /// Replaces the addresses that a part of the leader has noted. Returns the pools for which the part had noted none before.
     pub(crate) fn set(&self, part: &'static str, beyond: BTreeMap<String, Beyond>) -> Vec<String> {
         let is_new = |pool: &&String| !self.0.borrow().get(part).is_some_and(|known| known.contains_key(*pool));
         let new = beyond.keys().filter(is_new).cloned().collect();

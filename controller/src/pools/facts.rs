@@ -48,7 +48,7 @@ pub struct PoolFacts {
 }
 
 impl PoolFacts {
-    /// The same pool for a claim in a namespace.
+    /// Returns the facts for a claim in `namespace`. A pool that does not serve this namespace is not ready.
     #[must_use]
     pub fn for_claim_in(self, namespace: &str) -> Self {
         match self.claims.has(namespace) {

@@ -13,7 +13,7 @@ use crate::kinds::pool::MOST_WAITING;
 pub enum State {
     /// The guest runs with earlier network data.
     Outdated,
-    /// The guest ran already when its pools came, and the machine is left alone.
+    /// The guest was already running when its pools first selected the machine, and the machine keeps its own network.
     LeftAlone,
     /// The guest runs in another cluster, and its addresses are not held after the deletion of the machine.
     NotHeld,

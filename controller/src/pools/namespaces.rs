@@ -29,7 +29,7 @@ use crate::repeated::Repeated;
 /// Pauses between two attempts for a namespace after failures.
 const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// The task that labels the namespaces in a value of type `T`.
+/// The task that labels namespaces. A value of type `T` determines which of them get the label.
 pub struct Namespaces<T> {
     api: Api<Object>,
     label: &'static str,

@@ -67,7 +67,7 @@ type Settled = (Option<String>, Option<(PoolSpec, bool)>);
 /// The action that the configuration of a NodePool requires.
 #[derive(Clone, Debug, PartialEq)]
 enum Derived {
-    /// Nothing is to do: the NodePool has no configuration and no derived pool, or it is being deleted.
+    /// There is nothing to do: the NodePool has no configuration and no derived pool, or it is being deleted.
     Nothing,
     /// The derived pool is correct.
     Right,
@@ -278,8 +278,8 @@ fn conditions(node_pool: &Object, pools: &[&MachinePool], now: Timestamp) -> Opt
     Some(conditions)
 }
 
-/// Joins the messages of the exhausted pools, without duplicates. A pool with an overflow of the same network that has free addresses
-/// does not count. `None`: the machines of the NodePool get addresses of each network.
+/// Joins the messages of the exhausted pools, without duplicates. An exhausted pool does not count if another pool of the NodePool on the
+/// same network has free addresses. `None`: the machines of the NodePool get addresses of each network.
 fn exhausted(pools: &[&MachinePool]) -> Option<String> {
     let mut by_network: BTreeMap<Option<&str>, Vec<Option<&str>>> = BTreeMap::new();
     for pool in pools {
@@ -367,7 +367,7 @@ fn specification(spec: FileSpec, node_pool: String, stored: PoolSpec) -> PoolSpe
     }
 }
 
-/// Each item once. The exclusions of a pool are a set, in which API servers accept no repeated item.
+/// Removes repeated items. The exclusions of a pool are a set, in which API servers accept no repeated item.
 fn unique(mut items: Vec<String>) -> Vec<String> {
     let mut known = BTreeSet::new();
     items.retain(|item| known.insert(item.clone()));
@@ -404,7 +404,7 @@ mod tests {
         pool_on("default", interface)
     }
 
-    /// The same on a network.
+    /// As `pool_of`, on this network.
     fn pool_on(network: &str, interface: Option<&str>) -> MachinePool {
         let condition = interface.map(|interface| {
             json!({
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exhausted_pool_is_a_condition_with_the_string_of_the_enhancement_beside_the_others() {
+    fn an_exhausted_pool_adds_a_condition_with_the_string_of_the_enhancement() {
         let ready = json!({"type": "Ready", "status": "True", "severity": "Info"});
         let message = "No available IPs in pool for interface eno101";
         let wanted = condition("True", "NoFreeAddress", message, "1970-01-01T00:00:00Z");
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_with_free_addresses_makes_the_condition_false_in_its_place() {
+    fn a_pool_with_free_addresses_makes_the_condition_false_at_the_same_position() {
         let before = condition("True", "NoFreeAddress", "x", "2026-08-14T10:00:00Z");
         let ready = json!({"type": "Ready", "status": "True"});
         let message = "The pools of the NodePool have free addresses";
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_somebody_else_wrote_is_left_alone() {
+    fn a_pool_that_is_not_derived_from_the_node_pool_is_not_changed() {
         let pool = stored(&PoolSpec::default(), "other");
         let problem = "pool clusters/workers is not derived from this NodePool, expected no pool of this name";
         let expected = Derived::Problem(("PoolNotDerived", problem.to_owned()));

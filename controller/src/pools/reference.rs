@@ -84,7 +84,7 @@ pub struct NewMachine<'r> {
     /// The pools from which the machine already holds an address: a machine that capk creates again keeps its addresses and
     /// needs no free address.
     pub held: &'r BTreeSet<PoolId>,
-    /// Name for the Secret of the machine that no machine had before.
+    /// New random name for the Secret of the machine.
     pub name: &'r str,
 }
 
@@ -98,7 +98,7 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
     let (machine, mut edit) = (VirtualMachine::read(object.clone()), Edit::of(object)?);
     let selected = selection.of(&machine);
     edit.remove(&["metadata", "annotations", LEFT_ALONE_ANNOTATION]);
-    // A new machine holds nothing yet.
+    // A record of addresses in the manifest is that of another machine: a new machine holds nothing yet.
     for annotation in object.metadata.annotations.iter().flatten().map(|(name, _)| name) {
         if [ANNOTATION_PREFIX, NETWORK_PREFIX].iter().any(|prefix| annotation.starts_with(prefix)) {
             edit.remove(&["metadata", "annotations", annotation]);
@@ -144,7 +144,7 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
         let message = "metadata.name: missing, expected a name: the network data is bound to it";
         return Ok(Decision::Refuse(message.to_owned()));
     }
-    // capk creates a rejected machine again later. Nobody does so for another machine, which waits for its Secret.
+    // capk tries again to create a rejected machine. Any other machine is created at once, and waits for its Secret.
     let is_created_again = machine.kubevirt_machine().is_some();
     let has_address =
         |it: &&Selected| it.all_pools().any(|pool| held.contains(pool)) || is_kept_for(&machine, it, selection);
@@ -164,8 +164,7 @@ pub fn refusal(machine: &VirtualMachine, selected: &[Selected], selection: &Sele
     selection.ending(machine, selected).map(ending).or_else(|| (!has_volume).then(|| without_volume(selected)))
 }
 
-/// Decides on a change of a VirtualMachine. The change is never rejected. `name` is a name for the Secret of the machine that
-/// no machine had before.
+/// Decides on a change of a VirtualMachine. The change is never rejected. `name` is a new random name for the Secret of the machine.
 ///
 /// # Errors
 ///
@@ -192,12 +191,12 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
     });
     let new_name = (!selected.is_empty()).then_some(name);
     let secret = match (machine.cloud_init.as_ref().map(|volume| &volume.network_data), machine.secret()) {
-        // Only a name of the machine itself is believed.
+        // The name in the changed object is not used: it may be that of another machine.
         (_, Some(_)) => own.or(new_name),
         // The instance does not start without network data.
         (None, _) if is_selected => return Ok(Allowed::of(edit, None)),
         (None | Some(NetworkData::None), _) if !is_selected => None,
-        // The leader asks for a reference with the label.
+        // By setting the label, the leader requests a reference.
         (None | Some(NetworkData::None), _) => own.or(new_name.filter(|_| machine.mark.label.is_some())),
         (Some(NetworkData::Secret(_) | NetworkData::Inline(_)), None) => {
             let member = machine.own_network_data().filter(|_| own.is_some());
@@ -325,16 +324,16 @@ pub(crate) fn is_kept_for(machine: &VirtualMachine, selected: &Selected, selecti
     })
 }
 
-/// The value of [`REPLACED_ANNOTATION`] of a new machine whose manifest refers to `copied`. A restored machine may have been
-/// restored before, and a webhook that is called again finds its own name of a moment ago, so the value keeps the last names.
+/// The value of [`REPLACED_ANNOTATION`] of a new machine whose manifest refers to `copied`. The value keeps the last names: a machine may
+/// be restored several times, and a webhook that is called again for the same creation finds the name that its first call wrote.
 fn replaced(machine: &VirtualMachine, copied: &str) -> String {
     let mut names: Vec<&str> = machine.replaced().filter(|name| *name != copied).collect();
     names.push(copied);
     names[names.len().saturating_sub(MOST_REPLACED)..].join(",")
 }
 
-/// Returns the member `acpiIndex` of the interface, so that the guest gives it the name in the pool. `None`: the interface
-/// already has an index, or no index results in this name.
+/// Returns the member `acpiIndex` with which the interface gets the name in the guest that the pool requires. `None`: the interface already
+/// has an index, is an SR-IOV function, or no index results in this name.
 fn name_interface(machine: &VirtualMachine, selected: &Selected) -> Option<(Vec<String>, Value)> {
     let index = acpi_index(&selected.interface)?;
     let attachment = machine.networks.iter().find(|attachment| attachment.name == selected.attachment)?;
@@ -388,7 +387,7 @@ fn put_back_mac_addresses(edit: &mut Edit, old: &Value, new: &Value) {
     set_mac_addresses(edit, new, |name| *known.get(name)?);
 }
 
-/// Writes the MAC addresses by KubeVirt's names of the interfaces into the interfaces that have none.
+/// Writes a MAC address into each interface that has none. `address_of` returns the address for KubeVirt's name of an interface.
 fn set_mac_addresses<'a>(edit: &mut Edit, template: &Value, address_of: impl Fn(&str) -> Option<&'a str>) {
     for (index, (name, address)) in interfaces(&template["spec"]).enumerate() {
         if let Some(address) = address_of(name).filter(|_| address.is_none()) {
@@ -528,7 +527,7 @@ mod tests {
         object
     }
 
-    /// Returns the object that is stored, and the warnings. The machine must be allowed.
+    /// Returns the machine as the webhook changes it, and the warnings. Panics if the webhook refuses the machine.
     fn stored(object: &Value, pools: &[Arc<MachinePool>], is_copy: bool) -> (Value, Vec<String>) {
         match admit(object, pools, is_copy) {
             Decision::NotSelected(Allowed { operations, warnings })
@@ -537,7 +536,7 @@ mod tests {
         }
     }
 
-    /// A machine with the reference to `secret` and its marks, as `namespace/vm` has them.
+    /// A machine with a reference to `secret`, as the webhook stores the VirtualMachine `vm`, which is `namespace/name`.
     fn served(secret: &str, vm: &str) -> Value {
         let (mut object, _) = stored(&object(&json!({})), &[pool("p", &json!({}))], false);
         object["spec"]["template"]["spec"]["volumes"][1]["cloudInitConfigDrive"]["networkDataSecretRef"] =
@@ -546,7 +545,7 @@ mod tests {
         object
     }
 
-    /// What a machine has of the controller: the reference to its Secret, the index of its interface, and its marks.
+    /// What the webhook has written into a machine: the reference to its Secret, the index of its interface, and its marks.
     fn facts_of(object: &Value) -> (Option<String>, Option<u32>, Mark) {
         let machine = read(object);
         let secret = machine.reference().map(str::to_owned);
@@ -578,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_replaces_the_name_and_keeps_the_last_four() {
+    fn each_call_writes_a_new_name_and_notes_the_last_four_names() {
         let mut object = served(EARLIER, "n/w-0");
         let replaced = |object: &Value| object["metadata"]["annotations"][REPLACED_ANNOTATION].clone();
         let names = ["b", "c", "d", "e", "f"].map(|it| format!("w-0-networkdata-{}", it.repeat(16)));
@@ -593,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_is_left_alone_gets_no_reference_and_its_copy_is_no_such_machine() {
+    fn a_machine_that_is_left_alone_gets_no_reference_but_its_copy_gets_one() {
         let (mut old, pools) = (object(&json!({})), [pool("p", &json!({}))]);
         old["metadata"]["uid"] = json!("v-1");
         old["metadata"]["annotations"] = json!({(LEFT_ALONE_ANNOTATION): "v-1"});
@@ -617,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn the_network_data_of_another_machine_is_never_believed() {
+    fn a_reference_to_the_network_data_of_another_machine_is_replaced_or_removed() {
         let pools = [pool("p", &json!({}))];
         for (secret, vm, is_copy) in [
             ("w-1-networkdata-cccccccccccccccc", "n/w-1", false),
@@ -668,7 +667,7 @@ mod tests {
         let refused = Decision::Refuse(expected.to_owned());
         assert_eq!(decision(&[being_deleted(&json!({}))], &json!({})), refused);
         assert_eq!(decision(&[being_deleted(&json!({"spec": {"addresses": ["x"]}}))], &json!({})), refused);
-        // The machine is of another network, no machine is meant any more, or another pool serves the machine.
+        // The pool is of another network, the pool no longer selects machines, or another pool serves the machine.
         for changes in [json!({"spec": {"network": "infra/vlan20"}}), json!({"spec": {"machineSelector": null}})] {
             let decision = decision(&[being_deleted(&changes)], &json!({}));
             assert_eq!(decision, Decision::NotSelected(Allowed::default()), "{changes}");
@@ -709,7 +708,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_whose_name_comes_from_no_index_gets_none() {
+    fn an_interface_whose_name_does_not_depend_on_an_index_gets_no_index() {
         let pool = pool("p", &json!({"spec": {"interface": "ens3"}}));
         let (object, _) = stored(&object(&json!({})), &[pool], false);
         assert_eq!(facts_of(&object), (Some(NAME.to_owned()), None, mark("issued")));
@@ -815,7 +814,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_nobody_creates_again_waits_for_an_exhausted_pool() {
+    fn a_machine_without_capk_is_created_and_waits_for_an_exhausted_pool() {
         let mut object = object(&json!({}));
         object["metadata"]["labels"] = Value::Null;
         let (object, _) = stored(&object, &[exhausted("p", &json!({}))], false);
@@ -838,7 +837,7 @@ mod tests {
         (patched(new, operations), warnings)
     }
 
-    /// The manifest of the user, with his marks removed or kept, as an apply writes it: both lists are replaced.
+    /// The object after a user applies the manifest again: the apply replaces the lists of volumes and of interfaces, and keeps the marks.
     fn applied(old: &Value) -> Value {
         let (mut new, manifest) = (old.clone(), object(&json!({})));
         for list in ["/spec/template/spec/volumes", "/spec/template/spec/domain/devices/interfaces"] {
@@ -914,14 +913,14 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_no_pool_selects_may_leave() {
+    fn a_removed_reference_is_not_put_back_if_no_pool_selects_the_machine() {
         let old = served(EARLIER, "n/w-0");
         let (new, warnings) = changed(&old, &applied(&old), &[]);
         assert_eq!((facts_of(&new), warnings), ((None, None, Mark::default()), vec![]));
     }
 
     #[test]
-    fn another_name_of_the_controller_is_replaced_by_the_own_one() {
+    fn a_change_to_another_secret_of_the_controller_puts_back_the_earlier_reference() {
         let old = served(EARLIER, "n/w-0");
         for other in ["w-0-networkdata", "w-1-networkdata-cccccccccccccccc"] {
             for pools in [&[pool("p", &json!({}))][..], &[]] {
@@ -932,7 +931,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_the_controller_is_not_believed_from_a_machine_without_one() {
+    fn a_machine_without_a_reference_cannot_choose_a_secret_of_the_controller() {
         let (old, new) = (object(&json!({})), served(EARLIER, "n/w-1"));
         let expected = (Some(NAME.to_owned()), Some(101), mark("issued"));
         assert_eq!(facts_of(&changed(&old, &new, &[pool("p", &json!({}))]).0), expected);
@@ -951,7 +950,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_the_network_data_depends_on_gives_a_new_name() {
+    fn a_change_of_a_value_in_the_network_data_gives_the_secret_a_new_name() {
         let with_mac = |address: &str| {
             let mut object = served(EARLIER, "n/w-0");
             object["metadata"]["labels"]["zone"] = json!("vlan10");
@@ -1088,7 +1087,7 @@ mod tests {
     }
 
     #[test]
-    fn any_change_of_a_machine_keeps_a_reference_of_its_own_or_none() {
+    fn after_any_change_a_machine_refers_to_its_own_secret_or_to_none_of_the_controller() {
         let (old, pools) = (served(EARLIER, "n/w-0"), [pool("p", &json!({}))]);
         let mut kept = 0;
         crate::variants::each_object(&old, |object| {

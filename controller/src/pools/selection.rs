@@ -8,8 +8,8 @@
 //! | `nodePoolRefs` | VirtualMachines of these NodePools, each in the namespace of its cluster |
 //! | `namespaceSelector` | VirtualMachines in the namespaces whose labels match; with `machineSelector` those whose labels match, too |
 //!
-//! The last two are members of a GlobalStaticIPPool. The pool alone says from which namespaces machines come: a label that the user
-//! of a namespace writes on a machine never adds the machine.
+//! The last two are members of a GlobalStaticIPPool. Only the pool determines from which namespaces its machines come: a label that the
+//! user of another namespace writes on a machine never adds the machine to the pool.
 //!
 //! Several pools of one network that select a machine are a pool and its overflow, in the order of `priority`. An ambiguous case is a
 //! [`Problem`]; the controller never guesses, because a machine with an address of the wrong pool is harder to diagnose than a machine
@@ -40,10 +40,10 @@ pub struct Selection {
     /// Pools by the namespace of the machines that they select, each with the selector for the labels of these
     /// machines. Pools that are being deleted select no machine.
     selectors: BTreeMap<String, Vec<(Selector, PoolId)>>,
-    /// The same for the pools that are being deleted and still refer to their machines.
+    /// As `selectors`, for the pools that are being deleted and still refer to their machines.
     ending: BTreeMap<String, Vec<(Selector, PoolId)>>,
-    /// Pools that select, or refer to, machines by the labels of Namespaces, which are not known, with the selector for the labels of
-    /// machines.
+    /// Pools that select machines by the labels of Namespaces, while these labels are not known, also pools that are being deleted. Each has
+    /// its selector for the labels of machines.
     undecided: Vec<(Selector, PoolId)>,
     memberships: BTreeMap<PoolId, Membership>,
     node_pools: BTreeMap<Key, Arc<Object>>,
@@ -74,16 +74,16 @@ pub struct Membership {
     pub selected: Option<usize>,
 }
 
-/// What a pool says about its machines.
+/// How a pool selects its machines.
 #[derive(PartialEq)]
 enum Members<'p> {
     /// The pool serves claims only.
     None,
     /// The machines of NodePools.
     NodePools(Vec<Key>),
-    /// The machines of a namespace with these labels.
+    /// The machines with these labels in one namespace.
     Namespace(&'p str, &'p LabelSelector),
-    /// The machines with these labels in the namespaces with other labels.
+    /// The machines in the namespaces that the first selector selects. With a second selector, only those machines whose labels match it.
     Namespaces(&'p LabelSelector, Option<&'p LabelSelector>),
 }
 
@@ -117,12 +117,12 @@ pub struct KnownPool {
     pub metadata: ObjectMeta,
     /// The stored status.
     pub status: PoolStatus,
-    /// The members that no count in the status changes.
+    /// The parts of the pool that do not depend on the counts in its status.
     pub checked: Arc<MachinePool>,
 }
 
-/// The pools that the registry has. Everything that allocates works with these pools, so that it knows no pool that the
-/// registry does not know yet.
+/// The pools that the registry has. Every part of the leader that allocates addresses uses these pools, so it never uses a pool that the
+/// registry does not have yet.
 #[derive(Clone, Debug, Default)]
 pub struct OpenPools {
     /// Facts about each pool that claims need, by the name of the pool.
@@ -131,8 +131,8 @@ pub struct OpenPools {
     pub suspended: BTreeSet<String>,
     /// The pools that select machines.
     pub selection: Arc<Selection>,
-    /// Number of the last growth of the allocatable addresses, see [`Registry::growth`](glowplug::host::registry::Registry::growth).
-    /// The records of these addresses must be adopted before the pools are used.
+    /// Number of the last growth of the allocatable addresses, see [`Registry::growth`](glowplug::host::registry::Registry::growth). The
+    /// records of the added addresses must be adopted before the pools are used.
     pub growth: u64,
 }
 
@@ -195,7 +195,7 @@ pub enum Problem {
         /// Name of the pool.
         pool: PoolId,
     },
-    /// The guest cannot give the interface on the network of the pool the name that the pool requires.
+    /// In the guest, the interface on the network of the pool cannot have the name that the pool requires.
     OtherName {
         /// Namespace and name of the pool.
         pool: PoolId,
@@ -361,7 +361,7 @@ impl Selection {
         })
     }
 
-    /// A pool that selects a machine if the labels of its Namespace match, which are not known.
+    /// A pool that may select a machine: it depends on the labels of the Namespace, which are not known.
     fn undecided(&self, machine: &VirtualMachine) -> Option<&PoolId> {
         let none = BTreeMap::new();
         let labels = machine.metadata.labels.as_ref().unwrap_or(&none);
@@ -453,7 +453,7 @@ impl MachinePool {
         self.spec.priority.unwrap_or_default()
     }
 
-    /// Checks that two pools that select a machine for a network say their order.
+    /// Checks that two pools that select a machine for one network have different priorities.
     fn check_priority(&self, other: &Self, network: &str) -> Result<(), Problem> {
         if self.priority() != other.priority() {
             return Ok(());
@@ -645,8 +645,8 @@ fn names_of<'n>(selector: &LabelSelector, namespaces: &'n NamespaceLabels) -> Ve
     selected.map(|(name, _)| name.as_str()).filter(|name| is_object_name(name)).collect()
 }
 
-/// Returns the name of the HostedCluster of a NodePool. The HostedCluster is in the namespace of the NodePool. `None`: the
-/// NodePool has no name that an object may have. The name becomes a part of the path of a request.
+/// Returns the name of the HostedCluster of a NodePool. The HostedCluster is in the namespace of the NodePool. `None`: the NodePool names
+/// no cluster, or no object can have this name. The name becomes a part of the path of a request.
 #[must_use]
 pub fn cluster_of(node_pool: &Object) -> Option<&str> {
     node_pool.data["spec"]["clusterName"].as_str().filter(|name| is_object_name(name))
@@ -660,8 +660,8 @@ pub(super) fn has_config(node_pool: &Object) -> bool {
 // === impl Members ===
 
 impl<'p> Members<'p> {
-    /// Who may write a StaticIPPool decides about the machines of its namespace, and of the NodePools of this namespace. Only a
-    /// GlobalStaticIPPool names other namespaces.
+    /// A StaticIPPool selects only machines of its namespace, and of the NodePools in its namespace: every user who may write the pool may
+    /// decide about these machines. Only a GlobalStaticIPPool names other namespaces.
     fn of(id: &'p PoolId, spec: &'p PoolSpec) -> Self {
         let PoolSpec { node_pool_ref, node_pool_refs, namespace_selector, machine_selector, .. } = spec;
         let Some(namespace) = &id.namespace else {
@@ -1096,7 +1096,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_whose_name_comes_from_no_index_has_any_index() {
+    fn an_interface_whose_name_does_not_depend_on_an_index_may_have_any_index() {
         let selection = selection([pool("a", &json!({"spec": {"interface": "ens3"}}))]);
         let machine = machine(&[("x", "infra/vlan10", 7)]);
         assert_eq!(of(&selection, &machine), selected(&["clusters/a infra/vlan10 ens3 x"]));

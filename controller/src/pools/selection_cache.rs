@@ -43,7 +43,7 @@ pub struct SelectionCache {
     snapshots: watch::Sender<Option<Snapshot>>,
     /// Number of the round of lists that the cache must have. A new leader asks for a new round.
     rounds: watch::Sender<u64>,
-    /// Number of times that all lists must have begun again.
+    /// Number of requests to list everything again.
     ages: watch::Sender<u64>,
 }
 
@@ -69,7 +69,7 @@ struct Objects {
     next_node_pools: Option<BTreeMap<Key, Arc<Object>>>,
     /// Whether an earlier list of NodePools is complete.
     has_node_pools: bool,
-    /// `None`: the controller may not list Namespaces.
+    /// `None`: the Namespaces are not listed yet, or the controller has no right to list them.
     namespaces: Option<NamespaceLabels>,
     /// The labels of a list of Namespaces that is being received.
     next_namespaces: Option<NamespaceLabels>,
@@ -107,7 +107,7 @@ impl SelectionCache {
         let global_pools = Api::all_with(client.clone(), &ApiResource::erase::<GlobalStaticIPPool>(&()));
         let namespaces = Api::all_with(client.clone(), &ApiResource::erase::<Namespace>(&()));
         let (current, snapshots) = (watch::Sender::default(), watch::Sender::default());
-        // The pools work with the labels of Namespaces from the start, unless the controller may not list them.
+        // The pools work with the labels of Namespaces from the start, unless the controller has no right to list them.
         let objects = Mutex::new(Objects { unlisted: [Kind::Namespace].into(), ..Objects::default() });
         let (rounds, ages) = (watch::Sender::default(), watch::Sender::default());
         Self { client, scope, pools, global_pools, node_pools, namespaces, objects, current, snapshots, rounds, ages }
@@ -338,7 +338,7 @@ impl Objects {
         }
     }
 
-    /// The list of Namespaces begins, or the controller may not list them. Known labels stay until the list is complete.
+    /// The list of Namespaces begins, or the controller has no right to list them. Known labels stay until the list is complete.
     fn begin_namespaces(&mut self, may_list: bool) -> Effect {
         self.next_namespaces = may_list.then(NamespaceLabels::new);
         if !may_list {
@@ -441,7 +441,8 @@ impl Objects {
     }
 }
 
-/// Name and labels of a Namespace, without the labels that the controller writes: they say what pools select, so they select nothing.
+/// Name and labels of a Namespace, without the labels that the controller writes. These labels are a result of the selection, so no pool
+/// may select by them.
 fn labels_of(metadata: ObjectMeta) -> (String, BTreeMap<String, String>) {
     let mut labels = metadata.labels.unwrap_or_default();
     labels.retain(|label, _| !label.starts_with(OWN_LABELS));
@@ -567,7 +568,7 @@ mod tests {
         assert_eq!(served(&objects), [""; 0]);
         let mut apply = |kind, change| objects.apply(kind, change, |_| true);
         assert_eq!(apply(Kind::Namespace, namespace("n", &json!({"a": "b"}))), Effect::Selection);
-        // The label of the controller itself is no change.
+        // The label that the controller itself sets on a Namespace does not change the selection.
         let labels = json!({"a": "b", "ipam.glowplug.dev/machines": "true"});
         assert_eq!(apply(Kind::Namespace, namespace("n", &labels)), Effect::Nothing);
         assert_eq!(served(&objects), ["n"]);

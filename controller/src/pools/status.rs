@@ -44,18 +44,18 @@ pub struct Observation {
     pub conflicts: BTreeMap<(String, IpAddr), OtherUsers>,
     /// Lines about leases of the pool that cannot be read. `None`: every lease can be read.
     pub unreadable: Option<String>,
-    /// Number of machines whose guests do not have what the pool would give them now.
+    /// Number of machines of the pool in each state.
     pub machines: Counts,
     /// The first Services and Clusters that have an address of the pool.
     pub neighbours: Vec<Neighbour>,
     /// Addresses that guests report, and that are not reserved. `None`: every one is reserved.
     pub beyond: Option<Beyond>,
-    /// Name of another pool for the same machines, which has free addresses. `None`: there is no such pool, or a claim or machine waits
-    /// for this pool alone.
+    /// Name of another pool that has free addresses for the same machines. `None`: there is no such pool, or a claim or machine waits for
+    /// an address of this pool.
     pub relief: Option<String>,
 }
 
-/// The users of an address without its lease.
+/// The users of an address that do not hold its lease.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OtherUsers {
     /// Lines about the first users, at most as many as a condition has.
@@ -70,7 +70,7 @@ pub type Observations = BTreeMap<String, Observation>;
 /// A change of a pool that must be written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
-    /// The pool.
+    /// Namespace and name of the pool.
     pub id: PoolId,
     /// UID of the object.
     pub uid: Option<String>,
@@ -115,7 +115,7 @@ const NODE_POOL_FOUND: &str = "NodePoolFound";
 /// The condition of a pool that selects by the labels of Namespaces.
 const NAMESPACES_LISTED: &str = "NamespacesListed";
 
-/// What a pool needs that selects by the labels of Namespaces.
+/// Message about a pool that selects by the labels of Namespaces, while the controller does not know these labels.
 const NAMESPACES_UNKNOWN: &str =
     "The controller may not list and watch Namespaces, so the pool selects no machine and allocates nothing";
 
@@ -233,7 +233,7 @@ fn neighbours(allocator: &Allocator) -> BTreeMap<&str, Vec<Neighbour>> {
     all.into_iter().map(|(pool, all)| (pool, all.into_iter().take(MOST_WAITING).map(neighbour).collect())).collect()
 }
 
-/// Lines about conflicts in the order of their addresses, and the number of the other users. Each address has one line before any
+/// Lines about conflicts in the order of their addresses, and the number of users without a line. Each address has one line before any
 /// address has two: a record or report of one machine may have any number of addresses, and an address any number of users.
 fn first_lines(conflicts: &BTreeMap<(String, IpAddr), OtherUsers>) -> String {
     let in_turn = |at: usize| conflicts.values().enumerate().filter(move |(_, users)| users.lines.len() > at);
@@ -306,7 +306,7 @@ impl Index {
             Some(pool.with_cluster(cluster).with_namespaces(machines, claims))
         };
         let pools = self.pools.values().filter_map(with_cluster).collect();
-        // The registry is asked again whether it rejects a change.
+        // A pool whose change the registry rejected is passed again, because the registry may accept the change now.
         let allocates = |id: &PoolId, ready: &Verdict| {
             (ready.status == "True" || ready.reason == IN_USE) && self.pools[id].is_protected()
         };
@@ -314,8 +314,8 @@ impl Index {
         (pools, suspended.map(|(id, _)| id.to_string()).collect())
     }
 
-    /// The pools that serve the same machines, by the name of each of them, in the order of their priority. A pool that serves its
-    /// machines alone is left out. `suspended` pools allocate nothing.
+    /// The pools that serve the same machines, by the name of each of them, in the order of their priority. Left out are pools that serve
+    /// their machines alone, and the pools of `suspended`, which allocate nothing.
     #[must_use]
     pub fn groups(&self, suspended: &BTreeSet<String>) -> BTreeMap<String, Vec<String>> {
         let mut by_network: BTreeMap<_, Vec<(String, &KnownPool)>> = BTreeMap::new();
@@ -882,7 +882,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_receive_the_pools_that_allocate_and_the_reasons_of_the_others() {
+    fn claims_receive_the_pools_that_allocate_and_the_reasons_why_the_others_do_not() {
         let (mut sticky, mut new) = (pool("a", 1, "10.0.0.0/25"), pool("b", 1, "10.0.0.128/25"));
         sticky.spec.as_mut().unwrap().sticky = true;
         new.metadata.finalizers = None;
@@ -918,7 +918,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_pool_keeps_the_finalizer_while_a_lease_names_it() {
+    fn an_invalid_pool_keeps_the_finalizer_while_a_lease_of_the_pool_is_held() {
         let mut deleted = pool("a", 1, "nothing");
         deleted.metadata.deletion_timestamp = Some(Time(at(50)));
         let known = observations([("clusters/a", held(1))]);
@@ -948,7 +948,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_pools_with_one_address_the_younger_stops() {
+    fn of_two_pools_with_a_common_address_the_younger_allocates_nothing() {
         let index = index([pool("a", 2, "10.0.0.0/24"), pool("b", 1, "10.0.0.128/25"), pool("c", 3, "10.0.1.0/24")]);
         assert_eq!(serving(&index), ["clusters/b", "clusters/c"]);
         let message =
@@ -1025,7 +1025,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_change_is_in_the_condition_and_is_asked_again() {
+    fn a_refused_change_is_in_the_condition_and_is_passed_to_the_registry_again() {
         let mut index = index([pool("a", 1, "10.0.0.0/24")]);
         let error = PoolError::InUse {
             pool: "clusters/a".to_owned(),
@@ -1130,7 +1130,7 @@ mod tests {
     }
 
     #[test]
-    fn every_user_of_an_address_of_two_is_named() {
+    fn every_user_of_an_address_with_two_users_is_named() {
         let conflicts = ["10.0.0.8", "10.0.0.9"].map(|address| {
             (
                 ("infra/vlan10".to_owned(), address.parse().unwrap()),

@@ -1,8 +1,8 @@
 //! Checks that the cluster has the definitions (CRDs) of this version before the program works.
 //!
-//! The API server removes each member that a definition does not have before it stores an object. A pool without its
-//! `excludedAddresses` would allocate these addresses, and nobody would notice. Definitions of a later version are
-//! sufficient: members are only added.
+//! Before an API server stores an object, it removes each member that the definition does not have. A pool would lose its
+//! `excludedAddresses` without an error, and would allocate these addresses. Definitions of a later version are sufficient,
+//! because versions only add members.
 
 use std::time::Duration;
 
@@ -156,7 +156,7 @@ mod tests {
         let mut complete = 0;
         crate::variants::each_object(&serde_json::to_value(&known).unwrap(), |object| {
             let object = serde_json::to_value(object).unwrap();
-            // An API server stores no definition with other types.
+            // An API server stores no definition whose members have other JSON types.
             let Ok(stored) = serde_json::from_value(object) else { return };
             let missing = missing(&known, &stored);
             complete += u32::from(missing.is_empty());

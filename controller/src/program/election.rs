@@ -6,8 +6,8 @@
 //! that it read. So clocks of nodes are not compared, two candidates never both win, and a leader whose renewals fail
 //! stops before another candidate starts.
 //!
-//! The Lease also shows that etcd has been restored from a backup: then it is not as its holder wrote it, or its version is
-//! lower than before. Objects of any kind may be gone, and watches may report nothing for a long time. So the leader begins
+//! The Lease also shows a restore of etcd from a backup: the Lease then differs from what its holder wrote, or has a lower
+//! version than before. Objects of any kind may be missing, and watches may report nothing for a long time. So the leader begins
 //! another term, and every replica lists the pools again.
 
 use std::time::Duration;
@@ -45,21 +45,22 @@ pub struct Candidate {
 struct View {
     identity: String,
     duration: Duration,
-    /// The last version of the Lease of another candidate that was seen, and the time when it was first seen.
+    /// The version of the Lease that another candidate holds, as last seen, and the time when this version was first seen.
     seen: Option<(String, Instant)>,
-    /// The times of the renewals of this term, from the last one that the API server has confirmed.
+    /// Renewal times that this replica has sent in its term: the last one that the API server confirmed, and all later ones.
     written: Vec<MicroTime>,
     /// Version and tenure of the last Lease that was seen.
     last: Option<(u64, Tenure)>,
     /// Number of times that another leader, or a restored Lease, was seen.
     ages: u64,
-    /// The term of this candidate. Another holder of the Lease has not been seen since its start.
+    /// The term of this candidate, which may have expired. No other holder of the Lease was seen since its start.
     term: Option<Term>,
     /// Number of terms so far.
     terms: u64,
 }
 
-/// Which time of leadership a Lease is about: its transitions, and when its holder has acquired it.
+/// Identifies one tenure of a holder of the Lease: the number of transitions, and the time at which the holder acquired the
+/// Lease.
 type Tenure = (Option<i32>, Option<MicroTime>);
 
 /// Action of a candidate after it has read the Lease.
@@ -88,7 +89,8 @@ impl Candidate {
         self.ages.subscribe()
     }
 
-    /// The same candidate, which gives up the Lease when the watchdog says so. It then waits before it takes part again.
+    /// Returns the candidate with a watchdog. When the watchdog is due, the candidate gives up the Lease, and waits before it
+    /// takes part again.
     #[must_use]
     pub fn with_watchdog(self, watchdog: Watchdog) -> Self {
         Self { watchdog, ..self }
@@ -129,7 +131,8 @@ impl Candidate {
             }
             let now = Instant::now();
             let is_renewed = before.is_some() && self.view.term.is_some() && self.view.term != before;
-            // A process that was paused makes progress before its next renewal.
+            // A process that was paused may be due once, but makes progress before its next renewal. So a surrender needs two
+            // renewals in a row at which the watchdog is due.
             let is_due = is_renewed && self.watchdog.is_due(now);
             if std::mem::replace(&mut was_due, is_due) && is_due {
                 was_due = false;
@@ -254,13 +257,13 @@ impl View {
         self.term = Some(Term { number: self.terms, end: Some(end) });
     }
 
-    /// Writes a Lease with this specification.
+    /// Returns the step that writes a Lease with this specification. Notes its renewal time and its tenure.
     fn write(&mut self, lease: Option<Lease>, spec: LeaseSpec) -> Step {
         if self.term.is_none() {
             self.written.clear();
         }
         self.written.extend(spec.renew_time.clone());
-        // The own leadership is nothing new for this replica.
+        // The tenure that this replica begins must not count as a tenure of another leader when the Lease is read next.
         if let Some((_, tenure)) = &mut self.last {
             *tenure = (spec.lease_transitions, spec.acquire_time.clone());
         }
@@ -372,7 +375,7 @@ pub(crate) mod tests {
         let request = http::Request::post("/").body(Body::empty()).unwrap();
         timeout(DURATION, leader.send(request)).await.unwrap_err();
         let (_stop, stopped) = watch::channel(true);
-        // A request for the release would have no end.
+        // A request to release the Lease would never be answered, and the timeout below would fail the test.
         let candidate = Candidate::new(client, "glowplug-system", "l", "a", DURATION);
         timeout(DURATION, candidate.run(current, stopped, writes)).await.unwrap();
     }
@@ -392,7 +395,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_own_lease_is_renewed_and_keeps_its_beginning() {
+    fn a_renewed_lease_keeps_the_time_at_which_it_was_acquired() {
         let later = Timestamp::from_second(60).unwrap();
         let step = view("a").decide(Some(lease(Some("a"), "7", 3)), Instant::now(), later);
         let mut renewed = lease(Some("a"), "7", 3);
@@ -456,7 +459,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_leader_knows_each_of_its_writes_whose_answer_is_lost() {
+    fn a_leader_keeps_its_term_if_the_answers_to_its_renewals_are_lost() {
         let at = |second| Timestamp::from_second(second).unwrap();
         for read in 0..3 {
             let (mut view, now) = (view("a"), Instant::now());
@@ -471,7 +474,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_replica_sees_another_leader_and_a_lease_of_an_earlier_version() {
+    fn another_tenure_an_earlier_version_and_an_absent_lease_each_begin_a_new_age() {
         let (mut view, now) = (view("a"), Instant::now());
         let mut ages = |version, transitions| {
             view.decide(Some(lease(Some("b"), version, transitions)), now, Timestamp::UNIX_EPOCH);
@@ -534,7 +537,7 @@ pub(crate) mod tests {
         valid["spec"]["strategy"] = "OldestEmulationVersion".into();
         let mut taken = 0;
         crate::variants::each_object(&valid, |object| {
-            // An API server stores no Lease with other types.
+            // An API server stores no Lease whose members have other JSON types.
             let Ok(lease) = read(object) else { return };
             let spec = lease.spec.clone().unwrap_or_default();
             let transitions = spec.lease_transitions.unwrap_or_default();
@@ -561,7 +564,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_lease_with_times_that_nobody_can_read_is_taken() {
+    fn a_time_in_a_lease_that_cannot_be_parsed_counts_as_absent() {
         let object = serde_json::from_value(serde_json::json!({
             "metadata": {"name": "l", "managedFields": [{"time": "9999-12-31T23:59:59Z"}]},
             "spec": {"holderIdentity": "b", "renewTime": "9999-12-31T23:59:59.000000Z"},

@@ -32,8 +32,8 @@ pub struct Diagnostics {
     authority: Option<Arc<Authority>>,
 }
 
-/// Asks the API server which tokens may read the metrics, and keeps the answers for a while: each scrape has a token, and
-/// everyone can send one.
+/// Asks the API server which tokens may read the metrics. Keeps the answers for a while, because each scrape has a token, and
+/// everyone in the cluster can send tokens.
 struct Authority {
     client: Client,
     /// The last answers, oldest first.
@@ -67,8 +67,7 @@ impl Diagnostics {
         Self { phase, is_ready, metrics: None, measured: None, authority: None }
     }
 
-    /// The same with metrics. With an `authority`, a reader needs a bearer token of a user who may `get` the path
-    /// `/metrics`.
+    /// Adds the metrics. With an `authority`, a reader needs a bearer token of a user who may `get` the path `/metrics`.
     #[must_use]
     pub fn with_metrics(self, metrics: Arc<Metrics>, authority: Option<Client>) -> Self {
         let authority = authority.map(|client| {
@@ -78,7 +77,7 @@ impl Diagnostics {
         Self { metrics: Some(metrics), authority, ..self }
     }
 
-    /// The same with the expiry of a certificate, and the progress of the registry, as metrics.
+    /// Adds the expiry of a certificate and the progress of the registry to the metrics.
     #[must_use]
     pub fn measuring(self, certificate: Arc<Certificate>, progress: watch::Receiver<Progress>) -> Self {
         Self { measured: Some((certificate, progress)), ..self }
@@ -142,7 +141,7 @@ impl Authority {
         if result != Err(StatusCode::SERVICE_UNAVAILABLE) {
             let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
             if answers.len() == MOST_KEPT {
-                // Everyone can send tokens without rights.
+                // Answers for tokens without rights are removed first, because everyone can send such tokens.
                 let refused = answers.iter().position(|answered| answered.result.is_err());
                 answers.remove(refused.unwrap_or_default());
             }

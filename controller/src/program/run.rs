@@ -42,9 +42,9 @@ use crate::reports::neighbours::Neighbours;
 use crate::serve::{Certificate, Limits, Phase, serve};
 use crate::webhook::Webhooks;
 
-/// Time for which a leader leads without a response of the API server. Other controllers use the same value.
+/// Longest time for which a leader leads without a response from the API server. Other controllers use the same value.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// Time for which a leader leads without progress in its registry, although the API server answers other requests.
+/// Longest time for which a leader leads without progress in its registry while the API server answers other requests.
 const STANDSTILL: Duration = Duration::from_secs(60);
 /// Time for which requests are still served after `/readyz` fails: the endpoints of a Service change later.
 const LINGER: Duration = Duration::from_secs(10);
@@ -194,7 +194,7 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     }
     leader.abort();
     cache.abort();
-    // No pass goes on, and none writes a line of the log, after the end.
+    // From here on, no pass runs, and no pass writes a line of the log.
     drop(tokio::join!(leader, cache));
     // The Lease is released last: no other replica may lead while a write of this replica is under way.
     if let Some((stop, task)) = election {
@@ -204,9 +204,9 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     Ok(())
 }
 
-/// Works during each term, each time from the start. A replica that does not lead is ready,
-/// because it serves webhooks. A leader is ready after its start, while the API server responds. No replica is ready
-/// before the cluster has the definitions of this version, so that a rolling upgrade keeps the earlier version until then.
+/// Does the work of a leader in each term, and begins anew with each term. A replica that does not lead is ready, because it
+/// serves webhooks. A leader is ready after its start, while the API server responds. No replica is ready before the cluster has
+/// the definitions of this version, so that a rolling upgrade keeps the earlier version until then.
 async fn lead(
     client: Client,
     (scope, selection): (Scope, Arc<SelectionCache>),
@@ -217,7 +217,7 @@ async fn lead(
 ) -> anyhow::Result<()> {
     definitions::until_current(&client).await;
     loop {
-        // The registry of the term before may work on its last command for a while.
+        // The registry of the previous term may still work on its last command. Its progress no longer counts.
         progress.send_replace(Progress::default());
         ready.send_replace(terms.borrow_and_update().is_none());
         let term = *terms.wait_for(Option::is_some).await.context("waiting for the Lease")?;
@@ -309,7 +309,7 @@ pub async fn reconcile(
     Ok(never)
 }
 
-/// Sets `ready` and the metric of the leader to the state of the registry.
+/// Sets `ready` and the metric of the leader to whether the registry works, at each change, until the registry stops.
 async fn report(
     mut works: watch::Receiver<bool>,
     metrics: &Metrics,
@@ -326,7 +326,7 @@ async fn report(
 async fn config(options: &Options) -> anyhow::Result<Config> {
     match &options.kubeconfig {
         Some(file) => {
-            // The message of an error has that of its cause already.
+            // The message of a `KubeconfigError` already contains the message of its cause.
             let alone = |error: KubeconfigError| anyhow!("{error}");
             let read =
                 Kubeconfig::read_from(file).map_err(alone).with_context(|| format!("reading {}", file.display()))?;
@@ -341,7 +341,7 @@ async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))
 }
 
-/// The name of the pod, which is also its host name.
+/// Identity of this replica in the Lease: the host name, which is the name of the pod, and the number of the process.
 fn identity() -> String {
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "glowplug-controller".to_owned());
     format!("{host}_{}", std::process::id())
@@ -369,7 +369,7 @@ async fn stop_on_signals(phase: watch::Sender<Phase>) {
     std::process::exit(1);
 }
 
-/// Kubernetes restarts a replica that hangs only if the replica serves its probes.
+/// Checks that the replica serves probes. Without probes, Kubernetes does not restart a replica that hangs.
 fn check(options: &Options) -> anyhow::Result<()> {
     let is_probed = options.health_addr.is_some() || options.diagnostics_address.is_some();
     ensure!(is_probed, "--health-addr and --diagnostics-address: both are empty, expected one address for the probes");

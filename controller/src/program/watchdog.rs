@@ -12,7 +12,7 @@ use crate::ledger::types::Progress;
 
 /// Largest number of times that the pause doubles.
 const DOUBLINGS: u32 = 3;
-/// After this number of limits without a surrender, the next pause is the first one again.
+/// After this many times the limit since the end of the last pause, the next pause is as short as the first one.
 const CALM: u32 = 60;
 
 /// Watches the progress of the registry of a leader.
@@ -56,10 +56,10 @@ impl Watchdog {
         last.is_some_and(|last| now.saturating_duration_since(last) >= self.limit)
     }
 
-    /// The pause after a surrender. It doubles with each further surrender.
+    /// The pause after a surrender. It doubles with each further surrender, up to a limit.
     ///
-    /// Other replicas take a Lease that is not released after `duration` without a renewal, and they see the last renewal
-    /// late. So the first pause is longer than this.
+    /// A Lease that is not released expires: other replicas take it `duration` after they see its last renewal, and they see the
+    /// renewal late. So the first pause is longer than `duration`.
     pub(super) fn pause(&mut self, duration: Duration, now: Instant) -> Duration {
         let is_calm = |end: Instant| now.saturating_duration_since(end) >= self.limit.saturating_mul(CALM);
         let before = self.surrenders.filter(|(_, end)| !is_calm(*end)).map_or(0, |(count, _)| count);

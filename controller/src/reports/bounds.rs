@@ -1,4 +1,4 @@
-//! Which reported addresses a pool may have to give up, and how many of them count.
+//! Which pools a reported address belongs to, and how many reported addresses of a namespace a pool reserves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,11 +8,12 @@ use glowplug::network::Family;
 
 use crate::cluster::key::{Key, PoolId};
 
-/// Most addresses of a family that count for a guest on a network whose pools do not serve its namespace.
+/// Largest number of addresses of one family that a guest may have in shares ([`Share`]) on one network.
 pub(super) const MOST_OF_GUEST: usize = 4;
-/// One namespace reserves at most this part of a pool that does not serve it, or that serves other ones, too.
+/// A share is the number of all addresses of the pool, divided by this number. Only a pool that does not serve the namespace of
+/// the guest, or that also serves other namespaces, has a share for it.
 const PART: u128 = 4;
-/// The same for a pool whose addresses come from elsewhere: it has no number of addresses.
+/// Number of addresses in a share of a pool whose addresses come from elsewhere: such a pool has no number of addresses.
 const MOST_OF_EXTERNAL: usize = 64;
 
 /// A reported address: the guest, the network and the address.
@@ -27,7 +28,7 @@ pub(super) struct Place {
 #[derive(Debug, Default)]
 pub(super) struct Pools(Vec<Offer>);
 
-/// A pool, with the addresses that it keeps for machines of a name, and those that it reserves for the network.
+/// A pool, with its pre-allocated addresses, and the single addresses that it reserves for the network, such as gateways.
 #[derive(Debug)]
 struct Offer {
     pool: Pool,
@@ -90,7 +91,8 @@ impl Pools {
     pub(super) fn bound(&self, namespace: &str, address: IpAddr) -> Bound {
         let mut pools = self.0.iter().filter(|offer| offer.has(address)).map(|offer| &offer.pool).peekable();
         let Some(first) = pools.peek().map(|pool| pool.name().to_owned()) else { return Bound::Unused };
-        // Guests of the namespace may have the addresses of its claims. Claims of every namespace get addresses of a global pool.
+        // A claim in the namespace may be for a guest there, so a pool in this namespace is its own. A global pool is in no
+        // namespace: claims of every namespace get its addresses.
         let is_in = |pool: &Pool| PoolId::parse(pool.name()).namespace.as_deref() == Some(namespace);
         let (mut is_own, mut common) = (false, None);
         for pool in pools {
@@ -105,14 +107,14 @@ impl Pools {
         }
     }
 
-    /// Number of addresses of a share that count. At least one does, also in a small pool: a guest that runs comes before a
-    /// machine that waits.
+    /// Largest number of addresses in a share. It is at least one, also in a small pool, because a running guest has priority
+    /// over a waiting machine.
     pub(super) fn most(&self, share: &Share) -> usize {
         let offer = self.0.iter().find(|offer| offer.pool.name() == share.pool);
         if offer.is_some_and(|offer| offer.pool.is_external()) {
             return MOST_OF_EXTERNAL;
         }
-        // All addresses of the pool count: an exclusion or a gateway ends no reservation of a running guest.
+        // All addresses of the pool count. Otherwise a new exclusion or gateway could end the reservation of a running guest.
         let total = offer.and_then(|offer| offer.pool.space(share.family)).map_or(0, |space| space.total());
         usize::try_from((total / PART).max(1)).unwrap_or(usize::MAX)
     }
@@ -121,7 +123,7 @@ impl Pools {
 // === impl Bound ===
 
 impl Bound {
-    /// The part of a pool in which the address needs a place.
+    /// The share in which the address needs a place. `None`: it needs no place.
     pub(super) fn share(self) -> Option<Share> {
         match self {
             Self::Common(share) | Self::Shared(share) => Some(share),
@@ -148,7 +150,7 @@ impl<P: Clone> Queue<P> {
         Self { most, admitted: BTreeMap::new(), waiting: BTreeMap::new() }
     }
 
-    /// Adds an address. Returns whether it counts.
+    /// Adds an address. Returns whether the address is admitted: otherwise it waits.
     pub(super) fn add(&mut self, seen: u64, place: P) -> bool {
         let is_admitted = self.admitted.len() < self.most;
         let queue = if is_admitted { &mut self.admitted } else { &mut self.waiting };
@@ -156,7 +158,7 @@ impl<P: Clone> Queue<P> {
         is_admitted
     }
 
-    /// Removes an address. Returns the address that counts instead.
+    /// Removes an address. Returns the address that is admitted instead.
     pub(super) fn remove(&mut self, seen: u64) -> Option<P> {
         if self.admitted.remove(&seen).is_none() {
             self.waiting.remove(&seen);

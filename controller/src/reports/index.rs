@@ -8,15 +8,15 @@
 //! | a connected agent has reported the network without the address for [`ABSENCE`] | the reservation ends |
 //! | no agent is connected, or the network is not reported | nothing: a reboot or a restart of the agent empties the report |
 //!
-//! The bounds keep the reservations of a guest that lies small:
+//! The bounds limit what a guest with false reports can reserve:
 //!
-//! - A guest keeps at most [`MOST_REPORTED`] addresses. This alone counts where a pool that serves the namespace of the guest
-//!   alone, or that is in this namespace, has the address.
-//! - In a pool that serves this namespace and other ones, the first address of each family of a guest on a network counts: it is
-//!   the address that the pool gave. Further ones count as in other pools.
+//! - A guest keeps at most [`MOST_REPORTED`] addresses. No other bound applies to addresses of a pool that is in the namespace of the
+//!   guest, or that serves only this namespace.
+//! - In a pool that serves this namespace and other ones, the first address of each family of a guest on a network is always
+//!   reserved: normally, the pool allocated this address. Further addresses count as in other pools.
 //! - In other pools, the first [`MOST_OF_GUEST`] addresses of each family of a guest on a network count, and the guests of one
 //!   namespace reserve at most a quarter of a pool.
-//! - The first addresses keep their place. When one of them ends, the next one counts.
+//! - The first addresses keep their place. When one of them ends, the next one is reserved.
 //!
 //! A change of one instance costs the same with any number of instances. A new leader begins with what it sees: each reported
 //! address is reserved again, and an absence begins anew.
@@ -214,7 +214,7 @@ impl Index {
             let place = |address: &IpAddr| Place { guest: key.clone(), network: network.clone(), address: *address };
             places.extend(addresses.iter().map(|(address, tracked)| (tracked.seen, place(address))));
         }
-        // The last addresses first, so that no other address of the guest takes a place.
+        // The last addresses are removed first, so that no other address of the same guest takes a place that becomes free.
         places.sort_unstable_by(|one, other| other.cmp(one));
         places.iter().for_each(|(_, place)| self.untrack(place));
     }
@@ -231,7 +231,7 @@ impl Index {
 
     /// Takes the reservations that have begun and ended since the last call.
     pub(super) fn take_changes(&mut self) -> Changes {
-        // A reservation that ended first was there at the last call.
+        // If the first step of a reservation is its end, the reservation existed at the last call.
         let mut effects: BTreeMap<Reservation, (bool, bool)> = BTreeMap::new();
         for (reservation, is_begin) in std::mem::take(&mut self.steps) {
             effects.entry(reservation).or_insert((is_begin, is_begin)).1 = is_begin;
@@ -252,7 +252,7 @@ impl Index {
         self.absent.first().map(|(until, _)| *until)
     }
 
-    /// The guests with an address.
+    /// The guests and other objects with an address. A name may occur twice.
     pub(super) fn guests(&self) -> impl Iterator<Item = &Key> {
         self.guests.keys().chain(self.anywhere.keys())
     }
@@ -294,7 +294,8 @@ impl Index {
             .entry(place.guest.clone())
             .or_insert_with(|| Known { uid: uid.to_owned(), networks: BTreeMap::new() });
         let is_known = known.networks.get(&place.network).is_some_and(|all| all.contains_key(&place.address));
-        // An object that is on no network in particular has few addresses, each on every network with the address.
+        // The limit is for guests. An object without a network has few addresses, but it has them on every network with a pool of
+        // them.
         let is_anywhere = self.anywhere.contains_key(&place.guest);
         let is_full = || known.networks.values().map(BTreeMap::len).sum::<usize>() >= MOST_REPORTED;
         if is_known || !is_anywhere && is_full() {

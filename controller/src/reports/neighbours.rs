@@ -1,4 +1,4 @@
-//! Reserves the addresses that Services of type LoadBalancer and the control planes of Clusters have, as long as the objects exist.
+//! Reserves the addresses of Services of type LoadBalancer, and of the control planes of Clusters, while these objects exist.
 //!
 //! No machine and no claim gets such an address of a pool, unless the pool has `ignoreNeighbours`. A machine that holds the address
 //! keeps it: the endpoint of a Cluster may be one of its machines. The bounds are those of reports, see the `index`.
@@ -49,7 +49,7 @@ pub struct Neighbours {
     known: Mutex<BTreeMap<Kind, Known>>,
 }
 
-/// The kinds of objects.
+/// The kinds of objects whose addresses are reserved.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Kind {
     Service,
@@ -78,7 +78,7 @@ struct Known {
 struct Work<'n> {
     of: &'n Neighbours,
     kinds: Kinds,
-    /// The pools that the next pass uses. `None`: they are in use.
+    /// New pools for the next pass. `None`: a pass has taken the newest pools.
     pools: Mutex<Option<OpenPools>>,
     /// The part ends when this sender is dropped.
     _others: mpsc::UnboundedSender<Key>,
@@ -100,8 +100,8 @@ impl Neighbours {
         Self { client, registry, opening, metrics, scope, beyond, known: Mutex::default() }
     }
 
-    /// Reserves addresses until the future is dropped. Calls `is_ready` after the addresses of the objects that existed at the start
-    /// are reserved. `pools` has the pools after the registry has them.
+    /// Reserves addresses until the future is dropped. Calls `is_ready` when the addresses of the objects that existed at the
+    /// start are reserved. `pools` receives pools only after the registry has them.
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ impl Neighbours {
             }
         }
         for pool in self.beyond.set("neighbours", beyond) {
-            tracing::warn!(pool, "the pool does not reserve the address of each Service and Cluster: see status");
+            tracing::warn!(pool, "the pool does not reserve the addresses of all Services and Clusters: see status");
         }
         if !begun.is_empty() || !ended.is_empty() {
             for reported in self.registry.change_reports(begun, ended).await? {
@@ -192,7 +192,7 @@ impl AtStart {
         note(&mut self.clusters, Kind::Cluster, cluster);
     }
 
-    /// Takes what the leader reserves with these pools. Pools that ignore Services and Clusters are left out.
+    /// Returns the reservations that the leader makes with these pools. The caller leaves out pools with `ignoreNeighbours`.
     pub(crate) fn reserve(self, pools: &[Pool]) -> Vec<glowplug::host::claim::Reservation> {
         let reserve = |kind: Kind, mut index: Index| {
             index.set_pools(pools.iter().cloned());
@@ -281,7 +281,7 @@ impl provider::Work for Work<'_> {
     }
 }
 
-/// The name of the pass that passes all changes to the registry.
+/// The only name that gets a pass: one pass sends all changes to the registry.
 fn all() -> BTreeSet<Key> {
     [Key { namespace: String::new(), name: "all".to_owned() }].into()
 }

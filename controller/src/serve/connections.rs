@@ -1,7 +1,8 @@
 //! The connections of a server: how many there are, and which one gives way to a new one.
 //!
-//! A new connection never waits for an idle one: the one that gives way loses its place at once, and ends its request meanwhile.
-//! Otherwise a client that opens many connections and stalls each of them would delay every other client.
+//! A new connection never waits until an idle connection has ended: the idle connection gives up its place at once, and ends its
+//! request without a place. Otherwise a client that opens many connections and stalls each of them would delay every other
+//! client.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,7 +13,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// Time in which a connection that gives way ends its request.
 const GIVE_WAY: Duration = Duration::from_secs(1);
-/// Share of the places for connections that end their request without a place. Further ones end at once.
+/// The number of places, divided by this number, is the largest number of connections without a place that may still end their
+/// request. Further ones end at once.
 const ENDING: u32 = 4;
 
 /// The connections of a server.
@@ -41,14 +43,14 @@ struct Connection {
     serving: usize,
     /// Whether a request has begun.
     was_used: bool,
-    /// The time that it has to end its request, since it has given way to another connection.
+    /// The time that the connection has to end its request after it gives way. `None`: it does not give way.
     gives_way: Option<Duration>,
     told: Arc<Notify>,
     /// Its place. `None`: it has given way.
     permit: Option<OwnedSemaphorePermit>,
 }
 
-/// One connection. Its place is free again when it gives way, or when each clone is dropped.
+/// One connection. Its place is free again when it gives way, or when all clones are dropped.
 #[derive(Clone)]
 pub(super) struct Slot(Arc<Place>);
 
@@ -100,7 +102,7 @@ impl Connections {
     }
 }
 
-/// The client of an address. A client has all addresses of a /64 network of IPv6.
+/// The client of an address: the address itself for IPv4, its /64 network for IPv6.
 fn network(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
@@ -111,8 +113,8 @@ fn network(client: IpAddr) -> IpAddr {
 // === impl Open ===
 
 impl Open {
-    /// Takes the place of a connection without a running request: of the client that has most such connections, the one that has
-    /// been longest without a complete request.
+    /// Takes the place of an idle connection, which serves no request. Of the client with the most idle connections, chooses the
+    /// one whose last complete request is the oldest.
     fn close_one(&mut self) {
         let mut idle: BTreeMap<IpAddr, (usize, (u64, u64))> = BTreeMap::new();
         let mut ending = 0;
@@ -231,7 +233,7 @@ mod tests {
         for slot in [&api_server].into_iter().chain(&stalled) {
             told.push(lock(&slot.0.open).connections[&slot.0.number].gives_way.map(|limit| limit.as_secs()));
         }
-        // The first two have a second each.
+        // The first two that give way have a second each. The others end at once.
         let expected = [vec![None], vec![Some(1); 2], vec![Some(0); 11], vec![None; 7]].concat();
         assert_eq!(told, expected);
     }

@@ -48,7 +48,7 @@ fn read(input: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
 fn time(text: &str) -> Option<Timestamp> {
     let digits =
         text.strip_suffix('Z').filter(|digits| digits.len() == 14 && digits.bytes().all(|b| b.is_ascii_digit()))?;
-    // The certificate never expires.
+    // RFC 5280: a certificate with this time never expires.
     if digits == "99991231235959" {
         return Some(Timestamp::MAX);
     }
@@ -76,7 +76,7 @@ mod tests {
     fn damaged_certificates_have_no_expiry_and_cause_no_panic() {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let der = made.cert.der().to_vec();
-        // The times end before the middle of the certificate.
+        // The validity ends after the first quarter of the certificate.
         assert!((0..der.len() / 4).all(|length| expiry(&der[..length]).is_none()));
         for at in 0..der.len() {
             for byte in [0, 0x7f, 0x80, 0x84, 0xff] {

@@ -1,5 +1,5 @@
-//! The webhooks for MAC addresses: they check MACPools, and hold the instance of a machine until the leader has written
-//! the MAC addresses into its VirtualMachine.
+//! The webhooks for MAC addresses. They check MACPools, and reject the instance of a machine until the leader has written the MAC addresses
+//! into the VirtualMachine.
 //!
 //! KubeVirt copies the template of a VirtualMachine, labels included, into the instance. An interface without an address
 //! then gets a random one, which is different at the next start. So the first webhook puts a label into the template, and

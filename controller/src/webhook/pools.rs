@@ -72,7 +72,8 @@ pub fn validate(id: &PoolId, change: &Change, others: &[Pool]) -> Verdict {
         diagnostics.push(Diagnostic::error("network", "immutable", &new.network, &expected));
     }
     let mut verdict = Verdict::of(&diagnostics);
-    // API servers refuse what the schema does not allow, but keep what they have stored in a change of another member.
+    // API servers reject values that the schema does not allow, but in a change of another member they accept values that are stored
+    // already.
     let beyond_schema = |spec: &PoolSpec| Verdict::of(&spec.beyond_schema()).warnings;
     let stored = old.map(beyond_schema);
     let is_stored = |line: &String| match change {
@@ -143,7 +144,8 @@ pub fn compare(
     let others: Vec<_> = others.filter(|(_, other)| other.network() == pool.network()).collect();
     let before = old.map(|old| node_pools_of(id, old)).unwrap_or_default();
     let order = |spec: &PoolSpec| (spec.priority.unwrap_or_default(), spec.interface.clone());
-    // An edit of another member, such as the addresses of a second family, is one of several that correct both pools.
+    // An edit of another member, such as the addresses of a second family, may be one of several edits that together correct both pools. So
+    // its problems are warnings.
     let keeps_order = old.is_some_and(|old| order(old) == order(new));
     let mut compare_order = |path: &str,
                              machines: &str,
@@ -270,8 +272,8 @@ pub fn warn_of_holders<'a>(
     Some(format!("pool {name} {consequence}: {named} (holders: {})", holders.len()))
 }
 
-/// Returns the addresses of the pool that it no longer allocates after the change, with their holders, who keep them. `leases` may
-/// contain leases of other pools, which are ignored.
+/// Returns the held addresses that the pool no longer allocates after the change, with their holders, which keep them. `leases` may contain
+/// leases of other pools, which are ignored.
 #[must_use]
 pub fn lost<'a>(
     id: &PoolId,
@@ -445,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_of_the_cluster_and_a_pool_of_a_namespace_with_one_node_pool_need_an_order() {
+    fn a_global_pool_and_another_pool_of_the_same_node_pool_need_different_priorities() {
         let reference = |name: &str| NamespacedNodePoolRef { namespace: "clusters".to_owned(), name: name.to_owned() };
         let shared = |addresses: &[&str], names: &[&str]| PoolSpec {
             node_pool_refs: Some(names.iter().map(|name| reference(name)).collect()),
@@ -460,7 +462,7 @@ mod tests {
         let change = Change::Create(shared(&["10.0.2.0/24"], &["u", "v"]));
         let refused = "nodePoolRefs[1]: NodePool clusters/v has pool g on network infra/vlan10 already, expected one pool, or different values of priority";
         assert_eq!(compare(&other, &change, std::slice::from_ref(&global), None).errors, [refused]);
-        // What is stored already is only a warning.
+        // For a conflict that is stored already, there is only a warning.
         let (old, new) = (Some(shared(&["10.0.2.0/24"], &["v"])), Box::new(shared(&["10.0.2.0/24"], &["v", "w"])));
         let verdict = compare(&other, &Change::Update { old, new }, &[global], Some(&BTreeMap::new()));
         let known = refused.replace("[1]", "[0]");
@@ -511,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn the_overflow_of_a_pool_of_a_node_pool_has_its_interface_and_its_families() {
+    fn the_overflow_of_a_pool_must_have_the_interface_and_the_families_of_the_pool() {
         let of_node_pool = |priority: i32, addresses: &[&str]| PoolSpec {
             node_pool_ref: Some(NodePoolRef { name: "w".to_owned() }),
             priority: Some(priority),
@@ -553,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn two_pools_with_one_selector_and_no_order_have_a_warning() {
+    fn two_pools_with_the_same_selector_and_the_same_priority_have_a_warning() {
         let labels = LabelSelector {
             match_labels: Some([("role".to_owned(), "db".to_owned())].into()),
             ..LabelSelector::default()

@@ -15,7 +15,7 @@ const MOST_VALUES: u32 = 250_000;
 /// Largest number of JSON values in all reviews together. A value takes about 100 bytes of memory.
 const VALUES: usize = 500_000;
 
-/// Number of JSON values of a review that takes no room. Most reviews have fewer.
+/// A review with at most this number of JSON values takes no room. Most reviews have fewer values.
 const FEW_VALUES: u32 = 2_000;
 /// Longest time for which a review waits for room.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -33,8 +33,8 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// Reads a review. The second value is the room that the review takes. A review of many values waits while others take
-    /// all of it.
+    /// Reads a review. The second value is the room that the review takes. A review of many values waits while other reviews take all the
+    /// room.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl Reader {
     }
 }
 
-/// The largest number of values that a JSON text can have: one before each comma, and one in each list and object.
+/// Upper bound for the number of values in a JSON text: one, and one more for each comma, list and object outside of strings.
 fn values_at_most(text: &[u8]) -> u32 {
     let (mut values, mut is_string, mut is_escaped) = (1_u32, false, false);
     for byte in text {

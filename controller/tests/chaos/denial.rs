@@ -22,9 +22,9 @@ const NAME: &str = "denial";
 /// Kinds of which the policy denies writes.
 const KINDS: [&str; 6] =
     ["staticipleases", "secrets", "ipaddresses", "ipaddressclaims", "virtualmachines", "staticippools"];
-/// Time in which the API server asks the policy, and the controller writes an object of its kind.
+/// Time limit for the first denied write.
 const FIRST: Duration = Duration::from_secs(10);
-/// Most attempts for one object before the pauses between attempts are long.
+/// Number of quick attempts for one object. After these attempts, the controller pauses between two attempts.
 const ATTEMPTS: u64 = 12;
 
 pub struct Denial {
@@ -32,7 +32,7 @@ pub struct Denial {
     state: Arc<Mutex<State>>,
     /// Number of policies so far.
     count: usize,
-    /// Whether the last policies have denied writes of leases.
+    /// Whether a policy has denied writes of leases since the last call of [`Denial::take_denied_leases`].
     has_denied_leases: bool,
 }
 
@@ -54,14 +54,14 @@ impl Denial {
         Self { hook, state, count: 0, has_denied_leases: false }
     }
 
-    /// Whether policies have denied writes of leases since the last call. The controller does not ask again about such a lease for
-    /// five minutes, and a machine that waits for it asks again at most five minutes later.
+    /// Whether policies have denied writes of leases since the last call. The controller writes such a lease again after up to
+    /// five minutes, and the machine that waits for the lease claims again up to five minutes later.
     pub fn take_denied_leases(&mut self) -> bool {
         std::mem::take(&mut self.has_denied_leases)
     }
 
-    /// Denies writes of a kind in a namespace for some time. Returns what must not happen: another namespace waits, or the controller
-    /// tries without a pause, or does not say why it waits. `logs` returns what the replicas have logged.
+    /// Denies writes of one kind in one namespace for some time. Returns the violations: the claim of the witness waits, the
+    /// controller tries without a pause, or no log names the reason. `logs` returns what the replicas have logged.
     pub async fn run(
         &mut self,
         random: &mut Random,
@@ -127,7 +127,7 @@ impl State {
         if !is_denied {
             return allowed;
         }
-        // A Secret has another name in each attempt.
+        // A Secret gets a new name in each attempt, so the name of its owner identifies the object.
         let owner = object["metadata"]["ownerReferences"][0]["name"].as_str();
         let name = owner.or(request["name"].as_str().filter(|name| !name.is_empty()));
         let name = name.or(object["metadata"]["name"].as_str()).unwrap_or_default();

@@ -41,18 +41,19 @@ const POOLS: usize = 6;
 const MACHINES: usize = 7;
 const KINDS: usize = 8;
 
-/// Time in which the leader learns of an address that a guest reports or an object records. It is longer than the faults during
+/// Time after which the leader must know an address that a guest reports or an object records. It is longer than any fault during
 /// which a leader continues to lead.
 const LEARNING: Duration = Duration::from_secs(30);
 
-/// The creation of a VirtualMachine ends this time after the webhook has decided on it.
+/// Longest time between the decision of the webhook on a new VirtualMachine and the creation time of the object. The webhook may
+/// not have known a pool that was created in this time.
 const CREATION: SignedDuration = SignedDuration::from_secs(15);
-/// Label of the template of a VirtualMachine with network data of the controller.
+/// Label in the template of each VirtualMachine that has network data of the controller. The comments here call it the mark.
 const MARK: &str = "ipam.glowplug.dev/network-data";
 /// Annotation of each Secret of the controller, with the machine and its addresses.
 const ALLOCATION: &str = "ipam.glowplug.dev/allocation";
 
-/// First characters of the MAC addresses of pools.
+/// First characters of each MAC address of a MACPool.
 pub const POOL_MACS: &str = "0a:";
 
 struct Seen {
@@ -68,7 +69,7 @@ struct Log {
     seen: Vec<Seen>,
     /// Versions of the objects of each kind that the watches have reported.
     known: [BTreeMap<(String, String), u64>; KINDS],
-    /// Number of watches that lost a part of the history.
+    /// Number of times that a watch lost a part of the history.
     gaps: usize,
 }
 
@@ -81,7 +82,7 @@ pub struct Observer {
     state: State,
 }
 
-/// What a Secret gives.
+/// Content of a Secret with network data of the controller.
 struct Given {
     /// UID of the machine.
     holder: String,
@@ -90,7 +91,7 @@ struct Given {
     is_late: bool,
     /// UID of the VirtualMachine.
     vm: String,
-    /// Whether the Secret is deleted. No other Secret may have its name.
+    /// Whether the Secret is deleted. Another Secret of the same name must give the same addresses to the same machine.
     is_gone: bool,
 }
 
@@ -98,7 +99,7 @@ struct Given {
 struct Guest {
     /// UID of its instance.
     uid: String,
-    /// UID of its VirtualMachine. Empty: it is an orphan.
+    /// UID of its VirtualMachine. Empty: the guest is an orphan.
     vm: String,
     since: Instant,
     /// Addresses that it has read from its Secret.
@@ -107,26 +108,26 @@ struct Guest {
     has_data: bool,
 }
 
-/// A VirtualMachine, as the replay knows it.
+/// A VirtualMachine.
 struct Vm {
     namespace: String,
     name: String,
     /// Label by which pools select it.
     label: String,
-    /// UID of the pool that has selected the machine since its creation.
+    /// UID of the pool that selected the machine when it was created. `None`: no pool did.
     pool: Option<String>,
     /// Whether the template has the mark.
     is_marked: bool,
-    /// Whether a change has removed the mark, so that the instance starts without network data.
+    /// Whether a change has removed the mark, so that the next guest may start without network data.
     is_stripped: bool,
 }
 
-/// What the replay knows.
+/// State of the replay: everything that the changes so far have shown.
 #[derive(Default)]
 struct State {
     /// Holder of each held lease, as namespace, name and UID.
     held: BTreeMap<Address, (String, String)>,
-    /// Machines that held an address at some time.
+    /// Every holder that an address has had, as namespace and name.
     ever: BTreeSet<(Address, (String, String))>,
     /// What each Secret gives, by namespace and name.
     given: BTreeMap<(String, String), Given>,
@@ -134,30 +135,31 @@ struct State {
     guests: BTreeMap<Id, Guest>,
     /// Addresses that running guests report and objects record, each with the time of the first report.
     reports: BTreeMap<Address, BTreeMap<Id, Instant>>,
-    /// The running guests that report no address now. A leader that begins meanwhile does not know their addresses.
+    /// Running guests that report no address now. A leader whose term begins meanwhile does not know their addresses.
     silent: BTreeSet<Id>,
     /// Addresses that KubevirtMachines recorded before their pool existed, by UID.
     records: BTreeMap<String, Address>,
     /// KubevirtMachines that record an address.
     recorded: BTreeSet<Id>,
-    /// UIDs of the VirtualMachines whose guests ran when their pool came, with the UIDs of their instances.
+    /// VirtualMachines whose guests were running when their pool was created, by UID: the UID of the instance.
     left_alone: BTreeMap<String, String>,
-    /// Number of addresses that were allocated about when a guest reported them for the first time, or while it was silent.
+    /// Number of allocations of an address that a guest reported, or an object recorded, only a short time before, or that a
+    /// silent guest uses.
     taken: usize,
     /// The pools, by namespace and name: UID, label of the machines, and creation time.
     pools: BTreeMap<(String, String), (String, String, Timestamp)>,
-    /// The label of the machines of each pool that is being deleted.
+    /// Label of the machines of each pool that is being deleted, by namespace and name of the pool.
     ending: BTreeMap<(String, String), String>,
     /// The VirtualMachines since the start or the last restore, by UID.
     machines: BTreeMap<String, Vm>,
-    /// Number of guests that started without network data, because a change had removed the mark of their machine while no
-    /// webhook answered.
+    /// Number of guests that started without network data because a change had removed the mark of their machine while no webhook
+    /// answered.
     stripped: usize,
     /// UID of the holder of each held lease.
     holders: BTreeMap<Address, String>,
     /// UIDs of the claims that are not being deleted, by namespace and name.
     claims: BTreeMap<(String, String), String>,
-    /// The same for VirtualMachines.
+    /// UIDs of the VirtualMachines that are not being deleted, by namespace and name.
     vms: BTreeMap<(String, String), String>,
     /// The leases that ended since the start or the last restore: address, and UID of the holder.
     ended: BTreeSet<(Address, String)>,
@@ -165,33 +167,34 @@ struct State {
     users: BTreeMap<Id, BTreeSet<Address>>,
     /// Guests that run with an address that the restored leases do not have: namespace and name.
     unrecorded: BTreeSet<String>,
-    /// The holders of the restored leases. Such a machine may have been deleted after the backup, and its address may have
-    /// been allocated again. After the restore, KubeVirt starts this machine with its restored Secret.
+    /// Holders of the restored leases. A machine that was deleted after the backup exists again, and its address may meanwhile
+    /// belong to another machine. KubeVirt starts the restored machine with its restored Secret.
     restored: BTreeMap<Address, (String, String)>,
-    /// Every change of an address.
+    /// Log of each address, for the report of a violation.
     history: BTreeMap<Address, Vec<String>>,
     violations: Vec<String>,
     changes: usize,
-    /// Number of restored machines and claims beside a guest with their address.
+    /// Number of guests whose address a restored machine or claim uses, too.
     returned: usize,
     /// UIDs of the IPAddresses and Secrets that arrived after their claim or VirtualMachine had ended: see
     /// [`State::is_late`].
     late: BTreeSet<String>,
 }
 
-/// Numbers of the report.
+/// Counters for the report of the run.
 pub struct Counts {
     /// Checked changes.
     pub changes: usize,
     /// Watches that lost a part of the history.
     pub gaps: usize,
-    /// Restored machines and claims beside a guest with their address.
+    /// Guests whose address a restored machine or claim uses, too.
     pub returned: usize,
     /// IPAddresses and Secrets that arrived after their claim or VirtualMachine had ended.
     pub late: usize,
     /// Guests that started without network data, because a change had removed the mark of their machine.
     pub stripped: usize,
-    /// Addresses that were allocated about when a guest reported them for the first time, or while it was silent.
+    /// Allocations of an address that a guest reported, or an object recorded, only a short time before, or that a silent guest
+    /// uses.
     pub taken: usize,
 }
 
@@ -204,7 +207,7 @@ impl Observer {
         observer
     }
 
-    /// Begins with a list of everything, for example after a restore.
+    /// Stops the watches, lists all objects as the new initial state, for example after a restore, and starts the watches again.
     pub async fn watch(&mut self) {
         self.stop();
         *self.log.lock().unwrap() =
@@ -237,14 +240,14 @@ impl Observer {
             self.tasks.push(tokio::spawn(follow(api, kind, version, Arc::clone(&self.log))));
         }
         let state = &mut self.state;
-        // The guests have read their Secrets.
+        // Secrets first: the guests of the list have read them already.
         let (secrets, rest): (Vec<Seen>, Vec<Seen>) = first.into_iter().partition(|seen| seen.kind == SECRETS);
         let (leases_and_guests, others): (Vec<Seen>, Vec<Seen>) =
             rest.into_iter().partition(|seen| [LEASES, INSTANCES].contains(&seen.kind));
         for seen in secrets.into_iter().chain(leases_and_guests) {
             state.apply(&seen, &self.networks, true);
         }
-        // A restored IPAddress may have the address of such a guest.
+        // Before the IPAddresses: a restored IPAddress may have the address of such a guest.
         state.note_unrecorded();
         for seen in others {
             state.apply(&seen, &self.networks, true);
@@ -269,7 +272,7 @@ impl Observer {
                 };
                 let is_left = |key: &(String, String)| !stored.contains_key(key);
                 let newest = stored.values().max().copied().unwrap_or_default();
-                // An object that the watch reported after the list is not behind.
+                // An object that is newer than the list is not missing in the list.
                 let left = log.known[kind].iter().any(|(key, version)| is_left(key) && *version <= newest);
                 if !stored.iter().any(is_behind) && !left {
                     break;
@@ -290,7 +293,7 @@ impl Observer {
         &self.state.unrecorded
     }
 
-    /// What the replay has found.
+    /// Returns the counters of the replay.
     pub fn counts(&self) -> Counts {
         let State { changes, returned, late, stripped, taken, .. } = &self.state;
         let gaps = self.log.lock().unwrap().gaps;
@@ -318,7 +321,8 @@ impl Drop for Observer {
     }
 }
 
-/// Stores what a watch reports, without end. A watch that breaks continues at the last version that it has reported.
+/// Stores what a watch reports, until the task is stopped. A watch that breaks continues at the last version that it has
+/// reported.
 async fn follow(api: Api<DynamicObject>, kind: usize, mut version: String, log: Arc<Mutex<Log>>) {
     loop {
         let watch = match api.watch(&WatchParams::default().timeout(290), &version).await {
@@ -389,7 +393,7 @@ impl State {
     fn apply(&mut self, seen: &Seen, networks: &BTreeMap<String, String>, is_first: bool) {
         let (namespace, name) = key(&seen.object);
         match seen.kind {
-            // The controller has not written such a lease, so the lease gives its address to no machine.
+            // A person has written this lease. It gives its address to no machine.
             LEASES if seen.object.annotations().contains_key(WRITTEN) => {}
             LEASES => self.lease(seen),
             INSTANCES => self.guest(seen, networks, is_first),
@@ -418,7 +422,7 @@ impl State {
                 }
                 let label = seen.object.labels().get("pool");
                 let pools = self.pools.iter().map(|((of, _), (_, pool, _))| (of, pool));
-                // A leader may not have seen the deletion of a pool yet.
+                // A leader may still use a pool whose deletion it has not seen yet.
                 let mut pools = pools.chain(self.ending.iter().map(|((of, _), pool)| (of, pool)));
                 let has_pool = pools.any(|(of, pool)| *of == namespace && Some(pool) == label);
                 let record = seen.object.annotations().get(RECORD).filter(|_| !has_pool && !is_first);
@@ -466,7 +470,7 @@ impl State {
                 let addresses: BTreeSet<Address> =
                     addresses.into_iter().map(|address| (network.clone(), address.to_string())).collect();
                 if let Some(before) = self.given.get(&id) {
-                    // The gateway in a Secret may change, and its machine and addresses never do.
+                    // The gateway in a Secret may change. Its machine and its addresses must not.
                     if (&before.holder, &before.vm, &before.addresses) != (&holder, &vm, &addresses) {
                         let what = format!("Secret {namespace}/{name} gives {addresses:?} instead of earlier ones");
                         return self.violation(what, before.addresses.iter().next().cloned().as_ref());
@@ -508,7 +512,7 @@ impl State {
     fn lease(&mut self, seen: &Seen) {
         let spec = &seen.object.data["spec"];
         let address = (text(&spec["network"]), canonical(&text(&spec["address"])));
-        // A KubevirtMachine may be in another namespace than its guest.
+        // The KubevirtMachine of a guest may be in another namespace, whose name has the suffix `ELSEWHERE`.
         let namespace = text(&spec["holder"]["namespace"]);
         let namespace = namespace.strip_suffix(ELSEWHERE).unwrap_or(&namespace).to_owned();
         let holder = (namespace, text(&spec["holder"]["name"]));
@@ -528,7 +532,7 @@ impl State {
         if self.restored.get(&address).is_some_and(|restored| !is_held || *restored != holder) {
             self.restored.remove(&address);
         }
-        // No later machine refers to a Secret that arrived late.
+        // A late Secret does not count: no later machine refers to it.
         let gives = |given: &Given| {
             !given.is_late && !given.is_gone && given.holder == uid && given.addresses.contains(&address)
         };
@@ -564,9 +568,9 @@ impl State {
         }
     }
 
-    /// Whether an IPAddress arrived after its claim had ended: after the claim was deleted, and after its lease was
-    /// released. A leader sends the request, the API server receives it after another leader has ended the claim, and
-    /// the leader cannot prevent the late arrival. The claim of this IPAddress is gone, so no machine uses the address.
+    /// Whether an IPAddress arrived after its claim was deleted and its lease was released. This happens when the API server
+    /// receives the request of a leader only after another leader has ended the claim. No leader can prevent it. The claim of
+    /// this IPAddress is gone, so no machine uses the address.
     fn is_late(&mut self, seen: &Seen, networks: &BTreeMap<String, String>) -> bool {
         let (namespace, name) = key(&seen.object);
         if seen.kind != ADDRESSES || self.users.contains_key(&(ADDRESSES, namespace.clone(), name.clone())) {
@@ -583,8 +587,8 @@ impl State {
         is_late
     }
 
-    /// A guest reads its drive, reports addresses, or ends. KubeVirt builds the drive from the Secret to which the instance refers,
-    /// and the guest keeps what it has read.
+    /// Applies a change of an instance: its guest starts, reports addresses, or ends. KubeVirt builds the drive from the Secret
+    /// to which the instance refers, and the guest keeps what it has read from the drive.
     fn guest(&mut self, seen: &Seen, networks: &BTreeMap<String, String>, is_first: bool) {
         let (namespace, name) = key(&seen.object);
         let (id, instance) = ((INSTANCES, namespace.clone(), name), &seen.object);
@@ -597,7 +601,7 @@ impl State {
         let own = own_network_data(&instance.data["spec"]);
         let uid = instance.uid().unwrap_or_default();
         if self.guests.get(&id).is_none_or(|guest| guest.uid != uid) {
-            // A tenant invents guests.
+            // The hostile tenant invents guests in its namespace, so only guests of the other namespaces are checked.
             if !is_first && networks.contains_key(&namespace) {
                 self.check_start(&id, instance);
             }
@@ -610,11 +614,11 @@ impl State {
         let reported = addresses_of_guest(&instance.data, networks.get(&namespace));
         let (macs, reported): (BTreeSet<Address>, BTreeSet<Address>) =
             reported.into_iter().partition(|(network, _)| network == "mac");
-        // A person who chooses an address needs no lease.
+        // Addresses that a person has chosen, or that the agent reports falsely, need no lease.
         let is_true = !own && !instance.annotations().contains_key(AGENT);
         let used = macs.into_iter().chain(reported.iter().filter(|_| is_true).cloned());
         let used = used.chain(self.guests[&id].read.iter().cloned()).collect();
-        // A silent guest keeps its addresses.
+        // A guest that reports nothing keeps the addresses that it reported before.
         if reported.is_empty() {
             self.silent.insert(id.clone());
         } else {
@@ -624,7 +628,7 @@ impl State {
         self.uses(seen, id, used, is_first);
     }
 
-    /// A guest or an object names these addresses from now on, and no others.
+    /// Replaces the addresses that a guest or an object reports or records.
     fn report(&mut self, id: &Id, addresses: BTreeSet<Address>, at: Instant) {
         self.reports.retain(|address, by| {
             if !addresses.contains(address) {
@@ -637,7 +641,7 @@ impl State {
         }
     }
 
-    /// A pool with this label comes: the guests of its machines that run already are left alone.
+    /// Applies the creation of a pool with this label: machines whose guests run already are left alone.
     fn leave_alone(&mut self, namespace: &str, label: &str, at: Instant) {
         for guest in self.guests.values().filter(|guest| !guest.has_data && at > guest.since + LEARNING) {
             let machine = self.machines.get(&guest.vm);
@@ -667,7 +671,7 @@ impl State {
             if (&namespace, &name) == (&holder.0, &holder.1) {
                 continue;
             }
-            // The guest may be the user of a claim of its namespace, which has the address already.
+            // The holder has a restored IPAddress with this address. The guest may be the user of this claim.
             if is_recorded && kind == INSTANCES && namespace == holder.0 {
                 continue;
             }
@@ -722,7 +726,7 @@ impl State {
         }
     }
 
-    /// Notes the pool that selects a VirtualMachine from its creation on, and whether a change removes the mark.
+    /// Stores the pool that selects a VirtualMachine at its creation, and whether a change removes the mark.
     fn machine(&mut self, seen: &Seen, is_first: bool) {
         let (namespace, uid) = (seen.object.namespace().unwrap_or_default(), seen.object.uid().unwrap_or_default());
         let template = &seen.object.data["spec"]["template"];
@@ -762,7 +766,7 @@ impl State {
         is_late
     }
 
-    /// A guest or an IPAddress uses these addresses from now on.
+    /// Replaces the addresses that a guest or an IPAddress uses, and checks them.
     fn uses(&mut self, seen: &Seen, id: Id, used: BTreeSet<Address>, is_first: bool) {
         let before = self.users.get(&id).cloned().unwrap_or_default();
         let (kind, namespace, name) = id.clone();
@@ -803,7 +807,7 @@ impl State {
         }
     }
 
-    /// An object gives an address: a lease of the machine must be older.
+    /// Checks that an object has an address only after its machine has had a lease of this address.
     fn requires_lease(&mut self, seen: &Seen, address: &Address, machine: (&str, &str), is_first: bool) {
         let (namespace, name) = machine;
         let entry = (address.clone(), (namespace.to_owned(), name.to_owned()));
@@ -819,7 +823,7 @@ impl State {
         }
     }
 
-    /// Remembers the guests that run without a lease of their own at the start.
+    /// Stores the guests that use an address without a lease when the replay begins.
     fn note_unrecorded(&mut self) {
         self.restored = self.held.clone();
         for ((kind, namespace, name), used) in &self.users {
@@ -852,7 +856,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// One notation for each address.
+/// Writes an IP address or a MAC address in its only notation for a comparison.
 fn canonical(address: &str) -> String {
     address.parse::<IpAddr>().map(|address| address.to_string()).unwrap_or_else(|_| address.to_lowercase())
 }

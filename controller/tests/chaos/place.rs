@@ -31,23 +31,24 @@ use crate::support::leader::name;
 use crate::tenant::Victim;
 use crate::{count, settle};
 
-/// The gateways of the pools. No pool has one of them as an address of machines.
+/// The gateways of the pools. They are never addresses of machines.
 const GATEWAYS: [&str; 2] = ["10.0.0.1", "10.0.255.1"];
 
 /// Time after which the stand-in of KubeVirt lists all objects again.
 const RESYNC: Duration = Duration::from_secs(90);
 const POOLS: [&str; 2] = ["a", "b"];
-/// The values of the label of machines: those of the pools, that of a pool which comes and goes, and one of no pool.
+/// Values of the label of machines: of the two pools, of the pool that is created and deleted during the run, and of no pool.
 const LABELS: [&str; 4] = ["a", "b", LATE, "none"];
 /// Name and label of a pool that is created after its machines.
 const LATE: &str = "late";
-/// Last numbers of the addresses of this pool.
+/// Last octets of the addresses of the pool [`LATE`].
 const LATE_ADDRESSES: RangeInclusive<usize> = 220..=249;
 /// Largest number of IPAddresses without a claim.
 const RESTORED_ADDRESSES: usize = 2;
 /// Sizes of a pool during the run. The last one is enough for every machine and claim.
 const SIZES: [usize; 4] = [8, 25, 60, 200];
-/// Finalizer of an object whose deletion keeps its dependents, until the garbage collector has removed their owner.
+/// Finalizer of an object that is deleted with orphans. It stays until the garbage collector has removed this owner from the
+/// dependents.
 const ORPHAN: &str = "orphan";
 const MACHINES: usize = 50;
 const CLAIMS: usize = 40;
@@ -59,14 +60,14 @@ const ADDRESS: Names = ("ipam.cluster.x-k8s.io", "v1beta2", "IPAddress", "ipaddr
 
 /// Annotation of an instance whose guest reports addresses that it does not use, or is silent.
 pub const AGENT: &str = "chaos.example/agent";
-/// First letter of the name of an IPAddress that came back without its claim, and of this claim.
+/// First letter of the name of an IPAddress that was restored without its claim, and of this claim.
 const RESTORED_NAME: char = 'r';
 /// Annotation of an IPAddress that a restore has brought back before its claim.
 pub const RESTORED: &str = "chaos.example/restored";
 /// Annotation of a KubevirtMachine with the address of its machine.
 pub const RECORD: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
 
-/// Suffix of the namespace with the KubevirtMachines whose VirtualMachines are in another namespace.
+/// Suffix of the namespace of KubevirtMachines whose VirtualMachines are in the namespace without this suffix.
 pub const ELSEWHERE: &str = "-machines";
 
 /// A machine that HyperShift or a person wants.
@@ -75,13 +76,13 @@ struct Wanted {
     of: Of,
     /// Index of its label in [`LABELS`].
     label: usize,
-    /// The address in the network data of a person.
+    /// Address in the network data that a person has written. `None`: no such network data.
     own: Option<String>,
     /// The address that its KubevirtMachine records before its pool exists.
     record: Option<String>,
 }
 
-/// What a VirtualMachine belongs to.
+/// The owner for which a VirtualMachine is created.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Of {
     Nothing,
@@ -94,7 +95,7 @@ enum Of {
 #[derive(Default)]
 struct Desired {
     machines: BTreeMap<String, Wanted>,
-    /// The manifests with which VirtualMachines were created last, by name.
+    /// Last manifest with which each VirtualMachine was created, by name.
     manifests: BTreeMap<String, Value>,
     /// Snapshots of VirtualMachines, by name, each with the UID of the VirtualMachine.
     snapshots: BTreeMap<String, (Option<String>, Value)>,
@@ -102,7 +103,7 @@ struct Desired {
     pools: [String; 2],
     /// Guests that continue to run after the deletion of their instance.
     endless: BTreeSet<String>,
-    /// Addresses that persons have chosen, and addresses in records.
+    /// Addresses that persons have chosen or that objects record. They are chosen only once.
     chosen: BTreeSet<String>,
     claims: usize,
     names: usize,
@@ -141,12 +142,12 @@ impl Wanted {
         Self { of: Of::Nothing, label, own: None, record: None }
     }
 
-    /// The machine of a copy with these labels.
+    /// The wanted machine for a copy with these labels.
     fn like(labels: &Value) -> Self {
         Self::with_label(LABELS.iter().position(|label| labels["pool"] == *label).unwrap_or_default())
     }
 
-    /// Whether a pool that always exists serves the machine.
+    /// Whether one of the two permanent pools serves the machine.
     fn is_served(&self) -> bool {
         self.own.is_none() && self.label < POOLS.len()
     }
@@ -202,8 +203,8 @@ impl Place {
                     let kubevirt = Arc::clone(&kubevirt);
                     async move { kubevirt.run().await }
                 }));
-                // A request of the stand-in failed. Or the time is over: a watch may have lost events with a restart of the
-                // API server, so the stand-in lists all objects again.
+                // The task ended because a request of the stand-in failed, or the time is over. Watches may lose events when the
+                // API server restarts, so the stand-in starts again and lists all objects.
                 let _ = timeout(RESYNC, &mut running.0).await;
                 sleep(Duration::from_millis(200)).await;
             }
@@ -422,7 +423,7 @@ impl Place {
                 let Some(manifest) = self.manifest(&name) else { return };
                 let Ok(mut vm) = self.vms.get(&name).await else { return };
                 let (template, of_manifest) = (&mut vm.data["spec"]["template"], &manifest["spec"]["template"]);
-                // Without its label, a machine of a MACPool gets no MAC address.
+                // A machine of a MACPool gets a MAC address only with the label in its template.
                 if self.has_mac_pool || random.below(2) == 0 {
                     template["spec"] = of_manifest["spec"].clone();
                 } else {
@@ -474,28 +475,29 @@ impl Place {
         count(operation);
     }
 
-    /// A random object of this namespace, and a random address of its pools, for a hostile tenant.
+    /// Returns a random object of this namespace and a random address of its pools, which the hostile tenant names in its
+    /// objects.
     pub async fn victim(&self, random: &mut Random) -> Option<Victim> {
         let kinds = [&self.machines[0], &self.machines[1], &self.vms, &self.instances, &self.claims];
         let objects = kinds[random.below(kinds.len())].list(&ListParams::default()).await.ok()?;
         let types = objects.types.clone();
         let mut object = random.of(&objects.items)?.clone();
-        // The objects of a list have no kind.
+        // An object of a list has no kind of its own.
         object.types =
             Some(types).map(|types| TypeMeta { kind: types.kind.trim_end_matches("List").to_owned(), ..types });
         let address = format!("10.0.{}.{}", self.octet + random.below(2), 10 + random.below(SIZES[1]));
         Some(Victim { object, namespace: self.namespace.clone(), network: self.network.clone(), address })
     }
 
-    /// Grows the pools, ends the guests that outlive their instances, and removes what prevents the service of a machine:
-    /// claims on pools that do not exist, and machines of deleted pools. `unrecorded` are guests that run since a restore
-    /// with an address that their machine does not hold: they are restarted, as `docs/recovery.md` demands it.
+    /// Grows the pools, ends the guests that outlive their instances, and deletes what can never be served: claims on pools that
+    /// do not exist, and machines of deleted pools. `unrecorded` are guests that have run since a restore with an address that
+    /// their machine does not hold. They are restarted, as `docs/recovery.md` requires.
     ///
-    /// After some `minutes` of quiet time, also restarts the guests without an address, the guests that wait for an earlier
-    /// Secret, and the guests that keep the lease of an earlier machine of their name.
-    /// Such a guest may have read the Secret of the earlier machine, because the guest existed before a leader found the
-    /// Secret gone. A minute later, recreates these machines: a VirtualMachine without a Secret may be that of a deleted
-    /// KubevirtMachine. `minutes` is `None` between two full minutes.
+    /// `minutes` is the number of full minutes of quiet time, or `None` between two full minutes. After the first minute, the
+    /// function also restarts guests without an address, guests that wait for an earlier Secret, and guests that use the lease of
+    /// an earlier machine of their name. Such a guest may have read the Secret of the earlier machine before a leader deleted it.
+    /// After the second minute, the function recreates the machines whose leases are still wrong: a VirtualMachine without a
+    /// Secret may be that of a deleted KubevirtMachine.
     pub async fn settle(&self, unrecorded: &BTreeSet<String>, minutes: Option<u32>) {
         self.ensure_pools(SIZES[3]).await;
         let endless: Vec<String> = self.desired.lock().unwrap().endless.iter().cloned().collect();
@@ -508,7 +510,8 @@ impl Place {
         let wanted = self.desired.lock().unwrap().machines.clone();
         for vm in all(&self.vms).await {
             let Some(wanted) = wanted.get(&vm.name_any()) else { continue };
-            // A backup or a snapshot has brought back an earlier machine of the name, which has no address as its person wants it.
+            // A backup or a snapshot has restored an earlier machine of this name, with another pool or other network data than
+            // wanted.
             let is_of_other_pool = vm.labels().get("pool").is_none_or(|label| label != LABELS[wanted.label]);
             let has_other_data = own_network_data(&vm.data["spec"]["template"]["spec"]) != wanted.own.is_some();
             if has_other_data || is_of_other_pool {
@@ -526,8 +529,8 @@ impl Place {
             if waits {
                 count("guest restarted that waited for an earlier Secret");
             }
-            // Such a guest has read the Secret of an earlier VirtualMachine, and an event says that it must be restarted.
-            // A manifest without the network data of the person was applied under the guest.
+            // The network data in the template and in the running guest come from different authors: a manifest without the
+            // network data of the person was applied under the guest. An event says that such a guest must be restarted.
             let has_other_data = vm.as_ref().is_some_and(|vm| {
                 own_network_data(&vm.data["spec"]["template"]["spec"]) != own_network_data(&instance.data["spec"])
             });
@@ -551,7 +554,8 @@ impl Place {
         for restored in self.restored_addresses().await {
             self.delete(&self.addresses, &restored.name_any()).await;
         }
-        // Also those whose IPAddress was deleted: they have no annotation for a pool of two families.
+        // Includes claims whose IPAddress was deleted: without an annotation for the family, a pool of two families cannot serve
+        // them.
         for claim in all(&self.claims).await.iter().filter(|claim| claim.name_any().starts_with(RESTORED_NAME)) {
             self.delete(&self.claims, &claim.name_any()).await;
         }
@@ -589,8 +593,8 @@ impl Place {
         }
     }
 
-    /// What must not remain after quiet time. Empty: every machine and every claim has its addresses, nothing is left
-    /// behind, and the status of the pools agrees with the leases.
+    /// Returns the problems that must not remain after the quiet time: machines and claims without their addresses, objects and
+    /// leases that should be gone, and pools whose status differs from the leases.
     pub async fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let wanted = self.desired.lock().unwrap().machines.clone();
@@ -646,7 +650,7 @@ impl Place {
             }
         }
         let read: BTreeSet<String> = vms.iter().chain(&instances).filter_map(Hosted::reference).collect();
-        // The Secrets of a machine stay until its guest reads the last one.
+        // Earlier Secrets of a machine stay until its guest reads the newest one.
         let is_outdated = |secret: &Secret| {
             let of_secret =
                 |object: &&DynamicObject| secret.owner_references().iter().any(|owner| owner.name == object.name_any());
@@ -695,7 +699,7 @@ impl Place {
         problems.iter().map(|problem| format!("{}: {problem}", self.namespace)).collect()
     }
 
-    /// capk and the garbage collector: creates the objects of the wanted machines, and deletes all others.
+    /// Does the work of capk and of the garbage collector: creates the objects of the wanted machines, and deletes all others.
     async fn provide(&self) {
         let secrets = all(&self.secrets).await;
         let (machines, vms) = (self.all_machines().await, all(&self.vms).await);
@@ -704,7 +708,7 @@ impl Place {
             let Some(owner) = owner else { continue };
             if !vms.iter().any(|vm| vm.uid().as_ref() == Some(&owner.uid)) {
                 let now = settle(async || self.vms.get_opt(&owner.name).await).await;
-                // A consistent read: the list is older than this answer.
+                // A consistent read, because the list may be older.
                 if now.is_some_and(|vm| vm.and_then(|vm| vm.uid()).as_ref() != Some(&owner.uid)) {
                     settle(async || self.secrets.delete(&secret.name_any(), &DeleteParams::default()).await).await;
                 }
@@ -736,7 +740,7 @@ impl Place {
                 settle(async || machines.create(&PostParams::default(), &machine).await).await;
             }
             if !vms.iter().any(|vm| vm.name_any() == name) {
-                // The labels come from the machine, which may be older than the wanted one.
+                // The label comes from the KubevirtMachine, which may be older than the wanted machine of this name.
                 let machine = machines.iter().find(|machine| machine.name_any() == name);
                 let pool = machine.and_then(|machine| machine.labels().get("pool").cloned());
                 let pool = pool.unwrap_or_else(|| LABELS[wanted.label].to_owned());
@@ -756,7 +760,7 @@ impl Place {
     fn want(&self, wanted: Wanted) {
         let mut desired = self.desired.lock().unwrap();
         desired.names += 1;
-        // Names come again after some time, for another machine.
+        // Names are used again after some time, for other machines.
         let name = format!("m{}", desired.names % (3 * MACHINES));
         desired.machines.entry(name).or_insert(wanted);
     }
@@ -765,8 +769,8 @@ impl Place {
         format!("10.0.{}.{last}", self.octet + pool)
     }
 
-    /// An address of the pools of this namespace that no lease has. A person may choose it, or an earlier cluster has allocated
-    /// it. `is_late`: of the pool that is created after its machines.
+    /// Returns an address of the pools of this namespace that no lease has. A person may choose the address, or an object may
+    /// record it. With `is_late`, the address is of the pool that is created after its machines.
     pub async fn free_address(&self, is_late: bool, random: &mut Random) -> Option<String> {
         let address = if is_late {
             self.address(0, LATE_ADDRESSES.start() + random.below(LATE_ADDRESSES.count()))
@@ -778,8 +782,8 @@ impl Place {
         (!is_held && self.desired.lock().unwrap().chosen.insert(address.clone())).then_some(address)
     }
 
-    /// What the guest of a running machine reports about its interface. The instance gets an annotation that says what its agent
-    /// does now.
+    /// Returns what the guest of a running machine reports about its interface. Writes into the instance what its agent does from
+    /// now on.
     async fn reported(&self, name: &str, agent: &str) -> Option<Value> {
         let instance = self.instances.get(name).await.ok().filter(is_running)?;
         let annotation = Patch::Merge(json!({
@@ -800,7 +804,7 @@ impl Place {
         let _ = tokio::spawn(async move { kubevirt.report_drive(&name).await }).await;
     }
 
-    /// The IPAddresses that came back without their claim.
+    /// The IPAddresses that were restored without their claim.
     async fn restored_addresses(&self) -> Vec<DynamicObject> {
         let addresses = self.addresses.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
         addresses.into_iter().filter(|address| address.annotations().contains_key(RESTORED)).collect()
@@ -820,7 +824,7 @@ impl Place {
         self.desired.lock().unwrap().machines.get(name).is_none_or(|wanted| wanted.own.is_some())
     }
 
-    /// Whether pools that always exist serve a wanted machine.
+    /// Whether one of the two permanent pools serves the wanted machine of this name.
     fn is_served(&self, name: &str) -> bool {
         self.desired.lock().unwrap().machines.get(name).is_some_and(Wanted::is_served)
     }
@@ -838,7 +842,7 @@ impl Place {
     async fn restore(&self, name: &str, (uid, snapshot): &(Option<String>, Value)) {
         let Ok(vm) = self.vms.get_opt(name).await else { return };
         let mut snapshot = snapshot.clone();
-        // Another machine may have the MAC address of a pool by now.
+        // Meanwhile, the pool may have allocated the MAC address of the snapshot to another machine.
         if self.has_mac_pool && vm.and_then(|vm| vm.uid()) != *uid {
             let interfaces = snapshot["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"].as_array_mut();
             for interface in interfaces.into_iter().flatten().filter_map(Value::as_object_mut) {
@@ -917,7 +921,7 @@ impl Place {
         [all(here).await, all(elsewhere).await].concat()
     }
 
-    /// Whether the holders of a namespace have their VirtualMachines in this namespace.
+    /// Whether holders with this namespace have their VirtualMachines in this namespace.
     fn is_here(&self, namespace: &str) -> bool {
         namespace.strip_suffix(ELSEWHERE).unwrap_or(namespace) == self.namespace
     }
@@ -997,7 +1001,8 @@ fn is_in(range: &str, address: &str) -> bool {
     (first..=last).contains(&address)
 }
 
-/// The contents of the leases that a program can read, and whose holder has a possible name: no request can name another one.
+/// Contents of the leases that a program can read. Leaves out leases whose holder has an impossible name: no request can name
+/// such a holder.
 pub fn readable(leases: Vec<DynamicObject>) -> Vec<LeaseSpec> {
     let specs = leases.into_iter().filter_map(|lease| Some(lease.try_parse::<StaticIPLease>().ok()?.spec));
     specs.filter(|spec| spec.holder.name.len() <= 253).collect()
@@ -1020,7 +1025,7 @@ fn same(a: &str, b: &str) -> bool {
     a.parse::<IpAddr>().ok() == b.parse().ok()
 }
 
-/// Lists the objects, and again until the API server answers.
+/// Lists the objects of `api`, and repeats the request until the API server answers.
 pub async fn all<K: Clone + DeserializeOwned + std::fmt::Debug>(api: &Api<K>) -> Vec<K> {
     loop {
         match api.list(&ListParams::default()).await {

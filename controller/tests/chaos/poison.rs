@@ -1,5 +1,5 @@
-//! Leases that an administrator has written or edited with a mistake. Such a lease may cost its address, and nothing else. Its
-//! removal, or the repair of an edited lease, makes all well.
+//! Leases that an administrator has written or edited with a mistake. Such a lease may make only its own address unusable. After
+//! the lease is removed, or its content before the edit is restored, the address is usable again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,11 +21,11 @@ use crate::settle;
 use crate::support::leader::name;
 use crate::witness::{NETWORK, WITNESS};
 
-/// Annotation of a lease that a person has created with a mistake. A write of the controller removes it.
+/// Annotation of a lease that a person has created with a mistake. If the controller writes the lease, the annotation is gone.
 pub const WRITTEN: &str = "chaos.example/written";
 /// Annotation of a lease that a person has edited: the content before the edit.
 const EDITED: &str = "chaos.example/edited";
-/// Time in which a leader reports a lease that it cannot read.
+/// Time limit for the report of a lease that the controller cannot read.
 const REPORT: Duration = Duration::from_secs(120);
 
 pub struct Poison {
@@ -94,7 +94,7 @@ impl Poison {
             json_patch::merge(&mut spec, mistake);
             self.create(&name(network, address), &spec, *is_readable).await;
         }
-        // A name without an address, and a MAC address with the length of a network.
+        // Two more mistakes: a lease whose name contains no address, and a MAC address with the prefix length of a network.
         self.create(&format!("typo-{number}"), &base(WITNESS, NETWORK, &of_witness), true).await;
         let mac = format!("{POOL_MACS}00:00:00:00:{:02x}", random.below(256));
         let mut spec = base(&place.namespace, MAC_NETWORK, &mac);
@@ -144,8 +144,8 @@ impl Poison {
         }
     }
 
-    /// Waits until the replicas have reported the leases that they cannot read. Then deletes the leases of persons, and repairs
-    /// the edited ones. Returns the leases that no replica has reported.
+    /// Waits until the replicas have reported the leases that they cannot read. Then deletes the leases that persons wrote, and
+    /// restores the leases that persons edited. Returns a problem for each lease that no replica has reported.
     pub async fn end(&self) -> Vec<String> {
         let began = Instant::now();
         let missing = loop {
@@ -174,7 +174,7 @@ impl Poison {
         missing.iter().map(|name| format!("no replica reports the lease {name}, which cannot be read")).collect()
     }
 
-    /// The written leases whose holder, which does not exist, still has the address.
+    /// Returns a problem for each written lease that still gives its address to its holder, which does not exist.
     pub async fn problems(&self) -> Vec<String> {
         let leases = all(&self.leases).await;
         let holders = self.holders.lock().unwrap();
@@ -185,7 +185,7 @@ impl Poison {
         leases.iter().filter(is_left).map(|lease| format!("lease {} of a person is held", lease.name_any())).collect()
     }
 
-    /// The leases that persons have written or edited, and that the controller has not written since.
+    /// The leases that persons have written or edited. A lease that the controller has written since has no such annotation.
     async fn mistakes(&self) -> Vec<DynamicObject> {
         let is_mistake = |lease: &DynamicObject| {
             [WRITTEN, EDITED].iter().any(|annotation| lease.annotations().contains_key(*annotation))

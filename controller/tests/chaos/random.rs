@@ -1,5 +1,5 @@
-//! Random numbers from a seed (SplitMix64). A run with the same seed makes the same choices; the times at which the
-//! programs answer differ.
+//! Random numbers from a seed (SplitMix64). A run with the same seed makes the same choices, but the programs may answer at other
+//! times.
 
 #[derive(Clone, Debug)]
 pub struct Random(u64);
@@ -20,7 +20,7 @@ impl Random {
         usize::try_from((mixed ^ (mixed >> 31)) % limit as u64).unwrap()
     }
 
-    /// One of the choices. The numbers are their weights.
+    /// Returns one of the choices. Each choice has its weight as a number.
     pub fn weighted<T: Copy>(&mut self, choices: &[(usize, T)]) -> T {
         let mut at = self.below(choices.iter().map(|(weight, _)| weight).sum());
         for (weight, choice) in choices {

@@ -24,7 +24,7 @@ use crate::support::{CONTROLLER, Cluster, SYSTEM};
 /// Largest length of a line of the log, in bytes.
 const LONGEST_LINE: usize = 4000;
 
-/// The webhook for pools is not registered: it rejects the overlapping pools with which the controller has to work.
+/// Webhook that this test does not register: it would reject the overlapping pools of the test.
 const POOLS_WEBHOOK: &str = "pools.ipam.glowplug.dev";
 
 /// What a proxy does with the bytes of its connections.
@@ -41,7 +41,7 @@ pub enum Flow {
 pub struct Proxy {
     port: u16,
     flow: Arc<watch::Sender<Flow>>,
-    /// Number of the cut after which a connection began. All older connections are closed.
+    /// Number of cuts so far. Each cut closes all connections that began before it.
     cut: Arc<watch::Sender<u64>>,
     task: JoinHandle<()>,
 }
@@ -107,7 +107,7 @@ impl Proxy {
                         let mut has_lost = false;
                         while let Ok(count @ 1..) = from_server.read(&mut bytes).await {
                             let _ = answers.wait_for(|flow| *flow != Flow::Held).await;
-                            // After a loss, the rest of the stream has no meaning.
+                            // The rest of a stream whose beginning was lost has no meaning, so all later bytes are dropped, too.
                             has_lost |= *answers.borrow() == Flow::AnswersLost;
                             if !has_lost && to_client.write_all(&bytes[..count]).await.is_err() {
                                 break;
@@ -156,7 +156,7 @@ impl Replica {
         let log = File::options().create(true).append(true).open(folder.join(format!("{name}.log"))).unwrap();
         let clock = folder.join(format!("{name}.clock"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_glowplug-controller"));
-        // The library changes only the time of the day: timers continue, as when an administrator sets a clock.
+        // The library changes only the wall clock. Timers continue, as when an administrator sets the clock.
         command.env("LD_PRELOAD", faketime()).env("FAKETIME_TIMESTAMP_FILE", &clock);
         command.envs([("FAKETIME_CACHE_DURATION", "1"), ("FAKETIME_DONT_FAKE_MONOTONIC", "1"), ("NO_FAKE_STAT", "1")]);
         let [webhooks, probes, diagnostics] = [(); 3].map(|()| free_port());
@@ -189,7 +189,7 @@ impl Replica {
         }
     }
 
-    /// Starts the process again if it has ended, as a kubelet does.
+    /// Restarts the process if it has ended by itself, as a kubelet does.
     pub fn keep(&mut self) {
         if self.child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_some()) {
             EXITS.fetch_add(1, Ordering::Relaxed);
@@ -221,7 +221,7 @@ impl Replica {
         self.is_stopped = false;
     }
 
-    /// Whether the replica has this identity in the Lease of the election.
+    /// Whether the holder in the Lease of the election is this replica.
     pub fn is(&self, identity: &str) -> bool {
         self.child.as_ref().is_some_and(|child| identity == format!("{}_{}", self.name, child.id()))
     }
@@ -237,7 +237,7 @@ impl Drop for Replica {
 
 impl Service {
     /// Writes the certificate of the webhooks into `folder`, and configures the API server to call the webhooks of these
-    /// replicas. A connection goes to the next replica that accepts it. A paused replica accepts connections, too.
+    /// replicas. Each connection goes to the next replica that accepts connections. A paused replica also accepts connections.
     pub async fn start(cluster: &Cluster, folder: &Path, replicas: &[Replica]) -> Self {
         let roots = write_certificate(folder);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -251,7 +251,7 @@ impl Service {
                 tokio::spawn(async move {
                     for port in ports {
                         if let Ok(mut replica) = TcpStream::connect(("127.0.0.1", port)).await {
-                            // A connection ends with one of its sides.
+                            // The connection ends when one side closes it.
                             let _ = copy_bidirectional(&mut client, &mut replica).await;
                             return;
                         }
@@ -289,7 +289,7 @@ pub fn logs(folder: &Path) -> String {
     logs.map(|log| String::from_utf8_lossy(&fs::read(log).unwrap()).into_owned()).collect()
 }
 
-/// Lines of the logs that do not begin with a time, such as the line of a panic, and lines that are too long.
+/// Returns the lines of the logs that do not begin with a time, such as the lines of a panic, and the lines that are too long.
 pub fn strange_lines(folder: &Path) -> Vec<String> {
     let logs = logs(folder);
     let is_strange = |line: &&str| !line.starts_with("20") || line.len() > LONGEST_LINE;

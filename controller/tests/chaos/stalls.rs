@@ -18,19 +18,19 @@ use crate::place::Place;
 use crate::random::Random;
 use crate::replicas::{Port, Replica};
 
-/// Number of connections to a port: more than a port has places.
+/// Number of connections to each port. It is larger than the number of connections that a port accepts.
 const CONNECTIONS: usize = 300;
-/// Time limit of a request beside the connections.
+/// Time limit of a request while the connections are stalled.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Opens the connections to each port of the replicas, keeps them, and returns what does not work meanwhile. `folder` has the
-/// certificate of the webhooks.
+/// Opens stalled connections to each port of the replicas, and returns what does not work while they are open. `folder` contains
+/// the certificate of the webhooks.
 pub async fn stall(random: &mut Random, folder: &Path, replicas: &[Replica], place: &Place) -> Vec<String> {
     let connector = connector(folder);
     let mut stalled = Vec::new();
     for port in replicas.iter().flat_map(Replica::ports) {
         for _ in 0..CONNECTIONS {
-            // The API server is at the first address.
+            // The API server has the first address, so some of the connections share its address.
             let client = format!("127.0.0.{}:0", 1 + random.below(3));
             stalled.push(tokio::spawn(hold(client, port, (random.below(2) == 0).then(|| connector.clone()))));
         }
@@ -91,7 +91,7 @@ async fn is_served(port: u16, path: &str) -> bool {
     timeout(Duration::from_secs(10), ask).await.is_ok_and(|answer| answer.unwrap_or_default())
 }
 
-/// Knows the certificate in a folder.
+/// Returns a TLS client that trusts the certificate in a folder.
 fn connector(folder: &Path) -> TlsConnector {
     let mut store = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(&fs::read(folder.join("tls.crt")).unwrap()) {

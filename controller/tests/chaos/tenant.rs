@@ -26,7 +26,7 @@ pub const NETWORK: &str = "infra/tenant";
 const CLAIM: Names = ("ipam.cluster.x-k8s.io", "v1beta2", "IPAddressClaim", "ipaddressclaims", true);
 const ADDRESS: Names = ("ipam.cluster.x-k8s.io", "v1beta2", "IPAddress", "ipaddresses", false);
 
-/// What the objects of the tenant name.
+/// The object and the address that the tenant names in its objects.
 pub struct Victim {
     /// A machine, a claim or a guest.
     pub object: DynamicObject,
@@ -61,7 +61,7 @@ impl Tenant {
         Self { client: client.clone() }
     }
 
-    /// Writes, changes or deletes an object. Most requests succeed; nothing depends on one of them.
+    /// Writes, changes or deletes an object. Most requests succeed, but no check depends on the result.
     pub async fn operate(&self, random: &mut Random, victim: &Victim) {
         let kind = victim.object.types.as_ref().map(|types| types.kind.clone()).unwrap_or_default();
         let kind = random.of(&[kind, "IPAddressClaim".to_owned()]).cloned().unwrap_or_default();
@@ -122,7 +122,7 @@ impl Tenant {
     }
 }
 
-/// The Secret to which a victim refers, or the one that version 0.2.0 gave to a machine of this name.
+/// Name of the Secret to which a victim refers, or the name that version 0.2.0 chose for a machine of this name.
 fn secret_name(victim: &Victim) -> String {
     Hosted::reference(&victim.object).unwrap_or_else(|| name_of_0_2_0(&victim.object.name_any()))
 }

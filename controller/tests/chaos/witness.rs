@@ -1,4 +1,5 @@
-//! A namespace that no fault names. While a fault lasts that must stop no other user, a claim of this namespace gets its address.
+//! A namespace that no fault names. It shows that a fault affects no other user: a claim of this namespace gets its address while
+//! the fault lasts.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -47,7 +48,7 @@ impl Witness {
         Self { claims, count: AtomicUsize::new(0) }
     }
 
-    /// Creates a claim, waits until it has its address, and deletes it. An error: `fault` stops this claim.
+    /// Creates a claim, waits until it has its address, and deletes it. An error: the claim got no address while `fault` lasted.
     pub async fn serve(&self, fault: &str) -> Result<(), String> {
         let name = format!("c{}", self.count.fetch_add(1, Ordering::Relaxed));
         let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "a"});

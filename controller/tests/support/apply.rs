@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const MANAGER: &str = "kubectl-client-side-apply";
 
-/// Applies a manifest as `kubectl apply`: writes what the manifest changes, and removes what only the manifest before had. A
-/// list of the manifest replaces the whole list.
+/// Applies a manifest as `kubectl apply`: writes the changes of the manifest, and removes members that the previous manifest had
+/// and this one lacks. A list in the manifest replaces the whole list.
 pub async fn apply(api: &Api<DynamicObject>, manifest: &Value) -> kube::Result<DynamicObject> {
     let mut wanted = manifest.clone();
     wanted["metadata"]["annotations"][LAST_APPLIED] = manifest.to_string().into();
@@ -38,7 +38,7 @@ pub async fn apply_server_side(
     api.patch(name, &PatchParams::apply(manager), &Patch::Apply(manifest)).await
 }
 
-/// The merge patch that makes `live` what is wanted.
+/// Returns the merge patch that gives `live` the members of `wanted`, and removes members that `last` has and `wanted` lacks.
 fn difference(last: &Value, wanted: &Value, live: &Value) -> Map<String, Value> {
     let mut patch = Map::new();
     for (name, value) in wanted.as_object().into_iter().flatten() {

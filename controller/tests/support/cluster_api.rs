@@ -3,7 +3,7 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::{Value, json};
 
-/// The definitions with both versions. No webhook converts between them, as in a cluster of HyperShift.
+/// The CRDs with both versions. No webhook converts between the versions, as in a cluster of HyperShift.
 pub fn definitions() -> Vec<CustomResourceDefinition> {
     definitions_of(&["v1beta1", "v1beta2"])
 }

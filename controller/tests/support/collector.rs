@@ -2,10 +2,10 @@
 //! works on the objects of some namespaces, and follows these rules of the real program:
 //!
 //! - An owner is gone if no object has its name **and** UID. An owner that is deleted in the foreground waits for its dependents.
-//! - An object with an owner that is neither loses its other owners. It stays.
+//! - An object that has at least one owner which exists and does not wait loses its other owners, and is not deleted.
 //! - An object whose owners are all gone is deleted in the background, or as its own finalizers say. If an owner waits for it, it
 //!   is deleted in the foreground.
-//! - An owner that waits loses the finalizer `foregroundDeletion` with the last dependent that blocks its deletion.
+//! - An owner that waits loses the finalizer `foregroundDeletion` after the last dependent that blocks its deletion is gone.
 //! - The dependents of an object that is deleted with orphans lose this owner. Then the object loses its finalizer `orphan`.
 //! - A namespace that is being deleted stays until all its objects are deleted. Then it loses its finalizer.
 
@@ -48,7 +48,7 @@ enum Action {
     RemoveFinalizer(&'static str),
 }
 
-/// An object, and its place in `Work::kinds`.
+/// An object, and the index of its kind in `Work::kinds`.
 type Found = (usize, DynamicObject);
 
 // === impl Collector ===
@@ -96,7 +96,7 @@ impl Work {
         }
     }
 
-    /// Does what the objects need now. Returns whether anything was to do.
+    /// Does everything that the objects need now. Returns whether there was anything to do.
     async fn round(&self) -> bool {
         let mut found = Vec::new();
         for (at, (_, _, api)) in self.kinds.iter().enumerate() {
@@ -222,7 +222,8 @@ fn decide(object: &DynamicObject, found: &[Found]) -> Option<Action> {
     Some(Action::Delete(policy))
 }
 
-/// Panics when a write fails, unless it failed because the object has changed or is gone: the next round decides again.
+/// Panics when a write fails. A write that failed because the object has changed or is gone is no error: the next round decides
+/// again.
 fn unless_changed<T>(result: kube::Result<T>) {
     match result {
         Ok(_) => {}

@@ -24,14 +24,14 @@ use tower::{BoxError, service_fn};
 
 use super::Cluster;
 
-/// Timeout for a state that always comes, also on a machine that is busy with other work.
+/// Time limit for a state that must come. It is long enough for a machine that is busy with other work.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A leader. Dropping it simulates a crash: requests that were sent may still be processed, and no request follows.
+/// A leader. Dropping it simulates a crash: requests that were sent may still be processed, and no further request is sent.
 pub struct Controller {
     is_ready: watch::Receiver<bool>,
     task: JoinHandle<()>,
-    /// Whether the leader has crashed. Its registry has a thread, which ends a moment after the task.
+    /// Whether the leader has crashed. The thread of its registry ends a moment after the task, so its client checks this flag.
     has_crashed: Arc<AtomicBool>,
 }
 
@@ -68,7 +68,7 @@ impl Controller {
         Self::lead(client, scope, selection, has_crashed, async move { running.run().await })
     }
 
-    /// Starts a leader in a process whose cache of pools is already running, as a replica has it before it leads.
+    /// Starts a leader whose process already has a running cache of pools, as a replica has before it leads.
     pub fn with_selection(client: Client, selection: Arc<SelectionCache>) -> Self {
         let has_crashed = Arc::new(AtomicBool::new(false));
         let client = until_crash(client, Arc::clone(&has_crashed));
@@ -199,7 +199,7 @@ impl Site {
         wait(&self.claims, name, |claim: Option<&DynamicObject>| claim.is_none()).await;
     }
 
-    /// The held leases of claims of this namespace: address and holder, sorted.
+    /// The held leases of claims of this namespace, each as address and name of the holder, sorted.
     pub async fn held(&self) -> Vec<(String, String)> {
         let leases = self.leases.list(&ListParams::default()).await.unwrap().items.into_iter().map(|lease| lease.spec);
         let held = leases.filter(|lease| lease.released.is_none() && lease.holder.namespace == self.namespace);
@@ -249,7 +249,7 @@ pub async fn merge(api: &Api<DynamicObject>, name: &str, patch: &Value) -> Dynam
     api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap()
 }
 
-/// Gives an object a time in its managed fields that the API server accepts and the client cannot parse.
+/// Changes the managed fields of an object: they get a time that the API server accepts and the client cannot parse.
 pub async fn make_fields_unreadable(client: &Client, kind: &ApiResource, namespace: Option<&str>, name: &str) {
     let entry = json!({
         "manager": "m", "operation": "Update", "apiVersion": kind.api_version, "time": "9999-12-31T23:59:59Z",
@@ -275,7 +275,7 @@ pub async fn until(api: &Api<DynamicObject>, name: &str, is: impl Fn(&DynamicObj
     wait(api, name, |object: Option<&DynamicObject>| object.is_some_and(&is)).await.unwrap()
 }
 
-/// The same for an object that may not exist.
+/// Waits until an object, which may be absent, meets the condition.
 pub async fn wait(api: &Api<DynamicObject>, name: &str, is: impl Condition<DynamicObject>) -> Option<DynamicObject> {
     match timeout(PATIENCE, await_condition(api.clone(), name, is)).await {
         Ok(object) => object.unwrap(),

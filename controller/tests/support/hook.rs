@@ -1,4 +1,4 @@
-//! A webhook of a test: responds to reviews as the test decides, and records the requests.
+//! A webhook for tests. A function of the test decides the responses, and the webhook records the requests.
 
 use std::sync::{Arc, Mutex};
 

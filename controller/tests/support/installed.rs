@@ -1,5 +1,4 @@
-//! Runs the controller as an administrator installs it: a leader, and a replica whose machine webhook the API server
-//! calls.
+//! Runs the controller as an administrator installs it: a leader, and a replica whose webhooks the API server calls.
 
 use kube::api::PostParams;
 use serde_json::{Value, json};
@@ -62,8 +61,8 @@ impl<'c> Installed<'c> {
         self.replica = Replica::start(self.cluster, self.kinds).await;
     }
 
-    /// Waits until the API server calls the webhook for the machines of a NodePool. The leader labels namespaces, and a
-    /// real server receives labels and configurations through watches.
+    /// Waits until the API server calls the webhook for the machines of a NodePool. The leader must label the namespace first,
+    /// and a real API server sees labels and configurations some time later.
     pub async fn until_asked(&self, hosted: &Hosted, node_pool: &str) {
         poll("a question to the webhook", async || match probe(hosted, node_pool).await {
             Ok(is_changed) => is_changed.then_some(()),

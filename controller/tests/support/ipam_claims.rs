@@ -11,7 +11,7 @@ use super::hosted::definitions::{INSTANCE, IPAM_CLAIM, NETWORK_ATTACHMENT, resou
 use super::hosted::mutator;
 use super::hosted::provider::object;
 
-/// The name of the network in the configuration of the network attachment definition `vlan10`.
+/// Name of the network of the network attachment definition `vlan10`: it is in its configuration, and IPAMClaims use it.
 pub const NETWORK: &str = "tenant-blue";
 /// Finalizer of ipam-extensions on an IPAMClaim.
 pub const PERSISTENT: &str = "kubevirt.io/persistent-ipam";
@@ -119,7 +119,7 @@ impl Tenant {
         merge(&self.claims, &format!("{vm}.net1"), patch).await
     }
 
-    /// The addresses in the status of every claim, sorted.
+    /// The addresses in the statuses of all claims, sorted.
     pub async fn given(&self) -> Vec<String> {
         let claims = self.claims.list(&ListParams::default()).await.unwrap();
         let ips = |claim: &DynamicObject| claim.data["status"]["ips"].as_array().cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What an administrator applies with a later version: definitions with one more member.
+//! CRDs of a later version, and leases that a leader of this version writes: each specification has one more member.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub fn present(plural: &str) -> CustomResourceDefinition {
     definitions().into_iter().find(is_meant).unwrap()
 }
 
-/// The definition of a later version. It has the text `later` in the specification and in each object of it.
+/// The definition of a later version. The specification and each object in it have one more member: the string `later`.
 pub fn definition(plural: &str) -> CustomResourceDefinition {
     let mut definition = present(plural);
     let schema = definition.spec.versions[0].schema.as_mut().unwrap().open_api_v3_schema.as_mut().unwrap();
@@ -38,12 +38,12 @@ pub async fn apply(cluster: &Cluster, definition: CustomResourceDefinition) {
     definitions.patch(&name, &PatchParams::default(), &patch).await.unwrap();
 }
 
-/// Writes into leases what a leader of the later version may note: `later` in the specification and in the holder.
+/// Writes into leases the member `later`, in the specification and in the holder, as a leader of the later version may do.
 pub async fn note(cluster: &Cluster, names: impl Iterator<Item = &String>) {
     let leases: Api<StaticIPLease> = Api::all(cluster.client());
     let note = Patch::Merge(json!({"spec": {"later": "a", "holder": {"later": "b"}}}));
     for name in names {
-        // A real API server uses a new definition some time later.
+        // A real API server uses a changed CRD some time later.
         poll("a lease with the member of a later version", async || {
             let lease = leases.patch(name, &PatchParams::default(), &note).await.unwrap();
             (!lease.spec.unknown.is_empty()).then_some(())
@@ -66,7 +66,7 @@ pub async fn leases(cluster: &Cluster, network: &str) -> BTreeMap<String, LeaseS
     leases.filter(|lease| lease.spec.network == network).map(|lease| (lease.name_any(), lease.spec)).collect()
 }
 
-/// Address, holder, whether the lease is released, and what a later version has noted in the lease and in its holder.
+/// Address, name of the holder, whether the lease is released, and the members `later` of the lease and of its holder.
 pub type Row = (String, String, bool, Option<Value>, Option<Value>);
 
 /// Returns the rows of the leases of a network, sorted.

@@ -21,12 +21,12 @@ use kube::{Api, Client, ResourceExt};
 use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// The time that every call uses.
+/// The current time for every call of the tests.
 pub const NOW: Timestamp = Timestamp::constant(1_786_700_000, 123_000_000);
 
 pub struct Leader(Option<Registry<ApiLedger>>);
 
-/// A pool `clusters/workers` of these addresses, each in a subnet of its own family.
+/// Returns pool `clusters/workers` with these addresses. Each family of addresses has its own subnet.
 pub fn pool(network: &str, addresses: &[&str]) -> Pool {
     pool_spec(network, addresses).check(Some("clusters"), "workers").0.unwrap()
 }
@@ -48,7 +48,7 @@ pub fn machine(network: &str, n: usize) -> Machine {
     Machine::new("clusters", format!("worker-{n}"), format!("{network}-{n}"))
 }
 
-/// The claim of a machine for an address of each family of the pool.
+/// Returns the claim of a machine. It requests an address of each family of the pool.
 pub fn claim(machine: &Machine) -> Claim {
     let request = Request::of("clusters/workers");
     Claim {
@@ -84,7 +84,7 @@ pub fn version(object: &impl ResourceExt) -> u64 {
     object.resource_version().unwrap().parse().unwrap()
 }
 
-/// An owner of the registry of a cluster, as in the program.
+/// Starts the task that owns the registry of a cluster, as in the program.
 pub fn owner(client: Client) -> (RegistryHandle, Served) {
     RegistryHandle::start(client, Arc::new(Metrics::default()), Arc::new(drop)).unwrap()
 }
@@ -131,7 +131,7 @@ impl Leader {
         Self::try_start(client, pool).await.unwrap()
     }
 
-    /// The same for a server that may fail.
+    /// Reads the leases and becomes the leader. An error: the server fails.
     pub async fn try_start(client: Client, pool: Pool) -> Result<Self, String> {
         let runtime = Handle::current();
         let metrics = Arc::new(Metrics::default());
@@ -169,8 +169,8 @@ impl Leader {
         .await
     }
 
-    /// Repeats a claim until it is served, as the controller does: the watch reports the write of another leader some
-    /// time later.
+    /// Repeats a claim until it is served, as the controller does. The first attempts may fail, because the watch reports the
+    /// writes of another leader some time later.
     pub async fn claim_until_done(&mut self, machine: &Machine) -> Vec<IpAddr> {
         let mut last = Ok(Vec::new());
         for _ in 0..60_000 {

@@ -3,11 +3,12 @@
 //! A virtual machine is represented by the value of its property with kernel arguments. The stand-in follows these rules
 //! of the real controllers (`openshift/machine-api-operator:pkg/controller/vsphere`, `pkg/util/ipam`):
 //!
-//! - A Machine has one claim for each `addressesFromPools` of each device: `<machine>-claim-<device>-<pool>`, with a
-//!   finalizer and the Machine as its controller. The kind in `poolRef` is the text of `resource`. An existing claim
-//!   without an owner is adopted.
+//! - A Machine has one claim for each `addressesFromPools` of each device: `<machine>-claim-<device>-<pool>`, with a finalizer,
+//!   and with the Machine as its controller. The kind in `poolRef` is the string in `resource`. If the claim exists and has no
+//!   owner, the Machine becomes its owner.
 //! - The virtual machine is cloned when every claim has an address. Until then the Machine has a condition.
-//! - When a Machine is deleted, its virtual machine goes first, then the finalizers of its claims, then the Machine.
+//! - When a Machine is deleted, its virtual machine is destroyed first. Then its claims lose their finalizers, and then the
+//!   Machine is removed.
 //! - Kubernetes collects the claims of a Machine that is gone. Neither API server of the tests does this, so the
 //!   stand-in does.
 
@@ -74,8 +75,8 @@ impl MachineApi {
         all
     }
 
-    /// Waits until the API server accepts a Machine as an owner that blocks its deletion. A real server refreshes the
-    /// kinds that it knows every few seconds.
+    /// Waits until the API server accepts a Machine as an owner whose deletion a claim blocks. A real API server reads the kinds
+    /// that it serves only every few seconds.
     async fn until_owners_are_known(&self) {
         let owner = json!({
             "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "Machine", "name": "probe", "uid": "probe",
@@ -105,7 +106,7 @@ impl MachineApi {
         merge(&self.machine_sets, name, &json!({"spec": {"replicas": replicas}})).await;
     }
 
-    /// Works until a condition holds for the stand-in, and nothing more is to do.
+    /// Runs passes until a condition holds and a pass changes nothing.
     pub async fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
         let work = async {
             while self.pass().await || !holds(self) {
@@ -116,13 +117,14 @@ impl MachineApi {
         assert_eq!(result, Ok(()), "{what}: virtual machines {:?}", self.vms);
     }
 
-    /// Works until exactly these Machines have virtual machines.
+    /// Runs passes until exactly these Machines have virtual machines.
     pub async fn until_cloned(&mut self, names: &[&str]) {
         let what = format!("virtual machines of {names:?}");
         self.until(&what, |all| all.vms.keys().eq(names)).await;
     }
 
-    /// Works until the Machine waits for an address of its pool, and the claim has this reason and message.
+    /// Runs passes until the Machine waits for an address and its claim is not ready with this reason. Returns the message of the
+    /// claim.
     pub async fn until_waiting(&mut self, name: &str, reason: &str) -> String {
         self.until("a waiting Machine", |all| all.next > 0).await;
         let message = self.site.until_not_ready(&format!("{name}-claim-0-0"), reason).await;
@@ -135,7 +137,7 @@ impl MachineApi {
         message
     }
 
-    /// Does what each controller does next. Returns whether it changed anything.
+    /// Does the next step of each controller. Returns whether anything has changed.
     async fn pass(&mut self) -> bool {
         let mut is_changed = false;
         for set in self.machine_sets.list(&ListParams::default()).await.unwrap() {
@@ -247,7 +249,7 @@ impl MachineApi {
                 let patch = json!({"metadata": {"finalizers": left, "resourceVersion": version}});
                 let patch = Patch::Merge(patch);
                 let result = self.site.claims.patch(&claim.name_any(), &PatchParams::default(), &patch).await;
-                // Another controller has changed the claim since the list. The next pass tries again.
+                // Another controller has changed the claim since it was listed. The next pass tries again.
                 if matches!(&result, Err(kube::Error::Api(status)) if status.code == 409) {
                     return true;
                 }
@@ -267,7 +269,7 @@ impl MachineApi {
             let owners = claim.owner_references();
             let is_orphan = !owners.is_empty() && owners.iter().all(|owner| !uids.contains(&owner.uid));
             if is_orphan && claim.metadata.deletion_timestamp.is_none() {
-                // The claim may be gone since the list.
+                // The claim may have been deleted since it was listed.
                 let _ = self.site.claims.delete(&claim.name_any(), &DeleteParams::default()).await;
                 is_changed = true;
             }

@@ -88,8 +88,8 @@ pub async fn until_event(client: Client, namespace: &str, kind: Option<&str>, na
     .await
 }
 
-/// A client that repeats a request to which the API server answers 429. This answer means that nothing is changed. An API
-/// server gives it for a kind whose storage it is initializing.
+/// Returns a client that repeats a request to which the API server answers 429. This answer means that nothing was changed. An
+/// API server answers 429 for a kind whose storage it is still initializing.
 fn patient(client: Client) -> Client {
     let namespace = client.default_namespace().to_owned();
     let send = move |request: hyper::Request<Body>| {
@@ -169,7 +169,8 @@ impl Cluster {
     /// How a client reaches a server in the test process.
     pub fn config_of(server: &server::Server) -> Config {
         let mut config = Config::new(server.url().parse().unwrap());
-        // Otherwise each client reads all certificates of the machine, a third of the time of these tests.
+        // Without this line, each client reads all root certificates of the machine, which takes a third of the time of these
+        // tests.
         config.root_cert = Some(Vec::new());
         config
     }

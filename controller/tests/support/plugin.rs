@@ -18,7 +18,7 @@ pub struct Plugin {
 // === impl Plugin ===
 
 impl Plugin {
-    /// The plugin of an administrator, with a second context that leads nowhere.
+    /// The plugin as an administrator. Its kubeconfig has a second context whose cluster does not exist.
     pub fn new(config: &Config) -> Self {
         Self::of_user(config, None)
     }
@@ -57,7 +57,7 @@ impl Plugin {
         (output.status.code(), text(output.stdout), text(output.stderr))
     }
 
-    /// Runs the plugin, which prints JSON and no error. Returns its exit status and the JSON.
+    /// Runs the plugin with `--json`, and checks that it prints no error. Returns its exit status and the JSON.
     pub async fn json(&self, arguments: &[&str]) -> (Option<i32>, Value) {
         let (status, output, errors) = self.run(&[arguments, &["--json"]].concat()).await;
         assert_eq!(errors, "");

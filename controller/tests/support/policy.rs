@@ -17,7 +17,8 @@ use super::replica::{configurations, write_certificate};
 
 const KIND: &str = "ValidatingWebhookConfiguration";
 
-/// A policy that is in force until [`Policy::end`]. A real API server begins and ceases to ask it some time later.
+/// A policy that is in force until [`Policy::end`]. A real API server calls its webhook only some time after the start, and still
+/// for some time after the end.
 pub struct Policy<'c> {
     cluster: &'c Cluster,
     name: String,

@@ -19,7 +19,7 @@ use super::{CONTROLLER, SYSTEM};
 /// A replica with the rights of its service account. Dropping it kills the process.
 pub struct Program {
     child: Child,
-    /// The lines of the log. A task reads them all the time: a program would wait while its pipe is full.
+    /// The lines of the log. A task reads them continuously, because a program stops while its pipe is full.
     log: mpsc::UnboundedReceiver<Value>,
     /// Address of `/readyz` and `/metrics`.
     pub diagnostics: SocketAddr,
@@ -56,7 +56,7 @@ impl Program {
         self.log.recv().await.expect("the message before the end of the log")
     }
 
-    /// Returns the next line that an ended program has printed. `None`: all lines are read.
+    /// Returns the next line in the log of a program that has ended. `None`: all lines are read.
     pub async fn last_line(&mut self) -> Option<Value> {
         self.log.recv().await
     }
@@ -71,7 +71,7 @@ impl Program {
         }
     }
 
-    /// Waits until the program is ready. A separate task sets it ready, after it leads.
+    /// Waits until the program is ready. It becomes ready some time after it leads.
     pub async fn until_ready(&self) {
         while get(self.diagnostics, "/readyz", None).await.0 != 200 {
             sleep(Duration::from_millis(20)).await;

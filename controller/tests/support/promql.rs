@@ -1,4 +1,4 @@
-//! The part of PromQL that the alerts and the dashboard use: a parser that refuses everything else, and an evaluation over
+//! The part of PromQL that the alerts and the dashboard use: a parser that rejects everything else, and an evaluation over
 //! scrapes of a program.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,10 +45,10 @@ struct Parser {
     at: usize,
 }
 
-/// A value over samples, each with its time and value, and the range in seconds.
+/// A function of a series: it gets the samples in a range, each as time and value, and the length of the range in seconds.
 type Over<'o> = &'o dyn Fn(&[(f64, f64)], f64) -> Option<f64>;
 
-/// The operators, from those that bind least.
+/// The binary operators, in groups of equal precedence, from the lowest precedence to the highest.
 const OPERATORS: [&[&str]; 5] =
     [&["or"], &["and", "unless"], &["==", "!=", "<=", ">=", "<", ">"], &["+", "-"], &["*", "/"]];
 const AGGREGATES: [&str; 4] = ["sum", "min", "max", "count"];
@@ -157,8 +157,8 @@ fn call(name: &str, all: &[Expr], history: &History, time: f64) -> Vec<Sample> {
     }
 }
 
-/// The increase of a counter in the last `range` seconds. As in Prometheus, it continues to the ends of the range that are near a
-/// sample, and not to a time at which the counter would have been negative.
+/// Returns the increase of a counter in the last `range` seconds. Like Prometheus, extrapolates to an end of the range that is
+/// near a sample, but never to a time at which the counter would have been negative.
 fn increase(samples: &[(f64, f64)], time: f64, range: f64) -> Option<f64> {
     let (first, last) = (samples.first()?, samples.last()?);
     let increases =
@@ -403,7 +403,7 @@ impl Scrape {
         let is_meant = |(labels, _): &&Sample| {
             selector.matchers.iter().all(|(label, operator, value)| {
                 let found = labels.get(label).map_or("", String::as_str);
-                // The expressions have alternatives, and one pattern for the names of the webhooks.
+                // The expressions use only alternatives (`a|b`), and one pattern that begins with `.+`.
                 let is_in = || match value.strip_prefix(".+") {
                     Some(end) => found.ends_with(&end.replace("[.]", ".")),
                     None => value.split('|').any(|value| value == found),

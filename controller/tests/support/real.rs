@@ -49,7 +49,7 @@ impl RealServer {
         let [etcd_port, peer, secure] = [(); 3].map(|()| free_port());
         let (client, peer) = (format!("http://127.0.0.1:{etcd_port}"), format!("http://127.0.0.1:{peer}"));
         let mut etcd = Command::new(assets.join("etcd"));
-        // The stored data is needed for a short time only, so no write has to reach the disk.
+        // The data is needed only during the test, so etcd does not have to write it to the disk safely.
         etcd.args(["--unsafe-no-fsync", "--data-dir", &path("etcd")]);
         etcd.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         etcd.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
@@ -82,8 +82,8 @@ impl RealServer {
         running
     }
 
-    /// Starts a second API server on the same etcd, whose watches report every version that etcd has. The watches of the
-    /// first one lose a part of the history when the server restarts. No method but `restore` restarts the second one.
+    /// Starts a second API server on the same etcd. Only `restore` restarts it, so its watches report every version. The watches
+    /// of the first API server lose versions when that server restarts.
     pub async fn start_second(&mut self) -> Config {
         let first = &self.programs[1].command;
         let port = free_port();
@@ -112,12 +112,12 @@ impl RealServer {
         self.run().await;
     }
 
-    /// Copies the data of etcd as it is now. The copy replaces the last copy.
+    /// Copies the current data of etcd. The new copy replaces the last copy.
     pub fn save(&self) {
         let etcd = self.programs[0].child.as_ref().unwrap().id().to_string();
         signal(&etcd, "STOP");
         let [data, saved] = self.data();
-        // The first copy replaces nothing.
+        // Before the first copy, there is nothing to remove.
         let _ = fs::remove_dir_all(&saved);
         let status = Command::new("cp").arg("-r").args([data, saved]).status().unwrap();
         signal(&etcd, "CONT");

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use super::Cluster;
 use super::manifests::webhooks_at;
 
-/// A replica, and the shipped configurations of webhooks with which the API server calls the replica.
+/// A replica, and the shipped webhook configurations, with which the API server calls the replica.
 pub struct Replica<'c> {
     cluster: &'c Cluster,
     kinds: Vec<&'static str>,
@@ -66,7 +66,7 @@ impl<'c> Replica<'c> {
             let configurations = configurations(cluster, kind);
             let new = serde_json::from_value(configuration).unwrap();
             match configurations.create(&PostParams::default(), &new).await {
-                // A machine must not be created while there is no configuration.
+                // The configuration exists already. It is changed in place, so that no machine is created without the webhook.
                 Err(kube::Error::Api(status)) if status.code == 409 => {
                     configurations.patch("glowplug-controller", &PatchParams::default(), &webhooks).await.unwrap();
                 }

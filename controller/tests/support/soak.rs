@@ -1,5 +1,5 @@
-//! Sends many claims to two leaders, while requests fail, responses are lost, watches break and leaders are replaced.
-//! No address has two holders at any time.
+//! Sends many claims to two leaders, while requests fail, responses are lost, watches break and leaders are replaced. Checks that
+//! no address has two holders at any time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -64,7 +64,7 @@ impl Leaders {
     }
 }
 
-/// Makes every `period`-th write fail, each in another way, until `faults` have failed.
+/// Makes every `period`-th write of a lease fail, until `faults` writes have failed. The kinds of failures take turns.
 fn fail(server: &Server, period: usize, faults: usize) -> Arc<AtomicUsize> {
     let count = Arc::new(AtomicUsize::new(0));
     let (counted, mut writes) = (Arc::clone(&count), 0);

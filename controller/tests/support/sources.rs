@@ -22,7 +22,7 @@ const PERSISTENT: &str = "kubevirt.io/persistent-ipam";
 const RELEASE: &str = "ipam.cluster.x-k8s.io/ReleaseAddress";
 const PROTECT: &str = "ipam.cluster.x-k8s.io/ProtectAddress";
 
-/// The free addresses of a stand-in, which a test may change.
+/// The addresses that a stand-in may give to claims. A test can change them.
 #[derive(Clone, Default)]
 pub struct Stock(Arc<Mutex<Vec<String>>>);
 
@@ -235,7 +235,7 @@ async fn answer(claims: &Api<DynamicObject>, addresses: &Api<DynamicObject>, sto
     }
     if addresses.get_opt(&name).await.unwrap().is_none() {
         let all = addresses.list(&ListParams::default()).await.unwrap();
-        // An address that is being deleted is still in use.
+        // An IPAddress that is being deleted still uses its address.
         let used = all.iter().map(|address| address.data["spec"]["address"].as_str().unwrap().to_owned()).collect();
         let Some(address) = stock.next(&used) else { return };
         let spec = json!({

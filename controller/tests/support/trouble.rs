@@ -102,7 +102,7 @@ pub async fn run_all(trouble: Trouble, run: impl AsyncFn(Trouble, usize) -> bool
         }
     }
     while runs.next().await.is_some() {}
-    assert!(next > 20, "the script has more than {next} writes");
+    assert!(next > 20, "{next} runs, expected more than 20: one run for each write of the script");
 }
 
 /// Reads the history of the objects of a kind, in order: version, whether the object is deleted, and the object.

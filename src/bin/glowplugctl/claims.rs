@@ -220,7 +220,7 @@ pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
 
 /// Records that prevent a claim of their machine: an address of another machine, or a record that cannot be read.
 fn record_problems(inventory: &Inventory, adoption: &Adoption) -> BTreeMap<Claimant, String> {
-    // With one of these problems, the machine still has its address.
+    // These problems prevent no claim: the machine keeps its address.
     let is_kept =
         |problem: &Problem| matches!(problem, Problem::OutOfPool(_) | Problem::Prefix(_) | Problem::Ignored(_));
     let mismatches = adoption.mismatches.iter().filter(|mismatch| !is_kept(&mismatch.problem));

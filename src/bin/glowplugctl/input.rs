@@ -173,7 +173,7 @@ pub(crate) fn with_prefix(text: &str) -> Result<IpNetwork, String> {
     }
 }
 
-/// Ends the program like clap does after an error in the command line.
+/// Ends the program as clap does after an error in the command line.
 pub(crate) fn usage_error(problem: impl fmt::Display) -> ! {
     Cli::command().error(ErrorKind::ArgumentConflict, problem).exit()
 }
@@ -297,7 +297,7 @@ impl PoolFiles {
 }
 
 impl Pools {
-    /// Reads the pools for commands that are unsafe without some of the pools. Fails unless all pools are usable.
+    /// Reads the pools for commands that are unsafe if a pool is missing. Fails unless all pools are usable.
     pub(crate) fn read_whole(&self, log: &Logger) -> Result<ServedPools> {
         let served = self.read(log)?;
         if served.is_whole { Ok(served) } else { Err(Reported.into()) }

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn no_json_acts_on_a_terminal() {
+    fn json_output_escapes_characters_that_act_on_a_terminal() {
         let hostile = "a\u{1b}[2J\r\nerror: b\u{9b}31m\u{202e}c";
         let json = escaped_json(&serde_json::to_string(hostile).unwrap_or_default());
         assert_eq!(json, r#""a\u001b[2J\r\nerror: b\u009b31m\u202ec""#);

@@ -152,7 +152,7 @@ pub(super) fn convert(document: &Object, base: &FieldPath<'_>, diagnostics: &mut
         // A warning is enough if the document has another device: the machine may not need the unsupported device.
         let severity = if is_netplans && has_devices { Severity::Warning } else { Severity::Error };
         let problem = if is_netplans { "unsupported section" } else { "unknown section" };
-        // A service may listen on the address of a dummy device, so its message names the devices.
+        // A service may listen on the address of a dummy device, so the diagnostic names these devices.
         let devices = match value {
             Value::Object(devices) if name == "dummy-devices" => devices.members(),
             _ => Vec::new(),
@@ -228,7 +228,7 @@ fn nic(converter: &mut Converter<'_, '_>, entry: &Entry<'_>) -> Reported<Nic> {
         return by_name(converter, known);
     };
     let path = entry.path.field("match");
-    // Without a misspelt condition, the `match` would include more NICs.
+    // If a misspelt condition were ignored, the `match` would include more NICs.
     converter.reader.report_unknown_members(matched, &path, MATCH, Severity::Error, "");
     let mac_address = Scalar::of(matched.get("macaddress").unwrap_or(&Value::Null));
     let mac_address = convert::mac_address(converter.diagnostics(), path.field("macaddress"), mac_address.as_ref())?;
@@ -365,7 +365,8 @@ impl Converter<'_, '_> {
         rules
     }
 
-    /// Reads a rule. Without an invalid condition, the rule would be for more packets, so every problem is an error.
+    /// Reads a rule. If an invalid condition were ignored, the rule would apply to more packets, so every problem is an
+    /// error.
     fn rule(&mut self, object: &Object, path: &FieldPath<'_>) -> Option<RoutingRule> {
         let errors = self.diagnostics().errors();
         self.reader.report_unknown_members(object, path, RULE, Severity::Error, "");

@@ -264,8 +264,8 @@ fn add<T: Clone + PartialEq>(own: &mut Vec<Located<T>>, machines: &[Located<T>])
     own.splice(0..0, machines.iter().cloned());
 }
 
-/// Whether a guest gets the same network from two documents. The place of a value in its document does not count, and neither does
-/// the name of a NIC that is known by its MAC address: version 0.2.0 wrote no such names.
+/// Whether a guest gets the same network from two documents. Paths in the documents do not count, and neither do the
+/// names of NICs that are identified by their MAC addresses: version 0.2.0 wrote no such names.
 #[doc(hidden)]
 #[must_use]
 pub fn have_same_network(one: &[u8], other: &[u8]) -> bool {

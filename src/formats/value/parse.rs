@@ -14,7 +14,8 @@ use super::{
 };
 use crate::diagnostic::{Diagnostic, Diagnostics};
 
-/// Parses a JSON or YAML document. A document that begins with a brace or a bracket is always parsed as JSON.
+/// Parses a JSON or YAML document. A document that begins with a brace or a bracket is parsed as JSON. The exception is
+/// a network-config in YAML's flow style, such as `{version: 2, …}`.
 ///
 /// In JSON, a trailing comma and a comment on its own line are ignored with a warning.
 ///
@@ -32,7 +33,7 @@ pub fn parse(document: &[u8], diagnostics: &mut Diagnostics) -> Result<Value, Di
 ///
 /// # Errors
 ///
-/// As [`parse`], and an error for every repeated key.
+/// The errors of [`parse`]. In addition, every repeated key is an error.
 pub fn parse_strict(document: &[u8]) -> Result<Value, Diagnostic> {
     let documents = read_strict(document, Rules { repeats: Repeats::Refused, ..MACHINE })?;
     Ok(documents.into_iter().next().unwrap_or(Value::Null))
@@ -42,7 +43,7 @@ pub fn parse_strict(document: &[u8]) -> Result<Value, Diagnostic> {
 ///
 /// # Errors
 ///
-/// As of [`parse_strict`].
+/// The errors of [`parse_strict`].
 #[cfg(feature = "vsphere")]
 pub(crate) fn parse_list(document: &[u8]) -> Result<Value, Diagnostic> {
     let documents = read_strict(document, Rules { has_several: false, ..CLUSTER })?;
@@ -56,7 +57,7 @@ pub(crate) fn parse_list(document: &[u8]) -> Result<Value, Diagnostic> {
 ///
 /// # Errors
 ///
-/// As of [`parse_strict`].
+/// The errors of [`parse_strict`].
 #[cfg(feature = "host")]
 pub fn parse_documents(file: &[u8]) -> Result<Vec<Value>, Diagnostic> {
     read_strict(file, CLUSTER)
@@ -148,8 +149,9 @@ fn is_like_json(document: &[u8]) -> bool {
     matches!(content(document).first(), Some(b'{' | b'['))
 }
 
-/// Whether the document is YAML that begins with the first key of a network-config, in a mapping in flow style. JSON with a
-/// lost quote must not be read as YAML, and such a key without quotes is not a lost quote alone: it has lost two.
+/// Whether the document is a network-config in YAML's flow style: a brace, and then the key `version` or `network`
+/// without quotes. JSON in which one quote is missing must not be parsed as YAML, but here both quotes of the key are
+/// missing.
 fn is_network_config_in_flow_style(document: &[u8]) -> bool {
     let Some(first) = content(document).strip_prefix(b"{") else { return false };
     let first = first.trim_ascii_start();
@@ -157,7 +159,7 @@ fn is_network_config_in_flow_style(document: &[u8]) -> bool {
     rest.is_some_and(|rest| rest.trim_ascii_start().starts_with(b":"))
 }
 
-/// The document without the blanks and the comments at its begin.
+/// The document without the blanks and the comments at its beginning.
 fn content(mut document: &[u8]) -> &[u8] {
     loop {
         document = document.trim_ascii_start();

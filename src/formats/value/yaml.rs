@@ -4,7 +4,7 @@
 //! machine, they mean the same as in PyYAML, the parser of cloud-init (YAML 1.1: `yes` and `on` are booleans). Two kinds of
 //! scalars of such a document are strings instead, as their authors meant them:
 //!
-//! - numbers in only some versions of YAML: `52:54:00:12:34:56` to base 60, `0777`, `1e3`
+//! - words that are numbers only in some versions of YAML: `52:54:00:12:34:56` to base 60, `0777`, `1e3`
 //! - fractions such as `1.10`, because no document uses fractions
 
 #[cfg(feature = "host")]
@@ -34,7 +34,7 @@ pub(super) fn parse(document: &[u8], rules: Rules) -> Result<Parsed, Diagnostic>
 ///
 /// # Errors
 ///
-/// As of [`parse`]; several documents are an error only if the rules do not allow them.
+/// The errors of [`parse`]; several documents are an error only if the rules do not allow them.
 pub(super) fn parse_all(file: &[u8], rules: Rules) -> Result<Vec<Value>, Diagnostic> {
     let Composer { mut earlier, document, .. } = compose(file, rules)?;
     earlier.extend(document);
@@ -72,7 +72,7 @@ fn compose(document: &[u8], rules: Rules) -> Result<Composer, Diagnostic> {
     Ok(composer)
 }
 
-/// The first IPv6 address on a line that ends with a colon. YAML reads this colon as the end of a key.
+/// The first word on a line that is an IPv6 address with a colon at its end. YAML reads this colon as the end of a key.
 fn address_with_a_final_colon(document: &str, line: usize) -> Option<&str> {
     let line = document.lines().nth(line.checked_sub(1)?)?;
     let mut words = line.split([' ', ',', '{', '}', '[', ']']);
@@ -102,9 +102,10 @@ struct Composer {
     /// The documents before this one.
     earlier: Vec<Value>,
     document: Option<Value>,
-    /// The number of further values that the limit permits. The values behind an alias count at each use.
+    /// The number of further values that the limit permits. The values that an alias refers to count at each use.
     values: usize,
-    /// The number of further bytes of strings that the limit permits. The string behind an alias counts at each use.
+    /// The number of further bytes of strings that the limit permits. A string that an alias refers to counts at each
+    /// use.
     bytes: usize,
     rules: Rules,
     /// An error for each key that is repeated with a different value.
@@ -324,7 +325,12 @@ impl Composer {
         let Some(bytes) = self.bytes.checked_sub(size.bytes) else {
             let (found, expected) =
                 (format!("more than {}", self.rules.bytes), format!("at most {} bytes", self.rules.bytes));
-            return Err(Diagnostic::error("document", "too much text behind aliases", found, &expected));
+            return Err(Diagnostic::error(
+                "document",
+                "strings too long in total, with a copy for each alias:",
+                found,
+                &expected,
+            ));
         };
         (self.values, self.bytes) = (values, bytes);
         Ok(())
@@ -548,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn values_behind_aliases_are_counted_each_time() {
+    fn the_values_of_an_alias_count_at_each_use() {
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..9 {
             let aliases = vec![format!("*a{}", level - 1); 8].join(", ");
@@ -558,14 +564,14 @@ mod tests {
     }
 
     #[test]
-    fn a_long_string_behind_aliases_is_counted_each_time() {
+    fn a_long_string_of_an_alias_counts_at_each_use() {
         let document = format!("a: &x {}\nb: [*x, *x, *x]\n", "x".repeat(400_000));
-        let expected = r#"document: too much text behind aliases "more than 1048576", expected at most 1048576 bytes"#;
+        let expected = r#"document: strings too long in total, with a copy for each alias: "more than 1048576", expected at most 1048576 bytes"#;
         assert_eq!(refusal(&document), expected);
     }
 
     #[test]
-    fn nesting_behind_aliases_is_counted() {
+    fn the_nesting_of_the_value_of_an_alias_counts() {
         let nest = |inner: &str| format!("{}{inner}{}", "[".repeat(40), "]".repeat(40));
         let document = format!("a: &x {}\nb: {}\n", nest("1"), nest("*x"));
         assert_eq!(refusal(&document), r#"document: nested too deep "more than 64", expected at most 64 levels"#);

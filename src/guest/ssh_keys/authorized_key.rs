@@ -142,7 +142,7 @@ impl fmt::Display for AuthorizedKey {
     }
 }
 
-/// Looks up a kind by its name, with the number of its fields.
+/// Returns the key type of this name, and the number of fields of a key of this type.
 fn kind_of(name: &str) -> Result<(&'static str, usize), AuthorizedKeyError> {
     match KINDS.into_iter().find(|(kind, _)| *kind == name) {
         Some(kind) => Ok(kind),
@@ -217,8 +217,8 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
     (bits == 0).then_some(bytes)
 }
 
-/// Reports whether the bytes are this number of fields, each after its length, with the kind as the first field (RFC
-/// 4253, section 6.6).
+/// Reports whether the bytes are a key with this number of fields. The length of each field precedes it, and the first
+/// field is the kind (RFC 4253, section 6.6).
 fn is_whole(key: &[u8], kind: &str, fields: usize) -> bool {
     let (mut rest, mut count) = (key, 0);
     while let Some((length, after)) = rest.split_first_chunk() {
@@ -347,20 +347,20 @@ mod tests {
         a_certificate: key("ssh-ed25519-cert-v01@openssh.com", &[&[1; 32], &[1; 32]]) => Certificate;
         a_certificate_behind_options: format!("no-pty {}", key("ssh-rsa-cert-v01@openssh.com", &[])) => Certificate;
         a_kind_alone: "ssh-ed25519" => Key;
-        another_kind_than_the_keys: ED25519.replace("ssh-ed25519", "ssh-rsa") => Key;
+        a_kind_that_differs_from_the_kind_in_the_key: ED25519.replace("ssh-ed25519", "ssh-rsa") => Key;
         the_end_is_missing: &ED25519[..ED25519.len() - 4] => Key;
         something_behind_the_key: format!("{ED25519}AAAA") => Key;
         the_last_digit_is_missing: &ED25519[..ED25519.len() - 1] => Key;
-        another_alphabet: ED25519.replace('+', "-") => Key;
+        the_alphabet_of_base64_for_urls: ED25519.replace('+', "-") => Key;
         one_field_too_few: key("ssh-rsa", &[&[1; 3]]) => Key;
         one_field_too_many: key("ssh-ed25519", &[&[1; 32], b""]) => Key;
         a_length_beyond_the_end: format!("ssh-ed25519 {}", encode_base64(b"\xff\xff\xff\xffssh-ed25519")) => Key;
         padding_that_is_missing: key("ssh-ed25519", &[&[1; 33]]).replace('=', "") => Key;
         padding_in_the_middle: key("ssh-ed25519", &[&[1; 33]]).replace('=', "=A") => Key;
-        bits_for_nothing: key("ssh-ed25519", &[&[0; 33]]).replace("A==", "B==") => Key;
+        unused_bits_that_are_not_zero: key("ssh-ed25519", &[&[0; 33]]).replace("A==", "B==") => Key;
         padding_alone: "ssh-ed25519 ====" => Key;
         a_newline: format!("{ED25519} a\nssh-rsa") => ControlCharacter;
-        a_return: format!("{ED25519} a\rb") => ControlCharacter;
+        a_carriage_return: format!("{ED25519} a\rb") => ControlCharacter;
         an_escape: format!("{ED25519} \u{1b}[2J") => ControlCharacter;
         a_zero: format!("{ED25519}\0") => ControlCharacter;
         too_long: format!("{ED25519} {}", "c".repeat(AuthorizedKey::MAX - ED25519.len())) => TooLong;
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_private_key_is_shown() {
+    fn of_a_private_key_only_the_first_line_is_reported() {
         let (begin, end) = ("-----BEGIN OPENSSH PRIVATE KEY-----", "-----END OPENSSH PRIVATE KEY-----");
         let (keys, expected_diagnostics) =
             keys_and_diagnostics(&format!("{begin}\nc2VjcmV0\nc2VjcmV0\n{end}\n{ED25519}\nbad\n"));

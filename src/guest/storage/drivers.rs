@@ -208,25 +208,25 @@ mod tests {
     }
 
     #[test]
-    fn virtio_scsi_needs_the_drivers_above_it_too() {
+    fn virtio_scsi_also_needs_the_drivers_of_the_devices_on_it() {
         let names = ["pci:alias", "sd_mod", "sr_mod", "virtio_pci", "virtio_scsi"];
         loads("0x010000", "0x1af4", "0x1004", &names);
         loads("0x010000", "0x1af4", "0x1048", &names);
     }
 
     #[test]
-    fn sata_needs_disks_and_cd_drives() {
+    fn a_sata_controller_also_needs_the_drivers_of_disks_and_cd_drives() {
         loads("0x010601", "0x8086", "0x2922", &["pci:alias", "sd_mod", "sr_mod"]);
         loads("0x010180", "0x8086", "0x7010", &["pci:alias", "sd_mod", "sr_mod"]);
     }
 
     #[test]
-    fn nvme_needs_itself_only() {
+    fn an_nvme_controller_needs_only_its_own_driver() {
         loads("0x010802", "0x1b36", "0x0010", &["pci:alias"]);
     }
 
     #[test]
-    fn usb_needs_storage_above_its_host() {
+    fn a_usb_controller_also_needs_the_drivers_of_usb_storage() {
         loads("0x0c0330", "0x1b36", "0x000d", &["pci:alias", "sd_mod", "sr_mod", "uas", "usb_storage"]);
     }
 

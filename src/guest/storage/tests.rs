@@ -138,7 +138,7 @@ impl FakeMachine {
         Chain(&error).to_string()
     }
 
-    /// Returns the log without the messages about attempts.
+    /// Returns the log without debug messages.
     fn lines(&self) -> Vec<String> {
         let lines = self.lines.lock().unwrap();
         lines.iter().filter(|line| !line.starts_with("DEBG")).cloned().collect()
@@ -411,7 +411,7 @@ fn the_wait_ends_after_one_more_scan_if_the_clock_jumps() {
 }
 
 #[test]
-fn the_own_drive_is_preferred_to_an_earlier_drive_of_a_clone() {
+fn the_machines_own_drive_is_preferred_to_an_earlier_drive_of_a_clone() {
     let (own, clone) = (config_2(OWN, "own"), config_2(OTHER, "clone"));
     let mut machine = FakeMachine::with_clock(Some(OWN), move |root, nth| {
         if nth == 4 {
@@ -424,7 +424,7 @@ fn the_own_drive_is_preferred_to_an_earlier_drive_of_a_clone() {
 }
 
 #[test]
-fn the_own_drive_takes_precedence_over_a_conflicting_drive() {
+fn the_machines_own_drive_takes_precedence_over_a_conflicting_drive() {
     let machine = FakeMachine::new(Some(OWN));
     machine.device("sda", config_2("", "without"));
     machine.device("vdb", config_2(OWN, "own"));
@@ -466,7 +466,7 @@ fn the_only_drive_of_a_virtual_machine_instance_without_firmware_is_used() {
 }
 
 #[test]
-fn drives_of_a_machine_with_a_random_uuid_that_disagree_are_an_error() {
+fn on_a_machine_with_a_random_uuid_drives_that_disagree_are_an_error() {
     let machine = FakeMachine::new(Some(RANDOM));
     machine.device("sr0", config_2(OWN, "{}"));
     machine.device("vdb", config_2(OTHER, "{} "));
@@ -485,7 +485,7 @@ fn a_random_uuid_still_finds_the_machines_own_drive() {
 }
 
 #[test]
-fn another_machines_drive_is_an_error_for_a_random_uuid_with_a_serial_number() {
+fn the_drive_of_another_machine_is_an_error_if_this_one_has_a_random_uuid_and_a_serial_number() {
     let machine = FakeMachine::new(Some(RANDOM));
     machine.file("sys/class/dmi/id/product_serial", "4be3\n");
     machine.device("vdb", config_2(OTHER, "{}"));
@@ -558,12 +558,13 @@ fn another_machines_drive_is_used_last_and_only_with_any_drive() {
     machine.any_drive = true;
     machine.device("vdb", config_2(OTHER, "{}"));
     assert_eq!(machine.found(), Some(answer("/dev/vdb", OTHER, "{}", 100, Why::NothingBetter)));
-    let line = format!("WARN the drive names another machine uuid={OTHER} device=/dev/vdb");
+    let line =
+        format!("WARN using the config drive of another machine, as any-drive allows uuid={OTHER} device=/dev/vdb");
     assert_eq!(machine.lines()[1], line);
 }
 
 #[test]
-fn without_a_uuid_on_either_side_the_shape_decides() {
+fn if_the_machine_or_the_drive_has_no_uuid_the_shape_decides() {
     let other = [("openstack/latest/meta_data.json", "{}"), ("openstack/2018-08-27/network_data.json", "")];
     for (uuid, drive) in [(Some(OWN), ""), (None, OWN), (Some("00000000-0000-0000-0000-000000000000"), OWN)] {
         let machine = FakeMachine::new(uuid);
@@ -607,7 +608,7 @@ fn drives_that_disagree_are_an_error() {
 }
 
 #[test]
-fn conflicting_drives_do_not_matter_once_the_own_drive_appears() {
+fn conflicting_drives_do_not_matter_once_the_machines_own_drive_appears() {
     let own = config_2(OWN, "own");
     let mut machine = FakeMachine::with_clock(Some(OWN), move |root, nth| {
         if nth == 2 {
@@ -621,7 +622,7 @@ fn conflicting_drives_do_not_matter_once_the_own_drive_appears() {
 }
 
 #[test]
-fn own_drives_that_disagree_are_an_error_at_once() {
+fn drives_with_the_uuid_of_the_machine_that_disagree_are_an_error_at_once() {
     let mut machine = FakeMachine::without_sleep(Some(OWN));
     machine.refuse(Errno::EBUSY);
     machine.device("sr0", config_2(OWN, "{}"));
@@ -729,10 +730,10 @@ fn a_missing_permission_is_an_error_of_its_own() {
     assert_eq!(Chain(&error).to_string(), expected);
 }
 
-// === a machine that may be anything ===
+// === a machine of unknown platform ===
 
 #[test]
-fn an_unknown_machine_is_examined_only_once() {
+fn on_a_machine_of_unknown_platform_the_devices_are_examined_only_once() {
     let mut machine = FakeMachine::without_sleep(Some(OWN));
     machine.known = false;
     machine.on_pci("0x010601", "0x8086", "0x2922", "pci:ahci");
@@ -743,7 +744,7 @@ fn an_unknown_machine_is_examined_only_once() {
 }
 
 #[test]
-fn a_drive_of_the_right_shape_identifies_an_unknown_machine() {
+fn a_drive_with_the_shape_of_kubevirt_identifies_the_platform() {
     for (own, why) in [(Some(OWN), Why::OwnUuid), (None, Why::Shape)] {
         let mut machine = FakeMachine::without_sleep(own);
         machine.refuse(Errno::EBUSY);
@@ -763,7 +764,7 @@ fn a_drive_of_the_right_shape_identifies_an_unknown_machine() {
 }
 
 #[test]
-fn a_drive_of_another_shape_does_not_identify_an_unknown_machine() {
+fn a_drive_of_another_shape_does_not_identify_the_platform() {
     let uuid = format!(r#"{{"uuid":"{OWN}","instance_id":"i-00000001"}}"#);
     let dated = format!(r#"{{"uuid":"{OWN}","instance_id":"worker-0.clusters"}}"#);
     let drives = [
@@ -839,7 +840,7 @@ fn a_drive_is_unmounted_when_its_content_is_broken() {
     assert_eq!(machine.left_behind(), [""; 0].map(PathBuf::from));
 }
 
-/// An image whose network document has its content behind the end of the volume, and documents with this uuid.
+/// An image with this uuid, and with a network document whose content is beyond the end of the volume.
 fn with_a_document_behind_the_end(uuid: &str) -> Vec<u8> {
     let mut image = config_2(uuid, "{}");
     let name = image.windows(8).position(|bytes| bytes == b"NETWORK_").unwrap();
@@ -978,7 +979,7 @@ fn drivers_are_loaded_before_larger_devices_are_examined() {
     });
     assert_eq!(machine.found(), Some(answer("/dev/sr0", OWN, "{}", 0, Why::OwnUuid)));
     let lines = machine.lines();
-    assert_eq!(lines[0], "INFO asked for storage drivers outcome=done names=pci:ahci sd_mod sr_mod");
+    assert_eq!(lines[0], "INFO requested storage drivers from modprobe outcome=done names=pci:ahci sd_mod sr_mod");
     assert_eq!(lines.len(), 2, "{lines:?}");
 }
 
@@ -989,7 +990,7 @@ fn a_driver_that_fails_to_load_is_logged_and_the_search_goes_on() {
     machine.on_pci("0x010802", "0x1b36", "0x0010", "pci:nvme");
     machine.system.expect_load_modules().times(1).returning(|_| Err(io::Error::other("modprobe: exit status: 1")));
     assert_eq!(machine.found(), Some(answer("/dev/vdb", "", "{}", 0, Why::Shape)));
-    let line = "INFO asked for storage drivers outcome=modprobe: exit status: 1 names=pci:nvme";
+    let line = "INFO requested storage drivers from modprobe outcome=modprobe: exit status: 1 names=pci:nvme";
     assert_eq!(machine.lines()[0], line);
 }
 

@@ -23,7 +23,7 @@ struct Found {
     attribution: Attribution,
 }
 
-/// Two claimants for each address of a network that several records have and no claimant holds.
+/// For each address of a network that several records have and no claimant holds: two of their claimants.
 type Rivals = BTreeMap<(Arc<str>, IpAddr), Vec<Arc<Claimant>>>;
 
 /// Result for one address of a record.
@@ -183,7 +183,8 @@ impl Allocator {
         let rivals = rivals.get(&(Arc::clone(network), address)).into_iter().flatten();
         if let Some(other) = rivals.into_iter().find(|other| *other != claimant) {
             problems.push(Problem::Duplicate(Claimant::clone(other)));
-            // A record of another namespace limits no record of this one.
+            // If the other record is of another namespace, the bound of a namespace does not apply: the machine of this
+            // record may still run with the address.
             let is_of_namespace = other.machine.served_in() == claimant.machine.served_in();
             if is_of_namespace && self.exceeds_share(network, address, origin) {
                 problems.push(Problem::Ignored(Ignored::Share));
@@ -246,9 +247,9 @@ impl Allocator {
     }
 
     /// Reserves an address for the machine of a record that asks for no lease, as
-    /// [`may_record`](crate::host::may_record::may_record) says: on its network, or on every network that has a pool with the
-    /// address. The reservation ends with the machine. Returns the address for each network of which the namespace of the machine
-    /// reserves its part already: it is not reserved there.
+    /// [`may_record`](crate::host::may_record::may_record) says: on its network, or on every network that has a pool
+    /// with the address. The reservation ends with the machine. Returns the address for each network on which it is not
+    /// reserved, because records of the namespace already reserve their part of the pool.
     pub(crate) fn set_aside(
         &mut self,
         reservation: Reservation,
@@ -284,8 +285,8 @@ impl Allocator {
         beyond
     }
 
-    /// Notes that the objects of a machine no longer record these addresses of networks. The addresses stay reserved for the
-    /// machine, because it may have one of them nevertheless. They are no longer reasons for a conflict.
+    /// Notes that the objects of a machine no longer record these addresses, each with its network. The machine may
+    /// still use the addresses, so they stay reserved for the machine, but they no longer cause conflicts.
     pub(crate) fn end_records(&mut self, machine: &Machine, addresses: &BTreeSet<(String, IpAddr)>) {
         for (network, address) in addresses {
             if let Some(state) = self.networks.get_mut(network.as_str()) {

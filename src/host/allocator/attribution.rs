@@ -39,7 +39,7 @@ pub(super) struct Audience {
     by_interface: BTreeMap<InterfaceName, BTreeMap<Arc<str>, Vec<Arc<str>>>>,
 }
 
-/// The pools for the claimants of many records, by what decides whether a pool serves a claimant.
+/// The pools for the claimants of many records. Machines of one namespace share an entry, and so do its claims.
 #[derive(Default)]
 pub(super) struct Audiences(BTreeMap<Option<(bool, String)>, Arc<Audience>>);
 
@@ -133,9 +133,9 @@ impl Allocator {
     }
 
     /// Chooses one of the pools of one interface and network: the named pool, else a pool that offers the address, else
-    /// a pool that has the address, else an external pool, else the first pool, since an address may move to another
-    /// pool of its network. A pool that allocates is chosen before one that is suspended, for example because it is being
-    /// deleted.
+    /// a pool that has the address, else an external pool, else the first pool. The first pool is possible because an
+    /// address may move to another pool of its network. A pool that allocates is preferred to a suspended pool, such as
+    /// one that is being deleted.
     fn pool_among(
         &self,
         names: &[Arc<str>],

@@ -57,7 +57,7 @@ impl Allocator {
             }
             Err(Refusal::Other(error)) => {
                 let is_denied = matches!(error, ClaimError::NotRecorded { .. });
-                // A refusal of the ledger ends with a pause, not with a free address.
+                // A machine that the ledger refuses waits for the end of a pause, not for a free address.
                 if !is_denied
                     && error.is_about_address()
                     && claim.requests.iter().all(|request| request.addresses.is_empty())
@@ -93,8 +93,9 @@ impl Allocator {
         Ok(())
     }
 
-    /// Allocates the addresses that one interface lacks, from the first of its pools that has a free address of each family. A pool
-    /// with closed addresses is not exhausted, so it ends the search: the machine would keep an address of its overflow for life.
+    /// Allocates the addresses that one interface lacks, from the first of its pools that has a free address of each
+    /// family. A pool with closed addresses is not exhausted, so the search ends there. Otherwise the machine would get
+    /// an address of the overflow and keep it for life.
     fn allocate_one(&mut self, want: &Want, claim: &Claim, journal: &mut Journal) -> Result<(), Refusal> {
         let (begin, mut exhausted) = (journal.changes().len(), Queue::new());
         'pools: for pool in &want.pools {
@@ -132,9 +133,10 @@ impl Allocator {
         Ok(group)
     }
 
-    /// The pools of a group that may give an interface the addresses that it lacks, in the order in which they are tried: the pool
-    /// `own` of its other addresses alone, or the pool with the named addresses, or the pool that keeps an address for the machine.
-    /// Otherwise all of them, for a sticky claim first the pool of the address that a machine of the name released last.
+    /// The pools of a group from which an interface may get the addresses that it lacks, in the order in which they are
+    /// tried. Only one pool is tried in these cases: the pool `own` of its other addresses; the pool with the named
+    /// addresses; the pool that keeps an address for the machine. Otherwise all pools are tried, for a sticky claim
+    /// first the pool with the address that a machine of the name released last.
     fn candidates(
         &self,
         group: &[(&Arc<str>, &PoolState)],
@@ -291,8 +293,9 @@ impl Allocator {
         let holder = network.held_at(named).map(|lease| Claimant::clone(&lease.claimant));
         let by = holder.or_else(|| network.conflict_at(named, |_| true));
         let is_kept = state.pre_allocated(machine, Family::of(named)) == Some(named);
-        // A pool keeps an address for a name. A claim of this name may be of another user than the guest of this name. The address of a
-        // Service or of a control plane may be that of the machine of this name.
+        // If the pool keeps the address for a name, the guest of this name may belong to another user than the claim of
+        // this name. So even the report of this guest is a conflict for a claim. The report of a Service or of a
+        // control plane is none: its address may be that of the machine of this name.
         let is_user = |by: &&Claimant| !is_kept || by.machine.kind.may_hold();
         let reported = || match is_kept && machine.kind.is_claim() {
             true => network.reporters_of(named).find(is_user),
@@ -307,7 +310,8 @@ impl Allocator {
         if network.is_refused(named) {
             return Err(self.refused(&state.pool().network, named));
         }
-        // The delay protects other machines. A machine that is made again gets the address that the pool keeps for it.
+        // The delay protects other machines. A machine that is created again gets the address that the pool keeps for
+        // its name.
         let last = network.lease(named).filter(|lease| lease.migrated.is_none());
         let last = last.map(|lease| &lease.claimant.machine);
         if is_kept && last.is_some_and(|last| is_namesake(last, machine)) {

@@ -94,8 +94,8 @@ impl Network {
         self.holding(address).into_iter().chain(recorders).chain(reporters).collect()
     }
 
-    /// Whether a guest that reports an address is another user than the holder, and than any of the users. `false` without a
-    /// holder.
+    /// Whether the guest of a report is not the guest of the holder, and differs from the holder or from another user
+    /// of the address. `false` without a holder.
     pub(super) fn guest_differs(&self, address: IpAddr, claimant: &Claimant, is_offered: &dyn Fn() -> bool) -> bool {
         let Claimant { machine, interface } = claimant;
         let is_own = self.has_own_record(address, machine);

@@ -22,9 +22,9 @@ impl Allocator {
     /// Leases exactly these addresses to a claimant, for its interface on the network of an external pool: all of them
     /// or none. A repeated call changes nothing.
     ///
-    /// If another machine holds one of the addresses or has a record of it, a conflict is added: nobody else gets the
-    /// address before both machines are gone. `source` says who chose the addresses. The caller must commit the journal
-    /// even when the addresses are refused.
+    /// If another machine holds one of the addresses or has a record of it, a conflict is added: no other machine gets
+    /// the address before both machines are gone. `source` says who chose the addresses. The caller must commit the
+    /// journal even when the addresses are refused.
     pub(crate) fn hold(
         &mut self,
         pool: &str,
@@ -99,8 +99,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Removals of the records of a claimant at addresses that the same source chose before. The claimant never got these
-    /// addresses.
+    /// Changes that remove earlier records of a claimant from the same source, except for `addresses`. The claimant
+    /// never got the addresses of these records.
     fn outdated(
         &self,
         network: &Arc<str>,

@@ -1,7 +1,8 @@
-//! Forgets released leases, so that a ledger does not grow with every machine that ever was.
+//! Forgets released leases, so that a ledger does not grow with every machine that ever existed.
 //!
-//! A released lease is needed for two things: it delays the reuse of its address, and it remembers the address for the next machine
-//! of the same name. Without it, the address is still safe: each allocation writes a new lease first.
+//! A released lease is needed for two things: it delays the reuse of its address, and it remembers the address for the
+//! next machine of the same name. An address is safe without a released lease, because each allocation writes a new
+//! lease first.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -18,7 +19,8 @@ use crate::network::{Family, InterfaceName};
 const REMEMBERED: usize = 1_000;
 /// Number of remembered addresses for each held address, if this is more.
 const REMEMBERED_PER_HELD: usize = 4;
-/// Largest number of leases that are forgotten at once. Each one is a write, and the writes of the controller are in flight together.
+/// Maximum number of leases that are forgotten at once. Each is one write, and the controller sends these writes
+/// together.
 const AT_ONCE: usize = 32;
 
 /// A machine's name on an interface of a network: network, namespace, name, interface and family.
@@ -29,7 +31,8 @@ impl Allocator {
     /// machine, and of each name of a claim in a sticky pool, is removed only if there are too many such leases: more than 1,000,
     /// and more than four for each held address. Then the oldest ones are removed.
     ///
-    /// `is_sticky` is whether the pool of this name is sticky. `None`: another program manages the pool, whose leases stay.
+    /// `is_sticky` returns whether the pool with this name is sticky. `None`: another program manages the pool, and its
+    /// leases stay.
     pub(crate) fn forget(
         &mut self,
         is_sticky: impl Fn(&str) -> Option<bool>,
@@ -175,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_names_the_oldest_are_forgotten() {
+    fn if_too_many_names_are_remembered_the_oldest_are_forgotten() {
         let machines = |held: u32, released: u32| {
             let held = (0..held).map(|n| lease(HolderKind::VirtualMachine, &format!("h-{n}"), None));
             held.chain(

@@ -23,8 +23,8 @@ pub(super) struct Network {
     conflicts: BTreeMap<IpAddr, BTreeMap<Machine, Records>>,
     // Number of records in `conflicts` by the namespace of their machines, without those of claims and reports.
     recording: BTreeMap<IpAddr, BTreeMap<String, usize>>,
-    // Machines of `conflicts` whose objects no longer record the address. The address stays reserved for the machine. The caller
-    // tells this, so no ledger has it.
+    // Machines of `conflicts` whose objects no longer record the address. The address stays reserved for the machine.
+    // The caller reports these ends, and no ledger stores them.
     ended: BTreeMap<IpAddr, BTreeSet<Machine>>,
     // Addresses that running guests report, with the reporting claimants and the sources of the reports. The caller sets
     // them, so no ledger has them.
@@ -66,7 +66,7 @@ impl Network {
         self.leases.get(&address)
     }
 
-    /// The lease of an address. `None` if nobody holds the address.
+    /// The lease of an address. `None` if no claimant holds the address.
     pub(super) fn held_at(&self, address: IpAddr) -> Option<&Lease> {
         self.lease(address).filter(|lease| lease.released.is_none())
     }
@@ -343,9 +343,10 @@ impl Network {
         before
     }
 
-    /// Whether another machine has a record of an address that contradicts a record of this machine. The machine of a record
-    /// that cannot be read may be this machine. An object of the same name that needs no lease may be what this machine had
-    /// before: an IPAddress before its claim, for example.
+    /// Whether another machine has a record of an address that contradicts a record of this machine. Two kinds of
+    /// records contradict nothing: a record that cannot be read, whose machine may be this machine; and a record of an
+    /// object of the same name that needs no lease, which this machine may have had before, such as an IPAddress before
+    /// its claim.
     pub(super) fn is_recorded_by_other(&self, address: IpAddr, machine: &Machine) -> bool {
         let is_weak = |state: &State| matches!(state, State::ByRecord | State::ByReport);
         let is_before =
@@ -490,7 +491,7 @@ impl Network {
         if counts != is_record(&before) {
             self.count_record(address, machine, counts);
         }
-        // A new record, or none.
+        // A new record, or the removal of the record, also removes the mark that the record has ended.
         self.set_ended(address, machine, false);
         before
     }

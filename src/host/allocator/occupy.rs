@@ -85,7 +85,7 @@ impl Allocator {
         }
         self.occupy_again(name, address, was_occupied);
         self.index(&claimant.machine, name, address);
-        // An address that a machine keeps by a record is one that its claim no longer needs.
+        // The claim of a machine needs no address that the machine keeps by a record.
         self.enqueue_again(&claimant.machine);
         before
     }
@@ -99,7 +99,7 @@ impl Allocator {
         }
     }
 
-    /// Evaluates an address again of which a lease, a record or a report has changed.
+    /// Updates whether an address is free, after a change of its lease, its records or its reports.
     pub(super) fn occupy_again(&mut self, network: &Arc<str>, address: IpAddr, was_occupied: bool) {
         let state = self.networks.entry(Arc::clone(network)).or_default();
         let is_occupied = state.is_occupied(address);
@@ -107,8 +107,8 @@ impl Allocator {
         if was_occupied != is_occupied {
             self.occupy(network, address, is_occupied);
         }
-        // Of machines with the name of the last holder, none waits for the end of the reuse delay: the address may have become free
-        // for them although it is occupied for all others.
+        // A machine with the name of the last holder does not wait for the end of the reuse delay. So the address may
+        // be free for such machines now, although it is occupied for all others.
         if let Some(last) = last {
             self.stir_namesakes(&last.machine);
         }

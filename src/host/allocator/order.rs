@@ -1,4 +1,5 @@
-//! The order in which waiting machines are served: by their creation, and in a shared pool by the addresses of their namespaces.
+//! The order in which waiting machines are served: by their creation. In a shared pool, the namespace with the fewest
+//! addresses comes first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -287,8 +287,8 @@ impl Allocator {
         }
     }
 
-    /// Changes the leases of held addresses to the prefix length of their pool, and returns the changed allocations. The prefix length
-    /// of an address outside the pool of its lease is that of its home, as its gateway is.
+    /// Changes the leases of held addresses to the prefix length of their pool, and returns the changed allocations. An
+    /// address outside the pool of its lease takes the prefix length, like the gateway, from [`Self::home`].
     fn change_prefixes(&mut self, given: &BTreeMap<Arc<str>, Arc<Pool>>, journal: &mut Journal) -> Vec<Allocation> {
         let mut changed = Vec::new();
         let (mut changes, networks): (_, BTreeSet<&str>) =

@@ -15,7 +15,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(2);
 // === impl Allocator ===
 
 impl Allocator {
-    /// Notes that the ledger refuses the lease `after` of an address, which was `before`, when both are not recorded.
+    /// Notes that the ledger refuses to replace the lease `before` of an address with the lease `after`. The allocator
+    /// has already undone this change.
     ///
     /// If the ledger has a lease of the address, its content may be the reason: the address is set aside. If the ledger
     /// has none, or has refused the new holder a moment ago, the holder is the reason.
@@ -57,13 +58,14 @@ impl Allocator {
         self.refuse_address(&refused.network, refused.address, Some(until));
     }
 
-    /// Forgets that the ledger refused a lease of a machine, or a change of the lease of an address, because it has recorded one.
+    /// Ends the refusals of a machine and of the lease of an address, after the ledger has recorded a lease of this
+    /// machine and address.
     pub(crate) fn note_recorded(&mut self, network: &Arc<str>, address: IpAddr, machine: &Machine) {
         self.denied.remove(machine);
         self.unchanged.remove(&(Arc::clone(network), address));
     }
 
-    /// Why a lease of a machine does not change. `None`: the ledger refuses no change of them.
+    /// Why the ledger refuses to change a lease of a machine. `None`: it refuses none.
     #[must_use]
     #[doc(hidden)]
     pub fn why_unchanged(&self, machine: &Machine) -> Option<ClaimError> {

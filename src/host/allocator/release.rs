@@ -13,7 +13,8 @@ use crate::network::Family;
 // === impl Allocator ===
 
 impl Allocator {
-    /// Releases everything that a machine holds, waits for or has a record without a lease of, and returns what it held.
+    /// Releases all addresses of a machine, ends its wait and its records without a lease, and returns the addresses
+    /// that it held.
     ///
     /// Each address gets a reuse delay: see [`Self::reuse_after`]. The UID must match too: another machine of the same name keeps
     /// its addresses.

@@ -36,7 +36,8 @@ pub struct Reported {
     pub is_reserved: bool,
     /// The claimant that holds the address. `None` if no claimant holds it.
     pub holder: Option<Claimant>,
-    /// Whether the guest is another user of the address than the holder, or than a machine that uses the address of the holder.
+    /// Whether the guest is another user than the holder, or than another machine that uses the address. `false`
+    /// without a holder.
     pub is_conflict: bool,
 }
 
@@ -59,7 +60,7 @@ impl Allocator {
         changes
     }
 
-    /// Adds or removes a report. Returns the report on each network where it is new, or was there.
+    /// Adds or removes a report. Returns the report for each network on which it is new, or on which it has ended.
     fn change_report(&mut self, reservation: &Reservation, is_begun: bool) -> Vec<Reported> {
         let Reservation { address, network, claimant, source, .. } = reservation;
         let networks = match network {

@@ -9,7 +9,7 @@ use super::types::ClaimError;
 use crate::host::change::{Change, Journal};
 use crate::host::claim::{Claim, Lease, Machine};
 
-/// Largest number of names of Secrets in a lease. A user could add more and more.
+/// Maximum number of names of Secrets in a lease. Without a limit, a user could add any number of names.
 pub const MOST_SECRETS: usize = 64;
 
 // === impl Allocator ===

@@ -1,5 +1,5 @@
-//! How much of a pool one namespace may keep from the others: with records that are no leases, and for guests that migrated to
-//! another cluster.
+//! The bounds of one namespace in a pool: addresses that its records reserve without a lease, and addresses of its
+//! guests that migrated to another cluster.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,16 +15,16 @@ use crate::network::{Family, InterfaceName};
 /// namespaces, too. Records that are no leases reserve at most this part of a shared pool for each namespace.
 const PART: u128 = 4;
 
-/// The same for a pool whose addresses come from elsewhere: it has no number of addresses.
+/// The same bound for a pool whose addresses another program chooses: the size of such a pool is not known.
 const MOST_OF_EXTERNAL: u128 = 64;
 
 // === impl Allocator ===
 
 impl Allocator {
-    /// Whether a record would reserve one more address for its machine in a shared pool, of which records of the namespace reserve
-    /// their part already. A user of one namespace could otherwise block all addresses for the others, with the annotation of one
-    /// machine. Each machine has one address for each interface without this bound: it may run with the address. Reports, and the
-    /// objects of claims, have bounds of their own.
+    /// Whether records of a namespace already reserve their part of a shared pool, so that this record reserves no
+    /// further address. Without this bound, a user of one namespace could block all addresses with the annotation of
+    /// one machine. For each interface, one address of a machine is reserved without this bound, because the machine
+    /// may run with the address. Reports, and the objects of claims, have bounds of their own.
     pub(super) fn exceeds_share(&self, network: &str, address: IpAddr, origin: &Origin) -> bool {
         let machine = &origin.claimant.machine;
         if matches!(origin.kind, Source::Report | Source::Neighbour) || machine.kind.is_claim() || !machine.may_exist()
@@ -32,7 +32,7 @@ impl Allocator {
             return false;
         }
         let mut pools = self.pools_with(network, address);
-        // A pool that the namespace has left serves others.
+        // A pool that the namespace has left serves other namespaces.
         let is_shared = |of: &PoolState| of.pool().is_shared() || !of.pool().serves_holder(machine);
         let Some(of) = pools.next().filter(|of| is_shared(of) && pools.all(is_shared)) else { return false };
         let (Some(state), Some(space)) = (self.networks.get(network), of.pool().space(Family::of(address))) else {

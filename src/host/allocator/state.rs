@@ -24,7 +24,8 @@ use crate::network::Family;
 pub struct Allocator {
     pub(super) pools: BTreeMap<Arc<str>, PoolState>,
     pub(super) networks: BTreeMap<Arc<str>, Network>,
-    // Addresses that each machine holds, was the last to hold, or has a record without a lease of.
+    // For each machine: the addresses that it holds or was the last to hold, and the addresses that it records without
+    // a lease.
     pub(super) paths: BTreeMap<Machine, BTreeSet<FieldPath>>,
     pub(super) queues: Queues,
     // Names of pools that allocate nothing. The caller sets them, so no ledger reports them.
@@ -57,7 +58,8 @@ pub(super) struct Denied {
     pub(super) aside: Option<(Arc<str>, IpAddr)>,
 }
 
-/// Whether a pause that ends at `until` is over. A pause that is longer than any is over, too: the clock was ahead when it began.
+/// Whether a pause that ends at `until` is over. If the remaining time is longer than any pause, the clock was ahead
+/// when the pause began, and the pause counts as over.
 pub(super) fn is_over(until: Timestamp, clock: Timestamp) -> bool {
     until <= clock || until > clock.saturating_add(REFUSAL).unwrap_or(clock)
 }
@@ -87,12 +89,12 @@ impl Allocator {
                     self.networks.entry(name).or_default().set_reports(reports);
                 }
                 self.apply_all(known);
-                // A network whose pools are gone has no open addresses any more.
+                // If all pools of a network are gone, their addresses must not stay open.
                 self.refresh(&known_networks);
             }
             Update::Delta(changes) => {
                 for change in &changes {
-                    // The ledger may accept a change of this version.
+                    // The lease has changed, so the ledger may accept a change that it refused before.
                     if let Change::Lease { network, address, .. } = change {
                         self.refuse_address(network, *address, None);
                     }
@@ -202,7 +204,8 @@ impl Allocator {
         self.clock = storable(now);
         self.now = self.now.max(self.clock);
         let clock = self.clock;
-        // Longer than an address is set aside: the next refusal must not look like the first one.
+        // Refusals are remembered for longer than an address is set aside, so that the next refusal counts as a
+        // repeated one.
         let longest = SignedDuration::try_from(REFUSAL * 2).unwrap_or_default();
         let is_recent = |denied: &Denied| denied.until.duration_until(clock).abs() < longest;
         self.denied.retain(|_, denied| is_recent(denied));

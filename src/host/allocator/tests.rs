@@ -113,7 +113,7 @@ fn an_exhausted_pool_is_reported_with_the_text_of_the_enhancement() {
 }
 
 #[test]
-fn a_successor_is_another_machine_and_a_late_release_frees_only_its_own() {
+fn a_late_release_of_a_deleted_machine_frees_no_address_of_a_new_machine_of_its_name() {
     let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.1/24");
     assert_eq!(given(&mut allocator, &claim("a", "2", &["n/one"]), 0), "10.0.0.2/24");
@@ -170,7 +170,7 @@ fn a_time_is_kept_in_whole_milliseconds_from_1970_on() {
 }
 
 #[test]
-fn a_reuse_delay_ends_at_the_latest_at_the_last_time_of_all() {
+fn a_reuse_delay_ends_no_later_than_the_last_time_of_the_calendar() {
     let mut one = pool("one", "eth0", "addresses: [10.0.0.1/32], machineNetwork: [{cidr: 10.0.0.0/24}]");
     one.reuse_delay = Duration::MAX;
     let mut allocator = allocator([one], []);
@@ -196,7 +196,7 @@ fn a_waiting_claim_keeps_the_creation_time_that_a_ledger_stores() {
 }
 
 #[test]
-fn a_named_address_is_given_or_refused_with_the_reason() {
+fn a_requested_address_is_allocated_or_refused_with_the_reason() {
     let one = pool("one", "eth0", "addresses: [10.0.0.0/24], gateway: [10.0.0.254], addressReuseGracePeriodSeconds: 1");
     let mut allocator = allocator([one], []);
     let mut ask = |name: &str, address: &str| given(&mut allocator, &named(name, "1", "n/one", &[address]), 0);
@@ -216,7 +216,7 @@ fn a_named_address_is_given_or_refused_with_the_reason() {
 }
 
 #[test]
-fn the_ends_of_subnets_are_passed_over_however_many_there_are() {
+fn the_ends_of_subnets_are_skipped_for_any_number_of_subnets() {
     let of = |name: &str, interface: &str, prefix, first: &str, last: &str| {
         let range = AddressRange::new(first.parse().unwrap(), last.parse().unwrap()).unwrap();
         let subnet = Subnet::new(prefix, [range], Settings::default());
@@ -238,7 +238,7 @@ fn the_ends_of_subnets_are_passed_over_however_many_there_are() {
 }
 
 #[test]
-fn a_slash_16_is_filled_and_each_address_is_given_once() {
+fn each_address_of_a_slash_16_is_allocated_once_until_the_pool_is_exhausted() {
     let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.0/16]")], []);
     for at in 1..65_535_u32 {
         let expected = format!("10.0.{}.{}/16", at / 256, at % 256);
@@ -265,7 +265,7 @@ fn a_claim_for_two_interfaces_gets_all_addresses_or_none() {
 }
 
 #[test]
-fn a_rebuild_adds_and_reports_and_no_reported_address_is_allocated() {
+fn a_rebuild_adds_records_that_fit_and_the_address_of_a_mismatch_is_not_allocated() {
     let one = pool("one", "eth0", "addresses: [10.0.0.0/29], gateway: [10.0.0.6]");
     let mut allocator = allocator([one], []);
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.1/29");
@@ -432,7 +432,7 @@ fn a_record_belongs_to_its_attached_network_even_if_only_another_network_has_a_p
 }
 
 #[test]
-fn a_record_belongs_to_no_pool_while_none_of_the_networks_of_its_object_has_one() {
+fn a_record_belongs_to_no_pool_if_no_network_of_its_object_has_a_pool() {
     let mut allocator = twins();
     let attached = Record { attachments: vec!["infra/other".to_owned()], ..record("x", "10.0.0.10/24") };
     let adoption = allocator.adopt([attached], at(1), &mut Journal::default());
@@ -450,7 +450,7 @@ fn the_answer_to_a_claim_has_no_address_of_another_network() {
 }
 
 #[test]
-fn an_ambiguous_record_is_reserved_on_every_network_where_it_may_belong_until_its_machine_is_gone() {
+fn an_ambiguous_record_reserves_its_address_on_each_possible_network() {
     let mut allocator = twins();
     let ambiguous = Problem::Ambiguous(vec!["infra/vlan10".to_owned(), "infra/vlan20".to_owned()]);
     let adoption = allocator.adopt([record("x", "10.0.0.10/24")], at(1), &mut Journal::default());
@@ -647,7 +647,7 @@ fn a_pool_in_use_keeps_its_network_and_interface() {
 }
 
 #[test]
-fn leases_take_the_prefix_length_of_a_widened_subnet_and_are_listed() {
+fn leases_take_the_prefix_length_of_a_widened_subnet_and_the_resize_returns_them() {
     let mut allocator = allocator([on("vlan10", "a", "addresses: [10.0.0.0/24]")], []);
     given(&mut allocator, &claim("x", "1", &["n/a"]), 1);
     let wider = on("vlan10", "a", "addresses: [10.0.0.0/24], machineNetwork: [{cidr: 10.0.0.0/16}]");
@@ -704,7 +704,7 @@ fn a_waiting_machine_whose_missing_family_left_the_pool_leaves_the_queue() {
 }
 
 #[test]
-fn a_claimant_with_two_addresses_is_found_and_keeps_the_address_that_was_given() {
+fn a_claimant_with_two_addresses_is_reported_and_keeps_the_one_that_the_caller_names() {
     let lease = |since: u64| Lease {
         claimant: Arc::new(record("x", "10.0.0.1").claimant),
         pool: "n/a".into(),
@@ -768,7 +768,7 @@ fn a_machine_holds_exactly_the_addresses_that_another_program_chose() {
 }
 
 #[test]
-fn a_ledger_keeps_that_a_pool_is_external() {
+fn a_ledger_stores_whether_a_pool_is_external() {
     let pool = external("ext", ", nameservers: [10.0.0.53]");
     assert_eq!(Pool::from_stored(&pool.to_stored()), Some(pool));
 }
@@ -781,7 +781,7 @@ fn a_claim_on_an_external_pool_allocates_nothing() {
 }
 
 #[test]
-fn an_address_of_another_machine_is_refused_and_kept_from_everybody_until_both_are_gone() {
+fn an_external_address_of_another_machine_is_refused_and_reserved_until_both_are_gone() {
     let own = on("vlan10", "own", "addresses: [10.0.0.8], machineNetwork: [{cidr: 10.0.0.0/24}]");
     let mut allocator = allocator([own, external("ext", "")], []);
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/own"]), 1), "10.0.0.8/24");
@@ -859,7 +859,7 @@ fn an_address_of_another_program_is_refused_for_each_reason() {
 }
 
 #[test]
-fn an_address_that_a_pool_keeps_for_another_name_is_refused_and_then_allocated_to_nobody() {
+fn an_external_address_that_a_pool_keeps_for_another_name_is_refused_and_then_reserved() {
     let mut allocator = allocator([keeping(), external("ext", "")], []);
     assert_eq!(
         hold(&mut allocator, "a", &["10.0.0.5/24"], 1),
@@ -909,7 +909,7 @@ fn keeping() -> Pool {
 }
 
 #[test]
-fn a_pre_allocated_address_is_allocated_to_its_name_and_to_nobody_else() {
+fn a_pre_allocated_address_is_allocated_only_to_its_name() {
     let mut allocator = allocator([keeping()], []);
     assert_eq!(free_and_reserved(&mut allocator, "n/one"), [(3, 2, 1)]);
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.6/24");
@@ -926,7 +926,7 @@ fn a_pre_allocated_address_is_allocated_to_its_name_and_to_nobody_else() {
     assert_eq!(given(&mut allocator, &other, 0), refused);
     assert_eq!(free_and_reserved(&mut allocator, "n/one"), [(3, 0, 0)]);
     assert_eq!(allocator.outside("n/one"), []);
-    // Released, the address stays with the name.
+    // After its release, the address is still kept for the name.
     allocator.release(&machine("db", "4"), at(1), &mut Journal::default());
     assert_eq!(given(&mut allocator, &claim("b", "2", &["n/one"]), 2), refused);
     assert_eq!(given(&mut allocator, &claim("db", "7", &["n/one"]), 2), "10.0.0.5/24");
@@ -963,7 +963,7 @@ fn a_machine_in_the_queue_of_an_exhausted_pool_gets_the_address_that_a_pool_begi
 }
 
 #[test]
-fn a_pre_allocated_address_that_another_pool_reserves_is_allocated_to_nobody() {
+fn a_pre_allocated_address_that_another_pool_reserves_is_allocated_to_no_machine() {
     let other = pool("two", "eth1", "addresses: [10.0.0.0/24], gateway: [10.0.0.5]");
     let mut allocator = allocator([keeping(), other], []);
     assert_eq!(
@@ -993,7 +993,7 @@ fn no_machine_gets_the_address_of_a_guest_that_migrated_to_another_cluster_for_3
     assert_eq!(given(&mut allocator, &sticky("1"), 1), "10.0.0.8/24");
     allocator.note_migrated(&machine("a", "1"), at(2), &mut Journal::default());
     allocator.release(&machine("a", "1"), at(3), &mut Journal::default());
-    // Also not a machine of the same name. The times of the tests are milliseconds.
+    // A machine of the same name does not get the address either. The times of the tests are milliseconds.
     let refused = "No available IPs in pool for interface eth0";
     let end = 3 + 30 * 24 * 60 * 60 * 1000;
     assert_eq!(given(&mut allocator, &sticky("2"), 4), refused);
@@ -1047,7 +1047,7 @@ fn a_claim_is_answered_after_all_leases_of_its_machine_have_the_name_of_the_secr
 }
 
 #[test]
-fn the_home_of_an_address_is_the_pool_that_has_it_serves_the_machine_and_allocates_addresses() {
+fn the_home_of_an_address_is_a_pool_with_the_address_that_allocates_to_the_machine() {
     let a = "addresses: [10.0.0.10/31], machineNetwork: [{cidr: 10.0.0.0/24}]";
     let b = "addresses: [10.0.0.20/31], machineNetwork: [{cidr: 10.0.0.0/24}]";
     let mut allocator = allocator([pool("a", "eth0", a), pool("b", "eth0", b)], []);

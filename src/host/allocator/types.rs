@@ -147,7 +147,8 @@ pub struct PoolUsage {
     pub held: usize,
     /// Number of machines that wait for an address of the pool.
     pub waiting: usize,
-    /// Number of machines that are not created while the pool is exhausted, and that do not claim. [`Allocator::usage`] counts none.
+    /// Number of machines that are not created while the pool is exhausted, so that they make no claim.
+    /// [`Allocator::usage`] always sets 0.
     ///
     /// [`Allocator::usage`]: super::Allocator::usage
     pub refused: usize,
@@ -212,7 +213,7 @@ impl Usage {
         self.excluded + self.by_record + self.by_report
     }
 
-    /// The number of addresses. 0: the count is no count of addresses.
+    /// The number of a count. 0 for a count that is not about addresses.
     #[must_use]
     #[doc(hidden)]
     pub fn number(&self, count: Count) -> u128 {

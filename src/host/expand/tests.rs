@@ -173,7 +173,7 @@ names! {
 }
 
 #[test]
-fn the_id_of_a_new_network_is_one_that_no_other_has() {
+fn a_new_network_gets_an_id_that_no_other_network_has() {
     let of = json!({"links": [nic(), {"id": "eno102", "type": "phy"}],
                     "networks": [{"id": "network1", "link": "eno102", "type": "ipv4_dhcp"}]});
     let (document, _) = expanded(&of, &["10.0.0.5/24"]);
@@ -405,7 +405,7 @@ fn a_template_of_nics_alone_has_no_warning() {
 }
 
 #[test]
-fn a_template_has_each_key_once() {
+fn a_template_with_a_repeated_key_is_refused() {
     let refusal = Template::parse(br#"{"links": [], "networks": [], "links": []}"#).unwrap_err().to_string();
     assert_eq!(refusal, r#"line 1 column 37: repeated key "links", expected each key of a mapping once"#);
 }

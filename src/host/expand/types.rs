@@ -1,4 +1,4 @@
-//! The addresses that a document needs, the document, and why none can be made.
+//! The addresses that a document needs, the document, and why a document cannot be made.
 
 use std::fmt;
 
@@ -90,7 +90,7 @@ impl Document {
         Ok(Self { text, warnings })
     }
 
-    /// Warnings of the guest about this document, in the order of their places.
+    /// Warnings of the guest about this document, in the order of their paths in it.
     #[must_use]
     pub fn warnings(&self) -> &[Diagnostic] {
         &self.warnings

@@ -26,8 +26,8 @@ use rows::{Octets, Time, claimant, reading, sqlite_error, writing};
 /// A ledger in an SQLite database.
 ///
 /// A commit is on the disk when it returns: SQLite synchronises the write-ahead log at each commit. The database itself
-/// rejects a lease of an address that another claimant holds. The database also records what was changed, so that
-/// another process reads only the changes again. Each row has a checksum, and each table has the sum of these
+/// rejects a lease of an address that another claimant holds. The database also records which rows have changed, so
+/// that another process reads only these rows again. Each row has a checksum, and each table has the sum of these
 /// checksums: a damaged table is an error.
 ///
 /// The file and its two companions (`-wal`, `-shm`) belong together. They must be on a disk of this host, because locks
@@ -301,7 +301,7 @@ impl super::Transaction for SqliteTransaction<'_> {
         let mut networks = self.networks.clone();
         for change in changes {
             if let Some(machine) = machine_of(change).filter(|machine| machine.kind != HolderKind::default()) {
-                // After a restart this object would be another machine.
+                // The file does not store the kind, so after a restart this object would count as another machine.
                 let source =
                     format!("{machine} is no KubevirtMachine, and a ledger in a file keeps no other kind").into();
                 return Err(LedgerError::Store { doing: "writing the ledger", source });

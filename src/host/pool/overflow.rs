@@ -22,8 +22,8 @@ pub struct NoOverflow {
 // === impl Pool ===
 
 impl Pool {
-    /// Checks that machines may get their addresses of another pool when this pool has none left. Both pools must have the same
-    /// network, interface and families, and allocate addresses of their own.
+    /// Checks that machines may get addresses of the pool `overflow` when this pool has none left. Both pools must have
+    /// the same network, interface and families, and allocate addresses of their own.
     ///
     /// # Errors
     ///
@@ -47,8 +47,9 @@ impl Pool {
     }
 }
 
-/// The pool of a group to which the lease of an address belongs: its own pool `own`, unless another pool of the group has the address
-/// in place of it. For a lease of no pool of the group: the pool that has the address, or else the first pool.
+/// The pool of a group to which the lease of an address belongs. If the pool `own` of the lease lacks the address, and
+/// another pool of the group has it, the lease belongs to the other pool. A lease of a pool outside the group belongs
+/// to the pool that has the address, else to the first pool.
 #[doc(hidden)]
 #[must_use]
 pub fn home_in_group<'p>(group: &[&'p Pool], own: &str, address: IpAddr) -> Option<&'p Pool> {

@@ -59,8 +59,8 @@ impl Space {
         &self.subnets
     }
 
-    /// The subnet of an address: the one with the address, else one whose network contains the address. A single subnet
-    /// counts as that of every address.
+    /// The subnet of an address: the one with the address, else one whose network contains the address. If the space
+    /// has only one subnet, it is the subnet of every address.
     pub(super) fn subnet_of(&self, address: IpAddr) -> Option<&Subnet> {
         match self.subnets.as_slice() {
             [only] => Some(only),
@@ -68,8 +68,8 @@ impl Space {
         }
     }
 
-    /// The subnet whose settings hold for an address: the one with the address, or one whose routers it can reach. A single subnet may
-    /// have its routers on the link, outside of every subnet, or none.
+    /// The subnet whose settings hold for an address: the one with the address, else one whose routers the address can
+    /// reach. The only subnet of a space may also have routers on the link, outside of its network, or no router.
     pub(super) fn subnet_for(&self, address: &IpNetwork) -> Option<&Subnet> {
         let is_single = self.subnets.len() == 1;
         let reaches = |subnet: &&Subnet| {
@@ -83,12 +83,12 @@ impl Space {
         at.and_then(|at| self.subnets.get(at)).or_else(|| self.subnets.iter().find(reaches))
     }
 
-    /// The subnet with this number. A single subnet counts as that of every number.
+    /// The subnet that contains an address, given as a number. A single subnet is that of each address.
     fn subnet_with(&self, number: u128) -> Option<&Subnet> {
         self.subnets.get(self.index_of(number)?)
     }
 
-    /// The index of the subnet with this number. A single subnet counts as that of every number.
+    /// The index of the subnet that contains an address, given as a number. A single subnet is that of each address.
     pub(crate) fn index_of(&self, number: u128) -> Option<usize> {
         match self.subnets.len() {
             1 => Some(0),
@@ -213,7 +213,7 @@ impl Subnet {
         self.ranges.meets(&AddressRange::subnet(address, self.prefix))
     }
 
-    /// Whether the machines with these addresses get the same from another subnet.
+    /// Whether `other` has all addresses of this subnet, with the same prefix length and settings.
     #[doc(hidden)]
     #[must_use]
     pub fn is_in(&self, other: &Self) -> bool {

@@ -65,10 +65,10 @@ pub struct PoolSpec {
     pub serves_claims_only: bool,
     /// Whether the pool belongs to no namespace: a GlobalStaticIPPool.
     pub is_global: bool,
-    /// Whether the object of the pool says which machines get addresses without a claim. A GlobalStaticIPPool that does not,
-    /// serves the claims of every namespace and no machine.
+    /// Whether the object of the pool says which machines get addresses without a claim. A GlobalStaticIPPool that
+    /// selects no machines serves the claims of every namespace and no machine.
     pub selects_machines: bool,
-    /// The own template of the machines of a StaticIPPool. `None`: the pool has no template.
+    /// Template of a StaticIPPool for its machines. `None`: the pool has no template.
     pub template: Option<String>,
     /// Creation time of the NodePool. `None` when unknown. If two pools overlap, the younger
     /// pool allocates no address.

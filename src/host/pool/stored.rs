@@ -21,11 +21,12 @@ struct StoredPool {
     interface: String,
     gateways: Vec<IpAddr>,
     nameservers: Vec<IpAddr>,
-    // The settings without gateways and name servers. Pools without them have the form that earlier versions of this program read.
+    // The settings without gateways and name servers. A pool without such settings is stored in the form that earlier
+    // versions of this program read.
     #[serde(default, skip_serializing_if = "is_default")]
     settings: SettingsSpec,
     excluded: Vec<String>,
-    // Pools without such addresses have the form that earlier versions of this program read.
+    // A pool without pre-allocations is stored in the form that earlier versions of this program read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pre_allocations: BTreeMap<String, Vec<IpAddr>>,
     template: StoredTemplate,
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn another_text_is_no_pool() {
+    fn a_string_of_another_form_is_no_stored_pool() {
         for text in ["", "{}", "null", r#"{"name": "a"}"#] {
             assert_eq!(Pool::from_stored(text), None);
         }

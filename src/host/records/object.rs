@@ -35,7 +35,7 @@ pub struct ObjectDiagnostic {
     pub addresses: Vec<IpAddr>,
 }
 
-/// ObjectKind of an object.
+/// Kind of an object.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum ObjectKind {
     /// `KubevirtMachine`, of Cluster API's provider.
@@ -108,8 +108,8 @@ pub(super) struct ObjectReader<'a> {
     pub(super) cut: usize,
 }
 
-/// Largest number of addresses of one object that count. A user may write any number into an object, and each of them costs
-/// time and memory of everyone who reads the records.
+/// Maximum number of addresses of one object that count. A user may write any number of addresses into an object, and
+/// each one costs every reader of the records time and memory.
 pub(super) const MAX_ADDRESSES: usize = 256;
 
 /// The expected value of a record, for messages.
@@ -382,7 +382,7 @@ impl ObjectReader<'_> {
         self.tell(diagnostic, addresses);
     }
 
-    /// Returns how many of `count` further addresses count.
+    /// Returns how many of `count` further addresses are within the limit of the object.
     fn take(&mut self, count: usize) -> usize {
         let counting = count.min(self.left);
         self.left -= counting;

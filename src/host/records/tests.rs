@@ -252,7 +252,7 @@ fn objects_without_a_known_machine_are_reported() {
 }
 
 #[test]
-fn a_status_map_without_end_makes_its_object_unreadable() {
+fn a_status_map_that_is_nested_too_deep_makes_its_object_unreadable() {
     let map = [&r#"{"a": "#.repeat(1000), r#""10.0.0.5""#, &"}".repeat(1000)].concat();
     let list = format!(r#"{{"items": [{{"status": {{"allocatedBootstrapAddresses": {map}}}}}]}}"#);
     let mut objects = Objects::default();
@@ -345,7 +345,7 @@ fn an_instance_of_another_namespace_is_no_guest_of_the_virtual_machine_that_it_n
 }
 
 #[test]
-fn a_limited_number_of_addresses_of_an_object_counts() {
+fn only_the_first_256_addresses_of_an_object_count() {
     let address = |n: usize| format!("10.0.{}.{}", n / 256, n % 256);
     let many: Vec<String> = (0..300).map(address).collect();
     let worker = object("KubevirtMachine", "m-1", json!({"status": {STATUS_FIELD: {"eno101": many}}}));
@@ -375,7 +375,7 @@ fn records_of_one_machine_that_agree_are_one() {
 }
 
 #[test]
-fn a_guest_of_which_the_machine_is_gone_keeps_its_addresses() {
+fn a_guest_whose_machine_is_gone_keeps_its_addresses() {
     let by_vm = json!([instance("i-1", "v-1", annotated("10.0.0.5/24")), guest("VirtualMachine", "v-1", json!({})),]);
     let record = format!(r#"clusters/w (v-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     assert_eq!(read(by_vm), (vec![record.clone()], vec![]));

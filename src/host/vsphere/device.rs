@@ -61,7 +61,7 @@ pub(super) struct ReadDevice {
     pub(super) pools: Vec<Option<AddressesFromPool>>,
 }
 
-/// An address or a gateway, and its place.
+/// An address or a gateway, with the document and the path where it was read.
 #[derive(Clone, Debug)]
 pub(super) struct At<T> {
     /// Number of the document.
@@ -77,7 +77,7 @@ const MAX_NAMESERVERS: usize = 3;
 // === impl Place ===
 
 impl Place {
-    /// The severity of a mistake that leaves a machine with addresses.
+    /// The severity of a mistake with which a machine still has addresses.
     fn severity(self) -> Severity {
         match self {
             Self::Machine => Severity::Warning,
@@ -238,7 +238,7 @@ fn pool(value: &Value, path: FieldPath<'_>, diagnostics: &mut Diagnostics) -> Op
     (diagnostics.errors() == errors).then_some(AddressesFromPool { group, resource, name })
 }
 
-/// Checks that a machine can use its addresses and its gateway together. `diagnostics` has those of each document.
+/// Checks that a machine can use its addresses and its gateway together. `diagnostics` has one list for each document.
 pub(super) fn check(
     addresses: &[At<IpNetwork>],
     gateway: Option<&At<IpAddr>>,

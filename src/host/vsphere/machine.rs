@@ -150,7 +150,7 @@ impl fmt::Display for NetworkKargs {
 // === impl Item ===
 
 impl<'d> Item<'d> {
-    /// Passes the path of the object in its document.
+    /// Calls `then` with the path of the object in its document.
     fn at<R>(&self, then: impl FnOnce(FieldPath<'_>) -> R) -> R {
         match self.position {
             Position::Whole => then(FieldPath::Document),

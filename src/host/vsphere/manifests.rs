@@ -18,8 +18,9 @@ impl InstallHosts {
     /// Makes the Machines of the compute hosts, with the static network of each host in the first device.
     ///
     /// The hosts belong to the machine pools of `compute`, in their order. A Machine has the name
-    /// `<infra_id>-<pool>-<number>`. Its workspace is that of the failure domain of the host, else of a zone of its pool,
-    /// one after the other. `template` is the virtual machine to clone, for failure domains that name none.
+    /// `<infra_id>-<pool>-<number>`. Its workspace is that of the failure domain of the host. For a host without a
+    /// failure domain, the zones of the machine pool are used in turn, or else all failure domains. `template` is the
+    /// virtual machine to clone, for failure domains that name none.
     ///
     /// # Errors
     ///

@@ -1,11 +1,11 @@
 //! Assigns one name to each device for all arguments.
 //!
-//! Every argument identifies a NIC with a MAC address by this MAC address: when the arguments are read, it is not known
-//! which name the kernel gives the NIC. But `vlan=` and a bond's `primary` accept only names, and NetworkManager makes
-//! two profiles for a NIC with two names. So a NIC that needs a name gets one from `ifname=`, and every argument uses
-//! this name.
+//! If the document has the MAC address of a NIC, every argument identifies the NIC by this address: the name that the
+//! kernel gives the NIC is not known. But `vlan=` and a bond's `primary` accept only names, and NetworkManager makes
+//! two profiles for a NIC with two names. So a NIC that needs a name gets a name from `ifname=`, and every argument
+//! uses this name.
 //!
-//! network-legacy also accepts only names for the members of bonds, the ports of bridges and the NIC of a route.
+//! In network-legacy the members of bonds, the ports of bridges and the NIC of a route need names, too.
 
 use std::collections::BTreeSet;
 

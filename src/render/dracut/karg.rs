@@ -93,7 +93,7 @@ pub enum Method {
     Auto6,
     /// An IPv6 link-local address is required, and no other IPv6 address is set.
     Link6,
-    /// The same in the form that network-legacy recognises.
+    /// [`Method::Link6`] in the form that network-legacy recognises.
     LegacyLink6,
     /// Both families are dynamic, and at least one must succeed.
     DhcpDhcp6,
@@ -162,7 +162,7 @@ impl fmt::Display for Karg {
                 }
                 if *device == Device::Any { Ok(()) } else { write!(f, ":{device}") }
             }
-            // No brackets around IPv6 either: network-legacy would copy them to resolv.conf.
+            // An IPv6 address has no brackets here: network-legacy would copy them to resolv.conf.
             Self::Nameserver(server) => write!(f, "nameserver={server}"),
             Self::NoPeerDns => f.write_str("rd.peerdns=0"),
         }

@@ -172,7 +172,7 @@ renders! {
     a_second_address_has_no_gateway:
         [nic(1).v4("10.0.0.5/24").v4("10.0.0.6/24").via("0.0.0.0/0", "10.0.0.1")]
         => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none ip=10.0.0.6:::24::[52:54:00:12:34:01]:none";
-    an_mtu_stands_in_every_argument_of_its_nic: [nic(1).v4("10.0.0.5/24").v4("10.0.0.6/24").mtu(1400)]
+    every_argument_of_a_nic_has_its_mtu: [nic(1).v4("10.0.0.5/24").v4("10.0.0.6/24").mtu(1400)]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none:1400 ip=10.0.0.6:::24::[52:54:00:12:34:01]:none:1400";
     dhcpv4: [nic(1).dhcp()] => "ip=[52:54:00:12:34:01]:dhcp";
     dhcpv4_with_an_mtu: [nic(1).dhcp().mtu(1400)] => "ip=[52:54:00:12:34:01]:dhcp:1400";
@@ -185,7 +185,7 @@ renders! {
         => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:on";
     dhcpv4_and_static_ipv6: [nic(1).dhcp().v6("2001:db8::5/64").via("::/0", "2001:db8::1")]
         => "ip=[2001:db8::5]::[2001:db8::1]:64::[52:54:00:12:34:01]:on";
-    a_second_address_beside_a_dynamic_family_has_the_same_word:
+    a_second_address_of_a_nic_with_a_dynamic_family_has_the_same_method:
         [nic(1).v4("10.0.0.5/24").v4("10.0.0.6/24").dynamic(Ipv6Dynamic::StatefulDhcp)]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:on ip=10.0.0.6:::24::[52:54:00:12:34:01]:on";
     a_route: [nic(1).v4("10.0.0.5/24").via("10.1.0.0/16", "10.0.0.254")]
@@ -223,7 +223,7 @@ renders! {
         ]
         => "ip=[52:54:00:12:34:03]:dhcp rd.route=0.0.0.0/0:10.0.0.1:[52:54:00:12:34:03] \
             ip=[2001:db8::5]::[fe80::1]:64::[52:54:00:12:34:02]:none ip=[52:54:00:12:34:01]:dhcp";
-    name_servers_are_bare_and_last: [nic(1).dhcp()] dns ["1.1.1.1", "2001:db8::53"]
+    name_servers_have_no_brackets_and_come_last: [nic(1).dhcp()] dns ["1.1.1.1", "2001:db8::53"]
         => "ip=[52:54:00:12:34:01]:dhcp nameserver=1.1.1.1 nameserver=2001:db8::53";
     name_servers_need_a_nic_with_addresses: [nic(1).mtu(9000)] dns ["1.1.1.1"]
         => "ip=[52:54:00:12:34:01]:off:9000", 1;
@@ -274,13 +274,13 @@ renders! {
         => "ip=[52:54:00:12:34:01]:dhcp", 1;
     no_link_local_address_cannot_be_expressed_with_ipv6: [nic(1).v6("2001:db8::5/64").link_local(false)]
         => "ip=[2001:db8::5]:::64::[52:54:00:12:34:01]:none", 1;
-    quiet_nics_beside_a_configured_one: [nic(1).dhcp(), nic(2).quiet(), nic_by_name("enp2s0").quiet()]
+    nics_without_addresses_are_off_if_another_nic_is_configured: [nic(1).dhcp(), nic(2).quiet(), nic_by_name("enp2s0").quiet()]
         => "ip=[52:54:00:12:34:01]:dhcp ip=[52:54:00:12:34:02]:off ip=enp2s0:off";
-    the_parent_of_a_vlan_needs_no_word_of_its_own: [nic_by_name("enp2s0").quiet(), vlan(0, 5, None).dhcp()]
+    the_parent_of_a_vlan_needs_no_ip_argument: [nic_by_name("enp2s0").quiet(), vlan(0, 5, None).dhcp()]
         => "vlan=enp2s0.5:enp2s0 ip=enp2s0.5:dhcp";
-    a_port_needs_no_word_of_its_own: [nic_by_name("enp2s0").quiet(), bridge("br0", &[0]).dhcp()]
+    a_port_needs_no_ip_argument: [nic_by_name("enp2s0").quiet(), bridge("br0", &[0]).dhcp()]
         => "bridge=br0:enp2s0 ip=br0:dhcp";
-    a_quiet_pattern_beside_a_configured_nic: [nic(1).dhcp(), nic_by_pattern("en*").quiet()]
+    a_pattern_without_addresses_is_ignored_if_another_nic_is_configured: [nic(1).dhcp(), nic_by_pattern("en*").quiet()]
         => "ip=[52:54:00:12:34:01]:dhcp", 1;
 }
 
@@ -290,11 +290,11 @@ renders_for! { network_legacy::render,
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none";
     network_legacy_cannot_express_no_link_local_address: [nic(1).v4("10.0.0.5/24").link_local(false)]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none", 1;
-    network_legacy_leaves_a_quiet_nic_alone: [nic(1).dhcp(), nic(2).quiet()] => "ip=[52:54:00:12:34:01]:dhcp";
+    network_legacy_has_no_argument_for_a_nic_without_addresses: [nic(1).dhcp(), nic(2).quiet()] => "ip=[52:54:00:12:34:01]:dhcp";
 }
 
 #[test]
-fn a_quiet_pattern_beside_another_pattern_is_an_error() {
+fn a_pattern_is_an_error_if_another_pattern_states_no_addresses() {
     let because = "kernel arguments cannot keep a NIC without addresses that is identified only by a pattern";
     let expected = "a MAC address or a name: with several links no kernel argument can select this NIC";
     assert_eq!(
@@ -310,15 +310,15 @@ fn a_quiet_pattern_beside_another_pattern_is_an_error() {
 renders! {
     a_nic_without_a_mac_address_is_called_by_its_name: [nic_by_name("eno101").dhcp()] => "ip=eno101:dhcp";
     a_nic_that_needs_no_name_gets_none: [nic_with_name(1, "eno1").dhcp()] => "ip=[52:54:00:12:34:01]:dhcp", 0;
-    a_nic_that_carries_a_vlan_gets_the_name_that_it_is_given_and_has_it_everywhere:
+    the_requested_name_of_a_nic_that_carries_a_vlan_is_in_every_argument:
         [nic_with_name(1, "eno1").dhcp().on_link("10.9.0.0/16"), vlan(0, 5, None).dhcp()]
         => "ifname=eno1:52:54:00:12:34:01 vlan=eno1.5:eno1 \
             ip=eno1:dhcp rd.route=10.9.0.0/16::eno1 ip=eno1.5:dhcp";
-    a_nic_never_gets_a_name_of_the_kernels: [nic_with_name(1, "eth0"), vlan(0, 5, None).dhcp()]
+    a_nic_never_gets_a_name_that_the_kernel_assigns: [nic_with_name(1, "eth0"), vlan(0, 5, None).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
-    a_nic_never_gets_a_name_of_infiniband: [nic_with_name(1, "ib0"), vlan(0, 5, None).dhcp()]
+    a_nic_never_gets_a_name_that_begins_with_ib: [nic_with_name(1, "ib0"), vlan(0, 5, None).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
-    a_vlan_never_gets_a_name_of_the_kernels: [nic(1), vlan(0, 5, name("eth5")).dhcp()]
+    a_vlan_never_gets_a_name_that_the_kernel_assigns: [nic(1), vlan(0, 5, name("eth5")).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
     a_name_that_is_taken_is_passed_over: [nic_by_name("kv0"), nic(1), vlan(1, 5, None).dhcp()]
         => "ifname=kv1:52:54:00:12:34:01 vlan=kv1.5:kv1 ip=kv1.5:dhcp";
@@ -334,7 +334,7 @@ renders! {
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
     a_vlan_on_a_long_name_gets_a_short_one: [nic_by_name("enp0s31f6np0abc"), vlan(0, 4094, None).dhcp()]
         => "vlan=kv0.4094:enp0s31f6np0abc ip=kv0.4094:dhcp";
-    vlans_stand_after_what_they_are_on:
+    each_vlan_comes_after_its_parent:
         [vlan(1, 7, None).dhcp(), vlan(2, 6, None), bond("b", &[3], active_backup()), nic(1)]
         => "bond=b:52-54-00-12-34-01:mode=active-backup vlan=b.6:b vlan=b.6.7:b.6 ip=b.6.7:dhcp";
     a_port_that_carries_a_vlan_has_its_name_in_the_bond:
@@ -349,13 +349,13 @@ renders! {
     a_bond_or_vlan_without_networks_is_off: [nic(1), bond("b", &[0], active_backup()), nic(2), vlan(2, 5, None)]
         => "ifname=kv0:52:54:00:12:34:02 bond=b:52-54-00-12-34-01:mode=active-backup vlan=kv0.5:kv0 \
             ip=b:off ip=kv0.5:off";
-    a_bond_that_carries_vlans_needs_no_word_of_its_own: [nic(1), bond("b", &[0], active_backup()), vlan(1, 5, None)]
+    a_bond_that_carries_vlans_needs_no_ip_argument: [nic(1), bond("b", &[0], active_backup()), vlan(1, 5, None)]
         => "bond=b:52-54-00-12-34-01:mode=active-backup vlan=b.5:b ip=b.5:off";
-    a_mac_address_stands_behind_the_path_of_the_mtu:
+    a_mac_address_comes_after_the_field_of_the_mtu:
         [nic(1), bond("b", &[0], active_backup()).mac(9).dhcp(), vlan(1, 5, None).mac(8).mtu(1400).dhcp()]
         => "bond=b:52-54-00-12-34-01:mode=active-backup vlan=b.5:b \
             ip=b:dhcp::52:54:00:12:34:09 ip=b.5:dhcp:1400:52:54:00:12:34:08";
-    the_mtu_of_a_port_is_its_bonds: [nic(1).mtu(1400), bond("b", &[0], active_backup()).mtu(1400).dhcp()]
+    a_port_with_the_mtu_of_its_bond_is_not_reported: [nic(1).mtu(1400), bond("b", &[0], active_backup()).mtu(1400).dhcp()]
         => "bond=b:52-54-00-12-34-01:mode=active-backup:1400 ip=b:dhcp";
     another_mtu_of_a_port_is_ignored: [nic(1).mtu(9000), bond("b", &[0], active_backup()).dhcp()]
         => "bond=b:52-54-00-12-34-01:mode=active-backup ip=b:dhcp", 1;
@@ -374,10 +374,10 @@ renders! {
         => "bridge=br0:52-54-00-12-34-01 vlan=br0.7:br0 ip=br0.7:dhcp";
     a_bridge_without_addresses_is_off: [nic(1), bridge("br0", &[0]).mac(9)]
         => "bridge=br0:52-54-00-12-34-01 ip=br0:off::52:54:00:12:34:09";
-    a_bridge_without_ports_is_ignored_with_what_is_on_it:
+    a_bridge_without_ports_is_ignored_with_the_vlans_on_it:
         [bridge("br0", &[]).v4("10.0.0.5/24"), vlan(0, 7, None).dhcp(), nic(1).dhcp()]
         => "ip=[52:54:00:12:34:01]:dhcp", 2;
-    a_default_route_that_is_ignored_with_its_bridge_leaves_room_for_another:
+    if_a_default_route_is_ignored_with_its_bridge_another_default_route_is_used:
         [
             bridge("br0", &[]).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1"),
             nic(1).v4("10.1.0.5/24").via("0.0.0.0/0", "10.1.0.1")
@@ -385,7 +385,7 @@ renders! {
         => "ip=10.1.0.5::10.1.0.1:24::[52:54:00:12:34:01]:none", 1;
     own_settings_of_a_port_are_ignored: [nic(1).mtu(1400).mac(9).dhcp(), bridge("br0", &[0]).mtu(1400).dhcp()]
         => "bridge=br0:52-54-00-12-34-01 ip=br0:dhcp:1400", 3;
-    a_nic_takes_on_another_mac_address: [nic(1).v4("10.0.0.5/24").mac(9), nic(2).mac(8)]
+    a_nic_gets_another_mac_address: [nic(1).v4("10.0.0.5/24").mac(9), nic(2).mac(8)]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none::52:54:00:12:34:09 \
             ip=[52:54:00:12:34:02]:off::52:54:00:12:34:08";
     a_pattern_alone_is_any_nic_with_dhcp: [nic_by_pattern("en*").dhcp(), nic(1)] => "ip=dhcp", 1;
@@ -413,15 +413,15 @@ renders_for! {
     legacy_ipv6_is_kept_where_it_alone_has_the_default_route:
         [nic(1).v4("10.0.0.5/24").v6("2001:db8::5/64").via("::/0", "2001:db8::1")]
         => "ip=[2001:db8::5]::[2001:db8::1]:64::[52:54:00:12:34:01]:none", 1;
-    legacy_of_several_addresses_the_one_of_the_gateway_is_kept:
+    legacy_the_address_in_the_subnet_of_the_gateway_is_kept:
         [nic(1).v4("10.0.0.5/24").v4("10.1.0.5/24").via("10.0.9.0/24", "10.0.0.1").via("0.0.0.0/0", "10.1.0.1")]
         => "ip=10.1.0.5::10.1.0.1:24::[52:54:00:12:34:01]:none", 2;
-    legacy_a_static_address_is_kept_before_a_dynamic_one:
+    legacy_a_static_address_is_kept_instead_of_a_dynamic_address:
         [nic(1).v4("10.0.0.5/24").dhcp().dynamic(Ipv6Dynamic::Slaac)]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none", 1;
-    legacy_a_static_ipv6_without_a_gateway_gives_way_to_dhcp: [nic(1).dhcp().v6("2001:db8::5/64")]
+    legacy_dhcp_is_kept_instead_of_a_static_ipv6_address_without_a_gateway: [nic(1).dhcp().v6("2001:db8::5/64")]
         => "ip=[52:54:00:12:34:01]:dhcp", 1;
-    legacy_a_default_route_that_is_lost_is_had_through_another_nic:
+    legacy_a_default_route_of_another_nic_replaces_one_that_is_lost:
         [
             nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").v6("2001:db8::5/64").via("::/0", "2001:db8::1"),
             nic(2).v6("2001:db8:1::5/128").via("::/0", "2001:db8:2::1")
@@ -436,7 +436,7 @@ renders_for! {
             rd.route=10.1.0.0/16:10.0.0.2:kv0";
     legacy_a_far_gateway_has_a_route_to_itself: [nic(1).v4("10.0.0.5/32").via("0.0.0.0/0", "169.254.1.1")]
         => "ifname=kv0:52:54:00:12:34:01 ip=10.0.0.5::169.254.1.1:32::kv0:none rd.route=169.254.1.1/32::kv0";
-    legacy_a_default_route_beside_dhcp_may_lose: [nic(1).dhcp().via("0.0.0.0/0", "192.0.2.1")]
+    legacy_a_default_route_together_with_dhcp_is_reported: [nic(1).dhcp().via("0.0.0.0/0", "192.0.2.1")]
         => "ifname=kv0:52:54:00:12:34:01 ip=kv0:dhcp rd.route=0.0.0.0/0:192.0.2.1:kv0", 1;
     legacy_the_nic_of_the_default_route_is_last:
         [nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1"), nic(2).v4("10.1.0.5/24")]
@@ -451,16 +451,16 @@ renders_for! {
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
     legacy_a_vlan_on_a_vlan_has_its_own_id: [nic(1), vlan(0, 5, name("vlan5")), vlan(1, 6, None).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=vlan5:kv0 vlan=kv1.6:vlan5 ip=kv1.6:dhcp";
-    legacy_nothing_is_off: [nic(1).mtu(9000), nic(2), bond("b", &[1], active_backup()), vlan(2, 5, None).mac(9)]
+    legacy_no_argument_has_the_method_off: [nic(1).mtu(9000), nic(2), bond("b", &[1], active_backup()), vlan(2, 5, None).mac(9)]
         => "ifname=kv0:52:54:00:12:34:02 bond=b:kv0:mode=active-backup vlan=b.5:b", 2;
-    legacy_only_static_addresses_bring_a_mac_address_and_ipv6_no_mtu:
+    legacy_dhcp_loses_a_requested_mac_address_and_slaac_loses_a_requested_mtu:
         [nic(1).dynamic(Ipv6Dynamic::Slaac).mtu(1400), nic(2).dhcp().mtu(1400).mac(9)]
         => "ip=[52:54:00:12:34:01]:auto6 ip=[52:54:00:12:34:02]:dhcp:1400", 2;
 }
 
 // A default route that cannot be used does not replace another default route.
 renders! {
-    a_default_route_of_a_family_that_its_link_has_not:
+    a_default_route_without_an_address_of_its_family_is_not_used:
         [nic(1).v4("10.0.0.5/24").via("::/0", "fe80::1"), nic(2).v6("2001:db8::5/64").via("::/0", "fe80::2")]
         => "ip=[2001:db8::5]::[fe80::2]:64::[52:54:00:12:34:02]:none ip=10.0.0.5:::24::[52:54:00:12:34:01]:none", 1;
     a_default_route_of_a_bridge_without_ports:
@@ -471,7 +471,7 @@ renders! {
 
 renders_for! {
     network_legacy::render,
-    legacy_the_first_of_two_default_routes_is_kept_whichever_has_a_gateway:
+    legacy_the_first_of_two_default_routes_is_kept_even_if_the_second_has_no_gateway:
         [nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").on_link("0.0.0.0/0")]
         => "ifname=kv0:52:54:00:12:34:01 ip=10.0.0.5::10.0.0.1:24::kv0:none", 1;
 }

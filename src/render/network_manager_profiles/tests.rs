@@ -213,7 +213,7 @@ fn each_ipv6_method_follows_from_what_the_document_states() {
 }
 
 #[test]
-fn a_uuid_is_the_same_in_every_document_and_a_nic_that_is_listed_twice_has_two() {
+fn a_uuid_is_the_same_in_every_document_and_a_second_entry_of_a_nic_gets_another_uuid() {
     let uuids = |links: Vec<Link>| {
         let config = NetworkConfig::new(links).unwrap();
         let files = render(&config, &mut Diagnostics::default()).files;

@@ -33,7 +33,7 @@ impl fmt::Display for Uuid {
     }
 }
 
-/// The SHA-1 hash of a message (RFC 3174). The hash protects nothing: version 5 of a UUID requires it.
+/// The SHA-1 hash of a message (RFC 3174). UUIDs of version 5 require this hash; no security depends on it.
 fn sha1(message: &[u8]) -> [u8; 20] {
     let mut padded = message.to_vec();
     padded.push(0x80);

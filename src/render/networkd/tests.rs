@@ -81,7 +81,7 @@ fn a_nic_gets_the_name_from_the_document_unless_the_kernel_may_assign_it() {
 }
 
 #[test]
-fn only_one_nic_gets_a_name() {
+fn only_one_of_two_nics_gets_the_name_that_both_request() {
     let (_, diagnostics) = rendered(vec![nic_with_name(1, "lan0"), nic_with_name(2, "lan0")]);
     assert_eq!(diagnostics, [not_given("lan0")]);
 }
@@ -227,7 +227,7 @@ fn options_that_networkd_does_not_support_are_ignored_with_a_warning() {
 }
 
 #[test]
-fn the_link_local_address_and_the_routers_are_as_in_the_document() {
+fn the_settings_of_link_local_addresses_and_router_advertisements_are_as_in_the_document() {
     let network = |change: fn(&mut Link)| {
         let mut link = nic(1);
         change(&mut link);

@@ -251,7 +251,7 @@ fn an_invalid_requested_address_is_reported() {
 }
 
 #[test]
-fn a_claim_whose_address_is_not_available_keeps_its_place_and_is_asked_again() {
+fn a_claim_whose_address_is_not_available_stays_in_the_wait_queue_and_tries_again() {
     let by = Claimant { machine: holder("u2"), interface: eno101() };
     let taken = ClaimError::Taken { named: "10.0.0.9".parse().unwrap(), by: Box::new(by) };
     let mut view = View { problem: Some(Problem::Refused(taken)), ..view() };
@@ -362,7 +362,7 @@ fn a_paused_claim_has_a_condition_and_is_not_changed() {
 }
 
 #[test]
-fn a_deleted_claim_ends_with_its_ipaddress_then_its_lease_then_its_finalizer() {
+fn a_deleted_claim_loses_its_ipaddress_then_its_lease_then_its_finalizer() {
     for cluster in [Cluster::None, Cluster::Running, Cluster::Absent] {
         let mut view = View { claim: Some(claim(&deleted())), cluster, ..served() };
         assert_eq!(next(&view), Step::DeleteAddress);
@@ -455,7 +455,7 @@ fn an_ipaddress_that_was_moved_or_restored_gets_its_owners_and_its_finalizer() {
 }
 
 #[test]
-fn an_ipaddress_that_is_deleted_while_its_claim_lives_stays() {
+fn an_ipaddress_that_is_being_deleted_while_its_claim_exists_is_not_changed() {
     let view = View { address: address(&deleted()), ..served() };
     assert!(matches!(next(&view), Step::PatchStatus(_, Readiness::Ready)));
 }
@@ -488,7 +488,7 @@ fn the_ipaddress_of_a_deleted_claim_is_removed_and_then_released() {
 }
 
 #[test]
-fn an_ipaddress_whose_claim_the_garbage_collector_removed_from_the_owners_is_removed_before_its_address_is_released() {
+fn an_ipaddress_that_its_earlier_claim_no_longer_owns_is_deleted_before_the_release() {
     let ownerless = address(&json!({"metadata": {"finalizers": null, "ownerReferences": [pool_owner()]}}));
     let mut view = View { claim: None, former: ["u1".to_owned()].into(), address: ownerless, ..served() };
     view.ledger.is_of_former = true;
@@ -535,7 +535,7 @@ fn a_claim_whose_reference_means_a_pool_by_mistake_says_so_and_gets_nothing() {
 }
 
 #[test]
-fn an_ipaddress_of_another_pool_is_not_adopted_and_goes_with_its_former_claim() {
+fn an_ipaddress_of_another_pool_is_not_adopted_and_is_deleted_if_its_claim_is_gone() {
     let of = |owner: Value| {
         let spec = json!({"poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "other"}});
         let metadata = json!({"ownerReferences": [owner], "finalizers": ["ipam.glowplug.dev/protect-address"]});

@@ -9,14 +9,14 @@
 //!
 //! These rules prevent two machines from using the same address:
 //!
-//! - The status has an address only after the lease. Addresses that are in the status before are recorded before any
+//! - An address is written into the status only after its lease is stored. Addresses that the status already has are recorded before any
 //!   address is allocated, and are never replaced.
 //! - A lease is released only when no instance with the name of the virtual machine exists, by a consistent read. The
 //!   status has lost its addresses before that read. So an instance that is created later finds no address.
 //! - A claim whose virtual machine is gone must not hinder a new virtual machine of the same name, which needs a claim
 //!   of the same name. So the claim may end while an instance of the new virtual machine exists. The lease then stays
-//!   until that instance is gone, because its pod may have read the earlier status. A claim that names other virtual
-//!   machines, too, does not end before all their instances: its lease would not name them.
+//!   until that instance is gone, because its pod may have read the earlier status. A claim that also names other virtual machines ends
+//!   only after the instances of all of them: its lease would not name these virtual machines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -153,7 +153,8 @@ impl View {
         is_served && self.ledger.held.is_empty()
     }
 
-    /// Whether an instance keeps addresses of a claim that has ended or is ending, or that its status no longer has.
+    /// Whether an instance may still use addresses of a claim that has ended or is ending, or addresses that the status of the claim no
+    /// longer has.
     pub(crate) fn waits_for_guest(&self) -> bool {
         self.guests.as_ref().is_some_and(|guests| !guests.is_empty())
     }
@@ -170,8 +171,8 @@ impl View {
         of_claim.chain(self.former.values().flatten().cloned()).collect()
     }
 
-    /// Notes the addresses that are reserved for the claim, and that its status no longer has. `None`: no such address, or a guest
-    /// that may have one of them exists. Then the record ends after the guest, or with the claim.
+    /// Returns the step that ends the records of addresses that the status of the claim no longer has, or the step that first reads the
+    /// guests. `None`: the claim has no such records, or a guest may use an address. Its record ends after the guest, or with the claim.
     fn end_records(&self, claim: &IpamClaim) -> Option<Step> {
         if self.ledger.unrecorded.is_empty() {
             return None;
@@ -183,7 +184,7 @@ impl View {
         (!is_used).then(|| Step::EndRecords(holder, self.ledger.unrecorded.clone()))
     }
 
-    /// Reads the virtual machines that may use an address.
+    /// Reads the instances of the virtual machines that may use an address.
     fn read_guests(&self) -> Step {
         Step::ReadGuests(self.users())
     }

@@ -48,7 +48,7 @@ impl Index {
         )
     }
 
-    /// The objects that the watch of a kind has passed without a report.
+    /// Notes how far the watch of a kind has come. Returns the objects that the watch has passed without a report: they are gone.
     fn follow(&mut self, kind: Kind, progress: &Progress<Key>) -> Vec<Key> {
         match kind {
             Kind::Claim => self.claims.follow(progress),
@@ -191,7 +191,7 @@ impl Index {
         let pools = pools.unwrap_or(&self.pools);
         let unrecorded = self.unrecorded.iter().filter_map(|key| {
             let claim = self.claims.get(key)?;
-            // Several pools of a network record their addresses under one network, so the first of them will do.
+            // All pools of a network record their addresses under this network, so any of them can be used.
             Some((claim.clone(), self.pool_among(pools, claim)?))
         });
         unrecorded.collect()

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_of_a_holder_that_no_object_can_be_is_not_read() {
+    fn a_lease_whose_holder_has_an_invalid_name_cannot_be_read() {
         let reason = |member: &str| {
             let mut holder =
                 json!({"kind": "KubevirtMachine", "namespace": "n", "name": "w-0", "uid": "u", "interface": "eno101"});

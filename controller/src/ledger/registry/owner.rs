@@ -24,7 +24,7 @@ use crate::ledger::types::{Answer, MacLeases, Progress, RefusedClaimants, Stoppe
 use crate::metrics::Metrics;
 use crate::repeated::Repeated;
 
-/// Largest number of single claims that are processed together.
+/// A group of claims that are processed together gets no further claims when it has this number.
 const GROUP: usize = 64;
 /// Time between two checks for ended reuse delays, and for leases that another client changed.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -58,12 +58,12 @@ pub(super) struct Claims {
     pub(super) answers: oneshot::Sender<Vec<Answer>>,
 }
 
-/// The pools that remember the last address of each name of a claim.
+/// Which pools are sticky: such a pool keeps released leases, so that a later claim of the same name can get the same address.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sticky {
     /// Whether each pool that this program manages is sticky, by name.
     pub pools: BTreeMap<String, bool>,
-    /// Whether other programs may manage other pools. Then the leases of other pools stay.
+    /// Whether other programs may manage other pools. If so, the leases of these pools are not deleted.
     pub has_others: bool,
 }
 
@@ -73,10 +73,10 @@ pub(super) struct Owner {
     /// Objects that are gone, and that hold addresses because the API server has refused their release. An object that claims,
     /// holds or records an address again is not gone.
     pub(super) unreleased: BTreeSet<Machine>,
-    /// The pools whose last change was rejected. They stay suspended until a change is accepted: otherwise each further attempt
-    /// would open and close them, as a growth.
+    /// The pools whose last change was rejected. They stay suspended until a change is accepted. Otherwise, each further attempt would end
+    /// and begin their suspension, and their addresses would count as a growth each time.
     pub(super) rejected: BTreeSet<String>,
-    /// `None` before the pools are known: nothing is forgotten.
+    /// `None`: the pools are not known yet, so no released lease is deleted.
     pub(super) sticky: Option<Sticky>,
     pub(super) learned: Learned,
     pub(super) metrics: Arc<Metrics>,
@@ -233,7 +233,8 @@ impl Owner {
         }
     }
 
-    /// Releases the addresses whose release the API server has refused. Nothing is sent before it may accept the release.
+    /// Tries again to release the addresses whose release the API server has refused. No request is sent before the pause after the refusal
+    /// ends.
     fn release_again(&mut self) -> Result<Vec<Allocation>, LedgerError> {
         let served = self.registry.release_all(&self.unreleased, Timestamp::now())?.served;
         let state = self.registry.state()?;

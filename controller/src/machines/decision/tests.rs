@@ -170,7 +170,7 @@ fn held(uid: &str, address: &str) -> Held {
     Held { claimant, network, pool, address: address.parse().unwrap(), prefix: 16, secrets, has_left: false }
 }
 
-/// An address that the pools of a holder exclude, and that stays with it.
+/// An address that a holder keeps, although its pools exclude the address.
 fn excluded(uid: &str, address: &str) -> BTreeMap<Machine, BTreeSet<(String, IpAddr)>> {
     [(holder(uid), [("infra/vlan10".to_owned(), address.parse().unwrap())].into())].into()
 }
@@ -327,7 +327,7 @@ fn the_event_about_a_release_has_every_address_of_every_interface() {
 }
 
 #[test]
-fn a_machine_is_looked_for_before_anything_is_claimed_for_it() {
+fn the_secret_and_the_kubevirt_machine_are_read_before_an_address_is_claimed() {
     assert_eq!(decide(&View { secrets: BTreeMap::new(), ..view() }), Step::ReadSecret(NAME.to_owned()));
     assert_eq!(decide(&View { done: BTreeSet::new(), ..view() }), Step::ReadMachine(key()));
     assert_eq!(decide(&View { done: BTreeSet::new(), machine: None, ..view() }), Step::ReadMachine(key()));
@@ -371,7 +371,7 @@ fn a_virtual_machine_without_a_kubevirt_machine_claims_for_itself() {
         "the cluster has none"
     );
     let unlabelled = vm(&json!({"metadata": {"labels": null}}));
-    assert_eq!(decide(&View { vm: Some(unlabelled), ..view() }), itself, "it is of nobody");
+    assert_eq!(decide(&View { vm: Some(unlabelled), ..view() }), itself, "no label names a KubevirtMachine");
     let label = json!({"metadata": {"labels": {"capk.cluster.x-k8s.io/kubevirt-machine-namespace": "elsewhere"}}});
     assert_eq!(decide(&View { vm: Some(vm(&label)), ..alone }), itself, "under its own name, whatever its labels say");
 }
@@ -389,7 +389,7 @@ fn a_machine_that_waits_for_a_mac_address_claims_nothing() {
 }
 
 #[test]
-fn the_guest_of_a_kubevirt_machine_that_is_gone_claims_nothing_more() {
+fn a_virtual_machine_whose_kubevirt_machine_is_gone_claims_nothing_more() {
     let mut left = View { machine: None, checked: checked(&[holder("m-1")]), ..view() };
     left.ledger.known = [holder("m-1")].into();
     assert_eq!(decide(&left), Step::Wait);
@@ -422,7 +422,7 @@ fn the_secret_has_the_addresses_the_mac_address_and_the_settings_of_the_pool() {
 }
 
 #[test]
-fn the_secret_gets_the_name_to_which_the_virtual_machine_refers_and_its_leases_have_this_name_first() {
+fn the_claim_and_then_the_secret_get_the_name_to_which_the_virtual_machine_refers() {
     // Version 0.2.0 gave the last of these names. A VirtualMachine of its webhook may have no Secret yet.
     for name in [NAME, EARLIER, OF_0_2_0] {
         let absent = [(name.to_owned(), NetworkSecret::Absent)].into();
@@ -528,7 +528,7 @@ fn a_machine_that_waits_has_the_reason_in_an_annotation_until_it_has_its_network
     let annotated = || Some(machine(&json!({"metadata": {"annotations": {"ipam.glowplug.dev/waiting": why}}})));
     waits.machine = annotated();
     assert_eq!(decide(&waits), Step::Wait);
-    // A copy of the VirtualMachine, or another reason.
+    // The annotation is removed without a last event, and when the machine has its network data.
     waits.memory.notice = None;
     waits.vm = None;
     assert_eq!(decide(&waits), annotate(None));
@@ -537,7 +537,7 @@ fn a_machine_that_waits_has_the_reason_in_an_annotation_until_it_has_its_network
 }
 
 #[test]
-fn a_machine_with_a_problem_does_not_wait_for_an_address() {
+fn a_machine_with_an_ambiguous_choice_of_pools_leaves_the_wait_queue() {
     let mut view = View { selected: Err("two pools".to_owned()), ..view() };
     assert_eq!(decide(&view), report("NetworkDataMissing", "two pools"));
     view.ledger.waiting = [holder("m-1")].into();
@@ -622,7 +622,7 @@ fn the_network_data_has_the_settings_of_the_pool_that_gave_the_address() {
     let document: Value = serde_json::from_slice(&written.document).unwrap();
     assert_eq!(document["networks"][0]["routes"][0]["gateway"], "10.1.0.1");
     assert_eq!(document["services"], json!([{"type": "dns", "address": "10.1.0.53"}]));
-    // The lease stays in the overflow. A lease of the first pool belongs to the overflow only if this has the address.
+    // A lease of `n/q`, the overflow, stays there. A lease of `n/p` moves, because only the overflow has the address.
     let mut served = with_overflow(settled());
     served.secrets = secrets([*written]);
     served.ledger.held = vec![lease.clone()];
@@ -633,7 +633,7 @@ fn the_network_data_has_the_settings_of_the_pool_that_gave_the_address() {
 }
 
 #[test]
-fn pools_with_two_templates_are_a_problem() {
+fn two_pools_of_a_machine_with_different_templates_are_a_problem() {
     let template = |text: &str| PoolSettings { template: Some(text.to_owned()), ..PoolSettings::default() };
     let second = Selected {
         pool: PoolId { namespace: Some("n".to_owned()), name: "q".to_owned() },
@@ -669,7 +669,7 @@ fn annotation_and_status_map_follow_the_secret() {
 }
 
 #[test]
-fn of_two_leases_the_one_in_the_secret_counts() {
+fn of_two_leases_of_a_machine_the_one_with_the_address_in_the_secret_is_kept() {
     let mut view = served();
     view.ledger.held.insert(0, held("m-1", "10.0.0.9"));
     let claimant = Claimant { machine: holder("m-1"), interface: "eno101".parse().unwrap() };
@@ -714,7 +714,7 @@ fn early_guest() -> Notice {
 }
 
 #[test]
-fn a_virtual_machine_without_network_data_asks_the_webhook_for_a_reference_and_gets_one_also_without_an_answer() {
+fn a_virtual_machine_without_network_data_gets_a_reference_also_if_no_webhook_answers() {
     let mut view = without_reference();
     assert_eq!(decide(&view), request(None));
     view.done.insert(Once::RequestReference);
@@ -778,7 +778,7 @@ fn a_machine_that_runs_without_network_data_and_holds_nothing_is_left_alone() {
 }
 
 #[test]
-fn a_machine_is_served_if_its_guest_has_not_started_or_has_ended_or_a_user_has_removed_the_annotation() {
+fn a_machine_is_served_if_its_guest_does_not_run_or_a_user_has_removed_the_annotation() {
     for phase in ["", "Pending", "Scheduling", "Succeeded", "Failed"] {
         let instance = Some(reading(None, &json!({"status": {"phase": phase}})));
         let view = View { instance, ..without_reference() };
@@ -806,7 +806,7 @@ fn a_guest_without_network_data_of_the_controller_has_no_copied_records() {
 }
 
 #[test]
-fn a_machine_with_an_excluded_address_gets_no_secret_without_it_and_says_what_to_do() {
+fn a_machine_with_an_excluded_address_gets_an_event_with_a_solution_instead_of_a_secret() {
     let nothing = Allocation { addresses: Vec::new(), ..allocation("m-1") };
     let of_other_family = Allocation { addresses: vec!["fd00::8/64".parse().unwrap()], ..allocation("m-1") };
     for allocation in [nothing, of_other_family] {
@@ -858,7 +858,7 @@ fn a_restored_machine_gets_the_free_addresses_of_the_secret_that_its_manifest_na
     there.checked = checked(&[]);
     there.checked.insert(holder("m-0"), Check::Kept);
     assert_eq!(decide(&there), claim("m-1", FIRST));
-    // A request of the user counts more.
+    // A request of the user takes precedence over the earlier addresses.
     let mut changes = replacing(EARLIER);
     let requested = json!({"network.kubevirt.io/addresses": r#"{"iface1": ["10.0.0.9/16"]}"#});
     changes["spec"] = json!({"template": {"metadata": {"annotations": requested}}});
@@ -889,7 +889,7 @@ fn a_machine_that_receives_a_guest_of_another_cluster_gets_nothing() {
 }
 
 #[test]
-fn a_secret_of_another_virtual_machine_is_never_given() {
+fn a_selected_machine_with_the_secret_of_another_virtual_machine_gets_a_new_reference() {
     let mut view = View { secrets: secrets([own("m-1", "v-0")]), ..served() };
     assert_eq!(decide(&view), request(None));
     view.done.insert(Once::RequestReference);
@@ -981,7 +981,7 @@ fn a_user_may_ask_for_a_secret_of_a_new_name() {
 }
 
 #[test]
-fn a_machine_on_another_network_gives_its_address_up_when_no_guest_can_read_it() {
+fn a_machine_that_moves_to_another_network_releases_its_address_when_no_guest_can_read_it() {
     let interface = "eno101".parse().unwrap();
     let other = ClaimError::OtherPool { interface, held: "10.0.0.8".parse().unwrap(), pool: "n/q".to_owned() };
     let text = other.to_string();
@@ -1107,7 +1107,7 @@ fn an_address_that_only_the_secret_has_is_adopted_before_anything_else() {
 }
 
 #[test]
-fn the_secret_that_a_guest_reads_is_adopted_when_its_leases_are_lost_also_without_a_virtual_machine() {
+fn the_secret_of_a_guest_is_adopted_after_a_loss_of_leases_also_without_a_virtual_machine() {
     let ends = json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}});
     let vms = [Some(vm(&json!({}))), Some(vm(&referring(None))), Some(vm(&ends)), None];
     for vm in vms {
@@ -1154,7 +1154,7 @@ fn leases_get_the_name_of_the_secret_of_their_machine() {
 }
 
 #[test]
-fn a_secret_goes_when_neither_the_guest_nor_the_virtual_machine_needs_it() {
+fn a_secret_is_deleted_when_neither_the_guest_nor_the_virtual_machine_needs_it() {
     let mut view = settled();
     view.ledger.held[0].secrets = names([EARLIER, "w-networkdata-x", NAME]);
     let drop = Step::DropSecrets(Box::new(holder("m-1")), names(["w-networkdata-x"]), names([EARLIER, NAME]));
@@ -1189,7 +1189,7 @@ fn a_machine_without_a_guest_keeps_eight_earlier_secrets() {
 }
 
 #[test]
-fn an_earlier_secret_goes_only_when_a_consistent_read_shows_that_the_guest_reads_the_current_one() {
+fn an_earlier_secret_is_deleted_only_after_a_consistent_read_of_a_guest_with_the_current_one() {
     let mut view = settled();
     view.ledger.held[0].secrets = names([EARLIER, NAME]);
     assert_eq!(decide(&view), Step::Wait, "KubeVirt may start a guest from an older version of the VirtualMachine");
@@ -1210,7 +1210,7 @@ fn an_earlier_secret_goes_only_when_a_consistent_read_shows_that_the_guest_reads
 
 // === The pool or the machine changes ===
 
-/// Creates a pool with a gateway other than that of [`pool`].
+/// Replaces the pool of a view with one that has this gateway.
 fn with_gateway(mut view: View, gateway: &str) -> View {
     let pool = json!({
         "namespace": "n", "name": "p", "network": "infra/vlan10", "addresses": ["10.0.0.8/30"],
@@ -1382,7 +1382,7 @@ fn a_secret_of_another_author_is_never_replaced_and_its_addresses_are_reserved()
 }
 
 #[test]
-fn a_refused_machine_is_woken_up_when_no_pool_of_it_is_exhausted() {
+fn capk_must_retry_a_rejected_machine_when_none_of_its_pools_is_exhausted() {
     let condition = json!({
         "type": "VMProvisioned", "status": "False", "message": "No available IPs in pool for interface eno101",
     });
@@ -1417,7 +1417,7 @@ fn a_refused_machine_is_woken_up_when_no_pool_of_it_is_exhausted() {
 }
 
 #[test]
-fn a_holder_is_looked_for_when_its_machine_is_not_there() {
+fn a_holder_is_checked_when_no_known_object_has_its_uid() {
     let prove = Step::Prove(holder("m-1"));
     let gone = View { machine: None, ..served() };
     assert_eq!(decide(&gone), prove);
@@ -1436,7 +1436,7 @@ fn earlier() -> Machine {
     Machine::new("clusters", "w", "m-0").with_vm_in("n")
 }
 
-/// The labels of a VirtualMachine of this KubevirtMachine.
+/// Changes with the labels of a VirtualMachine that belongs to the KubevirtMachine [`earlier`].
 fn of_earlier() -> Value {
     let labels = json!({
         "capk.cluster.x-k8s.io/kubevirt-machine-name": "w",
@@ -1474,7 +1474,7 @@ fn a_virtual_machine_gets_the_address_that_a_kubevirt_machine_of_another_namespa
 }
 
 #[test]
-fn a_virtual_machine_whose_labels_name_another_machine_does_not_get_the_address_of_the_earlier_one() {
+fn a_virtual_machine_with_other_labels_gets_no_address_of_the_earlier_kubevirt_machine() {
     let label = json!({"metadata": {"labels": {"capk.cluster.x-k8s.io/kubevirt-machine-namespace": "other"}}});
     let mut earlier = with_earlier();
     earlier.ledger.held.iter_mut().for_each(|held| held.secrets = names([EARLIER]));
@@ -1485,7 +1485,7 @@ fn a_virtual_machine_whose_labels_name_another_machine_does_not_get_the_address_
 }
 
 #[test]
-fn the_address_of_a_guest_in_another_namespace_is_not_given_to_a_virtual_machine_of_its_kubevirt_machine() {
+fn a_virtual_machine_claims_for_itself_if_its_kubevirt_machine_serves_another_namespace() {
     let mut view = view();
     view.ledger.elsewhere = [holder("m-1").with_vm_in("infra")].into();
     assert_eq!(decide(&view), claim("v-1", FIRST + 1));
@@ -1723,7 +1723,7 @@ fn a_lease_of_version_0_2_0_is_kept_while_an_object_refers_to_the_secret_of_this
 }
 
 #[test]
-fn the_addresses_of_a_kubevirt_machine_of_another_namespace_stay_until_the_virtual_machine_and_its_guest_are_gone() {
+fn a_holder_in_another_namespace_keeps_its_addresses_until_virtual_machine_and_guest_are_gone() {
     use Check::{Gone, Kept};
     let proof = || Proof { holder: earlier(), is_earlier: true, secrets: names([OF_0_2_0]), ..proof() };
     let of_name = Some(machine(&json!({})));
@@ -1787,7 +1787,7 @@ fn an_invalid_request_of_a_virtual_machine_is_reported() {
 }
 
 #[test]
-fn a_machine_whose_address_is_not_available_keeps_its_place_and_is_asked_again() {
+fn a_machine_whose_address_is_not_available_stays_in_the_wait_queue_and_tries_again() {
     let named = "10.0.0.9".parse().unwrap();
     let error = ClaimError::Reserved { named, pool: "n/p".to_owned(), why: None };
     let mut view = View { problem: Some(Problem::Refused(error)), ..view() };
@@ -1925,7 +1925,7 @@ fn an_address_of_a_source_that_no_guest_can_use_is_refused() {
 }
 
 #[test]
-fn an_address_of_another_machine_is_reported_and_asked_for_again() {
+fn a_source_that_gives_the_address_of_another_machine_is_reported_and_asked_again() {
     let mut view = with_ipam_claim(&json!({"status": {"ips": ["10.0.0.8/24"]}}));
     let by =
         Claimant { machine: key().holder(HolderKind::KubevirtMachine, "m-9"), interface: "eno101".parse().unwrap() };
@@ -1958,7 +1958,7 @@ fn a_source_that_changes_its_address_is_followed_only_before_a_guest_has_started
     view.ledger.held[0].secrets = names([EARLIER]);
     view.instance = Some(reading(Some(EARLIER), &json!({"status": {"phase": "Scheduling"}})));
     assert_eq!(decide(&view), report("IPAddressConflict", note), "it waits for no Secret");
-    // No guest is there, but the Secret with the address is.
+    // No instance exists, but an earlier Secret still gives the address.
     view.instance = None;
     assert_eq!(decide(&view), Step::DropSecrets(Box::new(holder("m-1")), names([EARLIER]), names([])));
     view.done.insert(Once::DropSecrets);
@@ -2136,7 +2136,7 @@ fn the_record_of_an_address_that_a_source_no_longer_gives_ends() {
 }
 
 #[test]
-fn a_record_whose_addresses_are_reserved_although_it_is_no_record_is_reported_once() {
+fn a_contradicting_record_whose_address_is_reserved_is_reported_once() {
     let mut objects = Objects::default();
     let annotated = |kind: &str, addresses: &str| {
         let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-1"});
@@ -2156,7 +2156,7 @@ fn a_record_whose_addresses_are_reserved_although_it_is_no_record_is_reported_on
     assert_eq!(decide(&view), Step::ReportDoubts(expected.clone()));
     view.memory.doubts = expected;
     assert_eq!(decide(&view), Step::Wait);
-    // The next event about the same record comes after an end of the record.
+    // After the end of the record, the controller forgets its event, so a new record of the same content gets an event again.
     view.doubts.clear();
     assert_eq!(decide(&view), Step::ReportDoubts(BTreeSet::new()));
 }

@@ -145,7 +145,7 @@ fn applied_again(name: &str, interfaces: &[&str]) -> Object {
 }
 
 #[test]
-fn a_machine_without_the_label_gets_the_address_back_that_it_holds() {
+fn a_machine_that_lost_the_label_gets_the_address_that_it_holds() {
     let mut index = index();
     index.apply_vm(&applied_again("w", &["a"]));
     index.apply_lease(&leased("0a:00:00:00:00:02", "w", None));
@@ -159,7 +159,7 @@ fn a_machine_without_the_label_gets_the_address_back_that_it_holds() {
 }
 
 #[test]
-fn of_two_addresses_that_a_machine_holds_it_gets_that_of_its_guest_back() {
+fn a_machine_that_holds_two_addresses_gets_the_one_that_its_guest_has() {
     let mut index = index();
     index.apply_vm(&applied_again("w", &["a"]));
     for address in ["0a:00:00:00:00:01", "0a:00:00:00:00:02"] {
@@ -172,7 +172,7 @@ fn of_two_addresses_that_a_machine_holds_it_gets_that_of_its_guest_back() {
 }
 
 #[test]
-fn a_machine_without_the_label_and_without_a_lease_of_the_interface_or_a_pool_of_the_address_stays_as_it_is() {
+fn a_machine_without_the_label_gets_only_what_it_holds_for_the_interface_in_its_pool() {
     let mut index = index();
     index.apply_lease(&leased("0a:00:00:00:00:02", "w", None));
     index.apply_vm(&applied_again("w", &["b"]));
@@ -324,7 +324,7 @@ fn the_status_counts_each_address_once() {
 }
 
 #[test]
-fn the_counts_for_the_metrics_are_those_of_valid_pools_also_if_the_status_is_correct() {
+fn the_metrics_count_each_valid_pool_also_if_its_status_does_not_change() {
     let mut index = index();
     index.apply_pool(pool("invalid", "0a:00:00:00:00:09", 2));
     for (second, name) in (1..).zip(["a", "b", "c", "d", "e"]) {
@@ -358,12 +358,12 @@ fn running_guests_with_one_address_collide() {
     assert_eq!(index.plan(NOW).collisions, BTreeMap::new());
 }
 
-/// The interfaces of a VirtualMachine with these last octets of the pool of [`wide`].
+/// The addresses of the pool of [`wide`] with these last octets.
 fn of_wide(octets: std::ops::Range<usize>) -> Vec<String> {
     octets.map(|octet| format!("0a:00:00:00:01:{octet:02x}")).collect()
 }
 
-/// An index with pool `wide` of 32 addresses for namespace `n`.
+/// An index with pool `p` of 32 addresses for namespace `n`.
 fn wide() -> Index {
     let mut index = Index::default();
     index.apply_pool(pool("p", "0a:00:00:00:01:00-0a:00:00:00:01:1f", 1));
@@ -401,7 +401,7 @@ fn a_machine_of_another_namespace_takes_no_address_of_a_pool() {
     index.apply_vm(&vm("v", 2, &[("a", "")]));
     assert_eq!(actions(&index), ["record 0a:00:00:00:01:00 of p for v a"]);
     assert_eq!(status(&index).0, [32, 32, 0]);
-    // Its running guest is bounded.
+    // A running guest of another namespace keeps at most four addresses from being allocated.
     store_other(&mut index, "w", 2, "Running", &all);
     assert_eq!(taken(&index), [0, 1, 2, 3]);
     assert_eq!(actions(&index), ["record 0a:00:00:00:01:04 of p for v a"]);
@@ -426,7 +426,7 @@ fn the_guests_of_another_namespace_take_at_most_a_quarter_of_a_pool() {
 }
 
 #[test]
-fn two_guests_with_one_address_of_a_pool_are_seen_also_beyond_the_bound_of_another_namespace() {
+fn a_guest_of_another_namespace_beyond_its_limit_still_counts_as_a_second_user_of_an_address() {
     let mut index = wide();
     let (key, version, guest) = guest("w", "0a:00:00:00:01:05");
     index.store_guest(key.clone(), version, guest);
@@ -465,7 +465,7 @@ fn only_addresses_of_networks_outside_the_network_of_pods_must_be_unique() {
 }
 
 #[test]
-fn a_change_of_the_version_alone_decides_nothing() {
+fn a_new_version_without_other_changes_causes_no_decision() {
     let mut index = index();
     let mut machine = vm("w", 1, &[("a", "")]);
     assert!(index.apply_vm(&machine));

@@ -52,7 +52,7 @@ fn silent() -> Guest {
     guest
 }
 
-/// What an input changes.
+/// The inputs of the index. Each returns the changes of the reservations.
 trait Change {
     fn learn(&mut self, key: &Key, guest: &Guest, now: Instant) -> Changes;
     fn lose(&mut self, key: &Key) -> Changes;
@@ -94,7 +94,7 @@ fn text(changes: &Changes) -> String {
     text.trim_end().to_owned()
 }
 
-/// An index with pool `n/p` of 10.0.0.0/24, without its last three quarters if it is small, for namespace `n`.
+/// An index with the pool `n/p` for namespace `n`: 10.0.0.1 to 10.0.0.`last`, and fd00::/120.
 fn index(last: u8) -> Index {
     let mut index = Index::default();
     let changes = index.give(vec![pool("n/p", "n/net", &[&format!("10.0.0.1-10.0.0.{last}"), "fd00::/120"], &[])]);
@@ -122,7 +122,7 @@ fn a_reservation_begins_when_a_running_guest_reports_an_address() {
     assert_eq!(changes.begun[0].uid, "u");
     // A repeated report changes nothing.
     assert_eq!(index.learn(&w, &guest(&["10.0.0.8"]), now), Changes::default());
-    // The same number on another network is another address.
+    // No pool is on the other network, so nothing is reserved there.
     assert_eq!(text(&index.learn(&key("n/v"), &on(&[("n/other", &["10.0.0.9"])]), now)), "");
 }
 
@@ -136,7 +136,7 @@ fn a_reservation_ends_with_its_instance() {
     let ended = Guest { life: Life::Ended, ..guest(&["10.0.0.8"]) };
     assert_eq!(text(&index.learn(&w, &ended, now)), "-n/w 10.0.0.8");
     index.learn(&w, &guest(&["10.0.0.8"]), now);
-    // An instance of the same name is another guest.
+    // An instance of the same name with another UID is another guest.
     let next = Guest { uid: "u-2".to_owned(), life: Life::Starting, ..guest(&["10.0.0.8"]) };
     assert_eq!(text(&index.learn(&w, &next, now)), "-n/w 10.0.0.8");
     let next = Guest { life: Life::Running, ..next };
@@ -155,13 +155,13 @@ fn silence_ends_no_reservation() {
 }
 
 #[test]
-fn a_reservation_ends_when_the_agent_has_reported_the_network_without_the_address_for_ten_minutes() {
+fn a_reservation_ends_after_ten_minutes_of_reports_of_the_network_without_the_address() {
     let (mut index, start, w) = (index(99), Instant::now(), key("n/w"));
     let at = |minutes: u64| start + Duration::from_secs(60 * minutes);
     index.learn(&w, &guest(&["10.0.0.8", "10.0.0.9"]), at(0));
     assert_eq!(index.learn(&w, &guest(&["10.0.0.9"]), at(1)), Changes::default());
     assert_eq!(index.next_end(), Some(at(11)));
-    // A further report without the address begins no new time, and silence ends it.
+    // A further report without the address does not restart the ten minutes. A report without an agent cancels them.
     index.learn(&w, &guest(&["10.0.0.9"]), at(5));
     assert_eq!((index.next_end(), index.wait(at(11) - Duration::from_nanos(1))), (Some(at(11)), Changes::default()));
     index.learn(&w, &silent(), at(6));
@@ -172,14 +172,14 @@ fn a_reservation_ends_when_the_agent_has_reported_the_network_without_the_addres
     index.learn(&w, &guest(&["10.0.0.9"]), at(40));
     assert_eq!(text(&index.wait(at(50))), "-n/w 10.0.0.8");
     assert_eq!((index.next_end(), reserved(&index)), (None, vec!["n/w 10.0.0.9".to_owned()]));
-    // The end of the instance ends what is absent, too.
+    // The end of the instance also ends the reservations of absent addresses.
     index.learn(&w, &guest(&[]), at(51));
     assert_eq!(text(&index.lose(&w)), "-n/w 10.0.0.9");
     assert_eq!(index.next_end(), None);
 }
 
 #[test]
-fn a_pool_that_serves_the_namespace_counts_256_addresses_of_a_guest() {
+fn a_pool_that_serves_only_the_namespace_of_a_guest_reserves_256_addresses_for_it() {
     let mut index = Index::default();
     index.give(vec![pool("n/p", "n/net", &["10.0.0.0/22"], &[])]);
     let now = Instant::now();
@@ -194,7 +194,7 @@ fn a_pool_that_serves_the_namespace_counts_256_addresses_of_a_guest() {
 }
 
 #[test]
-fn four_addresses_of_each_family_of_a_guest_count_in_a_pool_of_another_namespace() {
+fn a_pool_of_another_namespace_reserves_four_addresses_per_family_of_a_guest() {
     let (mut index, now, lying) = (index(99), Instant::now(), key("evil/w"));
     let first = ["10.0.0.15", "10.0.0.16", "10.0.0.17", "fd00::15"];
     assert_eq!(index.learn(&lying, &guest(&first), now).begun.len(), 4);
@@ -236,7 +236,7 @@ fn one_namespace_reserves_at_most_a_quarter_of_a_pool_that_does_not_serve_it() {
 }
 
 #[test]
-fn no_reserved_address_of_a_pool_changes_the_part_of_another_namespace() {
+fn reserved_addresses_of_a_pool_do_not_change_the_share_of_another_namespace() {
     let (mut index, now) = (Index::default(), Instant::now());
     let of_eight = |reserved: PoolSpec| {
         let addresses = vec!["10.0.0.1-10.0.0.8".to_owned()];
@@ -264,7 +264,7 @@ fn no_reserved_address_of_a_pool_changes_the_part_of_another_namespace() {
 }
 
 #[test]
-fn in_a_small_pool_one_address_of_another_namespace_counts() {
+fn a_small_pool_reserves_one_address_of_another_namespace() {
     let mut index = Index::default();
     index.give(vec![pool("n/p", "n/net", &["10.0.0.8-10.0.0.9"], &[])]);
     let changes = index.learn(&key("evil/w"), &guest(&["10.0.0.8", "10.0.0.9"]), Instant::now());
@@ -272,7 +272,7 @@ fn in_a_small_pool_one_address_of_another_namespace_counts() {
 }
 
 #[test]
-fn an_address_that_no_pool_has_takes_no_place_and_an_excluded_one_counts() {
+fn an_address_outside_all_pools_takes_no_place_and_an_excluded_address_is_reserved() {
     let mut index = Index::default();
     index.give(vec![pool("n/p", "n/net", &["10.0.0.1-10.0.0.40"], &["10.0.0.1-10.0.0.20"])]);
     let now = Instant::now();
@@ -307,7 +307,7 @@ fn a_pool_whose_addresses_come_from_elsewhere_has_every_address() {
 }
 
 #[test]
-fn a_pool_for_claims_of_every_namespace_serves_the_guests_of_its_own_namespace_only() {
+fn a_pool_for_claims_of_every_namespace_bounds_the_reports_of_each_other_namespace() {
     let (mut index, now) = (Index::default(), Instant::now());
     let global = pool("n/p", "n/net", &["10.0.0.1-10.0.0.99"], &[]);
     index.give(vec![global.with_namespaces(Namespaces::only(None::<String>), Namespaces::every())]);
@@ -318,10 +318,10 @@ fn a_pool_for_claims_of_every_namespace_serves_the_guests_of_its_own_namespace_o
 }
 
 #[test]
-fn a_pool_of_several_namespaces_takes_the_address_of_each_guest_and_few_further_ones() {
+fn a_pool_of_several_namespaces_reserves_one_address_of_each_guest_and_few_further_ones() {
     let (mut index, now) = (Index::default(), Instant::now());
     let both = || Namespaces::only(["n", "evil"]);
-    // In the namespace of no guest, as a GlobalStaticIPPool is.
+    // No guest is in the namespace of this pool, as with a GlobalStaticIPPool.
     let common = pool("x/p", "n/net", &["10.0.0.1-10.0.0.40"], &[]).with_namespaces(both(), both());
     index.give(vec![common]);
     let all: Vec<String> = (1..=40).map(|last| format!("10.0.0.{last}")).collect();
@@ -347,7 +347,7 @@ fn a_pool_of_several_namespaces_takes_the_address_of_each_guest_and_few_further_
 }
 
 #[test]
-fn a_pool_that_comes_later_finds_the_reports() {
+fn reports_are_reserved_when_their_pool_is_created_later() {
     let (mut index, now) = (Index::default(), Instant::now());
     let addresses: Vec<String> = (1..=9).map(|last| format!("10.0.0.{last}")).collect();
     let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
@@ -372,7 +372,7 @@ fn a_pool_that_comes_later_finds_the_reports() {
 }
 
 #[test]
-fn guests_that_lie_stay_small_and_a_change_of_one_guest_is_cheap() {
+fn false_reports_of_many_guests_stay_within_the_bounds_and_leave_no_entries_behind() {
     let mut index = Index::default();
     index.give(vec![pool("n/p", "n/net", &["10.0.0.0/16"], &[])]);
     let now = Instant::now();
@@ -396,7 +396,7 @@ fn guests_that_lie_stay_small_and_a_change_of_one_guest_is_cheap() {
 }
 
 #[test]
-fn an_object_without_a_network_reserves_its_addresses_on_each_network_that_has_them_until_it_changes() {
+fn an_object_without_a_network_reserves_its_addresses_on_each_network_with_a_pool_of_them() {
     let start = Instant::now();
     let mut index = Index::default();
     let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<BTreeSet<IpAddr>>();
@@ -415,7 +415,7 @@ fn an_object_without_a_network_reserves_its_addresses_on_each_network_that_has_t
     let pools = |second: &[&str]| vec![pool("n/a", "n/one", &["10.0.0.0/24"], &[]), pool("n/b", "n/two", second, &[])];
     index.set_pools(pools(&["10.0.0.0/28"]));
     assert_eq!(changed(&mut index), (vec!["n/one 10.0.0.8 u".to_owned(), "n/two 10.0.0.8 u".to_owned()], vec![]));
-    // The other network no longer has a pool with the address, and then has one again.
+    // The pool of network `n/two` now has the other address of the object instead.
     index.set_pools(pools(&["10.0.9.0/24"]));
     assert_eq!(changed(&mut index), (row("n/two 10.0.9.9 u"), row("n/two 10.0.0.8 u")));
     index.apply_anywhere(&key("n/web"), "u", addresses(&["10.0.0.9", "10.0.9.9"]));

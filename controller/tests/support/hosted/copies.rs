@@ -25,15 +25,15 @@ pub async fn restore(vms: &Api<DynamicObject>, snapshot: &Value, target: &str) -
         vm.data["spec"] = snapshot["spec"].clone();
         vm.data["spec"]["runStrategy"] = if strategy.is_null() { "Always".into() } else { strategy };
         match vms.replace(target, &PostParams::default(), &vm).await {
-            // Another client has written the object meanwhile.
+            // Another client has changed the object meanwhile: try again.
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             result => return result,
         }
     }
 }
 
-/// Writes what a VirtualMachineClone writes from the snapshot of its source: a halted VirtualMachine. Its interfaces get MAC
-/// addresses as from KubeMacPool, unless the clone keeps those of its source.
+/// Writes what a VirtualMachineClone writes from the snapshot of its source: a halted VirtualMachine. Its interfaces get new MAC
+/// addresses, as from KubeMacPool, unless the clone keeps the MAC addresses of its source.
 pub async fn clone_machine(
     vms: &Api<DynamicObject>,
     mut snapshot: Value,

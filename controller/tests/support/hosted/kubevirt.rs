@@ -1,13 +1,13 @@
 //! Stand-in for KubeVirt: starts guests with drives for VirtualMachines. It follows these rules of the real program:
 //!
-//! - A VirtualMachine gets a finalizer that is kept until its instance is gone, and then an instance with the same name. A
-//!   deletion with orphans does not end the instance, also if the garbage collector is faster.
+//! - A VirtualMachine gets a finalizer, and then an instance with the same name. The finalizer is kept until the instance is
+//!   gone. A deletion with orphans does not end the instance, even if the garbage collector acts before KubeVirt.
 //! - A VirtualMachine that is halted has no instance. Its instance is deleted when it is halted later.
 //! - The phases of an instance are Pending, Scheduling, Scheduled and Running. It is Scheduling while its pod waits for the
 //!   Secrets of its drive. A later change of a Secret has no effect on this drive.
-//! - The first cloud-init volume becomes the drive. A Secret concerns the instances whose volumes name it.
+//! - The first cloud-init volume becomes the drive. A Secret affects only the instances whose volumes name it.
 //! - The template of a VirtualMachine is copied into its instance, with labels and annotations. An interface without a MAC
-//!   address gets a new one at each start, and an absent interface is not there.
+//!   address gets a new one at each start. An interface with state `absent` is left out.
 //! - A migration builds the drive from the specification of the instance, a restart from the template.
 //! - A change of the cloud-init volume or of an `acpiIndex` under a running instance sets the condition `RestartRequired`.
 //! - An instance that a webhook rejects is created again when the VirtualMachine or a configuration of webhooks changes. The
@@ -57,7 +57,7 @@ pub struct KubeVirt {
     retries: Notify,
 }
 
-/// What a watch of the stand-in reports.
+/// The kinds of objects whose changes the stand-in watches.
 #[derive(Clone, Copy)]
 enum Source {
     /// A VirtualMachine or an instance: they have the same name.
@@ -161,7 +161,7 @@ impl KubeVirt {
             let is_owned = |instance: &DynamicObject| {
                 instance.owner_references().iter().any(|owner| Some(&owner.uid) == vm.metadata.uid.as_ref())
             };
-            // The garbage collector removes the owner before its finalizer.
+            // The garbage collector orphans the instance first, and then removes its finalizer from the VirtualMachine.
             let is_orphaned = others.iter().any(|finalizer| *finalizer == "orphan");
             if instance.as_ref().is_some_and(is_owned) && !is_orphaned {
                 unless_gone(self.instances.delete(name, &DeleteParams::default()).await);
@@ -178,7 +178,7 @@ impl KubeVirt {
         if !vm.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
             let added = Patch::Merge(json!({"metadata": {"finalizers": [FINALIZER]}}));
             unless_gone(self.vms.patch(name, &PatchParams::default(), &added).await);
-            // The VirtualMachine can be gone by now. The event of this change creates the instance.
+            // The VirtualMachine may be gone now. If not, the watch reports this change, and the instance is created then.
             return;
         }
         let template = &vm.data["spec"]["template"];
@@ -228,8 +228,8 @@ impl KubeVirt {
         }
     }
 
-    /// Writes the condition `RestartRequired`: whether the template would give the guest another drive or another name of an
-    /// interface.
+    /// Sets the condition `RestartRequired` if the template would give the guest another drive or an interface of another name.
+    /// Else removes the condition.
     async fn require_restart(&self, vm: &DynamicObject, instance: &DynamicObject) {
         let guest = |spec: &Value| {
             let interfaces = spec["domain"]["devices"]["interfaces"].as_array().cloned().unwrap_or_default();
@@ -262,7 +262,8 @@ impl KubeVirt {
         }
         match instance.data["status"]["phase"].as_str() {
             Some("Running" | "Failed" | "Succeeded") => return,
-            // A pod exists. It waits for the Secrets of its volumes. A change since the instance was read causes another look.
+            // The pod is created and waits for the Secrets of its volumes. If the instance has changed since the read, the watch
+            // reports the change and this function runs again.
             Some("Pending") | None => {
                 let of_version = json!({"resourceVersion": instance.metadata.resource_version});
                 let patch = Patch::Merge(json!({"metadata": of_version, "status": {"phase": "Scheduling"}}));
@@ -275,7 +276,7 @@ impl KubeVirt {
         }
         let running = self.guests().running.get(name).cloned();
         let drive = match running {
-            // The report of the start of this guest has failed.
+            // This guest runs already, but the report of its start has failed.
             Some((uid, drive)) if instance.metadata.uid.as_ref() == Some(&uid) => drive,
             _ => {
                 let Some(drive) = self.build_drive(&instance).await else { return };
@@ -321,7 +322,7 @@ impl KubeVirt {
         }
     }
 
-    /// The agent of a running guest reports what the guest has read from its drive.
+    /// Lets the agent of a running guest report the addresses that the guest has read from its drive.
     pub async fn report_drive(&self, name: &str) {
         let Some(instance) = self.instances.get_opt(name).await.unwrap().filter(is_running) else { return };
         let running = self.guests().running.get(name).cloned();
@@ -330,13 +331,13 @@ impl KubeVirt {
         }
     }
 
-    /// From now on, a VirtualMachine gets its instance only after the controller has added the reference to the network
-    /// data, and the MAC addresses if its template has the label. The controller is then always faster.
+    /// From now on, a VirtualMachine gets its instance only after the controller has added its reference and, if the template has
+    /// the label for MAC addresses, the MAC addresses. So the guest never starts before the controller has finished.
     pub fn be_late(&self) {
         self.is_late.store(true, Ordering::Relaxed);
     }
 
-    /// Creates the instances that a webhook rejected again.
+    /// Tries again to create each instance that a webhook has rejected.
     pub fn retry(&self) {
         self.retries.notify_one();
     }
@@ -351,8 +352,8 @@ impl KubeVirt {
         self.guests().endless.insert(name.to_owned());
     }
 
-    /// Ends a guest that continued to run, and deletes its instance. KubeVirt has not deleted the instance if the VirtualMachine
-    /// was gone before KubeVirt saw its deletion.
+    /// Ends a guest that outlives its instance, and deletes the instance. KubeVirt itself has not deleted the instance if the
+    /// VirtualMachine was gone before KubeVirt saw its deletion.
     pub async fn end(&self, name: &str) {
         unless_gone(self.instances.delete(name, &DeleteParams::default()).await);
         self.guests().endless.remove(name);
@@ -401,7 +402,7 @@ impl KubeVirt {
         })
     }
 
-    /// Reads the content of the first of `keys` that a Secret has, and name and UID of the Secret. Outer `None`: the Secret is
+    /// Reads the value of the first of `keys` that a Secret has, and the name and UID of the Secret. Outer `None`: the Secret is
     /// missing. Inner `None`: the Secret has neither key, or there is no reference.
     async fn secret(&self, reference: &Value, keys: [&str; 2]) -> Option<(Option<Vec<u8>>, Option<(String, String)>)> {
         let Some(name) = reference["name"].as_str() else { return Some((None, None)) };

@@ -83,7 +83,7 @@ impl Hosted {
         hosted
     }
 
-    /// Starts KubeVirt alone, in a namespace that no other scenario uses. It is the namespace of the pools, too.
+    /// Starts only KubeVirt, in a namespace that no other scenario uses. The pools are in the same namespace.
     pub async fn plain(cluster: &Cluster) -> Self {
         let namespace = cluster.namespace().await;
         Self::with_kubevirt(cluster.client(), &namespace, "plain", namespace.clone())
@@ -168,7 +168,7 @@ impl Hosted {
         *self.cloud_init.lock().unwrap() = cloud_init;
     }
 
-    /// Makes capk wait a minute between two attempts for a machine that does not change, as after many attempts.
+    /// Makes capk wait a minute between two attempts for a machine that does not change, as capk does after many attempts.
     pub fn be_slow_to_retry(&self) {
         *self.pause.lock().unwrap() = LONGEST_PAUSE;
     }
@@ -278,7 +278,7 @@ impl Hosted {
         }
     }
 
-    /// Deletes the leases of the network. A restored backup that is older than the leases has the same effect.
+    /// Deletes all leases of the network. A restore of a backup that is older than the leases has the same effect.
     pub async fn forget_leases(&self) {
         let leases: Api<StaticIPLease> = Api::all(self.client.clone());
         for lease in leases.list(&ListParams::default()).await.unwrap() {

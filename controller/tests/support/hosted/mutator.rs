@@ -30,7 +30,7 @@ pub async fn start(cluster: &Cluster) -> Hook {
     let instances: Api<DynamicObject> = Api::namespaced_with(cluster.client(), "default", &resource(INSTANCE));
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     let lying = object(INSTANCE, json!({"metadata": {"name": "probe"}, "status": {"phase": "Running"}}));
-    // A real server receives configurations through a watch.
+    // A real API server uses a new configuration only after its watch has reported it.
     poll("a call of the webhook of KubeVirt", async || {
         let made = instances.create(&dry_run, &lying).await.ok()?;
         (made.data["status"]["phase"] == "Pending").then_some(())

@@ -4,15 +4,15 @@
 //! A NodePool gets as many KubevirtMachines as it has replicas. A KubevirtMachine gets a Secret with its user data, and
 //! a VirtualMachine of the same name. The stand-in follows these rules of the real programs:
 //!
-//! - Up to ten KubevirtMachines are worked on at once, so that a webhook may see a burst of VirtualMachines before any of them
-//!   has an address.
-//! - When a VirtualMachine is rejected, the KubevirtMachine gets a condition. Each change of the KubevirtMachine causes
-//!   a new attempt. Without a change, the attempts follow after 5 milliseconds, and each time after twice the time, up to
-//!   a minute.
-//! - All machines of a NodePool share one Secret with user data. It is deleted with each machine, and created again while other
-//!   machines exist.
+//! - The stand-in works on up to ten KubevirtMachines at once, so that a webhook may see a burst of VirtualMachines before any of
+//!   them has an address.
+//! - When a VirtualMachine is rejected, the KubevirtMachine gets a condition. Each change of the KubevirtMachine causes a new
+//!   attempt. Without a change, the first pause between two attempts is 5 milliseconds. Each further pause is twice as long, up
+//!   to a minute.
+//! - All machines of a NodePool share one Secret with user data. The deletion of each machine deletes this Secret. It is created
+//!   again while other machines exist.
 //! - A VirtualMachine that is gone is created again for the same KubevirtMachine.
-//! - The KubevirtMachine is gone as soon as the deletion of its VirtualMachine is requested.
+//! - A deleted KubevirtMachine is gone as soon as the deletion of its VirtualMachine is requested, so its guest may outlive it.
 //! - Interfaces get MAC addresses when the VirtualMachine is created, as from KubeMacPool.
 //! - `spec.cloudInit` of a KubevirtMachine, from pull request 393 of capk, sets the format of the cloud-init volume and a
 //!   Secret with network data. capk copies the network data into the Secret with the user data. In this stand-in, such a
@@ -39,7 +39,7 @@ use super::{changed, unless_gone};
 const WORKERS: usize = 10;
 /// Pause of capk before the second attempt for a machine.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(5);
-/// Longest pause between two attempts: capk looks at every machine again once a minute.
+/// Longest pause between two attempts: capk processes every machine again once a minute.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const FINALIZER: &str = "kubevirtmachine.infrastructure.cluster.x-k8s.io";
 /// Annotation of a KubevirtMachine with its NodePool.
@@ -99,7 +99,7 @@ impl Provider {
 
     /// Runs until the future is dropped.
     pub async fn run(self) {
-        // A VirtualMachine has the name of its KubevirtMachine.
+        // A VirtualMachine and its KubevirtMachine have the same name, so a change of either one is a change of this machine.
         let changes = [
             changed(self.node_pools.clone()).map(|object| Changed::NodePool(object.name_any())).boxed(),
             changed(self.machines.clone()).map(|object| Changed::Machine(object.name_any())).boxed(),

@@ -1,5 +1,5 @@
-//! Addresses that are in use before a pool knows of it: records that are older than their pool, machines that run already,
-//! and restored objects.
+//! Addresses that are in use before a pool has them: records that are older than their pool, machines that run already, and
+//! restored objects.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ fn rows<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
     rows.map(|(address, name)| (address.to_owned(), name.to_owned())).into()
 }
 
-/// Writes the record of an address into the KubevirtMachine of a machine.
+/// Writes the record of an address into a KubevirtMachine.
 async fn record(hosted: &Hosted, name: &str, address: &str) {
     let annotations = json!({(ANNOTATION): format!(r#"["{address}/16"]"#)});
     merge(&hosted.machines, name, &json!({"metadata": {"annotations": annotations}})).await;
@@ -39,7 +39,7 @@ async fn until_left_alone(hosted: &Hosted, pool: &str, count: u32) {
     .await;
 }
 
-/// What a template has of the controller. Null: nothing.
+/// Returns the reference and the interface index that the controller adds to a template. Null: the template does not have them.
 fn template(vm: &DynamicObject) -> Value {
     let interface = &vm.data["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0];
     json!([Hosted::reference(vm), interface["acpiIndex"]])
@@ -76,7 +76,7 @@ async fn until_others_are_allocated(hosted: &Hosted, recorded: &str) {
 
 // === records that are older than their pool ===
 
-pub async fn machines_with_records_keep_their_addresses_when_their_pool_comes(cluster: &Cluster) {
+pub async fn machines_with_records_keep_their_addresses_when_their_pool_is_created(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     let installed = Installed::start(cluster).await;
     hosted.node_pool("workers", 3, &json!({})).await;
@@ -101,7 +101,7 @@ pub async fn machines_with_records_keep_their_addresses_when_their_pool_comes(cl
     installed.stop().await;
 }
 
-pub async fn two_machines_with_one_record_both_get_a_conflict_when_their_pool_comes(cluster: &Cluster) {
+pub async fn two_machines_that_record_one_address_get_a_conflict_when_their_pool_is_created(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     let installed = Installed::start(cluster).await;
     hosted.node_pool("workers", 2, &json!({})).await;
@@ -163,7 +163,7 @@ pub async fn a_pool_that_becomes_valid_allocates_no_recorded_address(cluster: &C
     installed.stop().await;
 }
 
-pub async fn a_pool_that_gets_its_node_pool_allocates_no_recorded_address(cluster: &Cluster) {
+pub async fn a_pool_whose_node_pool_is_created_later_allocates_no_recorded_address(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     let installed = Installed::start(cluster).await;
     hosted.pool("workers", &["10.0.0.8/30"]).await;
@@ -192,7 +192,7 @@ pub async fn a_pool_that_gets_its_selector_allocates_no_recorded_address(cluster
     installed.stop().await;
 }
 
-pub async fn a_record_that_comes_after_its_pool_reserves_its_address_and_is_no_conflict(cluster: &Cluster) {
+pub async fn a_record_that_is_written_after_its_pool_reserves_its_address_and_is_no_duplicate(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     let installed = Installed::start(cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;
@@ -205,7 +205,7 @@ pub async fn a_record_that_comes_after_its_pool_reserves_its_address_and_is_no_c
     let note = hosted.until_event("workers-0", "IPAddressConflict").await;
     assert!(note.contains("records 10.0.0.9,"), "{note}");
     until_reserved_by_record(&hosted, "1").await;
-    // The annotation is written again after the conflict is recorded.
+    // The controller corrects the annotation after it has recorded the conflict.
     let is_right = |machine: &DynamicObject| machine.annotations()[ANNOTATION] == r#"["10.0.0.8/16"]"#;
     until(&hosted.machines, "workers-0", is_right).await;
     hosted.scale("workers", 2).await;
@@ -233,13 +233,13 @@ pub async fn a_conflict_ends_when_the_record_of_the_other_machine_is_right_again
         assert_eq!(hosted.address_of(name).await, address);
         hosted.until_annotated(name, ANNOTATION).await;
     }
-    // A user writes the address of one machine into the annotation of the other one. The controller corrects the annotation.
+    // A user writes the address of workers-1 into the annotation of workers-0. The controller corrects the annotation.
     record(&hosted, "workers-0", "10.0.0.9").await;
     let note = hosted.until_event("workers-0", "IPAddressConflict").await;
     assert!(note.contains("records 10.0.0.9,"), "{note}");
     let is_right = |machine: &DynamicObject| machine.annotations()[ANNOTATION] == r#"["10.0.0.8/16"]"#;
     until(&hosted.machines, "workers-0", is_right).await;
-    // A status that counts the third machine is later than the record.
+    // A status that counts the third machine was written after the conflict.
     hosted.scale("workers", 3).await;
     assert_eq!(hosted.address_of("workers-2").await, "10.0.0.10");
     poll("no conflict", async || {
@@ -248,14 +248,15 @@ pub async fn a_conflict_ends_when_the_record_of_the_other_machine_is_right_again
     })
     .await;
     hosted.until_no_condition("workers", "DuplicateRecords").await;
-    // The address stays reserved for the machine that once recorded it. HyperShift replaces the other one.
+    // After workers-1 is deleted, the address stays reserved for workers-0, which once recorded it. HyperShift creates a new
+    // machine for workers-1.
     hosted.delete("workers-1").await;
     until_reserved_by_record(&hosted, "1").await;
     assert_eq!(hosted.address_of("workers-3").await, "10.0.0.11");
     installed.stop().await;
 }
 
-pub async fn a_machine_keeps_its_excluded_address_when_leases_are_lost(cluster: &Cluster) {
+pub async fn a_machine_keeps_an_address_outside_its_pool_when_leases_are_lost(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     let mut installed = Installed::start(cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;
@@ -276,7 +277,7 @@ pub async fn a_machine_keeps_its_excluded_address_when_leases_are_lost(cluster: 
     assert_eq!(hosted.address_of("workers-2").await, "10.0.0.10");
     hosted.until_no_condition("workers", "DuplicateRecords").await;
     assert_eq!(hosted.held().await, rows([("10.0.0.10", "workers-2"), ("10.0.0.8", "workers-0")]));
-    // The pool has the address again.
+    // The pool offers the address again.
     hosted.resize("workers", &["10.0.0.8/31", "10.0.0.10/31"]).await;
     hosted.until_held(3).await;
     hosted.scale("workers", 4).await;
@@ -286,7 +287,9 @@ pub async fn a_machine_keeps_its_excluded_address_when_leases_are_lost(cluster: 
 
 // === machines that run already ===
 
-pub async fn a_machine_that_runs_when_its_pool_comes_is_left_alone_until_its_annotation_is_removed(cluster: &Cluster) {
+pub async fn a_machine_that_runs_when_its_pool_is_created_is_left_alone_until_its_annotation_is_removed(
+    cluster: &Cluster,
+) {
     let hosted = Hosted::new(cluster).await;
     let mut installed = Installed::start(cluster).await;
     hosted.node_pool("workers", 2, &json!({})).await;
@@ -361,7 +364,7 @@ pub async fn a_machine_with_a_record_of_an_excluded_address_gets_it_when_the_exc
     let reason = "no pool offers the recorded address: it keeps the address, without a lease, and gets no network data: \
                   offer the address, or remove the record";
     assert_eq!((status, &answer["machines"][0]["reason"]), (Some(1), &json!(reason)));
-    // An administrator wants the machine to be served, and has forgotten the exclusion.
+    // An administrator removes the annotation so that the machine is served, but does not remove the exclusion.
     let freed = json!({"metadata": {"annotations": {(LEFT_ALONE_ANNOTATION): null}}});
     merge(&hosted.vms, "w", &freed).await;
     until(&hosted.vms, "w", |vm| Hosted::reference(vm).is_some()).await;
@@ -402,7 +405,7 @@ pub async fn a_machine_that_is_left_alone_is_served_when_its_pool_offers_the_rec
     installed.stop().await;
 }
 
-pub async fn an_instance_that_has_not_started_when_its_pool_comes_is_served(cluster: &Cluster) {
+pub async fn a_machine_whose_guest_has_not_started_when_its_pool_is_created_is_served(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     let installed = Installed::start(cluster).await;
     // The guest waits for a Secret of the user.
@@ -422,7 +425,7 @@ pub async fn an_instance_that_has_not_started_when_its_pool_comes_is_served(clus
 }
 
 /// Tests the steps of `docs/existing-machines.md`.
-pub async fn running_machines_come_to_a_pool_by_the_steps_of_the_guide(cluster: &Cluster) {
+pub async fn the_steps_of_the_guide_bring_running_machines_into_a_pool(cluster: &Cluster) {
     let hosted = Hosted::plain(cluster).await;
     let installed = Installed::start(cluster).await;
     for name in ["db-0", "web-0", "kept-0", "old-0"] {
@@ -463,7 +466,7 @@ pub async fn running_machines_come_to_a_pool_by_the_steps_of_the_guide(cluster: 
         answer["machines"].as_array().unwrap().iter().map(|row| (&row["machine"], &row["result"])).collect();
     let expected = [("db-0", "recorded"), ("kept-0", "reserved"), ("old-0", "leftAlone"), ("web-0", "reserved")]
         .map(|(name, result)| (json!(machine(name)), json!(result)));
-    // Only a person knows the address of old-0.
+    // No guest agent reports the address of old-0.
     assert_eq!((status, results), (Some(1), expected.iter().map(|(name, result)| (name, result)).collect()));
     hosted.pools.create(&PostParams::default(), &pool).await.unwrap();
     until_left_alone(&hosted, "p", 3).await;
@@ -478,7 +481,7 @@ pub async fn running_machines_come_to_a_pool_by_the_steps_of_the_guide(cluster: 
     until_selected(&hosted).await;
     create_vm(&hosted, "new").await;
     assert_eq!(hosted.address_of("new").await, "10.0.0.11");
-    // The machines change over.
+    // The machines restart with addresses of the pool.
     assert_eq!(hosted.restart("db-0").await.addresses()[0].1, "10.0.0.10");
     let freed = json!({"metadata": {"annotations": {(LEFT_ALONE_ANNOTATION): null}}});
     for (name, address) in [("old-0", "10.0.0.12"), ("kept-0", "10.0.0.15"), ("web-0", "10.0.0.13")] {
@@ -487,7 +490,7 @@ pub async fn running_machines_come_to_a_pool_by_the_steps_of_the_guide(cluster: 
         assert_eq!(hosted.restart(name).await.addresses()[0].1, address);
     }
     until_left_alone(&hosted, "p", 0).await;
-    // The earlier addresses of web-0 and old-0 return to the pool.
+    // The earlier addresses of web-0 and old-0 are free again.
     let patch = Patch::Merge(json!({"spec": {"excludedAddresses": []}}));
     hosted.pools.patch("p", &PatchParams::default(), &patch).await.unwrap();
     for name in ["last", "end", "more"] {
@@ -544,7 +547,8 @@ pub async fn restored_machines_keep_their_addresses(cluster: &Cluster) {
     }
     assert_eq!(hosted.held().await, rows([("10.0.0.10", "a"), ("10.0.0.8", "c"), ("10.0.0.9", "b")]));
     let held = hosted.held().await;
-    // Twice, the namespace and the leases are lost and restored in another order. First without a leader.
+    // The VirtualMachines, Secrets and leases are lost twice. Then the objects are restored in another order: first without a
+    // leader, then with a leader.
     for has_leader in [false, true] {
         installed.stop_leading();
         for name in names {
@@ -612,7 +616,7 @@ pub async fn a_restored_machine_gets_another_address_when_its_own_is_in_use(clus
 
 // === restored claims ===
 
-pub async fn an_ipaddress_without_its_claim_keeps_its_address_until_it_is_deleted_or_its_claim_comes(
+pub async fn an_ipaddress_without_a_claim_reserves_its_address_until_it_is_deleted_or_its_claim_exists(
     cluster: &Cluster,
 ) {
     let site = Site::new(cluster).await;
@@ -635,7 +639,7 @@ pub async fn an_ipaddress_without_its_claim_keeps_its_address_until_it_is_delete
     poll("three reserved addresses", async || (reserved().await? == "3").then_some(())).await;
     site.claim("new", &json!({})).await;
     assert_eq!(site.address_of("new").await, "10.0.0.11");
-    // The claim of an IPAddress comes, and gets its address.
+    // The claim of an IPAddress is created, and gets the address of this IPAddress.
     site.claim("b", &json!({})).await;
     assert_eq!(site.address_of("b").await, "10.0.0.9");
     poll("two reserved addresses", async || (reserved().await? == "2").then_some(())).await;

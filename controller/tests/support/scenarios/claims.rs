@@ -20,7 +20,7 @@ use crate::support::leader;
 use crate::support::policy::Policy;
 use crate::support::{Cluster, until_event};
 
-/// What a claim that waits for the pool `p` says.
+/// Returns the message of a claim that waits for an address of pool `p`.
 fn exhausted(site: &Site) -> String {
     format!("pool {}/p has no free IPv4 address", site.namespace)
 }
@@ -47,7 +47,7 @@ fn rows<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
     rows.map(|(address, name)| (address.to_owned(), name.to_owned())).into()
 }
 
-pub async fn a_claim_gets_an_ipaddress_of_its_name(cluster: &Cluster) {
+pub async fn a_claim_gets_an_ipaddress_of_the_same_name(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8/30"]).await;
     create(&site.clusters, json!({"metadata": {"name": "c1"}, "spec": {}})).await;
     let created = site.claim("a", &json!({"spec": {"clusterName": "c1"}})).await;
@@ -95,7 +95,7 @@ pub async fn a_claim_gets_an_ipaddress_of_its_name(cluster: &Cluster) {
     assert_eq!(site.held().await, rows([("10.0.0.8", "a")]));
 }
 
-pub async fn a_claim_on_a_pool_with_settings_gets_what_its_kind_has(cluster: &Cluster) {
+pub async fn an_ipaddress_of_a_pool_with_settings_has_only_the_members_of_its_kind(cluster: &Cluster) {
     let site = Site::new(cluster).await;
     let spec = PoolSpec {
         nameservers: vec!["10.0.0.9".into()],
@@ -116,7 +116,7 @@ pub async fn a_claim_on_a_pool_with_settings_gets_what_its_kind_has(cluster: &Cl
     assert_eq!(site.addresses.get("a").await.unwrap().data["spec"], spec);
 }
 
-pub async fn a_claim_gets_an_address_that_is_its_own_subnet_or_has_none(cluster: &Cluster) {
+pub async fn a_claim_gets_an_address_with_the_prefix_length_32_or_128_or_0(cluster: &Cluster) {
     let site = Site::new(cluster).await;
     for (name, address, prefix, gateway) in [
         ("host", "10.0.0.8", 32, "169.254.1.1"),
@@ -174,7 +174,7 @@ pub async fn a_full_pool_grows_by_a_second_subnet_whose_records_are_adopted_firs
     assert_eq!(site.address_of("a").await, "10.0.0.8");
     site.claim("b", &json!({})).await;
     assert_eq!(site.until_not_ready("b", "PoolExhausted").await, exhausted(&site));
-    // An IPAddress without its claim: its address is of no pool yet.
+    // An IPAddress without its claim. No pool has its address yet.
     let lone = json!({
         "metadata": {"name": "lone"},
         "spec": {
@@ -183,14 +183,14 @@ pub async fn a_full_pool_grows_by_a_second_subnet_whose_records_are_adopted_firs
         },
     });
     create(&site.addresses, lone).await;
-    // The first subnet is what the short form was.
+    // The first subnet has the same content as the pool had without subnets.
     let subnets = json!([
         {"addresses": ["10.0.0.8"], "gateway": ["10.0.0.1"], "machineNetwork": [{"cidr": "10.0.0.0/16"}]},
         {"addresses": ["10.1.0.8-10.1.0.11"], "gateway": ["10.1.0.9"], "prefix": 24},
     ]);
     let grown = json!({"spec": {"addresses": null, "gateway": null, "machineNetwork": null, "subnets": subnets}});
     site.pools.patch("p", &PatchParams::default(), &Patch::Merge(grown)).await.unwrap();
-    // Neither the recorded address nor the gateway of the subnet.
+    // The new claim gets neither the recorded address nor the gateway of the second subnet.
     assert_eq!(site.address_of("b").await, "10.1.0.10");
     let mut rows = Vec::new();
     for name in ["a", "b"] {
@@ -206,12 +206,12 @@ pub async fn a_full_pool_grows_by_a_second_subnet_whose_records_are_adopted_firs
     assert_eq!(site.held().await, self::rows([("10.0.0.8", "c"), ("10.1.0.10", "b")]));
 }
 
-/// A user creates claims that look like those of the controller for machines.
+/// A user creates claims that look like the claims of the controller for machines.
 pub async fn a_claim_that_names_another_claim_as_a_machine_releases_no_address(cluster: &Cluster) {
     let (site, controller) = site(cluster, &["10.0.0.8/32"]).await;
     let claim = site.claim("a", &json!({})).await;
     assert_eq!(site.address_of("a").await, "10.0.0.8");
-    // This claim would get an address that is released.
+    // If an address were released, this claim would get it.
     site.claim("b", &json!({})).await;
     assert_eq!(site.until_not_ready("b", "PoolExhausted").await, exhausted(&site));
     let other = Site::new(cluster).await;
@@ -233,7 +233,7 @@ pub async fn a_claim_that_names_another_claim_as_a_machine_releases_no_address(c
     forge(&other, ("a", "eno101"), &uid, "IPAddressClaim").await;
     forge(&site, ("a", "eno101"), &uid, "VirtualMachine").await;
     forge(&site, ("a", "eno102"), &uid, "IPAddressClaim").await;
-    // The controller ends the claim of a machine that does not exist, so it has also looked at the others.
+    // The controller deletes the claim of a machine that does not exist, so it has also processed the earlier claims.
     forge(&site, ("z", "eno101"), "of-nobody", "VirtualMachine").await;
     site.until_gone("z-eno101").await;
     drop(controller);
@@ -327,7 +327,7 @@ pub async fn the_leases_of_deleted_claims_end_except_the_last_one_of_a_name_in_a
     .await;
 }
 
-pub async fn a_claim_with_managed_fields_that_nobody_can_read_is_released(cluster: &Cluster) {
+pub async fn a_claim_with_unreadable_managed_fields_is_released(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8/32"]).await;
     site.claim("a", &json!({})).await;
     site.address_of("a").await;
@@ -365,7 +365,7 @@ pub async fn a_claim_of_a_paused_or_absent_cluster_waits_for_it(cluster: &Cluste
     site.claim("a", &json!({"spec": {"clusterName": "paused"}})).await;
     site.claim("b", &json!({"metadata": {"labels": {"cluster.x-k8s.io/cluster-name": "absent"}}})).await;
     site.claim("c", &json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": "true"}}})).await;
-    // A later claim is served. So this server would have served the other claims, too.
+    // A claim that was created later is served. So the controller has had the time to serve the earlier claims.
     site.claim("d", &json!({})).await;
     site.address_of("d").await;
     let paused = format!("Cluster {}/paused is paused", site.namespace);
@@ -421,7 +421,7 @@ pub async fn a_claim_is_served_after_its_pool_has_only_one_family(cluster: &Clus
     assert_eq!(site.address_of("a").await, "10.0.0.8");
 }
 
-pub async fn a_claim_whose_reference_means_a_pool_by_mistake_says_so_and_gets_no_address(cluster: &Cluster) {
+pub async fn a_claim_with_a_mistake_in_its_pool_reference_has_a_condition_and_gets_no_address(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8/29"]).await;
     let kind = "spec.poolRef.kind: unknown kind \"StaticPool\", expected StaticIPPool or GlobalStaticIPPool";
     let name = "spec.poolRef.name: invalid name \"n/p\", expected the name of a pool";
@@ -481,7 +481,7 @@ pub async fn a_claim_of_machine_api_is_released_after_its_machine(cluster: &Clus
     site.claim("b", &json!({})).await;
     site.until_not_ready("b", "PoolExhausted").await;
     site.delete("a").await;
-    // The machine still uses the address. A later claim is rejected. So the address was not released meanwhile.
+    // The machine still uses the address. A claim that is created later is rejected, so the address was not released meanwhile.
     site.claim("c", &json!({})).await;
     site.until_not_ready("c", "PoolExhausted").await;
     assert_eq!(site.held().await, rows([("10.0.0.8", "a")]));
@@ -530,7 +530,7 @@ pub async fn a_moved_claim_keeps_its_address(cluster: &Cluster) {
             site.claim("new", &json!({})).await;
             controller = Some(Controller::start(cluster, &site));
         } else {
-            // The address is recorded although the Cluster is paused.
+            // The controller stores the lease although the Cluster is paused.
             while site.held().await != rows([("10.0.0.8", "a")]) {
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             }
@@ -591,7 +591,7 @@ pub async fn a_claim_that_is_removed_by_force_leaves_nothing_behind(cluster: &Cl
     };
     remove("a").await;
     until_only(&site, "b").await;
-    // The same without a leader.
+    // A claim is removed by force while no leader runs.
     drop(controller);
     remove("b").await;
     let _controller = Controller::start(cluster, &site);
@@ -608,7 +608,7 @@ async fn until_only(site: &Site, name: &str) {
     }
 }
 
-pub async fn a_claim_made_again_under_its_name_does_not_inherit(cluster: &Cluster) {
+pub async fn a_new_claim_does_not_take_over_the_ipaddress_of_a_deleted_claim_of_the_same_name(cluster: &Cluster) {
     let (site, controller) = site(cluster, &["10.0.0.8/30"]).await;
     site.claim("a", &json!({})).await;
     site.address_of("a").await;
@@ -623,8 +623,7 @@ pub async fn a_claim_made_again_under_its_name_does_not_inherit(cluster: &Cluste
     until_only(&site, "a").await;
 }
 
-/// A leader that was paused has sent these requests for an IPAddress, and another leader has released the address before
-/// they arrive.
+/// A paused leader sends the request for an IPAddress. It arrives after another leader has released the address.
 pub async fn a_late_ipaddress_of_a_deleted_claim_is_removed(cluster: &Cluster) {
     let (site, controller) = site(cluster, &["10.0.0.8/30"]).await;
     let uid = site.claim("a", &json!({})).await.uid();
@@ -640,14 +639,15 @@ pub async fn a_late_ipaddress_of_a_deleted_claim_is_removed(cluster: &Cluster) {
         wait(&site.addresses, "a", |address: Option<&DynamicObject>| address.is_none()).await;
     }
     until_only(&site, "b").await;
-    // The same with a new claim of the name. It gets an address of its own, and nothing is left of the late IPAddress.
+    // The late IPAddress arrives after a new claim of the same name. The claim gets an IPAddress with another address, and the
+    // late one is deleted.
     drop(controller);
     let new = site.claim("a", &json!({})).await.uid();
     create_address(&site, "a", uid.as_ref(), "10.0.0.8").await;
     let controller = Controller::start(cluster, &site);
     assert_eq!(site.address_of("a").await, "10.0.0.9");
     assert_eq!(site.addresses.get("a").await.unwrap().owner_references()[0].uid, *new.as_ref().unwrap());
-    // The same with a claim that already holds an address, and whose own IPAddress is missing.
+    // The late IPAddress arrives while the new claim holds an address but has lost its own IPAddress.
     drop(controller);
     merge(&site.addresses, "a", &json!({"metadata": {"finalizers": []}})).await;
     site.addresses.delete("a", &DeleteParams::default()).await.unwrap();
@@ -708,7 +708,7 @@ pub async fn a_claim_gets_the_address_that_its_pool_keeps_for_its_name(cluster: 
         site.claim(name, &json!({})).await;
         assert_eq!(site.address_of(name).await, address);
     }
-    // Released, the address stays with the name.
+    // After its release, the address is still reserved for the same name.
     site.delete("web").await;
     site.until_gone("web").await;
     site.claim("web", &json!({})).await;
@@ -738,7 +738,7 @@ pub async fn a_claim_waits_for_the_address_that_it_requests(cluster: &Cluster) {
     assert_eq!(site.held().await, rows([("10.0.0.11", "b"), ("10.0.0.12", "c")]));
 }
 
-/// A lease that a client tries to store without storing it.
+/// Tries to write a lease in a dry run. An error: the policy refuses the write.
 async fn try_write(site: &Site, address: &str, holder: &str) -> Result<(), String> {
     let network = format!("{}/vlan10", site.namespace);
     let name = lease_name(address.parse().unwrap(), &network).unwrap();
@@ -781,7 +781,7 @@ pub async fn a_policy_that_refuses_the_leases_of_one_claim_keeps_no_other_claim_
     assert_eq!(site.address_of("denied").await, "10.0.0.10");
 }
 
-pub async fn a_lease_that_the_api_server_never_changes_costs_its_address_only(cluster: &Cluster) {
+pub async fn a_lease_that_the_api_server_refuses_to_change_blocks_only_its_own_address(cluster: &Cluster) {
     let (site, controller) = site(cluster, &["10.0.0.8/30"]).await;
     site.claim("a", &json!({})).await;
     assert_eq!(site.address_of("a").await, "10.0.0.8");

@@ -1,5 +1,5 @@
-//! Deletions as Kubernetes makes them: in the background, in the foreground and with orphans, of claims, pools, machines,
-//! NodePools and namespaces. The garbage collector works beside the controller, or while no replica leads.
+//! Deletions of claims, pools, machines, NodePools and namespaces: in the background, in the foreground and with orphans. The
+//! garbage collector works while a leader runs, or while no replica leads.
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DeleteParams, DynamicObject, PostParams, PropagationPolicy};
@@ -35,8 +35,8 @@ async fn lead(cluster: &Cluster, site: &Site) -> Controller {
     leader
 }
 
-/// A namespace whose claim `a` had the only address. While no replica leads, the claim is deleted, a person removes its
-/// finalizers, and the garbage collector has done its part.
+/// Creates a namespace whose claim `a` gets the only address. Then, while no replica leads, the claim is deleted, a person
+/// removes its finalizers, and the garbage collector does its work.
 async fn abandoned(cluster: &Cluster, policy: &PropagationPolicy) -> (Site, Collector) {
     let site = Site::new(cluster).await;
     site.pool("p", &["10.0.0.8/32"]).await;
@@ -53,7 +53,9 @@ async fn abandoned(cluster: &Cluster, policy: &PropagationPolicy) -> (Site, Coll
     (site, collector)
 }
 
-pub async fn an_address_is_free_only_without_the_ipaddress_of_a_claim_whose_finalizers_were_removed(cluster: &Cluster) {
+pub async fn the_address_of_a_claim_whose_finalizers_were_removed_is_free_after_its_ipaddress_is_gone(
+    cluster: &Cluster,
+) {
     for policy in POLICIES {
         let (site, _collector) = abandoned(cluster, &policy).await;
         site.claim("b", &json!({})).await;
@@ -81,8 +83,8 @@ pub async fn a_claim_that_is_created_again_gets_an_ipaddress_of_its_own(cluster:
     }
 }
 
-/// A leader dies between the deletion of an IPAddress and the removal of its finalizer. The claim is gone meanwhile.
-pub async fn a_later_leader_ends_the_ipaddress_that_an_earlier_one_has_deleted(cluster: &Cluster) {
+/// A leader stops between the deletion of an IPAddress and the removal of its finalizer. Meanwhile the claim is gone.
+pub async fn a_later_leader_completes_the_deletion_of_an_ipaddress_that_an_earlier_leader_began(cluster: &Cluster) {
     let (site, _collector) = abandoned(cluster, &PropagationPolicy::Background).await;
     site.addresses.delete("a", &DeleteParams::default()).await.unwrap();
     until(&site.addresses, "a", |address| address.metadata.deletion_timestamp.is_some()).await;
@@ -92,7 +94,7 @@ pub async fn a_later_leader_ends_the_ipaddress_that_an_earlier_one_has_deleted(c
     assert_eq!(site.given().await, rows([("10.0.0.8", "b")]));
 }
 
-pub async fn a_claim_ends_with_its_ipaddress_in_each_way_of_deletion(cluster: &Cluster) {
+pub async fn a_deleted_claim_and_its_ipaddress_are_removed_in_each_way_of_deletion(cluster: &Cluster) {
     let site = Site::new(cluster).await;
     site.pool("p", &["10.0.0.8/32"]).await;
     let _collector = Collector::start(cluster, &[&site.namespace]);
@@ -116,7 +118,7 @@ pub async fn a_claim_ends_with_its_ipaddress_in_each_way_of_deletion(cluster: &C
     }
 }
 
-pub async fn a_pool_ends_after_its_claims_in_each_way_of_deletion(cluster: &Cluster) {
+pub async fn a_deleted_pool_is_removed_after_its_claims_in_each_way_of_deletion(cluster: &Cluster) {
     let site = Site::new(cluster).await;
     let _collector = Collector::start(cluster, &[&site.namespace]);
     let _leader = lead(cluster, &site).await;
@@ -126,7 +128,8 @@ pub async fn a_pool_ends_after_its_claims_in_each_way_of_deletion(cluster: &Clus
         assert_eq!(site.address_of("a").await, "10.0.0.8");
         site.pools.delete("p", &params(&policy)).await.unwrap();
         if policy != PropagationPolicy::Background {
-            // The garbage collector removes the pool from the owners. The claim keeps the IPAddress.
+            // The garbage collector removes the pool from the owners of the IPAddress. The claim is still an owner, so the
+            // IPAddress stays.
             until(&site.addresses, "a", |address| !is_owned(address, "StaticIPPool")).await;
         }
         assert_eq!(site.given().await, rows([("10.0.0.8", "a")]), "{policy:?}");
@@ -162,7 +165,9 @@ pub async fn a_machine_keeps_its_address_until_its_guest_ends_in_each_way_of_del
     place.end([]).await;
 }
 
-pub async fn a_node_pool_ends_with_its_machines_and_its_pool_in_each_way_of_deletion(cluster: &Cluster) {
+pub async fn the_addresses_of_a_deleted_node_pool_are_released_after_its_guests_in_each_way_of_deletion(
+    cluster: &Cluster,
+) {
     for policy in POLICIES {
         let hosted = Hosted::new(cluster).await;
         let _collector = Collector::start(cluster, &[&hosted.clusters, &hosted.namespace]);
@@ -183,7 +188,7 @@ pub async fn a_node_pool_ends_with_its_machines_and_its_pool_in_each_way_of_dele
         assert_eq!(hosted.held().await, rows([("10.0.0.8", "workers-0")]), "{policy:?}");
         hosted.kubevirt.end("workers-0").await;
         hosted.until_held(0).await;
-        // The pool of a NodePool that is deleted with orphans stays, without an owner.
+        // If the NodePool is deleted with orphans, its pool stays and has no owner.
         let is_kept = policy == PropagationPolicy::Orphan;
         poll("the end of the pool", async || {
             let pool = hosted.pools.get_opt("workers").await.unwrap();

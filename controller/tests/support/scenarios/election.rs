@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::support::{Cluster, SYSTEM};
 
-// Long enough that a busy machine does not lose a Lease.
+// Long enough that a candidate on a busy machine does not lose the Lease by delay.
 const DURATION: Duration = Duration::from_secs(10);
 
 /// A running candidate.
@@ -75,10 +75,10 @@ pub async fn a_leader_whose_lease_is_taken_stops_leading(cluster: &Cluster) {
     );
 }
 
-pub async fn of_many_candidates_one_leads(cluster: &Cluster) {
+pub async fn only_one_of_many_candidates_leads_at_a_time(cluster: &Cluster) {
     let names = ["a", "b", "c"];
     let mut candidates: Vec<Running> = names.iter().map(|name| Running::start(cluster, "one-of-many", name)).collect();
-    // Each candidate leads once, and never at the same time as another one.
+    // At any time only one candidate leads. It stops, and the next one leads.
     while !candidates.is_empty() {
         let waits = candidates.iter_mut().map(|candidate| Box::pin(candidate.until(true)));
         let ((), leader, rest) = futures::future::select_all(waits).await;

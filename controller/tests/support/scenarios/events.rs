@@ -10,7 +10,7 @@ use kube::runtime::events::EventType;
 use crate::support::Cluster;
 use crate::support::hosted::poll;
 
-pub async fn events_with_different_notes_are_different_events_and_equal_events_are_a_series(cluster: &Cluster) {
+pub async fn events_with_different_notes_are_stored_separately_and_equal_events_become_a_series(cluster: &Cluster) {
     let namespace = cluster.namespace().await;
     let published = Events::start(cluster.controller());
     let about = |name: &str, note: &str| {

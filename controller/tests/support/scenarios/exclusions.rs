@@ -1,4 +1,4 @@
-//! Who owns the exclusions of a pool. Only a real API server merges the items of a list.
+//! Field managers that own the exclusions of a pool. Only a real API server merges the items of a list.
 
 use glowplug_controller::kinds::pool::StaticIPPool;
 use kube::Api;
@@ -41,7 +41,7 @@ impl Pools {
     }
 }
 
-/// What `docs/upgrade.md` says about the managers of `excludedAddresses`.
+/// Tests the statements of `docs/upgrade.md` about the managers of `excludedAddresses`.
 pub async fn managers_of_the_exclusions_own_one_list_before_and_their_own_items_after_the_upgrade(cluster: &Cluster) {
     let namespace = cluster.namespace().await;
     let kind = ApiResource::erase::<StaticIPPool>(&());
@@ -79,7 +79,7 @@ pub async fn managers_of_the_exclusions_own_one_list_before_and_their_own_items_
     // The only manager changes its list, which it has owned since before the upgrade.
     after.push(pools.apply("alone", "one", nine).await);
     after.push(pools.apply("alone", "one", &[]).await);
-    // A manager removes its items while there are items of another one.
+    // A manager removes its items, and the items of another manager stay.
     after.push(pools.apply("p", "one", &[]).await);
     after.push(pools.apply("p", "two", &[]).await);
     // Another manager adds and removes its items.
@@ -88,7 +88,7 @@ pub async fn managers_of_the_exclusions_own_one_list_before_and_their_own_items_
     // An editor adds an item.
     after.push(pools.edit("late", both).await);
     after.push(pools.apply("late", "one", eight).await);
-    // The manager has applied its manifest once more.
+    // The manager has applied its manifest once after the upgrade.
     after.push(pools.apply("again", "one", eight).await);
     after.push(pools.apply("again", "two", nine).await);
     after.push(pools.apply("again", "two", &[]).await);
@@ -104,7 +104,8 @@ pub async fn managers_of_the_exclusions_own_one_list_before_and_their_own_items_
         json!(both),
         Value::Null,
         json!(both),
-        // The item of the first manager is gone, too: it still owns the list of the earlier definition, and no item.
+        // The item of the first manager is gone, too: this manager still owns the whole list, as before the upgrade, and no
+        // single item.
         Value::Null,
         json!(both),
         json!(both),

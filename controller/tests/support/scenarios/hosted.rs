@@ -95,7 +95,7 @@ pub async fn a_guest_starts_when_the_secrets_of_its_drive_exist(cluster: &Cluste
     let waits = vm("waits", json!({"networkDataSecretRef": {"name": "any-name"}}));
     hosted.vms.create(&PostParams::default(), &waits).await.unwrap();
     until(&hosted.instances, "waits", |instance| instance.data["status"]["phase"] == "Scheduling").await;
-    // A later machine runs. So the stand-in would have started the other machine, too.
+    // A machine that was created later runs. So the stand-in has had the time to start the other machine.
     hosted.vms.create(&PostParams::default(), &vm("runs", json!({}))).await.unwrap();
     assert_eq!(hosted.until_running("runs").await.network_data_secret, None);
     assert!(!is_running(&hosted.instances.get("waits").await.unwrap()));
@@ -109,7 +109,7 @@ pub async fn a_guest_starts_when_the_secrets_of_its_drive_exist(cluster: &Cluste
     assert_eq!(instance.data["status"]["interfaces"], reported);
     assert_eq!((&instance.labels()["a.b/c"], &instance.annotations()["e.f/g"]), (&"d".to_owned(), &"h".to_owned()));
 
-    // A migrated or restarted guest needs the Secret again.
+    // To migrate or restart a guest, KubeVirt needs the Secret again.
     assert!(hosted.kubevirt.migrate("waits").await);
     hosted.secrets.delete("any-name", &DeleteParams::default()).await.unwrap();
     assert!(!hosted.kubevirt.migrate("waits").await);
@@ -172,11 +172,11 @@ pub async fn a_changed_template_reaches_a_guest_with_its_restart_and_not_with_a_
     assert!(!has_condition(&hosted.vms.get("w").await.unwrap(), "RestartRequired"));
 }
 
-pub async fn a_guest_stays_if_the_garbage_collector_orphans_it_before_kubevirt_looks(cluster: &Cluster) {
+pub async fn a_guest_keeps_running_if_the_garbage_collector_orphans_it_before_kubevirt_acts(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     hosted.vms.create(&PostParams::default(), &vm("w", json!({}))).await.unwrap();
     hosted.until_running("w").await;
-    // The garbage collector removes the owner of the instance, and then its finalizer `orphan` of the VirtualMachine.
+    // The garbage collector removes the owner of the instance first, and then its own finalizer `orphan` from the VirtualMachine.
     merge(&hosted.instances, "w", &json!({"metadata": {"ownerReferences": null}})).await;
     hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
     hosted.until_gone(&hosted.vms, "w").await;
@@ -250,7 +250,7 @@ pub async fn a_machine_is_gone_before_its_guest_has_ended(cluster: &Cluster) {
     assert!(hosted.instances.get_opt("workers-0").await.unwrap().is_none());
 }
 
-pub async fn the_machines_of_a_node_pool_share_a_secret_that_is_made_again_after_each_deletion(cluster: &Cluster) {
+pub async fn the_machines_of_a_node_pool_share_a_secret_that_is_created_again_after_each_deletion(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     hosted.node_pool("workers", 2, &json!({})).await;
     hosted.until_running("workers-0").await;

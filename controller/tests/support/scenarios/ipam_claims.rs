@@ -21,7 +21,7 @@ fn rows<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
     rows.map(|(address, name)| (address.to_owned(), name.to_owned())).into()
 }
 
-/// Waits until the pool reports an address with two users, and returns the lines about it.
+/// Waits until the pool reports an address with two users. Returns the message about this address.
 async fn until_duplicates(tenant: &Tenant) -> String {
     until_condition(tenant, "True").await
 }
@@ -58,7 +58,7 @@ pub async fn an_ipam_claim_gets_an_address_of_each_family(cluster: &Cluster) {
     assert_eq!(tenant.site.held().await, rows([("10.0.0.8", "a.net1"), ("fd00::8", "a.net1")]));
 }
 
-pub async fn claims_of_other_networks_and_pools_stay_as_they_are(cluster: &Cluster) {
+pub async fn ipam_claims_that_no_pool_serves_stay_unchanged(cluster: &Cluster) {
     let tenant = Tenant::new(cluster).await;
     let pool = StaticIPPool::new("p", tenant.site.spec(&["10.0.0.8/30"]));
     tenant.site.pools.create(&PostParams::default(), &pool).await.unwrap();
@@ -113,7 +113,7 @@ pub async fn an_ipam_claim_keeps_its_address_while_guests_come_and_go(cluster: &
     tenant.start("a", "uid-a").await;
     tenant.claim("a", &json!({"metadata": {"finalizers": [PERSISTENT]}})).await;
     assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
-    // The network writes the pod of the guest; a migration changes it.
+    // The network writes the name of the pod of the guest into the claim. A migration changes this name.
     let claim = tenant.claims.get("a.net1").await.unwrap();
     let pod = Patch::Merge(json!({"status": {"ownerPod": {"name": "virt-launcher-a-2"}}}));
     tenant.claims.patch_status("a.net1", &PatchParams::default(), &pod).await.unwrap();
@@ -129,7 +129,7 @@ pub async fn an_ipam_claim_keeps_its_address_while_guests_come_and_go(cluster: &
     assert_eq!(tenant.ips_of("c").await, ["10.0.0.9/16"]);
     let status = tenant.site.pools.get("p").await.unwrap().status.unwrap();
     assert_eq!((&*status.families[0].conflicts, &*status.families[0].by_record), ("0", "0"));
-    // The virtual machine is gone, the claim is left, and the virtual machine is created again.
+    // The virtual machine is deleted, its claim stays, and the virtual machine is created again.
     tenant.stop("a").await;
     tenant.merge("a", &json!({"metadata": {"ownerReferences": null}})).await;
     drop(controller);
@@ -157,10 +157,10 @@ pub async fn the_address_of_a_deleted_ipam_claim_is_free_only_after_its_guest(cl
     tenant.claim("b", &json!({})).await;
     tenant.until_failed("b", "SubnetExhausted").await;
     assert_eq!(tenant.site.held().await, rows([("10.0.0.8", "a.net1")]));
-    // The program that creates the claims removes its finalizer too early: the guest still runs.
+    // The program that creates the claims removes its own finalizer too early, while the guest still runs.
     let ours = json!({"metadata": {"finalizers": ["ipam.glowplug.dev/release-address"]}});
     tenant.merge("a", &ours).await;
-    // A later claim on another pool is served. So this server has had the time to release the address.
+    // A claim on another pool that was created later is served. So the controller has had the time to release the address.
     tenant.site.pools.create(&PostParams::default(), &StaticIPPool::new("q", other(&tenant))).await.unwrap();
     let pool = json!({"spec": {"poolRef": {"name": "q"}}});
     tenant.site.claim("later", &pool).await;
@@ -177,7 +177,7 @@ fn other(tenant: &Tenant) -> PoolSpec {
     PoolSpec { network: format!("{}/vlan20", tenant.site.namespace), ..tenant.site.spec(&["10.0.0.40/32"]) }
 }
 
-pub async fn a_new_virtual_machine_of_the_name_gets_a_new_ipam_claim_and_another_address(cluster: &Cluster) {
+pub async fn a_new_virtual_machine_of_the_same_name_gets_a_new_ipam_claim_and_another_address(cluster: &Cluster) {
     let (tenant, _controller) = tenant(cluster, &["10.0.0.8/31"]).await;
     tenant.claim("a", &json!({})).await;
     assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
@@ -194,7 +194,7 @@ pub async fn a_new_virtual_machine_of_the_name_gets_a_new_ipam_claim_and_another
     assert_eq!(tenant.ips_of("a").await, ["10.0.0.9/16"]);
 }
 
-pub async fn addresses_that_ipam_claims_have_at_the_start_are_theirs(cluster: &Cluster) {
+pub async fn ipam_claims_keep_the_addresses_that_they_have_when_a_leader_starts(cluster: &Cluster) {
     let tenant = Tenant::new(cluster).await;
     tenant.pool(&["10.0.0.8/30"]).await;
     tenant.claim("new", &json!({})).await;
@@ -206,7 +206,7 @@ pub async fn addresses_that_ipam_claims_have_at_the_start_are_theirs(cluster: &C
     let _controller = Controller::start(cluster, &tenant.site);
     assert_eq!(tenant.ips_of("new").await, ["10.0.0.10/16"]);
     assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
-    // No record says which of two claims uses an address.
+    // Two claims record one address, and no record shows which of them uses the address.
     let namespace = &tenant.site.namespace;
     for vm in ["b", "twin"] {
         let message = tenant.until_failed(vm, "IPAddressConflict").await;
@@ -217,14 +217,14 @@ pub async fn addresses_that_ipam_claims_have_at_the_start_are_theirs(cluster: &C
     assert!(until_duplicates(&tenant).await.contains("10.0.0.9"));
     let expected = rows([("10.0.0.10", "new.net1"), ("10.0.0.8", "a.net1")]);
     assert_eq!(tenant.site.held().await, expected);
-    // The network gives one of them another address.
+    // The network writes another address into one of the two claims.
     let other = Patch::Merge(json!({"status": {"ips": ["10.0.0.11/16"]}}));
     tenant.claims.patch_status("twin.net1", &PatchParams::default(), &other).await.unwrap();
     until_no_duplicates(&tenant).await;
     assert_eq!(tenant.ips_of("twin").await, ["10.0.0.11/16"]);
 }
 
-pub async fn an_address_that_another_program_writes_is_reported_and_not_replaced(cluster: &Cluster) {
+pub async fn an_address_that_another_program_writes_into_an_ipam_claim_causes_an_event_and_stays(cluster: &Cluster) {
     let (tenant, _controller) = tenant(cluster, &["10.0.0.8/31"]).await;
     tenant.claim("a", &json!({})).await;
     assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
@@ -239,20 +239,20 @@ pub async fn an_address_that_another_program_writes_is_reported_and_not_replaced
     tenant.until_failed("b", "SubnetExhausted").await;
     assert_eq!(tenant.claims.get("a.net1").await.unwrap().data["status"]["ips"], json!(["10.0.0.9/16"]));
     assert_eq!(tenant.site.held().await, rows([("10.0.0.8", "a.net1")]));
-    // Both addresses have one user.
+    // Each of the two addresses has only one user, so there is no conflict.
     crate::support::hosted::poll("a reserved address", async || {
         let counts = tenant.site.pools.get("p").await.unwrap().status?.families.first()?.clone();
         (counts.by_record == "1" && counts.conflicts == "0").then_some(())
     })
     .await;
     until_no_duplicates(&tenant).await;
-    // The claim has its own address again.
+    // The status of the claim has the address of its lease again.
     let own = Patch::Merge(json!({"status": {"ips": ["10.0.0.8/16"]}}));
     tenant.claims.patch_status("a.net1", &PatchParams::default(), &own).await.unwrap();
     assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
 }
 
-pub async fn an_ipam_claim_gets_the_addresses_that_it_requests_or_that_its_pool_keeps(cluster: &Cluster) {
+pub async fn an_ipam_claim_gets_the_addresses_that_it_requests_or_that_its_pool_pre_allocates(cluster: &Cluster) {
     let tenant = Tenant::new(cluster).await;
     let mut spec = tenant.spec(&["10.0.0.8/29", "fd00::8/125"]);
     spec.pre_allocations = [("kept.net1".to_owned(), "10.0.0.8, fd00::9".to_owned())].into();
@@ -279,7 +279,7 @@ pub async fn an_ipam_claim_gets_the_addresses_that_it_requests_or_that_its_pool_
 
 pub async fn a_global_pool_serves_the_ipam_claims_of_every_namespace(cluster: &Cluster) {
     let (one, two) = (Tenant::without_network(cluster).await, Tenant::without_network(cluster).await);
-    // The names of networks and of global pools are shared with the other scenarios.
+    // All scenarios of a server share the names of networks and of global pools.
     let name = format!("p-{}", one.site.namespace);
     one.create_network(&name).await;
     let network = network_of(&name);
@@ -291,7 +291,7 @@ pub async fn a_global_pool_serves_the_ipam_claims_of_every_namespace(cluster: &C
     assert_eq!(one.ips_of("a").await, ["10.0.0.8/16"]);
     two.claim("a", &network).await;
     assert_eq!(two.ips_of("a").await, ["10.0.0.9/16"]);
-    // A pool of the namespace takes precedence. Two of them are refused.
+    // A pool of the namespace takes precedence over a global pool. With two pools of the namespace, the claim is refused.
     for pool in ["q", "r"] {
         let attachment = format!("{}/vlan10", one.site.namespace);
         let spec =
@@ -333,10 +333,10 @@ pub async fn an_ipam_claim_with_many_owners_is_released_after_the_last_guest(clu
     // One of the guests still runs, so its address is not free for claim `b`.
     tenant.claim("b", &json!({})).await;
     tenant.until_failed("b", "SubnetExhausted").await;
-    // Without its finalizer the claim is gone at once. The leader has seen its owners.
+    // Without its finalizer, the claim is gone at once. The leader still knows its owners.
     tenant.merge("a", &json!({"metadata": {"finalizers": null}})).await;
     tenant.until_gone("a").await;
-    // Later claims are looked at, so this server has had the time to release the address.
+    // Claims that are created later are processed. So the controller has had the time to release the address.
     for later in ["c", "d"] {
         tenant.claim(later, &json!({})).await;
         tenant.until_failed(later, "SubnetExhausted").await;

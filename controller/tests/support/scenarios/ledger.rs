@@ -1,4 +1,4 @@
-//! Leases as the storage of a ledger.
+//! Leases of the API server as the storage of the ledger.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ fn addresses<const N: usize>(all: [&str; N]) -> Vec<IpAddr> {
     all.map(|address| address.parse().unwrap()).into()
 }
 
-pub async fn an_address_is_stored_before_it_is_known(cluster: &Cluster) {
+pub async fn a_lease_is_stored_before_its_claim_is_answered(cluster: &Cluster) {
     let network = network(cluster).await;
     let mut leader = Leader::start(cluster.controller(), pool(&network, &["10.0.0.8/30", "fd00::8/125"])).await;
     assert_eq!(leader.claim(machine(&network, 0)).await, Ok(addresses(["10.0.0.8", "fd00::8"])));
@@ -111,7 +111,7 @@ pub async fn a_deleted_lease_of_a_machine_is_written_again(cluster: &Cluster) {
     let (leases, name): (Api<StaticIPLease>, _) = (Api::all(cluster.client()), name(&network, "10.0.0.8"));
     let before = leases.get(&name).await.unwrap();
     leases.delete(&name, &DeleteParams::default()).await.unwrap();
-    // Whether or not the leader has received the deletion, the address stays with its machine.
+    // The address stays with its machine, even before the leader knows that the lease was deleted.
     assert_eq!(leader.claim(machine(&network, 1)).await, Ok(addresses(["10.0.0.9"])));
     while leases.get_opt(&name).await.unwrap().is_none() {
         leader.holders(&network).await;
@@ -121,7 +121,7 @@ pub async fn a_deleted_lease_of_a_machine_is_written_again(cluster: &Cluster) {
     assert!(version(&after) > version(&before));
 }
 
-pub async fn a_released_lease_that_is_deleted_is_free(cluster: &Cluster) {
+pub async fn the_address_of_a_released_lease_that_is_deleted_is_free(cluster: &Cluster) {
     let network = network(cluster).await;
     let mut leader = Leader::start(cluster.controller(), pool(&network, &["10.0.0.8/32"])).await;
     leader.claim(machine(&network, 0)).await.unwrap();

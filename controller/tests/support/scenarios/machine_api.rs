@@ -8,13 +8,13 @@ use crate::support::Cluster;
 use crate::support::controller::{Controller, Site, create, until};
 use crate::support::machine_api::{CLAIM_FINALIZER, MachineApi};
 
-/// What a machine says whose claim waits for the pool `p`.
+/// Returns the message of a Machine whose claim waits for an address of pool `p`.
 fn exhausted(site: &Site) -> String {
     format!("pool {}/p has no free IPv4 address", site.namespace)
 }
 
-/// A namespace with pool `p`, its leader, and Machine API with a MachineSet `w` whose only device takes an address from
-/// the pool, with claims of this version.
+/// Creates a namespace with pool `p`, its leader, and Machine API with MachineSet `w`. The only device of the MachineSet gets an
+/// address of the pool, through claims of this version.
 async fn site(cluster: &Cluster, version: &str, addresses: &[&str]) -> (Site, Controller, MachineApi) {
     let site = Site::of(cluster, &cluster.namespace().await, version);
     site.pool("p", addresses).await;
@@ -27,7 +27,7 @@ async fn site(cluster: &Cluster, version: &str, addresses: &[&str]) -> (Site, Co
     (site, controller, machines)
 }
 
-/// The property of a virtual machine with this address.
+/// Returns the kernel arguments of a virtual machine with this address.
 fn kargs(address: &str) -> String {
     format!("ip={address}::10.0.0.1:255.255.0.0:::none nameserver=10.0.0.53 ")
 }
@@ -79,7 +79,7 @@ pub async fn a_machine_on_vsphere_that_waits_gets_the_address_of_a_deleted_one(c
     machines.until_cloned(&["w-0"]).await;
     machines.scale("w", 2).await;
     assert_eq!(machines.until_waiting("w-1", "PoolExhausted").await, exhausted(&site));
-    // The MachineSet replaces the deleted Machine by a third one, which waits behind the second one.
+    // The MachineSet replaces the deleted Machine by a third one. The second Machine is older, so it gets the address first.
     machines.machines.delete("w-0", &DeleteParams::default()).await.unwrap();
     machines.until_cloned(&["w-1"]).await;
     assert_eq!(machines.vms["w-1"], kargs("10.0.0.8"));

@@ -5,22 +5,22 @@
 //!
 //! | event | test |
 //! |---|---|
-//! | a later admission step rejects the machine; a dry run | `a_virtual_machine_that_is_not_stored_leaves_nothing` |
-//! | no replica responds | `without_a_replica_machines_of_served_namespaces_are_refused_and_no_others` |
+//! | a later admission step rejects the machine; a dry run | `a_virtual_machine_that_is_not_stored_takes_no_address` |
+//! | no replica responds | `without_a_replica_only_machines_of_served_namespaces_are_refused` |
 //! | the leader crashes after any write | `after_a_crash_*` in `tests/machines.rs` |
 //! | a leader resumes after another took over | `two_leaders_at_once_*` in `tests/machines.rs`, and of the ledger |
 //! | a Secret is deleted by hand | `a_secret_that_is_deleted_by_hand_is_written_again` |
 //! | a Secret of another author has the name | `a_secret_of_another_author_stays_and_its_machine_gets_another_one` |
 //! | restart, migration, VirtualMachine created again | `a_machine_keeps_its_address_while_guests_come_and_go` |
-//! | a machine is deleted while no leader runs | `a_machine_that_is_deleted_while_nobody_leads_is_released` |
+//! | a machine is deleted while no leader runs | `the_address_of_a_machine_that_is_deleted_while_no_replica_leads_is_released` |
 //! | the namespace of a hosted cluster is deleted | `leases_outlive_a_deleted_namespace_until_its_guests_have_ended` |
 //! | a pool shrinks or is deleted while in use | `a_machine_keeps_its_address_when_its_pool_shrinks_or_is_deleted` |
-//! | two machines have records of the same address | `nobody_gets_an_address_that_two_machines_record` |
+//! | two machines have records of the same address | `an_address_that_two_machines_record_is_not_allocated` |
 //! | a guest reports an address that is not allocated | `an_address_that_only_a_guest_reports_is_not_allocated` |
-//! | etcd is restored from a backup | `after_the_loss_of_all_leases_machines_keep_what_their_records_say` |
+//! | etcd is restored from a backup | `after_the_loss_of_all_leases_machines_keep_the_addresses_of_their_records` |
 //! | `clusterctl move` | `a_moved_claim_keeps_its_address` of claims |
-//! | an old definition has no status map | `the_status_map_is_written_where_the_definition_has_it` |
-//! | the API server does not respond | `a_request_without_an_answer_releases_nothing` in `tests/machines.rs` |
+//! | an old definition has no status map | `the_status_map_is_written_if_the_crd_has_it` |
+//! | the API server does not respond | `a_failed_read_of_the_objects_of_a_machine_releases_no_address` in `tests/machines.rs` |
 //! | clocks differ | `a_leader_whose_lease_is_taken_stops_leading` of the election |
 
 use std::collections::BTreeSet;
@@ -126,7 +126,7 @@ pub async fn a_machine_of_a_node_pool_starts_with_its_address(cluster: &Cluster)
     assert_eq!(serde_json::to_value(holder).unwrap(), expected);
     hosted.until_event("workers-0", "IPAddressAllocated").await;
 
-    // The guest reads a change of the pool at its next start.
+    // A guest reads the changed gateway of its pool at its next start.
     let gateway = Patch::Merge(json!({"spec": {"gateway": ["10.0.0.2"]}}));
     hosted.pools.patch("workers", &PatchParams::default(), &gateway).await.unwrap();
     poll("the Secret with the new gateway", async || {
@@ -170,7 +170,7 @@ pub async fn a_machine_with_a_no_cloud_volume_reads_its_address_from_network_con
     installed.stop().await;
 }
 
-pub async fn a_machine_with_network_data_of_its_own_keeps_it_and_nobody_gets_its_address(cluster: &Cluster) {
+pub async fn a_machine_keeps_network_data_of_its_own_and_no_other_machine_gets_its_address(cluster: &Cluster) {
     let (hosted, mut installed) = served(cluster, &["10.0.0.8/30"]).await;
     let document = json!({"version": 2, "ethernets": {"eno101": {"addresses": ["10.0.0.8/16"]}}}).to_string();
     let data = json!({"networkdata": ByteString(document.clone().into_bytes())});
@@ -187,11 +187,11 @@ pub async fn a_machine_with_network_data_of_its_own_keeps_it_and_nobody_gets_its
     assert_eq!(drive.network_data, Some(document.into_bytes()));
     assert_eq!(drive.addresses()[0].1, "10.0.0.8");
     assert_eq!(hosted.held().await, []);
-    // The next machine gets another address, also from the next leader.
+    // The next machine gets another address, and so does a later machine under the next leader.
     hosted.set_cloud_init(Value::Null);
     hosted.scale("workers", 2).await;
     assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
-    // The machine uses the address, also after its guest reports it.
+    // The machine is the only user of the address, also after its guest has reported the address.
     poll("a recorded address of one user", async || {
         let counts = hosted.pools.get("workers").await.unwrap().status?.families.first()?.clone();
         ((&*counts.by_record, &*counts.conflicts) == ("1", "0")).then_some(())
@@ -202,7 +202,8 @@ pub async fn a_machine_with_network_data_of_its_own_keeps_it_and_nobody_gets_its
     hosted.scale("workers", 3).await;
     installed.lead().await;
     assert_eq!(hosted.address_of("workers-2").await, "10.0.0.10");
-    // The address is free when the machine is gone. HyperShift replaces the machine, which may be earlier.
+    // The address is free after the machine is gone. HyperShift replaces the machine, and the new machine may get an address
+    // before that.
     hosted.delete("workers-0").await;
     poll("a pool without a reserved address", async || {
         (hosted.pools.get("workers").await.unwrap().status?.families[0].by_record == "0").then_some(())
@@ -265,7 +266,7 @@ async fn until_waiting(hosted: &Hosted, expected: &Value) {
 }
 
 /// The machine does not exist as a VirtualMachine, and claims nothing. The next leader counts it again.
-pub async fn a_machine_that_an_exhausted_pool_refuses_waits_in_the_status_until_it_is_deleted(cluster: &Cluster) {
+pub async fn the_status_of_an_exhausted_pool_counts_a_refused_machine_until_it_is_deleted(cluster: &Cluster) {
     let (hosted, mut installed) = running(cluster, &["10.0.0.8/32"], 1).await;
     hosted.until_condition("workers", "Exhausted").await;
     hosted.scale("workers", 2).await;
@@ -301,7 +302,7 @@ pub async fn a_machine_that_an_exhausted_pool_refuses_is_created_when_the_pool_g
         "kind": "KubevirtMachine", "namespace": hosted.namespace, "name": "workers-1", "family": "IPv4", "since": created,
     }]);
     until_waiting(&hosted, &refused).await;
-    // A user of a namespace that comes earlier in the order of names has a machine with the same VirtualMachine.
+    // A user has a KubevirtMachine of the same name in another namespace, which comes first in the order of names.
     let machines: Api<DynamicObject> =
         Api::namespaced_with(cluster.client(), &hosted.clusters, &resource(KUBEVIRT_MACHINE));
     let template = json!({"metadata": {"namespace": hosted.namespace}});
@@ -313,8 +314,8 @@ pub async fn a_machine_that_an_exhausted_pool_refuses_is_created_when_the_pool_g
     until(&hosted.machines, "workers-1", |machine| provisioned(machine)["status"] == "True").await;
     until_waiting(&hosted, &json!([])).await;
 
-    // The controller also makes capk retry when an address is released. HyperShift replaces the deleted machine by a
-    // new machine, which may get the address first.
+    // The controller also makes capk try again when an address is released. HyperShift replaces the deleted machine, and the new
+    // machine may get the address first.
     hosted.until_condition("workers", "Exhausted").await;
     hosted.scale("workers", 3).await;
     hosted.until_refused("workers-2").await;
@@ -327,7 +328,7 @@ pub async fn a_machine_that_an_exhausted_pool_refuses_is_created_when_the_pool_g
     installed.stop().await;
 }
 
-pub async fn a_requested_address_that_a_machine_does_not_get_has_an_event(cluster: &Cluster) {
+pub async fn a_machine_that_does_not_get_its_requested_address_has_an_event(cluster: &Cluster) {
     let (hosted, installed) = running(cluster, &["10.0.0.8/29"], 1).await;
     let request = async |text: Value| {
         let annotations = json!({"network.kubevirt.io/addresses": text.to_string()});
@@ -356,8 +357,10 @@ pub async fn a_requested_address_that_a_machine_does_not_get_has_an_event(cluste
     installed.stop().await;
 }
 
-/// capk creates several machines at once, and the pool is not exhausted yet when the webhook is asked.
-pub async fn a_machine_that_was_admitted_past_the_end_of_its_pool_says_why_it_waits(cluster: &Cluster) {
+/// capk creates several machines at once, so the webhook may allow a machine before the pool is known as exhausted.
+pub async fn a_machine_that_waits_for_an_exhausted_pool_has_an_event_and_an_annotation_with_the_reason(
+    cluster: &Cluster,
+) {
     let hosted = Hosted::new(cluster).await;
     hosted.kubevirt.be_late();
     hosted.node_pool("workers", 0, &json!({})).await;
@@ -408,8 +411,8 @@ pub async fn machines_that_wait_get_addresses_in_the_order_of_their_creation(clu
     let mut pool = StaticIPPool::new("p", hosted.spec("p", &["10.0.0.8/32"]));
     pool.spec.node_pool_ref = None;
     pool.spec.machine_selector = serde_json::from_value(json!({"matchLabels": {"app": "x"}})).unwrap();
-    // These machines are in the namespace of the pool and have no KubevirtMachine. The webhook does not reject them: nobody
-    // creates them again.
+    // These machines are in the namespace of the pool and have no KubevirtMachine. The webhook does not reject them, because no
+    // program would create them again.
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &hosted.namespace);
     pools.create(&PostParams::default(), &pool).await.unwrap();
     let installed = Installed::start(cluster).await;
@@ -437,9 +440,9 @@ pub async fn machines_that_wait_get_addresses_in_the_order_of_their_creation(clu
     installed.stop().await;
 }
 
-pub async fn a_virtual_machine_that_is_not_stored_leaves_nothing(cluster: &Cluster) {
+pub async fn a_virtual_machine_that_is_not_stored_takes_no_address(cluster: &Cluster) {
     let (hosted, installed) = served(cluster, &["10.0.0.8/31"]).await;
-    // The leader makes capk try again: the next attempt of capk itself is far away.
+    // Only the leader can cause the next attempt of capk soon: capk itself now waits a minute.
     hosted.be_slow_to_retry();
     // A dry run must leave nothing behind.
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
@@ -464,7 +467,7 @@ pub async fn a_virtual_machine_that_is_not_stored_leaves_nothing(cluster: &Clust
     installed.stop().await;
 }
 
-pub async fn without_a_replica_machines_of_served_namespaces_are_refused_and_no_others(cluster: &Cluster) {
+pub async fn without_a_replica_only_machines_of_served_namespaces_are_refused(cluster: &Cluster) {
     let (hosted, mut installed) = served(cluster, &["10.0.0.8/30"]).await;
     let other = Hosted::new(cluster).await;
     installed.stop_answering().await;
@@ -473,7 +476,7 @@ pub async fn without_a_replica_machines_of_served_namespaces_are_refused_and_no_
     assert!(message.contains("failed calling webhook \"machines.ipam.glowplug.dev\""), "{message}");
     other.node_pool("workers", 1, &json!({})).await;
     other.until_running("workers-0").await;
-    // capk retries after a timeout; the stand-in for capk retries only when the machine changes.
+    // The real capk tries again after a pause. Here a change of the KubevirtMachine causes the attempt at once.
     installed.answer_again().await;
     installed.until_asked(&hosted, "workers").await;
     merge(&hosted.machines, "workers-0", &json!({"metadata": {"annotations": {"again": "1"}}})).await;
@@ -486,7 +489,7 @@ pub async fn a_secret_that_is_deleted_by_hand_is_written_again(cluster: &Cluster
     let address = hosted.address_of("workers-1").await;
     let before = hosted.secret("workers-1").await;
     hosted.secrets.delete(&before.name_any(), &DeleteParams::default()).await.unwrap();
-    // The guest continues to run. Its next start waits for the Secret.
+    // The guest keeps running. Its next start needs the Secret.
     assert_eq!(hosted.restart("workers-1").await.addresses()[0].1, address);
     let after = hosted.secret("workers-1").await;
     assert_ne!(before.uid(), after.uid());
@@ -571,7 +574,7 @@ pub async fn a_guest_that_outlives_its_virtual_machine_keeps_its_address(cluster
     hosted.until_gone(&hosted.machines, "workers-0").await;
     merge(&hosted.vms, "workers-0", &json!({"metadata": {"finalizers": null}})).await;
     hosted.until_gone(&hosted.vms, "workers-0").await;
-    // A later machine gets the other address.
+    // The next machine gets the other address.
     hosted.scale("workers", 1).await;
     assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
     assert_eq!(hosted.held().await, rows([("10.0.0.8", "workers-0"), ("10.0.0.9", "workers-1")]));
@@ -580,8 +583,8 @@ pub async fn a_guest_that_outlives_its_virtual_machine_keeps_its_address(cluster
     installed.stop().await;
 }
 
-/// The users of another namespace write the names and addresses of a hosted cluster into their own machines.
-pub async fn machines_of_another_namespace_reserve_and_keep_nothing(cluster: &Cluster) {
+/// Users of another namespace write names and addresses of a hosted cluster into their own objects.
+pub async fn objects_of_another_namespace_reserve_no_address_and_keep_no_lease(cluster: &Cluster) {
     let (hosted, mut installed) = running(cluster, &["10.0.0.8/30"], 1).await;
     installed.stop_leading();
     let other = cluster.namespace().await;
@@ -617,7 +620,7 @@ pub async fn machines_of_another_namespace_reserve_and_keep_nothing(cluster: &Cl
     assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
     assert_eq!(hosted.held().await, rows([("10.0.0.8", "workers-0"), ("10.0.0.9", "workers-1")]));
     hosted.until_no_condition("workers", "DuplicateRecords").await;
-    // The labels of the other VirtualMachine keep no address of the machine that they name.
+    // The other VirtualMachine names this machine in its labels, which does not keep the address of the machine.
     hosted.scale("workers", 0).await;
     hosted.until_held(0).await;
     installed.stop().await;
@@ -626,7 +629,7 @@ pub async fn machines_of_another_namespace_reserve_and_keep_nothing(cluster: &Cl
 /// Users write the UID of a machine into the owner of an IPAddress, as if the machine were a claim that is gone.
 pub async fn an_ipaddress_whose_owner_has_the_uid_of_a_machine_releases_nothing(cluster: &Cluster) {
     let (hosted, installed) = running(cluster, &["10.0.0.8/32"], 1).await;
-    // This claim gets an address that is released.
+    // If an address were released, this claim would get it.
     let waiting = Site::of(cluster, &hosted.clusters, "v1beta2");
     waiting.claim("c", &json!({"spec": {"poolRef": {"name": "workers"}}})).await;
     let exhausted = format!("pool {}/workers has no free IPv4 address", hosted.clusters);
@@ -666,7 +669,7 @@ pub async fn an_ipaddress_whose_owner_has_the_uid_of_a_machine_releases_nothing(
     installed.stop().await;
 }
 
-pub async fn a_machine_that_is_deleted_while_nobody_leads_is_released(cluster: &Cluster) {
+pub async fn the_address_of_a_machine_that_is_deleted_while_no_replica_leads_is_released(cluster: &Cluster) {
     let (hosted, mut installed) = running(cluster, &["10.0.0.8/30"], 2).await;
     installed.stop_leading();
     hosted.scale("workers", 1).await;
@@ -725,7 +728,7 @@ pub async fn a_machine_keeps_its_address_when_its_pool_shrinks_or_is_deleted(clu
     installed.stop().await;
 }
 
-/// Tests the steps of `docs/changes.md` for a pool of another name.
+/// Tests the steps of `docs/changes.md` for giving a pool another name.
 pub async fn machines_keep_their_addresses_when_their_pool_gets_another_name(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;
@@ -736,7 +739,8 @@ pub async fn machines_keep_their_addresses_when_their_pool_gets_another_name(clu
     let first = [hosted.address_of("workers-0").await, hosted.address_of("workers-1").await];
     let held = hosted.held().await;
 
-    // The earlier pool keeps one address, which the new pool leaves out. No machine starts without an address meanwhile.
+    // The earlier pool still has one address, which is not in the new pool. Until the new pool exists, no machine starts without
+    // an address.
     hosted.resize("workers", &["10.0.0.11"]).await;
     hosted.pools.delete("workers", &DeleteParams::default()).await.unwrap();
     hosted.scale("workers", 3).await;
@@ -747,12 +751,12 @@ pub async fn machines_keep_their_addresses_when_their_pool_gets_another_name(clu
         hosted.clusters
     );
     assert!(message.contains(&expected), "{message}");
-    // A pool of these tests names the NodePool of its own name.
+    // The new pool has another name than its NodePool, so it is created here without the helper.
     let mut renamed = StaticIPPool::new("nodes", hosted.spec("workers", &["10.0.0.8-10.0.0.10"]));
     renamed.spec.gateway = vec!["10.0.0.2".to_owned()];
     hosted.pools.create(&PostParams::default(), &renamed).await.unwrap();
     let third = hosted.address_of("workers-2").await;
-    // The leases of the machines move to the new pool, so the earlier one ends while the machines run.
+    // The leases of the machines move to the new pool, so the earlier pool is removed while the machines run.
     poll("the end of the pool", async || hosted.pools.get_opt("workers").await.unwrap().is_none().then_some(())).await;
     assert!(!first.contains(&third), "{third} has two machines");
     for (name, address) in ["workers-0", "workers-1"].into_iter().zip(&first) {
@@ -766,7 +770,7 @@ pub async fn machines_keep_their_addresses_when_their_pool_gets_another_name(clu
     installed.stop().await;
 }
 
-pub async fn a_machine_starts_without_an_address_of_a_deleted_pool_only_after_the_reference_is_removed(
+pub async fn a_machine_of_a_deleted_pool_starts_without_an_address_only_after_the_reference_is_removed(
     cluster: &Cluster,
 ) {
     let (hosted, installed) = running(cluster, &["10.0.0.8/30"], 1).await;
@@ -783,7 +787,7 @@ pub async fn a_machine_starts_without_an_address_of_a_deleted_pool_only_after_th
     installed.stop().await;
 }
 
-pub async fn nobody_gets_an_address_that_two_machines_record(cluster: &Cluster) {
+pub async fn an_address_that_two_machines_record_is_not_allocated(cluster: &Cluster) {
     let (hosted, mut installed) = running(cluster, &["10.0.0.8/30"], 2).await;
     installed.stop_leading();
     hosted.forget_leases().await;
@@ -808,7 +812,7 @@ pub async fn nobody_gets_an_address_that_two_machines_record(cluster: &Cluster) 
 pub async fn an_address_that_only_a_guest_reports_is_not_allocated(cluster: &Cluster) {
     let (hosted, installed) = running(cluster, &["10.0.0.8-10.0.0.10"], 1).await;
     assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
-    // A user has set a second address in the guest.
+    // A user has set a second address inside the guest.
     let interface = hosted.instances.get("workers-0").await.unwrap().data["status"]["interfaces"][0].clone();
     let mut changed = interface.clone();
     changed["ipAddresses"] = json!(["10.0.0.8", "10.0.0.9"]);
@@ -849,7 +853,7 @@ pub async fn an_address_that_a_guest_reports_is_free_on_other_networks(cluster: 
     installed.stop().await;
 }
 
-pub async fn after_the_loss_of_all_leases_machines_keep_what_their_records_say(cluster: &Cluster) {
+pub async fn after_the_loss_of_all_leases_machines_keep_the_addresses_of_their_records(cluster: &Cluster) {
     let (hosted, mut installed) = running(cluster, &["10.0.0.8/29"], 4).await;
     let held = hosted.held().await;
     for n in 0..4 {
@@ -857,7 +861,7 @@ pub async fn after_the_loss_of_all_leases_machines_keep_what_their_records_say(c
     }
     installed.stop_leading();
     hosted.forget_leases().await;
-    // Some records are also gone. Each machine has one record left.
+    // Some of the records are lost, too, but each machine has at least one record left.
     merge(&hosted.machines, "workers-1", &json!({"metadata": {"annotations": {ANNOTATION: null}}})).await;
     hosted.secrets.delete(&hosted.secret_name("workers-2").await, &DeleteParams::default()).await.unwrap();
     hosted.kubevirt.report("workers-2", &json!({"interfaces": null})).await;
@@ -867,7 +871,7 @@ pub async fn after_the_loss_of_all_leases_machines_keep_what_their_records_say(c
     let mut after = hosted.held().await;
     after.retain(|(_, name)| name != "workers-4");
     assert_eq!(after, held);
-    // The records are complete again.
+    // The leader writes the lost records again.
     hosted.until_annotated("workers-1", ANNOTATION).await;
     let address = hosted.address_of("workers-2").await;
     assert_eq!(hosted.restart("workers-2").await.addresses()[0].1, address);
@@ -896,7 +900,7 @@ pub async fn an_address_that_only_a_secret_records_is_not_allocated_when_no_pool
 }
 
 /// Tests the steps of `docs/recovery.md`.
-pub async fn a_machine_whose_lease_may_not_change_says_why_and_is_served_soon_after_the_policy(cluster: &Cluster) {
+pub async fn a_machine_whose_lease_a_policy_refuses_to_change_has_an_event_and_is_served_afterwards(cluster: &Cluster) {
     let (hosted, installed) = running(cluster, &["10.0.0.8/31"], 2).await;
     let address = hosted.address_of("workers-0").await;
     let namespace = hosted.namespace.clone();
@@ -933,14 +937,14 @@ pub async fn damaged_records_are_repaired_by_the_procedure_of_the_guide(cluster:
     }
     let held = hosted.held().await;
     let (first, second) = (hosted.address_of("workers-0").await, hosted.address_of("workers-1").await);
-    // This is the damage: the leases are lost, and a user has edited an annotation.
+    // The damage: the leases are lost, and a user has edited the annotation of a machine.
     installed.stop_leading();
     hosted.forget_leases().await;
     let annotation = |value: Value| json!({"metadata": {"annotations": {ANNOTATION: value}}});
     merge(&hosted.machines, "workers-0", &annotation(format!(r#"["{second}/16"]"#).into())).await;
     installed.lead().await;
     hosted.until_event("workers-1", "IPAddressConflict").await;
-    // Both records have the address of the second machine, so no machine gets its lease.
+    // Two machines record the address of the second machine, so the leader gives this address to neither of them.
     hosted.until_held(1).await;
     assert_eq!(hosted.held().await, rows([(first.as_str(), "workers-0")]));
     // Steps 1, 4 and 5 of the procedure: the wrong annotation and the wrong lease are deleted.
@@ -956,7 +960,7 @@ pub async fn damaged_records_are_repaired_by_the_procedure_of_the_guide(cluster:
     installed.stop().await;
 }
 
-pub async fn the_status_map_is_written_where_the_definition_has_it(cluster: &Cluster) {
+pub async fn the_status_map_is_written_if_the_crd_has_it(cluster: &Cluster) {
     let (hosted, mut installed) = running(cluster, &["10.0.0.8/30"], 1).await;
     hosted.until_annotated("workers-0", ANNOTATION).await;
     let has_map = |machine: &DynamicObject| {
@@ -971,7 +975,7 @@ pub async fn the_status_map_is_written_where_the_definition_has_it(cluster: &Clu
     installed.stop().await;
 }
 
-pub async fn a_machine_that_came_past_the_webhook_gets_its_network_before_it_has_an_instance(cluster: &Cluster) {
+pub async fn a_machine_that_no_webhook_saw_gets_its_network_data_if_it_has_no_instance_yet(cluster: &Cluster) {
     let (hosted, installed) = served(cluster, &["10.0.0.8/30"]).await;
     installed.until_not_asked(&hosted, "workers").await;
     hosted.kubevirt.be_late();
@@ -980,7 +984,7 @@ pub async fn a_machine_that_came_past_the_webhook_gets_its_network_before_it_has
     installed.stop().await;
 }
 
-pub async fn a_machine_that_came_past_the_webhook_and_runs_is_left_alone(cluster: &Cluster) {
+pub async fn a_running_machine_that_no_webhook_saw_is_left_alone(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     hosted.node_pool("workers", 1, &json!({})).await;
     hosted.until_running("workers-0").await;

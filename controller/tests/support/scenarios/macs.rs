@@ -21,7 +21,7 @@ use crate::support::installed::Installed;
 
 const LABEL: &str = "ipam.glowplug.dev/mac-addresses";
 
-/// A hosted cluster with pools of addresses for NodePool `workers`.
+/// A hosted cluster with a pool of IP addresses and a MACPool for the machines of NodePool `workers`.
 struct Place<'c> {
     hosted: Hosted,
     installed: Installed<'c>,
@@ -40,8 +40,8 @@ impl Deref for Place<'_> {
 // === impl Place ===
 
 impl<'c> Place<'c> {
-    /// Starts a hosted cluster and the controller. `octets` are the first five of the MAC addresses, and `last` is the last
-    /// octet of the pool.
+    /// Starts a hosted cluster and the controller. `octets` are the first five octets of the MAC addresses, and `last` is the
+    /// last octet of the last address in the MACPool.
     async fn start(cluster: &'c Cluster, octets: &str, last: u8) -> Self {
         let hosted = Hosted::new(cluster).await;
         let no_mac = json!([{
@@ -112,7 +112,7 @@ impl<'c> Place<'c> {
         .await
     }
 
-    /// Waits until the numbers of the pool are total, free, used and waiting.
+    /// Waits until the status of the pool has these numbers of addresses (total, free, used) and of waiting machines.
     async fn until_status(&self, numbers: [i64; 4]) {
         poll(&format!("{numbers:?} in the status"), async || {
             let status = self.pools.get(&self.namespace).await.unwrap().status?;
@@ -168,14 +168,14 @@ pub async fn a_machine_that_is_replaced_while_no_webhook_answers_keeps_its_mac_a
         (labels, template["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"].clone())
     };
     let stored = until(&place.vms, "w", |vm| template(vm).1 == address).await;
-    // The manifest of the user, as `kubectl replace` sends it.
+    // The manifest of the user without the MAC address and the label, as `kubectl replace` sends it.
     let mut manifest = stored.clone();
     let of_template = &mut manifest.data["spec"]["template"];
     of_template.as_object_mut().unwrap().remove("metadata");
     of_template["spec"]["domain"]["devices"]["interfaces"][0].as_object_mut().unwrap().remove("macAddress");
     let replaced = place.vms.replace("w", &PostParams::default(), &manifest).await.unwrap();
     assert_eq!(template(&replaced), (Value::Null, Value::Null));
-    // Another machine is created meanwhile. No webhook gives it the label.
+    // Another machine is created while no webhook answers. Its manifest already has the label.
     let mut other = place.manifest("v", "");
     other.data["spec"]["template"]["metadata"] = json!({"labels": {(LABEL): "required"}});
     place.vms.create(&PostParams::default(), &other).await.unwrap();
@@ -208,7 +208,7 @@ pub async fn a_mac_address_is_allocated_again_only_after_its_guest_has_ended(clu
     place.stop().await;
 }
 
-pub async fn a_mac_address_that_a_machine_has_already_is_recorded_and_not_allocated(cluster: &Cluster) {
+pub async fn a_mac_address_that_a_user_has_set_is_recorded_and_goes_to_no_other_machine(cluster: &Cluster) {
     let place = Place::start(cluster, "0a:00:00:00:03", 0x0f).await;
     place.create("own", "0A:00:00:00:03:00").await;
     let lease = place.until_lease("0a:00:00:00:03:00", true).await;
@@ -287,7 +287,9 @@ pub async fn an_invalid_mac_pool_is_refused_with_every_error(cluster: &Cluster) 
     place.stop().await;
 }
 
-pub async fn a_mac_address_is_released_although_nobody_can_read_managed_fields(cluster: &Cluster) {
+pub async fn a_mac_address_is_released_although_its_pool_and_its_lease_have_unreadable_managed_fields(
+    cluster: &Cluster,
+) {
     let place = Place::start(cluster, "0a:00:00:00:07", 0x0f).await;
     place.scale("workers", 1).await;
     assert_eq!(place.mac_of("workers-0").await, "0a:00:00:00:07:00");

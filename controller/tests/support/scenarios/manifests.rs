@@ -30,7 +30,7 @@ pub fn find_lost(sent: &Value, stored: &Value, at: &str, paths: &mut Vec<String>
     }
 }
 
-pub async fn an_api_server_takes_over_every_member_of_the_manifests(cluster: &Cluster) {
+pub async fn an_api_server_stores_every_member_of_the_manifests(cluster: &Cluster) {
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     let mut kinds = Vec::new();
     let mut paths = Vec::new();

@@ -1,4 +1,5 @@
-//! The network data of VirtualMachines that people apply, copy, edit and delete. Each guest reads the Secret of its own machine.
+//! Network data of VirtualMachines that people apply, copy, edit and delete. Each guest must read only the Secret of its own
+//! machine.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -91,7 +92,8 @@ fn interface(manifest: &mut Value) -> &mut Value {
     &mut manifest["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0]
 }
 
-/// What a VirtualMachine has of the controller: reference, index, label and annotation.
+/// Returns what the controller has added to a VirtualMachine: the reference, the index of the interface, the label and the
+/// annotation.
 fn added(vm: &DynamicObject) -> Value {
     let template = &vm.data["spec"]["template"];
     json!({
@@ -102,14 +104,14 @@ fn added(vm: &DynamicObject) -> Value {
     })
 }
 
-/// The same of a machine that is served with this Secret.
+/// Returns what the controller adds to a machine that is served with this Secret.
 fn issued(hosted: &Hosted, name: &str, secret: &str) -> Value {
     let of = format!("{}/{name}", hosted.namespace);
     json!({"secret": secret, "acpiIndex": 101, "label": ISSUED, "of": of})
 }
 
-/// What each running guest of these namespaces has read: its name, its Secret and its addresses. No two guests have one
-/// address.
+/// Returns what each running guest of these namespaces has read: its name, its Secret and its addresses. Panics if two guests
+/// have one address.
 async fn guests(places: &[&Hosted]) -> Vec<(String, Option<String>, Vec<String>)> {
     let (mut rows, mut all) = (Vec::new(), BTreeSet::new());
     for hosted in places {
@@ -173,7 +175,7 @@ impl<'c> Place<'c> {
         Some(Hosted::reference(&self.vms.create(&dry_run, &vm).await.ok()?).is_some())
     }
 
-    /// Creates an instance without network data, which is not stored.
+    /// Tries in a dry run to create an instance that has the label of the controller and no network data.
     async fn try_instance(&self) -> kube::Result<DynamicObject> {
         let metadata = json!({"name": "probe", "labels": {(NETWORK_DATA_LABEL): ISSUED}});
         let instance = object(INSTANCE, json!({"metadata": metadata, "spec": {"volumes": []}}));
@@ -228,7 +230,7 @@ impl<'c> Place<'c> {
         rows
     }
 
-    /// Lets another leader look at everything.
+    /// Stops the leader, and waits until another leader has read everything.
     pub(super) async fn change_leaders(&mut self) {
         self.stop_leading();
         self.lead().await;
@@ -254,7 +256,7 @@ impl<'c> Place<'c> {
     }
 }
 
-/// Returns the message with which a webhook refuses the instance of a machine, as soon as it has this text.
+/// Waits until a webhook rejects the instance of a machine with a message that contains `text`. Returns the message.
 async fn rejection(hosted: &Hosted, name: &str, text: &str) -> String {
     poll(&format!("a rejection with {text:?}"), async || {
         hosted.kubevirt.retry();
@@ -275,7 +277,7 @@ pub async fn a_manifest_that_is_applied_again_before_the_first_start_keeps_the_n
     assert_eq!(added(&place.apply(&manifest).await), expected);
     place.until_secret(&secret).await;
     assert_eq!(added(&place.apply(&manifest).await), expected);
-    // One request removes the reference and starts the machine.
+    // One request removes the reference and starts the machine. The webhook adds the reference again.
     manifest["spec"]["runStrategy"] = "Always".into();
     assert_eq!(added(&place.apply(&manifest).await), expected);
     place.until_running("w").await;
@@ -309,14 +311,14 @@ async fn apply_five_times(place: Place<'_>, manifest: &Value) {
     place.end([row("w", &secret, "10.0.0.8")]).await;
 }
 
-pub async fn five_applies_in_the_server_of_a_served_machine_cause_no_conflict(cluster: &Cluster) {
+pub async fn five_server_side_applies_of_a_served_machine_cause_no_conflict(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let manifest = manifest(&place, "w", "Always");
     apply_server_side(&place.vms, &manifest, "kubectl").await.unwrap();
     apply_five_times(place, &manifest).await;
 }
 
-pub async fn five_applies_in_the_server_of_a_machine_whose_pool_came_later_cause_no_conflict(cluster: &Cluster) {
+pub async fn five_server_side_applies_of_a_machine_that_is_older_than_its_pool_cause_no_conflict(cluster: &Cluster) {
     let hosted = Hosted::plain(cluster).await;
     let manifest = manifest(&hosted, "w", "Always");
     apply_server_side(&hosted.vms, &manifest, "kubectl").await.unwrap();
@@ -330,7 +332,7 @@ pub async fn five_applies_in_the_server_of_a_machine_whose_pool_came_later_cause
     apply_five_times(place, &manifest).await;
 }
 
-pub async fn five_applies_in_the_server_of_a_machine_of_a_mac_pool_cause_no_conflict(cluster: &Cluster) {
+pub async fn five_server_side_applies_of_a_machine_of_a_mac_pool_cause_no_conflict(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let pools: Api<MACPool> = Api::all(cluster.client());
     let spec = MacPoolSpec {
@@ -356,7 +358,7 @@ pub async fn five_applies_in_the_server_of_a_machine_of_a_mac_pool_cause_no_conf
 
 // === without a replica ===
 
-/// Stops, starts, migrates, releases and deletes a machine while no webhook answers about updates.
+/// Stops, starts, migrates and deletes a machine, and removes its finalizer, while no webhook answers about updates.
 async fn live_without_updates(place: &Place<'_>, starts: bool) {
     merge(&place.vms, "w", &json!({"metadata": {"labels": {"a": "b"}}})).await;
     assert!(place.kubevirt.migrate("w").await);
@@ -366,7 +368,7 @@ async fn live_without_updates(place: &Place<'_>, starts: bool) {
     }
     merge(&place.vms, "w", &json!({"metadata": {"finalizers": null}})).await;
     merge(&place.vms, "w", &json!({"spec": {"template": {"metadata": {"labels": {"a": "b"}}}}})).await;
-    // KubeVirt adds its finalizer again. Without it, only a garbage collector would end the guest.
+    // KubeVirt must add its finalizer again. Without the finalizer, only a garbage collector would end the guest.
     until(&place.vms, "w", |vm| vm.finalizers() == [FINALIZER]).await;
     place.vms.delete("w", &DeleteParams::default()).await.unwrap();
     place.until_gone(&place.vms, "w").await;
@@ -374,7 +376,7 @@ async fn live_without_updates(place: &Place<'_>, starts: bool) {
     place.until_held(0).await;
 }
 
-pub async fn without_a_replica_a_machine_is_stopped_started_migrated_and_deleted(cluster: &Cluster) {
+pub async fn without_a_replica_a_machine_can_be_stopped_started_migrated_and_deleted(cluster: &Cluster) {
     let mut place = Place::start(cluster, &["10.0.0.8/30"]).await;
     place.run("w").await;
     place.until_recorded("w").await;
@@ -384,7 +386,7 @@ pub async fn without_a_replica_a_machine_is_stopped_started_migrated_and_deleted
     place.end([]).await;
 }
 
-/// A replica of a version without a path. Dropping it stops the replica.
+/// A replica of an earlier version, which does not serve the path for updates. Dropping it stops the replica.
 struct WithoutPath {
     _certificate: TempDir,
     _phase: watch::Sender<Phase>,
@@ -423,7 +425,7 @@ impl WithoutPath {
     }
 }
 
-/// Removes the reference of a machine in a dry run. Returns whether a webhook puts it back.
+/// Removes the reference of a machine in a dry run. Returns whether a webhook adds the reference again.
 async fn is_put_back(place: &Place<'_>, name: &str) -> bool {
     let volumes = json!([{"name": "cloudinitvolume", "cloudInitConfigDrive": {"userData": "#cloud-config"}}]);
     let removed = json!({"spec": {"template": {"spec": {"volumes": volumes}}}});
@@ -432,7 +434,9 @@ async fn is_put_back(place: &Place<'_>, name: &str) -> bool {
     Hosted::reference(&vm).is_some()
 }
 
-pub async fn with_a_replica_without_the_new_path_a_machine_is_stopped_started_migrated_and_deleted(cluster: &Cluster) {
+pub async fn with_a_replica_of_an_earlier_version_a_machine_can_be_stopped_started_migrated_and_deleted(
+    cluster: &Cluster,
+) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     place.run("w").await;
     place.until_recorded("w").await;
@@ -453,7 +457,8 @@ pub async fn an_instance_without_its_reference_is_refused_until_a_leader_is_back
     let expected = json!({"secret": null, "acpiIndex": null, "label": ISSUED, "of": format!("{}/w", place.namespace)});
     assert_eq!(added(&place.apply(&manifest).await), expected);
     rejection(&place, "w", "failed calling webhook").await;
-    // The stand-in would start the guest between two configurations of webhooks.
+    // The machine is halted first: otherwise the stand-in would start the guest while the configurations of the webhooks are
+    // replaced.
     merge(&place.vms, "w", &json!({"spec": {"runStrategy": "Halted"}})).await;
     poll("a machine without an attempt", async || place.kubevirt.rejection("w").is_none().then_some(())).await;
     place.installed.answer_again().await;
@@ -475,7 +480,8 @@ pub async fn an_instance_without_its_reference_is_refused_until_a_leader_is_back
 
 // === copies ===
 
-/// Checks a copy: it has a Secret of its own, and says which name it had.
+/// Checks that a copy has a Secret of its own and an annotation with the name of the Secret of its source. Returns the name of
+/// its Secret.
 async fn check_copy(place: &Place<'_>, copy: &DynamicObject, source: &str) -> String {
     let (name, secret) = (copy.name_any(), Hosted::reference(copy).unwrap());
     assert_ne!(secret, source);
@@ -511,7 +517,7 @@ pub async fn a_copied_manifest_starts_with_an_address_of_its_own(cluster: &Clust
     place.end([row("c", &secret, "10.0.0.9"), row("w", &source, "10.0.0.8")]).await;
 }
 
-pub async fn a_snapshot_that_is_restored_in_place_keeps_the_address_of_the_machine(cluster: &Cluster) {
+pub async fn a_machine_keeps_its_address_when_a_snapshot_is_restored_in_place(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let (mut manifest, first) = place.run("w").await;
     let snapshot = place.snapshot("w").await;
@@ -522,7 +528,7 @@ pub async fn a_snapshot_that_is_restored_in_place_keeps_the_address_of_the_machi
     place.halt("w").await;
     let restored = restore(&place.vms, &snapshot, "w").await.unwrap();
     let third = Hosted::reference(&restored).unwrap();
-    // The MAC address changes again.
+    // The snapshot restores the earlier MAC address, so the machine gets a third Secret.
     assert_eq!(BTreeSet::from([&first, &second, &third]).len(), 3);
     assert_eq!(added(&restored), issued(&place, "w", &third));
     place.boot("w").await;
@@ -530,7 +536,7 @@ pub async fn a_snapshot_that_is_restored_in_place_keeps_the_address_of_the_machi
     place.end([row("w", &third, "10.0.0.8")]).await;
 }
 
-pub async fn a_snapshot_with_an_earlier_reference_that_is_restored_in_place_keeps_the_present_one(cluster: &Cluster) {
+pub async fn a_machine_keeps_its_reference_when_a_snapshot_with_an_earlier_one_is_restored_in_place(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let (_, secret) = place.run("w").await;
     let mut snapshot = place.snapshot("w").await;
@@ -544,7 +550,7 @@ pub async fn a_snapshot_with_an_earlier_reference_that_is_restored_in_place_keep
     place.end([row("w", &secret, "10.0.0.8")]).await;
 }
 
-pub async fn a_snapshot_that_is_restored_under_another_name_gets_an_address_of_its_own(cluster: &Cluster) {
+pub async fn a_machine_that_is_restored_under_another_name_gets_an_address_of_its_own(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let (_, source) = place.run("w").await;
     place.until_recorded("w").await;
@@ -555,7 +561,7 @@ pub async fn a_snapshot_that_is_restored_under_another_name_gets_an_address_of_i
     place.end([row("r", &secret, "10.0.0.9"), row("w", &source, "10.0.0.8")]).await;
 }
 
-pub async fn a_machine_of_a_namespace_that_is_restored_under_another_name_is_refused(cluster: &Cluster) {
+pub async fn the_instance_of_a_machine_that_is_restored_into_another_namespace_is_refused(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let (_, source) = place.run("w").await;
     let mut copy = place.snapshot("w").await;
@@ -571,7 +577,7 @@ pub async fn a_machine_of_a_namespace_that_is_restored_under_another_name_is_ref
         place.namespace, other.namespace
     );
     assert!(message.ends_with(&text), "{message}");
-    // A person does what the message says.
+    // A person makes the changes that the message asks for.
     let volumes = json!([{"name": "cloudinitvolume", "cloudInitConfigDrive": {"userData": "#cloud-config"}}]);
     let marks = json!({"labels": {(NETWORK_DATA_LABEL): null}, "annotations": {(VM_ANNOTATION): null}});
     let corrected = json!({"spec": {"template": {"metadata": marks, "spec": {"volumes": volumes}}}});
@@ -614,7 +620,7 @@ pub async fn a_changed_gateway_reaches_a_guest_with_its_restart(cluster: &Cluste
     let text: Value =
         serde_json::from_slice(&place.until_secret(&secret).await.data.unwrap()["networkdata"].0).unwrap();
     assert_eq!(gateway(&text), "10.0.0.2");
-    // The VirtualMachine is not touched, so KubeVirt asks for no restart.
+    // The VirtualMachine is unchanged, so KubeVirt does not require a restart.
     assert_eq!(place.vms.get("w").await.unwrap(), before);
     until_next_second().await;
     assert_eq!(gateway(&place.restart("w").await.document()), "10.0.0.2");
@@ -638,7 +644,7 @@ pub async fn the_network_data_of_a_machine_follows_the_subnet_of_its_address(clu
     let place = Place::install(cluster, hosted).await;
     let (_, first) = place.run("w").await;
     place.until_recorded("w").await;
-    // The pool is full, and grows by a subnet.
+    // The pool is full, and an administrator adds a subnet.
     let subnets = |gateway: &str| {
         let first = json!({
             "addresses": ["10.0.0.8"], "gateway": ["10.0.0.1"], "machineNetwork": [{"cidr": "10.0.0.0/16"}],
@@ -662,7 +668,7 @@ pub async fn the_network_data_of_a_machine_follows_the_subnet_of_its_address(clu
     assert_eq!(of(&place.until_running("x").await.document()), of_x("10.1.0.1"));
     place.until_recorded("x").await;
     until_outdated(&place, 0).await;
-    // The other gateway concerns the machines of its subnet alone.
+    // A change of the gateway affects only the machines of this subnet.
     until_next_second().await;
     place.pools.patch("p", &PatchParams::default(), &subnets("10.1.0.2")).await.unwrap();
     until_outdated(&place, 1).await;
@@ -670,7 +676,7 @@ pub async fn the_network_data_of_a_machine_follows_the_subnet_of_its_address(clu
     assert_eq!(of(&place.restart("x").await.document()), of_x("10.1.0.2"));
     until_outdated(&place, 0).await;
     assert_eq!(of(&place.until_running("w").await.document()), of_w);
-    // Without its subnet, a machine keeps its address and its gateway.
+    // When the subnet is removed, its machine keeps its address and its gateway.
     let first_alone = json!([{
         "addresses": ["10.0.0.8"], "gateway": ["10.0.0.1"], "machineNetwork": [{"cidr": "10.0.0.0/16"}],
     }]);
@@ -691,7 +697,7 @@ pub async fn the_network_data_of_a_machine_follows_the_subnet_of_its_address(clu
     place.end([row("w", &first, "10.0.0.8"), row("x", &second, "10.1.0.8")]).await;
 }
 
-pub async fn a_guest_whose_address_is_its_own_subnet_has_its_gateway_on_the_link(cluster: &Cluster) {
+pub async fn a_guest_with_the_prefix_length_32_reads_the_on_link_gateway_of_its_pool(cluster: &Cluster) {
     let hosted = Hosted::plain(cluster).await;
     let machine_selector = serde_json::from_value(json!({"matchLabels": {(POOL_LABEL): "p"}})).unwrap();
     let spec = PoolSpec {
@@ -741,7 +747,7 @@ pub async fn the_settings_of_a_pool_reach_a_guest_with_its_restart(cluster: &Clu
     let after = place.restart("w").await.document();
     assert_eq!(settings(&after), json!([9000, ["c1.example.com"], [to_gateway, route]]));
     until_outdated(&place, 0).await;
-    // The address after that of the router.
+    // The next machine gets the address after that of the router.
     place.run("x").await;
     let guests = guests(&[&place.hosted]).await;
     let addresses: Vec<&String> = guests.iter().flat_map(|(.., addresses)| addresses).collect();
@@ -777,7 +783,7 @@ pub async fn a_changed_mac_address_gives_the_machine_a_secret_of_a_new_name(clus
     place.end([row("w", &second, "10.0.0.8")]).await;
 }
 
-pub async fn twenty_mac_addresses_under_one_guest_leave_the_secret_of_the_guest_and_the_newest_one(cluster: &Cluster) {
+pub async fn after_twenty_mac_addresses_only_the_secret_of_the_guest_and_the_newest_secret_are_left(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let (mut manifest, first) = place.run("w").await;
     let uid = place.until_recorded("w").await.uid().unwrap();
@@ -830,7 +836,7 @@ pub async fn a_machine_keeps_its_address_when_leases_are_lost_while_its_guest_re
     place.end([row("v", &v, "10.0.0.9"), row("w", &second, "10.0.0.8")]).await;
 }
 
-pub async fn a_machine_on_another_network_gives_its_address_up_after_its_guest_has_read_the_new_one(cluster: &Cluster) {
+pub async fn a_machine_that_moves_to_another_network_keeps_its_address_until_its_guest_restarts(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let other = format!("{}-other", place.network);
     create_pool_on(&place, "q", &other, &["10.0.1.8/30"]).await;
@@ -842,7 +848,7 @@ pub async fn a_machine_on_another_network_gives_its_address_up_after_its_guest_h
     let (second, uid) = (Hosted::reference(&moved).unwrap(), moved.uid().unwrap());
     assert_ne!(first, second);
     assert_eq!(added(&moved), issued(&place, "w", &second));
-    // The guest still uses its address, and reads it again after a migration.
+    // The guest still uses its earlier address, and reads this address again after a migration.
     let text = format!(
         "eno101: has 10.0.0.8 of pool \"{}/p\" already, expected a release before another pool",
         place.namespace
@@ -865,7 +871,7 @@ pub async fn a_machine_on_another_network_gives_its_address_up_after_its_guest_h
     place.end([row("v", &v, "10.0.0.9"), row("w", &second, "10.0.1.8")]).await;
 }
 
-/// Waits until the lease of an address is of the pool with this name.
+/// Waits until the lease of an address names this pool.
 pub(super) async fn until_of_pool(place: &Place<'_>, address: &str, pool: &str) {
     let (lease, pool) = (leader::name(&place.network, address), format!("{}/{pool}", place.namespace));
     let leases: Api<StaticIPLease> = Api::all(place.cluster.client());
@@ -896,11 +902,11 @@ pub async fn a_machine_that_another_pool_of_its_network_selects_keeps_its_addres
     until_of_pool(&place, "10.0.0.8", "q").await;
     until_counted(&place, "q", "0", "1").await;
     until_counted(&place, "p", "1", "0").await;
-    // The first pool still has the address, and gives it to no other machine.
+    // The address is still in the first pool, but this pool allocates it to no other machine.
     let (_, v) = place.run("v").await;
     assert_eq!(place.restart("w").await.network_data_secret.unwrap().0, first);
     assert_eq!(place.held().await, held([("10.0.0.8", "w"), ("10.0.0.9", "v")]));
-    // An edit of selectors moves all machines of a pool, and the pool can go.
+    // An administrator moves all machines of a pool by an edit of the selectors. Then the pool can be deleted.
     let selector = |pool: &str| json!({"spec": {"machineSelector": {"matchLabels": {(POOL_LABEL): pool}}}});
     let edit = async |pool: &str, selected: &str| {
         let patch = Patch::Merge(selector(selected));
@@ -918,7 +924,7 @@ pub async fn a_machine_that_another_pool_of_its_network_selects_keeps_its_addres
     place.pools.delete("p", &DeleteParams::default()).await.unwrap();
     poll("the end of the pool", async || place.pools.get_opt("p").await.unwrap().is_none().then_some(())).await;
     place.change_leaders().await;
-    // The other pool gets the addresses, too. They have their holders.
+    // The addresses are added to the other pool, and stay with their holders.
     place.resize("q", &["10.0.0.8/31", "10.0.0.12/31"]).await;
     until_counted(&place, "q", "2", "0").await;
     let (_, u) = place.run("u").await;
@@ -939,7 +945,7 @@ pub async fn no_machine_gets_the_address_of_a_guest_that_migrated_to_another_clu
     place.change_leaders().await;
     let (_, w) = place.run("w").await;
     assert_eq!(place.held().await, held([("10.0.0.10", "w"), ("10.0.0.9", "v")]));
-    // An administrator knows that the guest does not use the address any more.
+    // An administrator, who knows that the guest no longer uses the address, deletes its lease.
     let leases: Api<StaticIPLease> = Api::all(cluster.client());
     leases.delete(&leader::name(&place.network, "10.0.0.8"), &DeleteParams::default()).await.unwrap();
     let (_, x) = place.run("x").await;
@@ -1005,7 +1011,7 @@ pub async fn a_machine_of_version_0_2_0_keeps_its_secret_until_it_is_created_aga
     let expected = issued(&place, "w", "w-networkdata");
     until(&place.vms, "w", |vm| added(vm) == expected).await;
     let uid = vm.uid().unwrap();
-    // A lease of version 0.2.0 has no names.
+    // A lease of version 0.2.0 has no names of Secrets.
     let earlier = ("10.0.0.9".to_owned(), uid, None, false);
     assert_eq!(place.leases().await, [earlier]);
     assert_eq!(added(&place.apply(&manifest).await), expected);
@@ -1027,7 +1033,7 @@ pub async fn a_machine_of_version_0_2_0_keeps_its_secret_until_it_is_created_aga
     place.end([row("w", &name, &address)]).await;
 }
 
-pub async fn a_manifest_with_the_name_of_version_0_2_0_gets_a_fresh_name(cluster: &Cluster) {
+pub async fn a_manifest_with_the_secret_name_of_version_0_2_0_gets_a_new_secret_name(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let mut manifest = manifest(&place, "w", "Always");
     let source = json!({"userData": "#cloud-config", "networkDataSecretRef": {"name": "w-networkdata"}});
@@ -1106,7 +1112,7 @@ pub async fn a_machine_never_reads_a_secret_that_is_stored_after_its_virtual_mac
     late.metadata.uid = None;
     late.metadata.managed_fields = None;
     place.secrets.create(&PostParams::default(), &late).await.unwrap();
-    // The manifest of the cluster has the name of this Secret.
+    // A person applies the template as it was stored in the cluster. It refers to this Secret.
     let mut exported = manifest.clone();
     exported["spec"]["template"] = stored.data["spec"]["template"].clone();
     let created = place.apply(&exported).await;
@@ -1156,7 +1162,7 @@ async fn own_network_data(place: &Place<'_>) -> Value {
     json!({"userData": "#cloud-config", "networkDataSecretRef": {"name": "mine"}})
 }
 
-/// What a machine with network data of its user has of the controller.
+/// Returns what the controller adds to a machine with network data of its user.
 fn own(acpi_index: &Value) -> Value {
     json!({"secret": "mine", "acpiIndex": acpi_index, "label": null, "of": null})
 }
@@ -1180,7 +1186,7 @@ pub async fn network_data_of_the_user_is_kept_in_a_new_machine(cluster: &Cluster
     place.end([row("w", "mine", "10.0.9.9")]).await;
 }
 
-pub async fn network_data_of_a_user_counts_on_a_network_whose_pools_do_not_select_the_machine(cluster: &Cluster) {
+pub async fn network_data_of_a_user_reserves_its_address_although_no_pool_selects_the_machine(cluster: &Cluster) {
     let mut place = Place::start(cluster, &["10.0.0.8/31"]).await;
     let document = json!({
         "links": [{"id": "eno101", "type": "phy"}],
@@ -1222,7 +1228,7 @@ pub async fn a_machine_that_leaves_its_pool_starts_without_network_data(cluster:
     assert!(place.kubevirt.migrate("w").await);
     assert_eq!(guests(&[&place.hosted]).await, [row("w", &first, "10.0.0.8")]);
     assert_eq!(place.restart("w").await.network_data_secret, None);
-    // It comes back with the next change, and gets a Secret of a new name.
+    // With the label, the machine is in the pool again, and gets a Secret with a new name.
     manifest["metadata"]["labels"] = json!({(POOL_LABEL): "p"});
     place.apply(&manifest).await;
     let back = until(&place.vms, "w", |vm| Hosted::reference(vm).is_some()).await;

@@ -1,4 +1,5 @@
-//! What the leader writes around the machines: labels of namespaces, conditions of NodePools, and derived pools.
+//! Objects other than machines that the leader writes: labels of namespaces, conditions of NodePools, and pools that are derived
+//! from NodePools.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ use crate::support::hosted::definitions::{HOSTED_CLUSTER, NODE_POOL, resource};
 use crate::support::hosted::provider::object;
 use crate::support::installed::Installed;
 
-/// Starts the tasks of a leader that write around the machines. They end with the set.
+/// Starts the tasks of a leader that write these objects. Dropping the set ends them.
 fn start(cluster: &Cluster, hosted: &Hosted) -> JoinSet<()> {
     let client = cluster.controller();
     let scope = Scope { namespace: hosted.clusters.clone(), ..Scope::default() };
@@ -77,7 +78,7 @@ pub async fn a_namespace_has_the_label_while_a_pool_serves_its_machines(cluster:
     until_labelled(cluster, &hosted.namespace, false).await;
 }
 
-pub async fn a_label_that_a_person_has_set_stays(cluster: &Cluster) {
+pub async fn a_label_that_a_person_has_set_on_a_namespace_stays(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     let namespaces: Api<Namespace> = Api::all(cluster.client());
     let by_hand = Patch::Apply(json!({
@@ -90,12 +91,12 @@ pub async fn a_label_that_a_person_has_set_stays(cluster: &Cluster) {
     hosted.pool("workers", &["10.0.0.8-10.0.0.9"]).await;
     until_labelled(cluster, &hosted.namespace, true).await;
     hosted.pools.delete("workers", &DeleteParams::default()).await.unwrap();
-    // The namespaces are looked at together, in the order of their names.
+    // The leader updates all namespaces in one pass, in the order of their names. So it has processed both of them.
     until_labelled(cluster, &hosted.namespace, false).await;
     until_labelled(cluster, &hosted.clusters, true).await;
 }
 
-pub async fn an_exhausted_pool_is_a_condition_and_an_event_of_its_node_pool(cluster: &Cluster) {
+pub async fn a_node_pool_with_an_exhausted_pool_gets_a_condition_and_an_event(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     let _tasks = start(cluster, &hosted);
     hosted.node_pool("workers", 0, &json!({})).await;
@@ -120,7 +121,7 @@ pub async fn an_exhausted_pool_is_a_condition_and_an_event_of_its_node_pool(clus
     until(&hosted.node_pools, "workers", |node_pool| condition(node_pool).is_null()).await;
 }
 
-pub async fn a_configuration_of_a_node_pool_is_a_pool_of_its_name(cluster: &Cluster) {
+pub async fn a_pool_of_the_same_name_is_derived_from_the_configuration_of_a_node_pool(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     let node_pool = hosted.node_pool("workers", 0, &json!({})).await;
     hosted.set_bootstrap_network_config("workers").await;
@@ -147,7 +148,7 @@ pub async fn a_configuration_of_a_node_pool_is_a_pool_of_its_name(cluster: &Clus
     timeout(PATIENCE, await_condition(hosted.pools.clone(), "workers", is_gone)).await.unwrap().unwrap();
 }
 
-pub async fn managed_fields_that_nobody_can_read_stop_no_node_pool(cluster: &Cluster) {
+pub async fn a_node_pool_with_unreadable_managed_fields_gets_its_pool_and_its_events(cluster: &Cluster) {
     let hosted = Hosted::plain(cluster).await;
     let network = json!({"networking": {"machineNetwork": [{"cidr": "10.0.0.0/16"}]}});
     let hosted_cluster = object(HOSTED_CLUSTER, json!({"metadata": {"name": hosted.name}, "spec": network}));
@@ -182,7 +183,7 @@ pub async fn a_pool_that_a_user_has_created_keeps_its_specification(cluster: &Cl
     let note =
         format!("pool {}/workers is not derived from this NodePool, expected no pool of this name", hosted.clusters);
     assert_eq!(hosted.until_event_in(&hosted.clusters, "workers", "PoolNotDerived").await, note);
-    // The pool stays also without the configuration.
+    // The pool stays, even if the configuration is removed.
     hosted.configure("workers", &Value::Null).await;
     hosted.node_pool("others", 0, &json!({})).await;
     hosted.configure("others", &config).await;
@@ -222,7 +223,7 @@ pub async fn machines_of_a_node_pool_with_a_configuration_boot_with_its_addresse
     );
     assert_eq!(arguments, expected);
 
-    // A change of the configuration is a change of the pool. Machines keep their addresses.
+    // A change of the configuration changes the pool. The machines keep their addresses.
     let held = hosted.held().await;
     hosted.configure("workers", &json!({"addresses": ["192.168.1.60", "2620:0:860:2::60"]})).await;
     let is_changed = |pool: Option<&StaticIPPool>| {

@@ -16,7 +16,7 @@ use crate::support::scenarios::network_data::{Place, held, manifest, row, until_
 
 const EXHAUSTED: &str = "No available IPs in pool for interface eno101";
 
-/// The specification of a pool that selects the machines of a [`Place`]. Its gateway differs from that of other priorities.
+/// Returns the specification of a pool that selects the machines of a [`Place`]. Each priority has another gateway.
 fn spec(hosted: &Hosted, priority: i32, addresses: &[&str]) -> PoolSpec {
     PoolSpec {
         gateway: vec![format!("10.0.0.{}", priority + 1)],
@@ -54,7 +54,7 @@ fn gateway(document: &Value) -> &Value {
     &document["networks"][0]["routes"][0]["gateway"]
 }
 
-pub async fn the_overflow_of_a_full_pool_gives_addresses_with_its_own_gateway(cluster: &Cluster) {
+pub async fn machines_of_a_full_pool_get_addresses_of_its_overflow_with_the_gateway_of_the_overflow(cluster: &Cluster) {
     let mut place = start(cluster, &["10.0.0.8"], &["10.0.1.8-10.0.1.9"]).await;
     let (_, w) = place.run("w").await;
     let (_, v) = place.run("v").await;
@@ -161,7 +161,7 @@ pub async fn a_deleted_pool_keeps_its_machines_while_its_overflow_serves_new_one
     let (_, w) = place.run("w").await;
     place.until_recorded("w").await;
     place.pools.delete("p", &DeleteParams::default()).await.unwrap();
-    // The first pool has a free address, which no machine gets any more.
+    // The deleted pool has a free address, but no machine gets it.
     poll("a machine of the overflow", async || {
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         let vm = serde_json::from_value(manifest(&place, "v", "Halted")).unwrap();
@@ -265,7 +265,7 @@ async fn create_with_own_data(place: &Place<'_>, name: &str, address: &str, secr
     place.apply(&manifest).await;
 }
 
-pub async fn a_waiting_machine_gets_no_new_address_that_the_network_data_of_a_user_has(cluster: &Cluster) {
+pub async fn a_waiting_machine_gets_no_added_address_that_network_data_of_a_user_contains(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8"]).await;
     let (_, a) = place.run("a").await;
     // No guest of these machines reports its address.
@@ -273,7 +273,7 @@ pub async fn a_waiting_machine_gets_no_new_address_that_the_network_data_of_a_us
     create_with_own_data(&place, "v", "10.0.0.10", Some("own")).await;
     place.apply(&manifest(&place, "w", "Always")).await;
     place.until_event("w", "IPPoolExhausted").await;
-    // One change selects the machines with network data of their own, and adds their addresses.
+    // One edit of the pool selects the machines with network data of their own and adds their addresses to the pool.
     let both = json!([{"key": "pool", "operator": "In", "values": ["p", "late"]}]);
     let selector = json!({"matchLabels": null, "matchExpressions": both});
     let spec = json!({"addresses": ["10.0.0.8-10.0.0.11"], "machineSelector": selector});

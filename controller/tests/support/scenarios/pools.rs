@@ -236,7 +236,7 @@ pub async fn an_exhausted_pool_has_a_condition_and_a_grown_pool_serves_waiting_c
     let is_served = |pool: &StaticIPPool| pool.status.as_ref().unwrap().waiting == 0;
     place.until("workers", |pool| has(pool, "Exhausted", "False", "FreeAddresses") && is_served(pool)).await;
 
-    // The second event is the same, so both become a series.
+    // The pool is exhausted a second time. The event is equal to the first one, so both become a series.
     work.registry.claim(place.claim("workers", 3)).await.unwrap().unwrap();
     place.until("workers", |pool| has(pool, "Exhausted", "True", "NoFreeAddress")).await;
     let mut count = None;
@@ -264,7 +264,7 @@ pub async fn a_pool_of_a_node_pool_that_does_not_exist_has_a_condition(cluster: 
     place.until("workers", |pool| !has_condition(pool)).await;
 }
 
-pub async fn a_pool_says_by_family_what_is_free(cluster: &Cluster) {
+pub async fn the_status_of_a_pool_has_the_free_addresses_of_each_family(cluster: &Cluster) {
     let place = Place::new(cluster).await;
     let create = async |name: &str, spec: Value| {
         let networks = json!([{"cidr": "10.0.0.0/16"}, {"cidr": "fd00::/64"}]);
@@ -306,7 +306,7 @@ pub async fn a_pool_says_by_family_what_is_free(cluster: &Cluster) {
     place.until("kept", |pool| has(pool, "Exhausted", "True", "NoFreeAddress")).await;
 }
 
-pub async fn a_pool_of_the_cluster_is_protected_and_its_status_is_written(cluster: &Cluster) {
+pub async fn a_global_pool_is_protected_and_its_status_is_written(cluster: &Cluster) {
     let namespace = cluster.namespace().await;
     let pools: Api<GlobalStaticIPPool> = Api::all(cluster.client());
     let spec = PoolSpec {
@@ -384,7 +384,7 @@ pub async fn a_pool_with_an_error_keeps_its_leases_and_allocates_when_it_is_corr
     work.registry.claim(place.claim("workers", 1)).await.unwrap().unwrap();
 }
 
-pub async fn the_next_leader_goes_on_where_the_last_one_stopped(cluster: &Cluster) {
+pub async fn the_next_leader_keeps_the_leases_and_applies_a_change_of_the_pool(cluster: &Cluster) {
     let place = Place::new(cluster).await;
     place.create("workers", "10.0.0.8/31").await;
     let first = Work::start(cluster.controller(), &place.namespace).await;

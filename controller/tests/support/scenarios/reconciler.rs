@@ -66,8 +66,8 @@ impl Place {
         self.machines.create(&PostParams::default(), &machine).await.unwrap()
     }
 
-    /// Creates the VirtualMachine that capk creates for a KubevirtMachine, with the changes of the webhook, and with
-    /// `changes` merged into it.
+    /// Creates the VirtualMachine that capk creates for a KubevirtMachine, as the webhook changes it, and with `changes` merged
+    /// into it.
     async fn vm(&self, name: &str, changes: &Value) -> DynamicObject {
         let source = json!({"networkDataSecretRef": {"name": new_name(name).unwrap()}});
         let interface = json!({"name": "iface1", "bridge": {}, "acpiIndex": 101, "macAddress": "02:00:00:00:00:01"});
@@ -211,7 +211,7 @@ pub async fn a_virtual_machine_that_the_webhook_did_not_see_is_patched(cluster: 
     assert!(is_issued_for(name, "w"), "{name}");
 }
 
-pub async fn a_secret_of_another_author_stays_and_nobody_gets_its_address(cluster: &Cluster) {
+pub async fn a_secret_of_another_author_stays_and_its_address_is_not_allocated(cluster: &Cluster) {
     let place = Place::new(cluster, &["10.0.0.8/30"]).await;
     let document = json!({
         "links": [{"id": "eno101", "type": "phy"}],
@@ -223,7 +223,7 @@ pub async fn a_secret_of_another_author_stays_and_nobody_gets_its_address(cluste
     foreign.data = Some([("networkdata".to_owned(), data)].into());
     let before = place.secrets.create(&PostParams::default(), &foreign).await.unwrap();
     place.machine("w").await;
-    // Users know the names of version 0.2.0 before a machine is created.
+    // The names of Secrets of version 0.2.0 are known in advance, so a user can create such a Secret before the machine.
     let source = json!({"networkDataSecretRef": {"name": "w-networkdata"}});
     let volumes = json!([{"name": "cloudinitvolume", "cloudInitConfigDrive": source}]);
     place.vm("w", &json!({"spec": {"template": {"spec": {"volumes": volumes}}}})).await;
@@ -270,7 +270,7 @@ pub async fn a_machine_of_the_same_name_never_starts_with_the_address_of_the_one
     place.machines.delete("w", &DeleteParams::default()).await.unwrap();
     place.let_go("w").await;
     wait(&place.vms, "w", |vm: Option<&DynamicObject>| vm.is_none()).await;
-    // The guest continues to run without a change.
+    // The guest of the earlier machine still runs.
     let second = place.machine("w").await;
     let vm = place.vm("w", &json!({})).await;
     assert_eq!(place.address_of("w", &vm).await, "10.0.0.9");
@@ -300,7 +300,7 @@ pub async fn a_virtual_machine_gets_the_address_that_it_requests(cluster: &Clust
     assert_eq!(document["networks"][0]["ip_address"], "10.0.0.13");
 }
 
-pub async fn managed_fields_that_nobody_can_read_stop_no_other_machine(cluster: &Cluster) {
+pub async fn objects_with_unreadable_managed_fields_stop_no_other_machine(cluster: &Cluster) {
     let place = Place::new(cluster, &["10.0.0.8/30"]).await;
     place.machine("hostile").await;
     let vm = place.vm("hostile", &json!({"metadata": {"labels": null}, "spec": {"template": null}})).await;
@@ -315,11 +315,11 @@ pub async fn managed_fields_that_nobody_can_read_stop_no_other_machine(cluster: 
     another_machine_is_served(cluster, &place).await;
 }
 
-pub async fn a_deep_object_stops_no_other_machine(cluster: &Cluster) {
+pub async fn a_deeply_nested_object_stops_no_other_machine(cluster: &Cluster) {
     let place = Place::new(cluster, &["10.0.0.8/30"]).await;
     place.machine("hostile").await;
     place.vm("hostile", &json!({"metadata": {"labels": null}, "spec": {"template": null}})).await;
-    // The client parses this object, but no list with this object.
+    // The client can parse this object alone, but not in a list.
     let deep = (0..124).fold(json!("x"), |inner, _| json!([inner]));
     for kind in [resource(KUBEVIRT_MACHINE), resource(VIRTUAL_MACHINE)] {
         let objects: Api<Object> = Api::namespaced_with(cluster.client(), &place.namespace, &kind);

@@ -108,7 +108,7 @@ pub async fn an_address_is_allocated_again_when_its_reuse_delay_is_over(cluster:
     registry.claim(claim(&first)).await.unwrap().unwrap();
     assert_eq!(addresses(registry.claim(claim(&second)).await.unwrap()), exhausted());
     registry.release(first).await.unwrap();
-    // No command arrives: the owner checks periodically.
+    // The test sends no command here: the task of the registry itself checks periodically.
     assert_eq!(served.claims.recv().await.unwrap(), second);
     let lease = Api::<StaticIPLease>::all(cluster.client()).get(&name(&network, "10.0.0.8")).await.unwrap();
     assert_eq!((lease.spec.holder.name.as_str(), lease.spec.reuse_after), ("worker-1", None));
@@ -136,7 +136,7 @@ pub async fn a_pool_that_is_gone_allocates_nothing_and_is_removed_with_its_last_
     assert_eq!(refused, Err(ClaimError::UnknownPool(network.clone())));
 }
 
-pub async fn a_refused_change_of_a_pool_does_not_hinder_the_others(cluster: &Cluster) {
+pub async fn a_refused_change_of_a_pool_does_not_stop_the_other_pools(cluster: &Cluster) {
     let network = network(cluster).await;
     let (registry, _served) = owner(cluster.controller());
     let used = pool(&network, &["10.0.0.8/30"]);

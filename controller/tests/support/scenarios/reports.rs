@@ -136,13 +136,13 @@ impl Guests {
         self.kubevirt.delete(name, &DeleteParams::default()).await.unwrap();
     }
 
-    /// Waits for the event about an address that a machine holds, and returns its note.
+    /// Waits for the event of a guest that reports an address which a machine holds. Returns its note.
     async fn until_conflict(&self, cluster: &Cluster, name: &str) -> String {
         until_event(cluster.client(), &self.namespace, Some("VirtualMachine"), name, "IPAddressConflict").await
     }
 }
 
-/// The notes of the events about the addresses that guests report in vain.
+/// Waits for the event of the pool about reported addresses that it does not reserve. Returns its note.
 async fn until_beyond(place: &Place<'_>) -> String {
     until_event(place.client.clone(), &place.clusters, Some("StaticIPPool"), "workers", "ReportedAddressNotReserved")
         .await
@@ -152,7 +152,7 @@ fn rows<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
     rows.map(|(address, name)| (address.to_owned(), name.to_owned())).into()
 }
 
-pub async fn an_address_that_an_instance_reports_that_no_pool_selects_is_never_allocated(cluster: &Cluster) {
+pub async fn an_address_that_a_guest_without_a_pool_reports_is_never_allocated(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8-10.0.0.10"]).await;
     let own = place.own_guests();
     let other = place.other_guests().await;
@@ -178,13 +178,14 @@ pub async fn an_address_that_a_guest_reports_before_its_pool_exists_is_never_all
     place.create_pool(&["10.0.0.8-10.0.0.10"]).await;
     place.scale("workers", 1).await;
     assert_eq!(place.address_of("workers-0").await, "10.0.0.9");
-    // The pool grows over an address in use. The leader knows the guest, because it reports an address of the pool, too.
+    // The pool gets an address that is already in use. The leader knows the guest, because the guest also reports an address that
+    // was in the pool before.
     own.start("later", &["10.0.0.10", "10.0.0.11"]).await;
     place.until_reserved(2).await;
     place.resize("workers", &["10.0.0.8-10.0.0.12"]).await;
     place.scale("workers", 2).await;
     assert_eq!(place.address_of("workers-1").await, "10.0.0.12");
-    // The next leader knows what guests have reported meanwhile.
+    // The next leader also knows the addresses that guests reported while no leader ran.
     place.installed.stop_leading();
     place.resize("workers", &["10.0.0.8-10.0.0.14"]).await;
     own.report("later", &["10.0.0.10", "10.0.0.11", "10.0.0.13"]).await;
@@ -224,15 +225,15 @@ pub async fn an_instance_that_never_ran_reserves_nothing(cluster: &Cluster) {
         }
     }
     place.scale("workers", 2).await;
-    // Either machine may be the first one.
+    // Either machine may get the first address.
     let addresses = [place.address_of("workers-0").await, place.address_of("workers-1").await];
     assert_eq!(BTreeSet::from(addresses), ["10.0.0.8".to_owned(), "10.0.0.9".to_owned()].into());
     assert_eq!(place.status().await["families"][0]["byReport"], "0");
     place.stop().await;
 }
 
-pub async fn guests_that_lie_use_up_no_pool_of_another_namespace(cluster: &Cluster) {
-    // 16 addresses, of which each other namespace reserves at most 4.
+pub async fn false_reports_of_guests_reserve_only_a_quarter_of_a_pool_of_another_namespace(cluster: &Cluster) {
+    // The pool has 16 addresses. It reserves at most four of them for reports of each other namespace.
     let place = Place::start(cluster, &["10.0.0.8-10.0.0.23"]).await;
     let other = place.other_guests().await;
     let all: Vec<String> = (8..24).map(|last| format!("10.0.0.{last}")).collect();
@@ -272,7 +273,8 @@ async fn give(services: &Api<Service>, name: &str, addresses: &[&str]) {
     services.patch_status(name, &PatchParams::default(), &status).await.unwrap();
 }
 
-// Services and Clusters of all scenarios concern the pools of all scenarios of a server, so these have addresses of their own.
+// All scenarios of a server share its Services and Clusters, and each Service reserves addresses in the pools of all scenarios. So these
+// scenarios use addresses that no other scenario uses.
 
 pub async fn no_machine_gets_the_address_of_a_service_or_of_the_control_plane_of_a_cluster(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
@@ -324,7 +326,9 @@ pub async fn no_machine_gets_the_address_of_a_service_or_of_the_control_plane_of
     place.stop().await;
 }
 
-pub async fn a_pool_ignores_services_if_it_says_so_and_other_namespaces_reserve_a_quarter(cluster: &Cluster) {
+pub async fn services_of_another_namespace_reserve_a_quarter_of_a_pool_or_nothing_if_it_ignores_them(
+    cluster: &Cluster,
+) {
     let place = Place::start(cluster, &["10.0.92.8-10.0.92.23"]).await;
     let namespace = cluster.namespace().await;
     let services: Api<Service> = Api::namespaced(place.client.clone(), &namespace);
@@ -341,7 +345,7 @@ pub async fn a_pool_ignores_services_if_it_says_so_and_other_namespaces_reserve_
     assert_eq!(beyond["guests"], 12);
     place.scale("workers", 12).await;
     place.until_held(12).await;
-    // The pool allocates the addresses of the Services, too.
+    // With `ignoreNeighbours`, the pool also allocates the addresses of the Services.
     let patch = Patch::Merge(json!({"spec": {"ignoreNeighbours": true}}));
     place.pools.patch("workers", &PatchParams::default(), &patch).await.unwrap();
     place.until_reserved(0).await;
@@ -356,16 +360,16 @@ pub async fn a_pool_ignores_services_if_it_says_so_and_other_namespaces_reserve_
     place.stop().await;
 }
 
-pub async fn silence_of_a_guest_ends_no_reservation(cluster: &Cluster) {
+pub async fn a_guest_that_reports_no_address_keeps_its_reservation(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8-10.0.0.10"]).await;
     let own = place.own_guests();
     own.start("rebooting", &["10.0.0.8"]).await;
     own.start("absent", &["10.0.0.9"]).await;
     place.until_reserved(2).await;
     own.be_silent("rebooting").await;
-    // The agent has reported the interface without the address for less than ten minutes.
+    // The agent reports the interface without its address. Such reports end the reservation only after ten minutes.
     own.report("absent", &[]).await;
-    // A later guest is seen, so the leader has seen the silence.
+    // The leader has processed the report of a guest that started later. So it has also processed the earlier changes.
     own.start("later", &["10.0.0.10"]).await;
     place.until_reserved(3).await;
     place.scale("workers", 1).await;
@@ -375,7 +379,7 @@ pub async fn silence_of_a_guest_ends_no_reservation(cluster: &Cluster) {
     place.stop().await;
 }
 
-pub async fn both_sides_are_told_of_an_address_that_was_allocated_before_a_guest_reports_it(cluster: &Cluster) {
+pub async fn holder_and_guest_get_an_event_if_a_guest_reports_an_address_that_is_already_allocated(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8-10.0.0.10"]).await;
     place.scale("workers", 1).await;
     assert_eq!(place.address_of("workers-0").await, "10.0.0.8");
@@ -414,14 +418,15 @@ pub async fn an_excluded_address_that_several_guests_report_is_no_conflict(clust
     for node in ["node-0", "node-1"] {
         own.start(node, &["10.0.0.8"]).await;
     }
-    // The leader has seen the earlier reports when it has seen a later one.
+    // The leader has processed a later report, so it has also processed the earlier ones.
     own.start("other", &["10.0.0.9"]).await;
     place.until_reserved(1).await;
     place.scale("workers", 1).await;
     assert_eq!(place.address_of("workers-0").await, "10.0.0.10");
     place.until_no_condition("workers", "DuplicateRecords").await;
     assert_eq!(place.status().await["families"][0]["conflicts"], "0");
-    // An address that the pool offers is no virtual address.
+    // If the pool offers the address, the reports of two guests are a conflict: only an excluded address can be a virtual
+    // address.
     exclude(Value::Null).await;
     place.until_condition("workers", "DuplicateRecords").await;
     own.end("node-1").await;

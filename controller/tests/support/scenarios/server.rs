@@ -77,7 +77,7 @@ fn patched() -> PatchParams {
     PatchParams::default()
 }
 
-pub async fn a_second_object_of_one_name_is_refused(cluster: &Cluster) {
+pub async fn a_second_object_with_the_same_name_is_refused(cluster: &Cluster) {
     let network = format!("{}/vlan10", cluster.namespace().await);
     let leases: Api<StaticIPLease> = Api::all(cluster.client());
     let first = leases.create(&PostParams::default(), &lease(&network, "worker-0")).await.unwrap();
@@ -115,10 +115,10 @@ pub async fn a_replacement_needs_the_present_version(cluster: &Cluster) {
     assert_eq!(refusal(pools.replace("b", &PostParams::default(), &pool("b")).await), is(404, "NotFound"));
 }
 
-pub async fn a_replacement_without_a_change_is_no_new_version(cluster: &Cluster) {
+pub async fn a_replacement_without_a_change_makes_no_new_version(cluster: &Cluster) {
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &cluster.namespace().await);
     let new = pools.create(&PostParams::default(), &pool("a")).await.unwrap();
-    // A real API server stores the default status with the first write after the creation.
+    // A real API server adds the default status at the first write after the creation.
     let old = pools.replace("a", &PostParams::default(), &new).await.unwrap();
     let same = pools.replace("a", &PostParams::default(), &old).await.unwrap();
     assert_eq!(same.resource_version(), old.resource_version());
@@ -237,14 +237,14 @@ pub async fn a_dry_run_stores_nothing(cluster: &Cluster) {
     assert_eq!(pools.get("a").await.unwrap().resource_version(), stored.resource_version());
 }
 
-pub async fn the_status_is_an_endpoint_of_its_own(cluster: &Cluster) {
+pub async fn the_status_is_a_separate_endpoint(cluster: &Cluster) {
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &cluster.namespace().await);
     let ip_addresses = Some(AddressCount { total: 254, ..AddressCount::default() });
     let status = PoolStatus { ip_addresses, waiting: 1, ..PoolStatus::default() };
     let mut with_status = pool("a");
     with_status.status = Some(status.clone());
     let stored = pools.create(&PostParams::default(), &with_status).await.unwrap();
-    // The status of the creation is ignored.
+    // The API server ignores the status in the request that creates the object.
     let unseen = PoolStatus { observed_generation: Some(-1), ..PoolStatus::default() };
     assert_eq!(stored.status, Some(unseen));
     let both = json!({"spec": {"sticky": true}, "status": status});
@@ -279,7 +279,7 @@ pub async fn an_apply_conflicts_with_another_manager(cluster: &Cluster) {
     assert_eq!(refusal(pools.patch("a", &one, &back).await), is(409, "Conflict"));
 }
 
-pub async fn an_apply_releases_fields_that_it_no_longer_has(cluster: &Cluster) {
+pub async fn an_apply_removes_fields_that_its_manifest_no_longer_has(cluster: &Cluster) {
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &cluster.namespace().await);
     let mut start = pool("a");
     start.annotations_mut().insert("example.com/other".to_owned(), "x".to_owned());
@@ -312,7 +312,7 @@ fn reference() -> Patch<Value> {
 pub async fn a_later_apply_conflicts_with_a_manager_that_patched_a_list(cluster: &Cluster) {
     let (vms, mut manifest) = vms(cluster).await;
     apply_server_side(&vms, &manifest, "user").await.unwrap();
-    // The manifest has another value than the object, and no other manager owns the list.
+    // The manifest changes the list, which only its own manager owns.
     manifest["spec"]["template"]["spec"]["volumes"][0]["name"] = "other".into();
     let second = apply_server_side(&vms, &manifest, "user").await.unwrap();
     assert_eq!(second.data["spec"], manifest["spec"]);
@@ -323,7 +323,7 @@ pub async fn a_later_apply_conflicts_with_a_manager_that_patched_a_list(cluster:
     };
     let start = "Apply failed with 1 conflict: conflict with \"glowplug-controller\" using kubevirt.io/v1";
     assert!(message.starts_with(start) && message.ends_with(": .spec.template.spec.volumes"), "{message}");
-    // A manager that removes its change again returns the list.
+    // Another manager that writes the list as in the manifest again removes the conflict.
     let own = PatchParams { field_manager: Some("own".to_owned()), ..PatchParams::default() };
     let volumes = &manifest["spec"]["template"]["spec"]["volumes"];
     let patch = json!({"spec": {"template": {"spec": {"volumes": volumes, "hostname": "i"}}}});
@@ -332,7 +332,7 @@ pub async fn a_later_apply_conflicts_with_a_manager_that_patched_a_list(cluster:
     apply_server_side(&vms, &manifest, "user").await.unwrap();
 }
 
-pub async fn an_apply_in_the_client_replaces_lists_and_removes_what_its_manifest_no_longer_has(cluster: &Cluster) {
+pub async fn a_client_side_apply_replaces_lists_and_removes_members_that_its_manifest_no_longer_has(cluster: &Cluster) {
     let (vms, mut manifest) = vms(cluster).await;
     apply(&vms, &manifest).await.unwrap();
     vms.patch("w", &patched(), &reference()).await.unwrap();
@@ -406,7 +406,7 @@ pub async fn values_that_the_schema_forbids_are_rejected(cluster: &Cluster) {
     }
 }
 
-pub async fn null_is_no_value(cluster: &Cluster) {
+pub async fn a_member_that_is_null_is_not_stored(cluster: &Cluster) {
     let pools = raw_pools(cluster).await;
     let spec = json!({"network": "n/m", "addresses": ["10.0.0.0/24"], "interface": null, "machineSelector": null});
     let stored = pools.create(&PostParams::default(), &raw_pool(&spec)).await.unwrap();
@@ -463,7 +463,7 @@ pub async fn a_user_without_a_role_is_refused(cluster: &Cluster) {
     assert_eq!(refusal(secrets.create(&PostParams::default(), &secret("a", &json!({}))).await), is(403, "Forbidden"));
 }
 
-pub async fn a_role_allows_what_it_names(cluster: &Cluster) {
+pub async fn a_role_allows_only_the_requests_that_it_names(cluster: &Cluster) {
     let namespace = cluster.namespace().await;
     let user = format!("system:serviceaccount:{namespace}:manager");
     let create = async |version: &str, kind: &str, object: Value| {
@@ -499,7 +499,7 @@ pub async fn a_role_allows_what_it_names(cluster: &Cluster) {
     assert_eq!(refusal(secrets.delete("a", &DeleteParams::default()).await), is(403, "Forbidden"));
 }
 
-pub async fn the_deletion_of_an_owner_is_blocked_only_with_a_right_on_it(cluster: &Cluster) {
+pub async fn a_user_needs_a_right_on_an_owner_to_block_its_deletion(cluster: &Cluster) {
     let namespace = cluster.namespace().await;
     let (user, group) = ("owner-blocker", "rbac.authorization.k8s.io");
     let create = async |kind: &str, object: Value| {

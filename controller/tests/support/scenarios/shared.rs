@@ -18,7 +18,7 @@ use crate::support::installed::{Installed, labels};
 const EXHAUSTED: &str = "No available IPs in pool for interface eno101";
 const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
 
-/// A pool of the cluster on the network of a hosted cluster.
+/// A GlobalStaticIPPool on the network of a hosted cluster.
 pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) pools: Api<GlobalStaticIPPool>,
@@ -102,7 +102,8 @@ pub async fn machines_of_two_clusters_get_addresses_of_one_pool(cluster: &Cluste
     assert_eq!(BTreeSet::from_iter(all), expected);
     assert_eq!(blue.held().await.into_iter().map(|(address, _)| address).collect::<BTreeSet<_>>(), expected);
 
-    // Both clusters wait. A cluster that the pool does not name gets no address, even with the same labels.
+    // The NodePools of both clusters wait. A cluster that the pool does not name gets no address, even if its machines have the
+    // same labels.
     for name in ["blue", "green"] {
         let node_pool = until(&blue.node_pools, name, |node_pool| exhausted(node_pool)["status"] == "True").await;
         assert_eq!(exhausted(&node_pool)["message"], format!("{EXHAUSTED}: pool {}, IPv4", shared.name));
@@ -140,7 +141,7 @@ pub async fn machines_of_two_clusters_keep_their_addresses_when_leases_are_lost(
     }
     installed.stop_leading();
     blue.forget_leases().await;
-    // A tenant of another namespace claims to have the address of a machine.
+    // A user of another namespace writes the address of a machine into a record.
     let evil = beside(cluster, &blue, "c3", "evil").await;
     super::adoption::recorded_machine(&evil, "blue-0", &held[0].0).await;
     installed.lead().await;
@@ -150,7 +151,7 @@ pub async fn machines_of_two_clusters_keep_their_addresses_when_leases_are_lost(
     installed.stop().await;
 }
 
-pub async fn the_machines_of_a_node_pool_that_leaves_a_pool_keep_their_addresses(cluster: &Cluster) {
+pub async fn the_machines_of_a_node_pool_that_a_pool_no_longer_names_keep_their_addresses(cluster: &Cluster) {
     let (blue, green, shared, installed) = two_clusters(cluster, &["10.0.0.8/30"]).await;
     let kept = addresses(&green, "green", 1).await.remove(0);
     shared.change(references(&blue, &["blue", "absent"])).await;
@@ -163,7 +164,7 @@ pub async fn the_machines_of_a_node_pool_that_leaves_a_pool_keep_their_addresses
     let all: BTreeSet<String> = others.into_iter().chain([kept.clone()]).collect();
     assert_eq!(all, (8..12).map(|n| format!("10.0.0.{n}")).collect());
     assert!(green.held().await.contains(&(kept.clone(), "green-0".to_owned())));
-    // The address is free after the machine, and only for the cluster that the pool still names.
+    // The address is free after the machine is gone, but only for the cluster that the pool still names.
     green.scale("green", 0).await;
     green.until_gone(&green.vms, "green-0").await;
     blue.scale("blue", 4).await;
@@ -177,13 +178,13 @@ pub(crate) async fn label(cluster: &Cluster, hosted: &Hosted, key: &str, value: 
     merge(&namespaces, &hosted.namespace, &json!({"metadata": {"labels": {(key): value}}})).await;
 }
 
-/// Creates a machine that no program creates again, so that the webhook does not refuse it.
+/// Creates a machine that no program would create again, so the webhook does not reject it when the pool is exhausted.
 pub(crate) async fn create(hosted: &Hosted, name: &str) {
     let drive = json!({"networkDataSecretRef": {"name": new_name(name).unwrap()}});
     hosted.vms.create(&PostParams::default(), &hosted.vm(name, &json!({"app": "x"}), &drive)).await.unwrap();
 }
 
-pub async fn namespaces_that_share_a_pool_are_served_fairly(cluster: &Cluster) {
+pub async fn a_shared_pool_first_serves_the_namespace_with_the_fewest_addresses(cluster: &Cluster) {
     let [blue, mut green, mut other] =
         [Hosted::plain(cluster).await, Hosted::plain(cluster).await, Hosted::plain(cluster).await];
     green.network.clone_from(&blue.network);
@@ -203,7 +204,7 @@ pub async fn namespaces_that_share_a_pool_are_served_fairly(cluster: &Cluster) {
         create(&blue, name).await;
         blue.until_running(name).await;
     }
-    // The machines of the other namespace are the youngest.
+    // The machines of namespace `green` are the youngest, but wait at the front of the queue: `green` holds no address yet.
     for (hosted, name) in [(&blue, "d"), (&blue, "e"), (&green, "f"), (&green, "g")] {
         create(hosted, name).await;
         let expected = format!("{EXHAUSTED}: pool {}, IPv4", shared.name);
@@ -238,7 +239,7 @@ pub async fn namespaces_that_share_a_pool_are_served_fairly(cluster: &Cluster) {
     installed.stop().await;
 }
 
-pub async fn a_namespace_that_gets_the_label_of_a_pool_keeps_the_addresses_of_its_machines(cluster: &Cluster) {
+pub async fn machines_keep_their_addresses_when_their_namespace_gets_or_loses_the_label_of_a_pool(cluster: &Cluster) {
     let [blue, mut green] = [Hosted::plain(cluster).await, Hosted::plain(cluster).await];
     green.network.clone_from(&blue.network);
     let key = format!("example.com/{}", blue.namespace);

@@ -37,14 +37,14 @@ async fn served<'c>(cluster: &'c Cluster, source: Value) -> (Hosted, Installed<'
     (hosted, installed)
 }
 
-/// The same with a network provider that has these addresses.
+/// Starts such a hosted cluster with a network provider that has these addresses.
 async fn with_network<'c>(cluster: &'c Cluster, addresses: &[&str]) -> (Hosted, Installed<'c>, Network) {
     let (hosted, installed) = served(cluster, json!({"ipamClaim": {}})).await;
     let network = Network::start(&hosted.client, &hosted.namespace, addresses);
     (hosted, installed, network)
 }
 
-/// The same with another IPAM provider that has these addresses.
+/// Starts such a hosted cluster with another IPAM provider that has these addresses.
 async fn with_provider<'c>(cluster: &'c Cluster, addresses: &[&str]) -> (Hosted, Installed<'c>, OtherProvider) {
     let (hosted, installed) = served(cluster, json!({"poolRef": OtherProvider::pool_ref()})).await;
     let provider = OtherProvider::start(&hosted.client, &hosted.namespace, addresses);
@@ -111,7 +111,7 @@ pub async fn a_virtual_machine_that_is_created_again_gets_the_address_of_its_new
     installed.stop().await;
 }
 
-pub async fn a_machine_gets_its_address_back_when_only_its_ipam_claim_is_left(cluster: &Cluster) {
+pub async fn a_machine_keeps_its_address_when_only_its_ipam_claim_still_records_it(cluster: &Cluster) {
     let (hosted, mut installed, network) = with_network(cluster, &["10.0.0.40"]).await;
     hosted.scale("workers", 1).await;
     hosted.until_annotated("workers-0", ANNOTATION).await;
@@ -128,7 +128,9 @@ pub async fn a_machine_gets_its_address_back_when_only_its_ipam_claim_is_left(cl
     installed.stop().await;
 }
 
-pub async fn an_ipam_claim_that_changes_is_reported_and_not_followed(cluster: &Cluster) {
+pub async fn a_change_of_an_ipam_claim_causes_an_event_and_does_not_change_the_address_of_the_machine(
+    cluster: &Cluster,
+) {
     let (hosted, installed, network) = with_network(cluster, &["10.0.0.40"]).await;
     hosted.scale("workers", 1).await;
     assert_eq!(hosted.address_of("workers-0").await, "10.0.0.40");
@@ -236,7 +238,7 @@ pub async fn a_machine_waits_for_the_address_of_an_exhausted_provider(cluster: &
     installed.stop().await;
 }
 
-pub async fn an_address_that_two_sources_give_is_given_once(cluster: &Cluster) {
+pub async fn an_address_that_two_sources_offer_gets_only_one_holder(cluster: &Cluster) {
     let (hosted, installed, _provider) = with_provider(cluster, &["10.0.0.60"]).await;
     hosted.node_pool("own", 1, &json!({})).await;
     hosted.pool("own", &["10.0.0.60"]).await;
@@ -278,7 +280,7 @@ pub async fn a_claim_whose_machine_is_gone_is_ended_by_the_next_leader(cluster: 
     hosted.scale("workers", 0).await;
     hosted.until_gone(&hosted.instances, "workers-0").await;
     hosted.until_gone(&hosted.vms, "workers-0").await;
-    // Only the claim is left: the lease is lost, too.
+    // Only the claim of the machine is left: its lease is lost, too.
     hosted.forget_leases().await;
     installed.lead().await;
     until_no_claims(&provider).await;

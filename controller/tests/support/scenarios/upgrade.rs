@@ -31,7 +31,7 @@ const WEBHOOKS: [&str; 2] = ["MutatingWebhookConfiguration", "ValidatingWebhookC
 /// Kinds that have another definition in the later version.
 const KINDS: [&str; 2] = ["staticippools", "staticipleases"];
 
-/// A Service: forwards each connection to one of the replicas that it knows, in turn.
+/// A Service: forwards each connection to one of its replicas. The replicas take turns.
 struct Service {
     address: SocketAddr,
     replicas: Arc<Mutex<VecDeque<SocketAddr>>>,
@@ -118,7 +118,7 @@ impl<'c> Deployment<'c> {
             let mut replica = self.replicas.pop_front().unwrap();
             replica.send("-TERM");
             replica.until("stopping").await;
-            // The nodes of a cluster learn a moment later that a replica ends.
+            // The nodes of a cluster know that a replica ends only a moment later.
             sleep(Duration::from_secs(1)).await;
             self.service.remove(replica.webhooks);
             ending.push(replica);

@@ -102,7 +102,7 @@ impl<'c> Asked<'c> {
         refusal(self.pools().patch(name, &PatchParams::default(), &Patch::Merge(change)).await)
     }
 
-    /// Takes the configuration away, so that other scenarios may write pools, and ends the replica.
+    /// Deletes the configuration, so that other scenarios can write pools, and stops the replica.
     async fn stop(self) {
         let (pools, network) = (self.pools(), self.network());
         self.replica.stop(async || until(&pools, &network, false).await).await;
@@ -241,7 +241,7 @@ pub async fn an_overlap_of_pools_of_either_kind_is_refused(cluster: &Cluster) {
     asked.stop().await;
 }
 
-pub async fn a_pool_that_is_invalid_already_can_be_released_and_deleted(cluster: &Cluster) {
+pub async fn a_stored_pool_that_is_invalid_can_be_deleted_and_lose_its_finalizer(cluster: &Cluster) {
     let namespace = cluster.namespace().await;
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &namespace);
     let mut invalid = StaticIPPool::new("a", spec(&format!("{namespace}/vlan10"), &["x"]));
@@ -285,7 +285,7 @@ async fn review(
 }
 
 async fn post(cluster: &Cluster, path: &str, body: String) -> (StatusCode, String) {
-    // The cache does not run: a replica that has just started answers, too.
+    // The cache is not running, as in a replica that has just started. Such a replica must answer, too.
     let selection = Arc::new(SelectionCache::new(cluster.controller(), Scope::default()));
     let response = webhooks(cluster, &selection).answer(Request::post(path).body(body.into()).unwrap()).await;
     let status = response.status();
@@ -433,7 +433,8 @@ impl<'c> Hosted<'c> {
         self.machines(&self.machines).create(&PostParams::default(), &machine).await
     }
 
-    /// Whether a machine waits for a Secret of a new name, and the index of its interface. Null: it has none.
+    /// Returns whether a machine refers to a Secret of a new name, and the index of its interface. Null: the machine does not
+    /// have them.
     fn added(machine: &DynamicObject) -> Value {
         let spec = &machine.data["spec"]["template"]["spec"];
         let secret = &spec["volumes"][0]["cloudInitConfigDrive"]["networkDataSecretRef"];

@@ -20,7 +20,7 @@ use super::conditions::{self, Decision};
 use super::patch;
 use super::store::{Call, Refusal, Store, Write};
 
-/// A webhook whose rules and namespace selector match a write.
+/// A webhook that is called for a write: its rules and its namespace selector match.
 pub struct Hook {
     /// The member of the configuration.
     webhook: Value,
@@ -85,7 +85,7 @@ pub async fn validate(hooks: &[Hook], call: &Call, write: &Write) -> Result<(), 
     Ok(())
 }
 
-/// The request of a review. Each one has another UID.
+/// Returns the request of a review, with a new UID.
 fn request(call: &Call, write: &Write) -> Value {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let uid = format!("00000000-0000-4000-9000-{:012x}", COUNT.fetch_add(1, Ordering::Relaxed));

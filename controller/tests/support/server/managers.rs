@@ -1,4 +1,4 @@
-//! The owners of the fields of an object. A real server shows them as `metadata.managedFields`; this server does not.
+//! Managers that own the fields of an object. A real API server shows them in `metadata.managedFields`. This server does not.
 
 use std::collections::{BTreeMap, BTreeSet};
 

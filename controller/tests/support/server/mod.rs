@@ -60,7 +60,7 @@ struct Shared {
     calls: Mutex<Vec<Call>>,
     /// The version of the store. Watches wait for its next value.
     changed: watch::Sender<u64>,
-    /// Number of times that watches were cut, and number of times that bookmarks were sent.
+    /// Counters of the cuts of watches and of the bookmarks: each change is the signal for the open watches.
     cuts: watch::Sender<u64>,
     bookmarks: watch::Sender<u64>,
 }
@@ -155,8 +155,8 @@ impl Server {
         lock(&self.shared.store).backup()
     }
 
-    /// Restores a backup and ends every open watch, as an API server does that starts again. A watch of a version that the
-    /// server no longer has reports nothing until there is a newer version.
+    /// Restores a backup and ends every open watch, as an API server does when it restarts. A watch from a version that is newer
+    /// than the restored ones reports nothing until there is a newer version.
     pub fn restore(&self, backup: Backup) {
         let mut store = lock(&self.shared.store);
         store.restore(backup);
@@ -165,7 +165,8 @@ impl Server {
         self.cut_watches();
     }
 
-    /// Forgets every version before the current one: watches and pages of older versions get 410.
+    /// Forgets all versions before the current one: a watch from an older version, and the next page of any earlier list, get
+    /// 410.
     pub fn compact(&self) {
         let mut store = lock(&self.shared.store);
         store.compacted = store.version();
@@ -349,7 +350,7 @@ fn open_watch(shared: &Arc<Shared>, call: &Call, is_metadata: bool) -> Result<Re
     tokio::spawn(async move {
         let line = |event: &str, object: &Value| {
             let object = if is_metadata { metadata_of(object) } else { object.clone() };
-            // API servers write the type first. A client can read a deep object only then.
+            // API servers write the type first. Otherwise a client could not read an event with a deeply nested object.
             sender.send(format!("{{\"type\":\"{event}\",\"object\":{object}}}\n")).is_ok()
         };
         if !initial.iter().all(|object| line("ADDED", &kind.show(&call.version, object))) {

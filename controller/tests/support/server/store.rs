@@ -76,7 +76,7 @@ pub struct Write {
     pub key: Key,
     pub old: Option<Value>,
     pub new: Option<Value>,
-    /// The owners of the fields after the write. What webhooks change gets no owner.
+    /// The managers of the fields after the write. Fields that webhooks change get no manager.
     pub managers: Managers,
 }
 
@@ -88,7 +88,8 @@ pub struct Store {
     pub log: Vec<Event>,
     version: u64,
     uids: u64,
-    /// Watches and pages of this version and of older versions get 410.
+    /// The last version that is forgotten: a watch from an older version, and a page of a list of this or an older version, get
+    /// 410.
     pub compacted: u64,
 }
 
@@ -328,7 +329,7 @@ impl Store {
             write.managers.update(manager, &Value::Null, write.new.as_ref().unwrap_or(&Value::Null));
             return Ok(write);
         }
-        // A server reads a stored object with the default values of the present schema.
+        // A server adds the default values of the current schema when it reads a stored object.
         let stored = self.objects.get(&key).map(|object| kind.filled(&call.version, object.clone()));
         let Some(old) = stored else {
             if call.is_apply() && call.subresource.is_none() {
@@ -388,7 +389,7 @@ impl Store {
             new = old.clone();
             set(&mut new["spec"], "finalizers", finalizers);
         } else if kind.status {
-            // Each of the two endpoints changes only its own part of the object.
+            // A write of the object keeps its status, and a write of the status keeps everything else.
             let mut kept = if call.subresource.is_some() { old.clone() } else { new.clone() };
             let status = if call.subresource.is_some() { new.get("status") } else { old.get("status") };
             set(&mut kept, "status", status.cloned());

@@ -1,4 +1,4 @@
-//! What becomes of the claim of a machine.
+//! The outcome of the claim of a machine.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub(super) enum Refusal {
     OtherNodePool(String),
     /// The annotation of the machine has the first NodePool, and `--node-pool` the second.
     AnotherNodePool(String, String),
-    /// An object records an address for the machine that does not fit, or has a record that cannot be read.
+    /// A record of the machine has an address that does not fit, or cannot be read.
     Record(String),
     BeingDeleted,
     /// Another program chooses the addresses of this pool, and no record has one for the machine.

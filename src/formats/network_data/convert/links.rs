@@ -82,8 +82,9 @@ impl<'d> Converter<'d, '_> {
             }
             self.model.push(path);
         }
-        // The NICs without a network come last. A network program may use DHCP on a NIC that it does not know. The schema
-        // requires a MAC address. An entry with a mistake is not chosen, and neither is a second entry of a chosen NIC.
+        // The NICs without a network come last. They are in the model because a network program may use DHCP on a NIC
+        // that it does not know. An entry is left out if it has no MAC address, which the schema requires, if it has
+        // another mistake, or if it describes a NIC that is already chosen.
         self.needed = self.origin.len();
         for (index, link) in document.links.iter().enumerate() {
             let next = LinkIndex(self.origin.len());

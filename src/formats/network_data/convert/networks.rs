@@ -11,7 +11,7 @@ impl Converter<'_, '_> {
     pub(super) fn read_networks(&mut self) {
         let mut routes = Vec::new();
         let (mut unknown, mut lost) = (Vec::new(), Vec::new());
-        // Whether a network of each link could not be read, so that the link may need more than is known.
+        // For each link, whether one of its networks could not be read. Such a link may need more than is known.
         let mut unsure = vec![false; self.links.len()];
         for (index, network) in self.document.networks.iter().enumerate() {
             // An empty entry has been reported already by the reader.

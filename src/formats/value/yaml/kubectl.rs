@@ -49,7 +49,7 @@ fn integer(text: &str) -> Option<Value> {
         [b'0', _, ..] => (&unsigned[1..], 8),
         _ => (unsigned, 10),
     };
-    // Rust accepts a sign behind the prefix.
+    // `from_str_radix` would accept a sign after the prefix.
     if !digits.chars().all(|digit| digit.is_digit(radix)) {
         return None;
     }
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_the_text_of_its_value() {
+    fn a_key_is_the_string_that_json_has_for_its_value() {
         let keys = r#"{"true":1,"false":1,"1500":1,"on":1,"1.50":1,"role":1,"_1":1,"2.50":1}"#.to_owned();
         let document = "y: 1\noff: 1\n0x5dc: 1\n'on': 1\n'1.50': 1\nrole: 1\n_1: 1\n!!str 2.50: 1\n";
         assert_eq!(read(document), Ok(keys));

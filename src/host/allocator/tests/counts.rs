@@ -68,7 +68,7 @@ fn counted(allocator: &Allocator, name: &str) -> [Counts; 2] {
 }
 
 #[test]
-fn the_numbers_of_each_namespace_stay_those_of_the_leases_and_records_in_random_histories() {
+fn the_counts_of_each_namespace_equal_its_leases_and_records_in_random_histories() {
     let (mut held, mut recorded) = (0, 0);
     for seed in 0..40 {
         let (mut random, mut allocator) = (Random(seed), allocator([], []));

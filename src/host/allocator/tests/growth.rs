@@ -64,7 +64,7 @@ fn only_new_addresses_are_closed_while_a_pool_grows() {
     let released = registry.release(&machine("a", "1"), at(1)).unwrap();
     assert_eq!(released.served[0].addresses[0].to_string(), "10.0.0.8/24");
     assert_eq!(got(&mut registry, "d"), CLOSED);
-    // Adopted and released while it is closed: also this address waits for the opening.
+    // An address that is adopted and released while it is closed is not allocated before it is opened.
     registry.adopt([record("x", "10.0.0.4/24")], at(1)).unwrap();
     registry.release(&machine("x", "1"), at(1)).unwrap();
     assert_eq!(got(&mut registry, "d"), CLOSED);
@@ -74,7 +74,7 @@ fn only_new_addresses_are_closed_while_a_pool_grows() {
 }
 
 #[test]
-fn each_way_to_become_allocatable_closes_the_address() {
+fn every_address_that_becomes_allocatable_is_closed() {
     let wide = "addresses: [10.0.0.8-10.0.0.9]";
     let other = |rest: &str| on("vlan10", "two", &format!("addresses: [10.0.0.30], {rest}, {SUBNET}"));
     let other_with = |addresses: &str| on("vlan10", "two", &format!("addresses: [{addresses}], {SUBNET}"));
@@ -217,7 +217,7 @@ fn an_address_in_conflict_after_the_adoption_is_not_allocated() {
 }
 
 #[test]
-fn a_kept_address_waits_for_its_opening_too() {
+fn a_pre_allocated_address_is_allocated_only_after_it_is_opened() {
     let mut registry = closed();
     let growth = grown(&mut registry, [one("addresses: [10.0.0.8-10.0.0.9], preAllocations: {db: 10.0.0.9}")]);
     assert_eq!([got(&mut registry, "db"), got(&mut registry, "a")], [CLOSED, CLOSED]);
@@ -227,7 +227,7 @@ fn a_kept_address_waits_for_its_opening_too() {
 }
 
 #[test]
-fn a_range_that_another_pool_gets_by_a_suspension_is_closed() {
+fn a_range_that_a_pool_offers_alone_after_its_suspension_is_closed() {
     let two = |addresses: &str| on("vlan10", "two", &format!("addresses: [{addresses}], {SUBNET}"));
     let mut registry = closed();
     // The younger pool is suspended while both have the address. It is released before the other pool shrinks.
@@ -244,7 +244,7 @@ fn a_range_that_another_pool_gets_by_a_suspension_is_closed() {
 }
 
 #[test]
-fn a_pool_that_becomes_ready_when_another_one_vanishes_is_closed() {
+fn the_addresses_of_a_pool_that_is_no_longer_suspended_are_closed() {
     let both = || [one("addresses: [10.0.0.9]"), on("vlan10", "two", &format!("addresses: [10.0.0.9], {SUBNET}"))];
     let mut registry = closed();
     registry.suspend(["n/one".to_owned()].into());

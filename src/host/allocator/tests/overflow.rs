@@ -34,7 +34,7 @@ fn release(allocator: &mut Allocator, name: &str, now: u64) -> Vec<String> {
 const EXHAUSTED: &str = "No available IPs in pool for interface eth0";
 
 #[test]
-fn the_overflow_gives_the_addresses_that_the_first_pool_does_not_have() {
+fn the_overflow_allocates_when_the_first_pool_is_exhausted() {
     let mut allocator = allocator([of("a", "10.0.0.10"), of("b", "10.0.0.20"), of("c", "10.0.0.30")], []);
     let all = |name| group(name, &["n/c", "n/a", "n/b"]);
     let given: Vec<String> = ["v", "w", "x", "y"].map(|name| given(&mut allocator, &all(name), 1)).into();
@@ -127,7 +127,7 @@ fn a_lease_of_the_overflow_stays_when_the_first_pool_has_free_addresses_again() 
 }
 
 #[test]
-fn named_kept_and_remembered_addresses_come_from_the_pool_that_has_them() {
+fn requested_pre_allocated_and_remembered_addresses_come_from_the_pool_that_has_them() {
     let kept =
         "addresses: [10.0.0.30-10.0.0.31], machineNetwork: [{cidr: 10.0.0.0/24}], preAllocations: {w: 10.0.0.31}";
     let mut allocator = allocator([of("a", "10.0.0.10-10.0.0.12"), of("b", "10.0.0.20"), on("vlan10", "c", kept)], []);
@@ -151,7 +151,7 @@ fn named_kept_and_remembered_addresses_come_from_the_pool_that_has_them() {
 }
 
 #[test]
-fn pools_that_do_not_allocate_are_passed_over() {
+fn unknown_and_suspended_pools_are_skipped() {
     let mut allocator = allocator([of("a", "10.0.0.10"), of("b", "10.0.0.20")], []);
     assert_eq!(given(&mut allocator, &group("u", &["n/gone", "n/a"]), 1), "10.0.0.10/24");
     assert_eq!(given(&mut allocator, &group("u", &["n/gone", "n/away"]), 1), r#"unknown pool "n/gone""#);
@@ -224,7 +224,7 @@ fn a_machine_waits_for_the_closed_addresses_of_the_first_pool_and_takes_no_overf
     assert_eq!(registry.claim(&group("x", &["n/b"]), at(1)).unwrap()[0].addresses[0].to_string(), "10.0.0.20/24");
     // The first pool is exhausted after its first address, and then the overflow serves.
     assert_eq!(open(&mut registry, 2), ["v 10.0.0.10/24", "w 10.0.0.21/24"]);
-    // A full first pool with closed addresses of its overflow waits for these.
+    // If the first pool is exhausted, a machine waits for closed addresses of the overflow.
     registry.resize([of("c", "10.0.0.30")], &[], at(3)).unwrap();
     let closed = registry.claim(&group("y", &["n/a", "n/c"]), at(3)).unwrap_err();
     assert_eq!(closed.to_string(), ClaimError::Closed("n/c".to_owned()).to_string());

@@ -155,7 +155,7 @@ fn a_machine_keeps_an_address_that_a_pool_excludes_and_its_claim_needs_no_other_
 }
 
 #[test]
-fn no_machine_of_two_records_of_one_free_address_gets_it_in_any_order() {
+fn a_free_address_in_the_records_of_two_machines_is_allocated_to_neither_in_any_order() {
     for order in [["a", "b"], ["b", "a"]] {
         let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
         let records = order.map(|name| record(name, "10.0.0.1/29"));
@@ -166,7 +166,7 @@ fn no_machine_of_two_records_of_one_free_address_gets_it_in_any_order() {
         });
         assert_eq!((adopted, reserved, mismatches), (0, 0, expected.to_vec()));
         assert_eq!(conflicts(&allocator), [row("10.0.0.1", "a", "Mismatch"), row("10.0.0.1", "b", "Mismatch")]);
-        // Also one after the other: the records are known.
+        // A later adoption of each record alone leases nothing either, because both records are known.
         for one in &records {
             assert_eq!(adopt(&mut allocator, std::slice::from_ref(one)).0, 0);
         }
@@ -212,7 +212,7 @@ fn an_address_that_a_running_guest_reports_is_allocated_to_no_other_machine() {
     let usage = allocator.usage(at(1))["n/one"].families[0];
     assert_eq!((usage.allocated, usage.by_report, usage.conflicts, usage.free), (0, 1, 1, 4));
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 2), "10.0.0.2/29");
-    // Also when the pools change: a report does not depend on them.
+    // The reservation stays when the pools change: a report does not depend on them.
     resize(&mut allocator, on("vlan10", "one", "addresses: [10.0.0.0/28], gateway: [10.0.0.8]"));
     for address in ["10.0.0.3/28", "10.0.0.4/28", "10.0.0.5/28", "10.0.0.7/28"] {
         assert_eq!(given(&mut allocator, &claim(address, "1", &["n/one"]), 3), address);
@@ -277,7 +277,7 @@ fn a_report_of_a_held_address_is_a_conflict_unless_its_own_machine_holds_it() {
 }
 
 #[test]
-fn the_address_kept_for_a_name_goes_to_a_machine_of_the_name_in_the_reuse_delay_when_another_user_is_gone() {
+fn a_machine_gets_the_address_of_its_name_in_the_reuse_delay_when_the_other_user_is_gone() {
     let kept = "addresses: [10.0.0.1-10.0.0.1], prefix: 29, addressReuseGracePeriodSeconds: 3600, preAllocations: {n/a: 10.0.0.1}";
     let waiting_with = |make_used: &dyn Fn(&mut Allocator)| {
         let mut allocator = allocator([on("vlan10", "one", kept)], []);
@@ -336,7 +336,7 @@ fn a_record_of_an_address_with_which_another_guest_runs_is_a_conflict() {
 }
 
 #[test]
-fn the_claim_of_an_ipaddress_gets_the_address_that_was_reserved_before_the_claim_came() {
+fn the_claim_of_an_ipaddress_gets_the_address_that_was_reserved_before_the_claim_existed() {
     let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
     let of_claim = |name: &str, uid: &str| {
         let mut record = record(name, "10.0.0.1");

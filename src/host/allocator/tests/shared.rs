@@ -112,7 +112,7 @@ fn a_pool_of_one_namespace_and_a_pool_of_a_file_serve_in_the_order_of_creation()
 }
 
 #[test]
-fn a_pool_for_the_claims_of_every_namespace_is_fair_too() {
+fn a_pool_for_the_claims_of_every_namespace_serves_the_one_with_the_fewest_addresses_first() {
     let pool = of(&[], "").with_namespaces(Namespaces::only([""; 0]), Namespaces::every());
     let mut allocator = exhausted(pool);
     assert_eq!(release(&mut allocator, &["a/h-0", "a/h-1"]), ["b/w-0", "c/w-0"]);
@@ -253,7 +253,7 @@ fn each_machine_keeps_the_address_of_its_record_that_an_earlier_lease_has() {
 }
 
 #[test]
-fn a_machine_has_one_address_without_a_bound_for_each_interface_of_the_shared_pools() {
+fn one_address_for_each_interface_of_a_machine_is_outside_the_bound_of_shared_pools() {
     let pool = of(&["a", "b"], "");
     let mut other = pool.clone();
     (other.name, other.interface) = ("n/two".to_owned(), "eth1".parse().unwrap());
@@ -272,7 +272,7 @@ fn a_machine_has_one_address_without_a_bound_for_each_interface_of_the_shared_po
 }
 
 #[test]
-fn records_of_a_namespace_that_has_left_count_while_its_machines_hold_addresses() {
+fn records_of_a_namespace_that_left_a_pool_count_while_its_machines_hold_addresses() {
     let before = {
         let mut allocator = allocator([of(&["a", "b"], "")], []);
         hold(&mut allocator, &["a/h-0"]);

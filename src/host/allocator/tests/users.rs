@@ -35,7 +35,7 @@ fn set_aside(allocator: &mut Allocator, name: &str, address: &str, kind: Source)
     allocator.set_aside(reservation(name, address, kind), at(1), &mut Journal::default());
 }
 
-/// A guest begins to report an address, or ends to report it.
+/// A guest begins or stops reporting an address.
 fn report(allocator: &mut Allocator, name: &str, address: &str, is_begun: bool) {
     let change = [reservation(name, address, Source::Report)];
     let (begun, ended) = if is_begun { (&change[..], &[][..]) } else { (&[][..], &change[..]) };
@@ -244,7 +244,7 @@ fn the_unknown_machine_of_an_unreadable_record_is_no_second_user() {
 }
 
 #[test]
-fn an_address_that_its_source_no_longer_gives_is_no_conflict_although_the_next_one_is_taken() {
+fn an_address_that_its_source_has_replaced_is_no_conflict_even_if_the_new_one_is_taken() {
     let mut allocator = allocator([external("ext", "")], []);
     let of = |name: &str| Claimant { machine: machine(name, "1"), interface: "eth0".parse().unwrap() };
     let hold = |allocator: &mut Allocator, name: &str, address: &str| {

@@ -77,8 +77,9 @@ pub(super) fn network_file_system(path: &Path) -> Result<Option<&'static str>, O
     Ok(kind_of(magic))
 }
 
-/// Refuses a ledger that can be reached under a second path. SQLite names the log and the shared memory after the path. It
-/// follows symbolic links, so these are no second path, and a folder can have several paths.
+/// Refuses a ledger that can be reached under a second path, because SQLite names the log and the shared memory after
+/// the path. A symbolic link is no second path, because SQLite follows the link. Several paths of the folder are safe:
+/// all of them lead to the same log.
 pub(super) fn check_path(path: &Path) -> Result<(), OpenError> {
     let Ok(real) = path.canonicalize() else { return Ok(()) };
     let failed = |source: io::Error| OpenError::Store { path: path.to_owned(), source: source.into() };

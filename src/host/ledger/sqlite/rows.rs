@@ -157,8 +157,8 @@ pub(super) fn checksum(change: &Change) -> Option<i64> {
     })
 }
 
-/// The source of a record, after the state of its address if this is no mismatch. Ledgers of earlier versions have the source
-/// alone.
+/// The source of a record, with the state of the address before it, unless the state is a mismatch. Ledgers of earlier
+/// versions have only the source.
 pub(super) fn source_text((state, source): &(State, Arc<str>)) -> Cow<'_, str> {
     match state.stored() {
         None => Cow::Borrowed(source),

@@ -14,7 +14,8 @@ install() {
     # dracut-emergency runs this hook if there is no shell.
     inst_hook shutdown-emergency 50 "$moddir/emergency.sh"
 
-    # The distribution's default arguments, in its own drop-in or, as in Fedora CoreOS, in afterburn's.
+    # Installs a drop-in with the distribution's default arguments. With afterburn, its drop-in has them, as in Fedora
+    # CoreOS.
     dracut_module_included afterburn || inst_simple "$moddir/default.conf" \
         "$systemdsystemunitdir/glowplug-network-kargs.service.d/30-default.conf"
 

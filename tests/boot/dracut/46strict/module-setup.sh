@@ -1,5 +1,5 @@
 #!/bin/bash
-# Strict mode: the shipped drop-in.
+# Installs the drop-in for strict mode from our dracut module.
 #
 # shellcheck disable=SC2154 # dracutbasedir and the directories of systemd come from dracut
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The end of the first boot, as in CoreOS.
+# Installs a unit that ends the first boot as CoreOS does.
 #
 # shellcheck disable=SC2154 # moddir, initdir and the directories of systemd come from dracut
 
@@ -11,7 +11,7 @@ install() {
     inst_multiple basename diff ip ls mkdir rm sed
     inst_script "$moddir/teardown.sh" /usr/sbin/boot-test-teardown
     inst_simple "$moddir/teardown.service" "$systemdsystemunitdir/teardown.service"
-    # By a link, because Ignition's target may come later.
+    # The unit is enabled by a link, because Ignition's module may add its target later.
     mkdir -p "$initdir$systemdsystemunitdir/ignition-complete.target.requires"
     ln -s ../teardown.service "$initdir$systemdsystemunitdir/ignition-complete.target.requires/teardown.service"
 }

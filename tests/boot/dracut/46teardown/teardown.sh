@@ -52,12 +52,12 @@ carry() {
 }
 
 carry
-# The small root has no NetworkManager, and reports the network of the initramfs.
+# Keep the network for the small root: it has no NetworkManager, and reports the network of the initramfs.
 if [[ -d /sysroot/etc/$profiles ]]; then
     for interface in /sys/class/net/*; do
         name=$(basename "$interface")
         case $name in lo | bonding_masters) continue ;; esac
-        # Virtual interfaces can be deleted, and take those above them along.
+        # Deleting a virtual interface also deletes the interfaces on top of it, so an interface may already be gone.
         [[ ! -e $interface ]] || ip link delete "$name" 2>/dev/null || { ip link set "$name" down; ip addr flush dev "$name"; }
     done
     ip route flush table main

@@ -280,7 +280,7 @@ fn the_lease_of_a_claim_that_ends_stays_while_another_instance_of_the_name_exist
     let kept = View { guests, ..gone.clone() };
     assert_eq!((next(&kept), kept.waits_for_guest()), (Step::Wait, true));
     assert_eq!(next(&View { guests: Some(Vec::new()), ..gone }), Step::Release(holder("u1")));
-    // The new claim of the name does not wait for this.
+    // A new claim of the same name does not wait for the end of this instance.
     let uid = json!({"metadata": {"uid": "u2"}});
     let new = View { claim: Some(claim(&uid)), former, guests: kept.guests, ..view() };
     assert!(matches!(next(&new), Step::Claim(claim) if claim.machine == holder("u2")));
@@ -311,7 +311,7 @@ fn the_record_of_an_address_that_the_status_no_longer_has_ends() {
 }
 
 #[test]
-fn only_addresses_that_the_status_does_not_have_are_without_a_record() {
+fn only_reserved_addresses_that_the_status_does_not_have_are_unrecorded() {
     use glowplug::host::claim::Reservation;
     use glowplug::host::ledger::MemoryLedger;
     use glowplug::host::registry::Registry;

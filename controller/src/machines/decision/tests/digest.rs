@@ -1,4 +1,4 @@
-//! The digest of a Secret: when a pass needs not read the Secret.
+//! Tests of the digest of a Secret: when a pass does not need to read the Secret.
 
 use super::*;
 use crate::kinds::network_data::DIGEST_ANNOTATION;
@@ -18,7 +18,7 @@ fn listed_with(mut view: View) -> View {
     View { secrets: BTreeMap::new(), ..view }
 }
 
-/// The first step of a pass that may trust the digest, and whether it trusts it.
+/// Whether a pass trusts the digest, and the first step of this pass.
 fn first(mut view: View) -> (bool, Step) {
     view.trust_digest();
     (view.trusts_digest, decide(&view))
@@ -96,7 +96,7 @@ fn a_secret_is_read_if_the_leases_are_not_those_of_its_addresses() {
     unnamed.ledger.held[0].secrets = names([EARLIER]);
     let mut views = [lost, of_another, other_address, double, other_network, unnamed];
     for (at, view) in views.iter_mut().enumerate() {
-        // The proof whether a holder is gone is another test.
+        // With `m-1` alone, no step checks whether a holder is gone.
         view.ledger.known = [holder("m-1")].into();
         assert_eq!(first(view.clone()), (false, reads()), "{at}");
     }
