@@ -397,13 +397,19 @@ mod tests {
         let invalid = [
             "spec.nodePoolRefs[0].name: invalid name \"Blue\", expected at most 253 lower case letters, digits, '-' and '.', with a \
              letter or digit at both ends",
-            "spec.nodePoolRefs[0].namespace: invalid name \"a.b\", expected the name of a namespace: lower case letters, digits and '-', \
-             with a letter or digit at both ends",
+            "spec.nodePoolRefs[0].namespace: invalid name \"a.b\", expected the name of a namespace: at most 63 lower case letters, digits \
+             and '-', with a letter or digit at both ends",
         ];
-        assert_eq!(global("nodePoolRefs: [{namespace: a.b, name: Blue}]"), invalid);
+        // The pool keeps its addresses, and its other machines.
+        let kept = |kind: &str, members: &str| {
+            let (pool, diagnostics) = pool(kind, members);
+            (pool.is_some_and(|pool| pool.contains("10.0.0.8".parse().unwrap())), diagnostics)
+        };
+        let members = "network: infra/a, addresses: [10.0.0.0/24], nodePoolRefs: [{namespace: a.b, name: Blue}]";
+        assert_eq!(kept("GlobalStaticIPPool", members), (true, invalid.map(str::to_owned).to_vec()));
         let invalid = "spec.nodePoolRef.name: invalid name \"a_b\", expected at most 253 lower case letters, digits, '-' and '.', with a \
                        letter or digit at both ends";
-        assert_eq!(refusal("StaticIPPool", &with("nodePoolRef: {name: a_b}")), [invalid]);
+        assert_eq!(kept("StaticIPPool", &with("nodePoolRef: {name: a_b}")), (true, vec![invalid.to_owned()]));
         let of_several = [
             "spec.namespaceSelector: not of a StaticIPPool \"{}\", expected a GlobalStaticIPPool",
             "spec.nodePoolRefs: not of a StaticIPPool \"[]\", expected nodePoolRef, a NodePool of the namespace of the pool",
