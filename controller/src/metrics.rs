@@ -82,7 +82,7 @@ pub struct PassMetrics {
 /// Values of the label `webhook`.
 const WEBHOOKS: [&str; 5] = ["pools", "machines", "machine-updates", "macs", "instances"];
 /// The queues of passes: see [`Metrics::passes`].
-const QUEUES: [&str; 3] = ["claims", "IPAMClaims", "machines"];
+const QUEUES: [&str; 4] = ["claims", "IPAMClaims", "machines", "neighbours"];
 /// The queue of the commands of the registry.
 const REGISTRY: &str = "registry";
 
