@@ -736,7 +736,8 @@ mod tests {
         let networks = networks.iter().map(|it| json!({"name": it, "multus": {"networkName": format!("infra/{it}")}}));
         let networks: Vec<Value> = networks.collect();
         let interfaces: Vec<Value> = networks.iter().map(|it| json!({"name": it["name"]})).collect();
-        let spec = json!({"networks": networks, "domain": {"devices": {"interfaces": interfaces}}});
+        let volumes = json!([{"name": "cloudinit", "cloudInitConfigDrive": {}}]);
+        let spec = json!({"networks": networks, "domain": {"devices": {"interfaces": interfaces}}, "volumes": volumes});
         let metadata = json!({"namespace": "n", "name": name, "uid": name, "labels": labels});
         object(json!({"metadata": metadata, "spec": {"template": {"spec": spec}}}))
     }
@@ -816,9 +817,17 @@ mod tests {
         for index in 0..7 {
             lists.add_vm(vm(&format!("w-{index}"), &json!({"role": "worker"}), &["vlan30"]));
         }
-        let without = "n/w-0, n/w-1, n/w-2, n/w-3, n/w-4 and 2 more | n/a | pool n/a: the machine has no interface on network \
-                       infra/vlan10, expected one";
+        let without = "n/w-0, n/w-1, n/w-2, n/w-3, n/w-4 and 2 more | n/a | pool n/a: spec.template.spec.networks: no interface on network \
+                       infra/vlan10, expected one; the others are vlan30 on infra/vlan30";
         assert_eq!(refusals(lists, vec![first()]), [without]);
+        // A machine without a volume for its network data.
+        let mut lists = whole();
+        let mut machine = vm("w-0", &json!({"role": "worker"}), &["vlan10"]);
+        machine.data["spec"]["template"]["spec"]["volumes"] = json!([]);
+        lists.add_vm(machine);
+        let volume = "n/w-0 | n/a | spec.template.spec.volumes: no volume with cloudInitConfigDrive or cloudInitNoCloud, expected one \
+                      for the addresses of n/a";
+        assert_eq!(refusals(lists, vec![first()]), [volume]);
     }
 
     #[test]

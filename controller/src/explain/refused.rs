@@ -59,7 +59,7 @@ pub(super) fn refused(lists: &Lists, pools: &Pools, planned: &BTreeSet<PoolId>) 
         }
         let new = NewMachine { object: &object, is_copy: false, held: &BTreeSet::new(), name: "new" };
         if let Decision::Refuse(message) = admit_new(new, &selection)? {
-            messages.add(message, selection.selecting(&vm).map(|pool| &pool.id), planned, title);
+            messages.add(common(&message, &vm), selection.selecting(&vm).map(|pool| &pool.id), planned, title);
         }
     }
     let selection = lists.selection(pools);
@@ -74,7 +74,7 @@ pub(super) fn refused(lists: &Lists, pools: &Pools, planned: &BTreeSet<PoolId>) 
         };
         if let Some(message) = message {
             let selecting = selection.selecting(vm).map(|pool| &pool.id);
-            messages.add(message, selecting, planned, vm.key().to_string());
+            messages.add(common(&message, vm), selecting, planned, vm.key().to_string());
         }
     }
     Ok(messages.into())
@@ -174,6 +174,11 @@ fn machine(selection: &Selection, namespace: &str, labels: &BTreeMap<String, Str
     };
     let alone = VirtualMachine::read(object(&BTreeSet::new())?);
     object(&selection.selecting(&alone).filter_map(|pool| pool.network()).collect())
+}
+
+/// A message without the name of its machine, so that it is the same for each machine.
+fn common(message: &str, vm: &VirtualMachine) -> String {
+    message.replacen(&format!(" of VirtualMachine {}", vm.key()), "", 1)
 }
 
 // === impl Messages ===
