@@ -782,7 +782,7 @@ async fn a_plan_names_refused_machines_unreadable_documents_and_what_is_unknown(
     assert_eq!(rights.first(), Some(&"list nodepools.hypershift.openshift.io in every namespace"));
     let room = json!([{
         "family": "IPv4", "total": "11", "free": "11", "held": null, "needed": null, "lacking": null,
-        "because": format!("missing right: {}", rights.join("; ")),
+        "because": format!("missing rights: {}", rights.join("; ")),
     }]);
     assert_eq!((status, &answer["pools"][0]["room"], &answer["refused"]), (Some(1), &room, &json!([])));
 }

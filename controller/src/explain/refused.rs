@@ -13,7 +13,7 @@ use crate::cluster::object::Object;
 use crate::explain::lists::{Lists, Pools};
 use crate::kinds::kubevirt_machine::is_deleted;
 use crate::kinds::virtual_machine::{NODE_POOL_LABEL, VirtualMachine};
-use crate::pools::reference::{Decision, NewMachine, admit_new, refusal};
+use crate::pools::reference::{Decision, NewMachine, admit_new, ending};
 use crate::pools::selection::{Problem, Selection, cluster_of};
 
 /// Most machines that a table names for one message.
@@ -68,7 +68,7 @@ pub(super) fn refused(lists: &Lists, pools: &Pools, planned: &BTreeSet<PoolId>) 
     };
     for vm in lists.vms.values().filter(is_served) {
         let message = match selection.of(vm) {
-            Ok(selected) => refusal(vm, &selected, &selection),
+            Ok(selected) => selection.ending(vm, &selected).map(ending),
             Err(Problem::UnknownNamespaces { .. }) => None,
             Err(problem) => Some(problem.to_string()),
         };

@@ -126,8 +126,8 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
         Ok(selected) => selected,
         Err(problem) => return Ok(Decision::Refuse(problem.to_string())),
     };
-    if let Some(message) = refusal(&machine, &selected, selection).filter(|_| !machine.awaits_migration) {
-        return Ok(Decision::Refuse(message));
+    if let Some(pool) = selection.ending(&machine, &selected).filter(|_| !machine.awaits_migration) {
+        return Ok(Decision::Refuse(ending(pool)));
     }
     if selected.is_empty() {
         if copied.is_some() {
@@ -144,6 +144,9 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
         let message = "metadata.name: missing, expected a name: the network data is bound to it";
         return Ok(Decision::Refuse(message.to_owned()));
     }
+    if machine.cloud_init.is_none() {
+        return Ok(Decision::Refuse(without_volume(&selected)));
+    }
     // capk tries again to create a rejected machine. Any other machine is created at once, and waits for its Secret.
     let is_created_again = machine.kubevirt_machine().is_some();
     let has_address =
@@ -156,12 +159,6 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
     }
     apply(&mut edit, reference(&machine, &selected, name, ISSUED));
     Ok(Decision::Allow(Allowed::of(edit, None)))
-}
-
-/// Why a new machine of the pools `selected` is refused, also while they have free addresses.
-pub fn refusal(machine: &VirtualMachine, selected: &[Selected], selection: &Selection) -> Option<String> {
-    let has_volume = selected.is_empty() || machine.cloud_init.is_some();
-    selection.ending(machine, selected).map(ending).or_else(|| (!has_volume).then(|| without_volume(selected)))
 }
 
 /// Decides on a change of a VirtualMachine. The change is never rejected. `name` is a new random name for the Secret of the machine.
@@ -299,7 +296,7 @@ pub fn without_volume(selected: &[Selected]) -> String {
 }
 
 /// Returns the message about a machine of a pool that is being deleted.
-fn ending(pool: &MachinePool) -> String {
+pub(crate) fn ending(pool: &MachinePool) -> String {
     let reference = match (&pool.owner, &pool.spec.node_pool_ref) {
         (Some(_), Some(node_pool)) => format!("bootstrapNetworkConfig from NodePool {}", node_pool.name),
         (None, Some(_)) => "nodePoolRef from the pool".to_owned(),
