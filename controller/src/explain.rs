@@ -6,7 +6,7 @@
 //! | [`claim`] | the answer of `why` about a claim |
 //! | [`election`] | which replicas of the controller work |
 //! | [`waiting`] | claims and machines that wait or are refused |
-//! | [`file`] | the pools of a file |
+//! | `file` | the pools of a file |
 //! | [`held`] | the addresses that an object holds |
 //! | [`refused`] | the machines that the webhook refuses because of their pools |
 //! | [`reserved`] | the addresses that no machine gets because of an object or a guest |

@@ -161,7 +161,7 @@ impl Reader {
 
     /// Returns all objects of a kind without which no answer is possible. `namespace`: `None` for every namespace.
     ///
-    /// If the user has no right to list the kind, the result is empty, and [`Reader::check`] fails. A command calls it after its other
+    /// If the user has no right to list the kind, the result is empty, and `Reader::check` fails. A command calls it after its other
     /// requests, so that its message has every right that the user lacks.
     ///
     /// # Errors
