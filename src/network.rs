@@ -597,7 +597,7 @@ impl fmt::Display for Contradiction {
             Self::Loop(at) => write!(f, "link {} consists of itself", at.0),
             Self::PortIsNoNic(at) => write!(f, "link {} is a bond member and not a NIC", at.0),
             Self::PortIsBridge(at) => write!(f, "link {} is a bridge port and a bridge", at.0),
-            Self::PortTwice(at) => write!(f, "link {} is listed twice as a port", at.0),
+            Self::PortTwice(at) => write!(f, "link {} is listed twice as a bond member or bridge port", at.0),
             Self::VlanTwice(at) => write!(f, "link {} is a VLAN with the parent and the id of another VLAN", at.0),
         }
     }

@@ -93,7 +93,7 @@ impl provider::Work for Work<'_> {
     fn watches(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
         self.machines.macs.restart();
         self.machines.reports.restart();
-        self.machines.states.set_selected([].into());
+        self.machines.states.forget();
         self.watches_of_kinds()
     }
 

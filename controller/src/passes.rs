@@ -45,7 +45,7 @@ use crate::repeated::Repeated;
 
 /// Maximum number of passes that run at the same time.
 pub(crate) const PASSES: usize = 64;
-/// Maximum number of requests in one pass. No correct pass needs more.
+/// Maximum number of steps in one pass. The pass of a machine has one more for each holder of an address that it must check.
 pub(crate) const LONGEST_PASS: usize = 32;
 /// Pause before the next pass for a name in the wait queue of the registry, which reports allocations.
 const RETRY_QUEUED: Duration = Duration::from_secs(600);

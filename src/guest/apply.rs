@@ -64,7 +64,7 @@ pub fn apply(plan: &Plan, root: &Path, log: &Logger) -> io::Result<()> {
     // This error is ignored: if no new report can be written either, a warning is logged below.
     let _ = remove(&root.join(PLAN));
     let written = plan.output.write(root);
-    debug!(log, "applied the plan"; "outcome" => written.as_ref().err().map_or("done".to_owned(), io::Error::to_string));
+    debug!(log, "tried to write the files of the plan"; "outcome" => written.as_ref().err().map_or("done".to_owned(), io::Error::to_string));
     match &written {
         Ok(()) => report.fragment = plan.output.line.as_ref().map(|_| format!("/{FRAGMENT}")),
         Err(e) => {

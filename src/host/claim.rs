@@ -187,7 +187,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whether reports of the guests of other machines are adopted before this record: the machine of the record has no
+    /// Whether the addresses that guests report are reserved before this record is adopted: the machine of the record has no
     /// guest, and a guest reports one of its addresses. Then the running guest is the only user of the address. The
     /// record of a machine with a guest is adopted first, because that guest may use the address, and any guest may
     /// report it.

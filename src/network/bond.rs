@@ -70,7 +70,7 @@ pub enum BondOptionError {
 /// The values that an option can have.
 enum Takes {
     Number(u32, u32),
-    /// The words of the option. The index of a word is its number.
+    /// The words that the option accepts. The kernel also accepts the index of a word in this list.
     Word(&'static [&'static str]),
     Switch,
 }

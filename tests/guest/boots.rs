@@ -385,7 +385,7 @@ fn a_broken_document_boots_with_the_default_on_request() {
 }
 
 #[test]
-fn an_unknown_option_at_the_boot_loader_is_refused() {
+fn an_option_with_an_invalid_value_on_the_kernel_command_line_is_refused() {
     for (line, reason) in [
         ("glowplug.wait=soon", "glowplug.wait=soon: expected a whole number of seconds"),
         ("glowplug.on-error=retry", "glowplug.on-error=retry: expected fail or default"),

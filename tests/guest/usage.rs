@@ -102,7 +102,7 @@ fn a_default_value_with_characters_that_are_special_to_a_shell_is_refused() {
 }
 
 #[test]
-fn the_command_line_and_a_named_provider_exclude_each_other() {
+fn the_options_cmdline_and_provider_exclude_each_other() {
     assert_eq!(
         usage_error(&["network-kargs", "--cmdline", "--provider", "kubevirt"]),
         "error: the argument '--cmdline' cannot be used with '--provider <NAME>'"

@@ -440,7 +440,7 @@ impl Model {
         match self.may_record(recorded) {
             Some(May::Reserve(state)) => self.note(recorded, state),
             Some(May::Lease) => self.note(recorded, State::ByRecord),
-            // The guest of another machine of the name reports the address.
+            // The guest of another machine of the same name reports the address.
             Some(May::Keep) => self.note(recorded, State::ByReport),
             None => {}
         }
@@ -984,7 +984,7 @@ fn live<L: Ledger + std::fmt::Debug>(
                 after.sizes[*pool] = *size;
                 after.follow_prefix(*pool);
                 let (allocatable, offers) = (after.allocatable(), after.offers());
-                // Also an address that was open in another pool is closed.
+                // An address that the pool gains is closed, even if it was open because another pool had it.
                 let gained: BTreeSet<IpAddr> =
                     offers.difference(&model.offers()).map(|(_, address)| *address).collect();
                 if let Some(open) = &mut after.open {

@@ -196,7 +196,8 @@ impl View {
     /// waits for no Cluster.
     fn stop(&self, claim: &IpAddressClaim, now: Timestamp) -> Step {
         if claim.pool.resolve(&self.key.namespace).is_none() || !self.is_watched {
-            return self.hold_back(Step::Wait);
+            let is_pointed_out = self.is_watched && !is_paused(claim) && self.cluster == Cluster::Absent;
+            return if is_pointed_out { self.point_out(claim, now) } else { self.hold_back(Step::Wait) };
         }
         let has_address = self.address.is_some() || !self.ledger.held.is_empty();
         let namespace = &self.key.namespace;
@@ -311,10 +312,9 @@ impl View {
     /// Says in the status of a claim why its reference names no pool. No other provider serves such a claim. A claim that has an address
     /// keeps its status.
     fn point_out(&self, claim: &IpAddressClaim, now: Timestamp) -> Step {
-        let has_address = self.address.is_some() || !self.ledger.held.is_empty();
-        match claim.pool.mistake().filter(|_| !has_address) {
+        match claim.pool.mistake().filter(|_| self.ledger.held.is_empty()) {
             Some(mistake) => self.refuse(claim, NotReady::AllocationFailed, mistake, now),
-            None => Step::Wait,
+            None => self.hold_back(Step::Wait),
         }
     }
 

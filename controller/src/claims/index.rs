@@ -250,7 +250,7 @@ impl Index {
 
     /// Notes that the registry has nothing more to adopt from an IPAddress without a claim. No effect if its claim has come meanwhile.
     pub(crate) fn note_alone(&mut self, address: &IpAddress) {
-        if self.claims.get(&address.key()).is_none() {
+        if self.claim_on_pool(&address.key()).is_none() {
             self.note_recorded(address);
         }
     }
@@ -271,9 +271,14 @@ impl Index {
         all.into_iter().cloned().collect()
     }
 
-    /// The names that have a claim. Names of older claims come first.
+    /// The names that have a claim on a pool. Names of older claims come first.
     pub(crate) fn claimed_by_age(&self) -> Vec<Key> {
-        self.by_age().into_iter().filter(|key| self.claims.get(key).is_some()).collect()
+        self.by_age().into_iter().filter(|key| self.claim_on_pool(key).is_some()).collect()
+    }
+
+    /// The claim of a name. `None` also if its reference names no pool: it gets nothing, and an IPAddress of its name is one without a claim.
+    fn claim_on_pool(&self, key: &Key) -> Option<&IpAddressClaim> {
+        self.claims.get(key).filter(|claim| claim.pool.resolve(&key.namespace).is_some())
     }
 
     /// The state of a name, without the part from the registry.
@@ -282,7 +287,8 @@ impl Index {
         let uid = claim.map(IpAddressClaim::uid);
         // A claim that was never seen may come: an IPAddress may be restored before its claim.
         let owner = address.filter(|address| claim.is_some() && address.is_ours()).and_then(IpAddress::owner);
-        let own = address.and_then(|address| address.metadata.uid.as_deref()).filter(|_| claim.is_none());
+        let is_alone = self.claim_on_pool(key).is_none();
+        let own = address.and_then(|address| address.metadata.uid.as_deref()).filter(|_| is_alone);
         let reserved = self.reserved.get(key).into_iter().flatten().map(String::as_str);
         let former = self.former.get(key).into_iter().flatten().map(String::as_str).chain(owner).chain(reserved);
         // After a start, the former holders have the reservation of an IPAddress without a claim, too. That IPAddress still exists.
@@ -316,7 +322,7 @@ impl Index {
         let of_pool = |(id, _): &&(PoolId, Key)| pool.is_none_or(|pool| pool == id);
         let unrecorded = self.unrecorded.iter().filter(of_pool).filter_map(|(_, key)| {
             let address = self.addresses.get(key)?;
-            let claim = self.claims.get(key);
+            let claim = self.claim_on_pool(key);
             // A user who may create IPAddresses can name any pool, so an IPAddress of another pool than that of its claim is not adopted.
             if claim.is_some_and(|claim| claim.pool.resolve(&key.namespace) != address.pool.resolve(&key.namespace)) {
                 return None;
@@ -354,8 +360,11 @@ impl Index {
             return BTreeSet::new();
         }
         let before = self.claims.get(&key).map(|known| known.uid().to_owned());
-        // Its IPAddress may have come first. Then the registry has a reservation for the IPAddress, and none for the claim.
-        if let Some(address) = self.addresses.get(&key).filter(|_| before.is_none()).cloned() {
+        // Its IPAddress may have come first, or its reference named no pool. Then the registry has a reservation for the IPAddress, and none
+        // for the claim.
+        let names_pool = claim.pool.resolve(&key.namespace).is_some();
+        let is_new = names_pool && self.claim_on_pool(&key).is_none();
+        if let Some(address) = self.addresses.get(&key).filter(|_| is_new).cloned() {
             self.note_unrecorded(&address);
         }
         before.into_iter().filter(|uid| uid != claim.uid()).for_each(|uid| self.note_former(&key, uid));
@@ -603,6 +612,37 @@ mod tests {
         assert_eq!(index.unrecorded(None), [Unrecorded { address: known.clone(), claim: Some("u1".to_owned()) }]);
         index.note_reserved(&known);
         assert_eq!(index.unrecorded(None).len(), 1, "the claim has come before the reservation");
+    }
+
+    #[test]
+    fn an_ipaddress_beside_a_claim_whose_reference_names_no_pool_is_one_without_a_claim() {
+        let mistaken = |version| {
+            let mut claim = claim("a", "u1", version);
+            claim.data["spec"]["poolRef"].as_object_mut().unwrap().remove("apiGroup");
+            claim
+        };
+        for is_claim_first in [true, false] {
+            let mut index = index();
+            let mut known = address("a", 1);
+            known.metadata.uid = Some("i1".to_owned());
+            let mut objects = vec![(Kind::Address, known), (Kind::Claim, mistaken(2))];
+            if is_claim_first {
+                objects.reverse();
+            }
+            objects.into_iter().for_each(|(kind, object)| drop(index.apply(kind, object)));
+            let known = index.addresses.get(&key("a")).unwrap().clone();
+            assert_eq!(index.unrecorded(None), [Unrecorded { address: known.clone(), claim: None }]);
+            assert_eq!(index.claimed_by_age(), []);
+            index.note_reserved(&known);
+            assert_eq!((index.unrecorded(None), index.view(&key("a")).former), (vec![], [].into()));
+            // A later leader finds the reservation among the holders, and the claim is corrected.
+            index.note_holder(&key("a"), "i1");
+            index.apply(Kind::Claim, mistaken(3));
+            assert_eq!((index.unrecorded(None), index.view(&key("a")).former), (vec![], [].into()));
+            index.apply(Kind::Claim, claim("a", "u1", 4));
+            assert_eq!(index.unrecorded(None), [Unrecorded { address: known, claim: Some("u1".to_owned()) }]);
+            assert_eq!(index.view(&key("a")).former, ["i1".to_owned()].into());
+        }
     }
 
     #[test]

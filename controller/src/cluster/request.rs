@@ -175,7 +175,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Prepares a text of another program for a line of the log: escapes control characters and limits the length.
+/// Prepares a string of another program for a line of the log: escapes control characters and limits the length.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::new();
     let mut characters = text.chars();

@@ -21,8 +21,8 @@ pub(super) struct Recorded {
     pub(super) pools: BTreeMap<String, Pool>,
     /// Addresses that machines of this name hold, oldest lease first.
     pub(super) held: Vec<Held>,
-    /// For an address of `held`, by network and address: the only pool that offers it to the machine now. Absent if the pool of the lease
-    /// offers the address and is the only pool with leases of the interface.
+    /// For an address of `held`, by network and address: the only pool that has it, serves the machine and allocates addresses. Absent if
+    /// there is no such pool, or if the pool of the lease has the address and is the only pool with leases of the interface.
     pub(super) homes: BTreeMap<(String, IpAddr), Pool>,
     /// Machines of this name that hold an address or have a record without a lease.
     pub(super) known: BTreeSet<Machine>,
@@ -231,8 +231,8 @@ impl Notice {
         (!addresses.is_empty()).then_some(Self { is_warning: false, reason: "IPAddressHeld", note })
     }
 
-    /// The event about the addresses of such a guest that are not held, because its namespace has too many of such guests. `None`: no such
-    /// address.
+    /// The event about the addresses of such a guest that are not held, because its namespace already keeps too many addresses for such
+    /// guests. `None`: no such address.
     pub(super) fn of_not_held(addresses: &BTreeSet<IpAddr>) -> Option<Self> {
         let note = format!(
             "The guest migrated to another cluster with {}, and its namespace has a quarter of the pool for such guests already: after \

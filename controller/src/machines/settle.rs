@@ -58,8 +58,8 @@ impl View {
         Some(Step::RecordMigration(Box::new(machine), addresses))
     }
 
-    /// The pools of the addresses that a migrated guest uses in another cluster and that are not held for it, because its namespace has too
-    /// many such guests.
+    /// The pools of the addresses that a migrated guest uses in another cluster and that are not held for it, because its namespace already
+    /// keeps too many addresses for such guests.
     pub(super) fn pools_that_hold_no_more(&self) -> BTreeSet<String> {
         let instance = self.instance.as_ref().filter(|instance| instance.has_left);
         let secret = instance.and_then(|instance| instance.secret.as_ref());
@@ -100,7 +100,8 @@ impl View {
         (!pools.is_empty()).then(|| Step::MoveLeases(Box::new(holder.clone()), pools))
     }
 
-    /// Name of the pool of an interface in a Secret: the pool of its lease, which may have moved since the Secret was written.
+    /// Name of the pool of an interface in a Secret: the pool of its lease, because a lease may move after the Secret is written, else the
+    /// pool in the Secret.
     fn pool_of(&self, given: &Given, own: &OwnSecret) -> String {
         let is_it = |held: &&Held| {
             held.claimant.machine == own.machine
@@ -229,8 +230,8 @@ impl View {
         }
     }
 
-    /// Why the guest has not read the current network data of its machine. `None`: it has read the data, or it reads the data when it
-    /// starts.
+    /// Why the guest does not run with the network data that its machine would get now. `None`: it does, it reads the data when it starts,
+    /// there is no guest, or other pools serve the machine.
     pub(super) fn outdated(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<String> {
         let name = own.name();
         let document = match self.current_document(vm, own)? {

@@ -41,7 +41,7 @@ use crate::pools::selection::Selected;
 
 impl View {
     /// Returns the addresses that sources give to the machine, by interface, after the registry has recorded them.
-    /// `Err`: the step that comes next, because the addresses are not known or not recorded yet.
+    /// `Err`: the step that comes next, because an address is not known, not usable, or not recorded.
     pub(super) fn offers(
         &self,
         vm: &VirtualMachine,

@@ -451,7 +451,8 @@ impl Index {
         let mut shared: BTreeMap<&MacAddr, BTreeSet<&Key>> = BTreeMap::new();
         let of_used = used.iter().filter(|(_, keys)| keys.len() > 1);
         let of_used = of_used.flat_map(|(address, keys)| keys.iter().map(move |key| (address, *key)));
-        // `used` lacks the addresses of guests of other namespaces beyond their limit, so running guests with one address count, too.
+        // `used` lacks the addresses of guests of other namespaces beyond their limit, so the running guests that share an
+        // address count, too.
         let running = collisions.iter().flat_map(|(address, keys)| keys.iter().map(move |key| (address, key)));
         for (address, key) in of_used.chain(running).filter(|(address, _)| of_pool(address)) {
             shared.entry(address).or_default().insert(key);

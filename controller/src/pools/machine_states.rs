@@ -103,6 +103,11 @@ impl MachineStates {
         all.into_iter().map(|(pool, machines)| (pool.to_owned(), refusals(machines))).collect()
     }
 
+    /// Forgets all machines: they are listed again.
+    pub fn forget(&self) {
+        self.0.send_replace(Known::default());
+    }
+
     /// Sets the number of machines that each pool selects, by the name of the pool.
     pub fn set_selected(&self, numbers: BTreeMap<String, u32>) {
         self.0.send_if_modified(|known| {

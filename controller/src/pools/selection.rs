@@ -28,10 +28,14 @@ use kube::core::{Selector, SelectorExt as _};
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
+use crate::cluster::request::one_line;
 use crate::kinds::pool::{NamespacedNodePoolRef, NodePoolRef, PoolSpec, PoolStatus};
 use crate::kinds::schema::lines;
 use crate::kinds::virtual_machine::{Attachment, NODE_POOL_LABEL, VirtualMachine};
 use crate::pools::facts::{Facts, PoolObject};
+
+/// Most interfaces of a machine that a message names.
+const MOST_NAMED: usize = 5;
 
 /// The pools that select machines, at one point in time.
 #[derive(Clone, Debug, Default)]
@@ -704,6 +708,13 @@ impl Selected {
     }
 }
 
+/// The first of these items as one text. A user decides how many there are.
+fn first_of<T>(items: Vec<T>, text: impl Fn(T) -> String) -> String {
+    let more = items.len().saturating_sub(MOST_NAMED);
+    let first: Vec<String> = items.into_iter().take(MOST_NAMED).map(text).collect();
+    if more == 0 { first.join(", ") } else { format!("{} and {more} more", first.join(", ")) }
+}
+
 // === impl Problem ===
 
 impl fmt::Display for Problem {
@@ -729,9 +740,8 @@ impl fmt::Display for Problem {
             Self::NoOverflow(problem) => problem.fmt(f),
             Self::NoInterface { pool, network, vm, interfaces } => {
                 let (found, others): (Vec<_>, Vec<_>) = interfaces.iter().partition(|(_, of)| of == network);
-                let found: Vec<&str> = found.into_iter().map(|(name, _)| name.as_str()).collect();
-                let others: Vec<String> = others.into_iter().map(|(name, of)| format!("{name} on {of}")).collect();
-                let (found, others) = (found.join(", "), others.join(", "));
+                let found = first_of(found, |(name, _)| one_line(name));
+                let others = first_of(others, |(name, of)| one_line(&format!("{name} on {of}")));
                 let found = if found.is_empty() { "no interface".to_owned() } else { format!("interfaces {found}") };
                 let others = if others.is_empty() { String::new() } else { format!("; the others are {others}") };
                 write!(
@@ -1076,6 +1086,11 @@ mod tests {
         assert_eq!(of(&selection, &machine(&[("x", "default", 0)])), Err(expected));
         let expected = format!("{at}: no interface on network infra/vlan10, expected one");
         assert_eq!(of(&selection, &machine(&[])), Err(expected));
+        let many: Vec<(&str, &str, u32)> = (0..7).map(|_| ("x\u{1b}", "default", 0)).collect();
+        let others = [r"x\u{1b} on default"; 5].join(", ");
+        let expected =
+            format!("{at}: no interface on network infra/vlan10, expected one; the others are {others} and 2 more");
+        assert_eq!(of(&selection, &machine(&many)), Err(expected));
         let two = machine(&[("x", "infra/vlan10", 101), ("y", "infra/vlan10", 0)]);
         let expected = format!("{at}: interfaces x, y on network infra/vlan10, expected one");
         assert_eq!(of(&selection, &two), Err(expected));

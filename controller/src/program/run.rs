@@ -44,7 +44,7 @@ use crate::webhook::Webhooks;
 
 /// Longest time for which a leader leads without a response from the API server. Other controllers use the same value.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// Longest time for which a leader leads without progress in its registry while the API server answers other requests.
+/// Time without progress in its registry after which a leader ends its term, while the API server answers other requests.
 const STANDSTILL: Duration = Duration::from_secs(60);
 /// Time for which requests are still served after `/readyz` fails: the endpoints of a Service change later.
 const LINGER: Duration = Duration::from_secs(10);

@@ -31,7 +31,7 @@ pub fn definition(plural: &str) -> CustomResourceDefinition {
     definition
 }
 
-/// Changes a definition of the cluster, as `kubectl apply`.
+/// Replaces the versions of a CustomResourceDefinition in the cluster, as `kubectl apply` of a changed file does.
 pub async fn apply(cluster: &Cluster, definition: CustomResourceDefinition) {
     let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client());
     let (name, patch) = (definition.name_any(), Patch::Merge(json!({"spec": {"versions": definition.spec.versions}})));

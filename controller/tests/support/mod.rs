@@ -185,7 +185,7 @@ impl Cluster {
         patient(connect(self.config.clone()).unwrap())
     }
 
-    /// A client with exactly the rights of the controller. The controller uses this client in every test.
+    /// A client with exactly the rights of the controller. Almost all tests run the controller with this client.
     pub fn controller(&self) -> Client {
         self.client_as(CONTROLLER)
     }

@@ -327,7 +327,7 @@ impl Composer {
                 (format!("more than {}", self.rules.bytes), format!("at most {} bytes", self.rules.bytes));
             return Err(Diagnostic::error(
                 "document",
-                "strings too long in total, with a copy for each alias:",
+                "too many bytes in strings, each alias counted",
                 found,
                 &expected,
             ));
@@ -566,7 +566,7 @@ mod tests {
     #[test]
     fn a_long_string_of_an_alias_counts_at_each_use() {
         let document = format!("a: &x {}\nb: [*x, *x, *x]\n", "x".repeat(400_000));
-        let expected = r#"document: strings too long in total, with a copy for each alias: "more than 1048576", expected at most 1048576 bytes"#;
+        let expected = r#"document: too many bytes in strings, each alias counted "more than 1048576", expected at most 1048576 bytes"#;
         assert_eq!(refusal(&document), expected);
     }
 

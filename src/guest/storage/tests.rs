@@ -622,7 +622,7 @@ fn conflicting_drives_do_not_matter_once_the_machines_own_drive_appears() {
 }
 
 #[test]
-fn drives_with_the_uuid_of_the_machine_that_disagree_are_an_error_at_once() {
+fn two_drives_with_the_uuid_of_the_machine_are_an_error_at_once_if_they_disagree() {
     let mut machine = FakeMachine::without_sleep(Some(OWN));
     machine.refuse(Errno::EBUSY);
     machine.device("sr0", config_2(OWN, "{}"));

@@ -36,8 +36,8 @@ pub struct Reported {
     pub is_reserved: bool,
     /// The claimant that holds the address. `None` if no claimant holds it.
     pub holder: Option<Claimant>,
-    /// Whether the guest is another user than the holder, or than another machine that uses the address. `false`
-    /// without a holder.
+    /// Whether the guest is not that of the holder, and differs from the holder or from another user of the address. `false` without a
+    /// holder.
     pub is_conflict: bool,
 }
 

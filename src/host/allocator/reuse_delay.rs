@@ -20,8 +20,8 @@ impl Allocator {
     /// When the reuse delay of an address that is released now ends. `None` without a reuse delay: a process whose
     /// clock is behind must also see the address as free.
     ///
-    /// The delay is the longest one of the pools that have the address, and of the pool of its lease. The lease may
-    /// have moved away from the pool that has the address, and the delay also protects the next machine of that pool.
+    /// The delay is the longest one of the pools that have the address, and of the pool of its lease, and at least [`MIGRATED`] if the
+    /// guest has migrated. The lease may have moved away from the pool that has the address, and the delay also protects the next machine of that pool.
     pub(super) fn reuse_after(&self, network: &str, address: IpAddr, lease: &Lease) -> Option<Timestamp> {
         let pools = self.pools_with(network, address).chain(self.pools.get(&lease.pool));
         let delay = pools.map(|state| state.pool().reuse_delay).max().unwrap_or_default();

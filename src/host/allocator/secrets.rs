@@ -1,4 +1,4 @@
-//! The names of the Secrets from which the guests of a machine may read its addresses. Each lease has them.
+//! The names of the Secrets from which the guests of a machine may read its addresses, as the leases of the machine record them.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Serves the waiting machines in their order: see [`Allocator::in_order`].
+//! Serves the waiting machines in their order. [`Allocator::in_order`] shows this order in the status.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the pools and leases of a network say about a recorded address, and what the record may do.
+//! How the pools and leases of a network classify a recorded address: its record becomes a lease, reserves the address, or is ignored.
 
 use std::net::IpAddr;
 

@@ -1047,7 +1047,7 @@ fn a_claim_is_answered_after_all_leases_of_its_machine_have_the_name_of_the_secr
 }
 
 #[test]
-fn the_home_of_an_address_is_a_pool_with_the_address_that_allocates_to_the_machine() {
+fn the_home_of_an_address_is_a_pool_that_has_it_and_allocates_to_the_machine() {
     let a = "addresses: [10.0.0.10/31], machineNetwork: [{cidr: 10.0.0.0/24}]";
     let b = "addresses: [10.0.0.20/31], machineNetwork: [{cidr: 10.0.0.0/24}]";
     let mut allocator = allocator([pool("a", "eth0", a), pool("b", "eth0", b)], []);

@@ -133,7 +133,7 @@ fn a_default_route_of_the_template_is_the_only_one() {
 }
 
 #[test]
-fn a_link_may_be_found_by_its_name_and_a_missing_id_is_given() {
+fn a_link_without_an_id_is_found_by_its_name_and_gets_the_name_as_its_id() {
     let of = json!({"links": [{"name": "eno101", "type": "phy"}], "services": [dns("10.0.0.2"), dns("fd00::2")]});
     let network = json!({"id": "network0", "type": "ipv4", "link": "eno101", "ip_address": "10.0.0.5",
                          "netmask": "255.255.255.0", "routes": [default_route("0.0.0.0", "10.0.0.1")],

@@ -1,4 +1,4 @@
-//! The reasons for which an address of a pool is never allocated to any machine.
+//! The reasons for which a pool reserves an address.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use ipnetwork::IpNetwork;
 
 use crate::network::Family;
 
-/// Why an address of a pool is never allocated.
+/// Why a pool reserves an address.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 #[non_exhaustive]
 pub enum Reserved {

@@ -355,7 +355,7 @@ renders! {
         [nic(1), bond("b", &[0], active_backup()).mac(9).dhcp(), vlan(1, 5, None).mac(8).mtu(1400).dhcp()]
         => "bond=b:52-54-00-12-34-01:mode=active-backup vlan=b.5:b \
             ip=b:dhcp::52:54:00:12:34:09 ip=b.5:dhcp:1400:52:54:00:12:34:08";
-    a_port_with_the_mtu_of_its_bond_is_not_reported: [nic(1).mtu(1400), bond("b", &[0], active_backup()).mtu(1400).dhcp()]
+    a_bond_member_with_the_mtu_of_its_bond_is_not_reported: [nic(1).mtu(1400), bond("b", &[0], active_backup()).mtu(1400).dhcp()]
         => "bond=b:52-54-00-12-34-01:mode=active-backup:1400 ip=b:dhcp";
     another_mtu_of_a_port_is_ignored: [nic(1).mtu(9000), bond("b", &[0], active_backup()).dhcp()]
         => "bond=b:52-54-00-12-34-01:mode=active-backup ip=b:dhcp", 1;

@@ -1,4 +1,4 @@
-//! One write of a lease, and what its answer means. The stored object decides, not the answer.
+//! One write of a lease, and what its answer means. If the answer leaves open what is stored, the object is read and decides.
 
 use std::net::IpAddr;
 use std::sync::Arc;

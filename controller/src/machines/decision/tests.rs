@@ -137,7 +137,7 @@ fn reading(secret: Option<&str>, changes: &Value) -> Instance {
     instance(&changes)
 }
 
-/// Changes of an instance whose guest runs.
+/// The changes that make the guest of [`instance`] a running one.
 fn running() -> Value {
     json!({"status": {"phase": "Running"}})
 }
@@ -422,7 +422,7 @@ fn the_secret_has_the_addresses_the_mac_address_and_the_settings_of_the_pool() {
 }
 
 #[test]
-fn the_claim_and_then_the_secret_get_the_name_to_which_the_virtual_machine_refers() {
+fn the_claim_records_the_secret_name_of_the_virtual_machine_and_the_secret_gets_this_name() {
     // Version 0.2.0 gave the last of these names. A VirtualMachine of its webhook may have no Secret yet.
     for name in [NAME, EARLIER, OF_0_2_0] {
         let absent = [(name.to_owned(), NetworkSecret::Absent)].into();
@@ -528,7 +528,7 @@ fn a_machine_that_waits_has_the_reason_in_an_annotation_until_it_has_its_network
     let annotated = || Some(machine(&json!({"metadata": {"annotations": {"ipam.glowplug.dev/waiting": why}}})));
     waits.machine = annotated();
     assert_eq!(decide(&waits), Step::Wait);
-    // The annotation is removed without a last event, and when the machine has its network data.
+    // The annotation is removed when the VirtualMachine and the last event are gone, and when the machine has its network data.
     waits.memory.notice = None;
     waits.vm = None;
     assert_eq!(decide(&waits), annotate(None));

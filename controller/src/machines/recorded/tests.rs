@@ -79,7 +79,7 @@ fn an_earlier_address_is_free_when_it_is_open_and_no_other_machine_holds_it() {
 }
 
 #[test]
-fn a_lease_is_unrecorded_when_no_object_records_its_address_and_a_later_record_is_late() {
+fn a_reservation_is_unrecorded_when_no_object_records_its_address_and_a_later_record_is_late() {
     let mut registry = with_pool(Registry::open(MemoryLedger::default()).unwrap());
     let Record { claimant, network, source, .. } = record("w", "10.0.0.9/16");
     let address = "10.0.0.9".parse().unwrap();

@@ -347,7 +347,7 @@ fn a_pool_of_several_namespaces_reserves_one_address_of_each_guest_and_few_furth
 }
 
 #[test]
-fn reports_are_reserved_when_their_pool_is_created_later() {
+fn reported_addresses_are_reserved_when_their_pool_is_created_later() {
     let (mut index, now) = (Index::default(), Instant::now());
     let addresses: Vec<String> = (1..=9).map(|last| format!("10.0.0.{last}")).collect();
     let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();

@@ -226,7 +226,7 @@ impl Hosted {
         condition["message"].as_str().unwrap().to_owned()
     }
 
-    /// Returns a VirtualMachine on the network of this cluster that capk did not create.
+    /// Returns a VirtualMachine that capk did not create, with an interface on the network of this cluster.
     pub fn vm(&self, name: &str, labels: &Value, drive: &Value) -> DynamicObject {
         let spec = json!({
             "domain": {"devices": {"interfaces": [{"name": "net1", "bridge": {}, "macAddress": next_mac()}]}},

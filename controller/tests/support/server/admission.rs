@@ -22,7 +22,7 @@ use super::store::{Call, Refusal, Store, Write};
 
 /// A webhook that is called for a write: its rules and its namespace selector match.
 pub struct Hook {
-    /// The member of the configuration.
+    /// The webhook, as an element of `webhooks` in its configuration.
     webhook: Value,
     mutates: bool,
 }
