@@ -461,7 +461,8 @@ mod tests {
         // Each document is an object with a key and a value.
         assert_eq!(rules(8, 6), Ok(()));
         assert_eq!(rules(8, 5), Err(r#"document: too many values "more than 5", expected at most 5"#.to_owned()));
-        let bytes = r#"document: too many bytes in strings, each alias counted "more than 7", expected at most 7 bytes"#;
+        let bytes =
+            r#"document: too many bytes in strings, each alias counted "more than 7", expected at most 7 bytes"#;
         assert_eq!(rules(7, 6), Err(bytes.to_owned()));
     }
 
