@@ -224,7 +224,7 @@ impl PoolRef {
         Some(PoolId { namespace, name: self.name.clone() })
     }
 
-    /// Whether the kind is that of a pool with a namespace. `None`: the kind is none of ours.
+    /// Whether pools of this kind have a namespace. `None`: the kind is no pool of this controller.
     fn has_namespace(&self) -> Option<bool> {
         let names = |kind: &str| {
             let spelled = self.kind.to_lowercase();

@@ -433,8 +433,8 @@ pub struct PoolStatus {
     /// because their namespace already has too many such addresses. Example: `0`.
     #[serde(default)]
     pub not_held: u32,
-    /// Addresses that are not reserved because they are too many: guests in namespaces that the pool does not serve report them, or
-    /// Services and Clusters of these namespaces have them. Absent if there are none.
+    /// Addresses that are not reserved because there are too many of them. Guests, Services or Clusters of other namespaces have them.
+    /// Absent if every such address is reserved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reports_beyond: Option<ReportsBeyond>,
     /// The first Services of type LoadBalancer and Clusters that have an address of the pool. No machine gets such an address, but a

@@ -275,8 +275,8 @@ impl ApiLedger {
                 self.unreadable.note(&name, None);
                 lease
             }
-            // A damaged lease keeps the holder of its last readable version. If that version is released, or there is none, the lease gets
-            // an unknown holder, so that the address is not allocated.
+            // A damaged lease keeps the holder of its last readable version. Without such a version, or if it is released, the holder is
+            // unknown. In each case, the address is not allocated.
             Err(error) => {
                 tracing::error!(name, error, "a StaticIPLease cannot be read; its address is not allocated");
                 self.unreadable.note(&name, Some(error));

@@ -295,7 +295,7 @@ impl Allocator {
         let is_kept = state.pre_allocated(machine, Family::of(named)) == Some(named);
         // If the pool keeps the address for a name, the guest of this name may belong to another user than the claim of
         // this name. So even the report of this guest is a conflict for a claim. The report of a Service or of a
-        // control plane is none: its address may be that of the machine of this name.
+        // control plane is no conflict: its address may be that of the machine of this name.
         let is_user = |by: &&Claimant| !is_kept || by.machine.kind.may_hold();
         let reported = || match is_kept && machine.kind.is_claim() {
             true => network.reporters_of(named).find(is_user),
