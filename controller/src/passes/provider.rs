@@ -49,7 +49,7 @@ pub(crate) struct Part<'p> {
     pub(crate) lines: Repeated,
 }
 
-/// The names that wait for addresses which another claimant has.
+/// The names that wait, each with the addresses that it needs and another claimant has.
 #[derive(Debug, Default)]
 struct Waits(Mutex<BTreeMap<Key, Vec<IpAddr>>>);
 
@@ -182,7 +182,7 @@ async fn run_kinds<W: Work>(
         part.registry.note_changes(&names);
         Some(names)
     });
-    let pools = each_pools(part, work, pools, growth);
+    let pools = each_pools(part, work, pools, growth, &waits);
     let served = each_message(served, |holder| work.note_holder(&holder));
     let of_others = each_message(of_others, |key| [key].into());
     let messages = stream::select(stream::select(served, of_others), each_freed(freed, &waits));
@@ -224,12 +224,14 @@ async fn open<W: Work>(part: &Part<'_>, work: &W, pools: &OpenPools) -> Result<(
     Ok(())
 }
 
-/// Adopts the records of each growth after `growth`, then uses the pools. Yields the names that may need a pass.
+/// Adopts the records of each growth after `growth`, then uses the pools. Yields the names that may need a pass: after a growth, also
+/// every name that waits, because the new addresses may be those of its records.
 fn each_pools<'a, W: Work>(
     part: &'a Part<'_>,
     work: &'a W,
     pools: &'a mut watch::Receiver<Option<OpenPools>>,
     growth: u64,
+    waits: &'a Waits,
 ) -> impl Stream<Item = Names> + 'a {
     let names = stream::unfold((pools, growth), move |(pools, before)| async move {
         pools.changed().await.ok()?;
@@ -240,7 +242,11 @@ fn each_pools<'a, W: Work>(
             start(part.noun, &part.lines, || work.adopt(&now)).await.ok()?;
             part.opening.adopted(part.name, growth).await.ok()?;
         }
-        Some((Some(work.set_pools(now)), (pools, growth)))
+        let mut names = work.set_pools(now);
+        if growth > before {
+            names.extend(waits.names(|_| true));
+        }
+        Some((Some(names), (pools, growth)))
     });
     names.chain(stream::iter([None]))
 }
@@ -251,7 +257,7 @@ fn each_freed(freed: broadcast::Receiver<IpAddr>, waits: &Waits) -> impl Stream<
         let names = match freed.recv().await {
             Ok(address) => waits.names(|addresses| addresses.contains(&address)),
             // More addresses were released than the channel has room for.
-            Err(RecvError::Lagged(_)) => waits.names(|_| true),
+            Err(RecvError::Lagged(_)) => waits.names(|addresses| !addresses.is_empty()),
             Err(RecvError::Closed) => return None,
         };
         Some((Some(names), freed))
@@ -265,7 +271,7 @@ impl Waits {
     fn note(&self, key: Key, ended: &Result<Ended, Error>) {
         let mut waits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match ended {
-            Ok(Ended::Waits(addresses)) if !addresses.is_empty() => drop(waits.insert(key, addresses.clone())),
+            Ok(Ended::Waits(addresses)) => drop(waits.insert(key, addresses.clone())),
             _ => drop(waits.remove(&key)),
         }
     }
@@ -307,7 +313,7 @@ mod tests {
         waits.note(key("a"), &Ok(Ended::Well));
         free("10.0.0.8");
         assert_eq!(next().await, Some(vec![]));
-        // More addresses than the channel has room for: every name may be concerned.
+        // More addresses than the channel has room for: every name that needs one may be concerned.
         ["10.0.0.1", "10.0.0.2", "10.0.0.3"].into_iter().for_each(free);
         assert_eq!(next().await, Some(vec![key("b")]));
     }
