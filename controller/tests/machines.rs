@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use glowplug_controller::kinds::lease_name::lease_name;
 use glowplug_controller::kinds::network_data::{name_of_0_2_0, new_name};
 use glowplug_controller::kinds::pool::{PoolSpec, StaticIPLease, StaticIPPool};
+use glowplug_controller::kinds::virtual_machine::VirtualMachine;
 use glowplug_controller::pools::facts::Scope;
+use glowplug_controller::pools::selection::Selection;
+use glowplug_controller::pools::selection_cache::SelectionCache;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::events::v1::Event;
@@ -990,4 +993,67 @@ async fn a_new_machine_does_not_wait_for_the_repair_of_others() {
     for name in &names {
         until(&hosted.vms, name, |vm| vm.annotations().contains_key(DIGEST)).await;
     }
+}
+
+/// While the records of new addresses are adopted, the passes of a leader use the earlier pools. The namespace has no webhook any more that
+/// removes a reference for which no pool gives an address.
+#[tokio::test]
+async fn a_machine_that_its_pool_no_longer_selects_gets_no_reference_while_the_leader_adopts_records() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = Hosted::plain(&cluster).await;
+    hosted.kubevirt.be_late();
+    let selector = |label: &str| json!({"matchLabels": {"pool": label}});
+    let pool = async |name: &str, address: &str| {
+        let spec = PoolSpec {
+            node_pool_ref: None,
+            machine_selector: serde_json::from_value(selector(name)).unwrap(),
+            ..hosted.spec(name, &[address])
+        };
+        hosted.pools.create(&PostParams::default(), &StaticIPPool::new(name, spec)).await.unwrap();
+    };
+    let vm = |name: &str, label: &str, drive: Value| hosted.vm(name, &json!({"pool": label}), &drive);
+    let create = async |vm: DynamicObject| hosted.vms.create(&PostParams::default(), &vm).await.unwrap();
+    let user_data = || json!({"userData": "#cloud-config"});
+    let own = json!({"metadata": {"name": "own"}, "stringData": {"networkdata": "{}"}});
+    hosted.secrets.create(&PostParams::default(), &serde_json::from_value(own).unwrap()).await.unwrap();
+    create(vm("own", "p", json!({"userData": "#cloud-config", "networkDataSecretRef": {"name": "own"}}))).await;
+    pool("p", "10.0.0.8/32").await;
+    pool("served", "10.0.0.9/32").await;
+    let selection = Arc::new(SelectionCache::new(cluster.controller(), Scope::default()));
+    let running = Arc::clone(&selection);
+    let cache = tokio::spawn(async move { match running.run().await {} });
+    let mut leader = Controller::with_selection(cluster.controller(), Arc::clone(&selection));
+    leader.until_ready().await;
+
+    // The leader reads this Secret whenever it adopts the records of new addresses.
+    let (gate, held) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (closed, arrived) = (Arc::clone(&gate), Arc::clone(&held));
+    server.set_faults(move |call| match (call.verb, call.plural.as_str(), call.name.as_deref()) {
+        ("get", "secrets", Some("own")) if call.user == CONTROLLER => {
+            arrived.add_permits(1);
+            Fault::Hold(Arc::clone(&closed))
+        }
+        _ => Fault::None,
+    });
+    pool("new", "10.0.0.10/32").await;
+    held.acquire().await.unwrap().forget();
+    let patch = Patch::Merge(json!({"spec": {"machineSelector": selector("other")}}));
+    hosted.pools.patch("p", &PatchParams::default(), &patch).await.unwrap();
+    let w = VirtualMachine::read(serde_json::from_value(json!(vm("w", "p", user_data()))).unwrap());
+    let is_deselected = |selection: &Option<Arc<Selection>>| {
+        selection.as_ref().is_some_and(|selection| selection.of(&w).is_ok_and(|selected| selected.is_empty()))
+    };
+    let mut seen = selection.subscribe();
+    drop(seen.wait_for(is_deselected).await.unwrap());
+    let before = create(vm("w", "p", user_data())).await;
+    create(vm("x", "served", user_data())).await;
+    hosted.until_held(1).await;
+    assert_eq!(hosted.held().await, [("10.0.0.9".to_owned(), "x".to_owned())]);
+
+    gate.add_permits(Semaphore::MAX_PERMITS / 2);
+    create(vm("y", "new", user_data())).await;
+    hosted.until_held(2).await;
+    assert_eq!(hosted.vms.get("w").await.unwrap().data["spec"], before.data["spec"]);
+    cache.abort();
 }
