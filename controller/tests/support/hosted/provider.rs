@@ -298,11 +298,12 @@ impl Provider {
         let labels = &mut vm["metadata"]["labels"];
         labels["cluster.x-k8s.io/cluster-name"] = self.cluster.clone().into();
         labels["cluster.x-k8s.io/role"] = "worker".into();
-        for pointer in ["/metadata", "/spec/template/metadata"] {
-            let labels = &mut vm.pointer_mut(pointer).unwrap()["labels"];
+        let label = |labels: &mut Value| {
             labels["capk.cluster.x-k8s.io/kubevirt-machine-name"] = name.clone().into();
             labels["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = self.namespace.clone().into();
-        }
+        };
+        label(&mut vm["metadata"]["labels"]);
+        label(&mut vm["spec"]["template"]["metadata"]["labels"]);
         let spec = &mut vm["spec"]["template"]["spec"];
         let cloud_init = &machine.data["spec"]["cloudInit"];
         let secret = json!({"name": user_data_of(machine)});
