@@ -1,7 +1,9 @@
 //! The free numbers of one family of addresses, as ranges.
 
-use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
+
+use rangemap::RangeInclusiveSet;
 
 /// A set of free numbers, kept as ranges.
 ///
@@ -21,8 +23,7 @@ use std::fmt;
 /// ```
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct FreeRanges {
-    // Maps the first number of a range to its last number. Ranges neither overlap nor touch.
-    ranges: BTreeMap<u128, u128>,
+    ranges: RangeInclusiveSet<u128>,
     count: u128,
 }
 
@@ -50,22 +51,19 @@ impl FreeRanges {
     /// Returns the lowest free number, which stays free.
     #[must_use]
     pub fn lowest(&self) -> Option<u128> {
-        self.ranges.first_key_value().map(|(&first, _)| first)
+        self.ranges.first().map(|range| *range.start())
     }
 
     /// Returns the lowest free number that is not below `number`.
     #[must_use]
     pub fn lowest_from(&self, number: u128) -> Option<u128> {
-        match self.range_at(number) {
-            Some(_) => Some(number),
-            None => self.ranges.range(number..).next().map(|(&first, _)| first),
-        }
+        self.met(number..=u128::MAX).next().map(|range| *range.start())
     }
 
     /// Whether a number is free.
     #[must_use]
     pub fn contains(&self, number: u128) -> bool {
-        self.range_at(number).is_some()
+        self.ranges.contains(&number)
     }
 
     /// Takes the lowest free number. Returns `None` if no number is free.
@@ -81,9 +79,10 @@ impl FreeRanges {
     ///
     /// [`FreeRangesError::NotFree`] when the number is not free.
     pub fn take(&mut self, number: u128) -> Result<(), FreeRangesError> {
-        let (first, last) = self.range_at(number).ok_or(FreeRangesError::NotFree(number))?;
-        self.ranges.remove(&first);
-        self.insert_around(first, last, number, number);
+        if !self.contains(number) {
+            return Err(FreeRangesError::NotFree(number));
+        }
+        self.ranges.remove(number..=number);
         self.count -= 1;
         Ok(())
     }
@@ -93,15 +92,8 @@ impl FreeRanges {
         if last < first {
             return;
         }
-        let below = self.ranges.range(..first).next_back().map(|(&first, &last)| (first, last));
-        let below = below.filter(|(_, end)| *end >= first);
-        let within = self.ranges.range(first..=last).map(|(&first, &last)| (first, last));
-        let met: Vec<(u128, u128)> = below.into_iter().chain(within).collect();
-        for (start, end) in met {
-            self.ranges.remove(&start);
-            self.count -= end.min(last) - start.max(first) + 1;
-            self.insert_around(start, end, first, last);
-        }
+        self.count -= self.met(first..=last).map(|range| range.end() - range.start() + 1).sum::<u128>();
+        self.ranges.remove(first..=last);
     }
 
     /// Adds one number to the free numbers.
@@ -126,31 +118,14 @@ impl FreeRanges {
         }
         let count = more.checked_add(1).and_then(|more| self.count.checked_add(more));
         self.count = count.ok_or(FreeRangesError::Uncountable)?;
-        let above = last.checked_add(1).and_then(|next| self.ranges.remove(&next));
-        let end = above.unwrap_or(last);
-        match self.ranges.range_mut(..first).next_back() {
-            Some((_, below)) if *below + 1 == first => *below = end,
-            _ => {
-                self.ranges.insert(first, end);
-            }
-        }
+        self.ranges.insert(first..=last);
         Ok(())
     }
 
-    /// The range that contains a number, as its first and last number.
-    fn range_at(&self, number: u128) -> Option<(u128, u128)> {
-        let (&first, &last) = self.ranges.range(..=number).next_back()?;
-        (number <= last).then_some((first, last))
-    }
-
-    /// Inserts the parts of the range `start` to `end` that are outside of `first` to `last`.
-    fn insert_around(&mut self, start: u128, end: u128, first: u128, last: u128) {
-        if start < first {
-            self.ranges.insert(start, first - 1);
-        }
-        if last < end {
-            self.ranges.insert(last + 1, end);
-        }
+    /// The free numbers of a range, as ranges.
+    fn met(&self, range: RangeInclusive<u128>) -> impl Iterator<Item = RangeInclusive<u128>> + '_ {
+        let (first, last) = range.clone().into_inner();
+        self.ranges.overlapping(range).map(move |met| *met.start().max(&first)..=*met.end().min(&last))
     }
 }
 
