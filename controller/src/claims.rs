@@ -298,8 +298,12 @@ impl Work<'_> {
         let name = view.claim.as_ref().and_then(|claim| claim.cluster.as_ref()).filter(|name| is_object_name(name));
         let (Some(kind), Some(name)) = (&self.kinds.clusters, name) else { return Ok(false) };
         let params = ListParams::default().fields(&format!("metadata.name={name}"));
-        let found = ask(self.provider.api(kind, &view.key).list(&params)).await?.items.pop();
-        Ok(found.map(|cluster| self.index().apply(Kind::Cluster, cluster)).is_some())
+        let Some(cluster) = ask(self.provider.api(kind, &view.key).list(&params)).await?.items.pop() else {
+            return Ok(false);
+        };
+        // The watch causes no further pass for a Cluster that is known, so the other claims of the Cluster get theirs now.
+        self.index().store_cluster(cluster).into_iter().for_each(|key| drop(self.others.send(key)));
+        Ok(true)
     }
 
     /// Makes the registry adopt the IPAddresses on the networks where a holder has addresses, before the holder loses an address: the

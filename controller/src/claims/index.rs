@@ -136,6 +136,15 @@ impl Index {
         names
     }
 
+    /// Stores a Cluster that a list has, unless a watch has reported it: the list may be older. Returns the names whose decision may have
+    /// changed.
+    pub(crate) fn store_cluster(&mut self, cluster: Object) -> BTreeSet<Key> {
+        match self.clusters.contains_key(&Key::of(&cluster.metadata)) {
+            true => BTreeSet::new(),
+            false => self.apply(Kind::Cluster, cluster),
+        }
+    }
+
     /// Stores the facts about the pools. Returns the names whose decision may have changed.
     pub(crate) fn set_pools(&mut self, pools: Facts) -> BTreeSet<Key> {
         let before = std::mem::replace(&mut self.pools, pools);
@@ -565,7 +574,11 @@ mod tests {
         assert_eq!(index.view(&key("a")).cluster, Cluster::Paused);
         assert_eq!(index.apply(Kind::Cluster, cluster("c1", true)), [].into());
         assert_eq!(index.apply(Kind::Cluster, cluster("c1", false)), [key("a")].into());
+        assert_eq!(index.store_cluster(cluster("c1", true)), [].into());
+        assert_eq!(index.view(&key("a")).cluster, Cluster::Running);
         assert_eq!(index.remove(Kind::Cluster, &key("c1"), None), [key("a")].into());
+        assert_eq!(index.store_cluster(cluster("c1", true)), [key("a")].into());
+        assert_eq!(index.view(&key("a")).cluster, Cluster::Paused);
     }
 
     #[test]
