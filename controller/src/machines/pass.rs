@@ -68,8 +68,7 @@ impl Work<'_> {
                     view.distrust_digest();
                     continue;
                 }
-                // No webhook corrects this request when the namespace has lost its label together with its last pool.
-                Step::RequestReference(..) | Step::PatchVm(..) if self.is_deselected(&view) => return Ok(Ended::Later),
+                step if step.follows_pools() && self.is_behind(&view) => return Ok(Ended::Later),
                 Step::Claim(claim) if until == Until::Claim => {
                     self.note_claimant(&key, &claim.machine);
                     return Ok(Ended::BeforeClaim(*claim));
@@ -89,10 +88,11 @@ impl Work<'_> {
         Err(Error::Endless)
     }
 
-    /// Whether no pool selects the VirtualMachine any more, in a change that the index does not have yet.
-    fn is_deselected(&self, view: &View) -> bool {
+    /// Whether the webhooks already use other pools for the VirtualMachine than this pass. The index gets these pools after the registry,
+    /// and after the records of new addresses are adopted.
+    fn is_behind(&self, view: &View) -> bool {
         let (Some(seen), Some(vm)) = (self.machines.pools.current(), &view.vm) else { return false };
-        seen.of(vm).is_ok_and(|selected| selected.is_empty())
+        seen.of(vm).map_err(|problem| problem.to_string()) != view.selected
     }
 
     /// Notes for the status of the pools whether the addresses of a migrated guest are not held, the guest runs with earlier network data,

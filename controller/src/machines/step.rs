@@ -191,6 +191,21 @@ impl Step {
         }
     }
 
+    /// Whether the request gives the machine something of the pools that select it, or says something about them. Such a request waits
+    /// until the pass has the pools of the webhooks.
+    pub(super) fn follows_pools(&self) -> bool {
+        use Step::{
+            AnnotateVm, AnnotateWaiting, Claim, CreateClaim, CreateSecret, Hold, LeaveAlone, MarkVm, MoveLeases,
+            PatchVm, RemoveRecords, Report, RequestReference, Restore, UpdateSecret,
+        };
+        let is_given =
+            matches!(self, Claim(_) | CreateClaim(_) | CreateSecret(..) | Hold(_) | MoveLeases(..) | Restore(_));
+        let is_of_template = matches!(self, RequestReference(..) | PatchVm(..) | MarkVm(_) | UpdateSecret(..));
+        is_given
+            || is_of_template
+            || matches!(self, LeaveAlone(..) | RemoveRecords(_) | AnnotateVm(_) | AnnotateWaiting(_) | Report(_))
+    }
+
     /// Whether the request may change the state of the registry.
     pub(super) fn changes_registry(&self) -> bool {
         use Step::{
