@@ -110,6 +110,11 @@ impl provider::Work for Work<'_> {
         names
     }
 
+    fn is_on(&self, key: &Key, networks: &BTreeSet<String>) -> bool {
+        let index = self.index();
+        index.vm(key).is_some_and(|vm| vm.networks.iter().any(|attachment| networks.contains(&attachment.network)))
+    }
+
     fn note_holder(&self, holder: &Machine) -> BTreeSet<Key> {
         self.index().note_earlier(holder);
         [Key::of_vm(holder)].into()

@@ -78,13 +78,13 @@ pub(crate) enum Ended {
     /// Nothing is left to do, as for [`Ended::Well`]. The name gets another pass after this pause, because no watch reports some of its
     /// objects.
     Check(Duration),
-    /// The name needs another pass after this pause.
-    Again(Duration),
+    /// The name needs another pass after this pause, or when one of these addresses may be free.
+    Again(Duration, Vec<IpAddr>),
     /// The name needs another pass after a pause that doubles with each such pass, because nothing reports the change for
     /// which it waits.
     Later,
-    /// The name waits: it needs another pass when one of its objects or pools changes, or when one of these addresses may be
-    /// free. Because not every change is reported, it also gets a pass after a pause, which grows to 5 minutes.
+    /// The name waits: it needs another pass when one of its objects changes, when a pool of its networks changes, or when one of these
+    /// addresses may be free. Because not every change is reported, it also gets a pass after a pause, which grows to 5 minutes.
     Waits(Vec<IpAddr>),
     /// The next step is this claim. It must be processed together with other claims.
     BeforeClaim(Claim),
@@ -150,7 +150,7 @@ where
     for (key, ended) in passes {
         match ended {
             Ok(Ended::BeforeClaim(claim)) => claims.push(claim),
-            Ok(Ended::Well | Ended::Check(_) | Ended::Again(_) | Ended::Later | Ended::Waits(_)) => {}
+            Ok(Ended::Well | Ended::Check(_) | Ended::Again(..) | Ended::Later | Ended::Waits(_)) => {}
             Err(Error::Stopped) => return Err(Stopped),
             Err(error) => {
                 if let Some(hidden) = lines.note(&error.to_string(), Instant::now()) {
@@ -220,14 +220,14 @@ where
                 let (end, counter) = match &ended {
                     Ok(Ended::Later) => (End::Later, &metrics.waits),
                     Ok(Ended::Waits(_)) => (End::Waits, &metrics.waits),
-                    Ok(Ended::Again(_)) => (End::Well, &metrics.waits),
+                    Ok(Ended::Again(..)) => (End::Well, &metrics.waits),
                     Ok(Ended::Well | Ended::Check(_) | Ended::BeforeClaim(_)) => (End::Well, &metrics.done),
                     Err(_) => (End::Failed, &metrics.failed),
                 };
                 counter.inc();
                 queue.end(&key, end, now, turn(&key));
                 match ended {
-                    Ok(Ended::Again(pause) | Ended::Check(pause)) => add(&mut queue, key, now + pause),
+                    Ok(Ended::Again(pause, _) | Ended::Check(pause)) => add(&mut queue, key, now + pause),
                     Ok(Ended::Well | Ended::Later | Ended::Waits(_) | Ended::BeforeClaim(..)) => {}
                     Err(Error::Stopped) => return Stopped,
                     Err(error) => {
@@ -261,9 +261,11 @@ impl Ended {
     /// reason.
     pub(crate) fn waiting(is_queued: bool, problem: Option<&Problem>, now: Timestamp) -> Self {
         match problem {
-            _ if is_queued => Self::Again(RETRY_QUEUED),
-            Some(Problem::Refused(ClaimError::ReuseDelay { until, .. })) => {
-                Self::Again(Duration::try_from(until.duration_since(now)).unwrap_or_default())
+            _ if is_queued => Self::Again(RETRY_QUEUED, Vec::new()),
+            // A person may delete the lease before the delay ends.
+            Some(problem @ Problem::Refused(ClaimError::ReuseDelay { until, .. })) => {
+                let pause = Duration::try_from(until.duration_since(now)).unwrap_or_default();
+                Self::Again(pause, problem.addresses())
             }
             problem => Self::Waits(problem.map(Problem::addresses).unwrap_or_default()),
         }

@@ -3,6 +3,7 @@
 //! Only the leader does this. The [`index`](crate::pools::status) decides what to write; this module makes the requests.
 
 pub mod beyond;
+pub(crate) mod changed;
 pub mod facts;
 pub mod machine_states;
 pub mod namespaces;

@@ -27,6 +27,7 @@ use crate::ledger::types::{Holders, Stopped};
 use crate::metrics::PassMetrics;
 use crate::passes::opening::Opening;
 use crate::passes::{Ended, Error, Names, Turn, Until, claims, each_message, serve, start};
+use crate::pools::changed::changed_networks;
 use crate::pools::selection::OpenPools;
 use crate::repeated::Repeated;
 
@@ -66,6 +67,11 @@ pub(crate) trait Work {
 
     /// Stores the pools. Returns the names that may need a pass.
     fn set_pools(&self, pools: OpenPools) -> BTreeSet<Key>;
+
+    /// Whether a name that waits may gain from a change of the pools of these networks.
+    fn is_on(&self, _: &Key, _: &BTreeSet<String>) -> bool {
+        true
+    }
 
     /// Notes that an object holds addresses. Returns the names that may need a pass.
     fn note_holder(&self, holder: &Machine) -> BTreeSet<Key>;
@@ -171,7 +177,6 @@ async fn run_kinds<W: Work>(
     until_listed(&mut changes, unlisted, |kind, change| drop(work.note_change(kind, change))).await?;
     // The registry cannot attribute a record to a pool that it does not have yet.
     let first = first(pools).await?;
-    let growth = first.growth;
     work.set_pools(first.clone());
     let before = part.registry.holders().await?;
     start(part.noun, &part.lines, || open(part, work, &first)).await?;
@@ -182,7 +187,7 @@ async fn run_kinds<W: Work>(
         part.registry.note_changes(&names);
         Some(names)
     });
-    let pools = each_pools(part, work, pools, growth, &waits);
+    let pools = each_pools(part, work, pools, first, &waits);
     let served = each_message(served, |holder| work.note_holder(&holder));
     let of_others = each_message(of_others, |key| [key].into());
     let messages = stream::select(stream::select(served, of_others), each_freed(freed, &waits));
@@ -224,29 +229,34 @@ async fn open<W: Work>(part: &Part<'_>, work: &W, pools: &OpenPools) -> Result<(
     Ok(())
 }
 
-/// Adopts the records of each growth after `growth`, then uses the pools. Yields the names that may need a pass: after a growth, also
-/// every name that waits, because the new addresses may be those of its records.
+/// Adopts the records of each growth after that of `first`, then uses the pools. Yields the names that may need a pass. Among them are the
+/// names that wait and may gain from the change: a pool may have the addresses of their records now, or no longer keep the address that
+/// they request.
 fn each_pools<'a, W: Work>(
     part: &'a Part<'_>,
     work: &'a W,
     pools: &'a mut watch::Receiver<Option<OpenPools>>,
-    growth: u64,
+    first: OpenPools,
     waits: &'a Waits,
 ) -> impl Stream<Item = Names> + 'a {
-    let names = stream::unfold((pools, growth), move |(pools, before)| async move {
+    let names = stream::unfold((pools, first), move |(pools, before)| async move {
         pools.changed().await.ok()?;
-        let now = pools.borrow_and_update().clone()?;
-        let growth = now.growth.max(before);
-        if growth > before {
+        let mut now = pools.borrow_and_update().clone()?;
+        now.growth = now.growth.max(before.growth);
+        let has_grown = now.growth > before.growth;
+        if has_grown {
             sleep(SETTLE).await;
             start(part.noun, &part.lines, || work.adopt(&now)).await.ok()?;
-            part.opening.adopted(part.name, growth).await.ok()?;
+            part.opening.adopted(part.name, now.growth).await.ok()?;
         }
-        let mut names = work.set_pools(now);
-        if growth > before {
-            names.extend(waits.names(|_| true));
+        let mut names = work.set_pools(now.clone());
+        let changed = changed_networks(&before.selection, &now.selection);
+        // The registry may accept a change of a pool later than the selection has it.
+        let may_be_anywhere = has_grown && changed.is_empty();
+        if may_be_anywhere || !changed.is_empty() {
+            names.extend(waits.names(|key, _| may_be_anywhere || work.is_on(key, &changed)));
         }
-        Some((Some(names), (pools, growth)))
+        Some((Some(names), (pools, now)))
     });
     names.chain(stream::iter([None]))
 }
@@ -255,9 +265,9 @@ fn each_pools<'a, W: Work>(
 fn each_freed(freed: broadcast::Receiver<IpAddr>, waits: &Waits) -> impl Stream<Item = Names> + '_ {
     stream::unfold(freed, move |mut freed| async move {
         let names = match freed.recv().await {
-            Ok(address) => waits.names(|addresses| addresses.contains(&address)),
+            Ok(address) => waits.names(|_, addresses| addresses.contains(&address)),
             // More addresses were released than the channel has room for.
-            Err(RecvError::Lagged(_)) => waits.names(|addresses| !addresses.is_empty()),
+            Err(RecvError::Lagged(_)) => waits.names(|_, addresses| !addresses.is_empty()),
             Err(RecvError::Closed) => return None,
         };
         Some((Some(names), freed))
@@ -267,18 +277,20 @@ fn each_freed(freed: broadcast::Receiver<IpAddr>, waits: &Waits) -> impl Stream<
 // === impl Waits ===
 
 impl Waits {
-    /// Notes the end of a pass.
+    /// Notes the end of a pass. A name whose pass fails waits as before.
     fn note(&self, key: Key, ended: &Result<Ended, Error>) {
         let mut waits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match ended {
             Ok(Ended::Waits(addresses)) => drop(waits.insert(key, addresses.clone())),
-            _ => drop(waits.remove(&key)),
+            Ok(Ended::Again(_, addresses)) if !addresses.is_empty() => drop(waits.insert(key, addresses.clone())),
+            Ok(Ended::Well | Ended::Check(_) | Ended::Again(..) | Ended::BeforeClaim(_)) => drop(waits.remove(&key)),
+            Ok(Ended::Later) | Err(_) => {}
         }
     }
 
-    fn names(&self, is_meant: impl Fn(&Vec<IpAddr>) -> bool) -> BTreeSet<Key> {
+    fn names(&self, is_meant: impl Fn(&Key, &Vec<IpAddr>) -> bool) -> BTreeSet<Key> {
         let waits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        waits.iter().filter(|(_, addresses)| is_meant(addresses)).map(|(key, _)| key.clone()).collect()
+        waits.iter().filter(|(key, addresses)| is_meant(key, addresses)).map(|(key, _)| key.clone()).collect()
     }
 }
 
@@ -304,11 +316,15 @@ mod tests {
             |addresses: &[&str]| Ok(Ended::Waits(addresses.iter().map(|text| text.parse().unwrap()).collect()));
         let free = |address: &str| drop(sender.send(address.parse().unwrap()));
         waits.note(key("a"), &waiting(&["10.0.0.8", "fd00::8"]));
-        waits.note(key("b"), &waiting(&["10.0.0.9"]));
+        waits.note(key("b"), &Ok(Ended::Again(Duration::from_secs(60), vec!["10.0.0.9".parse().unwrap()])));
         waits.note(key("c"), &waiting(&[]));
         let mut names = Box::pin(each_freed(sender.subscribe(), &waits));
         let mut next = async || names.next().await.flatten().map(|names| names.into_iter().collect::<Vec<_>>());
         free("fd00::8");
+        assert_eq!(next().await, Some(vec![key("a")]));
+        // A pass that fails does not say that the name no longer waits.
+        waits.note(key("a"), &Err(Error::Behind));
+        free("10.0.0.8");
         assert_eq!(next().await, Some(vec![key("a")]));
         waits.note(key("a"), &Ok(Ended::Well));
         free("10.0.0.8");
