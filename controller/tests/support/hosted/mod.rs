@@ -27,7 +27,7 @@ use self::definitions::{
     HOSTED_CLUSTER, INSTANCE, KUBEVIRT_MACHINE, Members, NODE_POOL, VIRTUAL_MACHINE, definition, resource,
 };
 use self::kubevirt::{Drive, KubeVirt};
-use self::provider::{FIRST_PAUSE, LONGEST_PAUSE, Provider, next_mac, object};
+use self::provider::{FIRST_PAUSE, Provider, next_mac, object};
 use super::controller::{PATIENCE, merge, until, wait};
 use super::{Cluster, until_event};
 
@@ -168,9 +168,10 @@ impl Hosted {
         *self.cloud_init.lock().unwrap() = cloud_init;
     }
 
-    /// Makes capk wait a minute between two attempts for a machine that does not change, as capk does after many attempts.
+    /// Makes capk try again only after a change of the machine. The real capk also tries after pauses of up to a minute, which may end
+    /// before the change if the computer of the tests is busy.
     pub fn be_slow_to_retry(&self) {
-        *self.pause.lock().unwrap() = LONGEST_PAUSE;
+        *self.pause.lock().unwrap() = Duration::from_secs(3600);
     }
 
     pub async fn scale(&self, name: &str, replicas: usize) {

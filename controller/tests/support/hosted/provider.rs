@@ -40,7 +40,7 @@ const WORKERS: usize = 10;
 /// Pause of capk before the second attempt for a machine.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Longest pause between two attempts: capk processes every machine again once a minute.
-pub const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const FINALIZER: &str = "kubevirtmachine.infrastructure.cluster.x-k8s.io";
 /// Annotation of a KubevirtMachine with its NodePool.
 const POOL_ANNOTATION: &str = "hypershift.openshift.io/nodePool";
@@ -131,7 +131,8 @@ impl Provider {
                     }
                     if is_refused {
                         let pause = pauses.entry(name.clone()).or_insert_with(|| *self.pause.lock().unwrap());
-                        let now = std::mem::replace(pause, (*pause * 2).min(LONGEST_PAUSE));
+                        let now = *pause;
+                        *pause = (now * 2).clamp(now, LONGEST_PAUSE.max(now));
                         retries.push(async move { (sleep(now).await, name).1 });
                     } else {
                         pauses.remove(&name);

@@ -442,7 +442,7 @@ pub async fn machines_that_wait_get_addresses_in_the_order_of_their_creation(clu
 
 pub async fn a_virtual_machine_that_is_not_stored_takes_no_address(cluster: &Cluster) {
     let (hosted, installed) = served(cluster, &["10.0.0.8/31"]).await;
-    // Only the leader can cause the next attempt of capk soon: capk itself now waits a minute.
+    // Only the leader can cause the next attempt of capk.
     hosted.be_slow_to_retry();
     // A dry run must leave nothing behind.
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
