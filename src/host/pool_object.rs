@@ -562,8 +562,8 @@ mod tests {
         let (pool, diagnostics) = read("{}");
         let line = "items[0].spec.template.links: no link for the interface \"eno101\", expected one link whose id or name \
                     it is";
-        let no_length = "items[0].spec.addresses[0]: no prefix length for \"10.0.0.5-10.0.0.9\", expected the line \
-                         \"machineNetwork: [{cidr: 10.0.0.0/24}]\" with the subnet of the machines";
+        let no_length = "items[0].spec.addresses[0]: no prefix length for \"10.0.0.5-10.0.0.9\", expected the item \
+                         {cidr: 10.0.0.0/24} in machineNetwork: the subnet of the machines";
         assert_eq!((pool, diagnostics), (None, vec![no_length.to_owned(), line.to_owned()]));
     }
 }

@@ -78,26 +78,28 @@ impl Check<'_> {
         if template.is_some() {
             return template;
         }
-        let line = || format!("the line {:?} with the subnet of the machines", machine_network_of(entries, gateway));
+        // An item, not the whole member: each family of the pool may lack its own.
+        let item = || {
+            format!("the item {{cidr: {}}} in machineNetwork: the subnet of the machines", subnet_of(entries, gateway))
+        };
         let mut cidrs = entries.iter().filter_map(|(at, entry)| Some((at, entry, entry.length()?)));
         let common = cidrs.next().map(|(_, _, length)| length);
         if let Some((at, entry, _)) = cidrs.find(|(_, _, length)| Some(*length) != common) {
-            self.error(format_args!("addresses[{at}]"), "second prefix length", entry, &line());
+            self.error(format_args!("addresses[{at}]"), "second prefix length", entry, &item());
             return None;
         }
         let cidrs = entries.iter().filter(|(_, entry)| entry.length().is_some());
         let cidrs: AddressSet = cidrs.map(|(_, entry)| entry.range()).collect();
         if let Some((at, entry)) = entries.iter().find(|(_, entry)| !cidrs.covers(&entry.range())) {
-            self.error(format_args!("addresses[{at}]"), "no prefix length for", entry, &line());
+            self.error(format_args!("addresses[{at}]"), "no prefix length for", entry, &item());
             return None;
         }
         common
     }
 }
 
-/// Suggests a `machineNetwork` line with which the entries make a valid pool: the usual subnet, or a larger subnet if
-/// necessary.
-fn machine_network_of(entries: &Entries, gateway: Option<IpAddr>) -> String {
+/// Suggests the subnet with which the entries make a valid pool: the usual one, or a larger one if necessary.
+fn subnet_of(entries: &Entries, gateway: Option<IpAddr>) -> String {
     let ranges = entries.iter().map(|(_, entry)| entry.range());
     let ranges: Vec<AddressRange> =
         ranges.chain(gateway.map(|gateway| AddressRange::subnet(gateway, u8::MAX))).collect();
@@ -112,6 +114,5 @@ fn machine_network_of(entries: &Entries, gateway: Option<IpAddr>) -> String {
     let found = subnets.find(|(_, subnet)| ranges.iter().all(|range| subnet.covers(range)));
     let cidr = found.map(|(length, subnet)| format!("{}/{length}", family.address(subnet.first())));
     // Without a common subnet, the user must change the entries.
-    let cidr = cidr.filter(|cidr| cidr.parse::<Entry>().is_ok()).unwrap_or_else(|| "SUBNET".to_owned());
-    format!("machineNetwork: [{{cidr: {cidr}}}]")
+    cidr.filter(|cidr| cidr.parse::<Entry>().is_ok()).unwrap_or_else(|| "SUBNET".to_owned())
 }

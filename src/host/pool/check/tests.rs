@@ -93,22 +93,22 @@ macro_rules! rejects {
 rejects! {
     a_range_alone: "addresses: [192.168.1.10-192.168.1.50, '2620:0:860:2::10-2620:0:860:2::50'], \
                     gateway: [192.168.1.1, '2620:0:860:2::1']", NONE
-        => ["addresses[0]: no prefix length for \"192.168.1.10-192.168.1.50\", expected the line \
-             \"machineNetwork: [{cidr: 192.168.1.0/24}]\" with the subnet of the machines",
-            "addresses[1]: no prefix length for \"2620:0:860:2::10-2620:0:860:2::50\", expected the line \
-             \"machineNetwork: [{cidr: 2620:0:860:2::/64}]\" with the subnet of the machines"];
+        => ["addresses[0]: no prefix length for \"192.168.1.10-192.168.1.50\", expected the item \
+             {cidr: 192.168.1.0/24} in machineNetwork: the subnet of the machines",
+            "addresses[1]: no prefix length for \"2620:0:860:2::10-2620:0:860:2::50\", expected the item \
+             {cidr: 2620:0:860:2::/64} in machineNetwork: the subnet of the machines"];
     a_single_address_alone: "addresses: [10.0.0.5/32]", NONE
-        => ["addresses[0]: no prefix length for \"10.0.0.5/32\", expected the line \
-             \"machineNetwork: [{cidr: 10.0.0.0/24}]\" with the subnet of the machines"];
+        => ["addresses[0]: no prefix length for \"10.0.0.5/32\", expected the item \
+             {cidr: 10.0.0.0/24} in machineNetwork: the subnet of the machines"];
     addresses_that_are_far_apart: "addresses: [10.0.0.5, 192.168.0.5]", NONE
-        => ["addresses[0]: no prefix length for \"10.0.0.5/32\", expected the line \
-             \"machineNetwork: [{cidr: SUBNET}]\" with the subnet of the machines"];
+        => ["addresses[0]: no prefix length for \"10.0.0.5/32\", expected the item \
+             {cidr: SUBNET} in machineNetwork: the subnet of the machines"];
     a_range_that_no_network_holds: "addresses: [10.0.0.0/24, 10.0.0.250-10.0.1.5]", NONE
-        => ["addresses[1]: no prefix length for \"10.0.0.250-10.0.1.5\", expected the line \
-             \"machineNetwork: [{cidr: 10.0.0.0/23}]\" with the subnet of the machines"];
+        => ["addresses[1]: no prefix length for \"10.0.0.250-10.0.1.5\", expected the item \
+             {cidr: 10.0.0.0/23} in machineNetwork: the subnet of the machines"];
     two_lengths: "addresses: [10.0.0.0/24, 10.0.1.0/25]", NONE
-        => ["addresses[1]: second prefix length \"10.0.1.0/25\", expected the line \
-             \"machineNetwork: [{cidr: 10.0.0.0/23}]\" with the subnet of the machines"];
+        => ["addresses[1]: second prefix length \"10.0.1.0/25\", expected the item \
+             {cidr: 10.0.0.0/23} in machineNetwork: the subnet of the machines"];
     a_template_of_another_subnet: "addresses: [10.0.0.16/28], machineNetwork: [{cidr: 10.0.0.0/24}]", [(Family::Ipv4, 23)]
         => ["machineNetwork[0].cidr: other subnet than the template's \"10.0.0.0/24\", \
              expected the length of the template's netmask, 23"];
