@@ -332,17 +332,26 @@ impl Certificate {
         self.current().map_or(0, |loaded| loaded.expiry)
     }
 
+    /// Checks that connections get a certificate. The first failure is logged.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read, or is not a certificate or key, and there is no previous certificate.
+    pub fn check(&self) -> io::Result<()> {
+        self.current().map(drop)
+    }
+
     /// Returns an acceptor with the current certificate.
     fn acceptor(&self) -> Option<TlsAcceptor> {
-        self.current().map(|loaded| TlsAcceptor::from(loaded.config))
+        self.current().map(|loaded| TlsAcceptor::from(loaded.config)).ok()
     }
 
     /// Reads the current certificate. While the certificate and the key do not match, for example during a renewal, returns
-    /// the previous one. `None`: a file cannot be read, or is not a certificate or key, and there is no previous certificate.
-    fn current(&self) -> Option<Loaded> {
+    /// the previous one.
+    fn current(&self) -> io::Result<Loaded> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match self.load(last.as_ref()) {
-            Ok(loaded) => *last = Some(loaded),
+            Ok(loaded) => Ok(last.insert(loaded).clone()),
             Err(error) => {
                 if let Some(hidden) = self.lines.note(&error.to_string(), Instant::now()) {
                     match *last {
@@ -350,9 +359,9 @@ impl Certificate {
                         None => tracing::error!(%error, hidden, "could not read the certificate"),
                     }
                 }
+                last.clone().ok_or(error)
             }
         }
-        last.clone()
     }
 
     fn load(&self, last: Option<&Loaded>) -> io::Result<Loaded> {

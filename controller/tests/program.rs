@@ -21,7 +21,7 @@ use crate::support::hosted::{Hosted, poll};
 use crate::support::http::get;
 use crate::support::manifests::webhooks_at;
 use crate::support::program::Program;
-use crate::support::replica::{configurations, write_certificate};
+use crate::support::replica::configurations;
 use crate::support::scenarios::shared::{Shared, create, label};
 use crate::support::server::{Call, Fault, Server};
 use crate::support::{CONTROLLER, Cluster, SYSTEM, start_server};
@@ -71,7 +71,7 @@ async fn no_replica_works_before_the_cluster_has_the_definitions_of_its_version(
 
     let mut program = Program::start(cluster.config(), folder.path(), "");
     let diagnostics = program.diagnostics;
-    let waiting = program.until("waiting for the definitions of this version: apply the output of `crd`").await;
+    let waiting = program.until("waiting for the definitions of this version: apply the manifests of this version, or the output of `glowplug-controller crd`").await;
     assert_eq!(waiting["problem"], format!("definition {name} has no v1alpha1.spec.excludedAddresses"));
     assert_eq!(get(diagnostics, "/readyz", None).await.0, 503);
     assert!(get(diagnostics, "/metrics", None).await.1.contains("glowplug_leading 0\n"));
@@ -169,7 +169,7 @@ async fn without_the_right_to_list_namespaces_leases_are_kept_and_pool_and_log_h
 async fn a_program_without_its_definitions_ends_after_a_signal() {
     let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
     let mut program = Program::start(&Cluster::config_of(&server), folder.path(), "");
-    program.until("waiting for the definitions of this version: apply the output of `crd`").await;
+    program.until("waiting for the definitions of this version: apply the manifests of this version, or the output of `glowplug-controller crd`").await;
     program.send("-TERM");
     program.until_ended().await;
 }
@@ -259,12 +259,11 @@ async fn the_log_has_every_step_of_a_machine_once_and_with_its_name() {
     hosted.be_slow_to_retry();
     hosted.node_pool("workers", 0, &json!({})).await;
     hosted.pool("workers", &["10.0.0.8/32"]).await;
-    let roots = write_certificate(folder.path());
     let mut program = Program::start(cluster.config(), folder.path(), "");
     program.until("started").await;
     program.until_ready().await;
     let kind = "MutatingWebhookConfiguration";
-    let configuration = webhooks_at(kind, &format!("https://{}", program.webhooks), &roots);
+    let configuration = webhooks_at(kind, &format!("https://{}", program.webhooks), &program.roots);
     let configuration = serde_json::from_value(configuration).unwrap();
     configurations(&cluster, kind).create(&PostParams::default(), &configuration).await.unwrap();
     let namespaces: Api<Namespace> = Api::all(cluster.client());

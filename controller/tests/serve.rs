@@ -265,7 +265,9 @@ async fn an_unready_program_still_serves() {
     let (listener, address) = listener().await;
     let (phase, phases) = watch::channel(Phase::Serving);
     let (ready, is_ready) = watch::channel(false);
-    let probes = Diagnostics::probes(phases.clone(), is_ready);
+    let folder = tempfile::tempdir().unwrap();
+    let watched = Arc::new(Certificate::of(folder.path()));
+    let probes = Diagnostics::probes(phases.clone(), is_ready).with_certificate(watched);
     let server =
         tokio::spawn(serve(listener, None, Limits::DIAGNOSTICS, move |request| probes.clone().answer(request), phases));
     let ask = async |path: &str| {
@@ -275,6 +277,13 @@ async fn an_unready_program_still_serves() {
     let is = |code: u16, text: &str| (code, format!("{text}\n"));
     assert_eq!(ask("/readyz").await, is(503, "the program is starting"));
     ready.send_replace(true);
+    let problem = format!(
+        "the certificate of the webhooks cannot be read: {}: No such file or directory (os error 2)",
+        folder.path().join("tls.crt").display()
+    );
+    assert_eq!(ask("/readyz").await, is(503, &problem));
+    let (chain, key) = certificate();
+    write(folder.path(), &chain, &key);
     assert_eq!(ask("/readyz").await, is(200, "ok"));
     phase.send_replace(Phase::Unready);
     assert_eq!(ask("/readyz").await, is(503, "the program is ending"));

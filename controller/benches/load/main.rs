@@ -52,7 +52,7 @@ use support::hosted::provider::{next_mac, object};
 use support::http::get;
 use support::leader::{Work, claim, machine, name, owner};
 use support::real::RealServer;
-use support::replica::webhooks;
+use support::replica::{webhooks, write_certificate};
 
 /// Number of objects and claims in one measurement.
 const COUNT: usize = 1000;
@@ -713,10 +713,15 @@ async fn start(server: &RealServer) -> (Duration, u64) {
 fn run(server: &RealServer, options: &[&str]) -> (Child, [SocketAddr; 2]) {
     let [diagnostics, health, webhook] =
         [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    let kubeconfig = server.kubeconfig();
+    let folder = kubeconfig.parent().unwrap();
+    write_certificate(folder);
     let built = || env!("CARGO_BIN_EXE_glowplug-controller").into();
     let program = Command::new(std::env::var_os("CONTROLLER").unwrap_or_else(built))
         .args(["run", "--insecure-diagnostics", "--diagnostics-address", &diagnostics.to_string(), "--kubeconfig"])
-        .arg(server.kubeconfig())
+        .arg(&kubeconfig)
+        .arg("--webhook-cert-dir")
+        .arg(folder)
         .args(["--health-addr", &health.to_string(), "--webhook-port", &webhook.port().to_string()])
         .args(options)
         .stderr(Stdio::null())

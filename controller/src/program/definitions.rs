@@ -26,7 +26,11 @@ pub async fn until_current(client: &Client) {
     let lines = Repeated::default();
     while let Err(problem) = check(client).await {
         if let Some(hidden) = lines.note(&problem, Instant::now()) {
-            tracing::warn!(problem, hidden, "waiting for the definitions of this version: apply the output of `crd`");
+            tracing::warn!(
+                problem,
+                hidden,
+                "waiting for the definitions of this version: apply the manifests of this version, or the output of `glowplug-controller crd`"
+            );
         }
         sleep(PAUSE).await;
     }

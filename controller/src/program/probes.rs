@@ -26,8 +26,10 @@ pub struct Diagnostics {
     phase: watch::Receiver<Phase>,
     is_ready: watch::Receiver<bool>,
     metrics: Option<Arc<Metrics>>,
-    /// What is measured when the metrics are read: the certificate of the webhooks, and the registry of the current term.
-    measured: Option<(Arc<Certificate>, watch::Receiver<Progress>)>,
+    /// The certificate of the webhooks.
+    certificate: Option<Arc<Certificate>>,
+    /// The registry of the current term, which is measured when the metrics are read.
+    progress: Option<watch::Receiver<Progress>>,
     /// Who may read the metrics. `None`: everyone.
     authority: Option<Arc<Authority>>,
 }
@@ -64,7 +66,13 @@ impl Diagnostics {
     /// Responds to probes only. The program is ready while `is_ready` is `true` and `phase` is [`Phase::Serving`].
     #[must_use]
     pub fn probes(phase: watch::Receiver<Phase>, is_ready: watch::Receiver<bool>) -> Self {
-        Self { phase, is_ready, metrics: None, measured: None, authority: None }
+        Self { phase, is_ready, certificate: None, metrics: None, progress: None, authority: None }
+    }
+
+    /// Adds the certificate of the webhooks. The program is ready only while connections get it, and the metrics have its expiry.
+    #[must_use]
+    pub fn with_certificate(self, certificate: Arc<Certificate>) -> Self {
+        Self { certificate: Some(certificate), ..self }
     }
 
     /// Adds the metrics. With an `authority`, a reader needs a bearer token of a user who may `get` the path `/metrics`.
@@ -77,10 +85,10 @@ impl Diagnostics {
         Self { metrics: Some(metrics), authority, ..self }
     }
 
-    /// Adds the expiry of a certificate and the progress of the registry to the metrics.
+    /// Adds the progress of the registry to the metrics.
     #[must_use]
-    pub fn measuring(self, certificate: Arc<Certificate>, progress: watch::Receiver<Progress>) -> Self {
-        Self { measured: Some((certificate, progress)), ..self }
+    pub fn measuring(self, progress: watch::Receiver<Progress>) -> Self {
+        Self { progress: Some(progress), ..self }
     }
 
     /// Responds to a request.
@@ -96,11 +104,19 @@ impl Diagnostics {
             ("/readyz", _) if !*self.is_ready.borrow() => {
                 text(StatusCode::SERVICE_UNAVAILABLE, "the program is starting\n")
             }
-            ("/readyz", _) => text(StatusCode::OK, "ok\n"),
+            ("/readyz", _) => match self.certificate.as_ref().map(|certificate| certificate.check()) {
+                Some(Err(error)) => {
+                    let problem = format!("the certificate of the webhooks cannot be read: {error}\n");
+                    text(StatusCode::SERVICE_UNAVAILABLE, problem)
+                }
+                None | Some(Ok(())) => text(StatusCode::OK, "ok\n"),
+            },
             ("/metrics", Some(metrics)) => match self.authorize(&request).await {
                 Ok(()) => {
-                    if let Some((certificate, progress)) = &self.measured {
+                    if let Some(certificate) = &self.certificate {
                         metrics.set_certificate_expiry(certificate.expiry());
+                    }
+                    if let Some(progress) = &self.progress {
                         let progress = progress.borrow();
                         let standstill = progress.last().map(|last| last.elapsed()).unwrap_or_default();
                         metrics.set_progress(progress.queued(), standstill);
@@ -186,6 +202,6 @@ impl Authority {
     }
 }
 
-fn text(status: StatusCode, body: &'static str) -> Response<Full<Bytes>> {
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     answer(status, "text/plain; charset=utf-8", body)
 }

@@ -130,7 +130,7 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
 
     let (progress, of_registry) = watch::channel(Progress::default());
     let watchdog = Watchdog::new(of_registry.clone(), STANDSTILL);
-    let probes = Diagnostics::probes(phase.clone(), is_ready);
+    let probes = Diagnostics::probes(phase.clone(), is_ready).with_certificate(Arc::clone(&certificate));
     if let Some(address) = options.health_addr {
         let (listener, probes) = (listen(address).await?, probes.clone());
         let handler = move |request| probes.clone().answer(request);
@@ -139,7 +139,7 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     if let Some(address) = options.diagnostics_address {
         let is_open = options.insecure_diagnostics;
         let diagnostics = probes.with_metrics(Arc::clone(&metrics), (!is_open).then(|| client.clone()));
-        let diagnostics = diagnostics.measuring(Arc::clone(&certificate), of_registry);
+        let diagnostics = diagnostics.measuring(of_registry);
         let certificate = (!is_open).then(|| Arc::clone(&certificate));
         let handler = move |request| diagnostics.clone().answer(request);
         tasks.spawn(serve(listen(address).await?, certificate, Limits::DIAGNOSTICS, handler, phase.clone()));

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::http::get;
+use super::replica::write_certificate;
 use super::{CONTROLLER, SYSTEM};
 
 /// A replica with the rights of its service account. Dropping it kills the process.
@@ -23,8 +24,10 @@ pub struct Program {
     log: mpsc::UnboundedReceiver<Value>,
     /// Address of `/readyz` and `/metrics`.
     pub diagnostics: SocketAddr,
-    /// Address of the webhooks. Their certificate is in the folder of the program.
+    /// Address of the webhooks.
     pub webhooks: SocketAddr,
+    /// The certificate of the webhooks, as PEM.
+    pub roots: String,
 }
 
 // === impl Program ===
@@ -33,7 +36,7 @@ impl Program {
     /// Starts the program for the API server of `config`, with its files in `folder`. It works in one namespace, or in
     /// all namespaces if the name is empty.
     pub fn start(config: &Config, folder: &Path, namespace: &str) -> Self {
-        let file = folder.join("kubeconfig");
+        let (file, roots) = (folder.join("kubeconfig"), write_certificate(folder));
         std::fs::write(&file, kubeconfig(config).to_string()).unwrap();
         let [diagnostics, health, webhooks] = [(); 3].map(|()| free_address());
         let mut child = Command::new(env!("CARGO_BIN_EXE_glowplug-controller"))
@@ -48,7 +51,7 @@ impl Program {
             .spawn()
             .unwrap();
         let log = read(child.stderr.take().unwrap());
-        Self { child, log, diagnostics, webhooks }
+        Self { child, log, diagnostics, webhooks, roots }
     }
 
     /// Reads the next line of the log.
