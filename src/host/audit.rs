@@ -81,6 +81,8 @@ pub enum Disagreement {
         claimant: Claimant,
         /// The recorded address.
         address: IpAddr,
+        /// Whether the address is reserved for the machine without a lease, because the pools do not offer it.
+        is_reserved: bool,
     },
     /// A guest uses an address of a pool, and neither the ledger nor a record has this address for the guest's machine.
     Reported {
@@ -256,6 +258,8 @@ fn disagreements(allocator: &Allocator, inventory: &Inventory, adoption: &Adopti
         .collect();
     let reserved: BTreeSet<(&Claimant, IpAddr)> =
         reserved.iter().map(|(claimant, address)| (claimant, *address)).collect();
+    let without_lease: BTreeSet<(&Claimant, IpAddr)> =
+        adoption.reserved.iter().map(|(claimant, address)| (claimant, *address)).collect();
     let reported: BTreeSet<(&Claimant, IpAddr)> =
         adoption.mismatches.iter().map(|mismatch| (&mismatch.claimant, mismatch.address)).collect();
     // Claimants with a record that cannot be read. This record may have the address that the ledger has.
@@ -273,7 +277,8 @@ fn disagreements(allocator: &Allocator, inventory: &Inventory, adoption: &Adopti
             let at = (&record.claimant, address);
             if !leased.contains(&at) && !reserved.contains(&at) && !reported.contains(&at) {
                 let (source, claimant) = (record.source.clone(), record.claimant.clone());
-                disagreements.push(Disagreement::NotLeased { source, claimant, address });
+                let is_reserved = without_lease.contains(&at);
+                disagreements.push(Disagreement::NotLeased { source, claimant, address, is_reserved });
             }
         }
     }
@@ -399,6 +404,12 @@ fn unreadable(inventory: &Inventory) -> impl Iterator<Item = Reservation> {
 // === impl Disagreement ===
 
 impl Disagreement {
+    /// Whether the disagreement needs no correction: a cluster has no lease of an address that its pools do not offer.
+    #[must_use]
+    pub fn is_right(&self, store: Store) -> bool {
+        store == Store::Leases && matches!(self, Self::NotLeased { is_reserved: true, .. })
+    }
+
     /// The disagreement on one line, with the name of the store.
     #[must_use]
     pub fn text(&self, store: Store) -> String {
@@ -410,8 +421,9 @@ impl Disagreement {
             Self::NotRecorded { claimant, address } => {
                 format!("{address} of {claimant} is in {name}, and no object of the machine records it")
             }
-            Self::NotLeased { source, claimant, address } => {
-                format!("{source}: {address} of {claimant} is not in {name}, {who_adds}")
+            Self::NotLeased { source, claimant, address, .. } => {
+                let result = if self.is_right(store) { "and is excluded: it stays with its machine" } else { who_adds };
+                format!("{source}: {address} of {claimant} is not in {name}, {result}")
             }
             Self::Reported { report: Report { machine, address, source, .. }, holder } => {
                 let of_holder = match holder {
@@ -749,6 +761,36 @@ mod tests {
         let bare = r#"{"kind": "KubevirtMachine", "metadata": {"namespace": "n", "name": "a", "uid": "u"}}"#;
         let not_recorded = "10.0.0.1 of eno101 of n/a (u) is in the leases, and no object of the machine records it";
         assert_eq!(audit_leases("kind: KubevirtMachine, name: a", bare), (vec![not_recorded.to_owned()], vec![]));
+    }
+
+    #[test]
+    fn a_cluster_needs_no_lease_of_an_address_that_its_pools_do_not_offer() {
+        // The record has its network, so it needs no pool with its address.
+        let network = "\"ipam.glowplug.dev/network-eno101\": \"default/n\"";
+        let recorded = RECORDED.replace("\"annotations\": {", &format!("\"annotations\": {{{network}, "));
+        let audit = |members: &str| {
+            let mut registry = registry([pool(&format!("{{name: one, network: 'n', {members}}}"))]);
+            let audit = audit(&mut registry, &cluster(&recorded), &Options::default(), at(0)).unwrap();
+            let told = |store| {
+                let of = |it: &Disagreement| (it.is_right(store), it.text(store));
+                audit.disagreements.iter().map(of).collect::<Vec<_>>()
+            };
+            (audit.adoption.reserved.clone(), told(Store::Leases), told(Store::Ledger))
+        };
+        let record = "list: items[3].metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-eno101\": 10.0.0.1 of \
+            eno101 of n/a (u)";
+        let reserved = vec![(
+            Claimant { machine: Machine::new("n", "a", "u"), interface: "eno101".parse().unwrap() },
+            "10.0.0.1".parse().unwrap(),
+        )];
+        let in_ledger = vec![(false, format!("{record} is not in the ledger, rebuild adds it"))];
+        let excluded =
+            vec![(true, format!("{record} is not in the leases, and is excluded: it stays with its machine"))];
+        let lost = vec![(false, format!("{record} is not in the leases, the controller adds it when it starts"))];
+        assert_eq!(audit("addresses: [10.0.0.0/24]"), (vec![], lost, in_ledger.clone()));
+        for members in ["addresses: [10.0.0.0/24], excludedAddresses: [10.0.0.1]", "addresses: [10.1.0.0/24]"] {
+            assert_eq!(audit(members), (reserved.clone(), excluded.clone(), in_ledger.clone()), "{members}");
+        }
     }
 
     #[test]

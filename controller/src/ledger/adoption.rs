@@ -32,18 +32,49 @@ pub(crate) async fn is_leased(
 
 /// Returns the addresses that the registry has adopted from records, by the holder in the record.
 ///
-/// The registry must not have held the addresses before. The mismatches of the adoption are left out.
+/// The registry must not have held the addresses before. The mismatches of the adoption are left out, and so are the addresses
+/// that are reserved without a lease: each adoption of their records reserves them again.
 pub(crate) fn adopted<'r>(
     records: impl IntoIterator<Item = &'r Record>,
     adoption: &Adoption,
 ) -> BTreeMap<Machine, Vec<IpNetwork>> {
     let mut adopted: BTreeMap<Machine, Vec<IpNetwork>> = BTreeMap::new();
     let mismatches = adoption.mismatches.iter().map(|mismatch| (&mismatch.claimant, mismatch.address));
-    let mismatches: BTreeSet<(&Claimant, IpAddr)> = mismatches.collect();
+    let reserved = adoption.reserved.iter().map(|(claimant, address)| (claimant, *address));
+    let without_lease: BTreeSet<(&Claimant, IpAddr)> = mismatches.chain(reserved).collect();
     for Record { claimant, addresses, .. } in records {
-        let fits = |address: &&IpNetwork| !mismatches.contains(&(claimant, address.ip()));
-        let addresses = addresses.iter().filter(fits).copied();
+        let is_adopted = |address: &&IpNetwork| !without_lease.contains(&(claimant, address.ip()));
+        let addresses = addresses.iter().filter(is_adopted).copied();
         addresses.for_each(|address| adopted.entry(claimant.machine.clone()).or_default().push(address));
     }
     adopted
+}
+
+#[cfg(test)]
+mod tests {
+    use glowplug::host::may_record::Source;
+
+    use super::*;
+
+    #[test]
+    fn an_address_that_is_reserved_without_a_lease_is_not_adopted() {
+        let claimant = Claimant { machine: Machine::new("n", "a", "u"), interface: "eno101".parse().unwrap() };
+        let addresses: Vec<IpNetwork> = ["10.0.0.7/24", "10.0.0.8/24"].map(|text| text.parse().unwrap()).to_vec();
+        let record = Record {
+            claimant: claimant.clone(),
+            node_pool: None,
+            attachments: Vec::new(),
+            network: None,
+            addresses: addresses.clone(),
+            source: "KubevirtMachine n/a".to_owned(),
+            kind: Source::Annotation,
+        };
+        let of_machine = |addresses: &[IpNetwork]| BTreeMap::from([(claimant.machine.clone(), addresses.to_vec())]);
+        let mut adoption = Adoption::default();
+        assert_eq!(adopted([&record], &adoption), of_machine(&addresses));
+        adoption.reserved.push((claimant.clone(), addresses[0].ip()));
+        assert_eq!(adopted([&record], &adoption), of_machine(&addresses[1..]));
+        adoption.reserved.push((claimant.clone(), addresses[1].ip()));
+        assert_eq!(adopted([&record], &adoption), BTreeMap::new());
+    }
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use glowplug::diagnostic::{Diagnostic, Severity};
 use glowplug::formats::value::MAX_LIST_BYTES;
 use glowplug::host::Timestamp;
@@ -50,18 +50,19 @@ pub(crate) struct Rebuild {
 
 #[derive(Args)]
 #[command(
+    group(ArgGroup::new("store").args(["ledger", "leases"]).required(true)),
     override_usage = "glowplugctl audit --pool <FILE> {--ledger <FILE>|--leases <FILE|->}\n       --machines <FILE|->... [OPTIONS]"
 )]
 pub(crate) struct AuditArgs {
     #[command(flatten)]
     pools: Pools,
     /// Ledger file, on a local disk
-    #[arg(long, value_name = "FILE", required_unless_present = "leases")]
+    #[arg(long, value_name = "FILE")]
     ledger: Option<PathBuf>,
     /// Leases of a cluster, in place of a ledger
     ///
     /// A YAML or JSON list of StaticIPLeases; - is standard input. `kubectl get staticipleases -o yaml` prints such a list.
-    #[arg(long, value_name = "FILE|-", conflicts_with_all = ["ledger", "release_missing"])]
+    #[arg(long, value_name = "FILE|-", conflicts_with = "release_missing")]
     leases: Option<PathBuf>,
     #[command(flatten)]
     lists: Lists,
@@ -305,7 +306,10 @@ fn audit_leases(
     let options = Options { fetched: now, dry_run: true, ..Options::default() };
     let Audit { adoption, disagreements, missing, .. } = audit::audit(&mut registry, &inventory, &options, now)?;
     diagnostics.extend(self::diagnostics(&inventory.diagnostics, &adoption.mismatches));
-    diagnostics.extend(disagreements.iter().map(|it| it.text(Store::Leases)));
+    let (right, wrong): (Vec<Disagreement>, Vec<Disagreement>) =
+        disagreements.into_iter().partition(|it| it.is_right(Store::Leases));
+    diagnostics.extend(wrong.iter().map(|it| it.text(Store::Leases)));
+    let notes: Vec<String> = right.iter().map(|it| it.text(Store::Leases)).collect();
     let missing = allocations_of(&leases, &missing);
     let is_right = is_read && is_whole && diagnostics.is_empty() && missing.is_empty();
     let (known, unrecorded) = (adoption.known, adoption.adopted);
@@ -313,7 +317,7 @@ fn audit_leases(
         let not_compared = NotCompared { claims: of_claims, mac_addresses: leases.mac_addresses };
         let version = VERSION;
         let leases = compared;
-        diagnostics.extend(warnings);
+        diagnostics.extend(warnings.into_iter().chain(notes));
         print_json(&AuditedLeases { version, objects, leases, unrecorded, diagnostics, missing, not_compared })?;
         return Ok(exit_code(is_right));
     }
@@ -323,6 +327,7 @@ fn audit_leases(
     print(&sections([summary, allocations_table("MISSING", &missing)]))?;
     diagnostics.iter().for_each(|diagnostic| say(format_args!("error: {diagnostic}")));
     warnings.iter().for_each(|warning| say(format_args!("warning: {warning}")));
+    notes.iter().for_each(|note| say(format_args!("note: {note}")));
     let not_compared = [(of_claims, "claims"), (leases.mac_addresses, "MAC addresses")];
     for (count, of) in not_compared.into_iter().filter(|(count, _)| *count > 0) {
         say(format_args!("note: leases of {of} not compared: {count}, the lists have no records of them"));

@@ -57,7 +57,7 @@ impl Allocator {
             match self.adopt_address(found, &rivals, &mut problems, journal) {
                 Outcome::Added => adoption.adopted += 1,
                 Outcome::Known => adoption.known += 1,
-                Outcome::Reserved => adoption.reserved += 1,
+                Outcome::Reserved => adoption.reserved.push((Claimant::clone(&found.origin.claimant), found.address)),
                 Outcome::Refused => {}
             }
             let Found { origin, address, .. } = found;

@@ -15,9 +15,9 @@ pub struct Adoption {
     pub adopted: usize,
     /// Number of addresses that the claimant of their record already held.
     pub known: usize,
-    /// Number of addresses that are reserved for the machine of their record, and that need no lease: for example, a pool
-    /// excludes them.
-    pub reserved: usize,
+    /// The addresses that are reserved for the claimant of their record, and that need no lease: for example, a pool
+    /// excludes them. In the order of the records.
+    pub reserved: Vec<(Claimant, IpAddr)>,
     /// The addresses that do not fit the ledger or the pools, in the order of the records.
     pub mismatches: Vec<Mismatch>,
 }
@@ -74,7 +74,7 @@ impl Adoption {
         let Self { adopted, known, reserved, mismatches } = later;
         self.adopted += adopted;
         self.known += known;
-        self.reserved += reserved;
+        self.reserved.extend(reserved);
         self.mismatches.extend(mismatches);
     }
 }

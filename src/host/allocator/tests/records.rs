@@ -16,7 +16,7 @@ fn of_namespace(name: &str, namespace: &str, rest: &str) -> Pool {
 
 fn adopt(allocator: &mut Allocator, records: &[Record]) -> (usize, usize, Vec<String>) {
     let adoption = allocator.adopt(records.iter().cloned(), at(1), &mut Journal::default());
-    (adoption.adopted, adoption.reserved, adoption.mismatches.iter().map(ToString::to_string).collect())
+    (adoption.adopted, adoption.reserved.len(), adoption.mismatches.iter().map(ToString::to_string).collect())
 }
 
 /// Each record without a lease: address, name of the machine, state.
