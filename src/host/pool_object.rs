@@ -4,6 +4,7 @@
 //! served, or name another program that chooses the addresses. The controller and `glowplugctl` read an object by the rules of
 //! this module.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use super::claim::{OBJECT_NAME, is_object_name};
@@ -72,6 +73,7 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
     let object = object.object("spec").unwrap_or(&empty);
     let mut members = Members::new(object, path);
     let spec = PoolSpec::read(&mut members, diagnostics).read_further(&mut members, diagnostics);
+    repeated(&spec.excluded_addresses, path.field("excludedAddresses"), diagnostics);
     let is_global = kind == PoolKind::GlobalStaticIpPool;
     let has_reuse_delay = members.has("addressReuseGracePeriodSeconds");
     let sticky = members.switch("sticky", diagnostics);
@@ -123,6 +125,18 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
     check.claims();
     check.source();
     spec
+}
+
+/// Reports the items that a list has twice. The definitions of the pools declare such a list as a set.
+fn repeated(items: &[String], list: FieldPath<'_>, diagnostics: &mut Diagnostics) {
+    let mut known = BTreeMap::new();
+    for (at, item) in items.iter().enumerate() {
+        let first = *known.entry(item).or_insert(at);
+        if first < at {
+            let expected = format!("another item than at {}", list.index(first));
+            diagnostics.push(Diagnostic::error(list.index(at), "repeated item", item, &expected));
+        }
+    }
 }
 
 /// Checks the name of a NodePool. A name that no NodePool can have is a warning: a pool that is stored with it keeps its addresses and its
@@ -415,6 +429,21 @@ mod tests {
             "spec.nodePoolRefs: not of a StaticIPPool \"[]\", expected nodePoolRef, a NodePool of the namespace of the pool",
         ];
         assert_eq!(refusal("StaticIPPool", &with("nodePoolRefs: [], namespaceSelector: {}")), of_several);
+    }
+
+    #[test]
+    fn an_address_that_is_excluded_twice_is_an_error_as_in_the_definition_of_the_pool() {
+        let members =
+            "network: infra/a, addresses: [10.0.0.0/24], excludedAddresses: [10.0.0.5, 10.0.0.6, 10.0.0.5, 10.0.0.5]";
+        for kind in ["StaticIPPool", "GlobalStaticIPPool"] {
+            assert_eq!(
+                refusal(kind, members),
+                [
+                    "spec.excludedAddresses[2]: repeated item \"10.0.0.5\", expected another item than at spec.excludedAddresses[0]",
+                    "spec.excludedAddresses[3]: repeated item \"10.0.0.5\", expected another item than at spec.excludedAddresses[0]",
+                ]
+            );
+        }
     }
 
     #[test]
