@@ -84,7 +84,8 @@ enum Exp {
 struct MachineOptions {
     /// Detect the platform by kernel arguments only
     ///
-    /// The platform is the value of ignition.platform.id= on the kernel command line. DMI and the drive are ignored.
+    /// The platform is the value of ignition.platform.id= or flatcar.oem.id= on the kernel command line. DMI and the drive
+    /// are ignored.
     #[arg(long, conflicts_with = "provider")]
     cmdline: bool,
     /// Set the platform instead of detecting it
@@ -148,7 +149,8 @@ struct NetworkKargs {
     neednet: bool,
     /// Print the result and write nothing
     ///
-    /// The arguments are one line. Each file follows its path.
+    /// The arguments are one line. Each file follows its path. With --config-drive, the kernel command line and the platform
+    /// are not read.
     #[arg(long)]
     print: bool,
 }
@@ -192,7 +194,7 @@ struct SshKeys {
 
 #[derive(Args)]
 struct Metadata {
-    /// Print this value, such as hostname, instance-id, ipv4 or mac-1
+    /// Print this value, such as hostname, instance_id, ipv4 or mac_1
     #[arg(value_name = "KEY")]
     keys: Vec<String>,
     /// Print one JSON object
@@ -399,8 +401,7 @@ fn ssh_keys(args: SshKeys, log: &Logger) -> Result<ExitCode> {
         // The owner may have meant to allow these keys, so the keys of an earlier run stay.
         bail!("none of the drive's public keys can be read, expected lines of authorized_keys");
     }
-    let account = Account::find(&args.user, &options.root)?
-        .with_context(|| format!("unknown user {:?}, expected one of /etc/passwd", args.user))?;
+    let account = Account::find(&args.user, &options.root)?;
     let path = ssh_keys::write(&account, args.key_file, &keys).context("writing public keys")?;
     let message = if keys.is_empty() { "the drive has no public keys" } else { "wrote public keys" };
     info!(log, "{}", message; "user" => args.user, "count" => keys.len(), "path" => %path.display());

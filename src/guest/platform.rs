@@ -70,7 +70,10 @@ impl Platform {
     pub fn of(selection: &Selection, command_line: &CommandLine, root: &Path) -> Self {
         let known = |id: &str, reason: String| Self { id: Some(id.to_owned()), reason };
         if let Selection::Provider(id) = selection {
-            return known(id, format!("named by --provider {id}"));
+            // Only a program with this feature has the provider, which needs no drive.
+            let is_absent = id == "vmware" && !cfg!(feature = "vmware");
+            let absent = if is_absent { ", and this program has no provider vmware" } else { "" };
+            return known(id, format!("named by --provider {id}{absent}"));
         }
         let argument = ARGUMENTS.iter().find_map(|name| Some((name, command_line.value(name)?)));
         if let Some((name, id)) = argument {
@@ -116,6 +119,19 @@ mod tests {
         assert_eq!(
             platform(&Selection::Provider("kubevirt".to_owned()), "ignition.platform.id=aws", &[]),
             (Some("kubevirt".to_owned()), "named by --provider kubevirt".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_program_without_the_provider_vmware_says_so() {
+        let absent = if cfg!(feature = "vmware") { "" } else { ", and this program has no provider vmware" };
+        assert_eq!(
+            platform(&Selection::Provider("vmware".to_owned()), "", &[]),
+            (Some("vmware".to_owned()), format!("named by --provider vmware{absent}"))
+        );
+        assert_eq!(
+            platform(&Selection::Provider("aws".to_owned()), "", &[]),
+            (Some("aws".to_owned()), "named by --provider aws".to_owned())
         );
     }
 

@@ -114,41 +114,45 @@ impl Account {
     /// Largest `/etc/passwd` that is read, in bytes.
     const MAX_PASSWD: u64 = 1024 * 1024;
 
-    /// Finds a user in `/etc/passwd` below a root. `None` when there is no such user, or no such file.
+    /// Finds a user in `/etc/passwd` below a root.
     ///
     /// Only this file is searched: a static program cannot use other user databases.
     ///
     /// # Errors
     ///
-    /// The string is not a valid user name, the user's line is invalid, or a system call fails.
-    pub fn find(user: &str, root: &Path) -> io::Result<Option<Self>> {
+    /// The string is not a valid user name, there is no such user or no such file, the user's line is invalid, or a system
+    /// call fails. The error has the path of the file.
+    pub fn find(user: &str, root: &Path) -> io::Result<Self> {
         let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'@' | b'$' | b'-');
         if user.is_empty() || user.len() > 256 || user.starts_with(['-', '.']) || !user.bytes().all(legal) {
             let message = format!("invalid user name {user:?}, expected letters, digits, '_', '.', '@', '$' and '-'");
             return Err(io::Error::new(ErrorKind::InvalidInput, message));
         }
+        let path = root.join("etc/passwd");
+        let at = path.display();
+        let unknown = || io::Error::new(ErrorKind::NotFound, format!("unknown user {user:?}, expected one of {at}"));
         let mut passwd = Vec::new();
-        match File::open(root.join("etc/passwd")) {
-            Ok(file) => file.take(Self::MAX_PASSWD + 1).read_to_end(&mut passwd)?,
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(e),
-        };
+        match File::open(&path).and_then(|file| file.take(Self::MAX_PASSWD + 1).read_to_end(&mut passwd)) {
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::NotFound => return Err(unknown()),
+            Err(e) => return Err(io::Error::new(e.kind(), format!("{at}: {e}"))),
+        }
         if passwd.len() as u64 > Self::MAX_PASSWD {
-            return Err(invalid(format!("/etc/passwd: too many bytes, expected at most {}", Self::MAX_PASSWD)));
+            return Err(invalid(format!("{at}: too many bytes, expected at most {}", Self::MAX_PASSWD)));
         }
         // The first line of the user is used, as in the C library. Other lines may have any bytes, so they are not
         // checked.
         let mut lines = passwd.split(|b| *b == b'\n').map(|line| line.split(|b| *b == b':').collect::<Vec<_>>());
-        let Some(fields) = lines.find(|fields| fields.first() == Some(&user.as_bytes())) else { return Ok(None) };
+        let Some(fields) = lines.find(|fields| fields.first() == Some(&user.as_bytes())) else { return Err(unknown()) };
         let account = match fields[..] {
             [_, _, uid, gid, _, home, _] => number(uid).zip(number(gid)).zip(home.strip_prefix(b"/")),
             _ => None,
         };
         let Some(((uid, gid), home)) = account else {
             let expected = "name:password:uid:gid:comment:/home:shell";
-            return Err(invalid(format!("/etc/passwd: invalid line of user {user:?}, expected {expected}")));
+            return Err(invalid(format!("{at}: invalid line of user {user:?}, expected {expected}")));
         };
-        Ok(Some(Self { home: root.join(OsStr::from_bytes(home)), uid, gid }))
+        Ok(Self { home: root.join(OsStr::from_bytes(home)), uid, gid })
     }
 }
 

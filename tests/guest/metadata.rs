@@ -315,6 +315,7 @@ fn keys_of_an_earlier_run_stay_until_the_drive_has_an_empty_list() {
 fn an_unknown_user_is_refused() {
     let drive = openstack(&format!(r#"{{"public_keys":"{KEY}"}}"#));
     let machine = FakeMachine::new().with("etc/passwd", "root:x:0:0::/root:/bin/sh\n");
+    let passwd = machine.path("etc/passwd");
     let drive_path = drive.path("");
     let arguments =
         ["ssh-keys", "--provider", "kubevirt", "--user", "core", "--config-drive", drive_path.to_str().unwrap()];
@@ -323,7 +324,7 @@ fn an_unknown_user_is_refused() {
         (
             Some(1),
             String::new(),
-            "<3>failed error=\"unknown user \\\"core\\\", expected one of /etc/passwd\"\n".to_owned()
+            format!("<3>failed error=\"unknown user \\\"core\\\", expected one of {}\"\n", passwd.display())
         )
     );
 }

@@ -13,15 +13,15 @@ const ED25519: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEvOyfbMc45QK4WHdcfY2
 
 // === accounts ===
 
-fn find(passwd: &[u8], user: &str) -> Result<Option<Account>, String> {
+/// The account, as if the root was `/`, or the error with `ROOT` for the root.
+fn find(passwd: &[u8], user: &str) -> Result<Account, String> {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("etc")).unwrap();
     fs::write(root.path().join("etc/passwd"), passwd).unwrap();
-    let account = Account::find(user, root.path()).map_err(|e| e.to_string())?;
-    Ok(account.map(|account| {
-        let home = Path::new("/").join(account.home.strip_prefix(root.path()).unwrap());
-        Account { home, ..account }
-    }))
+    let error = |e: io::Error| e.to_string().replace(root.path().to_str().unwrap(), "ROOT");
+    let account = Account::find(user, root.path()).map_err(error)?;
+    let home = Path::new("/").join(account.home.strip_prefix(root.path()).unwrap());
+    Ok(Account { home, ..account })
 }
 
 #[test]
@@ -29,16 +29,23 @@ fn a_user_is_found_by_the_whole_name() {
     let passwd = b"root:x:0:0:root:/root:/bin/bash\ncored:x:1:1::/:/bin/sh\n\xe4:x\n\n\
         core:x:1000:1001:\xe4:/var/home/core:/bin/bash\ncore:x:0:0::/root:\n";
     let core = Account { home: "/var/home/core".into(), uid: 1000, gid: 1001 };
-    assert_eq!(find(passwd, "core"), Ok(Some(core)));
-    assert_eq!(find(passwd, "root"), Ok(Some(Account { home: "/root".into(), uid: 0, gid: 0 })));
-    assert_eq!(find(passwd, "cor"), Ok(None));
-    assert_eq!(Account::find("core", tempfile::tempdir().unwrap().path()).unwrap(), None);
+    assert_eq!(find(passwd, "core"), Ok(core));
+    assert_eq!(find(passwd, "root"), Ok(Account { home: "/root".into(), uid: 0, gid: 0 }));
+    assert_eq!(find(passwd, "cor"), Err("unknown user \"cor\", expected one of ROOT/etc/passwd".to_owned()));
+    let empty = tempfile::tempdir().unwrap();
+    let error = Account::find("core", empty.path()).unwrap_err();
+    let path = empty.path().join("etc/passwd");
+    let expected = format!("unknown user \"core\", expected one of {}", path.display());
+    assert_eq!((error.kind(), error.to_string()), (ErrorKind::NotFound, expected));
+    fs::create_dir_all(&path).unwrap();
+    let error = Account::find("core", empty.path()).unwrap_err().to_string();
+    assert_eq!(error, format!("{}: Is a directory (os error 21)", path.display()));
 }
 
 #[test]
 fn a_line_that_is_not_understood_is_an_error() {
     let expected = "expected name:password:uid:gid:comment:/home:shell";
-    let error = Err(format!("/etc/passwd: invalid line of user \"core\", {expected}"));
+    let error = Err(format!("ROOT/etc/passwd: invalid line of user \"core\", {expected}"));
     for line in [
         "core",
         "core:x:1000:1000::/home/core",
@@ -53,7 +60,7 @@ fn a_line_that_is_not_understood_is_an_error() {
         assert_eq!(find(line.as_bytes(), "core"), error, "{line}");
     }
     let long = vec![b'\n'; 1024 * 1024 + 1];
-    assert_eq!(find(&long, "core"), Err("/etc/passwd: too many bytes, expected at most 1048576".to_owned()));
+    assert_eq!(find(&long, "core"), Err("ROOT/etc/passwd: too many bytes, expected at most 1048576".to_owned()));
 }
 
 #[test]
