@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::change::{Change, Update};
@@ -80,6 +81,8 @@ pub enum LedgerError {
     },
     /// The ledger has no pool of the network with this name.
     UnknownNetwork(String),
+    /// The file for a copy of the ledger exists.
+    Exists(PathBuf),
     /// The store has content that this program did not write. The string describes the damage.
     Damaged(String),
     /// The store refuses some of the writes, and would refuse them again. The other changes may be stored.
@@ -215,6 +218,7 @@ impl fmt::Display for LedgerError {
                 let reasons = writes.iter().map(|write| format!("{}: {}", write.address, write.reason));
                 write!(f, "the ledger refuses leases: {}", reasons.collect::<Vec<_>>().join("; "))
             }
+            Self::Exists(path) => write!(f, "{}: exists, expected a new file", path.display()),
             Self::Damaged(what) => write!(f, "the ledger is damaged: {what}"),
             Self::Store { doing, .. } => f.write_str(doing),
         }

@@ -132,7 +132,7 @@ fn a_user_who_may_only_read_the_ledger_gets_lists_and_metrics() {
     assert_eq!(run(&list), (Some(0), 2, String::new()));
     assert_eq!(run(&["metrics", "--pool", "pool", "--ledger", "ledger"]), (Some(0), 20, String::new()));
     let refused = run(&["claim", "--pool", "pool", "--ledger", "ledger", "a/b", "--uid", "c"]);
-    let readonly = "error: writing the ledger: attempt to write a readonly database\n";
+    let readonly = "error: ledger: not writable, expected a user who may write the file and its folder\n";
     assert_eq!(refused, (Some(1), 0, readonly.to_owned()));
     set_mode(".", 0o755);
     fs::remove_file(path("ledger-wal")).unwrap();

@@ -296,7 +296,7 @@ fn a_backup_of_a_ledger_in_use_is_whole_and_replaces_nothing() {
     let mut restored = Registry::open(SqliteLedger::open(&copy).unwrap()).unwrap();
     assert_eq!(restored.state().unwrap().leases().count(), 1);
     let again = SqliteLedger::open(&path).unwrap().backup(&copy).unwrap_err();
-    assert_eq!(again.source().unwrap().to_string(), "the file exists, expected a new one");
+    assert_eq!(again.to_string(), format!("{}: exists, expected a new file", copy.display()));
 }
 
 #[test]

@@ -32,6 +32,9 @@ use crate::input::{
 use crate::output::{EXHAUSTED, exit_code, say};
 
 #[derive(Args)]
+#[command(
+    override_usage = "glowplugctl claim --pool <FILE> --ledger <FILE>\n       {<MACHINE>... --uid <UID>...|--machines <FILE|->...} [OPTIONS]"
+)]
 pub(crate) struct ClaimArgs {
     #[command(flatten)]
     pools: Pools,
@@ -90,11 +93,11 @@ fn nic(text: &str) -> Result<Nic, String> {
 }
 
 pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
-    let read = args.machines.read(log)?;
+    let read = args.machines.read("claim", log)?;
     let has_diagnostics = read.has_diagnostics();
     let ReadMachines { machines, inventory } = read;
     if machines.len() != 1 && (!args.ips.is_empty() || !args.macs.is_empty()) {
-        usage_error("--ip and --mac are for one machine");
+        usage_error("claim", "--ip and --mac are for one machine");
     }
     let ServedPools { pools: all, deleted, is_whole, .. } = args.pools.read(log)?;
     let pools: Vec<Pool> = all.iter().filter(|pool| pool.serves_machines()).cloned().collect();

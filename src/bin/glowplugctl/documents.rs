@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Error, Result, bail};
+use anyhow::{Error, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use glowplug::diagnostic::Diagnostic;
 use glowplug::formats::{Meaning, read_network};
@@ -127,16 +127,17 @@ pub(crate) fn network_data(args: NetworkData, log: &Logger) -> Result<ExitCode> 
     check_gateways(&allocation.addresses, &args.gateways, args.on_link_gateway)?;
     let settings = Settings { gateways: args.gateways, nameservers: args.nameservers, ..Settings::default() };
     let grant = Grant { allocation: &allocation, settings, mac_address: args.mac, is_named: true };
-    let of_template = template.facts(&args.interface)?.gateways;
+    let file = args.template.as_deref();
+    let of_template = in_template(template.facts(&args.interface).map_err(Error::new), file)?.gateways;
     for gateway in of_template.into_iter().filter(|gateway| !args.on_link_gateway && !is_link_local(*gateway)) {
         let mut subnets = allocation.addresses.iter().filter(|it| Family::of(it.ip()) == Family::of(gateway));
         if let Some(address) = subnets.find(|address| !address.contains(gateway)) {
             let subnet = IpNetwork::new(address.network(), address.prefix())?;
             let expected = format!("an address of {subnet}, or --on-link-gateway");
-            bail!("gateway {gateway} of the template: outside the subnet, expected {expected}");
+            return in_template(Err(anyhow!("gateway {gateway}: outside the subnet, expected {expected}")), file);
         }
     }
-    let document = in_template(template.expand(&[grant]).map_err(Error::new), args.template.as_deref())?;
+    let document = in_template(template.expand(&[grant]).map_err(Error::new), file)?;
     for address in &allocation.addresses {
         if let Some(end) = Reserved::end_of_subnet(*address) {
             let expected = "another address of the subnet";
@@ -177,8 +178,8 @@ fn check_gateways(addresses: &[IpNetwork], gateways: &[IpAddr], on_link: bool) -
 pub(crate) fn config_drive(args: ConfigDriveArgs, log: &Logger) -> Result<ExitCode> {
     let content = |path: &Option<PathBuf>| path.as_deref().map(|path| read(path, image::MAX_FILE, log)).transpose();
     let (network_data, user_data) = (content(&args.network_data)?, content(&args.user_data)?);
-    if let Some(document) = &network_data {
-        check(document)?;
+    if let (Some(path), Some(document)) = (&args.network_data, &network_data) {
+        check(path, document)?;
     }
     let keys: Vec<&str> = args.public_keys.iter().map(String::as_str).collect();
     let instance = Instance {
@@ -217,11 +218,11 @@ pub(crate) fn config_drive(args: ConfigDriveArgs, log: &Logger) -> Result<ExitCo
 }
 
 /// Refuses a document that the guest cannot read.
-fn check(document: &[u8]) -> Result<()> {
+fn check(path: &Path, document: &[u8]) -> Result<()> {
     let reading = read_network(document);
     let is_refused = matches!(reading.meaning, Meaning::Refused);
     for diagnostic in reading.diagnostics.kept() {
-        say(format_args!("{}: network data: {diagnostic}", diagnostic.severity));
+        say(format_args!("{}: {}: {diagnostic}", diagnostic.severity, path.display()));
     }
     if is_refused { Err(Error::new(Reported)) } else { Ok(()) }
 }

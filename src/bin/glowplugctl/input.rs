@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory};
+use clap::{ArgGroup, Args, CommandFactory};
 use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
 use glowplug::formats::meta_data::is_uuid;
 use glowplug::formats::value::{MAX_BYTES, MAX_LIST_BYTES};
@@ -30,7 +30,7 @@ use slog::{Logger, debug};
 
 use crate::Cli;
 use crate::Reported;
-use crate::output::say;
+use crate::output::{check_directory, say};
 
 /// Number of claims or releases in one write to the ledger: large enough to be fast, and small enough that other processes
 /// get a turn.
@@ -62,14 +62,15 @@ pub(crate) struct LedgerFile {
 
 /// The machines to which a command applies.
 #[derive(Args)]
+#[command(group(ArgGroup::new("machines").args(["names", "lists"]).required(true)))]
 pub(crate) struct Machines {
     /// KubevirtMachine, as namespace/name
-    #[arg(value_name = "MACHINE", value_parser = named, required_unless_present = "lists", conflicts_with = "lists")]
+    #[arg(value_name = "MACHINE", value_parser = named, requires = "uids")]
     pub(crate) names: Vec<Named>,
     /// UID of each machine, in the same order
     ///
     /// This is metadata.uid of its KubevirtMachine.
-    #[arg(long = "uid", value_name = "UID", value_parser = uid, required_unless_present = "lists", conflicts_with = "lists")]
+    #[arg(long = "uid", value_name = "UID", value_parser = uid, requires = "names", conflicts_with = "lists")]
     pub(crate) uids: Vec<String>,
     /// JSON list of KubevirtMachines; - is standard input
     ///
@@ -173,9 +174,12 @@ pub(crate) fn with_prefix(text: &str) -> Result<IpNetwork, String> {
     }
 }
 
-/// Ends the program as clap does after an error in the command line.
-pub(crate) fn usage_error(problem: impl fmt::Display) -> ! {
-    Cli::command().error(ErrorKind::ArgumentConflict, problem).exit()
+/// Ends the program as clap does after an error in the command line of a command. Prints the usage of this command.
+pub(crate) fn usage_error(command: &str, problem: impl fmt::Display) -> ! {
+    let mut program = Cli::command();
+    program.build();
+    let command = program.find_subcommand(command).cloned();
+    command.unwrap_or(program).error(ErrorKind::ArgumentConflict, problem).exit()
 }
 
 /// Reads a file of at most `limit` bytes; `-` is standard input.
@@ -385,10 +389,12 @@ impl ReadMachines {
 }
 
 impl Machines {
-    pub(crate) fn read(&self, log: &Logger) -> Result<ReadMachines> {
+    /// Reads the machines of the command with this name.
+    pub(crate) fn read(&self, command: &str, log: &Logger) -> Result<ReadMachines> {
         if self.names.len() != self.uids.len() {
             let (names, uids) = (self.names.len(), self.uids.len());
-            usage_error(format_args!("{names} machines and {uids} of --uid, expected one for each machine"));
+            let problem = format_args!("{names} machines and {uids} of --uid, expected one for each machine");
+            usage_error(command, problem);
         }
         if self.lists.is_empty() {
             let named = self.names.iter().cloned().zip(self.uids.iter().cloned());
@@ -405,7 +411,8 @@ impl Machines {
             say(format_args!("error: {diagnostic}"));
         }
         if machines.is_empty() && inventory.diagnostics.is_empty() {
-            say(format_args!("warning: no KubevirtMachine in the lists, nothing to do"));
+            let instead = "name VirtualMachines as arguments, with --uid";
+            say(format_args!("warning: no KubevirtMachine in the lists, nothing to do: {instead}"));
         }
         Ok(ReadMachines { machines, inventory: Some(inventory) })
     }
@@ -429,6 +436,7 @@ impl LedgerFile {
 
     /// Creates the ledger with the pools.
     pub(crate) fn create(&self, pools: Vec<Pool>, log: &Logger) -> Result<Registry<SqliteLedger>> {
+        check_directory(&self.ledger).with_context(|| format!("opening {}", self.ledger.display()))?;
         let mut registry = self.registry(SqliteLedger::create, &[], log)?;
         registry.resize(pools, &[], Timestamp::now())?;
         Ok(registry)

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use glowplug::host::address::parse_address;
 use glowplug::host::claim::Machine;
@@ -13,7 +13,7 @@ use serde::Serialize;
 use slog::Logger;
 
 use crate::input::{LedgerFile, Named, named};
-use crate::output::{VERSION, exit_code, print, print_json, say, table, whole_seconds};
+use crate::output::{VERSION, check_directory, exit_code, print, print_json, say, table, whole_seconds};
 
 #[derive(Args)]
 pub(crate) struct Verify {
@@ -132,6 +132,7 @@ pub(crate) fn verify(args: Verify, log: &Logger) -> Result<ExitCode> {
 }
 
 pub(crate) fn backup(args: Backup, log: &Logger) -> Result<ExitCode> {
+    check_directory(&args.copy).with_context(|| format!("writing {}", args.copy.display()))?;
     args.ledger.open_alone(log)?.backup(&args.copy)?;
     if args.json {
         print_json(&Copied { version: VERSION, copy: args.copy.display().to_string() })?;

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Error, Result, anyhow};
+use anyhow::{Context, Result, bail};
 use glowplug::atomic_file;
 use glowplug::host::Timestamp;
 use glowplug::host::claim::{Allocation, Claimant};
@@ -59,20 +59,20 @@ pub(crate) fn write_in_one_step(path: &Path, content: &[u8], log: &Logger) -> Re
     let written = if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         fs::write(path, content).with_context(writing)
     } else {
-        replace(path, content).with_context(writing)
+        check_directory(path).and_then(|()| Ok(atomic_file::write(path, content)?)).with_context(writing)
     };
     written?;
     debug!(log, "wrote file"; "path" => %path.display(), "bytes" => content.len());
     Ok(())
 }
 
-fn replace(path: &Path, content: &[u8]) -> Result<()> {
-    atomic_file::write(path, content).map_err(|error| match (error.kind(), path.parent()) {
-        (io::ErrorKind::NotFound, Some(directory)) => {
-            anyhow!("no such directory {directory:?}, expected an existing directory")
-        }
-        _ => Error::new(error),
-    })
+/// Refuses a new file whose directory does not exist.
+pub(crate) fn check_directory(path: &Path) -> Result<()> {
+    let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) else { return Ok(()) };
+    if directory.metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        bail!("no such directory {directory:?}, expected an existing directory");
+    }
+    Ok(())
 }
 
 /// Formats a table with columns as wide as their widest cell. Empty without rows.

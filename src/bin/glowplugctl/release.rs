@@ -17,6 +17,9 @@ use crate::input::{BATCH, LedgerFile, Machines, PoolFiles, ReadMachines, ServedP
 use crate::output::{VERSION, allocations_table, exit_code, print, print_json, say, sections};
 
 #[derive(Args)]
+#[command(
+    override_usage = "glowplugctl release --ledger <FILE>\n       {<MACHINE>... --uid <UID>...|--machines <FILE|->...} [OPTIONS]"
+)]
 pub(crate) struct Release {
     #[command(flatten)]
     ledger: LedgerFile,
@@ -48,7 +51,7 @@ struct ReleasedDocument {
 }
 
 pub(crate) fn release(args: Release, log: &Logger) -> Result<ExitCode> {
-    let read = args.machines.read(log)?;
+    let read = args.machines.read("release", log)?;
     let is_odd = read.has_diagnostics();
     let ReadMachines { machines, inventory } = read;
     let ServedPools { pools, deleted, is_whole, .. } = match args.pools.as_slice() {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags, Row, Transaction, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, Row, Transaction, TransactionBehavior};
 
 use super::{Ledger, LedgerError};
 use crate::host::change::{Change, Update};
@@ -151,7 +151,7 @@ impl SqliteLedger {
         const DOING: &str = "writing the copy of the ledger";
         let failed = |source: Box<dyn Error + Send + Sync>| LedgerError::Store { doing: DOING, source };
         if copy.symlink_metadata().is_ok() {
-            return Err(failed("the file exists, expected a new one".into()));
+            return Err(LedgerError::Exists(copy.to_owned()));
         }
         let target = copy.to_str().ok_or_else(|| failed("the name is not UTF-8".into()))?;
         self.connection.execute("VACUUM INTO ?", [target]).map_err(|error| failed(sqlite_error(error)))?;
@@ -215,6 +215,10 @@ impl SqliteLedger {
         // This check comes before the first write: the database may belong to another program.
         check_version(&connection, path, access)?;
         if access != Access::Read {
+            // SQLite opens a file without the right to write as a read-only database.
+            if connection.is_readonly(MAIN_DB).map_err(store)? {
+                return Err(OpenError::NotWritable(path.to_owned()));
+            }
             Self::prepare(&mut connection, path, access)?;
         }
         connection.execute_batch("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON").map_err(store)?;

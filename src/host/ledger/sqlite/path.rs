@@ -27,6 +27,8 @@ pub enum OpenError {
     SecondPath(PathBuf, String),
     /// The write-ahead log does not exist or cannot be read, and cannot be created.
     NoLog(PathBuf),
+    /// The process may not write the file.
+    NotWritable(PathBuf),
     /// Another version of this program created the ledger.
     OtherSchema {
         /// Path of the ledger.
@@ -135,6 +137,9 @@ impl fmt::Display for OpenError {
                     f,
                     "{path}: no write-ahead log, expected {path}-wal and {path}-shm, or a directory to make them in"
                 )
+            }
+            Self::NotWritable(path) => {
+                write!(f, "{}: not writable, expected a user who may write the file and its folder", path.display())
             }
             Self::OtherSchema { path, found, known } => write!(
                 f,
