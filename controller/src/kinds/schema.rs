@@ -39,6 +39,8 @@ pub(crate) const MAX_LABEL: usize = 63;
 pub(crate) const MAX_NAME: usize = 253;
 /// Longest `namespace/name`, and longest key of a label.
 pub(crate) const MAX_PATH: usize = MAX_LABEL + 1 + MAX_NAME;
+/// Largest number of characters in an address, a range or a subnet, or in two addresses with a comma between them.
+pub(crate) const MAX_ENTRY: usize = 128;
 /// Most labels or requirements of a selector.
 const MAX_TERMS: usize = 256;
 /// Most values of a requirement of a selector.
