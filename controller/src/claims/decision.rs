@@ -10,16 +10,21 @@
 //! | is being deleted | delete the IPAddress, remove its finalizer, release the lease, remove the finalizer of the claim |
 //! | does not exist, by a consistent read | delete the IPAddress, remove its finalizer, release the lease |
 
-use std::collections::{BTreeMap, BTreeSet};
+mod adoptee;
+mod recorded;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use adoptee::{Adoptee, Lesson, Unrecorded, limit_reservations};
+pub(crate) use recorded::{Held, Recorded, held_by, record};
+
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use glowplug::host::address::parse_address;
-use glowplug::host::allocator::{Allocator, ClaimError};
-use glowplug::host::claim::{Claim, Claimant, Machine, Record, Request, Reservation};
-use glowplug::host::may_record::{Source, State};
-use glowplug::host::pool::Pool;
-use glowplug::network::{Family, InterfaceName};
-use ipnetwork::IpNetwork;
+use glowplug::host::allocator::ClaimError;
+use glowplug::host::claim::{Claim, Claimant, Machine, Record, Request};
+use glowplug::network::Family;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
@@ -30,8 +35,7 @@ use crate::kinds::cluster_api::{
     REQUEST_ANNOTATION, Version, has_finalizer, pool_kind,
 };
 use crate::kinds::ip_address_claim_status::{NotReady, Readiness};
-use crate::kinds::pool::CLUSTER_LABEL;
-use crate::kinds::pool::HolderKind;
+use crate::kinds::pool::{CLUSTER_LABEL, HolderKind};
 use crate::passes::Problem;
 use crate::pools::facts::PoolFacts;
 
@@ -70,41 +74,6 @@ pub(crate) enum Cluster {
     Paused,
     /// The claim names a Cluster that does not exist.
     Absent,
-}
-
-/// State of a claim and of its pool in the registry.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Recorded {
-    /// `None`: the registry does not have the pool.
-    pub(crate) pool: Option<RegisteredPool>,
-    /// Addresses that the claim holds, the earliest first. More than one if two leaders allocated an address.
-    pub(crate) held: Vec<Held>,
-    /// Whether the claim waits for an address.
-    pub(crate) waits: bool,
-    /// Whether the IPAddress belongs to another claim of the same name, and this claim cannot have its address: see
-    /// [`is_left_over`].
-    pub(crate) is_left_over: bool,
-    /// Whether an earlier claim of the name holds the address of the IPAddress.
-    pub(crate) is_of_former: bool,
-    /// Addresses that are reserved for the claim, and that its IPAddress does not have, each with its network.
-    pub(crate) unrecorded: BTreeSet<(String, IpAddr)>,
-}
-
-/// A pool of the registry.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct RegisteredPool {
-    pub(crate) network: String,
-    pub(crate) interface: InterfaceName,
-    pub(crate) families: Vec<Family>,
-    /// The gateways of the subnets of the addresses that the claim holds.
-    pub(crate) gateways: Vec<IpAddr>,
-}
-
-/// An address that a claim holds.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Held {
-    pub(crate) address: IpNetwork,
-    pub(crate) interface: InterfaceName,
 }
 
 /// The next request.
@@ -514,218 +483,7 @@ pub(crate) fn why_not_ready(pool: &PoolId, facts: Option<&PoolFacts>) -> String 
     }
 }
 
-// === impl RegisteredPool ===
-
-impl RegisteredPool {
-    fn of(pool: &Pool, held: &[Held]) -> Self {
-        let families = pool.spaces().map(|space| space.family()).collect();
-        Self {
-            network: pool.network().to_owned(),
-            interface: pool.interface(),
-            families,
-            // A pool without `subnets` has one gateway for all its addresses, also for those that it no longer has.
-            gateways: pool
-                .settings_for(held.iter().map(|held| &held.address), &|_| None)
-                .unwrap_or_else(|_| pool.settings().clone())
-                .gateways,
-        }
-    }
-}
-
-// === impl Recorded ===
-
-impl Recorded {
-    /// Reads the state of the claim `uid` of a name, of its pool, and of its IPAddress in the registry. `former` are the UIDs of
-    /// earlier claims of the name.
-    pub(crate) fn read(
-        allocator: &Allocator,
-        key: &Key,
-        (uid, former): (&str, &BTreeSet<String>),
-        pool: Option<&PoolId>,
-        address: Option<&IpAddress>,
-    ) -> Self {
-        let holder = key.holder(HolderKind::IpAddressClaim, uid);
-        // If the address of the IPAddress cannot be read, each reserved address counts as recorded.
-        let is_recorded = |at: IpAddr| address.is_some_and(|address| address.ip().is_none_or(|ip| ip == at));
-        let reserved = allocator.reserved_by_records_of(&holder).filter(|(_, address)| !is_recorded(*address));
-        let held = held_by(allocator, &holder);
-        let pool = pool.and_then(|pool| allocator.pool(&pool.to_string()));
-        Self {
-            unrecorded: reserved.map(|(network, address)| (network.to_owned(), address)).collect(),
-            pool: pool.map(|pool| RegisteredPool::of(pool, &held)),
-            held,
-            waits: allocator.waits(&holder),
-            is_left_over: address.is_some_and(|address| is_left_over(allocator, address, uid)),
-            is_of_former: address
-                .is_some_and(|address| named_holders(allocator, address).any(|of| former.contains(&of.uid))),
-        }
-    }
-}
-
-/// An IPAddress that may be missing from the registry.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Unrecorded {
-    pub(crate) address: IpAddress,
-    /// UID of the claim that has the IPAddress: the claim of the name, or an earlier one, which is gone. `None`: no claim of the
-    /// name was ever seen.
-    pub(crate) claim: Option<String>,
-}
-
-/// An IPAddress, and what the registry must learn about it.
-pub(crate) struct Adoptee {
-    pub(crate) address: IpAddress,
-    pub(crate) lesson: Lesson,
-}
-
-/// What the registry must learn about an IPAddress.
-pub(crate) enum Lesson {
-    /// Nothing: the registry already has a lease of the address, or the IPAddress is left over.
-    None,
-    /// The record, and the network of the pool.
-    Record(Record, String),
-    /// The address is reserved, because the IPAddress has no claim.
-    Reservation(Reservation),
-    /// The address would be reserved, but the namespace of the IPAddress has enough reservations in the pool.
-    TooMany(Reservation),
-}
-
 // === impl Adoptee ===
-
-impl Adoptee {
-    /// Compares an IPAddress with the registry. `None` when the registry does not have the pool yet.
-    pub(crate) fn read(allocator: &Allocator, unrecorded: Unrecorded) -> Option<Self> {
-        let Unrecorded { address, claim } = unrecorded;
-        let (key, ip) = (address.key(), address.ip()?);
-        let is_known = |uid: &str| holds(allocator, &key.holder(HolderKind::IpAddressClaim, uid), ip);
-        let is_known = claim.as_deref().is_some_and(is_known) || address.owner().is_some_and(is_known);
-        // The garbage collector has removed the claim from the owners. The claim is gone, and its lease is not released yet.
-        let is_known = is_known || claim.is_none() && named_holders(allocator, &address).next().is_some();
-        let pool = allocator.pool(&address.pool.resolve(&key.namespace)?.to_string());
-        let lesson = match (claim, pool) {
-            _ if is_known => Lesson::None,
-            (_, None) => return None,
-            (Some(uid), _) if is_left_over(allocator, &address, &uid) => Lesson::None,
-            (Some(uid), Some(pool)) => {
-                Lesson::Record(record(&address, ip, &uid, pool.interface()), pool.network().to_owned())
-            }
-            (None, Some(pool)) => Lesson::Reservation(reservation(&address, ip, pool)),
-        };
-        Some(Self { address, lesson })
-    }
-}
-
-/// The addresses that a claim holds, the earliest first.
-pub(crate) fn held_by(allocator: &Allocator, holder: &Machine) -> Vec<Held> {
-    let mut held: Vec<_> = allocator.leases_of(holder).collect();
-    held.sort_by_key(|(_, address, lease)| (lease.since, *address));
-    let held = held.into_iter().map(|(_, address, lease)| Held {
-        address: with_prefix(address, lease.prefix),
-        interface: lease.claimant.interface,
-    });
-    held.collect()
-}
-
-/// Whether an IPAddress was created for an earlier claim of the name of claim `uid`, and claim `uid` cannot have its address: the claim
-/// holds another address, or a claim or machine holds this address. If no claim owns the IPAddress, only the lease of an earlier claim with
-/// this address proves that.
-///
-/// The API server may receive such an IPAddress late, from a leader that has lost the Lease, after another leader has released
-/// the address.
-fn is_left_over(allocator: &Allocator, address: &IpAddress, uid: &str) -> bool {
-    let key = address.key();
-    let Some(owner) = address.owner() else { return named_holders(allocator, address).any(|of| of.uid != uid) };
-    let Some(ip) = address.ip().filter(|_| owner != uid) else { return false };
-    let pool = address.pool.resolve(&key.namespace).and_then(|pool| allocator.pool(&pool.to_string()));
-    holds(allocator, &key.holder(HolderKind::IpAddressClaim, owner), ip)
-        || allocator.leases_of(&key.holder(HolderKind::IpAddressClaim, uid)).any(|(_, held, _)| held != ip)
-        || pool.is_some_and(|pool| {
-            let holder = allocator.holder(pool.network(), ip);
-            holder.is_some_and(|holder| holder.machine.uid != uid)
-        })
-}
-
-/// The claims of the name of an IPAddress that hold its address.
-fn named_holders<'a>(allocator: &'a Allocator, address: &IpAddress) -> impl Iterator<Item = &'a Machine> {
-    let (Key { namespace, name }, ip) = (address.key(), address.ip());
-    let claims = allocator.namesakes(&namespace, &name).filter(|machine| machine.kind == HolderKind::IpAddressClaim);
-    claims.filter(move |claim| ip.is_some_and(|ip| holds(allocator, claim, ip)))
-}
-
-fn holds(allocator: &Allocator, holder: &Machine, ip: IpAddr) -> bool {
-    allocator.leases_of(holder).any(|(_, address, _)| address == ip)
-}
-
-/// The record in an IPAddress: the claim `uid` of the same name has the address on the interface of the pool.
-pub(crate) fn record(address: &IpAddress, ip: IpAddr, uid: &str, interface: InterfaceName) -> Record {
-    let key = address.key();
-    let prefix = address.prefix.try_into().unwrap_or(u8::MAX);
-    Record {
-        claimant: Claimant { machine: key.holder(HolderKind::IpAddressClaim, uid), interface },
-        node_pool: address.pool.resolve(&key.namespace).map(|pool| pool.to_string()),
-        attachments: Vec::new(),
-        network: None,
-        addresses: vec![with_prefix(ip, prefix)],
-        source: format!("IPAddress {key}"),
-        kind: Source::IpAddress,
-    }
-}
-
-/// Limits the reservations of a namespace in a pool of all namespaces to a quarter of the pool: a user who may create IPAddresses in one
-/// namespace could otherwise reserve the whole pool. The oldest IPAddresses are reserved first.
-pub(crate) fn limit_reservations(allocator: &Allocator, mut adoptees: Vec<Adoptee>) -> Vec<Adoptee> {
-    adoptees.sort_by_key(|adoptee| adoptee.address.metadata.creation_timestamp.as_ref().map(|time| time.0));
-    let mut counts: BTreeMap<(PoolId, Family, String), u128> = BTreeMap::new();
-    for Adoptee { address, lesson } in &mut adoptees {
-        let Lesson::Reservation(reservation) = lesson else { continue };
-        let (namespace, family) = (reservation.claimant.machine.namespace.clone(), Family::of(reservation.address));
-        let Some(id) = address.pool.resolve(&namespace).filter(|id| id.namespace.is_none()) else { continue };
-        let Some(pool) = allocator.pool(&id.to_string()) else { continue };
-        let most = pool.space(family).map_or(0, |space| space.total() / 4).max(1);
-        let count = counts.entry((id, family, namespace.clone())).or_insert_with(|| {
-            let is_of = |network: &str, at: IpAddr, of: &Machine| {
-                network == pool.network() && pool.contains(at) && Family::of(at) == family && of.namespace == namespace
-            };
-            let conflicts = allocator.conflicts().filter(|(network, at, conflict)| {
-                // The record of an address that has a holder takes nothing from the pool.
-                conflict.state == State::ByRecord && allocator.holder(network, *at).is_none()
-            });
-            conflicts.filter(|(network, at, conflict)| is_of(network, *at, &conflict.claimant.machine)).count() as u128
-        });
-        if is_reserved(allocator, reservation) {
-            continue;
-        }
-        *count += 1;
-        if *count > most {
-            *lesson = Lesson::TooMany(reservation.clone());
-        }
-    }
-    adoptees
-}
-
-/// Whether an IPAddress of the same name, this one or an earlier one, reserves the same address.
-fn is_reserved(allocator: &Allocator, reservation: &Reservation) -> bool {
-    let machine = &reservation.claimant.machine;
-    let mut namesakes = allocator.namesakes(&machine.namespace, &machine.name).filter(|of| of.kind == machine.kind);
-    namesakes.any(|of| allocator.conflicts_of(of).any(|(_, address)| address == reservation.address))
-}
-
-/// The reservation of an IPAddress without a claim. The IPAddress itself has the address.
-fn reservation(address: &IpAddress, ip: IpAddr, pool: &Pool) -> Reservation {
-    let (key, uid) = (address.key(), address.metadata.uid.as_deref().unwrap_or_default());
-    Reservation {
-        address: ip,
-        network: Some(pool.network().to_owned()),
-        claimant: Claimant { machine: key.holder(HolderKind::IpAddressClaim, uid), interface: pool.interface() },
-        source: format!("IPAddress {key}"),
-        kind: Source::LoneIpAddress,
-    }
-}
-
-/// An address with its prefix length. An invalid prefix length is replaced by the longest one, which means that the
-/// length is unknown.
-fn with_prefix(address: IpAddr, prefix: u8) -> IpNetwork {
-    IpNetwork::new(address, prefix).unwrap_or_else(|_| IpNetwork::from(address))
-}
 
 /// The next request that removes an IPAddress. The deletion comes first: nothing can undo it, so every later leader knows that
 /// the IPAddress must go, also after the garbage collector has changed its owners. The finalizer of another controller keeps
@@ -749,6 +507,3 @@ pub(crate) fn without(metadata: &ObjectMeta, finalizer: &str) -> Vec<String> {
 pub(crate) fn finalizers(metadata: &ObjectMeta, finalizers: Vec<String>) -> Value {
     json!({"metadata": {"resourceVersion": metadata.resource_version, "finalizers": finalizers}})
 }
-
-#[cfg(test)]
-mod tests;

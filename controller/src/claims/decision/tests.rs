@@ -1,9 +1,15 @@
 //! Tests of the decisions.
 
+use glowplug::host::allocator::Allocator;
+use glowplug::host::claim::Reservation;
+use glowplug::host::may_record::Source;
+use glowplug::host::pool::{Namespaces, Pool};
+use glowplug::network::InterfaceName;
+
+use super::recorded::RegisteredPool;
 use super::*;
 use crate::cluster::conditions::patched;
 use crate::cluster::object::Object;
-use glowplug::host::pool::Namespaces;
 
 const FREE: &str = "pool n/p has no free IPv4 address";
 

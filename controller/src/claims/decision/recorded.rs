@@ -1,0 +1,160 @@
+//! What the registry knows about a claim, its pool and its IPAddress.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use glowplug::host::allocator::Allocator;
+use glowplug::host::claim::{Claimant, Machine, Record};
+use glowplug::host::may_record::Source;
+use glowplug::host::pool::Pool;
+use glowplug::network::{Family, InterfaceName};
+use ipnetwork::IpNetwork;
+
+use crate::cluster::key::{Key, PoolId};
+use crate::kinds::cluster_api::IpAddress;
+use crate::kinds::pool::HolderKind;
+
+/// State of a claim and of its pool in the registry.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Recorded {
+    /// `None`: the registry does not have the pool.
+    pub(crate) pool: Option<RegisteredPool>,
+    /// Addresses that the claim holds, the earliest first. More than one if two leaders allocated an address.
+    pub(crate) held: Vec<Held>,
+    /// Whether the claim waits for an address.
+    pub(crate) waits: bool,
+    /// Whether the IPAddress belongs to another claim of the same name, and this claim cannot have its address: see
+    /// [`is_left_over`].
+    pub(crate) is_left_over: bool,
+    /// Whether an earlier claim of the name holds the address of the IPAddress.
+    pub(crate) is_of_former: bool,
+    /// Addresses that are reserved for the claim, and that its IPAddress does not have, each with its network.
+    pub(crate) unrecorded: BTreeSet<(String, IpAddr)>,
+}
+
+/// A pool of the registry.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RegisteredPool {
+    pub(crate) network: String,
+    pub(crate) interface: InterfaceName,
+    pub(crate) families: Vec<Family>,
+    /// The gateways of the subnets of the addresses that the claim holds.
+    pub(crate) gateways: Vec<IpAddr>,
+}
+
+/// An address that a claim holds.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Held {
+    pub(crate) address: IpNetwork,
+    pub(crate) interface: InterfaceName,
+}
+
+// === impl RegisteredPool ===
+
+impl RegisteredPool {
+    fn of(pool: &Pool, held: &[Held]) -> Self {
+        let families = pool.spaces().map(|space| space.family()).collect();
+        Self {
+            network: pool.network().to_owned(),
+            interface: pool.interface(),
+            families,
+            // A pool without `subnets` has one gateway for all its addresses, also for those that it no longer has.
+            gateways: pool
+                .settings_for(held.iter().map(|held| &held.address), &|_| None)
+                .unwrap_or_else(|_| pool.settings().clone())
+                .gateways,
+        }
+    }
+}
+
+// === impl Recorded ===
+
+impl Recorded {
+    /// Reads the state of the claim `uid` of a name, of its pool, and of its IPAddress in the registry. `former` are the UIDs of
+    /// earlier claims of the name.
+    pub(crate) fn read(
+        allocator: &Allocator,
+        key: &Key,
+        (uid, former): (&str, &BTreeSet<String>),
+        pool: Option<&PoolId>,
+        address: Option<&IpAddress>,
+    ) -> Self {
+        let holder = key.holder(HolderKind::IpAddressClaim, uid);
+        // If the address of the IPAddress cannot be read, each reserved address counts as recorded.
+        let is_recorded = |at: IpAddr| address.is_some_and(|address| address.ip().is_none_or(|ip| ip == at));
+        let reserved = allocator.reserved_by_records_of(&holder).filter(|(_, address)| !is_recorded(*address));
+        let held = held_by(allocator, &holder);
+        let pool = pool.and_then(|pool| allocator.pool(&pool.to_string()));
+        Self {
+            unrecorded: reserved.map(|(network, address)| (network.to_owned(), address)).collect(),
+            pool: pool.map(|pool| RegisteredPool::of(pool, &held)),
+            held,
+            waits: allocator.waits(&holder),
+            is_left_over: address.is_some_and(|address| is_left_over(allocator, address, uid)),
+            is_of_former: address
+                .is_some_and(|address| named_holders(allocator, address).any(|of| former.contains(&of.uid))),
+        }
+    }
+}
+
+/// The addresses that a claim holds, the earliest first.
+pub(crate) fn held_by(allocator: &Allocator, holder: &Machine) -> Vec<Held> {
+    let mut held: Vec<_> = allocator.leases_of(holder).collect();
+    held.sort_by_key(|(_, address, lease)| (lease.since, *address));
+    let held = held.into_iter().map(|(_, address, lease)| Held {
+        address: with_prefix(address, lease.prefix),
+        interface: lease.claimant.interface,
+    });
+    held.collect()
+}
+
+/// Whether an IPAddress was created for an earlier claim of the name of claim `uid`, and claim `uid` cannot have its address: the claim
+/// holds another address, or a claim or machine holds this address. If no claim owns the IPAddress, only the lease of an earlier claim with
+/// this address proves that.
+///
+/// The API server may receive such an IPAddress late, from a leader that has lost the Lease, after another leader has released
+/// the address.
+pub(super) fn is_left_over(allocator: &Allocator, address: &IpAddress, uid: &str) -> bool {
+    let key = address.key();
+    let Some(owner) = address.owner() else { return named_holders(allocator, address).any(|of| of.uid != uid) };
+    let Some(ip) = address.ip().filter(|_| owner != uid) else { return false };
+    let pool = address.pool.resolve(&key.namespace).and_then(|pool| allocator.pool(&pool.to_string()));
+    holds(allocator, &key.holder(HolderKind::IpAddressClaim, owner), ip)
+        || allocator.leases_of(&key.holder(HolderKind::IpAddressClaim, uid)).any(|(_, held, _)| held != ip)
+        || pool.is_some_and(|pool| {
+            let holder = allocator.holder(pool.network(), ip);
+            holder.is_some_and(|holder| holder.machine.uid != uid)
+        })
+}
+
+/// The claims of the name of an IPAddress that hold its address.
+pub(super) fn named_holders<'a>(allocator: &'a Allocator, address: &IpAddress) -> impl Iterator<Item = &'a Machine> {
+    let (Key { namespace, name }, ip) = (address.key(), address.ip());
+    let claims = allocator.namesakes(&namespace, &name).filter(|machine| machine.kind == HolderKind::IpAddressClaim);
+    claims.filter(move |claim| ip.is_some_and(|ip| holds(allocator, claim, ip)))
+}
+
+pub(super) fn holds(allocator: &Allocator, holder: &Machine, ip: IpAddr) -> bool {
+    allocator.leases_of(holder).any(|(_, address, _)| address == ip)
+}
+
+/// The record in an IPAddress: the claim `uid` of the same name has the address on the interface of the pool.
+pub(crate) fn record(address: &IpAddress, ip: IpAddr, uid: &str, interface: InterfaceName) -> Record {
+    let key = address.key();
+    let prefix = address.prefix.try_into().unwrap_or(u8::MAX);
+    Record {
+        claimant: Claimant { machine: key.holder(HolderKind::IpAddressClaim, uid), interface },
+        node_pool: address.pool.resolve(&key.namespace).map(|pool| pool.to_string()),
+        attachments: Vec::new(),
+        network: None,
+        addresses: vec![with_prefix(ip, prefix)],
+        source: format!("IPAddress {key}"),
+        kind: Source::IpAddress,
+    }
+}
+
+/// An address with its prefix length. An invalid prefix length is replaced by the longest one, which means that the
+/// length is unknown.
+fn with_prefix(address: IpAddr, prefix: u8) -> IpNetwork {
+    IpNetwork::new(address, prefix).unwrap_or_else(|_| IpNetwork::from(address))
+}
