@@ -15,27 +15,26 @@
 //! [`Problem`]; the controller never guesses, because a machine with an address of the wrong pool is harder to diagnose than a machine
 //! that does not start.
 
+mod machine_pool;
+mod members;
+mod problem;
+mod selected;
+
+pub use machine_pool::{KnownPool, MachinePool};
+pub(super) use members::has_config;
+pub use members::{Membership, NamespaceLabels, cluster_of, node_pools_of};
+pub use problem::Problem;
+pub use selected::Selected;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 
-use glowplug::host::claim::is_object_name;
-use glowplug::host::nodepool::{acpi_index, machines_namespace};
-use glowplug::host::pool::{Namespaces, NoOverflow, Pool};
-use glowplug::network::InterfaceName;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::core::{Selector, SelectorExt as _};
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
-use crate::cluster::request::one_line;
-use crate::kinds::pool::{NamespacedNodePoolRef, NodePoolRef, PoolSpec, PoolStatus};
-use crate::kinds::schema::lines;
-use crate::kinds::virtual_machine::{Attachment, NODE_POOL_LABEL, VirtualMachine};
-use crate::pools::facts::{Facts, PoolObject};
-
-/// Most interfaces of a machine that a message names.
-const MOST_NAMED: usize = 5;
+use crate::kinds::virtual_machine::{Attachment, VirtualMachine};
+use crate::pools::facts::Facts;
 
 /// The pools that select machines, at one point in time.
 #[derive(Clone, Debug, Default)]
@@ -55,76 +54,6 @@ pub struct Selection {
     networks: BTreeSet<String>,
 }
 
-/// The labels of each Namespace of the cluster, by its name.
-pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
-
-/// The machines and claims that a pool may serve.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Membership {
-    /// Namespaces of the machines whose records count, also while a NodePool does not exist.
-    pub machines: Namespaces,
-    /// Namespaces of the claims whose records count, also while a NodePool does not exist.
-    pub claims: Namespaces,
-    /// Namespaces whose claims get addresses.
-    pub served_claims: Namespaces,
-    /// Name of the hosted cluster of the machines. `None`: it is unknown, or there are several.
-    pub cluster: Option<String>,
-    /// The NodePools of the pool.
-    pub node_pools: Vec<Key>,
-    /// The NodePools of the pool that do not exist.
-    pub missing: Vec<Key>,
-    /// Number of Namespaces that a selector for Namespaces selects. `None`: the pool has no such selector, or the labels of
-    /// Namespaces are not known.
-    pub selected: Option<usize>,
-}
-
-/// How a pool selects its machines.
-#[derive(PartialEq)]
-enum Members<'p> {
-    /// The pool serves claims only.
-    None,
-    /// The machines of NodePools.
-    NodePools(Vec<Key>),
-    /// The machines with these labels in one namespace.
-    Namespace(&'p str, &'p LabelSelector),
-    /// The machines in the namespaces that the first selector selects. With a second selector, only those machines whose labels match it.
-    Namespaces(&'p LabelSelector, Option<&'p LabelSelector>),
-}
-
-/// A pool of addresses, with its state in the cluster.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MachinePool {
-    /// Namespace and name of the pool.
-    pub id: PoolId,
-    /// UID of the pool.
-    pub uid: String,
-    /// The specification. If the object cannot be read, this is the default specification.
-    pub spec: PoolSpec,
-    /// The addresses of the pool, or every error of the specification.
-    pub pool: Result<Pool, String>,
-    /// What the schema of this version does not allow in the specification, one line each. `None`: it allows all of it.
-    pub beyond_schema: Option<String>,
-    /// Message of the condition `Exhausted`: the leader found no free address. `None`: the pool has free addresses, or
-    /// the leader has not counted them yet.
-    pub exhausted: Option<String>,
-    /// Whether the pool is being deleted.
-    pub is_deleted: bool,
-    /// UID of the object that controls the pool: the NodePool from which the pool is derived. `None`: a user created
-    /// the pool.
-    pub owner: Option<String>,
-}
-
-/// A pool of either kind, read and checked once.
-#[derive(Clone, Debug)]
-pub struct KnownPool {
-    /// Metadata of the object.
-    pub metadata: ObjectMeta,
-    /// The stored status.
-    pub status: PoolStatus,
-    /// The parts of the pool that do not depend on the counts in its status.
-    pub checked: Arc<MachinePool>,
-}
-
 /// The pools that the registry has. Every part of the leader that allocates addresses uses these pools, so it never uses a pool that the
 /// registry does not have yet.
 #[derive(Clone, Debug, Default)]
@@ -138,80 +67,6 @@ pub struct OpenPools {
     /// Number of the last growth of the allocatable addresses, see [`Registry::growth`](glowplug::host::registry::Registry::growth). The
     /// records of the added addresses must be adopted before the pools are used.
     pub growth: u64,
-}
-
-/// The pool that serves an interface of a machine, and its overflow.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Selected {
-    /// Namespace and name of the pool from which the machine gets addresses first.
-    pub pool: PoolId,
-    /// The pools from which it gets addresses when the pool has none left, in their order.
-    pub overflow: Vec<PoolId>,
-    /// The pools that are being deleted and refer to the machine. They allocate nothing, and keep their leases.
-    pub ending: Vec<PoolId>,
-    /// Network of the addresses, in the notation of [`Pool::network`].
-    pub network: String,
-    /// Name of the interface in the guest. Example: `eno101`.
-    pub interface: InterfaceName,
-    /// KubeVirt's name of the interface, which the guest does not see.
-    pub attachment: String,
-}
-
-/// Why the pools of a machine are ambiguous. The message names every object that is involved.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Problem {
-    /// A pool that selects the machine has errors.
-    InvalidPool {
-        /// Namespace and name of the pool.
-        pool: PoolId,
-        /// Every error in the specification of the pool, one line each.
-        errors: String,
-    },
-    /// Two pools of different networks select the machine and have the same interface in the guest.
-    TwoPools {
-        /// Namespaces and names of the two pools, sorted.
-        pools: [PoolId; 2],
-        /// The common interface.
-        interface: InterfaceName,
-    },
-    /// Two pools of one network select the machine, and do not say which of them is the overflow.
-    SamePriority {
-        /// Namespaces and names of the two pools, sorted.
-        pools: [PoolId; 2],
-        /// The common network.
-        network: String,
-    },
-    /// A pool that selects the machine cannot be the overflow of another one.
-    NoOverflow(NoOverflow),
-    /// The machine has no interface on the network of a pool, or more than one.
-    NoInterface {
-        /// Namespace and name of the pool.
-        pool: PoolId,
-        /// Network of the pool.
-        network: String,
-        /// The VirtualMachine.
-        vm: Box<Key>,
-        /// KubeVirt's names of all interfaces, each with its network. None or at least two are on the network of the pool.
-        interfaces: Vec<(String, String)>,
-    },
-    /// A pool may select the machine: it depends on the labels of Namespaces, which the controller does not know.
-    UnknownNamespaces {
-        /// Name of the pool.
-        pool: PoolId,
-    },
-    /// In the guest, the interface on the network of the pool cannot have the name that the pool requires.
-    OtherName {
-        /// Namespace and name of the pool.
-        pool: PoolId,
-        /// KubeVirt's name of the interface with this index.
-        attachment: String,
-        /// `acpiIndex` of this interface.
-        index: u32,
-        /// The name that the pool requires.
-        interface: InterfaceName,
-        /// KubeVirt's name of the interface on the network of the pool.
-        wanted: String,
-    },
 }
 
 // === impl Selection ===
@@ -404,377 +259,19 @@ impl Selection {
     }
 }
 
-// === impl KnownPool ===
-
-impl KnownPool {
-    /// Reads and checks a pool.
-    #[must_use]
-    pub fn read(object: PoolObject) -> Self {
-        let (metadata, status) = (object.metadata.clone(), object.status.clone().unwrap_or_default());
-        Self { metadata, status, checked: Arc::new(MachinePool::read(object)) }
-    }
-}
-
-// === impl MachinePool ===
-
-impl MachinePool {
-    /// Reads a pool.
-    #[must_use]
-    pub fn read(object: PoolObject) -> Self {
-        let PoolObject { metadata, spec, status } = object;
-        let id = PoolId::of(&metadata);
-        let (spec, error) = match spec {
-            Ok(spec) => (spec, None),
-            Err(error) => (PoolSpec::default(), Some(error)),
-        };
-        let pool = error.map_or_else(|| id.check_lines(&spec), Err);
-        let beyond_schema = lines(&spec.beyond_schema());
-        let conditions = status.into_iter().flat_map(|status| status.conditions);
-        let owners = metadata.owner_references.into_iter().flatten();
-        let owner = owners.into_iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid);
-        let exhausted = conditions.into_iter().find(|it| it.type_ == "Exhausted" && it.status == "True");
-        Self {
-            id,
-            uid: metadata.uid.unwrap_or_default(),
-            spec,
-            pool,
-            beyond_schema,
-            exhausted: exhausted.map(|condition| condition.message),
-            is_deleted: metadata.deletion_timestamp.is_some(),
-            owner,
-        }
-    }
-
-    /// Network of the addresses. `None`: the specification has errors.
-    #[must_use]
-    pub fn network(&self) -> Option<&str> {
-        self.pool.as_ref().ok().map(Pool::network)
-    }
-
-    /// Position of the pool among the pools that select a machine for one network, lowest first.
-    #[must_use]
-    pub fn priority(&self) -> i32 {
-        self.spec.priority.unwrap_or_default()
-    }
-
-    /// Checks that two pools that select a machine for one network have different priorities.
-    fn check_priority(&self, other: &Self, network: &str) -> Result<(), Problem> {
-        if self.priority() != other.priority() {
-            return Ok(());
-        }
-        let mut pools = [self.id.clone(), other.id.clone()];
-        pools.sort();
-        Err(Problem::SamePriority { pools, network: network.to_owned() })
-    }
-
-    /// Whether two pools select the same machines for one network, so that each gives addresses in place of the other.
-    #[must_use]
-    pub(crate) fn shares_machines_with(&self, other: &Self) -> bool {
-        let is_alike = match (&self.pool, &other.pool) {
-            (Ok(pool), Ok(of_other)) => pool.check_overflow(of_other).is_ok(),
-            _ => false,
-        };
-        is_alike
-            && self.priority() != other.priority()
-            && !self.is_deleted
-            && !other.is_deleted
-            && self.id.namespace == other.id.namespace
-            && self.members() == other.members()
-            && self.members() != Members::None
-    }
-
-    /// Whether the pool is derived from a NodePool that has no configuration any more: new machines start without its addresses.
-    fn is_withdrawn(&self, node_pools: &BTreeMap<Key, Arc<Object>>) -> bool {
-        let is_without = |it: &Arc<Object>| self.owner == it.metadata.uid && !has_config(it);
-        let mut known = self.node_pools().into_iter().filter_map(|key| node_pools.get(&key));
-        self.is_deleted && self.owner.is_some() && known.any(is_without)
-    }
-
-    fn members(&self) -> Members<'_> {
-        Members::of(&self.id, &self.spec)
-    }
-
-    /// Returns the NodePools whose machines the pool selects.
-    #[must_use]
-    pub fn node_pools(&self) -> Vec<Key> {
-        node_pools_of(&self.id, &self.spec)
-    }
-
-    /// Whether the pool selects machines by the labels of Namespaces.
-    #[must_use]
-    pub fn selects_namespaces(&self) -> bool {
-        matches!(self.members(), Members::Namespaces(..))
-    }
-
-    /// Returns the machines and claims that the pool may serve.
-    #[must_use]
-    pub fn membership(
-        &self,
-        node_pools: &BTreeMap<Key, Arc<Object>>,
-        namespaces: Option<&NamespaceLabels>,
-    ) -> Membership {
-        let none = || Namespaces::only(None::<String>);
-        let own =
-            || self.id.namespace.as_ref().map_or_else(Namespaces::every, |namespace| Namespaces::only([namespace]));
-        let of = |machines: Namespaces, claims: Namespaces| Membership {
-            machines,
-            served_claims: claims.clone(),
-            claims,
-            cluster: None,
-            node_pools: Vec::new(),
-            missing: Vec::new(),
-            selected: None,
-        };
-        match self.members() {
-            Members::None => of(none(), own()),
-            Members::Namespace(namespace, _) => of(Namespaces::only([namespace]), own()),
-            Members::Namespaces(selector, _) => {
-                let selected = namespaces.map(|namespaces| names_of(selector, namespaces));
-                let machines = Namespaces::only(selected.iter().flatten().copied());
-                Membership { selected: selected.map(|names| names.len()), ..of(machines.clone(), machines) }
-            }
-            Members::NodePools(all) => {
-                let known = |key: &Key| {
-                    let cluster = cluster_of(node_pools.get(key)?)?;
-                    Some((cluster, machines_namespace(&key.namespace, cluster)))
-                };
-                // The machines of a NodePool whose cluster is unknown may still run with their addresses.
-                let may_have = |key: &Key| match known(key) {
-                    Some((_, namespace)) => Namespaces::only([namespace]),
-                    None => Namespaces::of_clusters_in(&*key.namespace),
-                };
-                let machines = Namespaces::any_of(all.iter().map(may_have));
-                let clusters: BTreeSet<(&str, String)> = all.iter().filter_map(known).collect();
-                let (claims, served_claims) = match self.id.namespace {
-                    Some(_) => (own(), own()),
-                    None => (machines.clone(), Namespaces::only(clusters.iter().map(|(_, namespace)| &**namespace))),
-                };
-                let missing: Vec<Key> = all.iter().filter(|key| known(key).is_none()).cloned().collect();
-                let only = clusters.first().filter(|_| clusters.len() == 1 && missing.is_empty());
-                let cluster = only.map(|(cluster, _)| (*cluster).to_owned());
-                Membership { served_claims, cluster, missing, node_pools: all, ..of(machines, claims) }
-            }
-        }
-    }
-
-    /// Returns the namespaces of the machines that the pool selects, each with the selector for their labels. A selector that
-    /// cannot be read selects no machine; the pool then has the condition `InvalidSpec`.
-    fn selectors(
-        &self,
-        node_pools: &BTreeMap<Key, Arc<Object>>,
-        namespaces: Option<&NamespaceLabels>,
-    ) -> Vec<(String, Selector)> {
-        match self.members() {
-            Members::None => Vec::new(),
-            Members::NodePools(all) => {
-                let selector = |key: Key| {
-                    let namespace = machines_namespace(&key.namespace, cluster_of(node_pools.get(&key)?)?);
-                    Some((namespace, [(NODE_POOL_LABEL.to_owned(), key.name)].into_iter().collect()))
-                };
-                all.into_iter().filter_map(selector).collect()
-            }
-            Members::Namespace(namespace, selector) => {
-                Selector::try_from(selector.clone()).ok().map(|it| (namespace.to_owned(), it)).into_iter().collect()
-            }
-            Members::Namespaces(of_namespaces, _) => {
-                let Some(selector) = self.selector_in_namespaces() else { return Vec::new() };
-                let names = namespaces.map(|namespaces| names_of(of_namespaces, namespaces)).unwrap_or_default();
-                names.into_iter().map(|name| (name.to_owned(), selector.clone())).collect()
-            }
-        }
-    }
-
-    /// Returns the selector for the labels of machines in the namespaces that the pool selects by their labels.
-    fn selector_in_namespaces(&self) -> Option<Selector> {
-        let Members::Namespaces(_, machines) = self.members() else { return None };
-        Selector::try_from(machines.cloned().unwrap_or_default()).ok()
-    }
-
-    /// Returns the interface of a machine that gets addresses of this pool.
-    fn place<'m>(&self, machine: &'m VirtualMachine) -> Result<(&'m Attachment, Selected), Problem> {
-        let id = &self.id;
-        let pool = self.pool.as_ref().map_err(|errors| {
-            let (pool, errors) = (id.clone(), errors.clone());
-            Problem::InvalidPool { pool, errors }
-        })?;
-        let on_network: Vec<&Attachment> =
-            machine.networks.iter().filter(|attachment| attachment.network == pool.network()).collect();
-        let [attachment] = on_network[..] else {
-            let interfaces = machine.networks.iter().map(|it| (it.name.clone(), it.network.clone())).collect();
-            let (pool, network, vm) = (id.clone(), pool.network().to_owned(), Box::new(machine.key()));
-            return Err(Problem::NoInterface { pool, network, vm, interfaces });
-        };
-        let index = acpi_index(&pool.interface()).map(u32::from);
-        let has_name = |other: &&Attachment| match other.acpi_index {
-            Some(given) if other.index == attachment.index => index.is_some_and(|index| index != given),
-            Some(given) => index == Some(given),
-            None => false,
-        };
-        if let Some((other, given)) =
-            machine.networks.iter().find(has_name).and_then(|other| Some((other, other.acpi_index?)))
-        {
-            return Err(Problem::OtherName {
-                pool: id.clone(),
-                attachment: other.name.clone(),
-                index: given,
-                interface: pool.interface(),
-                wanted: attachment.name.clone(),
-            });
-        }
-        let selected = Selected {
-            pool: id.clone(),
-            overflow: Vec::new(),
-            ending: Vec::new(),
-            network: pool.network().to_owned(),
-            interface: pool.interface(),
-            attachment: attachment.name.clone(),
-        };
-        Ok((attachment, selected))
-    }
-}
-
-/// Returns the NodePools whose machines a pool with this specification selects.
-#[must_use]
-pub fn node_pools_of(id: &PoolId, spec: &PoolSpec) -> Vec<Key> {
-    match Members::of(id, spec) {
-        Members::NodePools(all) => all,
-        Members::None | Members::Namespace(..) | Members::Namespaces(..) => Vec::new(),
-    }
-}
-
-/// Returns the names of the Namespaces that a selector selects. A selector that cannot be read selects none.
-fn names_of<'n>(selector: &LabelSelector, namespaces: &'n NamespaceLabels) -> Vec<&'n str> {
-    let Ok(selector) = Selector::try_from(selector.clone()) else { return Vec::new() };
-    let selected = namespaces.iter().filter(|(_, labels)| selector.matches(labels));
-    selected.map(|(name, _)| name.as_str()).filter(|name| is_object_name(name)).collect()
-}
-
-/// Returns the name of the HostedCluster of a NodePool. The HostedCluster is in the namespace of the NodePool. `None`: the NodePool names
-/// no cluster, or no object can have this name. The name becomes a part of the path of a request.
-#[must_use]
-pub fn cluster_of(node_pool: &Object) -> Option<&str> {
-    node_pool.data["spec"]["clusterName"].as_str().filter(|name| is_object_name(name))
-}
-
-/// Whether a NodePool has a configuration from which a pool is derived.
-pub(super) fn has_config(node_pool: &Object) -> bool {
-    !node_pool.data["spec"]["platform"]["kubevirt"]["bootstrapNetworkConfig"].is_null()
-}
-
-// === impl Members ===
-
-impl<'p> Members<'p> {
-    /// A StaticIPPool selects only machines of its namespace, and of the NodePools in its namespace: every user who may write the pool may
-    /// decide about these machines. Only a GlobalStaticIPPool names other namespaces.
-    fn of(id: &'p PoolId, spec: &'p PoolSpec) -> Self {
-        let PoolSpec { node_pool_ref, node_pool_refs, namespace_selector, machine_selector, .. } = spec;
-        let Some(namespace) = &id.namespace else {
-            let key = |of: &NamespacedNodePoolRef| Key { namespace: of.namespace.clone(), name: of.name.clone() };
-            return match (node_pool_refs, namespace_selector) {
-                (Some(all), _) => Self::NodePools(all.iter().map(key).collect()),
-                (None, Some(namespaces)) => Self::Namespaces(namespaces, machine_selector.as_ref()),
-                (None, None) => Self::None,
-            };
-        };
-        match (node_pool_ref, machine_selector) {
-            (Some(NodePoolRef { name }), _) => {
-                Self::NodePools(vec![Key { namespace: namespace.clone(), name: name.clone() }])
-            }
-            (None, Some(selector)) => Self::Namespace(namespace, selector),
-            (None, None) => Self::None,
-        }
-    }
-}
-
-// === impl Selected ===
-
-impl Selected {
-    /// The pools that may give the machine addresses, in the order in which they are tried.
-    pub fn pools(&self) -> impl Iterator<Item = &PoolId> {
-        [&self.pool].into_iter().chain(&self.overflow)
-    }
-
-    /// The pools that may give the machine addresses, and those that keep its leases.
-    pub fn all_pools(&self) -> impl Iterator<Item = &PoolId> {
-        self.pools().chain(&self.ending)
-    }
-
-    fn check_distinct(&self, other: &Self) -> Result<(), Problem> {
-        if self.interface != other.interface {
-            return Ok(());
-        }
-        let pools = [self.pool.clone(), other.pool.clone()];
-        Err(Problem::TwoPools { pools, interface: self.interface })
-    }
-}
-
-/// The first of these items as one text. A user decides how many there are.
-fn first_of<T>(items: Vec<T>, text: impl Fn(T) -> String) -> String {
-    let more = items.len().saturating_sub(MOST_NAMED);
-    let first: Vec<String> = items.into_iter().take(MOST_NAMED).map(text).collect();
-    if more == 0 { first.join(", ") } else { format!("{} and {more} more", first.join(", ")) }
-}
-
 // === impl Problem ===
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InvalidPool { pool, errors } => write!(f, "pool {pool} selects the machine and is invalid: {errors}"),
-            Self::TwoPools { pools: [one, other], interface } => {
-                write!(
-                    f,
-                    "pools {one} and {other} both select the machine for interface {interface}, expected one pool"
-                )
-            }
-            Self::SamePriority { pools: [one, other], network } => write!(
-                f,
-                "pools {one} and {other} both select the machine for network {network}, expected one pool, or different values of \
-                 priority"
-            ),
-            Self::UnknownNamespaces { pool } => write!(
-                f,
-                "pool {pool} selects machines by the labels of Namespaces, which the controller may not list, expected the right \
-                 to list and watch namespaces"
-            ),
-            Self::NoOverflow(problem) => problem.fmt(f),
-            Self::NoInterface { pool, network, vm, interfaces } => {
-                let (found, others): (Vec<_>, Vec<_>) = interfaces.iter().partition(|(_, of)| of == network);
-                let found = first_of(found, |(name, _)| one_line(name));
-                let others = first_of(others, |(name, of)| one_line(&format!("{name} on {of}")));
-                let found = if found.is_empty() { "no interface".to_owned() } else { format!("interfaces {found}") };
-                let others = if others.is_empty() { String::new() } else { format!("; the others are {others}") };
-                write!(
-                    f,
-                    "pool {pool}: spec.template.spec.networks of VirtualMachine {vm}: {found} on network {network}, expected \
-                     one{others}"
-                )
-            }
-            Self::OtherName { pool, attachment, index, interface, wanted } if attachment == wanted => {
-                write!(
-                    f,
-                    "pool {pool}: interface {wanted} of the machine has acpiIndex {index}, \
-                     expected none or the one of {interface}, the interface of the pool"
-                )
-            }
-            Self::OtherName { pool, attachment, index, interface, wanted } => {
-                write!(
-                    f,
-                    "pool {pool}: interface {attachment} of the machine has acpiIndex {index}, \
-                     expected another one: {interface} is the interface of the pool, and {wanted} is on its network"
-                )
-            }
-        }
-    }
-}
 
 impl std::error::Error for Problem {}
 
 #[cfg(test)]
 mod tests {
+    use glowplug::host::claim::is_object_name;
+    use glowplug::host::pool::Namespaces;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::kinds::virtual_machine::NODE_POOL_LABEL;
+    use crate::pools::facts::PoolObject;
 
     /// Creates a pool of NodePool `clusters/p` on network `infra/vlan10`, and merges `changes` into it.
     fn pool(name: &str, changes: &Value) -> Arc<MachinePool> {
