@@ -1,71 +1,31 @@
 //! The pools of a cluster and the status that each pool should have. Pure: the watches and the registry feed the index,
 //! and the index returns the changes to make. It uses no API server and no clock.
 
+mod conditions;
+mod observation;
+
+pub use observation::{Observation, Observations, OtherUsers, observe};
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use glowplug::host::allocator::{Allocator, Conflicted, OtherUser, PoolError, PoolUsage, exhausted_message};
-use glowplug::host::claim::{Claim, HolderKind, Machine, Request};
-use glowplug::host::metrics::{exhausted_families, relief};
+use conditions::{NAMESPACES_UNKNOWN, OF_SOME, Verdict, first_lines, node_pool_found};
+use glowplug::host::allocator::PoolError;
 use glowplug::host::pool::{Pool, overlaps};
-use glowplug::network::Family;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::conditions::{
-    DAMAGED_LEASES, DELETING, DUPLICATE_RECORDS, EARLIER_SCHEMA, INVALID_SPEC, MOST_LINES, SCHEMA_VIOLATED,
-    UNREADABLE_LEASES, condition, stalled, unreadable_leases,
+    DAMAGED_LEASES, DELETING, DUPLICATE_RECORDS, INVALID_SPEC, SCHEMA_VIOLATED, UNREADABLE_LEASES, condition,
 };
 use crate::cluster::key::{Key, PoolId};
-use crate::kinds::lease_name::parse_lease_name;
 use crate::kinds::pool::{
-    AddressCount, CLUSTER_LABEL, FamilyCount, MOST_WAITING, Neighbour, POOL_FINALIZER, PoolStatus, ReportsBeyond,
-    Waiting,
+    AddressCount, CLUSTER_LABEL, FamilyCount, MOST_WAITING, POOL_FINALIZER, PoolStatus, ReportsBeyond,
 };
-use crate::pools::beyond::Beyond;
 use crate::pools::facts::PoolFacts;
-use crate::pools::machine_states::Counts;
 use crate::pools::selection::{KnownPool, Membership};
-
-/// State of a pool in the registry.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Observation {
-    /// Counts of the pool. It has no families while the registry does not have the pool.
-    pub usage: PoolUsage,
-    /// The first claims and machines that wait for an address.
-    pub waiting: Vec<Waiting>,
-    /// The first KubevirtMachines whose VirtualMachines the webhook rejects because of the pool, each with the time of its creation.
-    /// They claim nothing, so they change no other condition of the pool: only whether machines are seen to wait.
-    pub refused: Vec<(Timestamp, Key)>,
-    /// The addresses of the pool with two users, by network.
-    pub conflicts: BTreeMap<(String, IpAddr), OtherUsers>,
-    /// Lines about leases of the pool that cannot be read. `None`: every lease can be read.
-    pub unreadable: Option<String>,
-    /// Number of machines of the pool in each state.
-    pub machines: Counts,
-    /// The first Services and Clusters that have an address of the pool.
-    pub neighbours: Vec<Neighbour>,
-    /// Addresses that guests report, and that are not reserved. `None`: every one is reserved.
-    pub beyond: Option<Beyond>,
-    /// Name of another pool that has free addresses for the same machines. `None`: there is no such pool, or a claim or machine waits for
-    /// an address of this pool.
-    pub relief: Option<String>,
-}
-
-/// The users of an address that do not hold its lease.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct OtherUsers {
-    /// Lines about the first users, at most as many as a condition has.
-    pub lines: Vec<String>,
-    /// Number of all users. A machine that records and reports the address counts once.
-    pub count: usize,
-}
-
-/// States of the pools in the registry, by the name of the pool.
-pub type Observations = BTreeMap<String, Observation>;
 
 /// A change of a pool that must be written.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,173 +62,8 @@ pub struct Index {
     refused: BTreeMap<String, String>,
 }
 
-/// A condition without its times.
-struct Verdict {
-    status: &'static str,
-    reason: &'static str,
-    message: String,
-}
-
-/// The condition of a pool that refers to NodePools.
-const NODE_POOL_FOUND: &str = "NodePoolFound";
-
-/// The condition of a pool that selects by the labels of Namespaces.
-const NAMESPACES_LISTED: &str = "NamespacesListed";
-
-/// Message about a pool that selects by the labels of Namespaces, while the controller does not know these labels.
-const NAMESPACES_UNKNOWN: &str =
-    "The controller may not list and watch Namespaces, so the pool selects no machine and allocates nothing";
-
-/// Conditions that only some pools have.
-const OF_SOME: [&str; 4] = [NODE_POOL_FOUND, NAMESPACES_LISTED, SCHEMA_VIOLATED, UNREADABLE_LEASES];
-
 /// Reason of a pool whose change the registry rejects.
 const IN_USE: &str = "InUse";
-
-/// Returns the state of the pools in the registry. `usage` is the result of [`Allocator::usage`], `unreadable` has the reason
-/// of each lease that cannot be read, by the name of the lease, and `groups` is the result of [`Index::groups`].
-#[must_use]
-pub fn observe(
-    allocator: &Allocator,
-    usage: BTreeMap<&str, PoolUsage>,
-    (unreadable, groups): (&BTreeMap<String, String>, &BTreeMap<String, Vec<String>>),
-) -> Observations {
-    let relief_of = |pool: &str| {
-        let group = groups.get(pool)?.iter();
-        let group = group.filter_map(|of| Some((of.as_str(), usage.get(of.as_str())?)));
-        relief(usage.get(pool)?, group).map(str::to_owned)
-    };
-    let reliefs: BTreeMap<String, String> =
-        groups.keys().filter_map(|pool| Some((pool.clone(), relief_of(pool)?))).collect();
-    let observations =
-        usage.into_iter().map(|(pool, usage)| (pool.to_owned(), Observation { usage, ..Observation::default() }));
-    let mut observations: Observations = observations.collect();
-    for (pool, relief) in reliefs {
-        observations.entry(pool).or_default().relief = Some(relief);
-    }
-    for (pool, waiting) in first_waiting(allocator) {
-        observations.entry(pool.to_owned()).or_default().waiting = waiting;
-    }
-    for (pool, neighbours) in neighbours(allocator) {
-        observations.entry(pool.to_owned()).or_default().neighbours = neighbours;
-    }
-    for conflicted in allocator.conflicted() {
-        let Conflicted { network, address, holder, others } = conflicted;
-        let with = match &holder {
-            Some(holder) => format!("held by {holder}"),
-            None => "without a holder".to_owned(),
-        };
-        let line = |OtherUser { claimant, source, is_report }: &OtherUser| {
-            let verb = if *is_report { "reports" } else { "records" };
-            format!("{address}: {source} {verb} it for {claimant}, {with}")
-        };
-        let (mut users, mut known): (Vec<&OtherUser>, _) = (Vec::new(), BTreeSet::new());
-        for other in &others {
-            let machine = &other.claimant.machine;
-            if known.insert((machine.kind.is_claim(), machine.served_in(), &machine.name)) {
-                users.push(other);
-            }
-        }
-        let lines: Vec<String> = users.iter().copied().take(MOST_LINES).map(line).collect();
-        let of_holder = allocator.leased_from(&network, address);
-        let has = |pool: &&Pool| pool.contains(address) || pool.is_external() || of_holder == Some(pool.name());
-        for pool in allocator.pools().filter(|pool| *pool.network() == *network).filter(has) {
-            let observation = observations.entry(pool.name().to_owned()).or_default();
-            // Each address has a line before any address has two.
-            let has_line = observation.conflicts.len() < MOST_LINES;
-            let lines = if has_line { lines.clone() } else { Vec::new() };
-            observation.conflicts.insert((network.clone(), address), OtherUsers { lines, count: users.len() });
-        }
-    }
-    let mut damaged: BTreeMap<&str, Vec<(IpAddr, &str, &str)>> = BTreeMap::new();
-    for (name, reason) in unreadable {
-        let Some((address, network)) = parse_lease_name(name) else { continue };
-        let has = |pool: &&Pool| *pool.network() == *network && pool.contains(address);
-        for pool in allocator.pools().filter(has) {
-            damaged.entry(pool.name()).or_default().push((address, name.as_str(), reason.as_str()));
-        }
-    }
-    for (pool, leases) in damaged {
-        observations.entry(pool.to_owned()).or_default().unreadable = unreadable_leases(leases);
-    }
-    observations
-}
-
-/// Returns the first claims and machines that wait for each pool, in the order in which they are served.
-fn first_waiting(allocator: &Allocator) -> BTreeMap<&str, Vec<Waiting>> {
-    let mut waiting: BTreeMap<&str, Vec<(&Claim, Option<Family>)>> = BTreeMap::new();
-    for (claim, queue) in allocator.waiting() {
-        let pools: BTreeSet<&str> = claim.requests.iter().flat_map(Request::pools).collect();
-        for pool in pools {
-            let family = queue.iter().find(|(of, _)| **of == *pool).map(|(_, family)| *family);
-            waiting.entry(pool).or_default().push((claim, family));
-        }
-    }
-    let row = |(Claim { machine, created, .. }, family): (&Claim, Option<Family>)| Waiting {
-        kind: machine.kind,
-        namespace: machine.namespace.clone(),
-        name: machine.name.clone(),
-        family: family.map(|family| family.to_string()),
-        since: Time(*created),
-    };
-    let first = |all| allocator.in_order(all).into_iter().take(MOST_WAITING).map(row).collect();
-    waiting.into_iter().map(|(pool, all)| (pool, first(all))).collect()
-}
-
-/// Returns the first Services and Clusters that have an address of each pool, in the order of the addresses.
-fn neighbours(allocator: &Allocator) -> BTreeMap<&str, Vec<Neighbour>> {
-    let mut all: BTreeMap<&str, BTreeSet<(IpAddr, &Machine)>> = BTreeMap::new();
-    for (network, address, object) in allocator.neighbours() {
-        let has = |pool: &&Pool| *pool.network() == *network && pool.contains(address);
-        for pool in allocator.pools().filter(has) {
-            all.entry(pool.name()).or_default().insert((address, object));
-        }
-    }
-    let neighbour = |(address, object): (IpAddr, &Machine)| Neighbour {
-        address: address.to_string(),
-        kind: format!("{:?}", object.kind),
-        namespace: object.namespace.clone(),
-        name: object.name.clone(),
-    };
-    all.into_iter().map(|(pool, all)| (pool, all.into_iter().take(MOST_WAITING).map(neighbour).collect())).collect()
-}
-
-/// Lines about conflicts in the order of their addresses, and the number of users without a line. Each address has one line before any
-/// address has two: a record or report of one machine may have any number of addresses, and an address any number of users.
-fn first_lines(conflicts: &BTreeMap<(String, IpAddr), OtherUsers>) -> String {
-    let in_turn = |at: usize| conflicts.values().enumerate().filter(move |(_, users)| users.lines.len() > at);
-    let turns = (0..MOST_LINES).flat_map(|at| in_turn(at).map(move |(address, _)| (address, at)));
-    let first: BTreeSet<(usize, usize)> = turns.take(MOST_LINES).collect();
-    let all: usize = conflicts.values().map(|users| users.count).sum();
-    let of_address = conflicts.values().enumerate().flat_map(|(address, users)| {
-        let lines = users.lines.iter().enumerate();
-        lines.filter_map({
-            let first = &first;
-            move |(at, line)| first.contains(&(address, at)).then(|| line.clone())
-        })
-    });
-    let mut lines: Vec<String> = of_address.collect();
-    let others = all - lines.len();
-    lines.extend((others > 0).then(|| format!("and {others} more")));
-    lines.join("\n")
-}
-
-// === impl Observation ===
-
-impl Observation {
-    /// The first KubevirtMachines whose VirtualMachines the webhook rejects, as the status of the pool has them.
-    fn refused(&self) -> impl Iterator<Item = Waiting> {
-        let exhausted = self.usage.families.iter().find(|usage| usage.free == 0);
-        let family = exhausted.map(|usage| usage.family.to_string());
-        self.refused.iter().map(move |(created, key)| Waiting {
-            kind: HolderKind::KubevirtMachine,
-            namespace: key.namespace.clone(),
-            name: key.name.clone(),
-            family: family.clone(),
-            since: Time(*created),
-        })
-    }
-}
 
 // === impl Index ===
 
@@ -443,11 +238,6 @@ impl Index {
 // === impl KnownPool ===
 
 impl KnownPool {
-    /// The source of the addresses, for messages. `None`: the pool allocates its own addresses.
-    fn source(&self) -> Option<String> {
-        self.checked.spec.addresses_from.as_ref().map(ToString::to_string)
-    }
-
     /// Only objects in tests have no creation time. They count as the youngest.
     fn created(&self) -> (Reverse<bool>, Option<Timestamp>) {
         let created = self.metadata.creation_timestamp.as_ref().map(|time| time.0);
@@ -571,118 +361,24 @@ impl KnownPool {
         Some(Update { id: id.clone(), uid: self.metadata.uid.clone(), part: Part::Status, patch, events })
     }
 
-    /// Whether the pool selects by the labels of Namespaces, which are not known.
-    fn lacks_namespaces(&self, membership: &Membership) -> bool {
-        self.checked.selects_namespaces() && membership.selected.is_none()
-    }
-
-    /// The condition of a pool that selects by the labels of Namespaces. `None`: the pool does not.
-    fn namespaces_listed(&self, membership: &Membership) -> Option<(&'static str, Verdict)> {
-        let verdict = match membership.selected {
-            None if self.checked.selects_namespaces() => Verdict::not("Forbidden", NAMESPACES_UNKNOWN),
-            None => return None,
-            Some(selected) => {
-                let message = format!("Namespaces that the pool selects: {selected}");
-                Verdict::of("True", "Listed", &message)
-            }
-        };
-        Some((NAMESPACES_LISTED, verdict))
-    }
-
-    /// The condition of a pool that an API server has stored under an earlier schema. `None`: this schema allows the pool, too.
-    fn schema_violated(&self) -> Option<(&'static str, Verdict)> {
-        let lines = self.checked.beyond_schema.as_deref()?;
-        Some((SCHEMA_VIOLATED, Verdict::of("True", EARLIER_SCHEMA, lines)))
-    }
-
-    /// The condition `Exhausted`.
-    fn exhausted(&self, id: &PoolId, Observation { usage, relief, .. }: &Observation) -> Verdict {
-        let has_free = usage.families.iter().all(|usage| usage.free > 0);
-        match &self.checked.pool {
-            _ if usage.families.is_empty() && self.source().is_some() => {
-                Verdict::of("False", "AddressesFrom", "Another program chooses the addresses of the pool")
-            }
-            Ok(pool) if !usage.families.is_empty() => {
-                let families: Vec<Family> = exhausted_families(pool, usage).collect();
-                match (has_free, relief) {
-                    (_, Some(other)) if !families.is_empty() => {
-                        let families: Vec<String> = families.iter().map(Family::to_string).collect();
-                        let message = format!(
-                            "The pool has no free {} address, and its machines get addresses of pool {other}",
-                            families.join(" and no free ")
-                        );
-                        Verdict::of("False", "Overflow", &message)
-                    }
-                    _ if !families.is_empty() => {
-                        let message = exhausted_message(pool.interface(), [(id.to_string().as_str(), families)]);
-                        Verdict::of("True", "NoFreeAddress", &message)
-                    }
-                    (true, _) => Verdict::of("False", "FreeAddresses", "The pool has free addresses"),
-                    (false, _) => Verdict::of(
-                        "False",
-                        "PreAllocated",
-                        "The pool keeps each address for a name, and nothing waits",
-                    ),
-                }
-            }
-            _ => Verdict::of("Unknown", "NotReady", "The addresses of the pool are not known"),
-        }
-    }
-
     fn condition(&self, type_: &str) -> Option<&Condition> {
         self.status.conditions.iter().find(|condition| condition.type_ == type_)
     }
 }
 
-/// The condition of a pool that refers to NodePools. `None`: the pool refers to none.
-fn node_pool_found(membership: &Membership) -> Option<(&'static str, Verdict)> {
-    let names = |keys: &[Key]| {
-        let named: Vec<String> = keys.iter().take(MOST_LINES).map(|key| format!("NodePool {key}")).collect();
-        let further = keys.len() - named.len();
-        named.join(", ") + &if further > 0 { format!(" and {further} more") } else { String::new() }
-    };
-    let Membership { node_pools, missing, .. } = membership;
-    let verdict = match (node_pools.len(), missing.len()) {
-        (0, _) => return None,
-        (_, 0) => Verdict::of("True", "Found", &format!("The pool serves the machines of {}", names(node_pools))),
-        (1, 1) => {
-            let message = format!("{} does not exist, so the pool selects no machine", names(missing));
-            Verdict::not("NodePoolNotFound", &message)
-        }
-        _ => {
-            let message = format!("The pool selects no machine of these, which do not exist: {}", names(missing));
-            Verdict::not("NodePoolNotFound", &message)
-        }
-    };
-    Some((NODE_POOL_FOUND, verdict))
-}
-
-// === impl Verdict ===
-
-impl Verdict {
-    fn of(status: &'static str, reason: &'static str, message: &str) -> Self {
-        Self { status, reason, message: message.to_owned() }
-    }
-
-    fn not(reason: &'static str, message: &str) -> Self {
-        Self::of("False", reason, message)
-    }
-
-    /// The condition `Stalled` of a pool with this condition `Ready`.
-    fn stalled(&self) -> Self {
-        let (status, reason, message) = stalled((self.status, self.reason, &self.message));
-        Self::of(status, reason, message)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use glowplug::host::allocator::Usage;
+    use std::net::IpAddr;
+
+    use glowplug::host::allocator::{PoolUsage, Usage};
+    use glowplug::host::claim::HolderKind;
+    use glowplug::host::metrics::relief;
     use glowplug::host::pool::Namespaces;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
     use super::*;
-    use crate::kinds::pool::PoolSpec;
+    use crate::cluster::conditions::MOST_LINES;
+    use crate::kinds::pool::{PoolSpec, Waiting};
     use crate::pools::facts::PoolObject;
 
     fn metadata(namespace: Option<&str>, name: &str, second: i64) -> ObjectMeta {
