@@ -9,8 +9,12 @@
 //! needs one MAC address for each of its interfaces. A MAC address has no network, gateway or prefix length either. So MAC addresses have
 //! leases of the same kind with the same rules, but this module allocates the lowest free address itself.
 
+mod free;
 mod index;
 mod machine;
+mod plan;
+mod status;
+mod used;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -40,8 +44,10 @@ use crate::cluster::watch::{Change, Known, changes};
 use crate::kinds::mac_pool::{MACPool, mac_lease_name};
 use crate::kinds::pool::{LeaseSpec, StaticIPLease};
 use crate::kinds::virtual_machine::{ASSIGNED_ANNOTATION, awaits_mac_addresses, instances, virtual_machines};
-use crate::macs::index::{Action, Index, Plan, names};
+use crate::macs::index::Index;
 use crate::macs::machine::{Guest, Vm};
+use crate::macs::plan::{Action, Plan};
+use crate::macs::status::names;
 use crate::metrics::Metrics;
 use crate::pools::facts::Scope;
 use crate::repeated::Repeated;

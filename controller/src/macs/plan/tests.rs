@@ -1,4 +1,6 @@
 use super::*;
+use crate::cluster::object::Object;
+use crate::macs::machine::Guest;
 
 const NOW: Timestamp = Timestamp::constant(1_786_700_000, 0);
 

@@ -1,0 +1,236 @@
+//! Decides which MAC addresses are recorded, assigned and released. Pure: the input is objects, the output is requests.
+//!
+//! | state | request |
+//! |---|---|
+//! | a VirtualMachine has an address of a pool, and no lease has the address | the lease, for this VirtualMachine |
+//! | an interface of a VirtualMachine with the label needs an address | a lease of the lowest free address |
+//! | the VirtualMachine has neither the label nor the address that it holds for an interface | the label and the address, in the VirtualMachine |
+//! | every interface without an address has a lease | the addresses, in the VirtualMachine |
+//! | the VirtualMachine of a lease is gone | consistent reads of the VirtualMachine and of its instance, then the release |
+//!
+//! These rules prevent two machines from using the same address:
+//!
+//! - An address is written into a VirtualMachine only after its lease is stored. The API server rejects a second lease of
+//!   the same address, and a write to an outdated version of the VirtualMachine.
+//! - An existing VirtualMachine keeps every lease, also when its interfaces change: KubeVirt may start an instance from an
+//!   older version of the VirtualMachine.
+//! - An address that a VirtualMachine or an instance uses without a lease is not allocated, if a pool with the address serves
+//!   their namespace. Otherwise, the users of one namespace could use up the pools of all others.
+//! - A running guest of another namespace keeps addresses of the pool from being allocated, too: at most
+//!   [`MOST_OF_GUEST`](super::used::MOST_OF_GUEST) of one guest, and at most a quarter of the pool for all guests of a namespace.
+//!   The oldest instances come first. Beyond this, an address may get a second guest, which is reported as a collision.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::jiff::Timestamp;
+use pnet_base::MacAddr;
+use serde_json::{Value, json};
+
+use crate::cluster::key::Key;
+use crate::kinds::mac_pool::{MAC_BITS, MAC_NETWORK, MacPool};
+use crate::kinds::pool::{Holder, HolderKind, LeaseSpec};
+use crate::kinds::virtual_machine::{ASSIGNED_ANNOTATION, MAC_ADDRESSES_LABEL};
+use crate::macs::free::Free;
+use crate::macs::index::{HeldBy, Index, Leased, Pool};
+use crate::macs::machine::{Address, Vm};
+use crate::macs::used::may_lease;
+use crate::metrics::MacPoolCount;
+
+/// Everything that is to be done.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Plan {
+    pub(super) actions: Vec<Action>,
+    /// Merge patches of the status of pools, by name.
+    pub(super) statuses: BTreeMap<String, Value>,
+    /// State of the valid pools, by name.
+    pub(super) counts: BTreeMap<String, MacPoolCount>,
+    /// Why machines have no address: the reason and the note of an event.
+    pub(super) waiting: BTreeMap<Key, (&'static str, String)>,
+    /// Addresses that two or more running guests have, with the names of their machines.
+    pub(super) collisions: BTreeMap<MacAddr, BTreeSet<Key>>,
+    /// Number of leases that cannot be read.
+    pub(super) unreadable: usize,
+    /// Namespaces of the machines that pools serve.
+    pub(super) namespaces: BTreeSet<String>,
+}
+
+/// A request to the API server.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Action {
+    /// Stores the lease of an address. `version`: the version of the released lease that is replaced.
+    Record { address: MacAddr, version: Option<u64>, lease: Box<LeaseSpec> },
+    /// Writes addresses into a VirtualMachine: applies this merge patch, which asks the webhook to write them, and then, if no
+    /// webhook answers, this JSON patch. The texts are `address to interface`.
+    Assign { key: Key, request: Value, patch: Value, addresses: Vec<String> },
+    /// Reads the VirtualMachine of a lease and its instance, and releases the lease if no guest can use the address.
+    Prove { address: MacAddr, version: u64, lease: Box<LeaseSpec> },
+}
+
+// === impl Index ===
+
+impl Index {
+    /// Returns everything that is to be done.
+    pub(super) fn plan(&self, now: Timestamp) -> Plan {
+        let used = self.used();
+        let unreadable = self.unreadable().count();
+        let mut plan = Plan { collisions: self.collisions(), unreadable, ..Plan::default() };
+        let overlaps = self.overlaps();
+        let valid = || self.pools.iter().filter_map(|(_, pool)| pool.pool.as_ref().ok());
+        let is_serving = |(name, pool): &(&String, &Pool)| !pool.is_deleted() && !overlaps.contains_key(name.as_str());
+        let serving = || self.pools.iter().filter(is_serving).filter_map(|(_, pool)| pool.pool.as_ref().ok());
+        plan.namespaces = serving().flat_map(|pool| pool.namespaces().iter().cloned()).collect();
+
+        let mut free = Free::new(self, &used, serving());
+        let mut waiting: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut vms: Vec<(&Key, &Vm)> = self.vms.iter().collect();
+        vms.sort_by_key(|(key, vm)| (vm.metadata.creation_timestamp.as_ref().map(|time| time.0), *key));
+        // An address that a machine has is recorded before any address is allocated.
+        for (key, vm) in vms.iter().filter(|(_, vm)| !vm.is_deleted()) {
+            for (interface, address) in &vm.interfaces {
+                let Address::Known(address) = *address else { continue };
+                let Leased::Free { version } = self.lease(address) else { continue };
+                let Some(pool) = valid().find(|pool| may_lease(pool, key, address)) else { continue };
+                if free.planned.insert(address) {
+                    let lease = Box::new(lease(address, pool.name(), key, vm, interface, now));
+                    plan.actions.push(Action::Record { address, version, lease });
+                }
+            }
+        }
+        let held = self.held_by_machine();
+        // A manifest that is applied again removes the label together with the addresses, so the leases count, too.
+        let is_served = |vm: &Vm| vm.has_label || has_lost_address(vm, &held, || serving());
+        let is_waiting = |vm: &Vm| vm.missing().next().is_some() && !vm.is_deleted() && is_served(vm);
+        for (key, vm) in vms.into_iter().filter(|(_, vm)| is_waiting(vm)) {
+            match self.serve(key, vm, &held, &mut free, now) {
+                Ok(actions) => plan.actions.extend(actions),
+                Err((pools, reason, note)) => {
+                    pools.into_iter().for_each(|pool| *waiting.entry(pool).or_default() += 1);
+                    plan.waiting.insert(key.clone(), (reason, note));
+                }
+            }
+        }
+        plan.actions.extend(self.proofs());
+        for (name, pool) in self.pools.iter() {
+            let waiting = waiting.get(name.as_str()).copied().unwrap_or_default();
+            let overlap = overlaps.get(name.as_str()).map(String::as_str);
+            let (count, patch) = self.report(pool, (&used, &plan.collisions), overlap, waiting, now);
+            plan.counts.extend(pool.pool.is_ok().then(|| (name.clone(), count)));
+            plan.statuses.extend(patch.map(|patch| (name.clone(), patch)));
+        }
+        plan
+    }
+
+    /// Returns the requests for a VirtualMachine with interfaces without an address. `Err`: the pools of the machine, and
+    /// the reason and the note of an event.
+    fn serve<'i>(
+        &'i self,
+        key: &'i Key,
+        vm: &'i Vm,
+        held: &HeldBy<'_>,
+        free: &mut Free<'i>,
+        now: Timestamp,
+    ) -> Result<Vec<Action>, (Vec<&'i str>, &'static str, String)> {
+        let pools: Vec<&str> = free
+            .pools
+            .iter()
+            .map(|(pool, _)| *pool)
+            .filter(|pool| pool.serves(&vm.metadata))
+            .map(MacPool::name)
+            .collect();
+        let (mut records, mut operations, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
+        let mut assigned = BTreeMap::new();
+        let is_of_guest = |address: &MacAddr| self.guests.get(key).is_some_and(|guest| guest.all.contains_key(address));
+        for (index, interface) in vm.missing() {
+            let own = held.get(&(vm.uid(), interface)).into_iter().flatten();
+            // A guest of this machine may still use an address that was removed from the VirtualMachine.
+            let is_unused = |address: &MacAddr| {
+                let users = free.used.get(address).into_iter().flatten();
+                users.into_iter().all(|user| *user == key) && vm.addresses().all(|other| other != *address)
+            };
+            let own = own.copied().filter(|address| is_unused(address) && !free.planned.contains(address));
+            let own = own.min_by_key(|address| !is_of_guest(address));
+            if let Some(address) = own {
+                // The address must not be assigned to a second interface of the same name.
+                free.planned.insert(address);
+                let path = format!("/spec/template/spec/domain/devices/interfaces/{index}/macAddress");
+                operations.push(json!({"op": "add", "path": path, "value": address.to_string()}));
+                addresses.push(format!("{address} to {interface}"));
+                assigned.insert(interface, address.to_string());
+                continue;
+            }
+            let Some((pool, address)) = free.take(&pools, key, interface) else {
+                free.exhausted.extend(&pools);
+                if pools.is_empty() {
+                    let note = format!("No MACPool serves the machine, and interface {interface} has no MAC address");
+                    return Err((pools, "MACAddressMissing", note));
+                }
+                let note = format!("No available MAC addresses in pool {} for interface {interface}", pools.join(", "));
+                return Err((pools, "MACPoolExhausted", note));
+            };
+            let version = self.leases.version(&address);
+            let lease = Box::new(lease(address, pool, key, vm, interface, now));
+            records.push(Action::Record { address, version, lease });
+        }
+        if !records.is_empty() {
+            return Ok(records);
+        }
+        let version = vm.metadata.resource_version.as_deref();
+        let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": version});
+        let patch = [test].into_iter().chain(operations).collect();
+        let mut metadata = json!({"annotations": {(ASSIGNED_ANNOTATION): json!(assigned).to_string()}});
+        if !vm.has_label {
+            metadata["labels"] = json!({(MAC_ADDRESSES_LABEL): "required"});
+        }
+        let request = json!({
+            "metadata": {"uid": vm.metadata.uid, "resourceVersion": version},
+            "spec": {"template": {"metadata": metadata}},
+        });
+        Ok(vec![Action::Assign { key: key.clone(), request, patch, addresses }])
+    }
+
+    /// Checks of the leases whose VirtualMachine is not known.
+    fn proofs(&self) -> Vec<Action> {
+        let proof = |(address, lease): (&MacAddr, &Result<LeaseSpec, String>)| {
+            let lease = lease.as_ref().ok().filter(|lease| lease.released.is_none())?;
+            let key = Key { namespace: lease.holder.namespace.clone(), name: lease.holder.name.clone() };
+            let is_there = self.vm(&key).is_some_and(|vm| vm.uid() == lease.holder.uid);
+            let is_used = self.guests.get(&key).is_some_and(|guest| guest.all.contains_key(address));
+            let (version, lease) = (self.leases.version(address)?, Box::new(lease.clone()));
+            (!is_there && !is_used).then_some(Action::Prove { address: *address, version, lease })
+        };
+        self.leases.iter().filter_map(proof).collect()
+    }
+}
+
+/// Whether a VirtualMachine holds an address of one of these pools for an interface that has none, and the pool still serves it.
+fn has_lost_address<'p, P: Iterator<Item = &'p MacPool>>(vm: &Vm, held: &HeldBy<'_>, pools: impl Fn() -> P) -> bool {
+    let mut lost = vm.missing().flat_map(|(_, interface)| held.get(&(vm.uid(), interface)).into_iter().flatten());
+    lost.any(|address| pools().any(|pool| pool.contains(*address) && pool.serves(&vm.metadata)))
+}
+
+fn lease(address: MacAddr, pool: &str, key: &Key, vm: &Vm, interface: &str, now: Timestamp) -> LeaseSpec {
+    LeaseSpec {
+        network: MAC_NETWORK.to_owned(),
+        address: address.to_string(),
+        prefix: MAC_BITS,
+        pool: pool.to_owned(),
+        holder: Holder {
+            kind: HolderKind::VirtualMachine,
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            uid: vm.uid().to_owned(),
+            interface: interface.to_owned(),
+            vm_namespace: None,
+            unknown: BTreeMap::new(),
+        },
+        since: k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(now),
+        released: None,
+        reuse_after: None,
+        secrets: None,
+        migrated: None,
+        unknown: BTreeMap::new(),
+    }
+}
