@@ -124,7 +124,12 @@ fn read_as(document: &[u8], repeats: Repeats, repeated: &mut Vec<Diagnostic>) ->
                 Some((Format::NetworkData, object, _)) => {
                     NetworkData::read(object, &mut diagnostics).convert(&mut diagnostics)
                 }
-                Some((format, object, path)) => network_config::convert(format, object, &path, &mut diagnostics),
+                Some((Format::NetworkConfigV1, object, path)) => {
+                    network_config::convert_v1(object, &path, &mut diagnostics)
+                }
+                Some((Format::NetworkConfigV2, object, path)) => {
+                    network_config::convert_v2(object, &path, &mut diagnostics)
+                }
                 None => None,
             }
         }

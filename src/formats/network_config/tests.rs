@@ -6,7 +6,7 @@ use std::fmt::{Display, Write as _};
 use proptest::prelude::*;
 use proptest::{collection, sample};
 
-use super::unreadable;
+use super::converter::unreadable;
 use crate::formats::{Meaning, read_network};
 use crate::network::{
     BridgeOptions, BridgePort, DhcpOverrides, Dns, Ipv4Config, Ipv6Config, Link, LinkIndex, LinkKind, NetworkConfig,

@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::{Converter, DeviceKind, Dialect, Entry, KINDS, member};
+use super::converter::{Converter, DeviceKind, Dialect, Entry, KINDS};
+use super::routes::member;
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::convert::{self, Reported};
 use crate::formats::reader::Members;
@@ -52,7 +53,13 @@ const TYPE_EXPECTED: &str = "physical, bond, bridge, vlan, loopback, nameserver 
 const SUBNET_EXPECTED: &str =
     "dhcp, dhcp4, dhcp6, static, static6, manual, ipv6_slaac, ipv6_dhcpv6-stateful or ipv6_dhcpv6-stateless";
 
-pub(super) fn convert(document: &Object, base: &FieldPath<'_>, diagnostics: &mut Diagnostics) -> Option<NetworkConfig> {
+/// Converts a document of version 1 to the model. `base` is the path of the object that contains `version`. `None` if the
+/// document has errors.
+pub(in crate::formats) fn convert(
+    document: &Object,
+    base: &FieldPath<'_>,
+    diagnostics: &mut Diagnostics,
+) -> Option<NetworkConfig> {
     let list = base.field("config");
     let mut converter = Converter::new(&DIALECT, diagnostics);
     let mut commands = Vec::new();

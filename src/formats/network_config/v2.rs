@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use ipnetwork::IpNetwork;
 
-use super::{Converter, DeviceKind, Dialect, Entry, switch};
+use super::converter::{Converter, DeviceKind, Dialect, Entry};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::address;
 use crate::formats::convert::{self, Reported};
-use crate::formats::reader::Members;
+use crate::formats::reader::{Members, switch};
 use crate::formats::value::{Object, Scalar, Value};
 use crate::network::{
     DhcpOverrides, Family, InterfaceName, Ipv6Dynamic, Link, LinkIndex, Located, NetworkConfig, Nic, Pattern, Route,
@@ -121,7 +121,13 @@ const UNSUPPORTED: [&str; 8] =
 
 const SECTION_EXPECTED: &str = "ethernets, bonds, bridges or vlans";
 
-pub(super) fn convert(document: &Object, base: &FieldPath<'_>, diagnostics: &mut Diagnostics) -> Option<NetworkConfig> {
+/// Converts a document of version 2 to the model. `base` is the path of the object that contains `version`. `None` if the
+/// document has errors.
+pub(in crate::formats) fn convert(
+    document: &Object,
+    base: &FieldPath<'_>,
+    diagnostics: &mut Diagnostics,
+) -> Option<NetworkConfig> {
     let paths = SECTIONS.map(|(name, _)| base.field(name));
     let mut converter = Converter::new(&DIALECT, diagnostics);
     let mut others = Vec::new();
