@@ -10,25 +10,28 @@
 //!
 //! Every link of the document has a profile, even if the profile only keeps NetworkManager from using DHCP on the NIC.
 
+mod ipv6_method;
+mod routes;
 #[cfg(test)]
 mod tests;
 mod uuid;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::device_names::{DeviceNames, Naming};
 use super::dracut::Karg;
 use super::files::{File, Files};
-use super::settings::{MAIN_TABLE, ignore_dns, ignore_rules, mac_address, mtu, report_other_names, rule_priorities};
+use super::settings::{ignore_dns, mac_address, mtu, report_other_names, rule_priorities};
 use super::text::{Alphabet, Text};
 use super::{Device, metrics};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::network::{
-    BondOptions, BridgeOptions, DefaultRoutes, DhcpOverrides, Family, Ipv6Dynamic, Link, LinkIndex, LinkKind, Located,
-    NetworkConfig, Nic, Pattern, RoutingRule,
+    BondOptions, BridgeOptions, DefaultRoutes, DhcpOverrides, Link, LinkIndex, LinkKind, Located, NetworkConfig, Nic,
+    Pattern,
 };
+use ipv6_method::Ipv6Method;
 use uuid::{NAMESPACE, Uuid};
 
 /// Directory of the profiles in the initramfs, below the root directory.
@@ -63,8 +66,6 @@ const PRIORITY: usize = 100;
 const PATTERNS: usize = PRIORITY - 1;
 
 const CANNOT_EXPRESS: &str = "a profile of NetworkManager cannot express it";
-
-const NO_ADDRESS: &str = "its link has no address of its family";
 
 /// Types limit the bytes in every value to this alphabet, which needs no escaping in a keyfile.
 const ALPHABET: Alphabet =
@@ -123,23 +124,6 @@ struct Render<'c, 'f> {
 struct OwnProfiles {
     mac_addresses: String,
     names: String,
-}
-
-/// A routing rule in a keyfile, with its priority. NetworkManager ignores a rule without a priority, and reads the type of service
-/// as a hexadecimal number.
-struct Rule<'r>(&'r RoutingRule, u32);
-
-/// NetworkManager's method for the IPv6 addresses of a link.
-#[derive(Clone, Copy, Eq, PartialEq)]
-enum Ipv6Method {
-    Disabled,
-    /// NetworkManager leaves IPv6 to the kernel: a link-local address and router advertisements.
-    Ignore,
-    LinkLocal,
-    Manual,
-    Auto,
-    /// DHCPv6 without router advertisements.
-    Dhcp,
 }
 
 /// The UUID of each profile: the same for the same interface of every document.
@@ -470,48 +454,6 @@ impl Render<'_, '_> {
         }
     }
 
-    /// Writes the routes of one family.
-    fn routes(&mut self, index: LinkIndex, ipv4: bool, text: &mut Text) {
-        let link = self.config.link(index);
-        self.ignore_routes_of(link, ipv4);
-        let routes = link.routes.iter().zip(&self.metrics[index.0]);
-        let routes = routes.filter(|(route, _)| route.destination().is_ipv4() == ipv4);
-        let given = routes.filter_map(|(route, metric)| Some((route, (*metric)?)));
-        for (at, (route, metric)) in given.enumerate() {
-            let key = format!("route{}", at + 1);
-            let none: IpAddr = if ipv4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-            let gateway = route.gateway();
-            let next = gateway.unwrap_or(none);
-            text.line(&key, &format_args!("{},{next},{metric}", route.destination()));
-            let is_far = |gateway: IpAddr| route.on_link || !metrics::is_reachable(link, gateway);
-            let on_link = gateway.is_some_and(is_far).then(|| "onlink=true".to_owned());
-            let table = route.table.filter(|table| *table > 0).map(|table| format!("table={table}"));
-            let options: Vec<String> = [on_link, table].into_iter().flatten().collect();
-            if !options.is_empty() {
-                text.line(&format!("{key}_options"), &options.join(","));
-            }
-        }
-        let rules = link.routing_policy.iter().zip(&self.rule_priorities[index.0]);
-        let rules = rules.filter(|(rule, _)| (rule.family() == Family::Ipv4) == ipv4 && link.uses(rule.family()));
-        for (at, (rule, priority)) in rules.enumerate() {
-            text.line(&format!("routing-rule{}", at + 1), &Rule(rule, *priority));
-        }
-    }
-
-    fn ignore_routes(&mut self, link: &Link) {
-        [true, false].into_iter().for_each(|ipv4| self.ignore_routes_of(link, ipv4));
-    }
-
-    /// Warns about the routes of a family in which the link has no address.
-    fn ignore_routes_of(&mut self, link: &Link, ipv4: bool) {
-        let of_family = link.routes.iter().filter(|route| route.destination().is_ipv4() == ipv4);
-        for route in of_family.filter(|route| !link.can_route(route)) {
-            self.diagnostics.push(Diagnostic::ignored(&route.path, route.destination(), NO_ADDRESS));
-        }
-        let is_ignored = |rule: &RoutingRule| (rule.family() == Family::Ipv4) == ipv4 && !link.uses(rule.family());
-        ignore_rules(link, is_ignored, NO_ADDRESS, self.diagnostics);
-    }
-
     /// Warns about options for DHCP's answer that NetworkManager does not have.
     fn report_overrides(&mut self, link: &Link) {
         let families = [
@@ -567,22 +509,6 @@ fn hostname(link: &Link, text: &mut Text) {
     }
 }
 
-// === impl Rule ===
-
-impl fmt::Display for Rule<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(rule, priority) = self;
-        write!(f, "priority {priority} {rule}")?;
-        if let Some(value) = rule.type_of_service {
-            write!(f, " tos 0x{value:x}")?;
-        }
-        if let Some(mark) = rule.mark {
-            write!(f, " fwmark 0x{mark:x}")?;
-        }
-        write!(f, " table {}", rule.table.unwrap_or(MAIN_TABLE))
-    }
-}
-
 // === impl OwnProfiles ===
 
 impl OwnProfiles {
@@ -603,44 +529,6 @@ impl OwnProfiles {
 }
 
 // === impl Ipv6Method ===
-
-impl Ipv6Method {
-    fn of(link: &Link) -> Self {
-        let ipv6 = &link.ipv6;
-        let with_routers = ipv6.accept_ra != Some(false);
-        match ipv6.dynamic {
-            Some(_) if with_routers => Self::Auto,
-            Some(Ipv6Dynamic::StatefulDhcp) => Self::Dhcp,
-            // SLAAC and stateless DHCPv6 give no address without router advertisements. Only the link-local address and
-            // static addresses are left.
-            Some(_) if ipv6.addresses.is_empty() => Self::LinkLocal,
-            Some(_) => Self::Manual,
-            None if !link.has_addresses() => Self::Disabled,
-            None if ipv6.accept_ra == Some(true) && (ipv6.is_used() || ipv6.link_local == Some(false)) => Self::Auto,
-            None if !ipv6.addresses.is_empty() => Self::Manual,
-            None if ipv6.link_local == Some(true) => Self::LinkLocal,
-            None if ipv6.link_local == Some(false) => Self::Disabled,
-            None if !link.ipv4.is_used() => Self::Disabled,
-            // `Ignore` would accept router advertisements. It also does not count as a family that succeeds: without
-            // such a family, NetworkManager removes the static IPv4 addresses when no DHCP server answers.
-            None if !with_routers || link.ipv4.dhcp && !link.ipv4.addresses.is_empty() => Self::LinkLocal,
-            None => Self::Ignore,
-        }
-    }
-}
-
-impl fmt::Display for Ipv6Method {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Disabled => "disabled",
-            Self::Ignore => "ignore",
-            Self::LinkLocal => "link-local",
-            Self::Manual => "manual",
-            Self::Auto => "auto",
-            Self::Dhcp => "dhcp",
-        })
-    }
-}
 
 impl Text {
     fn boolean(&mut self, key: &str, on: Option<bool>) {

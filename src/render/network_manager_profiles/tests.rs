@@ -1,7 +1,7 @@
 //! Exact profiles for each kind of network. `tests/network_manager.rs` checks how NetworkManager interprets them.
 
 use super::*;
-use crate::network::{BondMode, InterfaceName, Route};
+use crate::network::{BondMode, InterfaceName, Ipv6Dynamic, Route, RoutingRule};
 use pnet_base::MacAddr;
 
 // The last byte of a NIC's MAC address is the number of the NIC.
