@@ -2,7 +2,7 @@
 //!
 //! Only the leader does this. The webhook puts a label into the template of a VirtualMachine that a pool serves. With this
 //! label, the API server refuses the instance until every interface has a MAC address. Meanwhile the leader stores a lease
-//! for each address, and then writes the addresses into the VirtualMachine. The `index` decides; this module makes the
+//! for each address, and then writes the addresses into the VirtualMachine. The `plan` decides; this module makes the
 //! requests.
 //!
 //! The ledger of IP addresses cannot hold MAC addresses: it allocates one address of each family to the interface of a pool, and a machine
@@ -10,8 +10,8 @@
 //! leases of the same kind with the same rules, but this module allocates the lowest free address itself.
 
 mod free;
-mod index;
 mod machine;
+mod objects;
 mod plan;
 mod status;
 mod used;
@@ -44,8 +44,8 @@ use crate::cluster::watch::{Change, Known, changes};
 use crate::kinds::mac_pool::{MACPool, mac_lease_name};
 use crate::kinds::pool::{LeaseSpec, StaticIPLease};
 use crate::kinds::virtual_machine::{ASSIGNED_ANNOTATION, awaits_mac_addresses, instances, virtual_machines};
-use crate::macs::index::Index;
 use crate::macs::machine::{Guest, Vm};
+use crate::macs::objects::Objects;
 use crate::macs::plan::{Action, Plan};
 use crate::macs::status::names;
 use crate::metrics::Metrics;
@@ -73,7 +73,7 @@ pub struct Macs {
     metrics: Arc<Metrics>,
     scope: Scope,
     facts: mpsc::UnboundedReceiver<Fact>,
-    index: Index,
+    objects: Objects,
     /// Duration of the last decision.
     took: Duration,
     /// Whether the VirtualMachines and instances are listed.
@@ -184,7 +184,7 @@ impl Macs {
             metrics,
             scope,
             facts,
-            index: Index::default(),
+            objects: Objects::default(),
             took: Duration::ZERO,
             has_machines: false,
             leases: Known::default(),
@@ -258,32 +258,32 @@ impl Macs {
 
     /// Stores a change. Returns whether a decision may change.
     fn learn(&mut self, input: Input) -> bool {
-        let index = &mut self.index;
+        let objects = &mut self.objects;
         match input {
             Input::Fact(Fact::Restart) => {
                 self.has_machines = false;
-                index.forget_machines();
+                objects.forget_machines();
                 return false;
             }
             Input::Fact(Fact::Listed) => self.has_machines = true,
-            Input::Fact(Fact::Vm(key, version, vm)) => return index.store_vm(key, version, *vm),
-            Input::Fact(Fact::Guest(key, version, guest)) => return index.store_guest(key, version, *guest),
-            Input::Fact(Fact::VmGone(key, version)) => index.remove_vm(&key, version),
-            Input::Fact(Fact::GuestGone(key, version)) => index.remove_guest(&key, version),
+            Input::Fact(Fact::Vm(key, version, vm)) => return objects.store_vm(key, version, *vm),
+            Input::Fact(Fact::Guest(key, version, guest)) => return objects.store_guest(key, version, *guest),
+            Input::Fact(Fact::VmGone(key, version)) => objects.remove_vm(&key, version),
+            Input::Fact(Fact::GuestGone(key, version)) => objects.remove_guest(&key, version),
             Input::Pool(Change::Lists) => return false,
             Input::Pool(Change::Listed) => self.is_listed[0] = true,
             Input::Pool(Change::Apply(object)) if self.scope.has_label(&object.metadata) => {
-                return index.apply_pool(object);
+                return objects.apply_pool(object);
             }
-            Input::Pool(Change::Apply(object)) => index.remove_pool(&Key::of(&object.metadata).name),
-            Input::Pool(Change::Remove(key, _)) => index.remove_pool(&key.name),
+            Input::Pool(Change::Apply(object)) => objects.remove_pool(&Key::of(&object.metadata).name),
+            Input::Pool(Change::Remove(key, _)) => objects.remove_pool(&key.name),
             Input::Fact(Fact::Lease(event)) => {
                 let mut is_due = false;
                 for change in self.leases.changes(*event) {
                     is_due |= match change {
-                        Change::Apply(object) => index.apply_lease(&object),
+                        Change::Apply(object) => objects.apply_lease(&object),
                         Change::Remove(key, _) => {
-                            index.remove_lease(&key.name);
+                            objects.remove_lease(&key.name);
                             true
                         }
                         Change::Lists => false,
@@ -302,7 +302,7 @@ impl Macs {
     /// Decides, and makes the requests.
     async fn pass(&mut self) -> Result<Pass, Error> {
         let began = Instant::now();
-        let plan = self.index.plan(Timestamp::now());
+        let plan = self.objects.plan(Timestamp::now());
         self.took = began.elapsed();
         self.report(&plan);
         let Plan { actions, statuses, .. } = plan;
@@ -316,22 +316,22 @@ impl Macs {
         for outcome in outcomes {
             match outcome {
                 Ok(Outcome::Vm(object)) => {
-                    self.index.apply_vm(&object);
+                    self.objects.apply_vm(&object);
                     has_changed = true;
                 }
-                Ok(Outcome::Lease(object)) => has_changed |= self.index.apply_lease(&object),
+                Ok(Outcome::Lease(object)) => has_changed |= self.objects.apply_lease(&object),
                 Ok(Outcome::LeaseGone(name)) => {
-                    self.index.remove_lease(&name);
+                    self.objects.remove_lease(&name);
                     has_changed = true;
                 }
                 Ok(Outcome::Machine(objects)) => {
                     let [vm, instance] = *objects;
                     if let Some(object) = vm {
-                        has_changed |= self.index.apply_vm(&object);
+                        has_changed |= self.objects.apply_vm(&object);
                     }
                     if let Some(object) = instance {
                         let (key, version) = (Key::of(&object.metadata), version_of(&object.metadata));
-                        has_changed |= self.index.store_guest(key, version, Guest::read(&object));
+                        has_changed |= self.objects.store_guest(key, version, Guest::read(&object));
                     }
                 }
                 Ok(Outcome::Nothing) => {}
@@ -341,7 +341,7 @@ impl Macs {
         for (name, patch) in statuses {
             let patched = ask(pools.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))).await;
             match stored(patched)? {
-                Some(object) => has_changed |= self.index.apply_pool(object),
+                Some(object) => has_changed |= self.objects.apply_pool(object),
                 None => is_behind = true,
             }
         }
@@ -491,7 +491,7 @@ impl Macs {
             EventType::Normal => tracing::info!(machine = %key, reason, "{note}"),
             EventType::Warning => tracing::warn!(machine = %key, reason, "{note}"),
         }
-        let uid = self.index.vm(key).map(|vm| vm.uid().to_owned());
+        let uid = self.objects.vm(key).map(|vm| vm.uid().to_owned());
         let object = reference(&virtual_machines(), Some(key.namespace.clone()), key.name.clone(), uid);
         self.events.publish(object, type_, reason, note);
     }

@@ -6,12 +6,12 @@ use pnet_base::MacAddr;
 
 use crate::cluster::key::Key;
 use crate::kinds::mac_pool::MacPool;
-use crate::macs::index::{Index, Leased};
+use crate::macs::objects::{Leased, Objects};
 use crate::macs::used::Used;
 
 /// The free addresses of the pools during one plan.
 pub(super) struct Free<'i> {
-    index: &'i Index,
+    objects: &'i Objects,
     pub(super) used: &'i Used<'i>,
     pub(super) pools: Vec<(&'i MacPool, Box<dyn Iterator<Item = MacAddr> + 'i>)>,
     pub(super) planned: BTreeSet<MacAddr>,
@@ -24,18 +24,19 @@ pub(super) struct Free<'i> {
 // === impl Free ===
 
 impl<'i> Free<'i> {
-    pub(super) fn new(index: &'i Index, used: &'i Used<'i>, pools: impl Iterator<Item = &'i MacPool>) -> Self {
+    pub(super) fn new(objects: &'i Objects, used: &'i Used<'i>, pools: impl Iterator<Item = &'i MacPool>) -> Self {
         let addresses = |pool: &'i MacPool| -> (_, Box<dyn Iterator<Item = MacAddr> + 'i>) {
-            let is_free =
-                |address: &MacAddr| !used.contains_key(address) && matches!(index.lease(*address), Leased::Free { .. });
+            let is_free = |address: &MacAddr| {
+                !used.contains_key(address) && matches!(objects.lease(*address), Leased::Free { .. })
+            };
             (pool, Box::new(pool.addresses().filter(is_free)))
         };
-        let released = index.leases.iter().filter_map(|(address, lease)| {
+        let released = objects.leases.iter().filter_map(|(address, lease)| {
             let holder = &lease.as_ref().ok().filter(|lease| lease.released.is_some())?.holder;
             Some(((holder.namespace.as_str(), holder.name.as_str(), holder.interface.as_str()), *address))
         });
         Self {
-            index,
+            objects,
             used,
             pools: pools.map(addresses).collect(),
             planned: BTreeSet::new(),
@@ -47,11 +48,11 @@ impl<'i> Free<'i> {
     /// Takes a free address from one of these pools: the address that a machine of the same name had on this interface,
     /// else the lowest address of the first pool with a free address. Returns the name of the pool, too.
     pub(super) fn take(&mut self, pools: &[&str], key: &Key, interface: &str) -> Option<(&'i str, MacAddr)> {
-        let Self { index, used, planned, released, exhausted, .. } = self;
+        let Self { objects, used, planned, released, exhausted, .. } = self;
         let may_serve = |name: &str| pools.contains(&name) && !exhausted.contains(name);
         let before = released.get(&(key.namespace.as_str(), key.name.as_str(), interface)).copied();
         let before = before.filter(|address| !used.contains_key(address) && !planned.contains(address));
-        let before = before.filter(|address| matches!(index.lease(*address), Leased::Free { .. }));
+        let before = before.filter(|address| matches!(objects.lease(*address), Leased::Free { .. }));
         for (pool, addresses) in self.pools.iter_mut().filter(|(pool, _)| may_serve(pool.name())) {
             let before = before.filter(|address| pool.contains(*address));
             let found = before.or_else(|| addresses.find(|address| !planned.contains(address)));

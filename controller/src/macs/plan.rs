@@ -34,8 +34,8 @@ use crate::kinds::mac_pool::{MAC_BITS, MAC_NETWORK, MacPool};
 use crate::kinds::pool::{Holder, HolderKind, LeaseSpec};
 use crate::kinds::virtual_machine::{ASSIGNED_ANNOTATION, MAC_ADDRESSES_LABEL};
 use crate::macs::free::Free;
-use crate::macs::index::{HeldBy, Index, Leased, Pool};
 use crate::macs::machine::{Address, Vm};
+use crate::macs::objects::{HeldBy, Leased, Objects, Pool};
 use crate::macs::used::may_lease;
 use crate::metrics::MacPoolCount;
 
@@ -69,9 +69,9 @@ pub(super) enum Action {
     Prove { address: MacAddr, version: u64, lease: Box<LeaseSpec> },
 }
 
-// === impl Index ===
+// === impl Objects ===
 
-impl Index {
+impl Objects {
     /// Returns everything that is to be done.
     pub(super) fn plan(&self, now: Timestamp) -> Plan {
         let used = self.used();

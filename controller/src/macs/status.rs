@@ -12,13 +12,13 @@ use crate::cluster::conditions::{
 };
 use crate::cluster::key::Key;
 use crate::kinds::mac_pool::{MacPool, MacPoolStatus, mac_lease_name};
-use crate::macs::index::{Index, Leased, Pool};
+use crate::macs::objects::{Leased, Objects, Pool};
 use crate::macs::used::Used;
 use crate::metrics::MacPoolCount;
 
-// === impl Index ===
+// === impl Objects ===
 
-impl Index {
+impl Objects {
     /// Returns the counts of a pool, and the patch of its status. `None`: the status is correct.
     pub(super) fn report(
         &self,

@@ -7,8 +7,8 @@ use pnet_base::MacAddr;
 
 use crate::cluster::key::Key;
 use crate::kinds::mac_pool::MacPool;
-use crate::macs::index::Index;
 use crate::macs::machine::Guest;
+use crate::macs::objects::Objects;
 
 /// Maximum number of addresses of a pool that one running guest keeps from being allocated, if the pool does not serve the namespace of the
 /// guest.
@@ -17,9 +17,9 @@ pub(super) const MOST_OF_GUEST: usize = 4;
 /// The machines that have each address.
 pub(super) type Used<'i> = BTreeMap<MacAddr, BTreeSet<&'i Key>>;
 
-// === impl Index ===
+// === impl Objects ===
 
-impl Index {
+impl Objects {
     /// For each address that is not allocated because of its users: the machines whose VirtualMachine or instance has the address.
     pub(super) fn used(&self) -> Used<'_> {
         let pools: Vec<&MacPool> = self.pools.iter().filter_map(|(_, pool)| pool.pool.as_ref().ok()).collect();

@@ -4,11 +4,11 @@ use crate::macs::machine::Guest;
 
 const NOW: Timestamp = Timestamp::constant(1_786_700_000, 0);
 
-/// An index with pool `p` of four addresses for namespace `n`.
-fn index() -> Index {
-    let mut index = Index::default();
-    index.apply_pool(pool("p", "0a:00:00:00:00:00-0a:00:00:00:00:03", 1));
-    index
+/// Objects with pool `p` of four addresses for namespace `n`.
+fn objects() -> Objects {
+    let mut objects = Objects::default();
+    objects.apply_pool(pool("p", "0a:00:00:00:00:00-0a:00:00:00:00:03", 1));
+    objects
 }
 
 fn from(object: Value) -> Object {
@@ -75,7 +75,7 @@ fn leased(address: &str, name: &str, released: Option<&str>) -> Object {
 const RELEASED: Option<&str> = Some("2026-08-02T10:00:00.000000Z");
 
 /// The actions of a plan, one line each.
-fn actions(index: &Index) -> Vec<String> {
+fn actions(objects: &Objects) -> Vec<String> {
     let line = |action| match action {
         Action::Record { address, version, lease } => {
             let Holder { name, interface, .. } = &lease.holder;
@@ -85,12 +85,12 @@ fn actions(index: &Index) -> Vec<String> {
         Action::Assign { key, addresses, .. } => format!("assign {} in {key}", addresses.join(", ")),
         Action::Prove { address, version, lease } => format!("prove {address} {version} of {}", lease.holder.name),
     };
-    index.plan(NOW).actions.into_iter().map(line).collect()
+    objects.plan(NOW).actions.into_iter().map(line).collect()
 }
 
 /// The status of pool `p` after a plan: total, free, used and waiting, and the reasons of its conditions.
-fn status(index: &Index) -> ([i64; 3], u64, Vec<String>) {
-    let status = &index.plan(NOW).statuses["p"]["status"];
+fn status(objects: &Objects) -> ([i64; 3], u64, Vec<String>) {
+    let status = &objects.plan(NOW).statuses["p"]["status"];
     let numbers = ["total", "free", "used"].map(|member| status[member].as_i64().unwrap());
     let reasons = status["conditions"].as_array().unwrap().iter().map(|it| it["reason"].as_str().unwrap().to_owned());
     (numbers, status["waiting"].as_u64().unwrap(), reasons.collect())
@@ -98,17 +98,17 @@ fn status(index: &Index) -> ([i64; 3], u64, Vec<String>) {
 
 #[test]
 fn an_interface_without_an_address_gets_a_lease_and_then_its_address() {
-    let mut index = index();
-    index.apply_vm(&vm("w", 1, &[("a", ""), ("b", "52:54:00:00:00:01"), ("c", "")]));
+    let mut objects = objects();
+    objects.apply_vm(&vm("w", 1, &[("a", ""), ("b", "52:54:00:00:00:01"), ("c", "")]));
     let expected = ["record 0a:00:00:00:00:00 of p for w a", "record 0a:00:00:00:00:01 of p for w c"];
-    assert_eq!(actions(&index), expected);
-    index.apply_lease(&leased("0a:00:00:00:00:00", "w", None));
-    assert_eq!(actions(&index), ["record 0a:00:00:00:00:01 of p for w c"]);
+    assert_eq!(actions(&objects), expected);
+    objects.apply_lease(&leased("0a:00:00:00:00:00", "w", None));
+    assert_eq!(actions(&objects), ["record 0a:00:00:00:00:01 of p for w c"]);
     let mut second = leased("0a:00:00:00:00:01", "w", None);
     second.data["spec"]["holder"]["interface"] = "c".into();
-    index.apply_lease(&second);
-    assert_eq!(actions(&index), ["assign 0a:00:00:00:00:00 to a, 0a:00:00:00:00:01 to c in n/w"]);
-    let [Action::Assign { request, patch, .. }] = &index.plan(NOW).actions[..] else { panic!("no patch") };
+    objects.apply_lease(&second);
+    assert_eq!(actions(&objects), ["assign 0a:00:00:00:00:00 to a, 0a:00:00:00:00:01 to c in n/w"]);
+    let [Action::Assign { request, patch, .. }] = &objects.plan(NOW).actions[..] else { panic!("no patch") };
     let assigned = r#"{"a":"0a:00:00:00:00:00","c":"0a:00:00:00:00:01"}"#;
     let annotations = json!({"ipam.glowplug.dev/assigned-mac-addresses": assigned});
     let template = json!({"metadata": {"annotations": annotations}});
@@ -124,14 +124,14 @@ fn an_interface_without_an_address_gets_a_lease_and_then_its_address() {
 
 #[test]
 fn a_machine_without_the_label_or_of_another_namespace_gets_no_address() {
-    let mut index = index();
+    let mut objects = objects();
     let mut without = vm("w", 1, &[("a", "")]);
     without.data["spec"]["template"]["metadata"] = json!({});
-    index.apply_vm(&without);
+    objects.apply_vm(&without);
     let mut elsewhere = vm("x", 1, &[("a", "")]);
     elsewhere.metadata.namespace = Some("m".to_owned());
-    index.apply_vm(&elsewhere);
-    let plan = index.plan(NOW);
+    objects.apply_vm(&elsewhere);
+    let plan = objects.plan(NOW);
     assert_eq!(plan.actions, []);
     let note = "No MACPool serves the machine, and interface a has no MAC address".to_owned();
     let waiting = Key { namespace: "m".to_owned(), name: "x".to_owned() };
@@ -148,11 +148,11 @@ fn applied_again(name: &str, interfaces: &[&str]) -> Object {
 
 #[test]
 fn a_machine_that_lost_the_label_gets_the_address_that_it_holds() {
-    let mut index = index();
-    index.apply_vm(&applied_again("w", &["a"]));
-    index.apply_lease(&leased("0a:00:00:00:00:02", "w", None));
-    assert_eq!(actions(&index), ["assign 0a:00:00:00:00:02 to a in n/w"]);
-    let [Action::Assign { request, .. }] = &index.plan(NOW).actions[..] else { panic!("no patch") };
+    let mut objects = objects();
+    objects.apply_vm(&applied_again("w", &["a"]));
+    objects.apply_lease(&leased("0a:00:00:00:00:02", "w", None));
+    assert_eq!(actions(&objects), ["assign 0a:00:00:00:00:02 to a in n/w"]);
+    let [Action::Assign { request, .. }] = &objects.plan(NOW).actions[..] else { panic!("no patch") };
     let metadata = json!({
         "labels": {"ipam.glowplug.dev/mac-addresses": "required"},
         "annotations": {"ipam.glowplug.dev/assigned-mac-addresses": r#"{"a":"0a:00:00:00:00:02"}"#},
@@ -162,65 +162,65 @@ fn a_machine_that_lost_the_label_gets_the_address_that_it_holds() {
 
 #[test]
 fn a_machine_that_holds_two_addresses_gets_the_one_that_its_guest_has() {
-    let mut index = index();
-    index.apply_vm(&applied_again("w", &["a"]));
+    let mut objects = objects();
+    objects.apply_vm(&applied_again("w", &["a"]));
     for address in ["0a:00:00:00:00:01", "0a:00:00:00:00:02"] {
-        index.apply_lease(&leased(address, "w", None));
+        objects.apply_lease(&leased(address, "w", None));
     }
-    assert_eq!(actions(&index), ["assign 0a:00:00:00:00:01 to a in n/w"]);
+    assert_eq!(actions(&objects), ["assign 0a:00:00:00:00:01 to a in n/w"]);
     let (key, version, guest) = guest("w", "0a:00:00:00:00:02");
-    index.store_guest(key, version, guest);
-    assert_eq!(actions(&index), ["assign 0a:00:00:00:00:02 to a in n/w"]);
+    objects.store_guest(key, version, guest);
+    assert_eq!(actions(&objects), ["assign 0a:00:00:00:00:02 to a in n/w"]);
 }
 
 #[test]
 fn a_machine_without_the_label_gets_only_what_it_holds_for_the_interface_in_its_pool() {
-    let mut index = index();
-    index.apply_lease(&leased("0a:00:00:00:00:02", "w", None));
-    index.apply_vm(&applied_again("w", &["b"]));
-    assert_eq!(actions(&index), [] as [&str; 0]);
+    let mut objects = objects();
+    objects.apply_lease(&leased("0a:00:00:00:00:02", "w", None));
+    objects.apply_vm(&applied_again("w", &["b"]));
+    assert_eq!(actions(&objects), [] as [&str; 0]);
     // Another pool than that of the address serves the machine.
-    index.apply_pool(pool("p", "0a:00:00:00:01:00-0a:00:00:00:01:03", 2));
+    objects.apply_pool(pool("p", "0a:00:00:00:01:00-0a:00:00:00:01:03", 2));
     let mut vm = applied_again("w", &["a"]);
     vm.metadata.resource_version = Some("6".to_owned());
-    index.apply_vm(&vm);
-    assert_eq!(actions(&index), [] as [&str; 0]);
+    objects.apply_vm(&vm);
+    assert_eq!(actions(&objects), [] as [&str; 0]);
 }
 
 #[test]
 fn an_invalid_address_is_not_replaced() {
-    let mut index = index();
-    index.apply_vm(&vm("w", 1, &[("a", "01:00:5e:00:00:01")]));
-    assert_eq!(actions(&index), [] as [&str; 0]);
+    let mut objects = objects();
+    objects.apply_vm(&vm("w", 1, &[("a", "01:00:5e:00:00:01")]));
+    assert_eq!(actions(&objects), [] as [&str; 0]);
 }
 
 #[test]
 fn an_address_of_a_machine_is_recorded_before_others_are_allocated() {
-    let mut index = index();
-    index.apply_vm(&vm("new", 1, &[("a", "")]));
-    index.apply_vm(&vm("own", 2, &[("a", "0A:00:00:00:00:00")]));
+    let mut objects = objects();
+    objects.apply_vm(&vm("new", 1, &[("a", "")]));
+    objects.apply_vm(&vm("own", 2, &[("a", "0A:00:00:00:00:00")]));
     let expected = ["record 0a:00:00:00:00:00 of p for own a", "record 0a:00:00:00:00:01 of p for new a"];
-    assert_eq!(actions(&index), expected);
+    assert_eq!(actions(&objects), expected);
 }
 
 #[test]
 fn an_address_that_only_a_guest_uses_is_not_allocated() {
-    let mut index = index();
+    let mut objects = objects();
     let (key, version, guest) = guest("other", "0a:00:00:00:00:00");
-    index.store_guest(key, version, guest);
-    index.apply_vm(&vm("w", 1, &[("a", "")]));
-    assert_eq!(actions(&index), ["record 0a:00:00:00:00:01 of p for w a"]);
+    objects.store_guest(key, version, guest);
+    objects.apply_vm(&vm("w", 1, &[("a", "")]));
+    assert_eq!(actions(&objects), ["record 0a:00:00:00:00:01 of p for w a"]);
 }
 
 #[test]
 fn an_address_of_a_lease_that_cannot_be_read_is_not_allocated() {
-    let mut index = index();
+    let mut objects = objects();
     let mut damaged = leased("0a:00:00:00:00:00", "x", None);
     damaged.data["spec"]["holder"] = "x".into();
-    index.apply_lease(&damaged);
-    index.apply_vm(&vm("w", 1, &[("a", "")]));
-    assert_eq!(actions(&index), ["record 0a:00:00:00:00:01 of p for w a"]);
-    let plan = index.plan(Timestamp::UNIX_EPOCH);
+    objects.apply_lease(&damaged);
+    objects.apply_vm(&vm("w", 1, &[("a", "")]));
+    assert_eq!(actions(&objects), ["record 0a:00:00:00:00:01 of p for w a"]);
+    let plan = objects.plan(Timestamp::UNIX_EPOCH);
     let conditions = plan.statuses["p"]["status"]["conditions"].as_array().unwrap();
     let condition = conditions.iter().find(|condition| condition["type"] == "UnreadableLeases").unwrap();
     let line = "0a:00:00:00:00:00: StaticIPLease 0a-00-00-00-00-00.mac cannot be read: spec: invalid type: string \"x\", expected struct Holder";
@@ -229,63 +229,63 @@ fn an_address_of_a_lease_that_cannot_be_read_is_not_allocated() {
 
 #[test]
 fn a_machine_created_again_prefers_the_address_that_its_name_had() {
-    let mut index = index();
-    index.apply_lease(&leased("0a:00:00:00:00:02", "w", RELEASED));
-    index.apply_vm(&vm("w", 1, &[("a", "")]));
-    assert_eq!(actions(&index), ["record 0a:00:00:00:00:02 of p for w a over 7"]);
+    let mut objects = objects();
+    objects.apply_lease(&leased("0a:00:00:00:00:02", "w", RELEASED));
+    objects.apply_vm(&vm("w", 1, &[("a", "")]));
+    assert_eq!(actions(&objects), ["record 0a:00:00:00:00:02 of p for w a over 7"]);
 }
 
 #[test]
 fn a_released_address_is_free_for_other_machines() {
-    let mut index = index();
-    index.apply_lease(&leased("0a:00:00:00:00:00", "x", RELEASED));
-    index.apply_vm(&vm("w", 1, &[("a", "")]));
-    assert_eq!(actions(&index), ["record 0a:00:00:00:00:00 of p for w a over 7"]);
+    let mut objects = objects();
+    objects.apply_lease(&leased("0a:00:00:00:00:00", "x", RELEASED));
+    objects.apply_vm(&vm("w", 1, &[("a", "")]));
+    assert_eq!(actions(&objects), ["record 0a:00:00:00:00:00 of p for w a over 7"]);
 }
 
 #[test]
 fn machines_are_served_in_the_order_of_their_creation_and_get_all_addresses_or_none() {
-    let mut index = index();
-    index.apply_vm(&vm("young", 3, &[("a", "")]));
-    index.apply_vm(&vm("middle", 2, &[("a", ""), ("b", "")]));
-    index.apply_vm(&vm("old", 1, &[("a", ""), ("b", ""), ("c", "")]));
+    let mut objects = objects();
+    objects.apply_vm(&vm("young", 3, &[("a", "")]));
+    objects.apply_vm(&vm("middle", 2, &[("a", ""), ("b", "")]));
+    objects.apply_vm(&vm("old", 1, &[("a", ""), ("b", ""), ("c", "")]));
     let expected =
         ["0a:00:00:00:00:00 of p for old a", "0a:00:00:00:00:01 of p for old b", "0a:00:00:00:00:02 of p for old c"];
-    assert_eq!(actions(&index), expected.map(|line| format!("record {line}")));
-    let waiting = index.plan(NOW).waiting;
+    assert_eq!(actions(&objects), expected.map(|line| format!("record {line}")));
+    let waiting = objects.plan(NOW).waiting;
     let note = |interface: &str| {
         ("MACPoolExhausted", format!("No available MAC addresses in pool p for interface {interface}"))
     };
     assert_eq!(waiting, [(key("middle"), note("b")), (key("young"), note("a"))].into());
-    assert_eq!(status(&index).1, 2);
+    assert_eq!(status(&objects).1, 2);
 }
 
 #[test]
 fn a_lease_is_checked_only_when_no_known_object_has_its_address() {
-    let mut index = index();
-    index.apply_lease(&leased("0a:00:00:00:00:00", "w", None));
-    assert_eq!(actions(&index), ["prove 0a:00:00:00:00:00 7 of w"]);
+    let mut objects = objects();
+    objects.apply_lease(&leased("0a:00:00:00:00:00", "w", None));
+    assert_eq!(actions(&objects), ["prove 0a:00:00:00:00:00 7 of w"]);
     let (key, version, guest) = guest("w", "0a:00:00:00:00:00");
-    index.store_guest(key.clone(), version, guest);
-    assert_eq!(actions(&index), [] as [&str; 0]);
-    index.remove_guest(&key, Some(6));
+    objects.store_guest(key.clone(), version, guest);
+    assert_eq!(actions(&objects), [] as [&str; 0]);
+    objects.remove_guest(&key, Some(6));
     // The VirtualMachine has another address now, and may still start an instance of an older version.
-    index.apply_vm(&vm("w", 1, &[("a", "52:54:00:00:00:01")]));
-    assert_eq!(actions(&index), [] as [&str; 0]);
-    index.remove_vm(&key, Some(6));
+    objects.apply_vm(&vm("w", 1, &[("a", "52:54:00:00:00:01")]));
+    assert_eq!(actions(&objects), [] as [&str; 0]);
+    objects.remove_vm(&key, Some(6));
     let mut again = vm("w", 9, &[("a", "52:54:00:00:00:01")]);
     again.metadata.uid = Some("another".to_owned());
-    index.apply_vm(&again);
-    assert_eq!(actions(&index), ["prove 0a:00:00:00:00:00 7 of w"]);
+    objects.apply_vm(&again);
+    assert_eq!(actions(&objects), ["prove 0a:00:00:00:00:00 7 of w"]);
 }
 
 #[test]
 fn the_younger_of_two_overlapping_pools_allocates_nothing() {
-    let mut index = index();
-    index.apply_pool(pool("a", "0a:00:00:00:00:03-0a:00:00:00:00:09", 2));
-    index.apply_vm(&vm("w", 1, &[("a", "")]));
-    assert_eq!(actions(&index), ["record 0a:00:00:00:00:00 of p for w a"]);
-    let conditions = &index.plan(NOW).statuses["a"]["status"]["conditions"];
+    let mut objects = objects();
+    objects.apply_pool(pool("a", "0a:00:00:00:00:03-0a:00:00:00:00:09", 2));
+    objects.apply_vm(&vm("w", 1, &[("a", "")]));
+    assert_eq!(actions(&objects), ["record 0a:00:00:00:00:00 of p for w a"]);
+    let conditions = &objects.plan(NOW).statuses["a"]["status"]["conditions"];
     let expected = "MACPools a and p both have 0a:00:00:00:00:03, expected no common address";
     let condition = ["type", "reason", "message"].map(|member| conditions[2][member].as_str().unwrap());
     assert_eq!(condition, ["Ready", "PoolOverlap", expected]);
@@ -294,70 +294,74 @@ fn the_younger_of_two_overlapping_pools_allocates_nothing() {
 
 #[test]
 fn a_pool_of_an_earlier_schema_works_and_has_a_condition() {
-    let mut index = index();
+    let mut objects = objects();
     let labels: BTreeMap<String, &str> = (0..257).map(|number| (format!("l{number}"), "x")).collect();
     let mut wide = pool("p", "0a:00:00:00:00:00-0a:00:00:00:00:03", 2);
     wide.data["spec"]["machineSelector"] = json!({"matchLabels": labels});
-    index.apply_pool(wide);
+    objects.apply_pool(wide);
     let reasons = ["NoDuplicates", "FreeAddresses", "Serving", "NotStalled", "EarlierSchema"].map(str::to_owned);
-    assert_eq!(status(&index).2, reasons);
-    let violated = &index.plan(NOW).statuses["p"]["status"]["conditions"][4];
+    assert_eq!(status(&objects).2, reasons);
+    let violated = &objects.plan(NOW).statuses["p"]["status"]["conditions"][4];
     let line = "machineSelector.matchLabels: too many members \"257\", expected at most 256";
     assert_eq!((&violated["type"], &violated["message"]), (&json!("SchemaViolated"), &json!(line)));
 }
 
 #[test]
 fn the_status_counts_each_address_once() {
-    let mut index = index();
+    let mut objects = objects();
     assert_eq!(
-        status(&index),
+        status(&objects),
         ([4, 4, 0], 0, ["NoDuplicates", "FreeAddresses", "Serving", "NotStalled"].map(str::to_owned).into())
     );
-    index.apply_vm(&vm("w", 1, &[("a", "0a:00:00:00:00:00")]));
+    objects.apply_vm(&vm("w", 1, &[("a", "0a:00:00:00:00:00")]));
     let (key, version, guest) = guest("w", "0a:00:00:00:00:00");
-    index.store_guest(key, version, guest);
-    index.apply_lease(&leased("0a:00:00:00:00:00", "w", None));
-    index.apply_lease(&leased("0a:00:00:00:00:01", "x", None));
-    index.apply_lease(&leased("0a:00:00:00:00:02", "y", RELEASED));
-    assert_eq!(status(&index).0, [4, 2, 2]);
-    index.apply_vm(&vm("z", 1, &[("a", "0a:00:00:00:00:00"), ("b", "0a:00:00:00:00:02"), ("c", "0a:00:00:00:00:03")]));
+    objects.store_guest(key, version, guest);
+    objects.apply_lease(&leased("0a:00:00:00:00:00", "w", None));
+    objects.apply_lease(&leased("0a:00:00:00:00:01", "x", None));
+    objects.apply_lease(&leased("0a:00:00:00:00:02", "y", RELEASED));
+    assert_eq!(status(&objects).0, [4, 2, 2]);
+    objects.apply_vm(&vm(
+        "z",
+        1,
+        &[("a", "0a:00:00:00:00:00"), ("b", "0a:00:00:00:00:02"), ("c", "0a:00:00:00:00:03")],
+    ));
     let expected = ["ConflictingRecords", "NoFreeAddress", "Serving", "NotStalled"].map(str::to_owned);
-    assert_eq!(status(&index), ([4, 0, 4], 0, expected.into()));
+    assert_eq!(status(&objects), ([4, 0, 4], 0, expected.into()));
 }
 
 #[test]
 fn the_metrics_count_each_valid_pool_also_if_its_status_does_not_change() {
-    let mut index = index();
-    index.apply_pool(pool("invalid", "0a:00:00:00:00:09", 2));
+    let mut objects = objects();
+    objects.apply_pool(pool("invalid", "0a:00:00:00:00:09", 2));
     for (second, name) in (1..).zip(["a", "b", "c", "d", "e"]) {
-        index.apply_vm(&vm(name, second, &[("a", "")]));
+        objects.apply_vm(&vm(name, second, &[("a", "")]));
     }
     for (address, name) in (0..).zip(["a", "b", "c", "d"]) {
-        index.apply_lease(&leased(&format!("0a:00:00:00:00:0{address}"), name, None));
+        objects.apply_lease(&leased(&format!("0a:00:00:00:00:0{address}"), name, None));
     }
-    let plan = index.plan(NOW);
+    let plan = objects.plan(NOW);
     let expected = BTreeMap::from([("p".to_owned(), MacPoolCount { free: 0, used: 4, waiting: 1 })]);
     assert_eq!(plan.counts, expected);
     let mut stored = pool("p", "0a:00:00:00:00:00-0a:00:00:00:00:03", 3);
     stored.data["status"] = plan.statuses["p"]["status"].clone();
-    index.apply_pool(stored);
-    let plan = index.plan(NOW);
+    objects.apply_pool(stored);
+    let plan = objects.plan(NOW);
     assert_eq!((plan.statuses.contains_key("p"), plan.counts), (false, expected));
 }
 
 #[test]
 fn running_guests_with_one_address_collide() {
-    let mut index = index();
+    let mut objects = objects();
     for name in ["x", "y"] {
         let (key, version, guest) = guest(name, "52:54:00:00:00:01");
-        index.store_guest(key, version, guest);
+        objects.store_guest(key, version, guest);
     }
     let address = MacAddr::new(0x52, 0x54, 0, 0, 0, 1);
-    assert_eq!(index.plan(NOW).collisions, [(address, [key("x"), key("y")].into())].into());
+    assert_eq!(objects.plan(NOW).collisions, [(address, [key("x"), key("y")].into())].into());
     let ended =
         from(json!({"status": {"phase": "Succeeded", "interfaces": [{"name": "a", "mac": "52:54:00:00:00:01"}]}}));
-    index.store_guest(key("y"), 6, Guest::read(&ended));
-    assert_eq!(index.plan(NOW).collisions, BTreeMap::new());
+    objects.store_guest(key("y"), 6, Guest::read(&ended));
+    assert_eq!(objects.plan(NOW).collisions, BTreeMap::new());
 }
 
 /// The addresses of the pool of [`wide`] with these last octets.
@@ -365,32 +369,32 @@ fn of_wide(octets: std::ops::Range<usize>) -> Vec<String> {
     octets.map(|octet| format!("0a:00:00:00:01:{octet:02x}")).collect()
 }
 
-/// An index with pool `p` of 32 addresses for namespace `n`.
-fn wide() -> Index {
-    let mut index = Index::default();
-    index.apply_pool(pool("p", "0a:00:00:00:01:00-0a:00:00:00:01:1f", 1));
-    index
+/// Objects with pool `p` of 32 addresses for namespace `n`.
+fn wide() -> Objects {
+    let mut objects = Objects::default();
+    objects.apply_pool(pool("p", "0a:00:00:00:01:00-0a:00:00:00:01:1f", 1));
+    objects
 }
 
 /// Stores a guest of namespace `other`, which was created at this second.
-fn store_other(index: &mut Index, name: &str, second: u8, phase: &str, addresses: &[String]) {
+fn store_other(objects: &mut Objects, name: &str, second: u8, phase: &str, addresses: &[String]) {
     let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
     let mut object = instance(&addresses);
     object.data["status"]["phase"] = phase.into();
     let created = json!({"creationTimestamp": format!("2026-08-01T10:00:{second:02}Z")});
     object.metadata = serde_json::from_value(created).unwrap();
     let key = Key { namespace: "other".to_owned(), name: name.to_owned() };
-    index.store_guest(key, u64::from(second) + 10, Guest::read(&object));
+    objects.store_guest(key, u64::from(second) + 10, Guest::read(&object));
 }
 
 /// The last octets of the addresses that are not allocated.
-fn taken(index: &Index) -> Vec<u8> {
-    index.used().keys().map(|address| address.octets()[5]).collect()
+fn taken(objects: &Objects) -> Vec<u8> {
+    objects.used().keys().map(|address| address.octets()[5]).collect()
 }
 
 #[test]
 fn a_machine_of_another_namespace_takes_no_address_of_a_pool() {
-    let mut index = wide();
+    let mut objects = wide();
     let all = of_wide(0..32);
     let interfaces: Vec<(String, String)> =
         all.iter().enumerate().map(|(at, address)| (format!("net{at}"), address.clone())).collect();
@@ -398,43 +402,43 @@ fn a_machine_of_another_namespace_takes_no_address_of_a_pool() {
         interfaces.iter().map(|(name, address)| (name.as_str(), address.as_str())).collect();
     let mut other = vm("w", 1, &interfaces);
     other.metadata.namespace = Some("other".to_owned());
-    index.apply_vm(&other);
-    store_other(&mut index, "w", 1, "Pending", &all);
-    index.apply_vm(&vm("v", 2, &[("a", "")]));
-    assert_eq!(actions(&index), ["record 0a:00:00:00:01:00 of p for v a"]);
-    assert_eq!(status(&index).0, [32, 32, 0]);
+    objects.apply_vm(&other);
+    store_other(&mut objects, "w", 1, "Pending", &all);
+    objects.apply_vm(&vm("v", 2, &[("a", "")]));
+    assert_eq!(actions(&objects), ["record 0a:00:00:00:01:00 of p for v a"]);
+    assert_eq!(status(&objects).0, [32, 32, 0]);
     // A running guest of another namespace keeps at most four addresses from being allocated.
-    store_other(&mut index, "w", 2, "Running", &all);
-    assert_eq!(taken(&index), [0, 1, 2, 3]);
-    assert_eq!(actions(&index), ["record 0a:00:00:00:01:04 of p for v a"]);
+    store_other(&mut objects, "w", 2, "Running", &all);
+    assert_eq!(taken(&objects), [0, 1, 2, 3]);
+    assert_eq!(actions(&objects), ["record 0a:00:00:00:01:04 of p for v a"]);
 }
 
 #[test]
 fn the_guests_of_another_namespace_take_at_most_a_quarter_of_a_pool() {
-    let mut index = wide();
+    let mut objects = wide();
     for (second, name) in [(4, "a"), (3, "b"), (2, "c"), (1, "d")] {
         let first = usize::from(second) * 4;
-        store_other(&mut index, name, second, "Running", &of_wide(first..first + 6));
+        store_other(&mut objects, name, second, "Running", &of_wide(first..first + 6));
     }
     // The two oldest guests keep their first four addresses.
-    assert_eq!(taken(&index), [4, 5, 6, 7, 8, 9, 10, 11]);
-    index.remove_guest(&Key { namespace: "other".to_owned(), name: "d".to_owned() }, None);
-    assert_eq!(taken(&index), [8, 9, 10, 11, 12, 13, 14, 15]);
+    assert_eq!(taken(&objects), [4, 5, 6, 7, 8, 9, 10, 11]);
+    objects.remove_guest(&Key { namespace: "other".to_owned(), name: "d".to_owned() }, None);
+    assert_eq!(taken(&objects), [8, 9, 10, 11, 12, 13, 14, 15]);
     // The order of its interfaces decides which addresses of a guest count.
     let mut turned = of_wide(0..6);
     turned.reverse();
-    store_other(&mut index, "e", 0, "Running", &turned);
-    assert_eq!(taken(&index), [2, 3, 4, 5, 8, 9, 10, 11]);
+    store_other(&mut objects, "e", 0, "Running", &turned);
+    assert_eq!(taken(&objects), [2, 3, 4, 5, 8, 9, 10, 11]);
 }
 
 #[test]
 fn a_guest_of_another_namespace_beyond_its_limit_still_counts_as_a_second_user_of_an_address() {
-    let mut index = wide();
+    let mut objects = wide();
     let (key, version, guest) = guest("w", "0a:00:00:00:01:05");
-    index.store_guest(key.clone(), version, guest);
-    store_other(&mut index, "x", 1, "Running", &of_wide(0..6));
-    assert_eq!(taken(&index), [0, 1, 2, 3, 5]);
-    let plan = index.plan(NOW);
+    objects.store_guest(key.clone(), version, guest);
+    store_other(&mut objects, "x", 1, "Running", &of_wide(0..6));
+    assert_eq!(taken(&objects), [0, 1, 2, 3, 5]);
+    let plan = objects.plan(NOW);
     let address = MacAddr::new(0x0a, 0, 0, 0, 1, 5);
     let other = Key { namespace: "other".to_owned(), name: "x".to_owned() };
     assert_eq!(plan.collisions, [(address, [key, other].into())].into());
@@ -468,16 +472,16 @@ fn only_addresses_of_networks_outside_the_network_of_pods_must_be_unique() {
 
 #[test]
 fn a_new_version_without_other_changes_causes_no_decision() {
-    let mut index = index();
+    let mut objects = objects();
     let mut machine = vm("w", 1, &[("a", "")]);
-    assert!(index.apply_vm(&machine));
+    assert!(objects.apply_vm(&machine));
     machine.metadata.resource_version = Some("6".to_owned());
-    assert!(!index.apply_vm(&machine));
+    assert!(!objects.apply_vm(&machine));
     machine.metadata.resource_version = Some("4".to_owned());
     machine.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
-    assert!(!index.apply_vm(&machine), "an older version");
+    assert!(!objects.apply_vm(&machine), "an older version");
     machine.metadata.resource_version = Some("7".to_owned());
-    assert!(index.apply_vm(&machine));
+    assert!(objects.apply_vm(&machine));
 }
 
 #[test]
@@ -501,15 +505,15 @@ fn no_content_of_an_object_keeps_another_machine_from_its_address() {
     let lease = leased("0a:00:00:00:00:03", "gone", RELEASED);
     for (kind, object) in [("vm", vm_of_user), ("pool", pool_of_user), ("guest", guest_of_user), ("lease", lease)] {
         crate::variants::each_object(&valid(&object), |object| {
-            let mut index = index();
-            index.apply_vm(&vm("honest", 1, &[("a", "")]));
+            let mut objects = objects();
+            objects.apply_vm(&vm("honest", 1, &[("a", "")]));
             match kind {
-                "vm" => drop(index.apply_vm(&object)),
-                "pool" => drop(index.apply_pool(object)),
-                "guest" => drop(index.store_guest(key("guest"), 5, Guest::read(&object))),
-                _ => drop(index.apply_lease(&object)),
+                "vm" => drop(objects.apply_vm(&object)),
+                "pool" => drop(objects.apply_pool(object)),
+                "guest" => drop(objects.store_guest(key("guest"), 5, Guest::read(&object))),
+                _ => drop(objects.apply_lease(&object)),
             }
-            let plan = index.plan(NOW);
+            let plan = objects.plan(NOW);
             let records: Vec<(MacAddr, &str)> = plan
                 .actions
                 .iter()

@@ -18,7 +18,7 @@ use crate::macs::machine::{Guest, Vm};
 
 /// The objects of machines, pools and leases, and the requests that they need.
 #[derive(Debug, Default)]
-pub(super) struct Index {
+pub(super) struct Objects {
     pub(super) vms: Newest<Key, Vm>,
     pub(super) guests: Newest<Key, Guest>,
     pub(super) pools: Newest<String, Pool>,
@@ -50,9 +50,9 @@ pub(super) enum Leased<'l> {
 /// The held addresses by UID of the VirtualMachine and by interface.
 pub(super) type HeldBy<'i> = BTreeMap<(&'i str, &'i str), BTreeSet<MacAddr>>;
 
-// === impl Index ===
+// === impl Objects ===
 
-impl Index {
+impl Objects {
     /// Stores a VirtualMachine, unless a newer version is known. Returns whether a decision may change.
     pub(super) fn apply_vm(&mut self, object: &Object) -> bool {
         self.store_vm(Key::of(&object.metadata), version_of(&object.metadata), Vm::read(object))
@@ -72,7 +72,7 @@ impl Index {
         self.vms.remove(key, version);
     }
 
-    /// Removes an instance, as [`Index::remove_vm`].
+    /// Removes an instance, as [`Objects::remove_vm`].
     pub(super) fn remove_guest(&mut self, key: &Key, version: Option<u64>) {
         self.guests.remove(key, version);
     }
