@@ -1,14 +1,14 @@
 //! Reserves the addresses that running guests report, so that no machine gets them.
 //!
 //! Only the leader does this, for every instance that its rights let it see: also of VirtualMachines that no pool selects, and
-//! of namespaces without a pool. The `index` decides; this module passes its changes to the registry, and publishes events.
+//! of namespaces without a pool. `Reservations` decides; this module passes the changes to the registry, and publishes events.
 //!
 //! A report never becomes a lease. If another machine holds the address already, the holder keeps it, and both machines get an
 //! event.
 
 mod bounds;
-mod index;
 pub mod neighbours;
+mod reservations;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -36,7 +36,7 @@ use crate::ledger::registry::RegistryHandle;
 use crate::ledger::types::Stopped;
 use crate::pools::beyond::BeyondBounds;
 use crate::reports::bounds::Place;
-use crate::reports::index::{Changes, Index, Reservation};
+use crate::reports::reservations::{Changes, Reservation, Reservations};
 
 /// Largest number of facts that are processed together, before their changes go to the registry.
 const GROUP: usize = 10_000;
@@ -55,8 +55,8 @@ pub struct Reports {
     events: Events,
     beyond: Arc<BeyondBounds>,
     facts: mpsc::UnboundedReceiver<Fact>,
-    index: Index,
-    /// Whether the records of the start are adopted: see [`Fact::Settle`]. Before that, the index has no pools, because a report
+    reservations: Reservations,
+    /// Whether the records of the start are adopted: see [`Fact::Settle`]. Before that, the task passes no pools, because a report
     /// must not reserve an address before a record of it is adopted.
     has_settled: bool,
     /// While the instances are listed again: the guests that are not listed yet.
@@ -65,7 +65,7 @@ pub struct Reports {
 
 /// The reports that a leader finds at its start.
 #[derive(Debug, Default)]
-pub(crate) struct AtStart(Index);
+pub(crate) struct AtStart(Reservations);
 
 #[derive(Debug)]
 enum Fact {
@@ -143,9 +143,9 @@ impl Reports {
     #[must_use]
     pub fn new(client: Client, registry: RegistryHandle, beyond: Arc<BeyondBounds>) -> (Self, Observer) {
         let (sender, facts) = mpsc::unbounded_channel();
-        let (events, index) = (Events::start(client), Index::default());
+        let (events, reservations) = (Events::start(client), Reservations::default());
         (
-            Self { registry, events, beyond, facts, index, has_settled: false, missing: BTreeSet::new() },
+            Self { registry, events, beyond, facts, reservations, has_settled: false, missing: BTreeSet::new() },
             Observer(sender),
         )
     }
@@ -153,7 +153,7 @@ impl Reports {
     /// Reserves addresses until the future is dropped.
     pub async fn run(mut self) -> Result<Infallible, Stopped> {
         loop {
-            let end = self.index.next_end();
+            let end = self.reservations.next_end();
             let until_end = async {
                 match end {
                     Some(end) => sleep_until(end.into()).await,
@@ -181,11 +181,11 @@ impl Reports {
                 fact => self.learn(fact),
             }
         }
-        self.index.expire(Instant::now());
+        self.reservations.expire(Instant::now());
         self.has_settled |= !settled.is_empty();
         if has_other_pools && self.has_settled || !settled.is_empty() {
             let read = |allocator: &Allocator| allocator.pools().cloned().collect::<Vec<Pool>>();
-            self.index.set_pools(self.registry.read(read).await?);
+            self.reservations.set_pools(self.registry.read(read).await?);
         }
         self.pass().await?;
         // A receiver may have stopped waiting.
@@ -197,24 +197,24 @@ impl Reports {
 
     fn learn(&mut self, fact: Fact) {
         match fact {
-            Fact::Restart => self.missing = self.index.guests().cloned().collect(),
+            Fact::Restart => self.missing = self.reservations.guests().cloned().collect(),
             Fact::Listed => {
                 for key in std::mem::take(&mut self.missing) {
-                    self.index.remove(&key);
+                    self.reservations.remove(&key);
                 }
             }
             Fact::Guest(key, guest) => {
                 self.missing.remove(&key);
-                self.index.apply(&key, &guest, Instant::now());
+                self.reservations.apply(&key, &guest, Instant::now());
             }
-            Fact::Gone(key) => self.index.remove(&key),
+            Fact::Gone(key) => self.reservations.remove(&key),
             Fact::Pools | Fact::Settle(_) => {}
         }
     }
 
     /// Passes the changes to the registry, and publishes their events.
     async fn pass(&mut self) -> Result<(), Stopped> {
-        let changes = self.index.take_changes();
+        let changes = self.reservations.take_changes();
         if !changes.is_empty() {
             let Changes { begun, ended } = changes;
             let [begun, ended] = [begun, ended].map(|all| all.into_iter().filter_map(reservation).collect());
@@ -222,7 +222,7 @@ impl Reports {
                 self.tell(&reported);
             }
         }
-        for pool in self.beyond.set("guests", self.index.beyond()) {
+        for pool in self.beyond.set("guests", self.reservations.beyond()) {
             let note = "Guests of other namespaces report more addresses than the pool reserves for them: see status";
             tracing::warn!(pool, reason = BEYOND, "{note}");
             let PoolId { namespace, name } = PoolId::parse(&pool);
@@ -276,7 +276,7 @@ mod tests {
 
     use super::*;
     use crate::metrics::Metrics;
-    use crate::reports::index::tests::{guest, key, pool};
+    use crate::reports::reservations::tests::{guest, key, pool};
 
     /// An API server that has no lease, and whose watches report nothing.
     fn client() -> Client {

@@ -1,7 +1,7 @@
 //! Reserves the addresses of Services of type LoadBalancer, and of the control planes of Clusters, while these objects exist.
 //!
 //! No machine and no claim gets such an address of a pool, unless the pool has `ignoreNeighbours`. A machine that holds the address
-//! keeps it: the endpoint of a Cluster may be one of its machines. The bounds are those of reports, see the `index`.
+//! keeps it: the endpoint of a Cluster may be one of its machines. The bounds are those of reports, see `Reservations`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -36,7 +36,7 @@ use crate::pools::facts::Scope;
 use crate::pools::selection::OpenPools;
 use crate::repeated::Repeated;
 use crate::reports::bounds::Place;
-use crate::reports::index::{Changes, Index, Reservation};
+use crate::reports::reservations::{Changes, Reservation, Reservations};
 
 /// The part of a leader that reserves the addresses of Services and Clusters.
 pub struct Neighbours {
@@ -59,8 +59,8 @@ enum Kind {
 /// The addresses of Services and Clusters that a leader finds at its start.
 #[derive(Debug, Default)]
 pub(crate) struct AtStart {
-    services: Index,
-    clusters: Index,
+    services: Reservations,
+    clusters: Reservations,
 }
 
 /// The API resources of the kinds that the API server serves.
@@ -69,7 +69,7 @@ type Kinds = Vec<(Kind, ApiResource)>;
 /// The objects of a kind.
 #[derive(Debug, Default)]
 struct Known {
-    index: Index,
+    reservations: Reservations,
     /// While the objects are listed again: those that are not listed yet.
     missing: BTreeSet<Key>,
 }
@@ -142,7 +142,7 @@ impl Neighbours {
         }
     }
 
-    /// Passes the pools to the index.
+    /// Passes the pools to the reservations of each kind.
     async fn use_pools(&self, pools: &OpenPools) -> Result<(), Stopped> {
         let ignoring = pools.selection.pools().filter(|pool| pool.spec.ignore_neighbours);
         let ignoring: BTreeSet<String> = ignoring.map(|pool| pool.id.to_string()).collect();
@@ -152,7 +152,7 @@ impl Neighbours {
         let pools = self.registry.read(read).await?;
         let mut known = self.known();
         for kind in [Kind::Service, Kind::Cluster] {
-            known.entry(kind).or_default().index.set_pools(pools.iter().cloned());
+            known.entry(kind).or_default().reservations.set_pools(pools.iter().cloned());
         }
         Ok(())
     }
@@ -161,10 +161,10 @@ impl Neighbours {
     async fn flush(&self) -> Result<(), Stopped> {
         let (mut begun, mut ended, mut beyond) = (Vec::new(), Vec::new(), BTreeMap::new());
         for (kind, known) in &mut *self.known() {
-            let Changes { begun: of_kind, ended: ended_of_kind } = known.index.take_changes();
+            let Changes { begun: of_kind, ended: ended_of_kind } = known.reservations.take_changes();
             begun.extend(of_kind.into_iter().filter_map(|it| kind.reservation(it)));
             ended.extend(ended_of_kind.into_iter().filter_map(|it| kind.reservation(it)));
-            for (pool, of_pool) in known.index.beyond() {
+            for (pool, of_pool) in known.reservations.beyond() {
                 beyond.entry(pool).or_insert_with(Beyond::default).add(of_pool);
             }
         }
@@ -194,18 +194,18 @@ impl AtStart {
 
     /// Returns the reservations that the leader makes with these pools. The caller leaves out pools with `ignoreNeighbours`.
     pub(crate) fn reserve(self, pools: &[Pool]) -> Vec<glowplug::host::claim::Reservation> {
-        let reserve = |kind: Kind, mut index: Index| {
-            index.set_pools(pools.iter().cloned());
-            index.take_changes().begun.into_iter().filter_map(move |it| kind.reservation(it))
+        let reserve = |kind: Kind, mut reservations: Reservations| {
+            reservations.set_pools(pools.iter().cloned());
+            reservations.take_changes().begun.into_iter().filter_map(move |it| kind.reservation(it))
         };
         reserve(Kind::Service, self.services).chain(reserve(Kind::Cluster, self.clusters)).collect()
     }
 }
 
 /// Learns the addresses of an object.
-fn note(index: &mut Index, kind: Kind, object: &Object) {
+fn note(reservations: &mut Reservations, kind: Kind, object: &Object) {
     let uid = object.metadata.uid.clone().unwrap_or_default();
-    index.apply_anywhere(&Key::of(&object.metadata), &uid, kind.addresses(object));
+    reservations.apply_anywhere(&Key::of(&object.metadata), &uid, kind.addresses(object));
 }
 
 // === impl Work ===
@@ -215,11 +215,11 @@ impl provider::Work for Work<'_> {
 
     fn watches(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
         for (kind, known) in &mut *self.of.known() {
-            let all: BTreeSet<Key> = known.index.guests().cloned().collect();
+            let all: BTreeSet<Key> = known.reservations.guests().cloned().collect();
             if self.kinds.iter().any(|(served, _)| served == kind) {
                 known.missing = all;
             } else {
-                all.iter().for_each(|key| known.index.remove(key));
+                all.iter().for_each(|key| known.reservations.remove(key));
             }
         }
         let watch = |(kind, resource): &(Kind, ApiResource)| {
@@ -231,15 +231,15 @@ impl provider::Work for Work<'_> {
 
     fn note_change(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
         let mut known = self.of.known();
-        let Known { index, missing } = known.entry(kind).or_default();
+        let Known { reservations, missing } = known.entry(kind).or_default();
         match change {
             Change::Apply(object) => {
                 missing.remove(&Key::of(&object.metadata));
-                note(index, kind, &object);
+                note(reservations, kind, &object);
             }
-            Change::Remove(key, _) => index.remove(&key),
+            Change::Remove(key, _) => reservations.remove(&key),
             Change::Lists => return BTreeSet::new(),
-            Change::Listed => std::mem::take(missing).iter().for_each(|key| index.remove(key)),
+            Change::Listed => std::mem::take(missing).iter().for_each(|key| reservations.remove(key)),
         }
         all()
     }

@@ -38,7 +38,7 @@ pub(super) const ABSENCE: Duration = Duration::from_secs(600);
 
 /// The reported addresses of all guests.
 #[derive(Debug, Default)]
-pub(super) struct Index {
+pub(super) struct Reservations {
     /// Pools by their network.
     pools: BTreeMap<String, Pools>,
     guests: BTreeMap<Key, Known>,
@@ -51,7 +51,7 @@ pub(super) struct Index {
     absent: BTreeSet<(Instant, Place)>,
     /// Number of the next address that is seen.
     next: u64,
-    /// The reservations that have begun (`true`) and ended since the last [`Index::take_changes`], in their order.
+    /// The reservations that have begun (`true`) and ended since the last [`Reservations::take_changes`], in their order.
     steps: Vec<(Reservation, bool)>,
 }
 
@@ -103,9 +103,9 @@ enum Standing {
     Crowded,
 }
 
-// === impl Index ===
+// === impl Reservations ===
 
-impl Index {
+impl Reservations {
     /// Replaces the pools.
     pub(super) fn set_pools(&mut self, pools: impl IntoIterator<Item = Pool>) {
         let mut by_network: BTreeMap<String, Vec<Pool>> = BTreeMap::new();

@@ -52,7 +52,7 @@ fn silent() -> Guest {
     guest
 }
 
-/// The inputs of the index. Each returns the changes of the reservations.
+/// The inputs of [`Reservations`]. Each returns the changes of the reservations.
 trait Change {
     fn learn(&mut self, key: &Key, guest: &Guest, now: Instant) -> Changes;
     fn lose(&mut self, key: &Key) -> Changes;
@@ -60,7 +60,7 @@ trait Change {
     fn wait(&mut self, now: Instant) -> Changes;
 }
 
-impl Change for Index {
+impl Change for Reservations {
     fn learn(&mut self, key: &Key, guest: &Guest, now: Instant) -> Changes {
         self.apply(key, guest, now);
         self.take_changes()
@@ -94,17 +94,18 @@ fn text(changes: &Changes) -> String {
     text.trim_end().to_owned()
 }
 
-/// An index with the pool `n/p` for namespace `n`: 10.0.0.1 to 10.0.0.`last`, and fd00::/120.
-fn index(last: u8) -> Index {
-    let mut index = Index::default();
-    let changes = index.give(vec![pool("n/p", "n/net", &[&format!("10.0.0.1-10.0.0.{last}"), "fd00::/120"], &[])]);
+/// Reservations with the pool `n/p` for namespace `n`: 10.0.0.1 to 10.0.0.`last`, and fd00::/120.
+fn reservations(last: u8) -> Reservations {
+    let mut reservations = Reservations::default();
+    let changes =
+        reservations.give(vec![pool("n/p", "n/net", &[&format!("10.0.0.1-10.0.0.{last}"), "fd00::/120"], &[])]);
     assert_eq!(changes, Changes::default());
-    index
+    reservations
 }
 
-fn reserved(index: &Index) -> Vec<String> {
+fn reserved(reservations: &Reservations) -> Vec<String> {
     let mut all = Vec::new();
-    for (key, known) in &index.guests {
+    for (key, known) in &reservations.guests {
         for (address, tracked) in known.networks.values().flatten() {
             all.extend(tracked.standing.is_reserved().then(|| format!("{key} {address}")));
         }
@@ -114,130 +115,133 @@ fn reserved(index: &Index) -> Vec<String> {
 
 #[test]
 fn a_reservation_begins_when_a_running_guest_reports_an_address() {
-    let (mut index, now, w) = (index(99), Instant::now(), key("n/w"));
+    let (mut reservations, now, w) = (reservations(99), Instant::now(), key("n/w"));
     let pending = Guest { life: Life::Starting, ..guest(&["10.0.0.8"]) };
-    assert_eq!(index.learn(&w, &pending, now), Changes::default());
-    let changes = index.learn(&w, &guest(&["10.0.0.8", "10.0.1.8", "fe80::1"]), now);
+    assert_eq!(reservations.learn(&w, &pending, now), Changes::default());
+    let changes = reservations.learn(&w, &guest(&["10.0.0.8", "10.0.1.8", "fe80::1"]), now);
     assert_eq!(text(&changes), "+n/w 10.0.0.8");
     assert_eq!(changes.begun[0].uid, "u");
     // A repeated report changes nothing.
-    assert_eq!(index.learn(&w, &guest(&["10.0.0.8"]), now), Changes::default());
+    assert_eq!(reservations.learn(&w, &guest(&["10.0.0.8"]), now), Changes::default());
     // No pool is on the other network, so nothing is reserved there.
-    assert_eq!(text(&index.learn(&key("n/v"), &on(&[("n/other", &["10.0.0.9"])]), now)), "");
+    assert_eq!(text(&reservations.learn(&key("n/v"), &on(&[("n/other", &["10.0.0.9"])]), now)), "");
 }
 
 #[test]
 fn a_reservation_ends_with_its_instance() {
-    let (mut index, now, w) = (index(99), Instant::now(), key("n/w"));
-    index.learn(&w, &guest(&["10.0.0.8"]), now);
-    assert_eq!(text(&index.lose(&w)), "-n/w 10.0.0.8");
-    assert_eq!(index.lose(&w), Changes::default());
-    index.learn(&w, &guest(&["10.0.0.8"]), now);
+    let (mut reservations, now, w) = (reservations(99), Instant::now(), key("n/w"));
+    reservations.learn(&w, &guest(&["10.0.0.8"]), now);
+    assert_eq!(text(&reservations.lose(&w)), "-n/w 10.0.0.8");
+    assert_eq!(reservations.lose(&w), Changes::default());
+    reservations.learn(&w, &guest(&["10.0.0.8"]), now);
     let ended = Guest { life: Life::Ended, ..guest(&["10.0.0.8"]) };
-    assert_eq!(text(&index.learn(&w, &ended, now)), "-n/w 10.0.0.8");
-    index.learn(&w, &guest(&["10.0.0.8"]), now);
+    assert_eq!(text(&reservations.learn(&w, &ended, now)), "-n/w 10.0.0.8");
+    reservations.learn(&w, &guest(&["10.0.0.8"]), now);
     // An instance of the same name with another UID is another guest.
     let next = Guest { uid: "u-2".to_owned(), life: Life::Starting, ..guest(&["10.0.0.8"]) };
-    assert_eq!(text(&index.learn(&w, &next, now)), "-n/w 10.0.0.8");
+    assert_eq!(text(&reservations.learn(&w, &next, now)), "-n/w 10.0.0.8");
     let next = Guest { life: Life::Running, ..next };
-    assert_eq!(index.learn(&w, &next, now).begun[0].uid, "u-2");
+    assert_eq!(reservations.learn(&w, &next, now).begun[0].uid, "u-2");
 }
 
 #[test]
 fn silence_ends_no_reservation() {
-    let (mut index, now, w) = (index(99), Instant::now(), key("n/w"));
-    index.learn(&w, &guest(&["10.0.0.8"]), now);
+    let (mut reservations, now, w) = (reservations(99), Instant::now(), key("n/w"));
+    reservations.learn(&w, &guest(&["10.0.0.8"]), now);
     let starting = Guest { life: Life::Starting, ..guest(&[]) };
     for silent in [silent(), on(&[]), on(&[("n/other", &[])]), starting] {
-        assert_eq!(index.learn(&w, &silent, now), Changes::default());
-        assert_eq!((index.next_end(), index.wait(now + 10 * ABSENCE)), (None, Changes::default()));
+        assert_eq!(reservations.learn(&w, &silent, now), Changes::default());
+        assert_eq!((reservations.next_end(), reservations.wait(now + 10 * ABSENCE)), (None, Changes::default()));
     }
 }
 
 #[test]
 fn a_reservation_ends_after_ten_minutes_of_reports_of_the_network_without_the_address() {
-    let (mut index, start, w) = (index(99), Instant::now(), key("n/w"));
+    let (mut reservations, start, w) = (reservations(99), Instant::now(), key("n/w"));
     let at = |minutes: u64| start + Duration::from_secs(60 * minutes);
-    index.learn(&w, &guest(&["10.0.0.8", "10.0.0.9"]), at(0));
-    assert_eq!(index.learn(&w, &guest(&["10.0.0.9"]), at(1)), Changes::default());
-    assert_eq!(index.next_end(), Some(at(11)));
+    reservations.learn(&w, &guest(&["10.0.0.8", "10.0.0.9"]), at(0));
+    assert_eq!(reservations.learn(&w, &guest(&["10.0.0.9"]), at(1)), Changes::default());
+    assert_eq!(reservations.next_end(), Some(at(11)));
     // A further report without the address does not restart the ten minutes. A report without an agent cancels them.
-    index.learn(&w, &guest(&["10.0.0.9"]), at(5));
-    assert_eq!((index.next_end(), index.wait(at(11) - Duration::from_nanos(1))), (Some(at(11)), Changes::default()));
-    index.learn(&w, &silent(), at(6));
-    assert_eq!((index.next_end(), index.wait(at(20))), (None, Changes::default()));
-    index.learn(&w, &guest(&["10.0.0.9"]), at(20));
-    index.learn(&w, &guest(&["10.0.0.8", "10.0.0.9"]), at(29));
-    assert_eq!((index.next_end(), index.wait(at(40))), (None, Changes::default()));
-    index.learn(&w, &guest(&["10.0.0.9"]), at(40));
-    assert_eq!(text(&index.wait(at(50))), "-n/w 10.0.0.8");
-    assert_eq!((index.next_end(), reserved(&index)), (None, vec!["n/w 10.0.0.9".to_owned()]));
+    reservations.learn(&w, &guest(&["10.0.0.9"]), at(5));
+    assert_eq!(
+        (reservations.next_end(), reservations.wait(at(11) - Duration::from_nanos(1))),
+        (Some(at(11)), Changes::default())
+    );
+    reservations.learn(&w, &silent(), at(6));
+    assert_eq!((reservations.next_end(), reservations.wait(at(20))), (None, Changes::default()));
+    reservations.learn(&w, &guest(&["10.0.0.9"]), at(20));
+    reservations.learn(&w, &guest(&["10.0.0.8", "10.0.0.9"]), at(29));
+    assert_eq!((reservations.next_end(), reservations.wait(at(40))), (None, Changes::default()));
+    reservations.learn(&w, &guest(&["10.0.0.9"]), at(40));
+    assert_eq!(text(&reservations.wait(at(50))), "-n/w 10.0.0.8");
+    assert_eq!((reservations.next_end(), reserved(&reservations)), (None, vec!["n/w 10.0.0.9".to_owned()]));
     // The end of the instance also ends the reservations of absent addresses.
-    index.learn(&w, &guest(&[]), at(51));
-    assert_eq!(text(&index.lose(&w)), "-n/w 10.0.0.9");
-    assert_eq!(index.next_end(), None);
+    reservations.learn(&w, &guest(&[]), at(51));
+    assert_eq!(text(&reservations.lose(&w)), "-n/w 10.0.0.9");
+    assert_eq!(reservations.next_end(), None);
 }
 
 #[test]
 fn a_pool_that_serves_only_the_namespace_of_a_guest_reserves_256_addresses_for_it() {
-    let mut index = Index::default();
-    index.give(vec![pool("n/p", "n/net", &["10.0.0.0/22"], &[])]);
+    let mut reservations = Reservations::default();
+    reservations.give(vec![pool("n/p", "n/net", &["10.0.0.0/22"], &[])]);
     let now = Instant::now();
     let texts: Vec<String> = (0..400).map(|n: usize| format!("10.0.{}.{}", 1 + n / 200, 1 + n % 200)).collect();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    assert_eq!(index.learn(&key("n/w"), &guest(&texts[..200]), now).begun.len(), 200);
-    assert_eq!(index.learn(&key("n/w"), &guest(&texts), now).begun.len(), 56);
+    assert_eq!(reservations.learn(&key("n/w"), &guest(&texts[..200]), now).begun.len(), 200);
+    assert_eq!(reservations.learn(&key("n/w"), &guest(&texts), now).begun.len(), 56);
     // Absent addresses count, too.
-    assert_eq!(index.learn(&key("n/w"), &guest(&texts[300..]), now), Changes::default());
-    assert_eq!(index.wait(now + ABSENCE).ended.len(), 256);
-    assert_eq!(index.beyond(), BTreeMap::new());
+    assert_eq!(reservations.learn(&key("n/w"), &guest(&texts[300..]), now), Changes::default());
+    assert_eq!(reservations.wait(now + ABSENCE).ended.len(), 256);
+    assert_eq!(reservations.beyond(), BTreeMap::new());
 }
 
 #[test]
 fn a_pool_of_another_namespace_reserves_four_addresses_per_family_of_a_guest() {
-    let (mut index, now, lying) = (index(99), Instant::now(), key("evil/w"));
+    let (mut reservations, now, lying) = (reservations(99), Instant::now(), key("evil/w"));
     let first = ["10.0.0.15", "10.0.0.16", "10.0.0.17", "fd00::15"];
-    assert_eq!(index.learn(&lying, &guest(&first), now).begun.len(), 4);
+    assert_eq!(reservations.learn(&lying, &guest(&first), now).begun.len(), 4);
     let more = ["10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2", "fd00::3", "fd00::4", "10.9.9.9"];
     let all: Vec<&str> = first.into_iter().chain(more).collect();
-    let changes = index.learn(&lying, &guest(&all), now);
+    let changes = reservations.learn(&lying, &guest(&all), now);
     assert_eq!(text(&changes), "+evil/w 10.0.0.1 +evil/w fd00::1 +evil/w fd00::2 +evil/w fd00::3");
     let beyond = |addresses| Beyond { addresses, guests: 1, first: vec![key("evil/w")] };
-    assert_eq!(index.beyond(), [("n/p".to_owned(), beyond(2))].into());
+    assert_eq!(reservations.beyond(), [("n/p".to_owned(), beyond(2))].into());
     // The first ones keep their place. When one of them ends, the next one counts.
-    index.learn(&lying, &guest(&all[1..]), now);
-    assert_eq!(text(&index.wait(now + ABSENCE)), "+evil/w 10.0.0.2 -evil/w 10.0.0.15");
-    assert_eq!(index.beyond(), [("n/p".to_owned(), beyond(1))].into());
-    index.lose(&lying);
-    assert_eq!((index.beyond(), index.queues.len(), index.absent.len()), (BTreeMap::new(), 0, 0));
+    reservations.learn(&lying, &guest(&all[1..]), now);
+    assert_eq!(text(&reservations.wait(now + ABSENCE)), "+evil/w 10.0.0.2 -evil/w 10.0.0.15");
+    assert_eq!(reservations.beyond(), [("n/p".to_owned(), beyond(1))].into());
+    reservations.lose(&lying);
+    assert_eq!((reservations.beyond(), reservations.queues.len(), reservations.absent.len()), (BTreeMap::new(), 0, 0));
 }
 
 #[test]
 fn one_namespace_reserves_at_most_a_quarter_of_a_pool_that_does_not_serve_it() {
     // 40 addresses.
-    let (mut index, now) = (index(40), Instant::now());
+    let (mut reservations, now) = (reservations(40), Instant::now());
     let three = |first: u8| {
         let texts: Vec<String> = (first..first + 3).map(|last| format!("10.0.0.{last}")).collect();
         guest(&texts.iter().map(String::as_str).collect::<Vec<_>>())
     };
     for (name, first) in [("evil/a", 1), ("evil/b", 4), ("evil/c", 7)] {
-        assert_eq!(index.learn(&key(name), &three(first), now).begun.len(), 3);
+        assert_eq!(reservations.learn(&key(name), &three(first), now).begun.len(), 3);
     }
-    assert_eq!(text(&index.learn(&key("evil/d"), &three(10), now)), "+evil/d 10.0.0.10");
-    assert_eq!(text(&index.learn(&key("evil/e"), &three(13), now)), "");
+    assert_eq!(text(&reservations.learn(&key("evil/d"), &three(10), now)), "+evil/d 10.0.0.10");
+    assert_eq!(text(&reservations.learn(&key("evil/e"), &three(13), now)), "");
     // Another namespace has a share of its own, and the namespace of the pool has no bound.
-    assert_eq!(index.learn(&key("other/a"), &three(20), now).begun.len(), 3);
-    assert_eq!(index.learn(&key("n/a"), &three(30), now).begun.len(), 3);
+    assert_eq!(reservations.learn(&key("other/a"), &three(20), now).begun.len(), 3);
+    assert_eq!(reservations.learn(&key("n/a"), &three(30), now).begun.len(), 3);
     let first = vec![key("evil/d"), key("evil/e")];
-    assert_eq!(index.beyond(), [("n/p".to_owned(), Beyond { addresses: 5, guests: 2, first })].into());
+    assert_eq!(reservations.beyond(), [("n/p".to_owned(), Beyond { addresses: 5, guests: 2, first })].into());
     let ended = "-evil/a 10.0.0.1 -evil/a 10.0.0.2 -evil/a 10.0.0.3";
     let begun = "+evil/d 10.0.0.11 +evil/d 10.0.0.12 +evil/e 10.0.0.13";
-    assert_eq!(text(&index.lose(&key("evil/a"))), format!("{ended} {begun}"));
+    assert_eq!(text(&reservations.lose(&key("evil/a"))), format!("{ended} {begun}"));
 }
 
 #[test]
 fn reserved_addresses_of_a_pool_do_not_change_the_share_of_another_namespace() {
-    let (mut index, now) = (Index::default(), Instant::now());
+    let (mut reservations, now) = (Reservations::default(), Instant::now());
     let of_eight = |reserved: PoolSpec| {
         let addresses = vec!["10.0.0.1-10.0.0.8".to_owned()];
         pool_of("n/p", PoolSpec { network: "n/net".to_owned(), addresses, ..reserved })
@@ -246,41 +250,44 @@ fn reserved_addresses_of_a_pool_do_not_change_the_share_of_another_namespace() {
         let kept = kept.iter().map(|(name, address)| ((*name).to_owned(), (*address).to_owned()));
         of_eight(PoolSpec { pre_allocations: kept.collect(), ..PoolSpec::default() })
     };
-    index.give(vec![of_eight(PoolSpec::default())]);
-    assert_eq!(text(&index.learn(&key("o/a"), &guest(&["10.0.0.1", "10.0.0.2"]), now)), "+o/a 10.0.0.1 +o/a 10.0.0.2");
-    assert_eq!(text(&index.learn(&key("o/b"), &guest(&["10.0.0.3"]), now)), "");
+    reservations.give(vec![of_eight(PoolSpec::default())]);
+    assert_eq!(
+        text(&reservations.learn(&key("o/a"), &guest(&["10.0.0.1", "10.0.0.2"]), now)),
+        "+o/a 10.0.0.1 +o/a 10.0.0.2"
+    );
+    assert_eq!(text(&reservations.learn(&key("o/b"), &guest(&["10.0.0.3"]), now)), "");
     for kept in [&[("n/w", "10.0.0.8")][..], &[("n/w", "10.0.0.8"), ("o/a", "10.0.0.2")]] {
-        assert_eq!(text(&index.give(vec![keeping(kept)])), "");
-        assert_eq!(reserved(&index), ["o/a 10.0.0.1", "o/a 10.0.0.2"]);
+        assert_eq!(text(&reservations.give(vec![keeping(kept)])), "");
+        assert_eq!(reserved(&reservations), ["o/a 10.0.0.1", "o/a 10.0.0.2"]);
     }
     let texts = |text: &str| vec![text.to_owned()];
     for others in [
         PoolSpec { excluded_addresses: texts("10.0.0.3-10.0.0.8"), ..PoolSpec::default() },
         PoolSpec { gateway: texts("10.0.0.7"), nameservers: texts("10.0.0.8"), ..PoolSpec::default() },
     ] {
-        assert_eq!(text(&index.give(vec![of_eight(others)])), "");
-        assert_eq!(reserved(&index), ["o/a 10.0.0.1", "o/a 10.0.0.2"]);
+        assert_eq!(text(&reservations.give(vec![of_eight(others)])), "");
+        assert_eq!(reserved(&reservations), ["o/a 10.0.0.1", "o/a 10.0.0.2"]);
     }
 }
 
 #[test]
 fn a_small_pool_reserves_one_address_of_another_namespace() {
-    let mut index = Index::default();
-    index.give(vec![pool("n/p", "n/net", &["10.0.0.8-10.0.0.9"], &[])]);
-    let changes = index.learn(&key("evil/w"), &guest(&["10.0.0.8", "10.0.0.9"]), Instant::now());
+    let mut reservations = Reservations::default();
+    reservations.give(vec![pool("n/p", "n/net", &["10.0.0.8-10.0.0.9"], &[])]);
+    let changes = reservations.learn(&key("evil/w"), &guest(&["10.0.0.8", "10.0.0.9"]), Instant::now());
     assert_eq!(text(&changes), "+evil/w 10.0.0.8");
 }
 
 #[test]
 fn an_address_outside_all_pools_takes_no_place_and_an_excluded_address_is_reserved() {
-    let mut index = Index::default();
-    index.give(vec![pool("n/p", "n/net", &["10.0.0.1-10.0.0.40"], &["10.0.0.1-10.0.0.20"])]);
+    let mut reservations = Reservations::default();
+    reservations.give(vec![pool("n/p", "n/net", &["10.0.0.1-10.0.0.40"], &["10.0.0.1-10.0.0.20"])]);
     let now = Instant::now();
     let outside: Vec<String> = (50..=70).map(|last| format!("10.0.0.{last}")).collect();
     let outside: Vec<&str> = outside.iter().map(String::as_str).collect();
-    assert_eq!(text(&index.learn(&key("evil/w"), &guest(&outside), now)), "");
+    assert_eq!(text(&reservations.learn(&key("evil/w"), &guest(&outside), now)), "");
     let all: Vec<&str> = outside.iter().copied().chain(["10.0.0.8", "10.0.0.30"]).collect();
-    assert_eq!(text(&index.learn(&key("evil/w"), &guest(&all), now)), "+evil/w 10.0.0.8 +evil/w 10.0.0.30");
+    assert_eq!(text(&reservations.learn(&key("evil/w"), &guest(&all), now)), "+evil/w 10.0.0.8 +evil/w 10.0.0.30");
 }
 
 #[test]
@@ -292,89 +299,90 @@ fn a_pool_whose_addresses_come_from_elsewhere_has_every_address() {
     let spec: PoolSpec = serde_json::from_value(spec).unwrap();
     let namespaces = || Namespaces::only(["n".to_owned()]);
     let pool = spec.check(Some("n"), "p").0.unwrap().with_namespaces(namespaces(), namespaces());
-    let (mut index, now) = (Index::default(), Instant::now());
-    index.give(vec![pool]);
+    let (mut reservations, now) = (Reservations::default(), Instant::now());
+    reservations.give(vec![pool]);
     let lie = |at: usize| -> Vec<String> { (10..20).map(|last: usize| format!("10.0.{at}.{last}")).collect() };
-    let learn = |index: &mut Index, name: &str, at: usize| {
+    let learn = |reservations: &mut Reservations, name: &str, at: usize| {
         let texts = lie(at);
-        index.learn(&key(name), &guest(&texts.iter().map(String::as_str).collect::<Vec<_>>()), now).begun.len()
+        reservations.learn(&key(name), &guest(&texts.iter().map(String::as_str).collect::<Vec<_>>()), now).begun.len()
     };
-    assert_eq!(text(&index.learn(&key("n/router"), &guest(&["10.0.0.1"]), now)), "");
-    assert_eq!(learn(&mut index, "n/w", 1), 10);
+    assert_eq!(text(&reservations.learn(&key("n/router"), &guest(&["10.0.0.1"]), now)), "");
+    assert_eq!(learn(&mut reservations, "n/w", 1), 10);
     // Guests of another namespace have a constant bound: the pool has no number of addresses.
-    let begun: Vec<usize> = (2..20).map(|at| learn(&mut index, &format!("evil/w-{at}"), at)).collect();
+    let begun: Vec<usize> = (2..20).map(|at| learn(&mut reservations, &format!("evil/w-{at}"), at)).collect();
     assert_eq!((begun[0], begun.iter().sum::<usize>()), (4, 64));
 }
 
 #[test]
 fn a_pool_for_claims_of_every_namespace_bounds_the_reports_of_each_other_namespace() {
-    let (mut index, now) = (Index::default(), Instant::now());
+    let (mut reservations, now) = (Reservations::default(), Instant::now());
     let global = pool("n/p", "n/net", &["10.0.0.1-10.0.0.99"], &[]);
-    index.give(vec![global.with_namespaces(Namespaces::only(None::<String>), Namespaces::every())]);
+    reservations.give(vec![global.with_namespaces(Namespaces::only(None::<String>), Namespaces::every())]);
     let texts: Vec<String> = (1..=9).map(|last| format!("10.0.0.{last}")).collect();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    assert_eq!(index.learn(&key("evil/w"), &guest(&texts), now).begun.len(), 4);
-    assert_eq!(index.learn(&key("n/w"), &guest(&texts), now).begun.len(), 9);
+    assert_eq!(reservations.learn(&key("evil/w"), &guest(&texts), now).begun.len(), 4);
+    assert_eq!(reservations.learn(&key("n/w"), &guest(&texts), now).begun.len(), 9);
 }
 
 #[test]
 fn a_pool_of_several_namespaces_reserves_one_address_of_each_guest_and_few_further_ones() {
-    let (mut index, now) = (Index::default(), Instant::now());
+    let (mut reservations, now) = (Reservations::default(), Instant::now());
     let both = || Namespaces::only(["n", "evil"]);
     // No guest is in the namespace of this pool, as with a GlobalStaticIPPool.
     let common = pool("x/p", "n/net", &["10.0.0.1-10.0.0.40"], &[]).with_namespaces(both(), both());
-    index.give(vec![common]);
+    reservations.give(vec![common]);
     let all: Vec<String> = (1..=40).map(|last| format!("10.0.0.{last}")).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     // A guest that lies: its own address, and four further ones.
-    assert_eq!(index.learn(&key("evil/w-0"), &guest(&all), now).begun.len(), 5);
+    assert_eq!(reservations.learn(&key("evil/w-0"), &guest(&all), now).begun.len(), 5);
     // All guests of the namespace: one address each, and a quarter of the pool.
     let begun: Vec<usize> =
-        (1..6).map(|at| index.learn(&key(&format!("evil/w-{at}")), &guest(&all), now).begun.len()).collect();
+        (1..6).map(|at| reservations.learn(&key(&format!("evil/w-{at}")), &guest(&all), now).begun.len()).collect();
     assert_eq!(begun, [5, 3, 1, 1, 1]);
     // Each guest of another namespace still has its own address.
-    let honest = (1..=40).map(|at| index.learn(&key(&format!("n/w-{at}")), &guest(&all[at - 1..at]), now).begun.len());
+    let honest =
+        (1..=40).map(|at| reservations.learn(&key(&format!("n/w-{at}")), &guest(&all[at - 1..at]), now).begun.len());
     assert_eq!(honest.sum::<usize>(), 40);
     // The places of a guest that is gone are free for others.
-    assert_eq!(index.lose(&key("evil/w-0")).begun.len(), 4);
-    let beyond: Vec<String> = index.beyond().into_keys().collect();
+    assert_eq!(reservations.lose(&key("evil/w-0")).begun.len(), 4);
+    let beyond: Vec<String> = reservations.beyond().into_keys().collect();
     assert_eq!(beyond, ["x/p"]);
     for at in 1..=40 {
-        index.lose(&key(&format!("n/w-{at}")));
+        reservations.lose(&key(&format!("n/w-{at}")));
     }
-    (1..6).for_each(|at| drop(index.lose(&key(&format!("evil/w-{at}")))));
-    assert_eq!((index.guests.len(), index.queues.len(), index.beyond.len()), (0, 0, 0));
+    (1..6).for_each(|at| drop(reservations.lose(&key(&format!("evil/w-{at}")))));
+    assert_eq!((reservations.guests.len(), reservations.queues.len(), reservations.beyond.len()), (0, 0, 0));
 }
 
 #[test]
 fn reported_addresses_are_reserved_when_their_pool_is_created_later() {
-    let (mut index, now) = (Index::default(), Instant::now());
+    let (mut reservations, now) = (Reservations::default(), Instant::now());
     let addresses: Vec<String> = (1..=9).map(|last| format!("10.0.0.{last}")).collect();
     let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
-    index.learn(&key("n/w"), &guest(&addresses[..2]), now);
-    index.learn(&key("evil/w"), &guest(&addresses[2..]), now);
-    assert_eq!(reserved(&index), [""; 0]);
+    reservations.learn(&key("n/w"), &guest(&addresses[..2]), now);
+    reservations.learn(&key("evil/w"), &guest(&addresses[2..]), now);
+    assert_eq!(reserved(&reservations), [""; 0]);
     let of_n = |addresses: &[&str]| pool("n/p", "n/net", addresses, &[]);
     let begun = "+evil/w 10.0.0.3 +evil/w 10.0.0.4 +evil/w 10.0.0.5 +evil/w 10.0.0.6 +n/w 10.0.0.1 +n/w 10.0.0.2";
-    assert_eq!(text(&index.give(vec![of_n(&["10.0.0.1-10.0.0.99"])])), begun);
-    assert_eq!(index.give(vec![of_n(&["10.0.0.1-10.0.0.99"])]), Changes::default());
+    assert_eq!(text(&reservations.give(vec![of_n(&["10.0.0.1-10.0.0.99"])])), begun);
+    assert_eq!(reservations.give(vec![of_n(&["10.0.0.1-10.0.0.99"])]), Changes::default());
     // A pool on another network changes nothing, and a smaller pool ends what it no longer has.
     let other = || pool("n/q", "n/other", &["10.0.0.1-10.0.0.99"], &[]);
-    assert_eq!(index.give(vec![of_n(&["10.0.0.1-10.0.0.99"]), other()]), Changes::default());
+    assert_eq!(reservations.give(vec![of_n(&["10.0.0.1-10.0.0.99"]), other()]), Changes::default());
     let ended = "-evil/w 10.0.0.4 -evil/w 10.0.0.5 -evil/w 10.0.0.6";
-    assert_eq!(text(&index.give(vec![of_n(&["10.0.0.1-10.0.0.3"]), other()])), ended);
+    assert_eq!(text(&reservations.give(vec![of_n(&["10.0.0.1-10.0.0.3"]), other()])), ended);
     // A pool that serves the namespace from now on counts every address.
     let both =
         pool("n/p", "n/net", &["10.0.0.1-10.0.0.99"], &[]).with_namespaces(Namespaces::every(), Namespaces::every());
-    assert_eq!(index.give(vec![both]).begun.len(), 6);
-    assert_eq!(index.beyond(), BTreeMap::new());
-    assert_eq!(index.give(vec![]).ended.len(), 9);
+    assert_eq!(reservations.give(vec![both]).begun.len(), 6);
+    assert_eq!(reservations.beyond(), BTreeMap::new());
+    assert_eq!(reservations.give(vec![]).ended.len(), 9);
 }
 
 #[test]
 fn false_reports_of_many_guests_stay_within_the_bounds_and_leave_no_entries_behind() {
-    let mut index = Index::default();
-    index.give(vec![pool("n/p", "n/net", &["10.0.0.0/16"], &[])]);
+    let mut reservations = Reservations::default();
+    reservations.give(vec![pool("n/p", "n/net", &["10.0.0.0/16"], &[])]);
     let now = Instant::now();
     let lie = |at: usize| {
         let texts: Vec<String> = (0..256).map(|n: usize| format!("10.0.{}.{}", at % 250 + 1, n)).collect();
@@ -382,50 +390,56 @@ fn false_reports_of_many_guests_stay_within_the_bounds_and_leave_no_entries_behi
     };
     for at in 0..1000 {
         let name = Key { namespace: format!("evil-{}", at % 2), name: format!("w-{at}") };
-        index.learn(&name, &lie(at), now);
-        index.learn(&name, &lie(at + 1), now);
+        reservations.learn(&name, &lie(at), now);
+        reservations.learn(&name, &lie(at + 1), now);
     }
-    let tracked = index.guests.values().flat_map(|known| known.networks.values()).map(BTreeMap::len);
+    let tracked = reservations.guests.values().flat_map(|known| known.networks.values()).map(BTreeMap::len);
     assert_eq!(tracked.max(), Some(MOST_REPORTED));
-    assert_eq!(reserved(&index).len(), 4000);
-    assert_eq!(index.beyond()["n/p"].guests, 1000);
+    assert_eq!(reserved(&reservations).len(), 4000);
+    assert_eq!(reservations.beyond()["n/p"].guests, 1000);
     for at in 0..1000 {
-        index.lose(&Key { namespace: format!("evil-{}", at % 2), name: format!("w-{at}") });
+        reservations.lose(&Key { namespace: format!("evil-{}", at % 2), name: format!("w-{at}") });
     }
-    assert_eq!((index.guests.len(), index.queues.len(), index.absent.len(), index.beyond.len()), (0, 0, 0, 0));
+    assert_eq!(
+        (reservations.guests.len(), reservations.queues.len(), reservations.absent.len(), reservations.beyond.len()),
+        (0, 0, 0, 0)
+    );
 }
 
 #[test]
 fn an_object_without_a_network_reserves_its_addresses_on_each_network_with_a_pool_of_them() {
     let start = Instant::now();
-    let mut index = Index::default();
+    let mut reservations = Reservations::default();
     let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<BTreeSet<IpAddr>>();
     let rows = |reservations: &[Reservation]| -> Vec<String> {
         let row = |Reservation { place, uid }: &Reservation| format!("{} {} {uid}", place.network, place.address);
         reservations.iter().map(row).collect()
     };
-    let changed = |index: &mut Index| {
-        let changes = index.take_changes();
+    let changed = |reservations: &mut Reservations| {
+        let changes = reservations.take_changes();
         (rows(&changes.begun), rows(&changes.ended))
     };
     let none = || (Vec::<String>::new(), Vec::<String>::new());
     let row = |text: &str| vec![text.to_owned()];
-    index.apply_anywhere(&key("n/web"), "u", addresses(&["10.0.0.8", "10.0.9.9"]));
-    assert_eq!(changed(&mut index), none());
+    reservations.apply_anywhere(&key("n/web"), "u", addresses(&["10.0.0.8", "10.0.9.9"]));
+    assert_eq!(changed(&mut reservations), none());
     let pools = |second: &[&str]| vec![pool("n/a", "n/one", &["10.0.0.0/24"], &[]), pool("n/b", "n/two", second, &[])];
-    index.set_pools(pools(&["10.0.0.0/28"]));
-    assert_eq!(changed(&mut index), (vec!["n/one 10.0.0.8 u".to_owned(), "n/two 10.0.0.8 u".to_owned()], vec![]));
+    reservations.set_pools(pools(&["10.0.0.0/28"]));
+    assert_eq!(
+        changed(&mut reservations),
+        (vec!["n/one 10.0.0.8 u".to_owned(), "n/two 10.0.0.8 u".to_owned()], vec![])
+    );
     // The pool of network `n/two` now has the other address of the object instead.
-    index.set_pools(pools(&["10.0.9.0/24"]));
-    assert_eq!(changed(&mut index), (row("n/two 10.0.9.9 u"), row("n/two 10.0.0.8 u")));
-    index.apply_anywhere(&key("n/web"), "u", addresses(&["10.0.0.9", "10.0.9.9"]));
-    assert_eq!(changed(&mut index), (row("n/one 10.0.0.9 u"), row("n/one 10.0.0.8 u")));
-    index.apply_anywhere(&key("n/web"), "other", addresses(&["10.0.0.9"]));
+    reservations.set_pools(pools(&["10.0.9.0/24"]));
+    assert_eq!(changed(&mut reservations), (row("n/two 10.0.9.9 u"), row("n/two 10.0.0.8 u")));
+    reservations.apply_anywhere(&key("n/web"), "u", addresses(&["10.0.0.9", "10.0.9.9"]));
+    assert_eq!(changed(&mut reservations), (row("n/one 10.0.0.9 u"), row("n/one 10.0.0.8 u")));
+    reservations.apply_anywhere(&key("n/web"), "other", addresses(&["10.0.0.9"]));
     let ended = vec!["n/one 10.0.0.9 u".to_owned(), "n/two 10.0.9.9 u".to_owned()];
-    assert_eq!(changed(&mut index), (row("n/one 10.0.0.9 other"), ended));
-    index.expire(start + ABSENCE * 2);
-    assert_eq!(changed(&mut index), none());
-    index.apply_anywhere(&key("n/web"), "other", addresses(&[]));
-    assert_eq!(changed(&mut index), (vec![], row("n/one 10.0.0.9 other")));
-    assert_eq!((index.guests().count(), index.next_end()), (0, None));
+    assert_eq!(changed(&mut reservations), (row("n/one 10.0.0.9 other"), ended));
+    reservations.expire(start + ABSENCE * 2);
+    assert_eq!(changed(&mut reservations), none());
+    reservations.apply_anywhere(&key("n/web"), "other", addresses(&[]));
+    assert_eq!(changed(&mut reservations), (vec![], row("n/one 10.0.0.9 other")));
+    assert_eq!((reservations.guests().count(), reservations.next_end()), (0, None));
 }
