@@ -93,7 +93,7 @@ enum Written {
 
 /// The kinds of pools.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Kind {
+enum PoolKind {
     OfNamespace,
     OfCluster,
 }
@@ -264,7 +264,7 @@ impl Pools {
 impl Writer {
     /// Writes an update.
     async fn write(&self, update: Update) -> Written {
-        let kind = Kind::of(&update.id);
+        let kind = PoolKind::of(&update.id);
         let api = kind.api(self.client.clone(), update.id.namespace.as_deref());
         let (name, patch) = (&update.id.name, Patch::Merge(&update.patch));
         let params = PatchParams::default();
@@ -291,16 +291,16 @@ impl Writer {
         Written::Done(Box::new(object))
     }
 
-    fn notify(&self, kind: Kind, update: &Update, reason: &str, note: &str) {
+    fn notify(&self, kind: PoolKind, update: &Update, reason: &str, note: &str) {
         let PoolId { namespace, name } = update.id.clone();
         let object = reference(&kind.resource(), namespace, name, update.uid.clone());
         self.events.publish(object, EventType::Warning, reason, note);
     }
 }
 
-// === impl Kind ===
+// === impl PoolKind ===
 
-impl Kind {
+impl PoolKind {
     fn of(id: &PoolId) -> Self {
         if id.namespace.is_some() { Self::OfNamespace } else { Self::OfCluster }
     }

@@ -62,7 +62,7 @@ pub struct Snapshot {
 struct Objects {
     round: u64,
     /// Kinds whose list is not complete yet.
-    unlisted: BTreeSet<Kind>,
+    unlisted: BTreeSet<Cached>,
     pools: Newest<PoolId, Arc<KnownPool>>,
     node_pools: BTreeMap<Key, Arc<Object>>,
     /// The NodePools of a list that is being received.
@@ -85,8 +85,9 @@ enum Effect {
     Selection,
 }
 
+/// The kinds of objects in the cache.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-enum Kind {
+enum Cached {
     Pool,
     GlobalPool,
     NodePool,
@@ -108,7 +109,7 @@ impl SelectionCache {
         let namespaces = Api::all_with(client.clone(), &ApiResource::erase::<Namespace>(&()));
         let (current, snapshots) = (watch::Sender::default(), watch::Sender::default());
         // The pools work with the labels of Namespaces from the start, unless the controller has no right to list them.
-        let objects = Mutex::new(Objects { unlisted: [Kind::Namespace].into(), ..Objects::default() });
+        let objects = Mutex::new(Objects { unlisted: [Cached::Namespace].into(), ..Objects::default() });
         let (rounds, ages) = (watch::Sender::default(), watch::Sender::default());
         Self { client, scope, pools, global_pools, node_pools, namespaces, objects, current, snapshots, rounds, ages }
     }
@@ -198,7 +199,7 @@ impl SelectionCache {
             ages.mark_unchanged();
             let has_node_pools = self.has_node_pools().await;
             self.objects().begin_node_pools(has_node_pools);
-            let node_pools = has_node_pools.then_some(Kind::NodePool);
+            let node_pools = has_node_pools.then_some(Cached::NodePool);
             tokio::select! {
                 never = self.follow(node_pools) => match never {},
                 never = self.follow_namespaces() => match never {},
@@ -228,7 +229,7 @@ impl SelectionCache {
             }
             self.begin_namespaces(may);
             tokio::select! {
-                never = self.follow(may.then_some(Kind::Namespace)) => match never {},
+                never = self.follow(may.then_some(Cached::Namespace)) => match never {},
                 () = until_other(WHAT, &may_list, &may) => {}
             }
         }
@@ -247,13 +248,13 @@ impl SelectionCache {
             let round = *rounds.borrow_and_update();
             self.objects().begin_round(round);
             tokio::select! {
-                never = self.follow([Kind::Pool, Kind::GlobalPool]) => match never {},
+                never = self.follow([Cached::Pool, Cached::GlobalPool]) => match never {},
                 Ok(()) = rounds.changed() => {}
             }
         }
     }
 
-    async fn follow(&self, kinds: impl IntoIterator<Item = Kind>) -> Infallible {
+    async fn follow(&self, kinds: impl IntoIterator<Item = Cached>) -> Infallible {
         let mut changes = self.changes(kinds);
         while let Some((kind, change)) = changes.next().await {
             let mut objects = self.objects();
@@ -281,13 +282,13 @@ impl SelectionCache {
         self.snapshots.send_replace(Some(Snapshot { round: objects.round, pools, selection }));
     }
 
-    fn changes(&self, kinds: impl IntoIterator<Item = Kind>) -> impl Stream<Item = (Kind, Change)> + Unpin {
+    fn changes(&self, kinds: impl IntoIterator<Item = Cached>) -> impl Stream<Item = (Cached, Change)> + Unpin {
         let watches = kinds.into_iter().map(|kind| {
             let api = match kind {
-                Kind::Pool => &self.pools,
-                Kind::GlobalPool => &self.global_pools,
-                Kind::NodePool => &self.node_pools,
-                Kind::Namespace => &self.namespaces,
+                Cached::Pool => &self.pools,
+                Cached::GlobalPool => &self.global_pools,
+                Cached::NodePool => &self.node_pools,
+                Cached::Namespace => &self.namespaces,
             };
             changes(api.clone()).map(move |change| (kind, change)).boxed()
         });
@@ -320,7 +321,7 @@ impl Objects {
     fn begin_round(&mut self, round: u64) {
         self.round = round;
         self.pools = Newest::default();
-        self.unlisted.extend([Kind::Pool, Kind::GlobalPool]);
+        self.unlisted.extend([Cached::Pool, Cached::GlobalPool]);
     }
 
     /// The list of NodePools begins again, or the API server does not serve them. Known NodePools stay until the list is
@@ -329,12 +330,12 @@ impl Objects {
         if !are_there {
             self.node_pools.clear();
             (self.next_node_pools, self.has_node_pools) = (None, false);
-            self.unlisted.remove(&Kind::NodePool);
+            self.unlisted.remove(&Cached::NodePool);
             return;
         }
         self.next_node_pools = Some(BTreeMap::new());
         if !self.has_node_pools {
-            self.unlisted.insert(Kind::NodePool);
+            self.unlisted.insert(Cached::NodePool);
         }
     }
 
@@ -343,11 +344,11 @@ impl Objects {
         self.next_namespaces = may_list.then(NamespaceLabels::new);
         if !may_list {
             self.namespaces = None;
-            self.unlisted.remove(&Kind::Namespace);
+            self.unlisted.remove(&Cached::Namespace);
             return Effect::Selection;
         }
         if self.namespaces.is_none() {
-            self.unlisted.insert(Kind::Namespace);
+            self.unlisted.insert(Cached::Namespace);
         }
         Effect::Nothing
     }
@@ -358,20 +359,20 @@ impl Objects {
     }
 
     /// Applies a change.
-    fn apply(&mut self, kind: Kind, change: Change, has_label: impl Fn(&ObjectMeta) -> bool) -> Effect {
+    fn apply(&mut self, kind: Cached, change: Change, has_label: impl Fn(&ObjectMeta) -> bool) -> Effect {
         let is_gone = match (kind, change) {
             (_, Change::Lists) => false,
             (_, Change::Listed) => {
-                if let Some(listed) = self.next_node_pools.take_if(|_| kind == Kind::NodePool) {
+                if let Some(listed) = self.next_node_pools.take_if(|_| kind == Cached::NodePool) {
                     (self.node_pools, self.has_node_pools) = (listed, true);
                 }
-                if let Some(listed) = self.next_namespaces.take_if(|_| kind == Kind::Namespace) {
+                if let Some(listed) = self.next_namespaces.take_if(|_| kind == Cached::Namespace) {
                     self.namespaces = Some(listed);
                 }
                 self.unlisted.remove(&kind);
                 true
             }
-            (Kind::NodePool, Change::Apply(object)) => {
+            (Cached::NodePool, Change::Apply(object)) => {
                 let (key, object) = (Key::of(&object.metadata), Arc::new(object));
                 if let Some(next) = &mut self.next_node_pools {
                     next.insert(key.clone(), Arc::clone(&object));
@@ -379,13 +380,13 @@ impl Objects {
                 self.node_pools.insert(key, object);
                 true
             }
-            (Kind::NodePool, Change::Remove(key, _)) => {
+            (Cached::NodePool, Change::Remove(key, _)) => {
                 if let Some(next) = &mut self.next_node_pools {
                     next.remove(&key);
                 }
                 self.node_pools.remove(&key).is_some()
             }
-            (Kind::Namespace, Change::Apply(object)) => {
+            (Cached::Namespace, Change::Apply(object)) => {
                 let (name, labels) = labels_of(object.metadata);
                 if let Some(next) = &mut self.next_namespaces {
                     next.insert(name.clone(), labels.clone());
@@ -393,23 +394,23 @@ impl Objects {
                 let known = self.namespaces.as_mut().map(|known| known.insert(name, labels.clone()));
                 known.is_some_and(|before| before != Some(labels)) && self.select_namespaces()
             }
-            (Kind::Namespace, Change::Remove(key, _)) => {
+            (Cached::Namespace, Change::Remove(key, _)) => {
                 if let Some(next) = &mut self.next_namespaces {
                     next.remove(&key.name);
                 }
                 let known = self.namespaces.as_mut().and_then(|known| known.remove(&key.name));
                 known.is_some() && self.select_namespaces()
             }
-            (Kind::Pool | Kind::GlobalPool, Change::Apply(object)) if has_label(&object.metadata) => {
+            (Cached::Pool | Cached::GlobalPool, Change::Apply(object)) if has_label(&object.metadata) => {
                 return self.apply_pool(PoolId::of(&object.metadata), object);
             }
-            (Kind::Pool | Kind::GlobalPool, Change::Apply(object)) => {
+            (Cached::Pool | Cached::GlobalPool, Change::Apply(object)) => {
                 self.pools.remove(&PoolId::of(&object.metadata), None)
             }
-            (Kind::Pool, Change::Remove(Key { namespace, name }, _)) => {
+            (Cached::Pool, Change::Remove(Key { namespace, name }, _)) => {
                 self.pools.remove(&PoolId { namespace: Some(namespace), name }, None)
             }
-            (Kind::GlobalPool, Change::Remove(key, _)) => {
+            (Cached::GlobalPool, Change::Remove(key, _)) => {
                 self.pools.remove(&PoolId { namespace: None, name: key.name }, None)
             }
         };
@@ -471,7 +472,7 @@ mod tests {
     #[test]
     fn only_what_selects_or_refuses_a_machine_changes_the_selection() {
         let mut objects = Objects::default();
-        let mut apply = |change, has_label| objects.apply(Kind::Pool, change, |_| has_label);
+        let mut apply = |change, has_label| objects.apply(Cached::Pool, change, |_| has_label);
         let counts = |held| json!({"ipAddresses": {"total": 256, "free": 253 - held, "allocated": held, "outside": 0}});
         let condition = json!({
             "type": "Exhausted", "status": "True", "reason": "NoFreeAddress", "message": "No available IPs",
@@ -494,24 +495,24 @@ mod tests {
         let Change::Apply(mut object) = pool(1, &json!(null)) else { panic!() };
         object.metadata.namespace = None;
         object.data["spec"]["namespaceSelector"] = json!({"matchLabels": {"a": "b"}});
-        objects.apply(Kind::GlobalPool, Change::Apply(object), |_| true);
+        objects.apply(Cached::GlobalPool, Change::Apply(object), |_| true);
         objects.begin_namespaces(true);
         for (name, labels) in [("honest", json!({"a": "b"})), ("other", json!({}))] {
-            objects.apply(Kind::Namespace, namespace(name, &labels), |_| true);
+            objects.apply(Cached::Namespace, namespace(name, &labels), |_| true);
         }
-        objects.apply(Kind::Namespace, Change::Listed, |_| true);
+        objects.apply(Cached::Namespace, Change::Listed, |_| true);
         let valid = json!({
             "metadata": {"name": "hostile", "labels": {"a": "b"}, "annotations": {"a": "b"}},
             "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"},
         });
         crate::variants::each_object(&valid, |object| {
             let name = object.metadata.name.clone().unwrap_or_default();
-            objects.apply(Kind::Namespace, Change::Apply(object), |_| true);
+            objects.apply(Cached::Namespace, Change::Apply(object), |_| true);
             let mut served: Vec<String> = objects.selection().namespaces().map(str::to_owned).collect();
             served.retain(|served| *served != name && served != "hostile");
             assert_eq!(served, ["honest"]);
             let gone = Change::Remove(Key { namespace: String::new(), name }, None);
-            objects.apply(Kind::Namespace, gone, |_| true);
+            objects.apply(Cached::Namespace, gone, |_| true);
         });
     }
 
@@ -524,14 +525,14 @@ mod tests {
         };
         let names = |objects: &Objects| objects.node_pools.keys().map(|key| key.name.clone()).collect::<Vec<_>>();
         objects.begin_node_pools(true);
-        assert!(objects.unlisted.contains(&Kind::NodePool));
+        assert!(objects.unlisted.contains(&Cached::NodePool));
         for change in [node_pool("gone"), node_pool("stays"), Change::Listed] {
-            objects.apply(Kind::NodePool, change, |_| true);
+            objects.apply(Cached::NodePool, change, |_| true);
         }
         objects.begin_node_pools(true);
-        objects.apply(Kind::NodePool, node_pool("stays"), |_| true);
+        objects.apply(Cached::NodePool, node_pool("stays"), |_| true);
         assert_eq!((names(&objects), objects.unlisted.len()), (vec!["gone".to_owned(), "stays".to_owned()], 0));
-        objects.apply(Kind::NodePool, Change::Listed, |_| true);
+        objects.apply(Cached::NodePool, Change::Listed, |_| true);
         assert_eq!(names(&objects), ["stays"]);
         objects.begin_node_pools(false);
         assert_eq!((names(&objects), objects.unlisted.len()), (vec![], 0));
@@ -540,7 +541,7 @@ mod tests {
     #[test]
     fn an_older_version_of_a_pool_is_ignored() {
         let mut objects = Objects::default();
-        let mut apply = |version| objects.apply(Kind::Pool, pool(version, &json!(null)), |_| true);
+        let mut apply = |version| objects.apply(Cached::Pool, pool(version, &json!(null)), |_| true);
         assert_eq!([apply(10), apply(9)], [Effect::Selection, Effect::Nothing]);
     }
 
@@ -556,31 +557,31 @@ mod tests {
         object.metadata.namespace = None;
         object.data["spec"]["namespaceSelector"] = json!({"matchLabels": {"a": "b"}});
         let gone = || Change::Remove(Key { namespace: String::new(), name: "n".to_owned() }, None);
-        assert_eq!(apply(Kind::Namespace, namespace("n", &json!({}))), Effect::Nothing);
+        assert_eq!(apply(Cached::Namespace, namespace("n", &json!({}))), Effect::Nothing);
         assert_eq!(objects.begin_namespaces(true), Effect::Nothing);
-        assert_eq!(objects.unlisted, [Kind::Namespace].into());
+        assert_eq!(objects.unlisted, [Cached::Namespace].into());
         let mut apply = |kind, change| objects.apply(kind, change, |_| true);
-        assert_eq!(apply(Kind::Namespace, namespace("n", &json!({"a": "b"}))), Effect::Nothing);
-        assert_eq!(apply(Kind::Namespace, Change::Listed), Effect::Selection);
-        assert_eq!(apply(Kind::Namespace, namespace("n", &json!({"a": "c"}))), Effect::Nothing);
-        assert_eq!(apply(Kind::GlobalPool, Change::Apply(object)), Effect::Selection);
+        assert_eq!(apply(Cached::Namespace, namespace("n", &json!({"a": "b"}))), Effect::Nothing);
+        assert_eq!(apply(Cached::Namespace, Change::Listed), Effect::Selection);
+        assert_eq!(apply(Cached::Namespace, namespace("n", &json!({"a": "c"}))), Effect::Nothing);
+        assert_eq!(apply(Cached::GlobalPool, Change::Apply(object)), Effect::Selection);
         let served = |objects: &Objects| objects.selection().namespaces().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(served(&objects), [""; 0]);
         let mut apply = |kind, change| objects.apply(kind, change, |_| true);
-        assert_eq!(apply(Kind::Namespace, namespace("n", &json!({"a": "b"}))), Effect::Selection);
+        assert_eq!(apply(Cached::Namespace, namespace("n", &json!({"a": "b"}))), Effect::Selection);
         // The label that the controller itself sets on a Namespace does not change the selection.
         let labels = json!({"a": "b", "ipam.glowplug.dev/machines": "true"});
-        assert_eq!(apply(Kind::Namespace, namespace("n", &labels)), Effect::Nothing);
+        assert_eq!(apply(Cached::Namespace, namespace("n", &labels)), Effect::Nothing);
         assert_eq!(served(&objects), ["n"]);
         // Known labels stay until the next list is complete.
         assert_eq!(objects.begin_namespaces(true), Effect::Nothing);
         assert_eq!((served(&objects), objects.unlisted.len()), (vec!["n".to_owned()], 0));
-        assert_eq!(objects.apply(Kind::Namespace, Change::Listed, |_| true), Effect::Selection);
+        assert_eq!(objects.apply(Cached::Namespace, Change::Listed, |_| true), Effect::Selection);
         assert_eq!(served(&objects), [""; 0]);
         let mut apply = |kind, change| objects.apply(kind, change, |_| true);
-        assert_eq!(apply(Kind::Namespace, namespace("n", &json!({"a": "b"}))), Effect::Selection);
+        assert_eq!(apply(Cached::Namespace, namespace("n", &json!({"a": "b"}))), Effect::Selection);
         assert_eq!(
-            [apply(Kind::Namespace, gone()), apply(Kind::Namespace, gone())],
+            [apply(Cached::Namespace, gone()), apply(Cached::Namespace, gone())],
             [Effect::Selection, Effect::Nothing]
         );
         assert!(objects.selection().has_every_namespace());

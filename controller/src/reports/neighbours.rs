@@ -46,12 +46,12 @@ pub struct Neighbours {
     metrics: Arc<Metrics>,
     scope: Scope,
     beyond: Arc<BeyondBounds>,
-    known: Mutex<BTreeMap<Kind, Known>>,
+    known: Mutex<BTreeMap<NeighbourKind, Known>>,
 }
 
 /// The kinds of objects whose addresses are reserved.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-enum Kind {
+enum NeighbourKind {
     Service,
     Cluster,
 }
@@ -64,7 +64,7 @@ pub(crate) struct AtStart {
 }
 
 /// The API resources of the kinds that the API server serves.
-type Kinds = Vec<(Kind, ApiResource)>;
+type NeighbourKinds = Vec<(NeighbourKind, ApiResource)>;
 
 /// The objects of a kind.
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ struct Known {
 /// The part, as long as the API server serves the same kinds.
 struct Work<'n> {
     of: &'n Neighbours,
-    kinds: Kinds,
+    kinds: NeighbourKinds,
     /// New pools for the next pass. `None`: a pass has taken the newest pools.
     pools: Mutex<Option<OpenPools>>,
     /// The part ends when this sender is dropped.
@@ -113,10 +113,10 @@ impl Neighbours {
     ) -> Result<Infallible, Stopped> {
         let discover = || async {
             let clusters = ask(cluster_api::clusters(&self.client)).await?;
-            let clusters = clusters.map(|resource| (Kind::Cluster, resource));
-            Ok(Some([(Kind::Service, services())].into_iter().chain(clusters).collect::<Kinds>()))
+            let clusters = clusters.map(|resource| (NeighbourKind::Cluster, resource));
+            Ok(Some([(NeighbourKind::Service, services())].into_iter().chain(clusters).collect::<NeighbourKinds>()))
         };
-        let work = |kinds: Kinds, others| Work { of: self, kinds, pools: Mutex::default(), _others: others };
+        let work = |kinds: NeighbourKinds, others| Work { of: self, kinds, pools: Mutex::default(), _others: others };
         let part = Part {
             name: "neighbours",
             kinds: "kinds of Services and Clusters",
@@ -131,7 +131,7 @@ impl Neighbours {
         provider::run(part, pools, served, discover, work, is_ready).await
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<Kind, Known>> {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<NeighbourKind, Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -151,7 +151,7 @@ impl Neighbours {
         };
         let pools = self.registry.read(read).await?;
         let mut known = self.known();
-        for kind in [Kind::Service, Kind::Cluster] {
+        for kind in [NeighbourKind::Service, NeighbourKind::Cluster] {
             known.entry(kind).or_default().reservations.set_pools(pools.iter().cloned());
         }
         Ok(())
@@ -185,25 +185,25 @@ impl Neighbours {
 
 impl AtStart {
     pub(crate) fn note_service(&mut self, service: &Object) {
-        note(&mut self.services, Kind::Service, service);
+        note(&mut self.services, NeighbourKind::Service, service);
     }
 
     pub(crate) fn note_cluster(&mut self, cluster: &Object) {
-        note(&mut self.clusters, Kind::Cluster, cluster);
+        note(&mut self.clusters, NeighbourKind::Cluster, cluster);
     }
 
     /// Returns the reservations that the leader makes with these pools. The caller leaves out pools with `ignoreNeighbours`.
     pub(crate) fn reserve(self, pools: &[Pool]) -> Vec<glowplug::host::claim::Reservation> {
-        let reserve = |kind: Kind, mut reservations: Reservations| {
+        let reserve = |kind: NeighbourKind, mut reservations: Reservations| {
             reservations.set_pools(pools.iter().cloned());
             reservations.take_changes().begun.into_iter().filter_map(move |it| kind.reservation(it))
         };
-        reserve(Kind::Service, self.services).chain(reserve(Kind::Cluster, self.clusters)).collect()
+        reserve(NeighbourKind::Service, self.services).chain(reserve(NeighbourKind::Cluster, self.clusters)).collect()
     }
 }
 
 /// Learns the addresses of an object.
-fn note(reservations: &mut Reservations, kind: Kind, object: &Object) {
+fn note(reservations: &mut Reservations, kind: NeighbourKind, object: &Object) {
     let uid = object.metadata.uid.clone().unwrap_or_default();
     reservations.apply_anywhere(&Key::of(&object.metadata), &uid, kind.addresses(object));
 }
@@ -211,9 +211,9 @@ fn note(reservations: &mut Reservations, kind: Kind, object: &Object) {
 // === impl Work ===
 
 impl provider::Work for Work<'_> {
-    type Kind = Kind;
+    type Kind = NeighbourKind;
 
-    fn watches(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
+    fn watches(&self) -> Vec<BoxStream<'static, (NeighbourKind, Change)>> {
         for (kind, known) in &mut *self.of.known() {
             let all: BTreeSet<Key> = known.reservations.guests().cloned().collect();
             if self.kinds.iter().any(|(served, _)| served == kind) {
@@ -222,14 +222,14 @@ impl provider::Work for Work<'_> {
                 all.iter().for_each(|key| known.reservations.remove(key));
             }
         }
-        let watch = |(kind, resource): &(Kind, ApiResource)| {
+        let watch = |(kind, resource): &(NeighbourKind, ApiResource)| {
             let kind = *kind;
             changes(self.of.api(resource)).map(move |change| (kind, change)).boxed()
         };
         self.kinds.iter().map(watch).collect()
     }
 
-    fn note_change(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
+    fn note_change(&self, kind: NeighbourKind, change: Change) -> BTreeSet<Key> {
         let mut known = self.of.known();
         let Known { reservations, missing } = known.entry(kind).or_default();
         match change {
@@ -286,9 +286,9 @@ fn all() -> BTreeSet<Key> {
     [Key { namespace: String::new(), name: "all".to_owned() }].into()
 }
 
-// === impl Kind ===
+// === impl NeighbourKind ===
 
-impl Kind {
+impl NeighbourKind {
     fn addresses(self, object: &Object) -> BTreeSet<IpAddr> {
         match self {
             Self::Service => of_service(object),
