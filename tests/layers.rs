@@ -114,6 +114,17 @@ fn a_parent_that_uses_and_provides_items_of_its_submodules_is_a_circle() {
 }
 
 #[test]
+fn a_function_with_the_name_of_an_imported_module_is_an_item_of_its_file() {
+    let files = [
+        ("lib.rs", "mod a;\nmod convert;"),
+        ("convert.rs", "pub fn word() {}"),
+        ("a.rs", "mod b;\npub struct A;\nfn new() { b::convert(A) }"),
+        ("a/b.rs", "use super::A;\nuse crate::convert;\npub fn convert(_: A) { convert::word() }"),
+    ];
+    assert_eq!(circles_of(&files), [vec![vec!["a.rs".to_owned(), "a/b.rs".to_owned()]], vec![]]);
+}
+
+#[test]
 fn a_reexported_item_is_an_item_of_its_file() {
     let files = [
         ("lib.rs", "mod a;\nmod c;"),

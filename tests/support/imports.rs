@@ -152,8 +152,15 @@ impl Crate {
             used.extend(self.find(at, path, 0).filter(|(_, is_item)| *is_item).map(|(file, _)| file));
         }
         used.extend(module.globs.iter().filter_map(|path| Some(self.find(at, path, 0)?.0)));
-        for path in paths(&module.tokens) {
-            used.extend(self.find(at, &path, 0).filter(|(_, is_item)| *is_item).map(|(file, _)| file));
+        for (path, is_call) in paths(&module.tokens) {
+            match self.find(at, &path, 0) {
+                Some((file, true)) => drop(used.insert(file)),
+                // A function with the name of a module that its file imports.
+                Some((_, false)) if is_call => {
+                    used.extend(self.find(at, &path[..path.len() - 1], 0).map(|(file, _)| file));
+                }
+                _ => {}
+            }
         }
         used.remove(&module.file);
         used
@@ -238,8 +245,8 @@ fn use_tree(tokens: &[String], at: &mut usize, prefix: &[String], leaves: &mut V
     leaves.extend(path.last().cloned().map(|name| (name, path)));
 }
 
-/// The paths in code that have several words.
-fn paths(tokens: &[String]) -> Vec<Vec<String>> {
+/// The paths in code that have several words, each with whether it is called as a function.
+fn paths(tokens: &[String]) -> Vec<(Vec<String>, bool)> {
     let mut paths = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
@@ -254,7 +261,7 @@ fn paths(tokens: &[String]) -> Vec<Vec<String>> {
             at += 1;
         }
         if path.len() > 1 && !follows_path {
-            paths.push(path);
+            paths.push((path, tokens.get(at).is_some_and(|token| token == "(")));
         }
         if !tokens.get(at).is_some_and(|token| is_word(token)) || at == 0 {
             at += 1;
