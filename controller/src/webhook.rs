@@ -221,7 +221,7 @@ impl Webhooks {
         let machine = VirtualMachine::read(object.clone());
         let is_copy = self.is_copy(&machine).await.map_err(unavailable)?;
         let name = new_secret_name(request)?;
-        let decide = |selection: &Selection, held: &BTreeSet<PoolId>| {
+        let decide = |selection: &Selection, held: &BTreeSet<String>| {
             let new = NewMachine { object: &object, is_copy, held, name: &name };
             admit_new(new, selection).map_err(|error| {
                 failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", &format!("the machine: {error}"))
@@ -237,7 +237,7 @@ impl Webhooks {
         let selection = self.selection.list().await.map_err(unavailable)?;
         let decision = decide(&selection, &BTreeSet::new())?;
         let Decision::Exhausted(_, pools) = &decision else { return Ok(decision) };
-        let held = self.held(&machine, &selection, pools).await.map_err(unavailable)?;
+        let held = self.held(&machine, pools).await.map_err(unavailable)?;
         decide(&selection, &held)
     }
 
@@ -258,15 +258,10 @@ impl Webhooks {
             .is_some_and(|secret| secret.metadata.annotations.unwrap_or_default().contains_key(ALLOCATION_ANNOTATION)))
     }
 
-    /// Returns those of `pools` on whose network the KubevirtMachine of this machine holds an address. The address may be of any pool, and
-    /// the machine keeps it. The leader records each address in an annotation of the KubevirtMachine. The leases are not listed, because a
-    /// cluster may have tens of thousands of them, and capk tries again and again while a pool is exhausted.
-    async fn held(
-        &self,
-        machine: &VirtualMachine,
-        selection: &Selection,
-        pools: &[PoolId],
-    ) -> kube::Result<BTreeSet<PoolId>> {
+    /// Returns the networks on which the KubevirtMachine of this machine holds an address, which the machine keeps. The leader records
+    /// each address in an annotation of the KubevirtMachine. The leases are not listed, because a cluster may have tens of thousands of
+    /// them, and capk tries again and again while a pool is exhausted. `pools`: the exhausted pools of the machine.
+    async fn held(&self, machine: &VirtualMachine, pools: &[PoolId]) -> kube::Result<BTreeSet<String>> {
         let mut held = BTreeSet::new();
         // The labels are not checked yet. The names must not become a part of a path.
         let is_valid = |key: &Key| is_object_name(&key.namespace) && is_object_name(&key.name);
@@ -290,17 +285,15 @@ impl Webhooks {
             let Holder { kind, namespace, name, .. } = &lease.holder;
             let is_own = *kind == HolderKind::KubevirtMachine && (namespace, name) == (&key.namespace, &key.name);
             if is_own && lease.released.is_none() {
-                let on_network =
-                    |pool: &&PoolId| selection.pool(pool).is_some_and(|pool| pool.network() == Some(&*lease.network));
-                held.extend(pools.iter().filter(on_network).cloned());
+                held.insert(lease.network);
             }
         }
         Ok(held)
     }
 
-    /// Returns those of `pools` from which an earlier VirtualMachine of this name holds an address. A sticky pool then gives
+    /// Returns the networks on which an earlier VirtualMachine of this name holds an address of one of `pools`. A sticky pool then gives
     /// this address to the machine. Without a KubevirtMachine in this namespace, only the lease records the address.
-    async fn held_without_machine(&self, machine: &VirtualMachine, pools: &[PoolId]) -> kube::Result<BTreeSet<PoolId>> {
+    async fn held_without_machine(&self, machine: &VirtualMachine, pools: &[PoolId]) -> kube::Result<BTreeSet<String>> {
         let is_earlier = |Holder { kind, namespace, name, vm_namespace, .. }: &Holder| {
             let namespace = vm_namespace.as_ref().unwrap_or(namespace);
             (*kind == HolderKind::VirtualMachine || vm_namespace.is_some())
@@ -309,9 +302,8 @@ impl Webhooks {
         let mut held = BTreeSet::new();
         for pool in pools {
             let leases = pools::leases(&self.client, pool).await?;
-            if leases.iter().any(|lease| lease.released.is_none() && is_earlier(&lease.holder)) {
-                held.insert(pool.clone());
-            }
+            let earlier = leases.into_iter().filter(|lease| lease.released.is_none() && is_earlier(&lease.holder));
+            held.extend(earlier.map(|lease| lease.network));
         }
         Ok(held)
     }

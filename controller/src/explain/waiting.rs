@@ -156,7 +156,7 @@ async fn of_machines(reader: &Reader, pools: &[KnownPool]) -> anyhow::Result<Vec
     let names: BTreeSet<Key> = vms.iter().flat_map(|vm| vm.kubevirt_machine().into_iter().chain([vm.key()])).collect();
     let rejected = rejected.into_iter().filter(|rejected| !names.contains(&rejected.key));
     let rejected = rejected.map(|Rejected { mut waiter, key, machine }| {
-        waiter.pools = known.lacking(&machine);
+        waiter.pools = known.lacking(&machine).unwrap_or_default();
         (waiter, vec![key])
     });
     let mut waiters: Vec<(Waiter, Vec<Key>)> = rejected.collect();

@@ -26,6 +26,7 @@ use crate::kinds::virtual_machine::{
     LEFT_ALONE_ANNOTATION, NetworkData, VirtualMachine, instances, kubevirt_machines, node_pools, virtual_machines,
 };
 use crate::pools::facts::PoolObject;
+use crate::pools::reference::lacking;
 use crate::pools::selection::{KnownPool, MachinePool, NamespaceLabels, Problem, Selected, Selection};
 
 /// What the cluster says about a machine.
@@ -240,11 +241,14 @@ impl Known {
         of_names.filter(|lease| is_of(lease, machine)).collect()
     }
 
-    /// Returns the pools without a free address because of which the webhook rejects the VirtualMachine of a KubevirtMachine.
-    pub(super) fn lacking(&self, machine: &KubevirtMachine) -> Vec<String> {
-        let selected = machine.refused.as_ref().and_then(|vm| self.selection.of(vm).ok()).unwrap_or_default();
-        let lacks = selected.iter().filter(|it| self.selection.exhausted(it).is_some());
-        lacks.flat_map(Selected::pools).map(PoolId::to_string).collect()
+    /// Returns the pools without a free address because of which the webhook would reject the VirtualMachine of a KubevirtMachine again.
+    /// `None`: it has rejected none, or no pool selects the VirtualMachine.
+    pub(super) fn lacking(&self, machine: &KubevirtMachine) -> Option<Vec<String>> {
+        let vm = machine.refused.as_ref()?;
+        let selected = self.selection.of(vm).ok().filter(|selected| !selected.is_empty())?;
+        let held = self.held(vm).into_iter().map(|lease| lease.network.clone()).collect();
+        let lacking = lacking(vm, &selected, &held, &self.selection);
+        Some(lacking.into_iter().flat_map(|(it, _)| it.pools()).map(PoolId::to_string).collect())
     }
 
     /// Explains a KubevirtMachine without a VirtualMachine. The webhook rejects the VirtualMachine of a machine whose pool is exhausted
@@ -262,11 +266,12 @@ impl Known {
             Some((pool, first))
         });
         let by_itself = "cluster-api-provider-kubevirt then creates the VirtualMachine by itself";
-        let cause = match lacking.is_empty() {
-            true => format!("remove the cause; {by_itself}"),
-            false => format!(
+        let cause = match lacking.as_deref() {
+            None => format!("remove the cause; {by_itself}"),
+            Some([]) => format!("wait: the machine has an address now, or its pool has a free one; {by_itself}"),
+            Some(pools) => format!(
                 "add addresses to pool {}, or delete machines that hold some; {by_itself}",
-                lacking.join(" or to pool ")
+                pools.join(" or to pool ")
             ),
         };
         let (state, reason, since, what_to_do) = match (message, waits(waiting)) {
@@ -835,6 +840,53 @@ mod tests {
         let answer = explain_rejected(machine(json!([])), vec![], vec![]);
         let reason = "cluster-api-provider-kubevirt has not created the VirtualMachine yet";
         assert_eq!(said(&answer), (State::Waiting, reason, None, advice));
+    }
+
+    #[test]
+    fn a_rejected_machine_lacks_what_the_webhook_says() {
+        let message = "No available IPs in pool for interface eno101: pool n/p, IPv4";
+        let template = json!({"spec": {
+            "domain": {"devices": {"interfaces": [{"name": "net1"}]}},
+            "networks": [{"name": "net1", "multus": {"networkName": "infra/vlan10"}}],
+        }});
+        let machine = |namespace: &str, vm_namespace: &str| {
+            object(json!({
+                "metadata": {"namespace": namespace, "name": "w", "uid": "u"},
+                "spec": {"virtualMachineTemplate": {
+                    "metadata": {"namespace": vm_namespace, "labels": {"role": "worker"}}, "spec": {"template": template},
+                }},
+                "status": {"conditions": [{"type": "VMProvisioned", "status": "False", "message": message}]},
+            }))
+        };
+        let exhausted = |spec: Value| {
+            let condition = json!({
+                "type": "Exhausted", "status": "True", "reason": "NoFreeAddress", "message": message,
+                "lastTransitionTime": "2026-08-14T10:00:00Z",
+            });
+            pool("p", json!({"spec": spec, "status": {"conditions": [condition]}}))
+        };
+        let advice = |machine: Object, pool: KnownPool, leases: Vec<LeaseSpec>| {
+            let answer = Known::new(vec![pool], vec![], None, leases).explain_rejected(machine);
+            assert_eq!((answer.state, &*answer.reason), (State::Waiting, message));
+            answer.what_to_do.unwrap()
+        };
+        let by_itself = "cluster-api-provider-kubevirt then creates the VirtualMachine by itself";
+        let add = format!("add addresses to pool n/p, or delete machines that hold some; {by_itself}");
+        let wait = format!("wait: the machine has an address now, or its pool has a free one; {by_itself}");
+        let none = json!({});
+        assert_eq!(advice(machine("n", "n"), exhausted(none.clone()), vec![]), add);
+        // The VirtualMachine is in the namespace of the pool, the KubevirtMachine is not.
+        assert_eq!(advice(machine("infra", "n"), exhausted(none.clone()), vec![]), add);
+        let other = format!("remove the cause; {by_itself}");
+        assert_eq!(advice(machine("n", "infra"), exhausted(none.clone()), vec![]), other);
+        // The machine holds an address of the network, or the pool keeps one for it.
+        let held = lease(json!({"kind": "KubevirtMachine", "uid": "u"}));
+        assert_eq!(advice(machine("n", "n"), exhausted(none.clone()), vec![held.clone()]), wait);
+        let of_other_network = LeaseSpec { network: "infra/vlan20".to_owned(), ..held };
+        assert_eq!(advice(machine("n", "n"), exhausted(none.clone()), vec![of_other_network]), add);
+        let kept = json!({"preAllocations": {"w": "10.0.0.9"}});
+        assert_eq!(advice(machine("n", "n"), exhausted(kept), vec![]), wait);
+        assert_eq!(advice(machine("n", "n"), pool("p", none), vec![]), wait);
     }
 
     #[test]

@@ -188,7 +188,8 @@ impl KubevirtMachine {
     pub(crate) fn read(object: Object) -> Self {
         let Object { metadata, mut data, .. } = object;
         let metadata = ObjectMeta { managed_fields: None, ..metadata };
-        let has_vm_elsewhere = has_vm_elsewhere(&metadata, &data);
+        let elsewhere = vm_elsewhere(&metadata, &data).map(str::to_owned);
+        let has_vm_elsewhere = elsewhere.is_some();
         let mut template = take(&mut data, "/spec/virtualMachineTemplate");
         let Key { namespace, name } = Key::of(&metadata);
         let networks = template.pointer("/spec/template/spec").map(|spec| networks(spec, &namespace));
@@ -205,7 +206,7 @@ impl KubevirtMachine {
             labels.insert(MACHINE_NAME_LABEL.to_owned(), name.clone());
             labels.insert(MACHINE_NAMESPACE_LABEL.to_owned(), namespace.clone());
             let metadata = ObjectMeta {
-                namespace: Some(namespace),
+                namespace: Some(elsewhere.unwrap_or(namespace)),
                 name: Some(name),
                 labels: Some(labels),
                 ..ObjectMeta::default()
@@ -290,17 +291,18 @@ pub(crate) fn recorded_addresses(machine: &Object) -> BTreeSet<IpAddr> {
     records.iter().flat_map(|record| &record.addresses).map(IpNetwork::ip).collect()
 }
 
-/// Whether capk creates the VirtualMachine of a KubevirtMachine in another namespace.
-fn has_vm_elsewhere(metadata: &ObjectMeta, data: &Value) -> bool {
-    let namespace = data.pointer("/spec/virtualMachineTemplate/metadata/namespace").and_then(Value::as_str);
-    namespace.is_some_and(|namespace| is_object_name(namespace) && Some(namespace) != metadata.namespace.as_deref())
+/// The other namespace in which capk creates the VirtualMachine of a KubevirtMachine. `None`: it creates the VirtualMachine in the
+/// namespace of the KubevirtMachine.
+fn vm_elsewhere<'d>(metadata: &ObjectMeta, data: &'d Value) -> Option<&'d str> {
+    let namespace = data.pointer("/spec/virtualMachineTemplate/metadata/namespace")?.as_str()?;
+    (is_object_name(namespace) && Some(namespace) != metadata.namespace.as_deref()).then_some(namespace)
 }
 
 /// Adds the records of an object to `objects`. A KubevirtMachine whose VirtualMachine is in another namespace records
 /// nothing: its VirtualMachine holds the addresses.
 pub(crate) fn read_records(objects: &mut Objects, kind: &str, object: &Object) {
     let Object { metadata, data, .. } = object;
-    if kind == kubevirt_machines().kind && has_vm_elsewhere(metadata, data) {
+    if kind == kubevirt_machines().kind && vm_elsewhere(metadata, data).is_some() {
         return;
     }
     read_members(objects, kind, metadata, data["spec"].clone(), data["status"].clone());
@@ -613,6 +615,12 @@ mod tests {
         assert_eq!(refused.networks[0].network, "n/vlan10");
         assert_eq!(refused.kubevirt_machine(), Some(Key { namespace: "n".to_owned(), name: "w".to_owned() }));
         assert_eq!(refused.label("hypershift.openshift.io/nodepool-name"), Some("workers"));
+        let mut elsewhere = object.clone();
+        elsewhere["spec"]["virtualMachineTemplate"]["metadata"]["namespace"] = "infra".into();
+        let refused = KubevirtMachine::read(serde_json::from_value(elsewhere).unwrap()).refused.unwrap();
+        assert_eq!(refused.key(), Key { namespace: "infra".to_owned(), name: "w".to_owned() });
+        assert_eq!(refused.networks[0].network, "infra/vlan10");
+        assert_eq!(refused.kubevirt_machine(), Some(Key { namespace: "n".to_owned(), name: "w".to_owned() }));
         let mut other = object;
         other["status"]["conditions"][0]["message"] = "quota exceeded".into();
         assert_eq!(KubevirtMachine::read(serde_json::from_value(other).unwrap()).refused, None);

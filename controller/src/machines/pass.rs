@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -33,7 +34,6 @@ use crate::machines::view::{Chosen, OUTDATED, PoolSettings, Response, View};
 use crate::machines::work::{Work, answered};
 use crate::passes::{Ended, Error, LONGEST_PASS, Problem, Until};
 use crate::pools::machine_states::State;
-use crate::pools::reference;
 use crate::pools::selection::{Selected, Selection};
 
 // === impl Work ===
@@ -57,6 +57,7 @@ impl Work<'_> {
                 // version that is known.
                 view = self.look(&key).await?;
             }
+            self.note_lacking(&mut view);
             let step = match decide(&view) {
                 Step::Wait => {
                     self.note_state(&view);
@@ -152,14 +153,14 @@ impl Work<'_> {
         view.sources.ipam_claims = ipam_claims.collect();
         view.has_status_map = self.has_status_map.load(Ordering::Relaxed);
         view.machine = index.machine(key).cloned();
-        let selection = index.selection();
-        let refused = view.machine.as_ref().and_then(|machine| machine.refused.as_ref());
+    }
+
+    /// Notes the pools because of which the webhook would reject the VirtualMachine of a KubevirtMachine, which it has rejected before.
+    fn note_lacking(&self, view: &mut View) {
         // The webhooks decide whether capk can create the VirtualMachine. The pools of the index can be older than those of the webhooks.
         let seen = self.machines.pools.current();
-        let seen = seen.as_ref().unwrap_or(selection);
-        let lacking = refused.and_then(|refused| lacking(seen, refused));
-        view.is_exhausted = refused.is_some() && lacking.as_ref().is_none_or(|pools| !pools.is_empty());
-        view.lacking = lacking.unwrap_or_default();
+        let seen = seen.unwrap_or_else(|| Arc::clone(self.index().selection()));
+        view.lacking = view.lacking_in(&seen);
     }
 
     async fn read_registry(&self, view: &mut View) -> Result<(), Error> {
@@ -604,13 +605,6 @@ fn patched(answer: Result<Object, request::Error>) -> Result<Option<Object>, req
 
 fn provider_address(object: Object) -> ProviderAddress {
     IpAddress::read(object).map_err(|error| error.to_string())
-}
-
-/// The pools of a machine that the webhook would find exhausted. `None`: no pool selects the machine.
-fn lacking(selection: &Selection, vm: &VirtualMachine) -> Option<BTreeSet<String>> {
-    let selected = selection.of(vm).ok().filter(|selected| !selected.is_empty())?;
-    let lacks = |it: &&Selected| selection.exhausted(it).is_some() && !reference::is_kept_for(vm, it, selection);
-    Some(selected.iter().filter(lacks).flat_map(Selected::pools).map(PoolId::to_string).collect())
 }
 
 /// Returns the settings of the selected pools, by name of the pool.

@@ -471,7 +471,7 @@ impl View {
             return Step::PatchMachine(patch);
         }
         match refused {
-            Some(machine) if !self.is_exhausted && !self.has_done(Once::Retry) => {
+            Some(machine) if self.lacking.as_ref().is_some_and(BTreeSet::is_empty) && !self.has_done(Once::Retry) => {
                 // Each attempt changes the version of the machine, so the next value of the annotation is different.
                 let value = machine.metadata.resource_version.clone().unwrap_or_default();
                 Step::Retry(json!({"metadata": {

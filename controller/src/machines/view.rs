@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::cluster::conditions::head;
-use crate::cluster::key::Key;
+use crate::cluster::key::{Key, PoolId};
 use crate::kinds::kubevirt_machine::{Given, Instance, KubevirtMachine, NetworkSecret, OwnSecret, created, is_deleted};
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::kind::Kinds;
@@ -23,7 +23,8 @@ use crate::machines::source::{ProviderAddress, Source, Sources};
 use crate::machines::step::{Notice, Once, Step};
 use crate::passes::Problem;
 use crate::pools::machine_states::Refused;
-use crate::pools::selection::Selected;
+use crate::pools::reference::lacking;
+use crate::pools::selection::{Selected, Selection};
 
 /// Reason of the event about a machine with network data of another author.
 pub(super) const KEPT: &str = "NetworkDataKept";
@@ -70,10 +71,9 @@ pub(super) struct View {
     pub(super) is_repeat_due: bool,
     /// A name for the Secret of the machine that no machine had before.
     pub(super) new_name: String,
-    /// Whether a pool for the rejected VirtualMachine is still exhausted, according to the data that the webhook uses.
-    pub(super) is_exhausted: bool,
-    /// The pools without a free address because of which the webhook rejects the VirtualMachine of this name.
-    pub(super) lacking: BTreeSet<String>,
+    /// The pools without a free address because of which the webhook would reject the VirtualMachine of this name again. `None`: it has
+    /// rejected none, or no pool selects the VirtualMachine.
+    pub(super) lacking: Option<BTreeSet<String>>,
 
     // When these members change, the pass begins again.
     /// The pools that serve the machine, or the reason why the choice is ambiguous.
@@ -189,8 +189,7 @@ impl View {
             memory: Memory::default(),
             is_repeat_due: false,
             new_name: String::new(),
-            is_exhausted: true,
-            lacking: BTreeSet::new(),
+            lacking: None,
             selected: Ok(Vec::new()),
             other_networks: BTreeSet::new(),
             pools: BTreeMap::new(),
@@ -229,10 +228,21 @@ impl View {
     /// The machine, if the webhook rejects its VirtualMachine because of pools, and no claim of the machine waits in their queues.
     pub(super) fn refused(&self) -> Option<Refused> {
         let machine = self.machine.as_ref().filter(|machine| !is_deleted(&machine.metadata))?;
-        let is_refused = machine.refused.is_some() && self.vm.is_none() && !self.lacking.is_empty();
-        let created =
-            created(&machine.metadata).filter(|_| is_refused && !self.ledger.waiting.contains(&machine.holder()))?;
-        Some(Refused { created, pools: self.lacking.clone() })
+        let pools = self.lacking.clone().filter(|pools| self.vm.is_none() && !pools.is_empty())?;
+        let created = created(&machine.metadata).filter(|_| !self.ledger.waiting.contains(&machine.holder()))?;
+        Some(Refused { created, pools })
+    }
+
+    /// Returns the value of [`View::lacking`] with the pools of `selection`.
+    pub(super) fn lacking_in(&self, selection: &Selection) -> Option<BTreeSet<String>> {
+        let machine = self.machine.as_ref()?;
+        let vm = machine.refused.as_ref()?;
+        let selected = selection.of(vm).ok().filter(|selected| !selected.is_empty())?;
+        let holder = machine.holder();
+        let held = self.ledger.held.iter().filter(|held| held.claimant.machine == holder);
+        let held = held.map(|held| held.network.clone()).collect();
+        let lacking = lacking(vm, &selected, &held, selection);
+        Some(lacking.into_iter().flat_map(|(it, _)| it.pools()).map(PoolId::to_string).collect())
     }
 
     /// Whether the machine needs a certain address that is not available for now. A claim that requests an address does

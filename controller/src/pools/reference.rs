@@ -81,9 +81,9 @@ pub struct NewMachine<'r> {
     pub object: &'r Object,
     /// Whether the Secret that its template names was written by the controller, for another machine.
     pub is_copy: bool,
-    /// The pools from which the machine already holds an address: a machine that capk creates again keeps its addresses and
-    /// needs no free address.
-    pub held: &'r BTreeSet<PoolId>,
+    /// The networks on which the machine already holds an address: a machine that capk creates again keeps its addresses and
+    /// needs no free address. The addresses may be of any pool.
+    pub held: &'r BTreeSet<String>,
     /// New random name for the Secret of the machine.
     pub name: &'r str,
 }
@@ -147,14 +147,9 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
     if machine.cloud_init.is_none() {
         return Ok(Decision::Refuse(without_volume(&selected)));
     }
-    // capk tries again to create a rejected machine. Any other machine is created at once, and waits for its Secret.
-    let is_created_again = machine.kubevirt_machine().is_some();
-    let has_address =
-        |it: &&Selected| it.all_pools().any(|pool| held.contains(pool)) || is_kept_for(&machine, it, selection);
-    let exhausted = selected.iter().filter(|it| is_created_again && !has_address(it));
-    let exhausted: Vec<(&Selected, String)> = exhausted.filter_map(|it| Some((it, selection.exhausted(it)?))).collect();
-    if let [(_, message), ..] = &exhausted[..] {
-        let pools = exhausted.iter().flat_map(|(it, _)| it.all_pools()).cloned().collect();
+    let lacking = lacking(&machine, &selected, held, selection);
+    if let [(_, message), ..] = &lacking[..] {
+        let pools = lacking.iter().flat_map(|(it, _)| it.all_pools()).cloned().collect();
         return Ok(Decision::Exhausted(message.clone(), pools));
     }
     apply(&mut edit, reference(&machine, &selected, name, ISSUED));
@@ -311,8 +306,25 @@ pub(crate) fn ending(pool: &MachinePool) -> String {
     )
 }
 
+/// Returns the pools because of which the webhook rejects a new machine that `selected` serve, each with the message about it. The pool and
+/// its overflow are exhausted, the machine holds no address of the network, and no pool keeps one for it. `held` is
+/// [`NewMachine::held`].
+///
+/// capk tries again to create a rejected machine. Any other machine is created at once, and waits for its Secret.
+pub(crate) fn lacking<'s>(
+    machine: &VirtualMachine,
+    selected: &'s [Selected],
+    held: &BTreeSet<String>,
+    selection: &Selection,
+) -> Vec<(&'s Selected, String)> {
+    let is_created_again = machine.kubevirt_machine().is_some();
+    let has_address = |it: &&Selected| held.contains(&it.network) || is_kept_for(machine, it, selection);
+    let lacking = selected.iter().filter(|it| is_created_again && !has_address(it));
+    lacking.filter_map(|it| Some((it, selection.exhausted(it)?))).collect()
+}
+
 /// Whether a pool keeps an address of each of its families for a machine, so that the machine needs no free address.
-pub(crate) fn is_kept_for(machine: &VirtualMachine, selected: &Selected, selection: &Selection) -> bool {
+fn is_kept_for(machine: &VirtualMachine, selected: &Selected, selection: &Selection) -> bool {
     let mut pools = selected.pools().filter_map(|pool| selection.pool(pool)?.pool.as_ref().ok());
     pools.any(|pool| {
         // Without its KubevirtMachine in this cluster, the VirtualMachine itself claims the address.
@@ -820,11 +832,14 @@ mod tests {
 
     #[test]
     fn a_machine_that_has_an_address_of_an_exhausted_pool_is_created_again() {
-        let held = BTreeSet::from([PoolId { namespace: Some("n".to_owned()), name: "p".to_owned() }]);
         let object = serde_json::from_value(object(&json!({}))).unwrap();
-        let new = NewMachine { object: &object, is_copy: false, held: &held, name: NAME };
-        let decision = admit_new(new, &selection(&[exhausted("p", &json!({}))])).unwrap();
-        assert!(matches!(decision, Decision::Allow(allowed) if allowed.operations.len() == 4));
+        let decision = |network: &str| {
+            let held = BTreeSet::from([network.to_owned()]);
+            let new = NewMachine { object: &object, is_copy: false, held: &held, name: NAME };
+            admit_new(new, &selection(&[exhausted("p", &json!({}))])).unwrap()
+        };
+        assert!(matches!(decision("infra/vlan10"), Decision::Allow(allowed) if allowed.operations.len() == 4));
+        assert!(matches!(decision("infra/vlan20"), Decision::Exhausted(..)));
     }
 
     /// Returns the object that is stored after a change, and the warnings.

@@ -3,6 +3,7 @@ mod digest;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use glowplug::host::allocator::ClaimError;
@@ -34,8 +35,9 @@ use crate::machines::source::{MachineClaim, Source};
 use crate::machines::step::{Hold, Notice, Once, Step};
 use crate::machines::view::{Check, Memory, PoolSettings, Response, View};
 use crate::passes::{Ended, Problem};
+use crate::pools::facts::PoolObject;
 use crate::pools::machine_states::Refused;
-use crate::pools::selection::Selected;
+use crate::pools::selection::{MachinePool, Selected, Selection};
 
 const KINDS: Kinds = Kinds { has_kubevirt_machines: true, claims: Some(Version::V1Beta2), has_ipam_claims: true };
 
@@ -191,8 +193,7 @@ fn view() -> View {
         has_status_map: true,
         vm: Some(vm(&json!({}))),
         machine: Some(machine(&json!({}))),
-        is_exhausted: false,
-        lacking: BTreeSet::new(),
+        lacking: Some(BTreeSet::new()),
         selected: Ok(vec![selected()]),
         ledger: Recorded { pools: [("n/p".to_owned(), pool())].into(), ..Recorded::default() },
         secrets: [(NAME.to_owned(), NetworkSecret::Absent)].into(),
@@ -1386,7 +1387,12 @@ fn capk_must_retry_a_rejected_machine_when_none_of_its_pools_is_exhausted() {
     let condition = json!({
         "type": "VMProvisioned", "status": "False", "message": "No available IPs in pool for interface eno101",
     });
-    let refused = machine(&json!({"status": {"conditions": [condition]}}));
+    let template = json!({"spec": {"template": {"spec": {
+        "domain": {"devices": {"interfaces": [{"name": "iface1"}]}},
+        "networks": [{"name": "iface1", "multus": {"networkName": "infra/vlan10"}}],
+    }}}});
+    let refused =
+        machine(&json!({"spec": {"virtualMachineTemplate": template}, "status": {"conditions": [condition]}}));
     let mut view = View { vm: None, machine: Some(refused), ..view() };
     let retry = json!({"metadata": {"uid": "m-1", "annotations": {"ipam.glowplug.dev/retry": "4"}}});
     assert_eq!(decide(&view), Step::Retry(retry));
@@ -1394,7 +1400,7 @@ fn capk_must_retry_a_rejected_machine_when_none_of_its_pools_is_exhausted() {
     assert_eq!(decide(&view), Step::Wait);
     let lacking: BTreeSet<String> = ["n/p".to_owned()].into();
     assert_eq!(view.refused(), None);
-    let mut exhausted = View { is_exhausted: true, lacking: lacking.clone(), done: BTreeSet::new(), ..view };
+    let mut exhausted = View { lacking: Some(lacking.clone()), done: BTreeSet::new(), ..view };
     assert_eq!(decide(&exhausted), Step::Wait);
     let created = "2026-08-01T10:00:01Z".parse().unwrap();
     assert_eq!(exhausted.refused(), Some(Refused { created, pools: lacking }));
@@ -1403,6 +1409,28 @@ fn capk_must_retry_a_rejected_machine_when_none_of_its_pools_is_exhausted() {
     let mut queued = exhausted.clone();
     queued.ledger.waiting = exhausted.machine.iter().map(KubevirtMachine::holder).collect();
     assert_eq!(queued.refused(), None, "the wait queue counts the machine");
+    // What the machine needs is asked of the function that the webhook uses.
+    let ask = |spec: Value, held: Vec<Held>| {
+        let mut pool = json!({
+            "metadata": {"namespace": "n", "name": "p"},
+            "spec": {"network": "infra/vlan10", "addresses": ["10.0.0.0/24"], "machineSelector": {}},
+            "status": {"conditions": [{
+                "type": "Exhausted", "status": "True", "reason": "NoFreeAddress", "message": "no",
+                "lastTransitionTime": "2026-08-14T10:00:00Z",
+            }]},
+        });
+        json_patch::merge(&mut pool, &json!({"spec": spec}));
+        let pool = MachinePool::read(PoolObject::read(serde_json::from_value(pool).unwrap()));
+        let mut view = exhausted.clone();
+        view.ledger.held = held;
+        view.lacking_in(&Selection::new([Arc::new(pool)], [], None)).map(|pools| pools.into_iter().collect::<Vec<_>>())
+    };
+    let lacks = Some(vec!["n/p".to_owned()]);
+    assert_eq!(ask(json!({}), vec![]), lacks);
+    assert_eq!(ask(json!({"machineSelector": null}), vec![]), None);
+    assert_eq!(ask(json!({"preAllocations": {"w": "10.0.0.9"}}), vec![]), Some(vec![]));
+    assert_eq!(ask(json!({}), vec![held("m-1", "10.0.0.8")]), Some(vec![]));
+    assert_eq!(ask(json!({}), vec![held("m-0", "10.0.0.8")]), lacks, "an earlier machine holds the address");
     // The webhook refuses a machine that holds an address if no annotation records it.
     exhausted.ledger.held = vec![held("m-1", "10.0.0.8"), held("m-1", "10.0.0.9"), held("m-0", "10.0.0.10")];
     let annotations = json!({
