@@ -26,7 +26,7 @@ use crate::support::hosted::definitions::{KUBEVIRT_MACHINE, resource};
 use crate::support::hosted::kubevirt::FINALIZER;
 use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, poll};
-use crate::support::installed::labels;
+use crate::support::installed::{Installed, labels};
 use crate::support::plugin::Plugin;
 use crate::support::scenarios::network_data::until_next_second;
 use crate::support::server::{Call, Fault, Server};
@@ -42,6 +42,38 @@ pub(crate) async fn hosted(cluster: &Cluster, addresses: &[&str]) -> Hosted {
     hosted.node_pool("workers", 0, &json!({})).await;
     hosted.pool("workers", addresses).await;
     hosted
+}
+
+#[tokio::test]
+async fn a_rejected_machine_is_not_counted_when_its_pool_has_free_addresses_although_its_passes_fail() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = Hosted::new(&cluster).await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.pool("workers", &["10.0.0.8/32"]).await;
+    let installed = Installed::start(&cluster).await;
+    installed.until_asked(&hosted, "workers").await;
+    hosted.scale("workers", 1).await;
+    hosted.until_running("workers-0").await;
+    hosted.until_condition("workers", "Exhausted").await;
+    hosted.scale("workers", 2).await;
+    hosted.until_refused("workers-1").await;
+    let until_waiting = async |expected: u32| {
+        poll("the number of waiting machines", async || {
+            let status = hosted.pools.get("workers").await.unwrap().status?;
+            ((status.waiting, status.first_waiting.len()) == (expected, expected as usize)).then_some(())
+        })
+        .await;
+    };
+    until_waiting(1).await;
+    // The leader cannot ask capk to create the machine again, so each pass fails.
+    let is_retry = |call: &Call| call.user == CONTROLLER && call.verb == "patch" && call.plural == "kubevirtmachines";
+    server.set_faults(move |call| if is_retry(call) { Fault::Status(503) } else { Fault::None });
+    hosted.resize("workers", &["10.0.0.8/31"]).await;
+    until_waiting(0).await;
+    server.clear_faults();
+    assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
+    installed.stop().await;
 }
 
 /// Starts such a hosted cluster with a pool whose addresses another IPAM provider chooses.

@@ -39,13 +39,23 @@ use crate::pools::selection::{Selected, Selection};
 // === impl Work ===
 
 impl Work<'_> {
-    /// Runs a pass for the machine of a name: decides and sends requests until nothing is left to do.
+    /// Runs a pass for the machine of a name.
     pub(super) async fn run(&self, key: Key, until: Until) -> Result<Ended, Error> {
         // The holder of an unreadable lease has no namespace. It keeps its address until a person corrects the lease.
         if key.namespace.is_empty() {
             return Ok(Ended::Well);
         }
         let mut view = self.look(&key).await?;
+        let ended = self.take_steps(&mut view, until).await;
+        // Also after a failed pass: the status of a pool counts the machine by what is known now.
+        self.note_lacking(&mut view);
+        self.machines.states.note_refused(&key, view.refused());
+        ended
+    }
+
+    /// Decides and sends requests until nothing is left to do.
+    async fn take_steps(&self, view: &mut View, until: Until) -> Result<Ended, Error> {
+        let key = view.key.clone();
         let check = self.index().take_comparison(&key);
         if check.is_some() {
             view.trust_digest();
@@ -55,12 +65,12 @@ impl Work<'_> {
             if self.index().selected(&key) != view.selected {
                 // A request of this pass found another version of the VirtualMachine. The watch causes no further pass for a
                 // version that is known.
-                view = self.look(&key).await?;
+                *view = self.look(&key).await?;
             }
-            self.note_lacking(&mut view);
-            let step = match decide(&view) {
+            self.note_lacking(view);
+            let step = match decide(view) {
                 Step::Wait => {
-                    self.note_state(&view);
+                    self.note_state(view);
                     let check = check.filter(|_| view.trusts_digest).map(Ended::Check);
                     let ended = view.ended(Timestamp::now());
                     return Ok(check.filter(|_| ended == Ended::Well).unwrap_or(ended));
@@ -69,21 +79,21 @@ impl Work<'_> {
                     view.distrust_digest();
                     continue;
                 }
-                step if step.follows_pools() && self.is_behind(&view) => return Ok(Ended::Later),
+                step if step.follows_pools() && self.is_behind(view) => return Ok(Ended::Later),
                 Step::Claim(claim) if until == Until::Claim => {
                     self.note_claimant(&key, &claim.machine);
                     return Ok(Ended::BeforeClaim(*claim));
                 }
                 step => step,
             };
-            let response = self.request(&view, step.clone()).await?;
+            let response = self.request(view, step.clone()).await?;
             let changes_registry = step.changes_registry();
             view.note(step, response);
             let records = std::mem::take(&mut view.records);
-            self.look_again(&mut view);
+            self.look_again(view);
             // A record that has come meanwhile counts before an annotation is written again.
             if changes_registry || records != view.records {
-                self.read_registry(&mut view).await?;
+                self.read_registry(view).await?;
             }
         }
         Err(Error::Endless)
@@ -109,7 +119,6 @@ impl Work<'_> {
             (State::Outdated, outdated),
             (State::LeftAlone, view.pools_that_leave_alone()),
         ];
-        self.machines.states.note_refused(&view.key, view.refused());
         self.machines.states.note(&view.key, states.into_iter().find(|(_, pools)| !pools.is_empty()));
     }
 
