@@ -180,7 +180,7 @@ impl Pools {
         }
         let (now, unreadable) = (Timestamp::now(), self.registry.unreadable_leases());
         let number = unreadable.len();
-        let mut refusals = self.states.refusals();
+        let refusals = self.states.refusals();
         let refused: BTreeMap<String, usize> = refusals.iter().map(|(pool, it)| (pool.clone(), it.count)).collect();
         let read = move |allocator: &Allocator| {
             let mut usage = allocator.usage(now);
@@ -188,7 +188,13 @@ impl Pools {
                 usage.refused = refused.get(*pool).copied().unwrap_or_default();
             }
             let text = metrics::text(allocator, &usage, &groups);
-            (observe(allocator, usage, (&unreadable, &groups)), text)
+            let mut observations = observe(allocator, usage, (&unreadable, &groups));
+            for (pool, refusals) in &refusals {
+                if let Some(observation) = observations.get_mut(pool) {
+                    observation.refused = refusals.in_order(allocator, pool, observation.exhausted_family());
+                }
+            }
+            (observations, text)
         };
         let (mut observations, text) = self.registry.read(read).await?;
         for (pool, beyond) in self.beyond.get() {
@@ -196,9 +202,6 @@ impl Pools {
         }
         for (pool, counts) in self.states.counts() {
             observations.entry(pool).or_default().machines = counts;
-        }
-        for (pool, observation) in &mut observations {
-            observation.refused = refusals.remove(pool).unwrap_or_default().first;
         }
         let conflicts: BTreeSet<_> = observations.values().flat_map(|known| known.conflicts.keys()).collect();
         self.metrics.set_pools(text, conflicts.len(), number);

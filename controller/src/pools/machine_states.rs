@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use glowplug::host::allocator::Allocator;
+use glowplug::host::claim::{Claim, HolderKind, Request};
+use glowplug::network::Family;
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
 
@@ -49,7 +52,8 @@ pub struct Refused {
 pub struct Refusals {
     /// Number of all of them.
     pub count: usize,
-    /// The oldest of them, as many as the status of a pool has, each with the time of its creation.
+    /// The oldest of each namespace, as many as the status of a pool has, each with the time of its creation. The machines of a
+    /// namespace are served in the order of their creation, so the first ones of the pool are among them.
     pub first: Vec<(Timestamp, Key)>,
 }
 
@@ -97,8 +101,14 @@ impl MachineStates {
         }
         let refusals = |mut machines: Vec<(Timestamp, &Key)>| {
             machines.sort();
-            let first = machines.iter().take(MOST_WAITING).map(|(created, machine)| (*created, (*machine).clone()));
-            Refusals { count: machines.len(), first: first.collect() }
+            let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
+            let mut first = Vec::new();
+            for &(created, machine) in &machines {
+                let number = numbers.entry(&machine.namespace).or_default();
+                *number += 1;
+                first.extend((*number <= MOST_WAITING).then(|| (created, machine.clone())));
+            }
+            Refusals { count: machines.len(), first }
         };
         all.into_iter().map(|(pool, machines)| (pool.to_owned(), refusals(machines))).collect()
     }
@@ -144,8 +154,38 @@ impl MachineStates {
     }
 }
 
+// === impl Refusals ===
+
+impl Refusals {
+    /// Returns the first machines in the order in which their claims would be served after the wait queue of the pool. `family`: the
+    /// family without a free address.
+    #[must_use]
+    pub fn in_order(&self, allocator: &Allocator, pool: &str, family: Option<Family>) -> Vec<(Timestamp, Key)> {
+        let claim = |(created, machine): &(Timestamp, Key)| Claim {
+            machine: machine.holder(HolderKind::KubevirtMachine, ""),
+            created: *created,
+            requests: vec![Request::of(pool)],
+            sticky: false,
+            secret: None,
+        };
+        let refused: Vec<Claim> = self.first.iter().map(claim).collect();
+        let waiting = allocator.waiting().filter_map(|(claim, queue)| {
+            let is_of_pool = claim.requests.iter().flat_map(Request::pools).any(|of| of == pool);
+            let family = queue.iter().find(|(of, _)| **of == *pool).map(|(_, family)| *family);
+            is_of_pool.then_some((claim, family))
+        });
+        let all = allocator.in_order(waiting.chain(refused.iter().map(|claim| (claim, family))));
+        let refused = all.into_iter().filter(|(claim, _)| refused.iter().any(|it| std::ptr::eq(it, *claim)));
+        refused.take(MOST_WAITING).map(|(claim, _)| (claim.created, Key::of_machine(&claim.machine))).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use glowplug::host::ledger::MemoryLedger;
+    use glowplug::host::pool::{Namespaces, Pool};
+    use glowplug::host::registry::Registry;
+
     use super::*;
 
     #[test]
@@ -174,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pool_knows_its_refused_machines_the_oldest_first() {
+    fn each_pool_knows_the_oldest_refused_machines_of_each_namespace() {
         let machines = MachineStates::default();
         let at = |second| Timestamp::from_second(second).unwrap();
         let refused = |second, pools: &[&str]| {
@@ -184,19 +224,51 @@ mod tests {
             machines.note_refused(&("n", &*format!("m-{number}")).into(), refused(20 - number, &["n/p"]));
         }
         machines.note_refused(&("n", "both").into(), refused(30, &["n/p", "n/q"]));
-        let first =
-            |count: i64| (0..count).map(|it| (at(9 + it), Key::from(("n", &*format!("m-{}", 11 - it))))).collect();
+        machines.note_refused(&("other", "young").into(), refused(40, &["n/p"]));
+        let first = |count: i64| -> Vec<_> {
+            (0..count).map(|it| (at(9 + it), Key::from(("n", &*format!("m-{}", 11 - it))))).collect()
+        };
+        let of_p = || [first(10), vec![(at(40), Key::from(("other", "young")))]].concat();
         let both = (at(30), Key::from(("n", "both")));
         let expected = |count, first| Refusals { count, first };
         assert_eq!(
             machines.refusals(),
-            [("n/p".to_owned(), expected(13, first(10))), ("n/q".to_owned(), expected(1, vec![both]))].into()
+            [("n/p".to_owned(), expected(14, of_p())), ("n/q".to_owned(), expected(1, vec![both]))].into()
         );
         let changes = machines.changes();
         machines.note_refused(&("n", "both").into(), refused(30, &["n/p", "n/q"]));
         assert!(!changes.has_changed().unwrap());
         machines.note_refused(&("n", "both").into(), None);
         assert!(changes.has_changed().unwrap());
-        assert_eq!(machines.refusals(), [("n/p".to_owned(), expected(12, first(10)))].into());
+        assert_eq!(machines.refusals(), [("n/p".to_owned(), expected(13, of_p()))].into());
+    }
+
+    #[test]
+    fn refused_machines_of_a_shared_pool_are_in_the_order_of_its_wait_queue() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let pool = br#"{"name": "p", "network": "n/vlan10", "addresses": ["10.0.0.10-10.0.0.12"], "machineNetwork": [{"cidr": "10.0.0.0/24"}]}"#;
+        let of = || Namespaces::only(["a", "b", "c"]);
+        let pool = Pool::parse(pool).unwrap().remove(0).with_namespaces(of(), of());
+        let name = pool.name().to_owned();
+        let mut registry = Registry::open(MemoryLedger::default()).unwrap();
+        registry.resize(vec![pool], &[], at(1)).unwrap();
+        let claim = |namespace: &str, machine: &str, second| Claim {
+            machine: Key::from((namespace, machine)).holder(HolderKind::KubevirtMachine, "u"),
+            created: at(second),
+            requests: vec![Request::of(&name)],
+            sticky: false,
+            secret: None,
+        };
+        for (namespace, machine) in [("a", "0"), ("a", "1"), ("b", "0")] {
+            registry.claim(&claim(namespace, machine, 1), at(1)).unwrap();
+        }
+        // A machine of `c` waits in the queue, so `c` then has as many addresses as `b`.
+        registry.claim(&claim("c", "0", 5), at(5)).unwrap_err();
+        let refused = [(1, "a", "2"), (2, "b", "1"), (3, "b", "2"), (4, "c", "1"), (6, "c", "2")];
+        let first = refused.map(|(second, namespace, machine)| (at(second), Key::from((namespace, machine)))).to_vec();
+        let refusals = Refusals { count: first.len(), first };
+        let order = refusals.in_order(registry.state().unwrap(), &name, Some(Family::Ipv4));
+        let names: Vec<String> = order.into_iter().map(|(_, key)| key.to_string()).collect();
+        assert_eq!(names, ["b/1", "c/1", "a/2", "b/2", "c/2"]);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::state::Allocator;
-use crate::host::claim::Claim;
+use crate::host::claim::{Claim, Request};
 use crate::host::pool::Pool;
 use crate::network::Family;
 
@@ -24,25 +24,30 @@ impl Allocator {
 
     /// Sorts claims that wait for a pool, each with the family that it waits for, into the order in which they are served: by their
     /// creation. In pools that several namespaces share, the namespace with the fewest addresses comes first each time. Claims that
-    /// do not wait for an address of the pool now come last.
+    /// do not wait for an address of the pool now come last. Claims that are not in the wait queue follow, in the order in which they
+    /// would be served after it.
     #[doc(hidden)]
     #[must_use]
     pub fn in_order<'c>(
         &self,
         waiting: impl IntoIterator<Item = (&'c Claim, Option<Family>)>,
     ) -> Vec<(&'c Claim, Option<Family>)> {
+        let is_later = |claim: &Claim| !self.queues.waiters.contains_key(&claim.machine);
         let mut waiting: Vec<_> = waiting.into_iter().collect();
-        waiting.sort_by_key(|(claim, _)| (claim.created, &claim.machine));
+        waiting.sort_by_key(|(claim, _)| (is_later(claim), claim.created, &claim.machine));
         let is_shared = |(pool, _): &(Arc<str>, Family)| self.pool(pool).is_some_and(Pool::is_shared);
         let mut before = BTreeMap::<(Option<Family>, &str), usize>::new();
         let ranked = waiting.into_iter().map(|(claim, family)| {
             let namespace = claim.machine.served_in();
-            let queue = self.queues.waiters.get(&claim.machine).and_then(|waiter| waiter.queue.as_deref());
-            let queue = queue.unwrap_or_default();
+            let of = |pool: &str| family.map(|family| (Arc::from(pool), family));
+            let queue = match self.queues.waiters.get(&claim.machine) {
+                Some(waiter) => waiter.queue.clone().unwrap_or_default(),
+                None => claim.requests.iter().flat_map(Request::pools).filter_map(of).collect(),
+            };
             let earlier = before.entry((family, namespace)).or_default();
-            let rank = if queue.iter().any(is_shared) { self.rank(queue, namespace) + *earlier } else { 0 };
+            let rank = if queue.iter().any(is_shared) { self.rank(&queue, namespace) + *earlier } else { 0 };
             *earlier += 1;
-            ((family.is_none(), rank), claim, family)
+            ((is_later(claim), family.is_none(), rank), claim, family)
         });
         let mut ranked: Vec<_> = ranked.collect();
         // The sort is stable, so the order of creation stays in each rank.

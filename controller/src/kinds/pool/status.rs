@@ -39,7 +39,7 @@ pub struct PoolStatus {
     /// the pool is exhausted. Example: `2`.
     #[serde(default)]
     pub waiting: u32,
-    /// The first of these claims and machines, in the order in which they are served, and then those that are rejected. Example: `[{name: workers-8fm2k, …}]`.
+    /// The first of these claims and machines, in the order in which they are served, and then those that are rejected, in the same order. Example: `[{name: workers-8fm2k, …}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MOST_WAITING))]
     pub first_waiting: Vec<Waiting>,

@@ -166,10 +166,15 @@ fn neighbours(allocator: &Allocator) -> BTreeMap<&str, Vec<Neighbour>> {
 // === impl Observation ===
 
 impl Observation {
+    /// The first family without a free address.
+    #[must_use]
+    pub fn exhausted_family(&self) -> Option<Family> {
+        self.usage.families.iter().find(|usage| usage.free == 0).map(|usage| usage.family)
+    }
+
     /// The first KubevirtMachines whose VirtualMachines the webhook rejects, as the status of the pool has them.
     pub(super) fn refused(&self) -> impl Iterator<Item = Waiting> {
-        let exhausted = self.usage.families.iter().find(|usage| usage.free == 0);
-        let family = exhausted.map(|usage| usage.family.to_string());
+        let family = self.exhausted_family().map(|family| family.to_string());
         self.refused.iter().map(move |(created, key)| Waiting {
             kind: HolderKind::KubevirtMachine,
             namespace: key.namespace.clone(),

@@ -66,6 +66,26 @@ fn the_namespace_with_the_fewest_addresses_is_served_first_and_then_the_earliest
 }
 
 #[test]
+fn claims_outside_of_the_wait_queue_follow_it_in_the_order_in_which_they_would_be_served() {
+    let order = |pool: Pool, later: &[&str]| {
+        let allocator = exhausted(pool);
+        let later: Vec<Claim> =
+            later.iter().enumerate().map(|(second, title)| claim_of(title, second as u64)).collect();
+        let waiting = allocator.waiting().map(|(claim, queue)| (claim, queue.first().map(|(_, family)| *family)));
+        let all: Vec<_> = waiting.chain(later.iter().map(|claim| (claim, Some(Family::Ipv4)))).collect();
+        let titles: Vec<String> = allocator.in_order(all).into_iter().map(|(claim, _)| claim.machine.title()).collect();
+        let (queue, later) = titles.split_at(8);
+        assert_eq!(queue, in_order(&allocator));
+        later.to_vec()
+    };
+    // Namespace `a` holds eight addresses and waits for four, `b` and `c` hold one and wait for two, and `d` has none.
+    let later = ["a/x", "a/y", "b/x", "d/x", "d/y", "c/x", "d/z", "d/v"];
+    let shared = of(&["a", "b", "c", "d"], "");
+    assert_eq!(order(shared, &later), ["d/x", "d/y", "d/z", "b/x", "c/x", "d/v", "a/x", "a/y"]);
+    assert_eq!(order(of(&["a"], ""), &later), later);
+}
+
+#[test]
 fn the_order_counts_every_pool_that_a_claim_waits_for_and_ends_with_claims_that_wait_for_another_pool() {
     let one = of(&["a", "b"], "");
     let text = "addresses: [10.0.0.30-10.0.0.32], machineNetwork: [{cidr: 10.0.0.0/24}]";
