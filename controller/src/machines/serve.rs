@@ -302,16 +302,41 @@ impl View {
                 self.move_to_other_pool(&claimant.machine, name).unwrap_or_else(|| self.refuse(error.to_string()))
             }
             (None, Some(problem @ Problem::Refused(error))) if error.is_about_address() => {
-                let requests = vm.requested.as_ref().is_ok_and(|all| !all.is_empty());
-                let at = match requests {
-                    true => format!("annotation {ADDRESSES_ANNOTATION}"),
-                    false => "spec.preAllocations of the pool".to_owned(),
-                };
+                let at = self.place_of(error, vm, selected, &claimant.machine);
                 self.report("IPAddressUnavailable", problem.of_request(&at))
             }
             (None, Some(Problem::Refused(error))) => self.refuse(error.to_string()),
             (None, Some(Problem::Mismatch(message, _))) => self.refuse(message.clone()),
         }
+    }
+
+    /// The member that names the address which the machine does not get: the annotation of the VirtualMachine, or `preAllocations` of the
+    /// pool. Other interfaces of the machine may name addresses in other places.
+    fn place_of(&self, error: &ClaimError, vm: &VirtualMachine, selected: &[Selected], machine: &Machine) -> String {
+        let (named, of) = match error {
+            ClaimError::NotInPool { named, pool } | ClaimError::Reserved { named, pool, .. } => (*named, Some(pool)),
+            ClaimError::Taken { named, .. } | ClaimError::ReuseDelay { named, .. } => (*named, None),
+            _ => return "the claim of the machine".to_owned(),
+        };
+        let requested = vm.requested.as_ref().ok();
+        let is_requested = |selected: &Selected| {
+            let mut all = requested.and_then(|all| all.get(&selected.attachment)).into_iter().flatten();
+            all.any(|address| address.ip() == named)
+        };
+        let keeps = |pool: &String| {
+            let pool = self.ledger.pools.get(pool);
+            pool.is_some_and(|pool| pool.pre_allocated(&machine.namespace, &machine.name).contains(&named))
+        };
+        let place = |selected: &Selected| {
+            let pools: Vec<String> = selected.pools().map(PoolId::to_string).collect();
+            if of.is_some_and(|of| !pools.contains(of)) {
+                return None;
+            }
+            let annotation = || format!("annotation {ADDRESSES_ANNOTATION}");
+            let keeping = || Some(format!("spec.preAllocations of pool {}", pools.iter().find(|pool| keeps(pool))?));
+            is_requested(selected).then(annotation).or_else(keeping)
+        };
+        selected.iter().find_map(place).unwrap_or_else(|| "spec.preAllocations of the pool".to_owned())
     }
 
     /// Releases the addresses of the machine that its Secret `name` will not have: an interface is on another network now. `None`: a

@@ -1826,6 +1826,19 @@ fn a_machine_whose_address_is_not_available_stays_in_the_wait_queue_and_tries_ag
     let requesting = View { vm: requesting(r#"{"iface1": ["10.0.0.9"]}"#).vm, ..view };
     let expected = reserved("annotation network.kubevirt.io/addresses");
     assert_eq!(decide(&requesting), report("IPAddressUnavailable", &expected));
+    // The annotation names another address, of this interface or of another one, and the pool keeps the address of the error.
+    let mut keeping =
+        View { vm: self::requesting(r#"{"iface1": ["fd00::9"], "other": ["10.0.0.9"]}"#).vm, ..requesting };
+    let spec = json!({"network": "infra/vlan10", "addresses": ["10.0.0.0/16"], "preAllocations": {"w": "10.0.0.9"}});
+    let spec: crate::kinds::pool::PoolSpec = serde_json::from_value(spec).unwrap();
+    keeping.ledger.pools = [("n/p".to_owned(), spec.check(Some("n"), "p").0.unwrap())].into();
+    let expected = reserved("spec.preAllocations of pool n/p");
+    assert_eq!(decide(&keeping), report("IPAddressUnavailable", &expected));
+    let taken = ClaimError::Taken { named, by: Box::new(allocation("m-2").claimant) };
+    keeping.problem = Some(Problem::Refused(taken));
+    let expected =
+        "spec.preAllocations of pool n/p: 10.0.0.9: taken by eno101 of n/w (m-2), expected a free address of the pool";
+    assert_eq!(decide(&keeping), report("IPAddressUnavailable", expected));
 }
 
 /// Creates a pool `n/p` whose addresses come from `from`, and a view of a machine of this pool without a Secret.
