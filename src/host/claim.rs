@@ -220,6 +220,18 @@ pub fn is_object_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label) && !text.bytes().any(|b| b.is_ascii_uppercase())
 }
 
+/// Whether Kubernetes accepts a string as the name of a namespace: a label as in RFC 1123.
+#[must_use]
+#[doc(hidden)]
+pub fn is_namespace(text: &str) -> bool {
+    is_object_name(text) && text.len() <= 63 && !text.contains('.')
+}
+
+/// Description of a name that [`is_namespace`] accepts, for messages.
+#[doc(hidden)]
+pub const NAMESPACE_NAME: &str =
+    "the name of a namespace: at most 63 lower case letters, digits and '-', with a letter or digit at both ends";
+
 /// Description of a name that [`is_object_name`] accepts, for messages.
 #[doc(hidden)]
 pub const OBJECT_NAME: &str =

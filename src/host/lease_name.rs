@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::claim::is_object_name;
+use super::claim::{is_namespace, is_object_name};
 use super::pool::Pool;
 
 /// Longest name of a Kubernetes object, in bytes.
@@ -72,10 +72,6 @@ pub fn parse_lease_name(name: &str) -> Option<(IpAddr, String)> {
     };
     // A number with leading zeros, a sign or capital letters would be a second spelling: two names for one address.
     (lease_name(address, &network).as_deref() == Ok(name)).then_some((address, network))
-}
-
-pub(crate) fn is_namespace(text: &str) -> bool {
-    is_object_name(text) && text.len() <= 63 && !text.contains('.')
 }
 
 fn all<T: Copy + Default, const N: usize>(parts: [Option<T>; N]) -> Option<[T; N]> {

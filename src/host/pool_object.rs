@@ -7,9 +7,8 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use super::claim::{OBJECT_NAME, is_object_name};
+use super::claim::{NAMESPACE_NAME, OBJECT_NAME, is_namespace, is_object_name};
 use super::expand::{ExpandError, Template};
-use super::lease_name::is_namespace;
 use super::members::Members;
 use super::pool::{Pool, PoolSpec, TemplateFacts};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
@@ -91,8 +90,12 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
         let mut members = Members::new(reference, node_pool_refs.index(index));
         let namespace = members.required_text("namespace", "the namespace of a NodePool", diagnostics);
         if let Some(namespace) = namespace.filter(|namespace| !is_namespace(namespace)) {
-            let expected = "the name of a namespace: at most 63 lower case letters, digits and '-', with a letter or digit at both ends";
-            diagnostics.push(Diagnostic::warning(members.path.field("namespace"), "invalid name", namespace, expected));
+            diagnostics.push(Diagnostic::warning(
+                members.path.field("namespace"),
+                "invalid name",
+                namespace,
+                NAMESPACE_NAME,
+            ));
         }
         node_pool_name(&mut members, diagnostics);
         members.finish(Severity::Error, diagnostics);

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, Parser, Subcommand};
-use glowplug::host::claim::is_object_name;
+use glowplug::host::claim::{NAMESPACE_NAME, is_namespace};
 use glowplug::terminal::escaped;
 use glowplug_controller::cluster::client::connect_as;
 use glowplug_controller::cluster::key::Key;
@@ -52,7 +52,7 @@ enum Command {
     /// Explain what a machine or claim holds, or what it waits for
     Why {
         /// The VirtualMachine, KubevirtMachine, IPAddressClaim or IPAMClaim
-        #[arg(value_name = "NAMESPACE/NAME", value_parser = machine_key)]
+        #[arg(value_name = "NAMESPACE_NAME/NAME", value_parser = machine_key)]
         object: Key,
     },
     /// Compare the leases with machines, claims, Secrets and reports of guests
@@ -72,7 +72,7 @@ struct Adopt {
     #[command(flatten)]
     of: PoolPlace,
     /// Limit the command to these VirtualMachines
-    #[arg(value_name = "NAMESPACE/NAME", value_parser = machine_key)]
+    #[arg(value_name = "NAMESPACE_NAME/NAME", value_parser = machine_key)]
     machines: Vec<Key>,
     /// Write the changes of the run that printed this digest
     #[arg(long, value_name = "DIGEST")]
@@ -86,19 +86,18 @@ struct PoolPlace {
     #[arg(short, long, value_name = "FILE|-")]
     file: Option<PathBuf>,
     /// Use this pool of the cluster
-    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = machine_pool)]
+    #[arg(long, value_name = "NAMESPACE_NAME/NAME", value_parser = machine_pool)]
     pool: Option<String>,
 }
 
 /// Parses the name of a namespace.
-fn namespace(text: &str) -> Result<String, &'static str> {
-    let is_valid = is_object_name(text) && !text.contains('.') && text.len() <= 63;
-    is_valid.then(|| text.to_owned()).ok_or("expected the name of a namespace: at most 63 characters, without a dot")
+fn namespace(text: &str) -> Result<String, String> {
+    is_namespace(text).then(|| text.to_owned()).ok_or_else(|| format!("expected {NAMESPACE_NAME}"))
 }
 
 /// Parses `namespace/name` of a StaticIPPool.
 fn machine_pool(text: &str) -> Result<String, &'static str> {
-    machine_key(text).map(|key| key.to_string()).map_err(|_| "expected NAMESPACE/NAME of a StaticIPPool")
+    machine_key(text).map(|key| key.to_string()).map_err(|_| "expected NAMESPACE_NAME/NAME of a StaticIPPool")
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -184,9 +183,9 @@ mod tests {
     fn a_namespace_has_at_most_63_characters_and_no_dot() {
         let longest = "a".repeat(63);
         assert_eq!(namespace(&longest), Ok(longest.clone()));
-        let error = "expected the name of a namespace: at most 63 characters, without a dot";
+        let error = format!("expected {NAMESPACE_NAME}");
         for text in ["", "a.b", "A", "-a", &format!("{longest}a")] {
-            assert_eq!(namespace(text), Err(error), "{text}");
+            assert_eq!(namespace(text), Err(error.clone()), "{text}");
         }
     }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail, ensure};
 use glowplug::diagnostic::{Diagnostic, FieldPath};
 use glowplug::formats::value::{self, Value};
-use glowplug::host::claim::{OBJECT_NAME, is_object_name};
+use glowplug::host::claim::{NAMESPACE_NAME, OBJECT_NAME, is_namespace, is_object_name};
 use kube::Resource as _;
 use serde::Serialize;
 
@@ -16,7 +16,6 @@ use crate::cluster::conditions::head;
 use crate::cluster::object::Object;
 use crate::kinds::mac_pool::MACPool;
 use crate::kinds::pool::{GROUP, GlobalStaticIPPool, StaticIPLease, StaticIPPool};
-use crate::kinds::schema::MAX_LABEL;
 
 /// The members of a pool in a file.
 const MEMBERS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
@@ -200,12 +199,10 @@ fn pool(item: &Value, namespace: &str) -> anyhow::Result<Option<Object>> {
     ensure!(!name.is_empty(), "metadata.name: missing, expected the name of the pool: {OBJECT_NAME}");
     ensure!(is_object_name(name), "metadata.name: invalid name {:?}, expected {OBJECT_NAME}", head(name));
     let namespace = object.metadata.namespace.as_deref();
-    let is_valid = namespace.is_none_or(|it| is_object_name(it) && !it.contains('.') && it.len() <= MAX_LABEL);
+    let invalid = head(namespace.filter(|it| !is_namespace(it)).unwrap_or_default());
     ensure!(
-        is_valid,
-        "metadata.namespace: invalid name {:?}, expected at most {MAX_LABEL} lower case letters, digits and '-', with a letter or \
-         digit at both ends",
-        head(namespace.unwrap_or_default())
+        namespace.is_none_or(is_namespace),
+        "metadata.namespace: invalid name {invalid:?}, expected {NAMESPACE_NAME}"
     );
     Ok(Some(object))
 }
@@ -330,8 +327,8 @@ mod tests {
         let upper = expected(&format!("metadata.name: invalid name \"A\", expected {letters}"));
         assert_eq!(pool("v1alpha1", "{name: A}"), upper);
         let namespace = expected(
-            "metadata.namespace: invalid name \"a.b\", expected at most 63 lower case letters, digits and '-', with a letter or digit \
-             at both ends",
+            "metadata.namespace: invalid name \"a.b\", expected the name of a namespace: at most 63 lower case letters, digits and '-', \
+             with a letter or digit at both ends",
         );
         assert_eq!(pool("v1alpha1", "{name: a, namespace: a.b}"), namespace);
         let version = expected("apiVersion: unknown \"ipam.glowplug.dev/v7\", expected ipam.glowplug.dev/v1alpha1");

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use glowplug::host::claim::is_object_name;
+use glowplug::host::claim::{is_namespace, is_object_name};
 use k8s_openapi::api::core::v1;
 use kube::api::{ApiResource, ListParams};
 use serde::Serialize;
@@ -533,9 +533,7 @@ fn list(names: &[&str], none: &str) -> String {
 /// The string is not the namespace and the name of an object.
 pub fn machine_key(text: &str) -> Result<Key, &'static str> {
     match text.split_once('/') {
-        Some((namespace, name)) if is_object_name(namespace) && is_object_name(name) => {
-            Ok(Key::from((namespace, name)))
-        }
+        Some((namespace, name)) if is_namespace(namespace) && is_object_name(name) => Ok(Key::from((namespace, name))),
         _ => Err("expected NAMESPACE/NAME"),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use glowplug::host::allocator::EXHAUSTED_MESSAGE;
-use glowplug::host::claim::{Machine, is_object_name};
+use glowplug::host::claim::{Machine, is_namespace, is_object_name};
 use glowplug::host::pool::Pool;
 use glowplug::host::records::Objects;
 use glowplug::network::{Family, InterfaceName};
@@ -295,7 +295,7 @@ pub(crate) fn recorded_addresses(machine: &Object) -> BTreeSet<IpAddr> {
 /// namespace of the KubevirtMachine.
 fn vm_elsewhere<'d>(metadata: &ObjectMeta, data: &'d Value) -> Option<&'d str> {
     let namespace = data.pointer("/spec/virtualMachineTemplate/metadata/namespace")?.as_str()?;
-    (is_object_name(namespace) && Some(namespace) != metadata.namespace.as_deref()).then_some(namespace)
+    (is_namespace(namespace) && Some(namespace) != metadata.namespace.as_deref()).then_some(namespace)
 }
 
 /// Adds the records of an object to `objects`. A KubevirtMachine whose VirtualMachine is in another namespace records
@@ -634,7 +634,7 @@ mod tests {
             KubevirtMachine::read(serde_json::from_value(object).unwrap()).has_vm_elsewhere
         };
         // Only the first name can be that of a namespace.
-        for namespace in ["n", "", "../../x", "a?b", "A"] {
+        for namespace in ["n", "", "../../x", "a?b", "A", "a.b"] {
             assert!(!is_elsewhere(namespace), "{namespace:?}");
         }
         assert!(is_elsewhere("infra"));

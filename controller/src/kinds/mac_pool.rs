@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
-use glowplug::host::claim::is_object_name;
+use glowplug::host::claim::{NAMESPACE_NAME, is_namespace};
 use glowplug::network::parse_mac_address;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, ObjectMeta};
@@ -172,9 +172,9 @@ impl MacPoolSpec {
             diagnostics.push(Diagnostic::error("namespaces", "too many", self.namespaces.len(), &expected));
         }
         for (index, namespace) in self.namespaces.iter().enumerate().take(Self::MAX_NAMESPACES) {
-            if !is_object_name(namespace) || namespace.len() > MAX_LABEL || namespace.contains('.') {
+            if !is_namespace(namespace) {
                 let at = format!("namespaces[{index}]");
-                diagnostics.push(Diagnostic::error(at, "invalid namespace", namespace, "the name of a namespace"));
+                diagnostics.push(Diagnostic::error(at, "invalid namespace", namespace, NAMESPACE_NAME));
             }
         }
         let selector = match self.machine_selector.clone().map(Selector::try_from) {
@@ -433,7 +433,8 @@ mod tests {
         let expected = [
             "machineSelector: invalid selector \"Invalid expression operator\", expected matchLabels and matchExpressions \
              with the operators In, NotIn, Exists and DoesNotExist",
-            "namespaces[1]: invalid namespace \"N\", expected the name of a namespace",
+            "namespaces[1]: invalid namespace \"N\", expected the name of a namespace: at most 63 lower case letters, digits and '-', with a \
+             letter or digit at both ends",
             "ranges[0]: invalid range \"x\", expected first-last, such as 02:00:00:00:00:00-02:00:00:00:ff:ff",
             "ranges[2]: overlapping range \"02:00:00:00:00:0f-02:00:00:00:00:10\", expected no address of \
              02:00:00:00:00:00-02:00:00:00:00:0f",
