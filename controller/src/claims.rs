@@ -72,7 +72,7 @@ impl Provider {
             let index = Mutex::new(Index::new(kinds.version, &self.scope.watch_filter));
             Work { provider: self, kinds, index, others }
         };
-        let part = self.part("claims", "kinds of Cluster API", "claim");
+        let part = self.part("claims", "kinds of Cluster API", "a claim");
         provider::run(part, pools, served, discover, work, is_ready).await
     }
 }

@@ -75,7 +75,7 @@ impl Machines {
         let part = Part {
             name: "machines",
             kinds: "kinds of KubeVirt",
-            noun: "machine",
+            noun: "a machine",
             registry: &self.registry,
             opening: &self.opening,
             metrics: self.metrics.passes("machines"),

@@ -108,7 +108,7 @@ pub(crate) enum Problem {
 
 /// Runs `start` until it succeeds.
 ///
-/// `what` is the noun for the served objects in log messages. Example: `machine`.
+/// `what` names a served object in log messages. Example: `a machine`.
 pub(crate) async fn start<F>(what: &'static str, lines: &Repeated, start: impl Fn() -> F) -> Result<(), Stopped>
 where
     F: Future<Output = Result<(), Error>>,
@@ -120,7 +120,7 @@ where
             Err(Error::Stopped) => return Err(Stopped),
             Err(error) => {
                 if let Some(hidden) = lines.note(&error.to_string(), Instant::now()) {
-                    tracing::warn!(%error, hidden, "could not adopt the records of every {what}");
+                    tracing::warn!(%error, hidden, "could not adopt every record of {what}");
                 }
             }
         }
@@ -131,7 +131,7 @@ where
 /// Runs a pass for each of `names` until its claim. Returns the claims in the order of the names. A name whose pass
 /// fails has no claim here; it gets another pass later.
 ///
-/// `what` is the noun for the served objects in log messages. Example: `machine`.
+/// `what` names a served object in log messages. Example: `a machine`.
 pub(crate) async fn claims<F>(
     what: &'static str,
     lines: &Repeated,
@@ -154,7 +154,7 @@ where
             Err(Error::Stopped) => return Err(Stopped),
             Err(error) => {
                 if let Some(hidden) = lines.note(&error.to_string(), Instant::now()) {
-                    tracing::warn!(name = %key, %error, hidden, "could not prepare the claim of a {what}");
+                    tracing::warn!(name = %key, %error, hidden, "could not prepare the claim of {what}");
                 }
             }
         }
@@ -165,7 +165,7 @@ where
 /// Runs a pass for each of `names` after its pause, and for each name that `wakes` yields. Returns when the registry or
 /// `wakes` has ended. `turn` says which names come first.
 ///
-/// `what` is the noun for the served objects in log messages. Example: `machine`.
+/// `what` names a served object in log messages. Example: `a machine`.
 pub(crate) async fn serve<F>(
     what: &'static str,
     (lines, metrics): (&Repeated, &PassMetrics),
@@ -232,7 +232,7 @@ where
                     Err(Error::Stopped) => return Stopped,
                     Err(error) => {
                         if let Some(hidden) = lines.note(&error.to_string(), now) {
-                            tracing::warn!(name = %key, %error, hidden, "could not serve a {what}");
+                            tracing::warn!(name = %key, %error, hidden, "could not serve {what}");
                         }
                     }
                 }

@@ -79,7 +79,7 @@ impl Provider {
             tracing::info!("serving IPAMClaims of pools with serveIPAMClaims");
             Work { provider: self, kinds, index: Mutex::default(), others }
         };
-        let part = self.part("IPAMClaims", "kinds of IPAMClaims", "IPAMClaim");
+        let part = self.part("IPAMClaims", "kinds of IPAMClaims", "an IPAMClaim");
         provider::run(part, pools, served, discover, work, is_ready).await
     }
 }
