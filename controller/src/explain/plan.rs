@@ -19,7 +19,7 @@ use crate::cluster::object::Object;
 use crate::explain::file::{Contents, Mistake, read_pools};
 use crate::explain::lists::Lists;
 use crate::explain::read::{Reader, rights};
-use crate::explain::refused::{Refused, refused};
+use crate::explain::refused::{MOST_NEW, Refused, refused};
 use crate::explain::reserved::Users;
 use crate::explain::text::{rows_of, write_section};
 use crate::kinds::guest::Life;
@@ -214,7 +214,13 @@ fn answer(mut lists: Lists, objects: Vec<Object>, absent: &BTreeSet<String>, now
         }
     }
     let accepted = planned.iter().filter(|(_, planned)| planned.errors.is_empty()).map(|(id, _)| id.clone()).collect();
-    let refused = refused(&lists, &pools, &accepted)?;
+    let (refused, left_out) = refused(&lists, &pools, &accepted)?;
+    for (id, planned) in &mut planned {
+        let left_out = left_out.get(id).map(|number| {
+            format!("{number} new machines with other labels or in other namespaces are not tried, expected at most {MOST_NEW}")
+        });
+        planned.warnings.extend(left_out);
+    }
     let pools = planned.into_iter().map(|(_, planned)| planned).collect();
     Ok(Answer { version: 1, mistakes: Vec::new(), pools, refused })
 }
@@ -740,6 +746,18 @@ mod tests {
         let spec = json!({"networks": networks, "domain": {"devices": {"interfaces": interfaces}}, "volumes": volumes});
         let metadata = json!({"namespace": "n", "name": name, "uid": name, "labels": labels});
         object(json!({"metadata": metadata, "spec": {"template": {"spec": spec}}}))
+    }
+
+    #[test]
+    fn new_machines_that_are_not_tried_are_counted() {
+        let plan_of = |values: usize| {
+            let values: Vec<String> = (0..values).map(|value| format!("v{value}")).collect();
+            let selector = json!({"matchExpressions": [{"key": "role", "operator": "In", "values": values}]});
+            plan_of(Lists::default(), vec![pool("n/p", &json!({"machineSelector": selector}))]).pools.remove(0).warnings
+        };
+        assert_eq!(plan_of(1024), [""; 0]);
+        let warning = "2 new machines with other labels or in other namespaces are not tried, expected at most 1024";
+        assert_eq!(plan_of(1026), [warning]);
     }
 
     #[test]

@@ -18,8 +18,8 @@ use crate::pools::selection::{Problem, Selection, cluster_of};
 
 /// Most machines that a table names for one message.
 const NAMED: usize = 5;
-/// Most new machines of one pool. A pool may have more namespaces and values of labels.
-const MOST_NEW: usize = 1024;
+/// Most new machines of one pool for which the webhook is asked. A pool may have more namespaces and values of labels.
+pub(super) const MOST_NEW: usize = 1024;
 
 /// Machines that the webhook refuses for one reason.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
@@ -45,12 +45,21 @@ struct Example {
 struct Messages(BTreeMap<String, (BTreeSet<String>, Vec<String>)>);
 
 /// Asks what the webhook answers for new machines of the pools `planned` among `pools`, and for the machines that they select already.
-pub(super) fn refused(lists: &Lists, pools: &Pools, planned: &BTreeSet<PoolId>) -> anyhow::Result<Vec<Refused>> {
+/// Also returns the number of new machines of each pool for which the webhook is not asked.
+pub(super) fn refused(
+    lists: &Lists,
+    pools: &Pools,
+    planned: &BTreeSet<PoolId>,
+) -> anyhow::Result<(Vec<Refused>, BTreeMap<PoolId, usize>)> {
     let mut messages = Messages::default();
     let (selection, made_up) = complete(lists, pools, planned);
-    let examples = planned.iter().flat_map(|id| examples(&selection, id, &made_up));
-    let examples: BTreeMap<_, _> = examples.map(|it| ((it.namespace, it.labels), it.title)).collect();
-    for ((namespace, labels), title) in examples {
+    let (mut tried, mut left_out) = (BTreeMap::new(), BTreeMap::new());
+    for id in planned {
+        let mut examples = examples(&selection, id, &made_up).into_iter();
+        tried.extend(examples.by_ref().take(MOST_NEW).map(|it| ((it.namespace, it.labels), it.title)));
+        left_out.insert(id.clone(), examples.len());
+    }
+    for ((namespace, labels), title) in tried {
         let object = machine(&selection, &namespace, &labels)?;
         let vm = VirtualMachine::read(object.clone());
         // The plugin names the missing right itself.
@@ -77,7 +86,8 @@ pub(super) fn refused(lists: &Lists, pools: &Pools, planned: &BTreeSet<PoolId>) 
             messages.add(common(&message, vm), selecting, planned, vm.key().to_string());
         }
     }
-    Ok(messages.into())
+    left_out.retain(|_, number| *number > 0);
+    Ok((messages.into(), left_out))
 }
 
 /// The selection of these pools in a cluster that has each NodePool and a Namespace for each selector, with the names of the made-up
@@ -133,7 +143,7 @@ fn examples(selection: &Selection, id: &PoolId, made_up: &BTreeSet<String>) -> V
         });
         examples.collect::<Vec<_>>()
     };
-    selection.selectors_of(id).flat_map(of_selector).take(MOST_NEW).collect()
+    selection.selectors_of(id).flat_map(of_selector).collect()
 }
 
 /// The fewest labels that meet a selector, for each value that it allows. A selector that contradicts itself selects none of them.
