@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use glowplug_controller::kinds::cluster_api::Kinds;
-use glowplug_controller::kinds::pool::{PoolSpec, StaticIPLease};
+use glowplug_controller::kinds::mac_pool::MACPool;
+use glowplug_controller::kinds::pool::{PoolSpec, StaticIPLease, StaticIPPool};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
@@ -416,7 +417,11 @@ async fn the_page_for_running_machines_shows_what_the_plugin_prints() {
     let digest = digest_of(&plugin, &["adopt", "--file", POOL, "shop/db-0"]).await;
     note(0, plugin.run(&["adopt", "--file", POOL, "shop/db-0", "--apply", &digest]).await);
     let printed_digest = planned["digest"].as_str().unwrap();
-    let mut printed: Vec<String> = printed.iter().map(|it| it.replace(printed_digest, DIGEST)).collect();
+    let printed = printed.iter().map(|it| it.replace(printed_digest, DIGEST));
+    // The page has the paths of the repository.
+    let paths = plugin.command_line(&["adopt", "--file", POOL]);
+    let printed = printed.map(|it| it.replace(&paths, "kubectl glowplug adopt --file fixtures/existing/pool.yaml"));
+    let mut printed: Vec<String> = printed.map(|it| it.replace(POOL, "fixtures/existing/pool.yaml")).collect();
     printed.retain(|output| !page.contains(&format!("```text\n{output}```\n")));
     assert!(printed.is_empty(), "{}", printed.join("=====\n"));
     let recorded = Some(r#"["192.168.1.12/24"]"#.to_owned());
@@ -551,7 +556,9 @@ async fn adopt_writes_nothing_if_the_changes_differ_from_those_of_the_digest() {
     assert_eq!((status, &answer["refused"], &answer["digest"]), (Some(1), &json!(refused), &json!(current)));
     assert_eq!(outcomes(&answer), ["planned", "planned"]);
     let (_, output, _) = plugin.run(&apply).await;
-    assert!(output.ends_with(&format!("\nOBJECT         PROBLEM\nshop/machines  {refused}\n")), "{output}");
+    let next = format!("write the records: {} --apply {current}", plugin.command_line(&command));
+    let end = format!("\nOBJECT         PROBLEM\nshop/machines  {refused}\n\nNEXT\n{next}\n");
+    assert!(output.ends_with(&end), "{output}");
     assert_eq!((shop.annotation("db-0").await, shop.annotation("web-0").await), (None, None));
     // A report with the same addresses as before leaves the digest unchanged.
     shop.report("db-0", "Running", &json!(["192.168.1.12", "fe80::2"])).await;
@@ -589,6 +596,9 @@ async fn adopt_prints_the_outcome_of_each_write_and_the_command_that_removes_the
         let writes = answer["writes"].as_array().unwrap();
         let found: Vec<&str> = writes.iter().map(|write| write["outcome"].as_str().unwrap()).collect();
         assert_eq!((status, found), (Some(1), outcomes.to_vec()));
+        let repeated = plugin.command_line(&command).replacen(" --kubeconfig", " --json --kubeconfig", 1);
+        let again = format!("run the command again, because some changes are not written: {repeated}");
+        assert_eq!(answer["next"], json!([again]));
         let problem = writes[1]["problem"].as_str().unwrap();
         match status_of_second {
             Some(expected) => assert_eq!(problem, expected),
@@ -604,6 +614,86 @@ async fn adopt_prints_the_outcome_of_each_write_and_the_command_that_removes_the
         assert_eq!(shop.annotation("db-0").await.as_deref(), Some(r#"["192.168.1.12/24"]"#));
         assert_eq!(shop.annotation("free-0").await.is_some(), has_second);
     }
+}
+
+/// The option limits the command to what a controller with this option sees. In kubectl, it has another meaning.
+#[tokio::test]
+async fn adopt_says_what_to_do_next_for_a_pool_of_the_namespace_of_the_controller() {
+    let (_server, cluster) = start_server().await;
+    let shop = Shop::new(&cluster).await;
+    let plugin = Plugin::new(cluster.config());
+    let next = |(status, answer): (Option<i32>, Value)| (status, answer["next"].clone());
+    let json_line = |command: &[&str]| plugin.command_line(&[command, &["--json"]].concat());
+    // A pool of a file is created after the decisions.
+    let of_file = ["adopt", "--file", POOL, "shop/old-0"];
+    let expected = json!([
+        "decide about shop/old-0: the reason of each machine says why",
+        format!("when no machine needs a decision any more, create pool shop/machines: kubectl apply -f {POOL}"),
+    ]);
+    assert_eq!(next(plugin.json(&of_file).await), (Some(1), expected));
+    let wrong = "error: --namespace: \"other\" is not the namespace of pool shop/machines, expected that of the pool, and only if the \
+                 controller runs with this option\n";
+    let of_other = ["adopt", "--file", POOL, "--namespace", "other"];
+    assert_eq!(plugin.run(&of_other).await, (Some(1), String::new(), wrong.to_owned()));
+
+    let pool = json!({
+        "apiVersion": "ipam.glowplug.dev/v1alpha1", "kind": "StaticIPPool",
+        "metadata": {"namespace": "shop", "name": "machines"},
+        "spec": {
+            "network": "infra/vlan10", "addresses": ["192.168.1.8/29"], "machineNetwork": [{"cidr": "192.168.1.0/24"}],
+            "machineSelector": {"matchLabels": {"network": "vlan10"}},
+        },
+    });
+    let pool: StaticIPPool = serde_json::from_value(pool).unwrap();
+    let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), "shop");
+    pools.create(&PostParams::default(), &pool).await.unwrap();
+    let of_other = ["adopt", "--pool", "shop/machines", "--namespace", "other", "--apply", "x"];
+    assert_eq!(plugin.run(&of_other).await, (Some(1), String::new(), wrong.to_owned()));
+    let command = ["adopt", "--pool", "shop/machines", "shop/db-0", "shop/web-0", "--namespace", "shop"];
+    let digest = digest_of(&plugin, &command).await;
+    let planned = json!([format!("write the records: {} --apply {digest}", json_line(&command))]);
+    assert_eq!(next(plugin.json(&command).await), (Some(0), planned));
+    let left = "left alone: shop/db-0, shop/web-0. To give a machine its address of the pool, remove its annotation \
+                ipam.glowplug.dev/left-alone, then restart the machine";
+    let applied = plugin.json(&[&command[..], &["--apply", &digest]].concat()).await;
+    assert_eq!(next(applied), (Some(0), json!([left])));
+    let kept = pools.get("machines").await.unwrap().spec.pre_allocations;
+    let expected = [("shop/db-0", "192.168.1.12"), ("shop/web-0", "192.168.1.10")];
+    assert_eq!(kept, expected.map(|(name, address)| (name.to_owned(), address.to_owned())).into());
+    assert_eq!(shop.annotation("db-0").await, None);
+}
+
+#[tokio::test]
+async fn a_plan_reads_several_files_and_folders_and_compares_mac_pools() {
+    let (_server, cluster) = start_server().await;
+    Shop::new(&cluster).await;
+    let plugin = Plugin::new(cluster.config());
+    let macs = |name: &str, last: &str| {
+        let spec = json!({"ranges": [format!("02:00:00:00:00:00-02:00:00:00:00:{last}")], "namespaces": ["shop"]});
+        json!({"apiVersion": "ipam.glowplug.dev/v1alpha1", "kind": "MACPool", "metadata": {"name": name}, "spec": spec})
+    };
+    let stored: MACPool = serde_json::from_value(macs("a", "0f")).unwrap();
+    Api::<MACPool>::all(cluster.client()).create(&PostParams::default(), &stored).await.unwrap();
+    let (first, second) = (plugin.file("a.json", &macs("a", "0f")), plugin.file("b.json", &macs("b", "1f")));
+    let (status, output, errors) = plugin.run(&["plan", POOL, &first, &second]).await;
+    let expected = "\
+        POOL           CHANGE  ANSWER\n\
+        shop/machines  create  accepted\n\
+        MACPool a      none    unchanged\n\
+        MACPool b      create  rejected\n\n\
+        REJECTED   ERROR\n\
+        MACPool b  MACPools b and a both have 02:00:00:00:00:00-02:00:00:00:00:0f, expected no common address\n\n";
+    assert_eq!((status, &*errors, &output[..expected.len()]), (Some(1), "", expected));
+    let changed = plugin.file("a.json", &macs("a", "ff"));
+    let (status, answer) = plugin.json(&["plan", &changed]).await;
+    let pool = json!({"pool": "a", "change": "update", "errors": [], "warnings": []});
+    assert_eq!((status, &answer["pools"], &answer["macPools"]), (Some(0), &json!([]), &json!([pool])));
+    let folder = std::path::Path::new(POOL).parent().unwrap().to_str().unwrap();
+    let (status, answer) = plugin.json(&["plan", folder]).await;
+    assert_eq!(
+        (status, &answer["pools"][0]["pool"], &answer["macPools"]),
+        (Some(0), &json!("shop/machines"), &json!([]))
+    );
 }
 
 #[tokio::test]
@@ -756,7 +846,7 @@ async fn a_plan_names_refused_machines_unreadable_documents_and_what_is_unknown(
          shop/b  create  accepted\n\
          \n\
          NOT READ  ERROR\n\
-         items[0]  kind: unknown \"StaticIpPool\", expected StaticIPPool or GlobalStaticIPPool\n\
+         items[0]  kind: unknown \"StaticIpPool\", expected StaticIPPool, GlobalStaticIPPool or MACPool\n\
          \n\
          POOL    WARNING\n\
          shop/b  {selector}\n\

@@ -16,7 +16,7 @@ use glowplug_controller::explain::audit::audit;
 use glowplug_controller::explain::plan::plan;
 use glowplug_controller::explain::read::{Lacking, Reader};
 use glowplug_controller::explain::status::status;
-use glowplug_controller::explain::text::{json, with_bold_heads};
+use glowplug_controller::explain::text::{json, quoted, with_bold_heads};
 use glowplug_controller::explain::why::{machine_key, why};
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -52,16 +52,17 @@ enum Command {
     /// Explain what a machine or claim holds, or what it waits for
     Why {
         /// The VirtualMachine, KubevirtMachine, IPAddressClaim or IPAMClaim
-        #[arg(value_name = "NAMESPACE_NAME/NAME", value_parser = machine_key)]
+        #[arg(value_name = "NAMESPACE/NAME", value_parser = machine_key)]
         object: Key,
     },
     /// Compare the leases with machines, claims, Secrets and reports of guests
     Audit,
-    /// Compare the pools of a file with the cluster, before they are applied
+    /// Compare the pools of files with the cluster, before they are applied
     Plan {
-        /// The file with the pools, as JSON or YAML; - is standard input
-        #[arg(value_name = "FILE|-")]
-        file: PathBuf,
+        /// Files with pools, as JSON or YAML; a folder stands for its files that
+        /// end with .json, .yaml or .yml; - is standard input
+        #[arg(value_name = "FILE|FOLDER|-", required = true)]
+        files: Vec<PathBuf>,
     },
     /// Show what a pool does to the machines that run already
     Adopt(Adopt),
@@ -72,7 +73,7 @@ struct Adopt {
     #[command(flatten)]
     of: PoolPlace,
     /// Limit the command to these VirtualMachines
-    #[arg(value_name = "NAMESPACE_NAME/NAME", value_parser = machine_key)]
+    #[arg(value_name = "NAMESPACE/NAME", value_parser = machine_key)]
     machines: Vec<Key>,
     /// Write the changes of the run that printed this digest
     #[arg(long, value_name = "DIGEST")]
@@ -86,7 +87,7 @@ struct PoolPlace {
     #[arg(short, long, value_name = "FILE|-")]
     file: Option<PathBuf>,
     /// Use this pool of the cluster
-    #[arg(long, value_name = "NAMESPACE_NAME/NAME", value_parser = machine_pool)]
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = machine_pool)]
     pool: Option<String>,
 }
 
@@ -97,7 +98,7 @@ fn namespace(text: &str) -> Result<String, String> {
 
 /// Parses `namespace/name` of a StaticIPPool.
 fn machine_pool(text: &str) -> Result<String, &'static str> {
-    machine_key(text).map(|key| key.to_string()).map_err(|_| "expected NAMESPACE_NAME/NAME of a StaticIPPool")
+    machine_key(text).map(|key| key.to_string()).map_err(|_| "expected NAMESPACE/NAME of a StaticIPPool")
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -121,18 +122,31 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             let answer = audit(&reader).await?;
             print(&answer, &reader, json).map(|()| answer.is_clean())
         }
-        Command::Plan { file } => {
-            let answer = plan(&reader, &file).await?;
+        Command::Plan { files } => {
+            let answer = plan(&reader, &files).await?;
             print(&answer, &reader, json).map(|()| answer.is_clean())
         }
         Command::Adopt(Adopt { of: PoolPlace { file, pool }, machines, apply }) => {
             let place = file.map(Place::File).or(pool.map(Place::Cluster)).context("--file or --pool: missing")?;
-            let answer = adopt(&reader, &place, &machines, apply.as_deref()).await?;
+            let answer = adopt(&reader, &place, &machines, apply.as_deref(), &command_line(std::env::args())).await?;
             print(&answer, &reader, json).map(|()| answer.is_clean())
         }
     };
     let is_clean = is_clean? && reader.lacking().is_empty();
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The command line of a user who runs the plugin through kubectl, without the option `--apply`.
+fn command_line(words: impl Iterator<Item = String>) -> String {
+    let (mut line, mut words) = ("kubectl glowplug".to_owned(), words.skip(1));
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--apply" => drop(words.next()),
+            word if word.starts_with("--apply=") => {}
+            word => line += &format!(" {}", quoted(word)),
+        }
+    }
+    line
 }
 
 async fn config(file: Option<PathBuf>, context: Option<String>) -> anyhow::Result<Config> {
@@ -187,6 +201,14 @@ mod tests {
         for text in ["", "a.b", "A", "-a", &format!("{longest}a")] {
             assert_eq!(namespace(text), Err(error.clone()), "{text}");
         }
+    }
+
+    #[test]
+    fn the_command_line_of_a_user_can_be_repeated_with_a_digest() {
+        let line = |words: &[&str]| command_line(words.iter().map(|word| (*word).to_owned()));
+        let words = ["kubectl-glowplug", "adopt", "--file=a b.yaml", "--apply", "x", "--context", "c", "shop/db-0"];
+        assert_eq!(line(&words), "kubectl glowplug adopt '--file=a b.yaml' --context c shop/db-0");
+        assert_eq!(line(&["x", "adopt", "--apply=y", "--pool", "n/p"]), "kubectl glowplug adopt --pool n/p");
     }
 
     #[test]

@@ -41,14 +41,18 @@ use crate::explain::machines::{Facts, Of, Row, Word, leased};
 use crate::explain::plan::judged;
 use crate::explain::read::{Reader, rights};
 use crate::explain::reserved::{HEAD, Reserved, reserved};
-use crate::explain::text::{rows_of, write_section};
+use crate::explain::text::{quoted, rows_of, write_section};
 use crate::explain::write::{Outcome, Write, digest};
 use crate::kinds::cluster_api::pool_kind;
 use crate::kinds::kubevirt_machine::is_deleted;
 use crate::kinds::pool::HolderKind;
-use crate::kinds::virtual_machine::{VirtualMachine, kubevirt_machines, virtual_machines};
+use crate::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, VirtualMachine, kubevirt_machines, virtual_machines};
+use crate::machines::Standing;
 use crate::pools::facts::PoolObject;
 use crate::pools::selection::{KnownPool, MachinePool, Problem, Selected};
+
+/// Most machines that a line about what to do next names.
+const NAMED: usize = 5;
 
 /// What `kubectl glowplug adopt` says.
 #[derive(Clone, Debug, Serialize)]
@@ -71,6 +75,11 @@ pub struct Answer {
     /// Why nothing is written although `--apply` was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// What a person does next, in this order.
+    pub next: Vec<String>,
+    /// The machines that keep a network of their own although the pool selects them.
+    #[serde(skip)]
+    left_alone: Vec<String>,
 }
 
 /// Where the pool is.
@@ -92,21 +101,39 @@ struct Target {
 type Kept<'a> = (&'a VirtualMachine, Selected, Vec<IpAddr>);
 
 /// Decides what a pool does to existing machines. `only`: the VirtualMachines to decide about, all if it is empty. The records are
-/// written if `reviewed` is their digest.
+/// written if `reviewed` is their digest. `command` is the command line of the user without `--apply`.
 ///
 /// # Errors
 ///
 /// There is no such pool, the pool is invalid, it does not select a named machine, a request before the first write failed, or the
 /// user may not read what decides.
-pub async fn adopt(reader: &Reader, place: &Place, only: &[Key], reviewed: Option<&str>) -> anyhow::Result<Answer> {
+pub async fn adopt(
+    reader: &Reader,
+    place: &Place,
+    only: &[Key],
+    reviewed: Option<&str>,
+    command: &str,
+) -> anyhow::Result<Answer> {
+    let mut answer = records(reader, place, only, reviewed).await?;
+    answer.next = answer.next(place, command);
+    Ok(answer)
+}
+
+async fn records(reader: &Reader, place: &Place, only: &[Key], reviewed: Option<&str>) -> anyhow::Result<Answer> {
     let file = match place {
         Place::File(path) => {
-            let read = read_pools(path, reader.default_namespace())?;
+            let read = read_pools(std::slice::from_ref(path), reader.default_namespace())?;
             read.check().with_context(|| format!("reading {}", path.display()))?;
             read.pools
         }
         Place::Cluster(_) => Vec::new(),
     };
+    match place {
+        Place::File(_) => {
+            file.iter().try_for_each(|pool| ensure_in_scope(&PoolId::of(&pool.metadata), reader.scope()))?
+        }
+        Place::Cluster(name) => ensure_in_scope(&PoolId::parse(name), reader.scope())?,
+    }
     let mut lists = Lists::read(reader, &file).await?;
     lists.read_neighbours(reader).await?;
     lists.read_claims(reader).await?;
@@ -155,7 +182,7 @@ fn answer(mut lists: Lists, target: &Target, only: &[Key], now: Timestamp) -> an
     let alone = [(id.clone(), Arc::clone(&target.pool))].into();
     let alone = lists.selection(&alone);
     let (mut machines, mut kept): (Vec<Row>, Vec<Kept<'_>>) = (Vec::new(), Vec::new());
-    let mut writes = Vec::new();
+    let (mut writes, mut left_alone) = (Vec::new(), Vec::new());
     let is_meant = |vm: &&VirtualMachine| !is_deleted(&vm.metadata) && (only.is_empty() || only.contains(&vm.key()));
     for vm in lists.vms.values().filter(is_meant) {
         if alone.of(vm).is_ok_and(|all| all.is_empty()) {
@@ -184,6 +211,12 @@ fn answer(mut lists: Lists, target: &Target, only: &[Key], now: Timestamp) -> an
                     },
                     None => {}
                 }
+                let standing = Standing::of(vm, lists.guests.get(&vm.key()).map(|(_, guest)| guest));
+                if matches!(standing, Standing::LeftAlone | Standing::Runs)
+                    && matches!(row.result, Word::Recorded | Word::Reserved | Word::LeftAlone)
+                {
+                    left_alone.push(row.machine.clone());
+                }
                 machines.push(row);
             }
         }
@@ -197,7 +230,18 @@ fn answer(mut lists: Lists, target: &Target, only: &[Key], now: Timestamp) -> an
     };
     let reserved = reserved(facts.leader, &facts.users).into_iter().filter(is_of_pool).collect();
     let (network, digest) = (checked.network().to_owned(), digest(&writes)?);
-    Ok(Answer { version: 1, pool: id.to_string(), network, machines, reserved, writes, digest, refused: None })
+    Ok(Answer {
+        version: 1,
+        pool: id.to_string(),
+        network,
+        machines,
+        reserved,
+        writes,
+        digest,
+        refused: None,
+        next: Vec::new(),
+        left_alone,
+    })
 }
 
 /// Returns the annotation that records the addresses of a machine. The inner error: the machine already has this annotation, with
@@ -225,6 +269,25 @@ fn record(lists: &Lists, pool: &Pool, (vm, selected, addresses): &Kept<'_>) -> a
         }
     }
     Ok(Ok(Write::annotations(kind, metadata, annotations)))
+}
+
+/// Fails for a pool that a controller with the option `--namespace` does not serve. kubectl has an option of this name with another meaning.
+fn ensure_in_scope(id: &PoolId, scope: Option<&str>) -> anyhow::Result<()> {
+    let other = scope.filter(|scope| id.namespace.as_deref().is_some_and(|namespace| namespace != *scope));
+    ensure!(
+        other.is_none(),
+        "--namespace: {:?} is not the namespace of pool {id}, expected that of the pool, and only if the controller runs with this option",
+        other.unwrap_or_default()
+    );
+    Ok(())
+}
+
+/// The first machines of a list, and the number of the others.
+fn some_of<'a>(machines: impl ExactSizeIterator<Item = &'a String>) -> String {
+    let others = machines.len().saturating_sub(NAMED);
+    let named: Vec<&str> = machines.take(NAMED).map(String::as_str).collect();
+    let named = named.join(", ");
+    if others == 0 { named } else { format!("{named} and {others} more") }
 }
 
 /// Fails for a GlobalStaticIPPool that selects no machine.
@@ -280,6 +343,35 @@ impl Answer {
         let has_decision = self.machines.iter().any(|row| row.needs_decision);
         self.refused.is_none() && !has_decision && !self.writes.iter().any(is_open)
     }
+
+    /// What a person does after this answer to `command`.
+    fn next(&self, place: &Place, command: &str) -> Vec<String> {
+        let has = |outcomes: &[Outcome]| self.writes.iter().any(|write| outcomes.contains(&write.outcome));
+        let mut next = Vec::new();
+        let open: Vec<&String> =
+            self.machines.iter().filter(|row| row.needs_decision).map(|row| &row.machine).collect();
+        if !open.is_empty() {
+            next.push(format!("decide about {}: the reason of each machine says why", some_of(open.into_iter())));
+        }
+        if has(&[Outcome::Failed, Outcome::Unknown]) {
+            next.push(format!("run the command again, because some changes are not written: {command}"));
+        } else if has(&[Outcome::Planned]) {
+            next.push(format!("write the records: {command} --apply {}", self.digest));
+        } else if let Place::File(path) = place {
+            let (file, pool) = (path.display().to_string(), &self.pool);
+            let file = quoted(&file);
+            next.push(format!(
+                "when no machine needs a decision any more, create pool {pool}: kubectl apply -f {file}"
+            ));
+        } else if !self.left_alone.is_empty() {
+            next.push(format!(
+                "left alone: {}. To give a machine its address of the pool, remove its annotation {LEFT_ALONE_ANNOTATION}, then \
+                 restart the machine",
+                some_of(self.left_alone.iter())
+            ));
+        }
+        next
+    }
 }
 
 /// Tables for people.
@@ -301,14 +393,13 @@ impl fmt::Display for Answer {
                 .map(|[name, value]| [write.outcome.to_string(), write.object.clone(), name, value])
         });
         write_section(f, ["WRITE", "OBJECT", "MEMBER", "VALUE"], writes.collect())?;
-        let is_planned = self.writes.iter().any(|write| write.outcome == Outcome::Planned);
-        write_section(f, ["DIGEST FOR --apply"], is_planned.then(|| [self.digest.clone()]).into_iter().collect())?;
         let is_there = |write: &&Write| matches!(write.outcome, Outcome::Written | Outcome::Unknown);
         let undo = self.writes.iter().filter(is_there).map(|write| [write.undo.clone()]);
         write_section(f, ["COMMAND THAT REMOVES THE RECORD"], undo.collect())?;
         let failed = self.writes.iter().filter_map(|write| Some([write.object.clone(), write.problem.clone()?]));
         let refused = self.refused.iter().map(|problem| [self.pool.clone(), problem.clone()]);
-        write_section(f, ["OBJECT", "PROBLEM"], failed.chain(refused).collect())
+        write_section(f, ["OBJECT", "PROBLEM"], failed.chain(refused).collect())?;
+        write_section(f, ["NEXT"], self.next.iter().map(|line| [line.clone()]).collect())
     }
 }
 

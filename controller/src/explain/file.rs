@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _, stdin};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use glowplug::diagnostic::{Diagnostic, FieldPath};
@@ -19,49 +19,89 @@ use crate::kinds::pool::{GROUP, GlobalStaticIPPool, StaticIPLease, StaticIPPool}
 
 /// The members of a pool in a file.
 const MEMBERS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
-/// Largest size of a file, in bytes.
+/// Endings of the files of a folder that kubectl reads.
+const ENDINGS: [&str; 3] = ["json", "yaml", "yml"];
+/// Largest size of all files, in bytes.
 const MOST: u64 = 4 * 1024 * 1024;
 /// Largest number of values in the documents of a file with a mistake. Each value takes about 100 bytes of memory.
 const MOST_VALUES: usize = 1024 * 1024;
 /// Largest number of documents with a mistake.
 const MOST_MISTAKES: usize = 100;
 
-/// The pools of a file, in their order, and the documents that cannot be read.
+/// The pools of files, in their order, and the documents that cannot be read.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
+    /// StaticIPPools and GlobalStaticIPPools.
     pub(super) pools: Vec<Object>,
+    pub(super) mac_pools: Vec<Object>,
     pub(super) mistakes: Vec<Mistake>,
+}
+
+/// A pool of a file.
+enum Read {
+    Pool(Object),
+    MacPool(Object),
 }
 
 /// A mistake because of which a document is no pool.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mistake {
+    /// The file. Absent: there is only one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
     /// Place of the document in the file. Example: `documents[1].items[0]`, or `document` for the only one.
     pub document: String,
     /// The mistake. Its path begins in the document.
     pub error: String,
 }
 
-/// Reads the StaticIPPools and GlobalStaticIPPools of a file with JSON or YAML. `-` is standard input. A StaticIPPool without a
-/// namespace gets `namespace`. A document with a mistake does not hide the other documents.
+/// Reads the pools of files with JSON or YAML. `-` is standard input. A folder stands for its files with a name that kubectl reads. A
+/// StaticIPPool without a namespace gets `namespace`. A document with a mistake does not hide the other documents.
 ///
 /// # Errors
 ///
-/// The file cannot be read, or no document has a pool. The error then has every mistake.
-pub(super) fn read_pools(path: &Path, namespace: &str) -> anyhow::Result<Contents> {
-    let title = path.display();
-    let text = match path.as_os_str().to_str() {
-        Some("-") => bounded(stdin().lock()),
-        _ => File::open(path).map_err(anyhow::Error::from).and_then(bounded),
-    };
-    pools(&text.with_context(|| format!("reading {title}"))?, namespace).with_context(|| format!("reading {title}"))
+/// A file cannot be read, or no document has a pool. The error then has every mistake.
+pub(super) fn read_pools(paths: &[PathBuf], namespace: &str) -> anyhow::Result<Contents> {
+    let (mut files, mut read, mut most) = (Vec::new(), Contents::default(), MOST);
+    for path in paths {
+        files.extend(files_of(path).with_context(|| format!("reading {}", path.display()))?);
+    }
+    for path in &files {
+        let title = path.display().to_string();
+        let text = match path.as_os_str().to_str() {
+            Some("-") => bounded(stdin().lock(), most),
+            _ => File::open(path).map_err(anyhow::Error::from).and_then(|file| bounded(file, most)),
+        };
+        let text = text.with_context(|| format!("reading {title}"))?;
+        most -= text.len() as u64;
+        read.add(&text, namespace, (files.len() > 1).then_some(&title));
+    }
+    let titles: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    read.check_any().with_context(|| format!("reading {}", titles.join(", ")))?;
+    Ok(read)
 }
 
-fn bounded(from: impl io::Read) -> anyhow::Result<String> {
+/// The files of a folder that `kubectl apply` reads, sorted by name, or the path itself.
+fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for entry in path.read_dir()? {
+        let file = entry?.path();
+        let has_ending = file.extension().and_then(|it| it.to_str()).is_some_and(|it| ENDINGS.contains(&it));
+        files.extend((has_ending && !file.is_dir()).then_some(file));
+    }
+    ensure!(!files.is_empty(), "no file in the folder, expected a name that ends with .{}", ENDINGS.join(" or ."));
+    files.sort();
+    Ok(files)
+}
+
+fn bounded(from: impl io::Read, most: u64) -> anyhow::Result<String> {
     let mut text = String::new();
-    from.take(MOST + 1).read_to_string(&mut text)?;
-    ensure!(text.len() as u64 <= MOST, "too large, expected at most {MOST} bytes");
+    from.take(most + 1).read_to_string(&mut text)?;
+    ensure!(text.len() as u64 <= most, "too large, expected at most {MOST} bytes in all files");
     Ok(text)
 }
 
@@ -137,52 +177,21 @@ fn number_of_values(value: &Value) -> usize {
     }
 }
 
-fn pools(text: &str, namespace: &str) -> anyhow::Result<Contents> {
-    let (documents, mut read) = (documents(text), Contents::default());
-    for (at, document) in documents.iter().enumerate() {
-        let place = FieldPath::Document;
-        let list = place.field("documents");
-        let place = if documents.len() == 1 { place } else { list.index(at) };
-        let mut add = |place: FieldPath<'_>, pool: Result<Option<Object>, String>| match pool {
-            Ok(pool) => read.pools.extend(pool),
-            Err(error) => read.mistakes.push(Mistake { document: place.to_string(), error }),
-        };
-        match document {
-            Err(error) => add(place, Err(error.to_string())),
-            Ok(document) => match member(document, "items") {
-                Some(Value::Array(items)) => {
-                    let list = place.field("items");
-                    for (at, item) in items.iter().enumerate() {
-                        add(list.index(at), pool(item, namespace).map_err(|error| format!("{error:#}")));
-                    }
-                }
-                _ => add(place, pool(document, namespace).map_err(|error| format!("{error:#}"))),
-            },
-        }
-    }
-    if read.pools.is_empty() {
-        read.check()?;
-        bail!("no pool in it, expected a StaticIPPool or GlobalStaticIPPool of {GROUP}");
-    }
-    Ok(read)
-}
-
 /// The pool in an object. `None`: the object is of another kind.
-fn pool(item: &Value, namespace: &str) -> anyhow::Result<Option<Object>> {
+fn pool(item: &Value, namespace: &str) -> anyhow::Result<Option<Read>> {
     let [version, kind] = ["apiVersion", "kind"].map(|name| match member(item, name) {
         Some(Value::String(text)) => text,
         _ => "",
     });
-    let is_own = [StaticIPPool::kind(&()), GlobalStaticIPPool::kind(&())].iter().any(|own| *own == kind);
+    let own = [StaticIPPool::kind(&()), GlobalStaticIPPool::kind(&()), MACPool::kind(&())];
+    let is_own = own.iter().any(|own| *own == kind);
     ensure!(!(is_own && version.is_empty()), "apiVersion: missing, expected {}", StaticIPPool::api_version(&()));
     let is_of_group = version.split_once('/').is_some_and(|it| it.0 == GROUP);
-    let is_other = [MACPool::kind(&()), StaticIPLease::kind(&())].iter().any(|other| *other == kind);
-    if !is_of_group || is_other {
+    if !is_of_group || StaticIPLease::kind(&()) == kind {
         return Ok(None);
     }
-    let is_global = GlobalStaticIPPool::kind(&()) == kind;
-    let is_pool = is_global || StaticIPPool::kind(&()) == kind;
-    ensure!(is_pool, "kind: unknown {kind:?}, expected StaticIPPool or GlobalStaticIPPool");
+    ensure!(is_own, "kind: unknown {kind:?}, expected StaticIPPool, GlobalStaticIPPool or MACPool");
+    let (is_namespaced, is_of_macs) = (StaticIPPool::kind(&()) == kind, MACPool::kind(&()) == kind);
     let mut item = serde_json::to_value(item)?;
     remove_nulls(&mut item);
     for name in item.as_object().into_iter().flatten().map(|(name, _)| name) {
@@ -191,9 +200,9 @@ fn pool(item: &Value, namespace: &str) -> anyhow::Result<Option<Object>> {
     let known = StaticIPPool::api_version(&());
     ensure!(version == known, "apiVersion: unknown {version:?}, expected {known}");
     let mut object: Object = serde_json::from_value(item)?;
-    object.metadata.namespace = match is_global {
-        true => None,
-        false => Some(object.metadata.namespace.unwrap_or_else(|| namespace.to_owned())),
+    object.metadata.namespace = match is_namespaced {
+        true => Some(object.metadata.namespace.unwrap_or_else(|| namespace.to_owned())),
+        false => None,
     };
     let name = object.metadata.name.as_deref().unwrap_or_default();
     ensure!(!name.is_empty(), "metadata.name: missing, expected the name of the pool: {OBJECT_NAME}");
@@ -204,12 +213,51 @@ fn pool(item: &Value, namespace: &str) -> anyhow::Result<Option<Object>> {
         namespace.is_none_or(is_namespace),
         "metadata.namespace: invalid name {invalid:?}, expected {NAMESPACE_NAME}"
     );
-    Ok(Some(object))
+    Ok(Some(if is_of_macs { Read::MacPool(object) } else { Read::Pool(object) }))
 }
 
 // === impl Contents ===
 
 impl Contents {
+    /// Adds the pools of a text. `file`: the name of the file, if there are several.
+    fn add(&mut self, text: &str, namespace: &str, file: Option<&String>) {
+        let documents = documents(text);
+        for (at, document) in documents.iter().enumerate() {
+            let place = FieldPath::Document;
+            let list = place.field("documents");
+            let place = if documents.len() == 1 { place } else { list.index(at) };
+            let mut add = |place: FieldPath<'_>, read: Result<Option<Read>, String>| match read {
+                Ok(Some(Read::Pool(pool))) => self.pools.push(pool),
+                Ok(Some(Read::MacPool(pool))) => self.mac_pools.push(pool),
+                Ok(None) => {}
+                Err(error) => {
+                    self.mistakes.push(Mistake { file: file.cloned(), document: place.to_string(), error });
+                }
+            };
+            match document {
+                Err(error) => add(place, Err(error.to_string())),
+                Ok(document) => match member(document, "items") {
+                    Some(Value::Array(items)) => {
+                        let list = place.field("items");
+                        for (at, item) in items.iter().enumerate() {
+                            add(list.index(at), pool(item, namespace).map_err(|error| format!("{error:#}")));
+                        }
+                    }
+                    _ => add(place, pool(document, namespace).map_err(|error| format!("{error:#}"))),
+                },
+            }
+        }
+    }
+
+    /// Checks that there is a pool.
+    fn check_any(&self) -> anyhow::Result<()> {
+        if self.pools.is_empty() && self.mac_pools.is_empty() {
+            self.check()?;
+            bail!("no pool in it, expected a StaticIPPool, GlobalStaticIPPool or MACPool of {GROUP}");
+        }
+        Ok(())
+    }
+
     /// Checks that every document could be read.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let lines: Vec<String> = self.mistakes.iter().map(ToString::to_string).collect();
@@ -222,7 +270,10 @@ impl Contents {
 
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { document, error } = self;
+        let Self { file, document, error } = self;
+        if let Some(file) = file {
+            write!(f, "{file}: ")?;
+        }
         match document.as_str() {
             "document" => f.write_str(error),
             _ if error.starts_with("line ") => write!(f, "{document}: {error}"),
@@ -235,6 +286,13 @@ impl fmt::Display for Mistake {
 mod tests {
     use super::*;
     use crate::cluster::key::PoolId;
+
+    fn pools(text: &str, namespace: &str) -> anyhow::Result<Contents> {
+        let mut read = Contents::default();
+        read.add(text, namespace, None);
+        read.check_any()?;
+        Ok(read)
+    }
 
     fn names(text: &str) -> Result<Vec<String>, String> {
         let read =
@@ -254,8 +312,47 @@ mod tests {
     }
 
     #[test]
+    fn several_files_and_the_files_of_a_folder_are_read_in_their_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let pool = |kind: &str, name: &str| {
+            format!("{{apiVersion: ipam.glowplug.dev/v1alpha1, kind: {kind}, metadata: {{name: {name}}}}}")
+        };
+        let folders = ["more", "more/deeper.yaml", "none"].map(at);
+        folders.iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
+        let write = |name: &str, text: &str| std::fs::write(at(name), text).unwrap();
+        write("z.txt", &pool("StaticIPPool", "z"));
+        write("more/b.yml", &pool("GlobalStaticIPPool", "B"));
+        write("more/a.json", &pool("MACPool", "m"));
+        write("more/c.yaml", &pool("StaticIPPool", "c"));
+        write("more/readme.md", "no pool");
+        let read = |names: &[&str]| {
+            read_pools(&names.iter().map(|name| at(name)).collect::<Vec<_>>(), "shop")
+                .map_err(|error| format!("{error:#}").replace(&format!("{}/", folder.path().display()), ""))
+        };
+        let all = read(&["z.txt", "more"]).unwrap();
+        let names = |pools: &[Object]| -> Vec<String> {
+            pools.iter().map(|pool| PoolId::of(&pool.metadata).to_string()).collect()
+        };
+        assert_eq!([names(&all.pools), names(&all.mac_pools)], [vec!["shop/z", "shop/c"], vec!["m"]]);
+        let letters = "at most 253 lower case letters, digits, '-' and '.', with a letter or digit at both ends";
+        let mistake = format!("metadata.name: invalid name \"B\", expected {letters}");
+        let place = at("more/b.yml").display().to_string();
+        let mistakes: Vec<String> = all.mistakes.iter().map(ToString::to_string).collect();
+        assert_eq!(mistakes, [format!("{place}: {mistake}")]);
+        let error = |names: &[&str]| read(names).unwrap_err();
+        assert_eq!(error(&["more/b.yml"]), format!("reading more/b.yml: {mistake}"));
+        let none = "reading none: no file in the folder, expected a name that ends with .json or .yaml or .yml";
+        assert_eq!(error(&["z.txt", "none"]), none);
+        assert_eq!(error(&["z.txt", "absent"]), "reading absent: No such file or directory (os error 2)");
+        let nothing = "reading more/readme.md: no pool in it, expected a StaticIPPool, GlobalStaticIPPool or MACPool of ipam.glowplug.dev";
+        assert_eq!(error(&["more/readme.md"]), nothing);
+    }
+
+    #[test]
     fn a_file_without_a_pool_is_refused() {
-        let none = "no pool in it, expected a StaticIPPool or GlobalStaticIPPool of ipam.glowplug.dev".to_owned();
+        let none =
+            "no pool in it, expected a StaticIPPool, GlobalStaticIPPool or MACPool of ipam.glowplug.dev".to_owned();
         for text in ["", "{}", "7", "[a]", "{apiVersion: v1, kind: StaticIPPool}", "{items: [7, null]}"] {
             assert_eq!(names(text), Err(none.clone()), "{text}");
         }
@@ -281,7 +378,7 @@ mod tests {
         let of_pools: Vec<String> = read.pools.iter().map(|pool| PoolId::of(&pool.metadata).to_string()).collect();
         assert_eq!(of_pools, ["shop/b", "g"]);
         let lines = [
-            "documents[0].kind: unknown \"StaticIpPool\", expected StaticIPPool or GlobalStaticIPPool",
+            "documents[0].kind: unknown \"StaticIpPool\", expected StaticIPPool, GlobalStaticIPPool or MACPool",
             "documents[1]: line 6 column 5: not readable as YAML \"mapping values are not allowed in this context\", expected a JSON or \
              YAML document",
             "documents[3].items[1].metadata.name: invalid name \"B\", expected at most 253 lower case letters, digits, '-' and '.', with a \
@@ -336,7 +433,7 @@ mod tests {
         let of = |members: &str| names(&format!("{{apiVersion: ipam.glowplug.dev/v1alpha1, {members}}}"));
         let missing = expected("apiVersion: missing, expected ipam.glowplug.dev/v1alpha1");
         assert_eq!(names("{kind: StaticIPPool, metadata: {name: a}}"), missing);
-        let kind = expected("kind: unknown \"StaticIpPool\", expected StaticIPPool or GlobalStaticIPPool");
+        let kind = expected("kind: unknown \"StaticIpPool\", expected StaticIPPool, GlobalStaticIPPool or MACPool");
         assert_eq!(of("kind: StaticIpPool"), kind);
         let member = expected("sepc: unknown key, expected one of apiVersion, kind, metadata, spec, status");
         assert_eq!(of("kind: StaticIPPool, metadata: {name: a}, sepc: {}"), member);

@@ -4,14 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::PathBuf;
 
 use glowplug::host::allocator::{Allocator, Conflicted, PoolUsage, Usage};
 use glowplug::host::may_record::State;
 use glowplug::host::pool::{Pool, Reserved};
 use glowplug::network::Family;
 use k8s_openapi::jiff::Timestamp;
-use serde::Serialize;
+use kube::api::ApiResource;
+use serde::{Deserialize as _, Serialize};
 use serde_json::Value;
 
 use crate::cluster::key::{Key, PoolId};
@@ -24,10 +25,11 @@ use crate::explain::reserved::Users;
 use crate::explain::text::{rows_of, write_section};
 use crate::kinds::guest::Life;
 use crate::kinds::kubevirt_machine::is_deleted;
+use crate::kinds::mac_pool::{MACPool, MacPoolSpec};
 use crate::kinds::pool::{LeaseSpec, PoolSpec};
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::pools::selection::{MachinePool, Selected, Selection};
-use crate::webhook::{Change, Verdict, judge, lost, warn_of_family, warn_of_holders};
+use crate::webhook::{Change, Verdict, judge, lost, validate_mac_pool, warn_of_family, warn_of_holders};
 
 /// What `kubectl glowplug plan` says.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
@@ -37,8 +39,10 @@ pub struct Answer {
     pub version: u32,
     /// The documents of the file that cannot be read.
     pub mistakes: Vec<Mistake>,
-    /// The pools of the file, in their order.
+    /// The StaticIPPools and GlobalStaticIPPools of the files, in their order.
     pub pools: Vec<Planned>,
+    /// The MACPools of the files, in their order.
+    pub mac_pools: Vec<PlannedMacs>,
     /// The machines that the webhook would refuse because the pools that select them contradict each other or the machine.
     pub refused: Vec<Refused>,
 }
@@ -63,6 +67,20 @@ pub struct Planned {
     pub conflicts: Vec<Conflict>,
     /// The addresses of each family. Empty: the pool is rejected, or another program chooses the addresses.
     pub room: Vec<Room>,
+}
+
+/// A MACPool of the files.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedMacs {
+    /// Name of the pool.
+    pub pool: String,
+    /// What the files would change.
+    pub change: Word,
+    /// Why the webhook would reject the pool.
+    pub errors: Vec<String>,
+    /// The warnings of the webhook.
+    pub warnings: Vec<String>,
 }
 
 /// What a file would change.
@@ -139,13 +157,22 @@ type Reporters<'l> = BTreeMap<(&'l str, IpAddr), Vec<&'l Key>>;
 #[derive(Debug, Eq, PartialEq)]
 struct Need(u128, String);
 
-/// Compares the pools of a file with the cluster.
+/// Compares the pools of files with the cluster. A folder stands for its files.
 ///
 /// # Errors
 ///
-/// The file cannot be read or has no pool, a request failed, or the user may not list the pools or leases.
-pub async fn plan(reader: &Reader, file: &Path) -> anyhow::Result<Answer> {
-    let Contents { pools, mistakes } = read_pools(file, reader.default_namespace())?;
+/// A file cannot be read, no file has a pool, a request failed, or the user may not list the pools or leases.
+pub async fn plan(reader: &Reader, files: &[PathBuf]) -> anyhow::Result<Answer> {
+    let Contents { pools, mac_pools, mistakes } = read_pools(files, reader.default_namespace())?;
+    let stored = match mac_pools.is_empty() {
+        true => Vec::new(),
+        false => reader.required(&ApiResource::erase::<MACPool>(&()), None).await?,
+    };
+    if pools.is_empty() {
+        reader.check()?;
+        let mac_pools = judged_macs(&stored, mac_pools);
+        return Ok(Answer { version: 1, mistakes, pools: Vec::new(), mac_pools, refused: Vec::new() });
+    }
     let mut lists = Lists::read(reader, &pools).await?;
     lists.read_neighbours(reader).await?;
     lists.read_claims(reader).await?;
@@ -156,7 +183,8 @@ pub async fn plan(reader: &Reader, file: &Path) -> anyhow::Result<Answer> {
             absent.insert(namespace.clone());
         }
     }
-    let mut answer = Answer { mistakes, ..answer(lists, pools, &absent, Timestamp::now())? };
+    let mac_pools = judged_macs(&stored, mac_pools);
+    let mut answer = Answer { mistakes, mac_pools, ..answer(lists, pools, &absent, Timestamp::now())? };
     for room in answer.pools.iter_mut().flat_map(|pool| &mut pool.room).filter(|room| room.needed.is_none()) {
         room.because = rights(&reader.lacking());
     }
@@ -222,7 +250,41 @@ fn answer(mut lists: Lists, objects: Vec<Object>, absent: &BTreeSet<String>, now
         planned.warnings.extend(left_out);
     }
     let pools = planned.into_iter().map(|(_, planned)| planned).collect();
-    Ok(Answer { version: 1, mistakes: Vec::new(), pools, refused })
+    Ok(Answer { version: 1, mistakes: Vec::new(), pools, mac_pools: Vec::new(), refused })
+}
+
+/// What the webhook answers for each of these MACPools, in their order. `stored` are the MACPools of the cluster.
+fn judged_macs(stored: &[Object], objects: Vec<Object>) -> Vec<PlannedMacs> {
+    let name_of = |object: &Object| object.metadata.name.clone().unwrap_or_default();
+    let spec_of = |object: &Object| MacPoolSpec::deserialize(&object.data["spec"]);
+    let mut known: BTreeMap<String, MacPoolSpec> = BTreeMap::new();
+    for object in stored.iter().filter(|object| !is_deleted(&object.metadata)) {
+        known.extend(spec_of(object).ok().map(|spec| (name_of(object), spec)));
+    }
+    let judge = |object: Object| {
+        let pool = name_of(&object);
+        let exists = known.contains_key(&pool) || stored.iter().any(|it| name_of(it) == pool);
+        let mut change = if exists { Word::Update } else { Word::Create };
+        let verdict = match spec_of(&object) {
+            Err(error) => Verdict { errors: vec![format!("spec: {error}")], ..Verdict::default() },
+            Ok(spec) if known.get(&pool) == Some(&spec) => {
+                change = Word::None;
+                Verdict::default()
+            }
+            Ok(spec) => {
+                let others: Vec<_> = known.iter().filter_map(|(name, spec)| spec.check(name).0).collect();
+                let verdict = validate_mac_pool(&pool, &spec, &others);
+                // The cluster keeps what it has if it rejects the pool.
+                if verdict.errors.is_empty() {
+                    known.insert(pool.clone(), spec);
+                }
+                verdict
+            }
+        };
+        let Verdict { errors, warnings } = verdict;
+        PlannedMacs { pool, change, errors, warnings }
+    };
+    objects.into_iter().map(judge).collect()
 }
 
 /// What the webhook answers, and who would hold an address outside of the pool.
@@ -436,6 +498,7 @@ impl Answer {
             let is_allocated = in_use.iter().any(|it| it.state == "allocated");
             errors.is_empty() && outside.is_empty() && conflicts.is_empty() && !is_allocated && has_room
         });
+        let is_clean = is_clean && self.mac_pools.iter().all(|pool| pool.errors.is_empty());
         is_clean && self.mistakes.is_empty() && self.refused.is_empty()
     }
 }
@@ -444,20 +507,30 @@ impl Answer {
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let each = || self.pools.iter();
-        let answer = |pool: &Planned| match (pool.errors.is_empty(), pool.change) {
-            (false, _) => "rejected",
-            (true, Word::None) => "unchanged",
-            (true, _) => "accepted",
+        let answer = |errors: &[String], change: Word| match (errors, change) {
+            ([_, ..], _) => "rejected",
+            ([], Word::None) => "unchanged",
+            ([], _) => "accepted",
         };
-        let rows = each().map(|it| [it.pool.clone(), it.change.to_string(), answer(it).to_owned()]);
+        let row = |pool: String, errors: &[String], change: Word| {
+            [pool, change.to_string(), answer(errors, change).to_owned()]
+        };
+        let of_macs = || self.mac_pools.iter().map(|it| (format!("MACPool {}", it.pool), it));
+        let rows = each().map(|it| row(it.pool.clone(), &it.errors, it.change));
+        let rows = rows.chain(of_macs().map(|(name, it)| row(name, &it.errors, it.change)));
         f.write_str(&rows_of(["POOL", "CHANGE", "ANSWER"], rows.collect()))?;
-        let mistakes = self.mistakes.iter().map(|it| [it.document.clone(), it.error.clone()]);
+        let mistakes = self.mistakes.iter().map(|it| {
+            let file = it.file.as_ref().map(|file| format!("{file}: ")).unwrap_or_default();
+            [file + &it.document, it.error.clone()]
+        });
         write_section(f, ["NOT READ", "ERROR"], mistakes.collect())?;
-        let of = |lines: fn(&Planned) -> &Vec<String>| {
-            each().flat_map(move |it| lines(it).iter().map(|line| [it.pool.clone(), line.clone()])).collect::<Vec<_>>()
+        let of = |lines: fn(&Planned) -> &Vec<String>, lines_of_macs: fn(&PlannedMacs) -> &Vec<String>| {
+            let own = each().map(move |it| (it.pool.clone(), lines(it)));
+            let all = own.chain(of_macs().map(move |(name, it)| (name, lines_of_macs(it))));
+            all.flat_map(|(name, lines)| lines.iter().map(move |line| [name.clone(), line.clone()])).collect::<Vec<_>>()
         };
-        write_section(f, ["REJECTED", "ERROR"], of(|it| &it.errors))?;
-        write_section(f, ["POOL", "WARNING"], of(|it| &it.warnings))?;
+        write_section(f, ["REJECTED", "ERROR"], of(|it| &it.errors, |it| &it.errors))?;
+        write_section(f, ["POOL", "WARNING"], of(|it| &it.warnings, |it| &it.warnings))?;
         let refused = self.refused.iter().map(Into::into).collect();
         write_section(f, ["REFUSED", "POOLS", "MESSAGE"], refused)?;
         let outside = each().flat_map(|pool| {
@@ -750,14 +823,19 @@ mod tests {
 
     #[test]
     fn new_machines_that_are_not_tried_are_counted() {
-        let plan_of = |values: usize| {
-            let values: Vec<String> = (0..values).map(|value| format!("v{value}")).collect();
-            let selector = json!({"matchExpressions": [{"key": "role", "operator": "In", "values": values}]});
-            plan_of(Lists::default(), vec![pool("n/p", &json!({"machineSelector": selector}))]).pools.remove(0).warnings
+        let plan_of = |sizes: [usize; 2]| {
+            let expression = |(key, size): (&str, usize)| {
+                let values: Vec<String> = (0..size).map(|value| format!("v{value}")).collect();
+                json!({"key": key, "operator": "In", "values": values})
+            };
+            let all: Vec<Value> = ["role", "zone"].into_iter().zip(sizes).map(expression).collect();
+            let pool = pool("n/p", &json!({"machineSelector": {"matchExpressions": all}}));
+            plan_of(Lists::default(), vec![pool]).pools.remove(0).warnings
         };
-        assert_eq!(plan_of(1024), [""; 0]);
+        // A machine with the first value of each key, and one for each other value.
+        assert_eq!(plan_of([512, 513]), [""; 0]);
         let warning = "2 new machines with other labels or in other namespaces are not tried, expected at most 1024";
-        assert_eq!(plan_of(1026), [warning]);
+        assert_eq!(plan_of([513, 514]), [warning]);
     }
 
     #[test]

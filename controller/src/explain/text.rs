@@ -47,6 +47,16 @@ pub fn json(value: &Value) -> String {
     format!("{value:#}\n").chars().map(escape).collect()
 }
 
+/// A word of a command line. A shell changes nothing in it.
+#[must_use]
+pub fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -15,6 +15,7 @@ use crate::cluster::key::Key;
 use crate::cluster::object::Object;
 use crate::cluster::request::{Error, Refusal, ask};
 use crate::explain::read::{Reader, is_denied};
+use crate::explain::text::quoted;
 
 /// Manager of the fields that a change sets.
 const MANAGER: &str = "kubectl-glowplug";
@@ -135,15 +136,6 @@ fn target(kind: &ApiResource, metadata: &ObjectMeta) -> String {
     let resource = format!("{}.{}", kind.plural, kind.group);
     let namespace = if namespace.is_empty() { String::new() } else { format!(" -n {}", quoted(&namespace)) };
     format!("{resource} {}{namespace}", quoted(&name))
-}
-
-/// A word of a command line. A shell changes nothing in it.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
 }
 
 // === impl Outcome ===

@@ -44,6 +44,11 @@ impl Plugin {
         path.into_os_string().into_string().unwrap()
     }
 
+    /// The command line that the plugin prints after it has run with these arguments.
+    pub fn command_line(&self, arguments: &[&str]) -> String {
+        format!("kubectl glowplug {} --kubeconfig {}", arguments.join(" "), self.kubeconfig.display())
+    }
+
     /// Runs the plugin. Returns its exit status, its output and its errors.
     pub async fn run(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         self.run_with(&self.kubeconfig, arguments).await
