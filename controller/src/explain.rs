@@ -4,6 +4,8 @@
 //! |---|---|
 //! | [`status`], [`why`], [`audit`], [`plan`], [`adopt`] | one command each: what it reads, the answer as a value, and the tables for people |
 //! | [`claim`] | the answer of `why` about a claim |
+//! | [`verdict`] | the state of a machine, the reason, and what a person can do |
+//! | [`event`] | the events of the controller about a machine |
 //! | [`election`] | which replicas of the controller work |
 //! | [`waiting`] | claims and machines that wait or are refused |
 //! | `file` | the pools of a file |
@@ -24,6 +26,7 @@ pub mod adopt;
 pub mod audit;
 pub mod claim;
 pub mod election;
+pub mod event;
 pub mod file;
 pub mod held;
 mod leader;
@@ -35,6 +38,7 @@ pub mod refused;
 pub mod reserved;
 pub mod status;
 pub mod text;
+pub mod verdict;
 pub mod waiting;
 pub mod why;
 pub mod write;

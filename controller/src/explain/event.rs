@@ -1,0 +1,46 @@
+//! The events of the controller about a machine.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::cluster::conditions::head;
+use crate::cluster::object::Object;
+
+/// An event of the controller about a machine.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct Event {
+    /// Last time of the event, as RFC 3339. Empty: unknown.
+    pub time: String,
+    /// Reason of the event. Example: `IPPoolExhausted`.
+    pub reason: String,
+    /// The message.
+    pub message: String,
+}
+
+// === impl Event ===
+
+impl Event {
+    /// Whether an object that was created at a time, as RFC 3339, is newer than the event. Kubernetes has whole seconds of the creation.
+    pub(super) fn is_before(&self, created: Option<&str>) -> bool {
+        const SECONDS: usize = "2026-08-14T10:00:00".len();
+        created.is_some_and(|created| self.time.get(..SECONDS) < created.get(..SECONDS))
+    }
+
+    /// Reads an event. `None`: another program wrote the event.
+    #[must_use]
+    pub fn of_controller(event: &Object) -> Option<Self> {
+        const REPORTER: &str = "glowplug-controller";
+        let data = &event.data;
+        if data["reportingComponent"] != REPORTER && data["source"]["component"] != REPORTER {
+            return None;
+        }
+        // Other programs may write events in the name of the controller, with any text.
+        let text = |value: &Value| value.as_str().map(|text| head(text).to_owned());
+        let times = [&data["series"]["lastObservedTime"], &data["lastTimestamp"], &data["eventTime"]];
+        Some(Self {
+            time: times.into_iter().find_map(text).unwrap_or_default(),
+            reason: text(&data["reason"]).unwrap_or_default(),
+            message: text(&data["message"]).unwrap_or_default(),
+        })
+    }
+}

@@ -1,0 +1,194 @@
+//! What `why` says about a machine: its state, the reason, and what a person can do.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::cluster::key::{Key, PoolId};
+use crate::explain::event::Event;
+use crate::kinds::mac_pool::MAC_NETWORK;
+use crate::kinds::pool::{LeaseSpec, Waiting};
+use crate::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, NetworkData, VirtualMachine};
+use crate::pools::selection::{MachinePool, Selected, Selection};
+
+/// The state of a machine.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum State {
+    /// `allocated`: the machine holds an address of each pool that selects it.
+    Allocated,
+    /// `waiting`: the machine waits for an address.
+    Waiting,
+    /// `leftAlone`: the machine ran already when its pool came, and keeps its own network.
+    LeftAlone,
+    /// `ownNetworkData`: the machine has network data of the user, and gets no address.
+    OwnNetworkData,
+    /// `notSelected`: no pool selects the machine.
+    NotSelected,
+    /// `outdated`: the machine holds an address of each pool, and its guest has started before its network data was updated.
+    Outdated,
+    /// `conflicting`: the pools that select the machine contradict each other or the machine, or another object or guest has an
+    /// address of the machine.
+    Conflicting,
+    /// `unknown`: the user lacks a right that decides whether a pool selects the machine.
+    Unknown,
+}
+
+/// State, reason, time, and what a person can do.
+pub(super) type Verdict = (State, String, Option<String>, Option<String>);
+
+pub(super) fn verdict(
+    machine: &VirtualMachine,
+    selected: &[Selected],
+    selection: &Selection,
+    held: &[&LeaseSpec],
+    waiting: &BTreeMap<PoolId, Vec<Waiting>>,
+    last: Option<&Event>,
+) -> Verdict {
+    let key = machine.key();
+    if selected.is_empty() {
+        return not_selected(machine, selection, held);
+    }
+    let has_own_data = machine.cloud_init.as_ref().is_some_and(|volume| volume.network_data != NetworkData::None);
+    if machine.secret().is_none() && has_own_data {
+        let reason = "the machine has network data of its own".to_owned();
+        let what_to_do =
+            "to give it an address of the pool, remove the network data from its cloud-init volume".to_owned();
+        return (State::OwnNetworkData, reason, None, Some(what_to_do));
+    }
+    let lacks = selected.iter().find(|pool| !held.iter().any(|lease| is_from(lease, pool)));
+    // The last event says why the machine waits. One about an address is over when the machine has its addresses.
+    let is_why = |event: &&Event| match &*event.reason {
+        "NetworkDataMissing" => true,
+        "IPAddressUnavailable" | "IPAddressConflict" => lacks.is_some(),
+        _ => false,
+    };
+    if let Some(Event { time, message, .. }) = last.filter(is_why).filter(|_| !machine.is_left_alone()) {
+        let what_to_do = "remove the cause that the reason names; the controller then continues by itself".to_owned();
+        return (State::Waiting, message.clone(), Some(time.clone()), Some(what_to_do));
+    }
+    let Some(lacking) = lacks else {
+        let since = held.iter().map(|lease| lease.since.0).max().map(|since| since.to_string());
+        return (State::Allocated, "the machine holds an address of each of its pools".to_owned(), since, None);
+    };
+    if machine.is_left_alone() {
+        let reason = "the guest ran already when the pool came, and keeps its own network".to_owned();
+        let what_to_do = format!(
+            "to give it an address of the pool, remove the annotation {LEFT_ALONE_ANNOTATION}, then restart the machine; to keep the \
+             address that it uses, first write it into preAllocations of the pool, as kubectl glowplug adopt does"
+        );
+        return (State::LeftAlone, reason, None, Some(what_to_do));
+    }
+    let is_machine = |it: &Waiting| {
+        let of = Key { namespace: it.namespace.clone(), name: it.name.clone() };
+        of == key || machine.kubevirt_machine() == Some(of)
+    };
+    let waits_in = |it: &Selected| {
+        let first = |pool| waiting.get(pool)?.iter().find(|it| is_machine(it));
+        waits(it.pools().filter_map(|pool| Some((pool, first(pool)?))))
+    };
+    if let Some(verdict) = selected.iter().find_map(waits_in) {
+        return verdict;
+    }
+    let reason = match selection.exhausted(lacking) {
+        Some(exhausted) => exhausted,
+        None => format!("the controller has not allocated an address of pool {} yet", lacking.pool),
+    };
+    let what_to_do =
+        "look at the events; without an event, look whether a replica leads: kubectl glowplug status".to_owned();
+    (State::Waiting, reason, None, Some(what_to_do))
+}
+
+/// The verdict about a machine that waits for an address of one of these pools. `None`: it waits for none of them.
+pub(super) fn waits<'w>(pools: impl Iterator<Item = (&'w PoolId, &'w Waiting)>) -> Option<Verdict> {
+    let pools: Vec<(&PoolId, &Waiting)> = pools.collect();
+    let (pool, Waiting { since, .. }) = pools.first()?;
+    let lacking: Vec<(&PoolId, &str)> =
+        pools.iter().filter_map(|(pool, waiting)| Some((*pool, waiting.family.as_deref()?))).collect();
+    let reasons: Vec<String> =
+        lacking.iter().map(|(pool, family)| format!("pool {pool} has no free {family} address")).collect();
+    let advice: Vec<String> =
+        lacking.iter().map(|(pool, family)| format!("add {family} addresses to pool {pool}")).collect();
+    let (reason, what_to_do) = match lacking.is_empty() {
+        false => (reasons.join("; "), format!("{}, or delete machines that hold some", advice.join(" or "))),
+        true => (
+            format!("the machine waits for addresses of several pools, and pool {pool} is one of them"),
+            "look at the conditions of its pools".to_owned(),
+        ),
+    };
+    Some((State::Waiting, reason, Some(since.0.to_string()), Some(what_to_do)))
+}
+
+/// Whether a lease has an address of a pool for the interface of the machine.
+fn is_from(lease: &LeaseSpec, pool: &Selected) -> bool {
+    lease.network == pool.network && lease.holder.interface == pool.interface.to_string()
+}
+
+/// The verdict about a machine without a pool.
+fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseSpec]) -> Verdict {
+    let keeps = held.iter().any(|lease| lease.network != MAC_NETWORK);
+    let ending = selection.ending(machine, &[]);
+    if let Some(pool) = ending.filter(|_| !keeps) {
+        let reason = format!("pool {} is being deleted, and gives new machines no address", pool.id);
+        let what_to_do = "create a pool of another name, or the same pool when it is gone".to_owned();
+        return (State::Conflicting, reason, None, Some(what_to_do));
+    }
+    if keeps {
+        let reason = match ending {
+            Some(pool) => {
+                format!("pool {} is being deleted; the machine keeps its addresses until it is deleted", pool.id)
+            }
+            None => "no pool selects the machine any more; it keeps its addresses until it is deleted".to_owned(),
+        };
+        return (State::NotSelected, reason, None, None);
+    }
+    let networks: Vec<&str> = machine.networks.iter().map(|attachment| attachment.network.as_str()).collect();
+    let on_network = |pool: &&MachinePool| pool.pool.as_ref().is_ok_and(|pool| networks.contains(&pool.network()));
+    let namespace = machine.metadata.namespace.as_deref();
+    // The machineSelector of a pool selects in the namespace of the pool.
+    let may_select = |pool: &&MachinePool| {
+        let of = pool.id.namespace.as_deref();
+        of.is_none() || of == namespace || pool.spec.node_pool_ref.is_some()
+    };
+    let pools: Vec<&MachinePool> =
+        selection.pools().map(|pool| &**pool).filter(on_network).filter(may_select).collect();
+    let may_be_by_namespace = pools.iter().any(|pool| pool.spec.namespace_selector.is_some());
+    let pools: Vec<String> = pools.iter().map(|pool| pool.id.to_string()).collect();
+    let reason =
+        format!("no pool selects the machine by its NodePool or its labels, on {}", list(&networks, "no network"));
+    let what_to_do = match pools.as_slice() {
+        [] => "create a pool for the network of the machine: with machineSelector in its namespace, or with nodePoolRef in that of \
+               its NodePool"
+            .to_owned(),
+        pools => {
+            let labels = match may_be_by_namespace {
+                true => "the labels of the machine or of its Namespace",
+                false => "the labels of the machine",
+            };
+            format!("change what one of these pools selects, or {labels}: {}", pools.join(", "))
+        }
+    };
+    (State::NotSelected, reason, None, Some(what_to_do))
+}
+
+fn list(names: &[&str], none: &str) -> String {
+    if names.is_empty() { none.to_owned() } else { names.join(", ") }
+}
+
+// === impl State ===
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Allocated => "allocated",
+            Self::Waiting => "waiting",
+            Self::LeftAlone => "leftAlone",
+            Self::OwnNetworkData => "ownNetworkData",
+            Self::NotSelected => "notSelected",
+            Self::Outdated => "outdated",
+            Self::Conflicting => "conflicting",
+            Self::Unknown => "unknown",
+        })
+    }
+}
