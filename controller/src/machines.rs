@@ -19,6 +19,7 @@ mod left_alone;
 mod pass;
 mod proof;
 mod recorded;
+mod request;
 mod restored;
 mod secret;
 mod serve;
