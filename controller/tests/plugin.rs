@@ -163,7 +163,7 @@ async fn the_plugin_of_kubectl_names_what_it_cannot_find() {
         assert_eq!((status, &*output, &*text), (Some(2), "", line));
     }
     let file = plugin.file("pools.yaml", &json!({"kind": "Pool"}));
-    let none = "no pool in it, expected a StaticIPPool or GlobalStaticIPPool of ipam.glowplug.dev";
+    let none = "no pool in it, expected a StaticIPPool, GlobalStaticIPPool or MACPool of ipam.glowplug.dev";
     assert_eq!(plugin.run(&["plan", &file]).await, failed(&format!("reading {file}: {none}")));
     // If the API server does not serve the kinds of the controller, no pool can be found.
     server.set_faults(|call| if call.group == "ipam.glowplug.dev" { Fault::Status(404) } else { Fault::None });
@@ -682,7 +682,7 @@ async fn a_plan_reads_several_files_and_folders_and_compares_mac_pools() {
         MACPool a      none    unchanged\n\
         MACPool b      create  rejected\n\n\
         REJECTED   ERROR\n\
-        MACPool b  MACPools b and a both have 02:00:00:00:00:00-02:00:00:00:00:0f, expected no common address\n\n";
+        MACPool b  MACPools a and b both have 02:00:00:00:00:00-02:00:00:00:00:0f, expected no common address\n\n";
     assert_eq!((status, &*errors, &output[..expected.len()]), (Some(1), "", expected));
     let changed = plugin.file("a.json", &macs("a", "ff"));
     let (status, answer) = plugin.json(&["plan", &changed]).await;
