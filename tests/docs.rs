@@ -173,6 +173,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl glowplug why clusters-c1/workers-8fm2k",
             "kubectl glowplug audit",
             "kubectl glowplug plan pool.yaml",
+            "kubectl glowplug plan pools/ more.yaml",
             "kubectl glowplug adopt --file pool.yaml",
             "kubectl glowplug adopt --pool shop/machines shop/web-0",
             "kubectl glowplug adopt --pool shop/machines shop/web-0 --apply 5f3c1a9be07d46828c2f7ab1904e6d53",
