@@ -404,7 +404,8 @@ impl Work<'_> {
         let is_mismatch = matches!(view.problem, Some(Problem::Mismatch(..)));
         let pool = view.claim.as_ref().and_then(|claim| claim.pool.resolve(&view.key.namespace));
         let (reason, note) = match readiness {
-            Readiness::Ready => {
+            Readiness::Ready(Some(_)) => return,
+            Readiness::Ready(None) => {
                 let created = view.claim.as_ref().map(IpAddressClaim::created).unwrap_or_default();
                 let addresses = view.ledger.held.iter().map(|held| held.address);
                 return self.provider.note_allocation(&view.key, pool.as_ref(), created, addresses);

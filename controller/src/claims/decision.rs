@@ -275,7 +275,8 @@ impl View {
         if let Some(patch) = self.repair(claim, &pool, address) {
             return Step::PatchAddress(patch);
         }
-        self.release_former().unwrap_or_else(|| self.report(claim, &Readiness::Ready, now))
+        let of_other = address.pool.resolve(&self.key.namespace).filter(|of| *of != pool);
+        self.release_former().unwrap_or_else(|| self.report(claim, &Readiness::Ready(of_other), now))
     }
 
     /// Says in the status of a claim why its reference names no pool. No other provider serves such a claim. A claim that has an address
@@ -473,12 +474,14 @@ fn is_paused(claim: &IpAddressClaim) -> bool {
     claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(PAUSED_ANNOTATION))
 }
 
-/// Why a pool allocates no address. `None`: the pool does not exist.
+/// Why a pool allocates no address for a claim. `None`: the pool does not exist.
 pub(crate) fn why_not_ready(pool: &PoolId, facts: Option<&PoolFacts>) -> String {
     let kind = pool_kind(pool).kind;
     match facts.map(|facts| &facts.ready) {
-        None => format!("{kind} {pool} does not exist"),
-        Some(Err(message)) => format!("{kind} {pool} is not ready: {message}"),
+        None => format!(
+            "{kind} {pool} does not exist, expected a StaticIPPool in the namespace of the claim, or a GlobalStaticIPPool"
+        ),
+        Some(Err(message)) => format!("{kind} {pool} does not serve this claim: {message}"),
         Some(Ok(())) => format!("{kind} {pool} does not allocate addresses yet"),
     }
 }

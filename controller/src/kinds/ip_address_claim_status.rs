@@ -5,13 +5,15 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::conditions::{head, status_patch};
-use crate::kinds::cluster_api::{IpAddressClaim, Version};
+use crate::cluster::key::PoolId;
+use crate::kinds::cluster_api::{IpAddressClaim, Version, pool_kind};
 
 /// State of a claim in its conditions.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Readiness {
-    /// `Ready` is `True`, `AddressAllocated`: the IPAddress with the name of the claim exists.
-    Ready,
+    /// `Ready` is `True`, `AddressAllocated`: the IPAddress with the name of the claim exists. The pool is that of the address, if
+    /// `spec.poolRef` of the claim names another one.
+    Ready(Option<PoolId>),
     /// `Ready` is `False`: a reason, and a message for people.
     NotReady(NotReady, String),
     /// `Paused` is `True`, and `Ready` stays: what pauses the claim, for people.
@@ -52,14 +54,20 @@ impl Readiness {
         };
         let not_paused = || current("Paused", "False", "NotPaused", "The claim is not paused");
         match (form, self) {
-            (Form::Current, Self::Ready) => {
-                vec![current("Ready", "True", "AddressAllocated", "The claim has an address"), not_paused()]
+            (Form::Current, Self::Ready(other)) => {
+                let message = other.as_ref().map_or_else(|| "The claim has an address".to_owned(), |pool| {
+                    let kind = pool_kind(pool).kind;
+                    format!(
+                        "The claim has an address of {kind} {pool}: a change of spec.poolRef has no effect, create the claim again"
+                    )
+                });
+                vec![current("Ready", "True", "AddressAllocated", &message), not_paused()]
             }
             (Form::Current, Self::NotReady(reason, message)) => {
                 vec![current("Ready", "False", reason.name(), head(message)), not_paused()]
             }
             (Form::Current, Self::Paused(message)) => vec![current("Paused", "True", "Paused", head(message))],
-            (Form::Old, Self::Ready) => vec![json!({"type": "Ready", "status": "True"})],
+            (Form::Old, Self::Ready(_)) => vec![json!({"type": "Ready", "status": "True"})],
             (Form::Old, Self::NotReady(reason, message)) => vec![json!({
                 "type": "Ready", "status": "False", "severity": "Error", "reason": reason.name(), "message": head(message),
             })],
@@ -97,7 +105,7 @@ impl IpAddressClaim {
         };
         let mut operations: Vec<Value> =
             [(current, Form::Current), (old, Form::Old)].into_iter().flat_map(condition).collect();
-        if *readiness == Readiness::Ready && !self.has_address {
+        if matches!(readiness, Readiness::Ready(_)) && !self.has_address {
             let address = json!({"name": self.metadata.name});
             operations.push(json!({"op": "add", "path": "/status/addressRef", "value": address}));
         }
@@ -148,11 +156,11 @@ mod tests {
         let old = json!([{"type": "Ready", "status": "True", "lastTransitionTime": NOW}]);
         let status =
             json!({"addressRef": {"name": "c"}, "conditions": current, "deprecated": {"v1beta1": {"conditions": old}}});
-        assert_eq!(patch(Version::V1Beta2, &Value::Null, &Readiness::Ready), wanted(&status));
-        assert_eq!(patch(Version::V1Beta2, &status, &Readiness::Ready), None);
+        assert_eq!(patch(Version::V1Beta2, &Value::Null, &Readiness::Ready(None)), wanted(&status));
+        assert_eq!(patch(Version::V1Beta2, &status, &Readiness::Ready(None)), None);
         let status = json!({"addressRef": {"name": "c"}, "conditions": old, "v1beta2": {"conditions": current}});
-        assert_eq!(patch(Version::V1Beta1, &Value::Null, &Readiness::Ready), wanted(&status));
-        assert_eq!(patch(Version::V1Beta1, &status, &Readiness::Ready), None);
+        assert_eq!(patch(Version::V1Beta1, &Value::Null, &Readiness::Ready(None)), wanted(&status));
+        assert_eq!(patch(Version::V1Beta1, &status, &Readiness::Ready(None)), None);
     }
 
     #[test]
@@ -188,11 +196,11 @@ mod tests {
         assert_eq!(patch(Version::V1Beta2, &Value::Null, &pause), wanted(&status));
         assert_eq!(patch(Version::V1Beta2, &status, &pause), None);
         assert_eq!(patch(Version::V1Beta1, &Value::Null, &pause), Some(json!({"v1beta2": {"conditions": [paused]}})));
-        let ready = patch(Version::V1Beta2, &Value::Null, &Readiness::Ready).unwrap();
+        let ready = patch(Version::V1Beta2, &Value::Null, &Readiness::Ready(None)).unwrap();
         let mut both = ready.clone();
         both["conditions"][1] = paused;
         assert_eq!(patch(Version::V1Beta2, &ready, &pause), Some(both.clone()));
-        assert_eq!(patch(Version::V1Beta2, &both, &Readiness::Ready), Some(ready));
+        assert_eq!(patch(Version::V1Beta2, &both, &Readiness::Ready(None)), Some(ready));
     }
 
     #[test]

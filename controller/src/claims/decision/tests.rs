@@ -187,6 +187,16 @@ fn a_recorded_address_is_given_as_an_ipaddress_with_the_name_of_the_claim() {
 }
 
 #[test]
+fn a_claim_whose_pool_reference_has_changed_says_that_it_keeps_its_address() {
+    let view = View { claim: Some(claim(&json!({"spec": {"poolRef": {"name": "q"}}}))), ..served() };
+    let Step::PatchStatus(patch, _) = next(&view) else { panic!() };
+    let ready = patched(&Value::Null, &patch)["conditions"][0].take();
+    let message =
+        "The claim has an address of StaticIPPool n/p: a change of spec.poolRef has no effect, create the claim again";
+    assert_eq!([&ready["status"], &ready["message"]], ["True", message]);
+}
+
+#[test]
 fn an_address_without_a_gateway_of_its_family_has_no_gateway() {
     let mut view = View { address: None, ..served() };
     view.ledger.pool.as_mut().unwrap().gateways.remove(0);
@@ -198,7 +208,7 @@ fn an_address_without_a_gateway_of_its_family_has_no_gateway() {
 fn a_claim_with_its_ipaddress_is_ready_and_then_unchanged() {
     let Step::PatchStatus(patch, readiness) = next(&served()) else { panic!() };
     let status = patched(&Value::Null, &patch);
-    assert_eq!((readiness, &status["addressRef"]), (Readiness::Ready, &json!({"name": "c"})));
+    assert_eq!((readiness, &status["addressRef"]), (Readiness::Ready(None), &json!({"name": "c"})));
     let done = View { claim: Some(claim(&json!({"status": status}))), ..served() };
     assert_eq!(next(&done), Step::Wait);
 }
@@ -308,14 +318,20 @@ fn a_claim_that_waits_keeps_its_place_while_the_pool_is_exhausted() {
 fn a_pool_that_allocates_nothing_is_not_ready() {
     let mut view = view();
     view.pool.as_mut().unwrap().ready = Err("gateway[0]: invalid address".to_owned());
-    let message = "StaticIPPool n/p is not ready: gateway[0]: invalid address";
+    let message = "StaticIPPool n/p does not serve this claim: gateway[0]: invalid address";
     for problem in [None, Some(Problem::Refused(ClaimError::Suspended("n/p".to_owned())))] {
         view.problem = problem;
         assert_eq!(readiness(&view), is(NotReady::PoolNotReady, message));
     }
     view.problem = None;
     view.pool = None;
-    assert_eq!(readiness(&view), is(NotReady::PoolNotReady, "StaticIPPool n/p does not exist"));
+    assert_eq!(
+        readiness(&view),
+        is(
+            NotReady::PoolNotReady,
+            "StaticIPPool n/p does not exist, expected a StaticIPPool in the namespace of the claim, or a GlobalStaticIPPool"
+        )
+    );
 }
 
 #[test]
@@ -463,7 +479,7 @@ fn an_ipaddress_that_was_moved_or_restored_gets_its_owners_and_its_finalizer() {
 #[test]
 fn an_ipaddress_that_is_being_deleted_while_its_claim_exists_is_not_changed() {
     let view = View { address: address(&deleted()), ..served() };
-    assert!(matches!(next(&view), Step::PatchStatus(_, Readiness::Ready)));
+    assert!(matches!(next(&view), Step::PatchStatus(_, Readiness::Ready(None))));
 }
 
 #[test]

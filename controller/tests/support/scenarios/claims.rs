@@ -449,7 +449,13 @@ pub async fn a_claim_waits_for_its_pool(cluster: &Cluster) {
     controller.until_ready().await;
     site.claim("a", &json!({})).await;
     let message = site.until_not_ready("a", "PoolNotReady").await;
-    assert_eq!(message, format!("StaticIPPool {}/p does not exist", site.namespace));
+    assert_eq!(
+        message,
+        format!(
+            "StaticIPPool {}/p does not exist, expected a StaticIPPool in the namespace of the claim, or a GlobalStaticIPPool",
+            site.namespace
+        )
+    );
     site.pool("p", &["10.0.0.8/30"]).await;
     assert_eq!(site.address_of("a").await, "10.0.0.8");
 }

@@ -226,7 +226,7 @@ pub async fn a_shared_pool_first_serves_the_namespace_with_the_fewest_addresses(
     let pool_ref = json!({"kind": "GlobalStaticIPPool", "name": shared.name});
     site.claim("outside", &json!({"spec": {"poolRef": pool_ref}})).await;
     let expected = format!(
-        "GlobalStaticIPPool {} is not ready: The pool selects other namespaces than {}",
+        "GlobalStaticIPPool {} does not serve this claim: The pool selects other namespaces than {}",
         shared.name, other.namespace
     );
     assert_eq!(site.until_not_ready("outside", "PoolNotReady").await, expected);

@@ -216,7 +216,7 @@ fn a_claim_that_gets_no_address_has_the_reason() {
         attachment: None,
     };
     let not_ready = View { pool: Serving::Pool(pool("p"), not_ready), ..view() };
-    let message = "StaticIPPool n/p is not ready: The pool has no finalizer yet";
+    let message = "StaticIPPool n/p does not serve this claim: The pool has no finalizer yet";
     assert_eq!(status(&not_ready), is(json!([]), "PoolNotReady", message));
 }
 
