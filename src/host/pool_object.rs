@@ -130,14 +130,15 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
     spec
 }
 
-/// Reports the items that a list has twice. The definitions of the pools declare such a list as a set.
+/// Warns of the items that a list has twice. The definitions of the pools declare such a list as a set, so the API server rejects a new
+/// pool with them. A pool that is stored with them keeps its addresses.
 fn repeated(items: &[String], list: FieldPath<'_>, diagnostics: &mut Diagnostics) {
     let mut known = BTreeMap::new();
     for (at, item) in items.iter().enumerate() {
         let first = *known.entry(item).or_insert(at);
         if first < at {
             let expected = format!("another item than at {}", list.index(first));
-            diagnostics.push(Diagnostic::error(list.index(at), "repeated item", item, &expected));
+            diagnostics.push(Diagnostic::warning(list.index(at), "repeated item", item, &expected));
         }
     }
 }
@@ -435,12 +436,14 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_excluded_twice_is_an_error_as_in_the_definition_of_the_pool() {
+    fn a_pool_with_a_repeated_exclusion_has_a_warning_for_each_repetition() {
         let members =
             "network: infra/a, addresses: [10.0.0.0/24], excludedAddresses: [10.0.0.5, 10.0.0.6, 10.0.0.5, 10.0.0.5]";
         for kind in ["StaticIPPool", "GlobalStaticIPPool"] {
+            let (pool, diagnostics) = pool(kind, members);
+            assert!(pool.is_some(), "{kind}");
             assert_eq!(
-                refusal(kind, members),
+                diagnostics,
                 [
                     "spec.excludedAddresses[2]: repeated item \"10.0.0.5\", expected another item than at spec.excludedAddresses[0]",
                     "spec.excludedAddresses[3]: repeated item \"10.0.0.5\", expected another item than at spec.excludedAddresses[0]",

@@ -36,7 +36,9 @@ impl Program {
     /// Starts the program for the API server of `config`, with its files in `folder`. It works in one namespace, or in
     /// all namespaces if the name is empty.
     pub fn start(config: &Config, folder: &Path, namespace: &str) -> Self {
-        let (file, roots) = (folder.join("kubeconfig"), write_certificate(folder));
+        let file = folder.join("kubeconfig");
+        // A program that starts again keeps its certificate.
+        let roots = std::fs::read_to_string(folder.join("tls.crt")).unwrap_or_else(|_| write_certificate(folder));
         std::fs::write(&file, kubeconfig(config).to_string()).unwrap();
         let [diagnostics, health, webhooks] = [(); 3].map(|()| free_address());
         let mut child = Command::new(env!("CARGO_BIN_EXE_glowplug-controller"))

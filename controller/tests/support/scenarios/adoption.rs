@@ -455,7 +455,7 @@ pub async fn the_steps_of_the_guide_bring_running_machines_into_a_pool(cluster: 
     let planned = json!({
         "pool": id, "change": "create", "errors": [], "warnings": [], "outside": [], "inUse": [], "conflicts": [], "room": room,
     });
-    let planned = json!({"version": 1, "mistakes": [], "pools": [planned], "refused": []});
+    let planned = json!({"version": 1, "mistakes": [], "pools": [planned], "macPools": [], "refused": []});
     assert_eq!(plugin.json(&["plan", &file]).await, (Some(0), planned));
     let (_, planned) = plugin.json(&["adopt", "--file", &file, &machine("db-0")]).await;
     let digest = planned["digest"].as_str().unwrap();
