@@ -54,7 +54,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// CPU time of this process, for work that does not wait: other programs may also be running.
+/// CPU time of this process, to measure work that does not wait. Other programs that run meanwhile lengthen the elapsed time, not
+/// the CPU time.
 struct Cpu(Duration);
 
 impl Cpu {

@@ -136,8 +136,8 @@ impl Pools {
         Self { beyond, ..self }
     }
 
-    /// The pools that the registry has. `None`: the registry does not have the pools yet. A pool that is ready here
-    /// allocates addresses.
+    /// A watch of the pools that the registry has. `None`: the registry does not have the pools yet. The registry allocates from each
+    /// pool whose facts are ready.
     #[must_use]
     pub fn open(&self) -> watch::Receiver<Option<OpenPools>> {
         self.open.subscribe()

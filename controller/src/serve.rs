@@ -84,7 +84,8 @@ pub struct Certificate {
     chain: PathBuf,
     key: PathBuf,
     last: Mutex<Option<Loaded>>,
-    /// Limits the lines of the log about failures: every pod can cause them by connecting.
+    /// Limits the log lines about a certificate that cannot be read. Each TLS connection reads the certificate, so any pod could cause
+    /// many lines.
     lines: Repeated,
 }
 

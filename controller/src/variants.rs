@@ -78,8 +78,7 @@ pub(crate) fn variants(default: u64) -> u64 {
     std::env::var("HOSTILE_VARIANTS").map_or(default, |number| number.parse().expect("HOSTILE_VARIANTS is a number"))
 }
 
-/// Calls `check` with each object that is derived from `valid`. Objects whose metadata no API server stores are left
-/// out.
+/// Calls `check` with each object that is derived from `valid`, except objects with metadata that an API server rejects.
 pub(crate) fn each_object(valid: &Value, mut check: impl FnMut(Object)) {
     each_text(valid, |text| {
         let object = serde_json::from_str(text);

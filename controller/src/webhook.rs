@@ -129,7 +129,7 @@ impl Webhooks {
             }
             ("machines" | "macs", false) if is_new() => tracing::warn!(%machine, "refused a machine: {refusal}"),
             ("machines", true) if response.patch.is_some() => {
-                tracing::info!(%machine, "allowed a machine with a reference to its Secret");
+                tracing::info!(%machine, "allowed a machine and added a reference to its Secret");
             }
             ("machine-updates", true) if response.patch.is_some() => {
                 tracing::info!(%machine, "changed an update of a machine");
@@ -319,7 +319,7 @@ impl Webhooks {
                 operations => patched(response, operations),
             },
             Err(error) => {
-                let message = format!("could not list the MACPools of the machine: {error}");
+                let message = format!("could not list the MACPools of the cluster: {error}");
                 response.allowed = false;
                 response.result = *failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &message);
                 response

@@ -697,7 +697,7 @@ async fn a_plan_reads_several_files_and_folders_and_compares_mac_pools() {
 }
 
 #[tokio::test]
-async fn an_audit_reads_no_secret_to_which_no_machine_refers() {
+async fn an_audit_reads_only_secrets_that_a_machine_refers_to() {
     let (server, cluster) = start_server().await;
     Shop::new(&cluster).await;
     let plugin = Plugin::new(cluster.config());

@@ -301,7 +301,7 @@ async fn the_log_has_every_step_of_a_machine_once_and_with_its_name() {
     let expected = [
         line("WARN", &refused, json!({})),
         line("INFO", "requesting that capk create the VirtualMachine again", json!({})),
-        line("INFO", "allowed a machine with a reference to its Secret", json!({})),
+        line("INFO", "allowed a machine and added a reference to its Secret", json!({})),
         line("INFO", "Allocated 10.0.0.9/16 to eno101", allocated),
         line("INFO", "deleted a Secret of a machine", json!({"secret": secret})),
         line("INFO", "Released 10.0.0.9 of eno101", json!({"uid": "UID", "reason": "IPAddressReleased"})),

@@ -250,7 +250,8 @@ impl<'a> Planner<'a> {
         Some(MachineData { meta_data, attributes })
     }
 
-    /// Reports whether this is a dry run of a named drive or document, which is independent of this machine.
+    /// Whether this is a dry run with another input than a config drive of this machine. Then the kernel command line and the NICs of
+    /// this machine are not read.
     fn looks_elsewhere(&self) -> bool {
         self.options.dry_run && self.options.source != Source::Machine
     }

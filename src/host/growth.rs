@@ -28,7 +28,7 @@ pub(crate) type Offers = BTreeMap<Arc<str>, (Arc<Pool>, AddressSet)>;
 #[derive(Clone, Debug, Default)]
 struct Grown {
     open: AddressSet,
-    // By the number of their growth.
+    // Closed addresses, by the number of the growth that closed them.
     closed: BTreeMap<u64, AddressSet>,
 }
 

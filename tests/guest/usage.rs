@@ -35,7 +35,7 @@ fn rd_neednet_is_printed_with_the_option_neednet() {
 }
 
 #[test]
-fn afterburns_command_is_an_alias() {
+fn exp_rd_network_kargs_is_an_alias_of_network_kargs() {
     let machine = FakeMachine::new().with("proc/cmdline", "ignition.platform.id=kubevirt");
     let drive = drive(STATIC);
     let path = drive.path("");

@@ -181,7 +181,7 @@ impl Node {
         metadata
     }
 
-    /// Returns its KubevirtMachine.
+    /// Returns the KubevirtMachine of the machine, as JSON.
     fn object(&self) -> Value {
         let mut metadata = self.metadata(&self.machine.uid, self.created);
         let is_annotated = self.style.is_in_annotation;

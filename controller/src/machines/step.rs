@@ -64,7 +64,8 @@ pub(super) enum Step {
     DropSecrets(Box<Machine>, BTreeSet<String>, BTreeSet<String>),
     /// Moves the leases of a machine to these pools, which serve the machine now.
     MoveLeases(Box<Machine>, Vec<String>),
-    /// Records that the guest of a machine has migrated to another cluster with these addresses, then publishes which of them are held.
+    /// Records that the guest of a machine has migrated to another cluster with these addresses. Then publishes which addresses stay held
+    /// after the deletion of the VirtualMachine, and which do not.
     RecordMigration(Box<Machine>, BTreeSet<IpAddr>),
     /// Deletes these Secrets of a machine, then releases its addresses if no guest reads one of the Secrets.
     Release(Box<Machine>, BTreeSet<String>),

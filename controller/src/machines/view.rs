@@ -292,8 +292,8 @@ impl View {
         self.hold_back(self.report("NetworkDataMissing", note))
     }
 
-    /// Removes a waiting machine from the wait queue, because it must not get an address now. Returns `step` if no
-    /// machine of this name waits.
+    /// Returns the step that removes a waiting machine of this view's name from the wait queue, because the machine must not get
+    /// an address now. Returns `step` if no machine of the name waits.
     pub(super) fn hold_back(&self, step: Step) -> Step {
         self.ledger.waiting.first().map_or(step, |holder| Step::Withdraw(holder.clone()))
     }

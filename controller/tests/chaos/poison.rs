@@ -46,7 +46,8 @@ impl Poison {
         Self { leases, folder: folder.to_owned(), unreadable: Mutex::default(), holders: Mutex::default() }
     }
 
-    /// Writes a lease with a mistake on the network of a place, and one with the same mistake on the network of the witness.
+    /// Writes two leases with the same mistake: one on the network of a place, one on the network of the witness. Also writes a lease
+    /// whose name contains no address, and a lease of a MAC address with a mistake.
     pub async fn write(&self, random: &mut Random, place: &Place) {
         let Some(address) = place.free_address(false, random).await else { return };
         let Some(victim) = place.victim(random).await else { return };

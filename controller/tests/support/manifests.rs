@@ -173,7 +173,8 @@ pub fn object<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
     found[0]
 }
 
-/// The configuration of webhooks of a kind, with `url` and the certificate `roots` instead of a Service.
+/// The shipped object of `kind`, a mutating or validating webhook configuration, with `url` and the certificates `roots` instead
+/// of a Service.
 pub fn webhooks_at(kind: &str, url: &str, roots: &str) -> Value {
     let mut configuration = object(&render("webhook"), kind, "glowplug-controller").clone();
     for webhook in configuration["webhooks"].as_array_mut().unwrap() {

@@ -511,7 +511,7 @@ fn a_small_drive_of_the_machine_is_used_before_larger_devices_are_read() {
 
 /// The root disk of CoreOS has a partition of 1 MiB.
 #[test]
-fn a_partition_counts_as_a_larger_device() {
+fn a_partition_of_any_size_is_read_after_small_drives() {
     let mut machine = FakeMachine::without_sleep(Some(OWN));
     machine.refuse(Errno::EBUSY);
     failing_device(machine.root.path(), "vda1");

@@ -39,7 +39,8 @@ pub(super) struct Audience {
     by_interface: BTreeMap<InterfaceName, BTreeMap<Arc<str>, Vec<Arc<str>>>>,
 }
 
-/// The pools for the claimants of many records. Machines of one namespace share an entry, and so do its claims.
+/// The pools for the claimants of many records. The machines of a namespace share one entry, and its claims share another. The key
+/// `None` is for records that count for the pools of every namespace.
 #[derive(Default)]
 pub(super) struct Audiences(BTreeMap<Option<(bool, String)>, Arc<Audience>>);
 

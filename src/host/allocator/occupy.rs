@@ -31,7 +31,7 @@ impl Allocator {
         before
     }
 
-    /// Counts a lease that is held.
+    /// Adds a held lease to the counts of its pools, or removes the lease from them. A released lease changes nothing.
     fn count_lease(&mut self, network: &str, lease: &Lease, address: IpAddr, is_added: bool) {
         if lease.released.is_some() {
             return;

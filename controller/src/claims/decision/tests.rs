@@ -520,7 +520,7 @@ fn an_ipaddress_that_its_earlier_claim_no_longer_owns_is_deleted_before_the_rele
 }
 
 #[test]
-fn of_two_leases_of_one_claim_the_one_that_was_given_is_kept() {
+fn a_claim_with_two_leases_keeps_the_lease_of_its_ipaddress() {
     let mut view = served();
     view.ledger.held = vec![held("10.0.0.7/24"), held("10.0.0.8/24")];
     let claimant = Claimant { machine: holder("u1"), interface: eno101() };

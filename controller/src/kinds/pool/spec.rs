@@ -329,7 +329,7 @@ pub struct AddressesFrom {
     pub ipam_claim: Option<IpamClaimRef>,
 }
 
-/// A pool of another IPAM provider. A pool with a namespace must be in the namespace of the VirtualMachines.
+/// A pool of another IPAM provider. If its kind is namespaced, the pool must be in the namespace of the VirtualMachines.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProviderPoolRef {

@@ -407,7 +407,7 @@ fn false_reports_of_many_guests_stay_within_the_bounds_and_leave_no_entries_behi
 }
 
 #[test]
-fn an_object_without_a_network_reserves_its_addresses_on_each_network_with_a_pool_of_them() {
+fn an_object_without_a_network_reserves_its_addresses_on_each_network_with_a_pool_that_has_them() {
     let start = Instant::now();
     let mut reservations = Reservations::default();
     let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<BTreeSet<IpAddr>>();

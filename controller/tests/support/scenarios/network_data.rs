@@ -620,7 +620,7 @@ pub async fn a_changed_gateway_reaches_a_guest_with_its_restart(cluster: &Cluste
     let text: Value =
         serde_json::from_slice(&place.until_secret(&secret).await.data.unwrap()["networkdata"].0).unwrap();
     assert_eq!(gateway(&text), "10.0.0.2");
-    // The VirtualMachine is unchanged, so KubeVirt does not require a restart.
+    // Only the Secret has changed, not the VirtualMachine. So KubeVirt adds no condition `RestartRequired`.
     assert_eq!(place.vms.get("w").await.unwrap(), before);
     until_next_second().await;
     assert_eq!(gateway(&place.restart("w").await.document()), "10.0.0.2");

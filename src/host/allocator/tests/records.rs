@@ -155,7 +155,7 @@ fn a_machine_keeps_an_address_that_a_pool_excludes_and_its_claim_needs_no_other_
 }
 
 #[test]
-fn a_free_address_in_the_records_of_two_machines_is_allocated_to_neither_in_any_order() {
+fn a_free_address_in_the_records_of_two_machines_is_leased_to_neither_whatever_their_order() {
     for order in [["a", "b"], ["b", "a"]] {
         let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
         let records = order.map(|name| record(name, "10.0.0.1/29"));

@@ -292,7 +292,7 @@ fn one_address_for_each_interface_of_a_machine_is_outside_the_bound_of_shared_po
 }
 
 #[test]
-fn records_of_a_namespace_that_left_a_pool_count_while_its_machines_hold_addresses() {
+fn a_namespace_that_left_a_pool_still_reserves_by_record_while_its_machines_hold_addresses() {
     let before = {
         let mut allocator = allocator([of(&["a", "b"], "")], []);
         hold(&mut allocator, &["a/h-0"]);
