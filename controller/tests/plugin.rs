@@ -369,7 +369,8 @@ impl Shop {
     async fn run(&self, name: &str, addresses: &Value) {
         let networks = json!([{"name": "net1", "multus": {"networkName": "infra/vlan10"}}]);
         let devices = json!({"interfaces": [{"name": "net1", "bridge": {}}]});
-        let spec = json!({"networks": networks, "domain": {"devices": devices}});
+        let volumes = json!([{"name": "cloudinit", "cloudInitNoCloud": {"userData": "#cloud-config"}}]);
+        let spec = json!({"networks": networks, "domain": {"devices": devices}, "volumes": volumes});
         let metadata = json!({"name": name, "labels": {"network": "vlan10"}});
         let vm = json!({"metadata": metadata, "spec": {"template": {"spec": spec}}});
         let vm = self.vms.create(&PostParams::default(), &object(VIRTUAL_MACHINE, vm)).await.unwrap();

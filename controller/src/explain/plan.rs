@@ -916,6 +916,14 @@ mod tests {
         let without = "n/w-0, n/w-1, n/w-2, n/w-3, n/w-4 and 2 more | n/a | pool n/a: spec.template.spec.networks: no interface on network \
                        infra/vlan10, expected one; the others are vlan30 on infra/vlan30";
         assert_eq!(refusals(lists, vec![first()]), [without]);
+        // A machine without a cloud-init volume.
+        let mut lists = whole();
+        let mut bare = vm("w-0", &json!({"role": "worker"}), &["vlan10"]);
+        bare.data["spec"]["template"]["spec"]["volumes"] = json!([{"name": "root", "dataVolume": {"name": "root"}}]);
+        lists.add_vm(bare);
+        let volume = "n/w-0 | n/a | spec.template.spec.volumes: no volume with cloudInitConfigDrive or cloudInitNoCloud, expected one \
+                      for the addresses of n/a";
+        assert_eq!(refusals(lists, vec![first()]), [volume]);
     }
 
     #[test]

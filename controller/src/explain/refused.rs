@@ -1,4 +1,4 @@
-//! The machines that the webhook refuses because the pools that select them are ambiguous.
+//! The machines that the webhook refuses because of the pools that select them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::cluster::object::Object;
 use crate::explain::lists::{Lists, Pools};
 use crate::kinds::kubevirt_machine::is_deleted;
 use crate::kinds::virtual_machine::{NODE_POOL_LABEL, VirtualMachine};
-use crate::pools::reference::{Decision, NewMachine, admit_new, ending};
+use crate::pools::reference::{Decision, NewMachine, admit_new, ending, without_volume};
 use crate::pools::selection::{Problem, Selection, cluster_of};
 
 /// Most machines that a table names for one message.
@@ -77,7 +77,10 @@ pub(super) fn refused(
     };
     for vm in lists.vms.values().filter(is_served) {
         let message = match selection.of(vm) {
-            Ok(selected) => selection.ending(vm, &selected).map(ending),
+            Ok(selected) => {
+                let lacks_volume = vm.cloud_init.is_none() && !selected.is_empty();
+                selection.ending(vm, &selected).map(ending).or(lacks_volume.then(|| without_volume(&selected)))
+            }
             Err(Problem::UnknownNamespaces { .. }) => None,
             Err(problem) => Some(problem.to_string()),
         };

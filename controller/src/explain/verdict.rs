@@ -7,9 +7,11 @@ use serde::Serialize;
 
 use crate::cluster::key::{Key, PoolId};
 use crate::explain::event::Event;
+use crate::kinds::kubevirt_machine::Instance;
 use crate::kinds::mac_pool::MAC_NETWORK;
 use crate::kinds::pool::{LeaseSpec, Waiting};
 use crate::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, NetworkData, VirtualMachine};
+use crate::pools::reference::without_volume;
 use crate::pools::selection::{MachinePool, Selected, Selection};
 
 /// The state of a machine.
@@ -38,15 +40,18 @@ pub enum State {
 /// State, reason, time, and what a person can do.
 pub(super) type Verdict = (State, String, Option<String>, Option<String>);
 
+const LOOK_AT_EVENTS: &str =
+    "look at the events; without an event, look whether a replica leads: kubectl glowplug status";
+
+/// Decides why a machine is in its state. `last` is the last event about the machine that still counts.
 pub(super) fn verdict(
     machine: &VirtualMachine,
     selected: &[Selected],
     selection: &Selection,
     held: &[&LeaseSpec],
     waiting: &BTreeMap<PoolId, Vec<Waiting>>,
-    last: Option<&Event>,
+    (instance, last): (Option<&Instance>, Option<&Event>),
 ) -> Verdict {
-    let key = machine.key();
     if selected.is_empty() {
         return not_selected(machine, selection, held);
     }
@@ -68,10 +73,12 @@ pub(super) fn verdict(
         let what_to_do = "remove the cause that the reason names; the controller then continues by itself".to_owned();
         return (State::Waiting, message.clone(), Some(time.clone()), Some(what_to_do));
     }
-    let Some(lacking) = lacks else {
+    // The template gets its reference to network data when the machine holds its addresses.
+    let has_data = machine.secret().is_some() || instance.is_some_and(|it| it.secret.is_some());
+    if lacks.is_none() && has_data {
         let since = held.iter().map(|lease| lease.since.0).max().map(|since| since.to_string());
         return (State::Allocated, "the machine holds an address of each of its pools".to_owned(), since, None);
-    };
+    }
     if machine.is_left_alone() {
         let reason = "the guest ran already when the pool came, and keeps its own network".to_owned();
         let what_to_do = format!(
@@ -80,6 +87,15 @@ pub(super) fn verdict(
         );
         return (State::LeftAlone, reason, None, Some(what_to_do));
     }
+    if machine.cloud_init.is_none() {
+        let what_to_do = "add the volume to spec.template, then restart the machine if its guest runs".to_owned();
+        return (State::Waiting, without_volume(selected), None, Some(what_to_do));
+    }
+    let Some(lacking) = lacks else {
+        let reason = "the machine holds its addresses, and the controller has not added networkDataSecretRef to spec.template yet";
+        return (State::Waiting, reason.to_owned(), None, Some(LOOK_AT_EVENTS.to_owned()));
+    };
+    let key = machine.key();
     let is_machine = |it: &Waiting| {
         let of = Key { namespace: it.namespace.clone(), name: it.name.clone() };
         of == key || machine.kubevirt_machine() == Some(of)
@@ -95,9 +111,7 @@ pub(super) fn verdict(
         Some(exhausted) => exhausted,
         None => format!("the controller has not allocated an address of pool {} yet", lacking.pool),
     };
-    let what_to_do =
-        "look at the events; without an event, look whether a replica leads: kubectl glowplug status".to_owned();
-    (State::Waiting, reason, None, Some(what_to_do))
+    (State::Waiting, reason, None, Some(LOOK_AT_EVENTS.to_owned()))
 }
 
 /// The verdict about a machine that waits for an address of one of these pools. `None`: it waits for none of them.

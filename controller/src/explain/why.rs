@@ -288,7 +288,7 @@ impl Known {
         let others = others.into_iter().collect::<Vec<_>>().join("; ");
         let (selected, verdict) = match self.selection.of(machine) {
             Ok(selected) => {
-                let verdict = verdict(machine, &selected, &self.selection, &held, &self.waiting, last);
+                let verdict = verdict(machine, &selected, &self.selection, &held, &self.waiting, (instance, last));
                 (selected, verdict)
             }
             Err(problem @ Problem::UnknownNamespaces { .. }) => {
@@ -442,6 +442,11 @@ mod tests {
         VirtualMachine::read(object(vm))
     }
 
+    /// The cloud-init volume of a machine that refers to its network data.
+    fn referring() -> Value {
+        json!({"networkDataSecretRef": {"name": SECRET}})
+    }
+
     fn pool(name: &str, changes: Value) -> KnownPool {
         let mut pool = json!({
             "metadata": {"namespace": "n", "name": name},
@@ -502,7 +507,7 @@ mod tests {
     fn a_machine_that_holds_an_address_needs_nothing() {
         for holder in [json!({}), json!({"kind": "KubevirtMachine", "namespace": "m", "virtualMachineNamespace": "n"})]
         {
-            let answer = about(machine(json!({}), json!({})), vec![pool("p", json!({}))], vec![lease(holder)]);
+            let answer = about(machine(referring(), json!({})), vec![pool("p", json!({}))], vec![lease(holder)]);
             let since = Some("2026-08-14T10:00:00Z");
             assert_eq!(
                 said(&answer),
@@ -520,6 +525,37 @@ mod tests {
                  10.0.0.8/24  infra/vlan10  eno101     n/p   2026-08-14T10:00:00Z\n"
             );
         }
+    }
+
+    #[test]
+    fn a_machine_without_network_data_is_never_allocated() {
+        let with = |machine: VirtualMachine, instance: Option<Instance>| {
+            let (pools, leases) = (vec![pool("p", json!({}))], vec![lease(json!({}))]);
+            explain(Facts { phase: Some("Running".to_owned()), instance, pools, leases, ..facts(machine) })
+        };
+        let runs = |volume: Value| {
+            Some(Instance::read(object(json!({
+                "metadata": {"namespace": "n", "name": "w"}, "status": {"phase": "Running"},
+                "spec": {"volumes": [{"name": "cloud", "cloudInitConfigDrive": volume}]},
+            }))))
+        };
+        let bare = || VirtualMachine { cloud_init: None, ..machine(json!({}), json!({})) };
+        let volume = "spec.template.spec.volumes: no volume with cloudInitConfigDrive or cloudInitNoCloud, expected one for the addresses \
+                      of n/p";
+        let add = "add the volume to spec.template, then restart the machine if its guest runs";
+        for instance in [None, runs(json!({}))] {
+            assert_eq!(said(&with(bare(), instance)), (State::Waiting, volume, None, Some(add)));
+        }
+        assert_eq!(said(&about(bare(), vec![pool("p", json!({}))], vec![])), (State::Waiting, volume, None, Some(add)));
+        let reference = "the machine holds its addresses, and the controller has not added networkDataSecretRef to spec.template yet";
+        let look = "look at the events; without an event, look whether a replica leads: kubectl glowplug status";
+        let answer = with(machine(json!({}), json!({})), runs(json!({})));
+        assert_eq!(said(&answer), (State::Waiting, reference, None, Some(look)));
+        // The next instance reads the network data, or the running one does.
+        assert_eq!(with(machine(referring(), json!({})), runs(json!({}))).state, State::Allocated);
+        assert_eq!(with(machine(json!({}), json!({})), runs(referring())).state, State::Allocated);
+        let noted = json!({"annotations": {(LEFT_ALONE_ANNOTATION): "v"}});
+        assert_eq!(with(machine(json!({}), noted), runs(json!({}))).state, State::LeftAlone);
     }
 
     #[test]
@@ -583,7 +619,7 @@ mod tests {
             )
         );
         let of_overflow = LeaseSpec { pool: "n/a".to_owned(), ..lease(json!({})) };
-        assert_eq!(about(machine(json!({}), json!({})), pools(), vec![of_overflow]).state, State::Allocated);
+        assert_eq!(about(machine(referring(), json!({})), pools(), vec![of_overflow]).state, State::Allocated);
     }
 
     #[test]
@@ -712,7 +748,7 @@ mod tests {
                 message: "10.0.0.9: not in pool \"n/p\"".to_owned(),
             };
             let pools = vec![pool("p", json!({}))];
-            explain(Facts { pools, leases, events: vec![event], ..facts(machine(json!({}), json!({}))) })
+            explain(Facts { pools, leases, events: vec![event], ..facts(machine(referring(), json!({}))) })
         };
         let (waiting, advice) =
             (with(vec![]), "remove the cause that the reason names; the controller then continues by itself");
@@ -731,7 +767,7 @@ mod tests {
             });
             pool("p", json!({"status": {"conditions": [condition]}}))
         };
-        let state = |pool: KnownPool| about(machine(json!({}), json!({})), vec![pool], vec![lease(json!({}))]);
+        let state = |pool: KnownPool| about(machine(referring(), json!({})), vec![pool], vec![lease(json!({}))]);
         let advice = Some("stop one of the two users: \"Resolve each conflict\" in docs/recovery.md");
         let (reason, since) = ("10.0.0.8: VirtualMachineInstance n/b reports it", Some("2026-08-14T10:00:00Z"));
         assert_eq!(said(&state(shared("10.0.0.8", "True"))), (State::Conflicting, reason, since, advice));
@@ -741,12 +777,12 @@ mod tests {
         let other = json!({"spec": {"network": "infra/b", "machineSelector": {"matchLabels": {"role": "db"}}}});
         elsewhere.checked = pool("p", other).checked;
         let pools = vec![pool("q", json!({})), elsewhere];
-        assert_eq!(about(machine(json!({}), json!({})), pools, vec![lease(json!({}))]).state, State::Allocated);
+        assert_eq!(about(machine(referring(), json!({})), pools, vec![lease(json!({}))]).state, State::Allocated);
     }
 
     #[test]
     fn a_guest_that_is_older_than_its_network_data_must_be_restarted() {
-        let vm = || machine(json!({"networkDataSecretRef": {"name": SECRET}}), json!({}));
+        let vm = || machine(referring(), json!({}));
         let secret = |updated: &str| {
             let document = r#"{"links": [{"id": "eno101", "type": "phy"}], "networks": [{"id": "a", "type": "ipv4", "link": "eno101",
                 "ip_address": "10.0.0.8", "netmask": "255.255.255.0"}]}"#;
