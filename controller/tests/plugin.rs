@@ -877,3 +877,55 @@ async fn a_plan_names_refused_machines_unreadable_documents_and_what_is_unknown(
     }]);
     assert_eq!((status, &answer["pools"][0]["room"], &answer["refused"]), (Some(1), &room, &json!([])));
 }
+
+#[tokio::test]
+async fn a_machine_without_network_data_is_named_with_what_it_lacks() {
+    let (_server, cluster) = start_server().await;
+    let shop = Shop::new(&cluster).await;
+    merge(&shop.vms, "web-0", &json!({"spec": {"template": {"spec": {"volumes": null}}}})).await;
+    let plugin = Plugin::new(cluster.config());
+    let volume = "spec.template.spec.volumes: no volume with cloudInitConfigDrive or cloudInitNoCloud, expected one for the addresses of \
+                  shop/machines";
+    let (status, answer) = plugin.json(&["plan", POOL]).await;
+    let refused = json!([{"message": volume, "pools": ["shop/machines"], "machines": ["shop/web-0"]}]);
+    assert_eq!((status, &answer["refused"]), (Some(1), &refused));
+    let pool = json!({
+        "metadata": {"namespace": "shop", "name": "machines"},
+        "spec": {
+            "network": "infra/vlan10", "addresses": ["192.168.1.8/29"], "machineNetwork": [{"cidr": "192.168.1.0/24"}],
+            "machineSelector": {"matchLabels": {"network": "vlan10"}},
+        },
+    });
+    let pool: StaticIPPool = serde_json::from_value(pool).unwrap();
+    Api::namespaced(cluster.client(), "shop").create(&PostParams::default(), &pool).await.unwrap();
+    // A machine whose interface waits for a MAC address, and one whose guest comes from another cluster.
+    let label = json!({"labels": {"ipam.glowplug.dev/mac-addresses": "required"}});
+    merge(&shop.vms, "db-0", &json!({"spec": {"template": {"metadata": label}}})).await;
+    merge(&shop.vms, "old-0", &json!({"spec": {"runStrategy": "WaitAsReceiver"}})).await;
+    let of =
+        |name: &str, reason: &str, what_to_do: &str| (format!("shop/{name}"), reason.to_owned(), what_to_do.to_owned());
+    let expected = [
+        of(
+            "db-0",
+            "interface net1 has no MAC address",
+            "look whether a MACPool serves the machine and has free addresses: kubectl glowplug status",
+        ),
+        of(
+            "old-0",
+            "the guest comes from another cluster",
+            "nothing: the machine gets its address when its run strategy is another one",
+        ),
+        of("web-0", volume, "add the volume to spec.template, then restart the machine if its guest runs"),
+    ];
+    let (_, summary) = plugin.json(&["status"]).await;
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let waiting = summary["waiting"].as_array().unwrap();
+    let mut rows: Vec<_> = waiting.iter().map(|it| (text(&it["object"]), text(&it["reason"]))).collect();
+    rows.sort();
+    assert_eq!(rows, expected.clone().map(|(object, reason, _)| (object, reason)));
+    for expected in expected {
+        let (status, answer) = plugin.json(&["why", &expected.0]).await;
+        assert_eq!((status, &answer["state"]), (Some(0), &json!("waiting")));
+        assert_eq!((text(&answer["machine"]), text(&answer["reason"]), text(&answer["whatToDo"])), expected);
+    }
+}

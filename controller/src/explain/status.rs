@@ -127,7 +127,7 @@ pub async fn status(reader: &Reader) -> anyhow::Result<Summary> {
     pools.extend(reader.required(&ApiResource::erase::<GlobalStaticIPPool>(&()), None).await?);
     let pools: Vec<KnownPool> = pools.into_iter().map(|pool| KnownPool::read(PoolObject::read(pool))).collect();
     let mac_pools = reader.list(&ApiResource::erase::<MACPool>(&()), None).await?;
-    let waiting = waiters(reader, &pools).await?;
+    let waiting = waiters(reader, &pools, !mac_pools.is_empty()).await?;
     let leaders = leaders(reader).await?;
     reader.check()?;
     Ok(summarize(leaders, &pools, mac_pools, waiting))

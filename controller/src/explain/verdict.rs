@@ -43,15 +43,19 @@ pub(super) type Verdict = (State, String, Option<String>, Option<String>);
 const LOOK_AT_EVENTS: &str =
     "look at the events; without an event, look whether a replica leads: kubectl glowplug status";
 
-/// Decides why a machine is in its state. `last` is the last event about the machine that still counts.
+/// Decides why a machine is in its state. `events` has the events about the machine that still count, the newest one last.
 pub(super) fn verdict(
     machine: &VirtualMachine,
     selected: &[Selected],
     selection: &Selection,
     held: &[&LeaseSpec],
     waiting: &BTreeMap<PoolId, Vec<Waiting>>,
-    (instance, last): (Option<&Instance>, Option<&Event>),
+    (instance, events): (Option<&Instance>, &[&Event]),
 ) -> Verdict {
+    // A machine gets neither an address nor network data while an interface lacks its MAC address.
+    if let Some(verdict) = waits_for_mac_address(machine, events) {
+        return verdict;
+    }
     if selected.is_empty() {
         return not_selected(machine, selection, held);
     }
@@ -66,12 +70,16 @@ pub(super) fn verdict(
     // The last event says why the machine waits. One about an address is over when the machine has its addresses.
     let is_why = |event: &&Event| match &*event.reason {
         "NetworkDataMissing" => true,
-        "IPAddressUnavailable" | "IPAddressConflict" => lacks.is_some(),
+        "IPAddressUnavailable" | "IPAddressConflict" | "AddressPending" => lacks.is_some(),
         _ => false,
     };
-    if let Some(Event { time, message, .. }) = last.filter(is_why).filter(|_| !machine.is_left_alone()) {
-        let what_to_do = "remove the cause that the reason names; the controller then continues by itself".to_owned();
-        return (State::Waiting, message.clone(), Some(time.clone()), Some(what_to_do));
+    let last = events.last().copied().filter(is_why);
+    if let Some(Event { time, reason, message }) = last.filter(|_| !machine.is_left_alone()) {
+        let what_to_do = match &**reason {
+            "AddressPending" => "nothing at first; if it stays, look at the claim that the reason names",
+            _ => "remove the cause that the reason names; the controller then continues by itself",
+        };
+        return (State::Waiting, message.clone(), Some(time.clone()), Some(what_to_do.to_owned()));
     }
     // The template gets its reference to network data when the machine holds its addresses.
     let has_data = machine.secret().is_some() || instance.is_some_and(|it| it.secret.is_some());
@@ -90,6 +98,10 @@ pub(super) fn verdict(
     if machine.cloud_init.is_none() {
         let what_to_do = "add the volume to spec.template, then restart the machine if its guest runs".to_owned();
         return (State::Waiting, without_volume(selected), None, Some(what_to_do));
+    }
+    if machine.awaits_migration && !has_data {
+        let what_to_do = "nothing: the machine gets its address when its run strategy is another one".to_owned();
+        return (State::Waiting, "the guest comes from another cluster".to_owned(), None, Some(what_to_do));
     }
     let Some(lacking) = lacks else {
         let reason = "the machine holds its addresses, and the controller has not added networkDataSecretRef to spec.template yet";
@@ -132,6 +144,28 @@ pub(super) fn waits<'w>(pools: impl Iterator<Item = (&'w PoolId, &'w Waiting)>) 
         ),
     };
     Some((State::Waiting, reason, Some(since.0.to_string()), Some(what_to_do)))
+}
+
+/// The verdict about a machine with an interface that waits for a MAC address. `None`: it waits for none.
+fn waits_for_mac_address(machine: &VirtualMachine, events: &[&Event]) -> Option<Verdict> {
+    if !machine.awaits_mac_addresses {
+        return None;
+    }
+    let is_why = |event: &&&Event| ["MACPoolExhausted", "MACAddressMissing"].contains(&&*event.reason);
+    let Some(Event { time, reason, message }) = events.iter().rev().find(is_why) else {
+        let lacking = machine.networks.iter().filter(|it| it.mac.is_none()).map(|it| &*it.name);
+        let reason = format!("interface {} has no MAC address", lacking.collect::<Vec<_>>().join(", "));
+        let what_to_do =
+            "look whether a MACPool serves the machine and has free addresses: kubectl glowplug status".to_owned();
+        return Some((State::Waiting, reason, None, Some(what_to_do)));
+    };
+    let what_to_do = match &**reason {
+        "MACPoolExhausted" => {
+            "add a range to the MACPool that the reason names, or delete machines that hold addresses of it"
+        }
+        _ => "create a MACPool that serves the machine, or write macAddress into the interface",
+    };
+    Some((State::Waiting, message.clone(), Some(time.clone()), Some(what_to_do.to_owned())))
 }
 
 /// Whether a lease has an address of a pool for the interface of the machine.

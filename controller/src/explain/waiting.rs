@@ -48,12 +48,12 @@ pub struct Waiter {
     pub reason: String,
 }
 
-/// Reads what waits for these pools.
+/// Reads what waits for these pools, or for a MACPool.
 ///
 /// # Errors
 ///
 /// A request failed.
-pub(super) async fn waiters(reader: &Reader, pools: &[KnownPool]) -> anyhow::Result<Vec<Waiter>> {
+pub(super) async fn waiters(reader: &Reader, pools: &[KnownPool], has_mac_pools: bool) -> anyhow::Result<Vec<Waiter>> {
     let mut waiters = Vec::new();
     // Without the pools, every right that they could need is asked for.
     let is_any = reader.has_no_answer();
@@ -73,7 +73,7 @@ pub(super) async fn waiters(reader: &Reader, pools: &[KnownPool]) -> anyhow::Res
             || spec.namespace_selector.is_some()
     };
     let mut machines = BTreeSet::new();
-    if is_any || pools.iter().any(selects) {
+    if is_any || has_mac_pools || pools.iter().any(selects) {
         for (waiter, names) in of_machines(reader, pools).await? {
             machines.extend(names);
             waiters.push(waiter);

@@ -272,7 +272,7 @@ impl Known {
         };
         // A guest that runs has read what was missing before its instance existed.
         let is_over = |event: &Event| phase.as_deref() == Some("Running") && event.is_before(created.as_deref());
-        let last = events.last().filter(|event| !is_over(event));
+        let current: Vec<&Event> = events.iter().filter(|event| !is_over(event)).collect();
         // The Secret of the machine cannot have its current network data.
         let kept =
             events.last().filter(|event| event.reason == "NetworkDataOutdated" && !is_outdated && !is_over(event));
@@ -288,7 +288,7 @@ impl Known {
         let others = others.into_iter().collect::<Vec<_>>().join("; ");
         let (selected, verdict) = match self.selection.of(machine) {
             Ok(selected) => {
-                let verdict = verdict(machine, &selected, &self.selection, &held, &self.waiting, (instance, last));
+                let verdict = verdict(machine, &selected, &self.selection, &held, &self.waiting, (instance, &current));
                 (selected, verdict)
             }
             Err(problem @ Problem::UnknownNamespaces { .. }) => {
@@ -737,6 +737,59 @@ mod tests {
         ] {
             assert_eq!(explain(facts(reason, phase, created)).state, expected, "{reason}, {phase}, {created}");
         }
+    }
+
+    #[test]
+    fn a_machine_that_waits_for_a_mac_address_or_for_another_program_has_the_reason_of_the_event() {
+        let event = |second: u8, reason: &str, message: &str| Event {
+            time: format!("2026-08-14T10:00:0{second}Z"),
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        };
+        let waits = |machine: VirtualMachine, pools: Vec<KnownPool>, events: Vec<Event>| {
+            explain(Facts { pools, events, ..facts(machine) })
+        };
+        let lacks_mac = || VirtualMachine { awaits_mac_addresses: true, ..machine(json!({}), json!({})) };
+        let time = |second: u8| format!("2026-08-14T10:00:0{second}Z");
+        let exhausted = "No available MAC addresses in pool m6 for interface net1";
+        let missing = "No MACPool serves the machine, and interface net1 has no MAC address";
+        let range = "add a range to the MACPool that the reason names, or delete machines that hold addresses of it";
+        let create = "create a MACPool that serves the machine, or write macAddress into the interface";
+        let first = json!([{"kind": "VirtualMachine", "namespace": "n", "name": "w", "family": "IPv4", "since": "2026-08-14T11:00:00Z"}]);
+        let pools = || [vec![], vec![pool("p", json!({"status": {"firstWaiting": first}}))]];
+        for pools in pools() {
+            let events = vec![
+                event(1, "MACAddressMissing", missing),
+                event(2, "MACPoolExhausted", exhausted),
+                event(3, "Other", ""),
+            ];
+            let answer = waits(lacks_mac(), pools.clone(), events);
+            assert_eq!(said(&answer), (State::Waiting, exhausted, Some(&*time(2)), Some(range)));
+            let answer = waits(lacks_mac(), pools.clone(), vec![event(1, "MACAddressMissing", missing)]);
+            assert_eq!(said(&answer), (State::Waiting, missing, Some(&*time(1)), Some(create)));
+            // The event is gone after an hour.
+            let look = "look whether a MACPool serves the machine and has free addresses: kubectl glowplug status";
+            let answer = waits(lacks_mac(), pools, vec![]);
+            assert_eq!(said(&answer), (State::Waiting, "interface net1 has no MAC address", None, Some(look)));
+        }
+        // The interface has its MAC address now.
+        let answer = waits(machine(json!({}), json!({})), vec![], vec![event(1, "MACPoolExhausted", exhausted)]);
+        assert_eq!(answer.state, State::NotSelected);
+        let claim = "Waiting for IPAMClaim n/w.net1: it has no address yet";
+        let pending = vec![event(1, "AddressPending", claim)];
+        let answer = waits(machine(referring(), json!({})), vec![pool("p", json!({}))], pending.clone());
+        let later = "nothing at first; if it stays, look at the claim that the reason names";
+        assert_eq!(said(&answer), (State::Waiting, claim, Some(&*time(1)), Some(later)));
+        let (pools, leases) = (vec![pool("p", json!({}))], vec![lease(json!({}))]);
+        let held = explain(Facts { pools, leases, events: pending, ..facts(machine(referring(), json!({}))) });
+        assert_eq!(held.state, State::Allocated);
+        let receiver = VirtualMachine { awaits_migration: true, ..machine(json!({}), json!({})) };
+        let nothing = "nothing: the machine gets its address when its run strategy is another one";
+        let reason = "the guest comes from another cluster";
+        assert_eq!(
+            said(&waits(receiver, vec![pool("p", json!({}))], vec![])),
+            (State::Waiting, reason, None, Some(nothing))
+        );
     }
 
     #[test]
