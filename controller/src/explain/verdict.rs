@@ -57,7 +57,7 @@ pub(super) fn verdict(
         return verdict;
     }
     if selected.is_empty() {
-        return not_selected(machine, selection, held);
+        return not_selected(machine, selection, held, events);
     }
     let has_own_data = machine.cloud_init.as_ref().is_some_and(|volume| volume.network_data != NetworkData::None);
     if machine.secret().is_none() && has_own_data {
@@ -174,7 +174,7 @@ fn is_from(lease: &LeaseSpec, pool: &Selected) -> bool {
 }
 
 /// The verdict about a machine without a pool.
-fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseSpec]) -> Verdict {
+fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseSpec], events: &[&Event]) -> Verdict {
     let keeps = held.iter().any(|lease| lease.network != MAC_NETWORK);
     let ending = selection.ending(machine, &[]);
     if let Some(pool) = ending.filter(|_| !keeps) {
@@ -191,6 +191,12 @@ fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseS
         };
         return (State::NotSelected, reason, None, None);
     }
+    let is_missing = |event: &&&Event| event.reason == "NetworkDataMissing" && machine.secret().is_some();
+    if let Some(Event { time, message, .. }) = events.last().filter(is_missing) {
+        let what_to_do =
+            "remove networkDataSecretRef from spec.template, or create a pool that selects the machine".to_owned();
+        return (State::NotSelected, message.clone(), Some(time.clone()), Some(what_to_do));
+    }
     let networks: Vec<&str> = machine.networks.iter().map(|attachment| attachment.network.as_str()).collect();
     let on_network = |pool: &&MachinePool| pool.pool.as_ref().is_ok_and(|pool| networks.contains(&pool.network()));
     let namespace = machine.metadata.namespace.as_deref();
@@ -202,6 +208,8 @@ fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseS
     let pools: Vec<&MachinePool> =
         selection.pools().map(|pool| &**pool).filter(on_network).filter(may_select).collect();
     let may_be_by_namespace = pools.iter().any(|pool| pool.spec.namespace_selector.is_some());
+    let are_elsewhere =
+        pools.iter().all(|pool| pool.id.namespace.is_some() && pool.id.namespace.as_deref() != namespace);
     let pools: Vec<String> = pools.iter().map(|pool| pool.id.to_string()).collect();
     let reason =
         format!("no pool selects the machine by its NodePool or its labels, on {}", list(&networks, "no network"));
@@ -214,7 +222,13 @@ fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseS
                 true => "the labels of the machine or of its Namespace",
                 false => "the labels of the machine",
             };
-            format!("change what one of these pools selects, or {labels}: {}", pools.join(", "))
+            let own = match are_elsewhere {
+                true => {
+                    format!(", or create a pool with machineSelector in namespace {}", namespace.unwrap_or_default())
+                }
+                false => String::new(),
+            };
+            format!("change what one of these pools selects, or {labels}: {}{own}", pools.join(", "))
         }
     };
     (State::NotSelected, reason, None, Some(what_to_do))

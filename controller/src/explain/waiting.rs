@@ -166,7 +166,8 @@ async fn of_machines(reader: &Reader, pools: &[KnownPool]) -> anyhow::Result<Vec
         let key = machine.key();
         let (phase, instance) = guests.get(&key).map_or((None, None), |(phase, guest)| (phase.clone(), Some(guest)));
         let events = events.remove(&key).unwrap_or_default();
-        let answer = known.explain(Seen { machine, phase, instance, secret: &NetworkSecret::Absent, events });
+        let answer =
+            known.explain(Seen { machine, relabelled: None, phase, instance, secret: &NetworkSecret::Absent, events });
         let is_refused = answer.state == State::Conflicting && answer.addresses.is_empty();
         if answer.state == State::Waiting || is_refused {
             let mut pools: Vec<String> = answer.pools.into_iter().map(|it| it.pool).collect();

@@ -30,6 +30,8 @@ use crate::pools::selection::{KnownPool, NamespaceLabels, Problem, Selected, Sel
 /// What the cluster says about a machine.
 struct Facts {
     machine: VirtualMachine,
+    /// The same machine, as if the labels of its template were its own.
+    relabelled: VirtualMachine,
     /// Phase of its instance. `None`: there is no instance.
     phase: Option<String>,
     instance: Option<Instance>,
@@ -60,6 +62,8 @@ pub(super) struct Known {
 /// What the cluster says about one machine.
 pub(super) struct Seen<'s> {
     pub(super) machine: &'s VirtualMachine,
+    /// The same machine, as if the labels of its template were its own. `None`: not read.
+    pub(super) relabelled: Option<&'s VirtualMachine>,
     /// Phase of its instance. `None`: there is no instance.
     pub(super) phase: Option<String>,
     pub(super) instance: Option<&'s Instance>,
@@ -156,7 +160,7 @@ pub async fn why(reader: &Reader, key: &Key) -> anyhow::Result<Explained> {
         return claim.map(|claim| Explained::Claim(Box::new(claim))).with_context(|| format!("{key}: no {kinds}"));
     };
     reader.check()?;
-    let machine = VirtualMachine::read(machine);
+    let [machine, relabelled] = [machine.clone(), with_labels_of_template(machine)].map(VirtualMachine::read);
     let phase = instance.as_ref().and_then(|instance| Some(instance.data["status"]["phase"].as_str()?.to_owned()));
     let instance = instance.map(Instance::read);
     let secret = match machine.secret() {
@@ -166,15 +170,28 @@ pub async fn why(reader: &Reader, key: &Key) -> anyhow::Result<Explained> {
         None => None,
     };
     let secret = NetworkSecret::read(secret.and_then(|secret| secret.parse().ok()));
-    let facts = Facts { machine, phase, instance, secret, pools, node_pools, namespaces, leases, events };
+    let facts = Facts { machine, relabelled, phase, instance, secret, pools, node_pools, namespaces, leases, events };
     Ok(Explained::Machine(Box::new(explain(facts))))
 }
 
 /// Explains a machine.
 fn explain(facts: Facts) -> Answer {
-    let Facts { machine, phase, instance, secret, pools, node_pools, namespaces, leases, events } = facts;
+    let Facts { machine, relabelled, phase, instance, secret, pools, node_pools, namespaces, leases, events } = facts;
     let known = Known::new(pools, node_pools, namespaces.as_ref(), leases);
-    known.explain(Seen { machine: &machine, phase, instance: instance.as_ref(), secret: &secret, events })
+    let (instance, relabelled) = (instance.as_ref(), Some(&relabelled));
+    known.explain(Seen { machine: &machine, relabelled, phase, instance, secret: &secret, events })
+}
+
+/// A VirtualMachine, as if the labels of its template were its own.
+fn with_labels_of_template(mut machine: Object) -> Object {
+    let labels = machine.data["spec"]["template"]["metadata"]["labels"].as_object().into_iter().flatten();
+    let labels = labels.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())));
+    let labels: BTreeMap<String, String> = labels.collect();
+    let own = machine.metadata.labels.get_or_insert_default();
+    for (name, value) in labels {
+        own.entry(name).or_insert(value);
+    }
+    machine
 }
 
 impl Known {
@@ -192,6 +209,11 @@ impl Known {
             of_name.entry(lease.holder.name.clone()).or_default().push(lease);
         }
         Self { pools, selection, waiting, leases: of_name }
+    }
+
+    /// Whether a pool selects a machine.
+    fn selects(&self, machine: &VirtualMachine) -> bool {
+        self.selection.of(machine).is_ok_and(|selected| !selected.is_empty())
     }
 
     /// The leases that a machine holds.
@@ -263,7 +285,7 @@ impl Known {
 
     /// Explains a machine.
     pub(super) fn explain(&self, seen: Seen<'_>) -> Answer {
-        let Seen { machine, phase, instance, secret, mut events } = seen;
+        let Seen { machine, relabelled, phase, instance, secret, mut events } = seen;
         events.sort();
         let created = instance.and_then(|it| created(&it.metadata)).map(|it| it.to_string());
         let is_outdated = match (instance, secret) {
@@ -312,6 +334,10 @@ impl Known {
             (State::Allocated, _, since, None) if is_outdated => {
                 let reason = "the guest runs with earlier network data".to_owned();
                 (State::Outdated, reason, since, Some("restart the machine".to_owned()))
+            }
+            (State::NotSelected, reason, since, Some(what_to_do)) if relabelled.is_some_and(|it| self.selects(it)) => {
+                let labels = "the labels of spec.template do not count: write them into metadata.labels";
+                (State::NotSelected, reason, since, Some(format!("{what_to_do}; {labels}")))
             }
             verdict => verdict,
         };
@@ -477,6 +503,7 @@ mod tests {
     fn facts(machine: VirtualMachine) -> Facts {
         let (secret, pools, node_pools) = (NetworkSecret::Absent, Vec::new(), Vec::new());
         Facts {
+            relabelled: machine.clone(),
             machine,
             phase: None,
             instance: None,
@@ -910,6 +937,43 @@ mod tests {
         let answer = about(machine(json!({}), json!({})), vec![], vec![lease(json!({}))]);
         let reason = "no pool selects the machine any more; it keeps its addresses until it is deleted";
         assert_eq!(said(&answer), (State::NotSelected, reason, None, None));
+    }
+
+    #[test]
+    fn a_machine_without_a_pool_learns_how_it_gets_one() {
+        let reason = "no pool selects the machine by its NodePool or its labels, on infra/vlan10";
+        let of_node_pool = json!({
+            "metadata": {"namespace": "clusters"}, "spec": {"machineSelector": null, "nodePoolRef": {"name": "workers"}},
+        });
+        let advice = "change what one of these pools selects, or the labels of the machine: clusters/p, or create a pool with \
+                      machineSelector in namespace n";
+        let answer = about(machine(json!({}), json!({})), vec![pool("p", of_node_pool)], vec![]);
+        assert_eq!(said(&answer), (State::NotSelected, reason, None, Some(advice)));
+        let labelled = |own: Value| {
+            let vm = json!({
+                "metadata": {"namespace": "n", "name": "w", "uid": "v", "labels": own},
+                "spec": {"template": {"metadata": {"labels": {"role": "worker"}}, "spec": {
+                    "domain": {"devices": {"interfaces": [{"name": "net1"}]}},
+                    "networks": [{"name": "net1", "multus": {"networkName": "infra/vlan10"}}],
+                    "volumes": [{"name": "cloud", "cloudInitConfigDrive": {}}],
+                }}},
+            });
+            let relabelled = VirtualMachine::read(with_labels_of_template(object(vm.clone())));
+            let pools = vec![pool("p", json!({}))];
+            explain(Facts { relabelled, pools, ..facts(VirtualMachine::read(object(vm))) })
+        };
+        let advice = "change what one of these pools selects, or the labels of the machine: n/p; the labels of spec.template do not count: \
+                      write them into metadata.labels";
+        assert_eq!(said(&labelled(Value::Null)), (State::NotSelected, reason, None, Some(advice)));
+        // A label of the machine comes first.
+        let advice = "change what one of these pools selects, or the labels of the machine: n/p";
+        assert_eq!(said(&labelled(json!({"role": "db"}))), (State::NotSelected, reason, None, Some(advice)));
+        let message = "Secret \"w-networkdata-abcdefghijklmnop\" does not exist, and no pool selects the machine";
+        let (time, reason) = ("2026-08-14T10:00:05Z".to_owned(), "NetworkDataMissing".to_owned());
+        let events = vec![Event { time: time.clone(), reason, message: message.to_owned() }];
+        let answer = explain(Facts { events, ..facts(machine(referring(), json!({}))) });
+        let advice = "remove networkDataSecretRef from spec.template, or create a pool that selects the machine";
+        assert_eq!(said(&answer), (State::NotSelected, message, Some(&*time), Some(advice)));
     }
 
     #[test]
