@@ -128,7 +128,8 @@ pub(super) fn waits(kind: HolderKind, object: &Object) -> Option<Waits> {
         return None;
     }
     if let Some(mistake) = claim.pool.mistake() {
-        return unseen(mistake, "create the claim again with the right spec.poolRef");
+        let reason = format!("AllocationFailed: {mistake}");
+        return unseen(reason, "create the claim again with the right spec.poolRef");
     }
     if let Some(paused) = condition("Paused", "True") {
         return Some(Waits::of(paused, "end the pause"));
@@ -241,7 +242,7 @@ mod tests {
         let unseen = "the controller has not looked at the claim yet";
         assert_eq!(said(&of(&[], &none)), waits(pool, created, unseen, LEADS));
         let mistaken = json!({"spec": {"poolRef": {"apiGroup": ""}}});
-        let reason = "spec.poolRef.apiGroup: missing, expected ipam.glowplug.dev";
+        let reason = "AllocationFailed: spec.poolRef.apiGroup: missing, expected ipam.glowplug.dev";
         let again = "create the claim again with the right spec.poolRef";
         assert_eq!(said(&of(&[], &mistaken)), waits(None, created, reason, again));
     }

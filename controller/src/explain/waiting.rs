@@ -4,12 +4,11 @@
 //! |---|---|
 //! | a claim | its condition, which the controller writes |
 //! | a VirtualMachine | `why` |
-//! | a KubevirtMachine whose VirtualMachine is rejected | its condition, which cluster-api-provider-kubevirt writes |
+//! | a KubevirtMachine whose VirtualMachine could not be created | its condition, which cluster-api-provider-kubevirt writes |
 //! | another one | the status of its pools, which has the first objects |
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use glowplug::host::allocator::EXHAUSTED_MESSAGE;
 use glowplug::host::claim::HolderKind;
 use k8s_openapi::api::core::v1;
 use k8s_openapi::jiff::Timestamp;
@@ -28,7 +27,7 @@ use crate::explain::why::{Known, Seen};
 use crate::kinds::cluster_api::{IpAddressClaim, Kinds};
 use crate::kinds::ipam_claim::ipam_claims;
 use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret, is_deleted};
-use crate::kinds::pool::{GROUP, LeaseSpec, StaticIPLease};
+use crate::kinds::pool::{LeaseSpec, StaticIPLease};
 use crate::kinds::virtual_machine::{VirtualMachine, instances, kubevirt_machines, node_pools, virtual_machines};
 use crate::pools::selection::KnownPool;
 
@@ -103,19 +102,19 @@ fn of_ipam_claim(object: &Object) -> Option<Waiter> {
     Some(Waiter { kind: HolderKind::IpamClaim, object, pools: Vec::new(), since, reason })
 }
 
-/// A KubevirtMachine whose VirtualMachine a webhook of the controller rejects.
+/// A KubevirtMachine whose VirtualMachine could not be created.
 struct Rejected {
     waiter: Waiter,
     key: Key,
     machine: KubevirtMachine,
 }
 
-/// A KubevirtMachine whose VirtualMachine a webhook of the controller rejects. cluster-api-provider-kubevirt writes the reason.
+/// A KubevirtMachine whose VirtualMachine could not be created, with the reason of cluster-api-provider-kubevirt. Without a reason, the
+/// VirtualMachine is created soon.
 fn of_rejected(machine: Object) -> Option<Rejected> {
     let conditions = machine.data["status"]["conditions"].as_array()?;
     let rejected = conditions.iter().find(|it| it["type"] == "VMProvisioned" && it["status"] == "False")?;
-    let reason =
-        rejected["message"].as_str().filter(|text| text.contains(GROUP) || text.contains(EXHAUSTED_MESSAGE))?;
+    let reason = rejected["message"].as_str().filter(|text| !text.is_empty())?;
     let (key, since) = (Key::of(&machine.metadata), rejected["lastTransitionTime"].as_str().map(str::to_owned));
     let (kind, object, reason) = (HolderKind::KubevirtMachine, key.to_string(), head(reason).to_owned());
     let waiter = Waiter { kind, object, pools: Vec::new(), since, reason };
@@ -140,6 +139,8 @@ async fn of_machines(reader: &Reader, pools: &[KnownPool]) -> anyhow::Result<Vec
         guests.insert(Key::of(&guest.metadata), (phase, Instance::read(guest)));
     };
     reader.each(&instances(), None, all(), guest).await?;
+    let names: BTreeSet<Key> = vms.iter().flat_map(|vm| vm.kubevirt_machine().into_iter().chain([vm.key()])).collect();
+    rejected.retain(|rejected| !names.contains(&rejected.key));
     if [has_leases, has_node_pools] != [Listed::Whole; 2] {
         return Ok(rejected.into_iter().map(|Rejected { waiter, key, .. }| (waiter, vec![key])).collect());
     }
@@ -155,9 +156,7 @@ async fn of_machines(reader: &Reader, pools: &[KnownPool]) -> anyhow::Result<Vec
     let of_machines = all().fields("involvedObject.kind=VirtualMachine");
     reader.each(&ApiResource::erase::<v1::Event>(&()), None, of_machines, event).await?;
     let known = Known::new(pools.to_vec(), of_node_pools, namespaces.as_ref(), leases);
-    let names: BTreeSet<Key> = vms.iter().flat_map(|vm| vm.kubevirt_machine().into_iter().chain([vm.key()])).collect();
-    let rejected = rejected.into_iter().filter(|rejected| !names.contains(&rejected.key));
-    let rejected = rejected.map(|Rejected { mut waiter, key, machine }| {
+    let rejected = rejected.into_iter().map(|Rejected { mut waiter, key, machine }| {
         waiter.pools = known.lacking(&machine).unwrap_or_default();
         (waiter, vec![key])
     });
@@ -261,12 +260,26 @@ mod tests {
         let expected = waiter(HolderKind::IpAddressClaim, "n/c", &["n/p"], reason);
         assert_eq!(of_claim(&claim("StaticIPPool", refused)), Some(expected));
         assert_eq!(of_claim(&claim("StaticIPPool", condition("Ready", "True", "Ready", ""))), None);
-        let reason = "spec.poolRef.kind: unknown kind \"StaticPool\", expected StaticIPPool or GlobalStaticIPPool";
+        let reason = "AllocationFailed: spec.poolRef.kind: unknown kind \"StaticPool\", expected StaticIPPool or GlobalStaticIPPool";
         let expected = Waiter { since: None, ..waiter(HolderKind::IpAddressClaim, "n/c", &[], reason) };
         assert_eq!(of_claim(&claim("StaticPool", json!([]))), Some(expected));
         let failed = condition("IPsAllocated", "False", "SubnetExhausted", "pool n/p has no free IPv4 address");
         let expected = waiter(HolderKind::IpamClaim, "n/c", &[], "SubnetExhausted: pool n/p has no free IPv4 address");
         assert_eq!(of_ipam_claim(&claim("", failed)), Some(expected));
+    }
+
+    #[test]
+    fn a_machine_whose_virtual_machine_could_not_be_created_is_named_with_the_reason() {
+        let machine = |status: &str, message: &str| {
+            let conditions = condition("VMProvisioned", status, "VMCreateFailed", message);
+            object(json!({"metadata": {"namespace": "n", "name": "w"}, "status": {"conditions": conditions}}))
+        };
+        let quota = "virtualmachines.kubevirt.io \"w\" is forbidden: exceeded quota: vms";
+        let rejected = of_rejected(machine("False", quota)).map(|it| (it.waiter, it.key));
+        let expected = waiter(HolderKind::KubevirtMachine, "n/w", &[], quota);
+        assert_eq!(rejected, Some((expected, Key::from(("n", "w")))));
+        assert!(of_rejected(machine("False", "")).is_none());
+        assert!(of_rejected(machine("True", quota)).is_none());
     }
 
     #[test]
