@@ -1,6 +1,7 @@
 //! Tests the plugin of kubectl as a process.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use glowplug_controller::kinds::cluster_api::Kinds;
 use glowplug_controller::kinds::mac_pool::MACPool;
@@ -144,6 +145,40 @@ async fn the_plugin_of_kubectl_names_what_it_cannot_find() {
     let (status, _, errors) = plugin.run_with(&absent, &["status"]).await;
     let start = format!("error: reading {}: ", absent.display());
     assert_eq!((status, &errors[..start.len()]), (Some(1), &*start));
+    // A kubeconfig that cannot be read: its tokens are not in the message.
+    let secret = folder.path().join("secret");
+    for (text, place) in [
+        ("users:\n- name: a\n  user: {token: geheim", "line 3 column 9"),
+        ("users:\n- name: a\n  user:\n    token: [geheim]\n", "line 4 column 12"),
+    ] {
+        std::fs::write(&secret, text).unwrap();
+        let error = format!("reading {}: {place}: not readable, expected a kubeconfig file", secret.display());
+        assert_eq!(plugin.run_with(&secret, &["status"]).await, failed(&error));
+    }
+    let cluster_of = |server: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [],
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": ""}}],
+        })
+    };
+    // No program listens on this port.
+    let nowhere = plugin.file("nowhere", &cluster_of("http://127.0.0.1:1"));
+    let error = "listing staticipleases: ServiceError: http://127.0.0.1:1: client error (Connect): tcp connect error: \
+                 Connection refused (os error 111)";
+    assert_eq!(plugin.run_with(Path::new(&nowhere), &["audit"]).await, failed(error));
+    // Options of kubectl.
+    for (command, option, tip) in [
+        (&["why", "-n", "shop", "web-0"][..], "-n", "expected NAMESPACE/NAME"),
+        (&["plan", "-f", "pool.yaml"], "-f", "expected plan FILE"),
+    ] {
+        let (status, output, errors) = plugin.run(command).await;
+        let start = format!(
+            "error: unexpected argument '{option}' found\n\n  tip: {tip}\n\nUsage: kubectl glowplug {} ",
+            command[0]
+        );
+        assert_eq!((status, &*output, &errors[..start.len()]), (Some(2), "", &*start));
+    }
     let missing = absent.to_str().unwrap();
     let reading = failed(&format!("reading {missing}: No such file or directory (os error 2)"));
     for command in [&["plan", missing][..], &["adopt", "--file", missing]] {
@@ -165,6 +200,15 @@ async fn the_plugin_of_kubectl_names_what_it_cannot_find() {
     let file = plugin.file("pools.yaml", &json!({"kind": "Pool"}));
     let none = "no pool in it, expected a StaticIPPool, GlobalStaticIPPool or MACPool of ipam.glowplug.dev";
     assert_eq!(plugin.run(&["plan", &file]).await, failed(&format!("reading {file}: {none}")));
+    let items = [
+        json!({"apiVersion": "ipam.glowplug.dev/v1alpha1", "kind": "A"}),
+        json!({"apiVersion": "ipam.glowplug.dev/v1alpha1", "kind": "B"}),
+    ];
+    let file = plugin.file("mistakes.yaml", &json!({"kind": "List", "items": items}));
+    let expected = "expected StaticIPPool, GlobalStaticIPPool or MACPool";
+    let error =
+        format!("reading {file}: items[0].kind: unknown \"A\", {expected}; items[1].kind: unknown \"B\", {expected}");
+    assert_eq!(plugin.run(&["adopt", "--file", &file]).await, failed(&error));
     // If the API server does not serve the kinds of the controller, no pool can be found.
     server.set_faults(|call| if call.group == "ipam.glowplug.dev" { Fault::Status(404) } else { Fault::None });
     for (command, kind) in

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow};
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Parser, Subcommand};
 use glowplug::host::claim::{NAMESPACE_NAME, is_namespace};
 use glowplug::terminal::escaped;
-use glowplug_controller::cluster::client::connect_as;
+use glowplug_controller::cluster::client::{connect_as, kubeconfig_message, naming_server};
 use glowplug_controller::cluster::key::Key;
 use glowplug_controller::explain::adopt::{Place, adopt};
 use glowplug_controller::explain::audit::audit;
@@ -103,18 +104,32 @@ fn machine_pool(text: &str) -> Result<String, &'static str> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    run(Arguments::parse()).await.unwrap_or_else(|error| {
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| with_tip(error).exit());
+    run(arguments).await.unwrap_or_else(|error| {
         // If standard error is closed, the exit status still reports the error.
         let _ = writeln!(stderr(), "error: {}", escaped(&format!("{error:#}")));
         ExitCode::FAILURE
     })
 }
 
+/// Replaces the tip about an option of kubectl that the plugin does not have. clap would suggest to pass the option as a value.
+fn with_tip(mut error: clap::Error) -> clap::Error {
+    let tip = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(option)) if option == "-n" => "expected NAMESPACE/NAME",
+        Some(ContextValue::String(option)) if option == "-f" => "expected plan FILE",
+        _ => return error,
+    };
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    error
+}
+
 /// Runs a command. The exit status is 1 if the answer has something for a person to do, or if the user lacks a right.
 async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { kubeconfig, context, namespace, json, command } = arguments;
-    let client = connect_as(PROGRAM, config(kubeconfig, context).await?).context("connecting to the API server")?;
-    let reader = Reader::new(client, namespace, stderr().is_terminal());
+    let config = config(kubeconfig, context).await?;
+    let server = config.cluster_url.clone();
+    let client = connect_as(PROGRAM, config).context("connecting to the API server")?;
+    let reader = Reader::new(naming_server(&client, &server), namespace, stderr().is_terminal());
     let is_clean = match command {
         Command::Status => print(&status(&reader).await?, &reader, json).map(|()| true),
         Command::Why { object } => print(&why(&reader, &object).await?, &reader, json).map(|()| true),
@@ -150,8 +165,7 @@ fn command_line(words: impl Iterator<Item = String>) -> String {
 }
 
 async fn config(file: Option<PathBuf>, context: Option<String>) -> anyhow::Result<Config> {
-    // The message of an error has that of its cause already.
-    let alone = |error: KubeconfigError| anyhow!("{error}");
+    let alone = |error: KubeconfigError| anyhow!("{}", kubeconfig_message(&error));
     let read = match &file {
         Some(file) => Kubeconfig::read_from(file).map_err(alone).with_context(|| format!("reading {}", file.display())),
         None => Kubeconfig::read().map_err(alone).context("reading the kubeconfig file"),

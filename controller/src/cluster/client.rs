@@ -7,11 +7,12 @@ use http::Method;
 use http::header::{HeaderValue, USER_AGENT};
 use kube::api::ApiResource;
 use kube::client::Body;
+use kube::config::KubeconfigError;
 use kube::{Client, Config, Error};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::cluster::request::{Refusal, refusal};
+use crate::cluster::request::{Refusal, refusal, with_causes};
 use crate::cluster::term::{Term, Writes};
 use crate::metrics::Metrics;
 
@@ -44,6 +45,37 @@ pub fn connect_as(program: &'static str, mut config: Config) -> kube::Result<Cli
     config.read_timeout = Some(Duration::from_secs(300));
     config.reset_reader_on_write = true;
     Client::try_from(config)
+}
+
+/// Returns the message about a kubeconfig file that cannot be used, which has the message of its cause already. It has the place of a
+/// mistake, and no line of the file: a line may have a token or a key.
+#[must_use]
+pub fn kubeconfig_message(error: &KubeconfigError) -> String {
+    let KubeconfigError::Parse(error) = error else { return error.to_string() };
+    let place = error.location().map(|at| format!("line {} column {}: ", at.line(), at.column())).unwrap_or_default();
+    format!("{place}not readable, expected a kubeconfig file")
+}
+
+/// A client whose errors name the API server, if a request gets no answer.
+#[must_use]
+pub fn naming_server(client: &Client, server: &http::Uri) -> Client {
+    let (client, namespace) = (client.clone(), client.default_namespace().to_owned());
+    // The address may have a user with a password.
+    let port = server.port().map(|port| format!(":{port}")).unwrap_or_default();
+    let server = format!("{}://{}{port}", server.scheme_str().unwrap_or("https"), server.host().unwrap_or_default());
+    let send = move |request: http::Request<Body>| {
+        let (client, server) = (client.clone(), server.clone());
+        async move {
+            client.send(request).await.map_err(|error| {
+                let cause = match &error {
+                    Error::Service(error) => with_causes(&**error),
+                    error => with_causes(error),
+                };
+                Error::Service(format!("{server}: {cause}").into())
+            })
+        }
+    };
+    Client::new(tower::service_fn(send), namespace)
 }
 
 /// A client that counts its requests, with the status codes of the answers.
@@ -225,6 +257,16 @@ mod tests {
             r#"glowplug_api_requests_total{method="PUT",code="none"} 1"#,
         ];
         assert_eq!(lines, expected);
+    }
+
+    #[tokio::test]
+    async fn an_error_names_the_api_server_without_the_password_in_its_address() {
+        let failing = |_: http::Request<Body>| async { Err::<http::Response<Body>, _>(Error::TlsRequired) };
+        let client = Client::new(tower::service_fn(failing), "shop");
+        let server = http::Uri::from_static("https://user:password@api.example.com:6443/path");
+        let client = naming_server(&client, &server);
+        let error = "ServiceError: https://api.example.com:6443: TLS required but no TLS stack selected";
+        assert_eq!((client.default_namespace(), &*send(&client, Method::GET).await.unwrap()), ("shop", error));
     }
 
     #[tokio::test]

@@ -162,7 +162,7 @@ pub(crate) fn describe(Status { code, reason, message, .. }: &Status) -> String 
 }
 
 /// Returns the text of an error, followed by each cause that the text does not contain.
-fn with_causes(error: &dyn std::error::Error) -> String {
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

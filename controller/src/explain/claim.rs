@@ -105,6 +105,7 @@ fn explain(kind: HolderKind, object: &Object, leases: &[LeaseSpec]) -> ClaimAnsw
     ClaimAnswer { version: 1, claim: key.to_string(), kind, state, pool, addresses, since, reason, what_to_do }
 }
 
+const ADD: &str = "add addresses to the pool, or delete claims that hold some";
 const LEADS: &str = "look whether a replica leads: kubectl glowplug status";
 
 /// Why a claim waits. `None`: the claim has its address, is being deleted, or belongs to another program.
@@ -121,7 +122,9 @@ pub(super) fn waits(kind: HolderKind, object: &Object) -> Option<Waits> {
     };
     let later = "remove the cause that the reason names; the controller then continues by itself";
     if kind == HolderKind::IpamClaim {
-        return Some(Waits::of(condition("IPsAllocated", "False")?, later));
+        let failed = condition("IPsAllocated", "False")?;
+        let is_exhausted = failed["reason"] == "SubnetExhausted";
+        return Some(Waits::of(failed, if is_exhausted { ADD } else { later }));
     }
     let claim = IpAddressClaim::read(object.clone()).ok()?;
     if !claim.pool.concerns_us(&claim.key().namespace) || claim.has_address && condition("Ready", "False").is_none() {
@@ -136,7 +139,7 @@ pub(super) fn waits(kind: HolderKind, object: &Object) -> Option<Waits> {
     }
     if let Some(failed) = condition("Ready", "False") {
         let what_to_do = match failed["reason"].as_str() {
-            Some("PoolExhausted") => "add addresses to the pool, or delete claims that hold some",
+            Some("PoolExhausted") => ADD,
             _ => later,
         };
         return Some(Waits::of(failed, what_to_do));
@@ -245,6 +248,16 @@ mod tests {
         let reason = "AllocationFailed: spec.poolRef.apiGroup: missing, expected ipam.glowplug.dev";
         let again = "create the claim again with the right spec.poolRef";
         assert_eq!(said(&of(&[], &mistaken)), waits(None, created, reason, again));
+    }
+
+    #[test]
+    fn an_ipam_claim_of_an_exhausted_pool_needs_addresses() {
+        let failed = condition("IPsAllocated", "False", "SubnetExhausted", "pool n/p has no free IPv4 address");
+        let claim = object(&json!({"status": {"conditions": [failed]}}));
+        let (state, since) = (ClaimState::Waiting, Some("2026-08-14T10:00:00Z"));
+        let reason = "SubnetExhausted: pool n/p has no free IPv4 address";
+        let what_to_do = Some("add addresses to the pool, or delete claims that hold some");
+        assert_eq!(said(&explain(HolderKind::IpamClaim, &claim, &[])), (state, None, since, reason, what_to_do));
     }
 
     #[test]

@@ -261,7 +261,7 @@ impl Contents {
     /// Checks that every document could be read.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let lines: Vec<String> = self.mistakes.iter().map(ToString::to_string).collect();
-        ensure!(lines.is_empty(), "{}", lines.join("\n"));
+        ensure!(lines.is_empty(), "{}", lines.join("; "));
         Ok(())
     }
 }
@@ -387,9 +387,9 @@ mod tests {
         assert_eq!(read.mistakes.iter().map(ToString::to_string).collect::<Vec<_>>(), lines);
         // Without a pool, the error has every mistake.
         let broken = "kind: StaticIPPool\n---\na: [\n---\nkind: GlobalStaticIPPool\n";
-        let lines = "documents[0].apiVersion: missing, expected ipam.glowplug.dev/v1alpha1\n\
+        let lines = "documents[0].apiVersion: missing, expected ipam.glowplug.dev/v1alpha1; \
                      documents[1]: line 4 column 1: not readable as YAML \"while parsing a node, did not find expected node content\", expected a \
-                     JSON or YAML document\n\
+                     JSON or YAML document; \
                      documents[2].apiVersion: missing, expected ipam.glowplug.dev/v1alpha1";
         assert_eq!(names(broken), Err(lines.to_owned()));
     }

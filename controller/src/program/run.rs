@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::claims::Provider;
-use crate::cluster::client::{connect, counted, of_leader};
+use crate::cluster::client::{connect, counted, kubeconfig_message, of_leader};
 use crate::cluster::events::Events;
 use crate::cluster::term::{LEASE, Term, Writes};
 use crate::ledger::registry::RegistryHandle;
@@ -326,8 +326,7 @@ async fn report(
 async fn config(options: &Options) -> anyhow::Result<Config> {
     match &options.kubeconfig {
         Some(file) => {
-            // The message of a `KubeconfigError` already contains the message of its cause.
-            let alone = |error: KubeconfigError| anyhow!("{error}");
+            let alone = |error: KubeconfigError| anyhow!("{}", kubeconfig_message(&error));
             let read =
                 Kubeconfig::read_from(file).map_err(alone).with_context(|| format!("reading {}", file.display()))?;
             let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
