@@ -3,19 +3,22 @@
 use std::fmt;
 
 use glowplug::host::claim::HolderKind;
+use kube::api::{ApiResource, ListParams};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::claims::ipam::decision::Serving;
 use crate::cluster::conditions::head;
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
 use crate::explain::held::HeldAddress;
-use crate::explain::read::Reader;
+use crate::explain::lists::{Lists, namespaces};
+use crate::explain::read::{Listed, Reader};
 use crate::explain::text::{rows_of, write_section};
 use crate::kinds::cluster_api::{IpAddressClaim, Kinds};
-use crate::kinds::ipam_claim::ipam_claims;
+use crate::kinds::ipam_claim::{IpamClaim, ipam_claims, network_attachments};
 use crate::kinds::kubevirt_machine::is_deleted;
-use crate::kinds::pool::LeaseSpec;
+use crate::kinds::pool::{GlobalStaticIPPool, LeaseSpec, StaticIPPool};
 
 /// What `kubectl glowplug why` says about a claim.
 #[derive(Clone, Debug, Serialize)]
@@ -49,7 +52,7 @@ pub enum ClaimState {
     Allocated,
     /// `waiting`: the claim has no address.
     Waiting,
-    /// `notSelected`: the claim names the pool of another program.
+    /// `notSelected`: the claim names the pool of another program, or no pool serves its network in its namespace.
     NotSelected,
 }
 
@@ -68,14 +71,36 @@ pub(super) async fn claim(reader: &Reader, key: &Key, leases: &[LeaseSpec]) -> a
     if let Some(kinds) = Kinds::discover(reader.client()).await?
         && let Some(object) = reader.get(&kinds.claims, key).await?
     {
-        return Ok(Some(explain(HolderKind::IpAddressClaim, &object, leases)));
+        return Ok(Some(explain(HolderKind::IpAddressClaim, &object, leases, None)));
     }
-    let object = reader.get(&ipam_claims(), key).await?;
-    Ok(object.map(|object| explain(HolderKind::IpamClaim, &object, leases)))
+    let Some(object) = reader.get(&ipam_claims(), key).await? else { return Ok(None) };
+    let serving = serving(reader, &object).await?;
+    Ok(Some(explain(HolderKind::IpamClaim, &object, leases, serving.as_ref())))
 }
 
-/// Explains a claim.
-fn explain(kind: HolderKind, object: &Object, leases: &[LeaseSpec]) -> ClaimAnswer {
+/// Which pool serves an IPAMClaim. `None`: the user may not list what decides.
+async fn serving(reader: &Reader, object: &Object) -> anyhow::Result<Option<Serving>> {
+    let (mut lists, all) =
+        (Lists { scope: reader.scope().map(str::to_owned), ..Lists::default() }, ListParams::default);
+    let [of_namespace, of_cluster] =
+        [ApiResource::erase::<StaticIPPool>(&()), ApiResource::erase::<GlobalStaticIPPool>(&())];
+    let listed = [
+        reader.each(&of_namespace, reader.scope(), all(), |pool| lists.add_pool(pool)).await?,
+        reader.each(&of_cluster, None, all(), |pool| lists.add_pool(pool)).await?,
+        reader.each(&network_attachments(), None, all(), |it| lists.add_attachment(it)).await?,
+    ];
+    if lists.pools.values().any(|pool| pool.checked.selects_namespaces()) {
+        lists.namespaces = namespaces(reader, lists.pools.values().map(|pool| &*pool.checked)).await?;
+        if lists.namespaces.is_none() {
+            return Ok(None);
+        }
+    }
+    lists.add_ipam_claim(object.clone());
+    Ok((listed == [Listed::Whole; 3]).then(|| lists.serving(&Key::of(&object.metadata))))
+}
+
+/// Explains a claim. `serving` is the pool that serves an IPAMClaim. `None`: unknown, or a claim of another kind.
+fn explain(kind: HolderKind, object: &Object, leases: &[LeaseSpec], serving: Option<&Serving>) -> ClaimAnswer {
     let key = Key::of(&object.metadata);
     let is_own = |lease: &&LeaseSpec| {
         let of = &lease.holder;
@@ -84,7 +109,11 @@ fn explain(kind: HolderKind, object: &Object, leases: &[LeaseSpec]) -> ClaimAnsw
     let held: Vec<&LeaseSpec> = leases.iter().filter(is_own).collect();
     let read = (kind == HolderKind::IpAddressClaim).then(|| IpAddressClaim::read(object.clone()).ok()).flatten();
     let named = read.as_ref().and_then(|claim| claim.pool.resolve(&key.namespace)).map(|pool| pool.to_string());
-    let pool = named.or_else(|| held.first().map(|lease| lease.pool.clone()));
+    let pool = named.or_else(|| held.first().map(|lease| lease.pool.clone())).or_else(|| match serving {
+        Some(Serving::Pool(pool, _)) => Some(pool.to_string()),
+        Some(Serving::None | Serving::Several(..)) | None => None,
+    });
+    let ipam = (kind == HolderKind::IpamClaim).then(|| IpamClaim::read(object.clone()));
     let is_foreign = read.as_ref().is_some_and(|claim| !claim.pool.concerns_us(&key.namespace));
     let (state, reason, since, what_to_do) = match waits(kind, object) {
         _ if !held.is_empty() => {
@@ -95,7 +124,17 @@ fn explain(kind: HolderKind, object: &Object, leases: &[LeaseSpec]) -> ClaimAnsw
             let what_to_do = "look at the controller of the pool that spec.poolRef of the claim names".to_owned();
             (ClaimState::NotSelected, "the claim names the pool of another program".to_owned(), None, Some(what_to_do))
         }
+        _ if serving == Some(&Serving::None) => {
+            let network = ipam.map(|claim| claim.network).unwrap_or_default();
+            let reason =
+                format!("no pool with serveIPAMClaims serves network {network:?} in namespace {}", key.namespace);
+            (ClaimState::NotSelected, reason, None, Some(SERVES.to_owned()))
+        }
         Some(Waits { reason, since, what_to_do }) => (ClaimState::Waiting, reason, since, Some(what_to_do)),
+        None if ipam.is_some_and(|claim| claim.ips.is_empty()) => {
+            let created = object.metadata.creation_timestamp.as_ref().map(|time| time.0.to_string());
+            (ClaimState::Waiting, UNSEEN.to_owned(), created, Some(LEADS.to_owned()))
+        }
         None => {
             let reason = "no lease records the address that the status of the claim names".to_owned();
             (ClaimState::Waiting, reason, None, Some(LEADS.to_owned()))
@@ -106,6 +145,9 @@ fn explain(kind: HolderKind, object: &Object, leases: &[LeaseSpec]) -> ClaimAnsw
 }
 
 const ADD: &str = "add addresses to the pool, or delete claims that hold some";
+const UNSEEN: &str = "the controller has not looked at the claim yet";
+const SERVES: &str = "compare spec.network of the claim with name in the configuration of the pool's network attachment definition; \
+                      if another program serves this network, look there";
 const LEADS: &str = "look whether a replica leads: kubectl glowplug status";
 
 /// Why a claim waits. `None`: the claim has its address, is being deleted, or belongs to another program.
@@ -146,7 +188,7 @@ pub(super) fn waits(kind: HolderKind, object: &Object) -> Option<Waits> {
     }
     match condition("Ready", "True") {
         Some(_) => None,
-        None => unseen("the controller has not looked at the claim yet".to_owned(), LEADS),
+        None => unseen(UNSEEN.to_owned(), LEADS),
     }
 }
 
@@ -209,7 +251,7 @@ mod tests {
     fn of(conditions: &[Value], changes: &Value) -> ClaimAnswer {
         let mut all = json!({"status": {"conditions": conditions}});
         json_patch::merge(&mut all, changes);
-        explain(HolderKind::IpAddressClaim, &object(&all), &[])
+        explain(HolderKind::IpAddressClaim, &object(&all), &[], None)
     }
 
     /// State, pool, time, reason, and what to do.
@@ -257,7 +299,57 @@ mod tests {
         let (state, since) = (ClaimState::Waiting, Some("2026-08-14T10:00:00Z"));
         let reason = "SubnetExhausted: pool n/p has no free IPv4 address";
         let what_to_do = Some("add addresses to the pool, or delete claims that hold some");
-        assert_eq!(said(&explain(HolderKind::IpamClaim, &claim, &[])), (state, None, since, reason, what_to_do));
+        assert_eq!(said(&explain(HolderKind::IpamClaim, &claim, &[], None)), (state, None, since, reason, what_to_do));
+    }
+
+    /// The answer about an IPAMClaim of a network, with a pool that serves network `blue` in namespace `n`.
+    fn of_ipam_claim(namespace: &str, network: &str, conditions: &[Value]) -> ClaimAnswer {
+        let mut lists = Lists::default();
+        let spec = json!({
+            "network": "infra/net", "addresses": ["10.0.0.8/29"], "machineNetwork": [{"cidr": "10.0.0.0/24"}],
+            "serveIPAMClaims": true,
+        });
+        let read = |object: Value| serde_json::from_value::<Object>(object).unwrap();
+        lists.add_pool(read(json!({"metadata": {"namespace": "n", "name": "p", "uid": "p"}, "spec": spec})));
+        let config = json!({"name": "blue", "type": "ovn-k8s-cni-overlay"}).to_string();
+        lists.add_attachment(read(
+            json!({"metadata": {"namespace": "infra", "name": "net"}, "spec": {"config": config}}),
+        ));
+        let claim = object(&json!({
+            "metadata": {"namespace": namespace}, "spec": {"network": network, "poolRef": null},
+            "status": {"conditions": conditions},
+        }));
+        lists.add_ipam_claim(claim.clone());
+        let serving = lists.serving(&Key::of(&claim.metadata));
+        explain(HolderKind::IpamClaim, &claim, &[], Some(&serving))
+    }
+
+    #[test]
+    fn an_ipam_claim_that_no_pool_serves_is_not_selected() {
+        let what_to_do = "compare spec.network of the claim with name in the configuration of the pool's network attachment \
+                          definition; if another program serves this network, look there";
+        for (namespace, network) in [("n", "red"), ("tenants", "blue")] {
+            let reason = format!("no pool with serveIPAMClaims serves network {network:?} in namespace {namespace}");
+            let expected = (ClaimState::NotSelected, None, None, &*reason, Some(what_to_do));
+            assert_eq!(said(&of_ipam_claim(namespace, network, &[])), expected);
+        }
+    }
+
+    #[test]
+    fn an_ipam_claim_that_a_pool_serves_waits_for_the_controller_or_for_an_address() {
+        let (unseen, created) = ("the controller has not looked at the claim yet", Some("2026-08-14T09:00:00Z"));
+        let expected = (ClaimState::Waiting, Some("n/p"), created, unseen, Some(LEADS));
+        assert_eq!(said(&of_ipam_claim("n", "blue", &[])), expected);
+        let failed = condition("IPsAllocated", "False", "SubnetExhausted", "pool n/p has no free IPv4 address");
+        assert_eq!(
+            of_ipam_claim("n", "blue", &[failed]).to_string(),
+            "CLAIM  KIND       POOL  STATE    SINCE\n\
+             n/c    IPAMClaim  n/p   waiting  2026-08-14T10:00:00Z\n\n\
+             REASON\n\
+             SubnetExhausted: pool n/p has no free IPv4 address\n\n\
+             WHAT TO DO\n\
+             add addresses to the pool, or delete claims that hold some\n"
+        );
     }
 
     #[test]
@@ -293,7 +385,7 @@ mod tests {
         };
         let leases = [lease("IPAddressClaim", "c"), lease("IPAddressClaim", "d"), lease("KubevirtMachine", "c")];
         assert_eq!(
-            explain(HolderKind::IpAddressClaim, &object(&json!({})), &leases).to_string(),
+            explain(HolderKind::IpAddressClaim, &object(&json!({})), &leases, None).to_string(),
             "CLAIM  KIND            POOL  STATE      SINCE\n\
              n/c    IPAddressClaim  n/p   allocated  2026-08-14T10:00:00Z\n\n\
              REASON\n\

@@ -16,6 +16,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::claims::decision::{self, Adoptee, Cluster, Lesson, Step, decide, limit_reservations, record};
 use crate::claims::ipam;
+use crate::claims::ipam::decision::Serving;
 use crate::cluster::key::{Key, PoolId};
 use crate::explain::lists::{Lists, Pools};
 use crate::kinds::cluster_api::{CLAIM_FINALIZER, IpAddress};
@@ -85,6 +86,14 @@ impl Lists {
         index.set_memberships(self.selection(pools).memberships().clone());
         index.set(pools.clone());
         index
+    }
+
+    /// The pool that serves an IPAMClaim.
+    pub(super) fn serving(&mut self, key: &Key) -> Serving {
+        let facts = self.index(&self.pools).facts();
+        self.ipam.set_pools(facts);
+        let is_in_scope = self.scope.as_ref().is_none_or(|scope| *scope == key.namespace);
+        if is_in_scope { self.ipam.view(key).pool } else { Serving::None }
     }
 
     /// Takes the records of the objects. `allocator` has the leases and the pools.

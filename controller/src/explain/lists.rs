@@ -247,7 +247,7 @@ impl Lists {
     }
 
     /// Adds a network attachment definition.
-    fn add_attachment(&mut self, object: Object) {
+    pub(super) fn add_attachment(&mut self, object: Object) {
         self.ipam.apply(ipam::index::Kind::Attachment, object);
     }
 
