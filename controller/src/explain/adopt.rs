@@ -775,6 +775,23 @@ mod tests {
     }
 
     #[test]
+    fn the_network_data_in_a_secret_that_may_not_be_read_is_unknown() {
+        let decided = |has_secrets| {
+            let mut lists = Lists { has_secrets, ..Lists::default() };
+            let name = new_name("w").unwrap();
+            let volume = json!({"name": "c", "cloudInitConfigDrive": {"networkDataSecretRef": {"name": name}}});
+            add_vm(&mut lists, "shop/w", None, json!({"spec": {"template": {"spec": {"volumes": [volume]}}}}));
+            let answer = of_file(lists, shop(), &[]).unwrap();
+            let [row] = &answer.machines[..] else { panic!("{:?}", answer.machines) };
+            (row.result, row.reason.clone(), row.addresses.len(), row.needs_decision)
+        };
+        let lacking = "its Secret may not be read: you lack the right to get secrets".to_owned();
+        assert_eq!(decided(false), (Word::Unknown, lacking, 0, false));
+        let absent = "it has no address and no network data yet: why has the reason".to_owned();
+        assert_eq!(decided(true), (Word::Waiting, absent, 0, false));
+    }
+
+    #[test]
     fn the_record_of_a_machine_without_a_guest_comes_after_the_report_of_another_one() {
         let mut lists = Lists::default();
         let annotations = json!({"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "[\"10.0.0.8/24\"]"});

@@ -63,7 +63,7 @@ pub enum Word {
     OwnNetworkData,
     /// `conflict`: a person has to decide.
     Conflict,
-    /// `unknown`: the user lacks a right that decides whether the pool selects the machine.
+    /// `unknown`: the user lacks a right that decides whether the pool selects the machine, or that its Secret needs.
     Unknown,
 }
 
@@ -200,6 +200,10 @@ impl<'a> Facts<'a> {
             Standing::HasSecret if self.lacks_secret(vm) => {
                 return row(&[], Word::Waiting, "it has no address and no network data yet: why has the reason");
             }
+            Standing::HasSecret if self.has_unread_secret(vm) => {
+                let reason = "its Secret may not be read: you lack the right to get secrets";
+                return row(&[], Word::Unknown, reason);
+            }
             Standing::HasSecret => return row(&[], Word::Recorded, "its network data records the addresses"),
             Standing::Migrates => return row(&[], Word::Waiting, "its guest comes from another cluster"),
             Standing::New => return row(&[], Word::New, "no guest runs: it gets addresses like a new machine"),
@@ -244,8 +248,13 @@ impl<'a> Facts<'a> {
 
     /// Whether the template of a machine refers to a Secret that does not exist.
     fn lacks_secret(&self, vm: &VirtualMachine) -> bool {
-        let exists = |name: &str| self.lists.secrets.contains_key(&Key { name: name.to_owned(), ..vm.key() });
-        self.lists.has_secrets && vm.secret().is_some_and(|name| !exists(name))
+        self.lists.has_secrets && self.has_unread_secret(vm)
+    }
+
+    /// Whether the template of a machine refers to a Secret that was not read: it does not exist, or the user lacks the right.
+    fn has_unread_secret(&self, vm: &VirtualMachine) -> bool {
+        let is_read = |name: &str| self.lists.secrets.contains_key(&Key { name: name.to_owned(), ..vm.key() });
+        vm.secret().is_some_and(|name| !is_read(name))
     }
 
     /// Another guest that reports an address of a network.
