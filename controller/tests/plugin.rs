@@ -546,7 +546,7 @@ async fn adopt_changes_no_record_of_another_address() {
 
     // The user `eve` may not change the machine.
     let view: &[&str] = &["staticippools", "globalstaticippools", "staticipleases"];
-    let rules: [(&str, &[&str], &[&str]); 9] = [
+    let rules: [(&str, &[&str], &[&str]); 10] = [
         ("ipam.glowplug.dev", view, &["list"]),
         ("kubevirt.io", &["virtualmachines", "virtualmachineinstances"], &["list"]),
         ("infrastructure.cluster.x-k8s.io", &["kubevirtmachines"], &["list"]),
@@ -555,6 +555,7 @@ async fn adopt_changes_no_record_of_another_address() {
         ("k8s.cni.cncf.io", &["ipamclaims"], &["list"]),
         ("", &["secrets"], &["get"]),
         ("", &["services"], &["list"]),
+        ("", &["namespaces"], &["get"]),
         ("cluster.x-k8s.io", &["clusters"], &["list"]),
     ];
     allow(&cluster, "eve", &rules).await;
@@ -861,6 +862,8 @@ async fn a_plan_lists_errors_and_warnings_of_the_webhook_addresses_in_use_and_mi
     let (status, answer) = plugin.json(&["plan", &file]).await;
     let absent = r#"metadata.namespace: "nowhere" does not exist, expected a namespace of the cluster"#;
     assert_eq!((status, &answer["pools"][0]["errors"]), (Some(1), &json!([absent])));
+    let adopt = format!("error: pool nowhere/workers would be rejected: {absent}\n");
+    assert_eq!(plugin.run(&["adopt", "--file", &file]).await, (Some(1), String::new(), adopt));
 }
 
 #[tokio::test]

@@ -38,8 +38,8 @@ use crate::cluster::request::list;
 use crate::explain::file::read_pools;
 use crate::explain::lists::{Lists, problem_text};
 use crate::explain::machines::{Facts, Of, Row, Word, leased};
-use crate::explain::plan::judged;
-use crate::explain::read::{Reader, rights};
+use crate::explain::plan::{judged, warn_of_selector};
+use crate::explain::read::{Reader, absent_namespace, rights};
 use crate::explain::reserved::{HEAD, Reserved, reserved};
 use crate::explain::text::{quoted, rows_of, write_section};
 use crate::explain::write::{Outcome, Write, digest};
@@ -64,6 +64,8 @@ pub struct Answer {
     pub pool: String,
     /// Network of the pool.
     pub network: String,
+    /// The selector of the pool that selects no VirtualMachine of the cluster.
+    pub warnings: Vec<String>,
     /// The VirtualMachines that the pool selects.
     pub machines: Vec<Row>,
     /// The addresses of the pool that no machine gets.
@@ -135,6 +137,11 @@ async fn records(reader: &Reader, place: &Place, only: &[Key], reviewed: Option<
         Place::Cluster(name) => ensure_in_scope(&PoolId::parse(name), reader.scope())?,
     }
     let mut lists = Lists::read(reader, &file).await?;
+    for pool in &file {
+        let Some(namespace) = &pool.metadata.namespace else { continue };
+        let (id, exists) = (PoolId::of(&pool.metadata), reader.has_namespace(namespace).await?);
+        ensure!(exists, "pool {id} would be rejected: {}", absent_namespace(namespace));
+    }
     lists.read_neighbours(reader).await?;
     lists.read_claims(reader).await?;
     lists.read_secrets(reader).await?;
@@ -229,11 +236,13 @@ fn answer(mut lists: Lists, target: &Target, only: &[Key], now: Timestamp) -> an
         it.network == checked.network() && it.address.parse().is_ok_and(|address: IpAddr| checked.contains(address))
     };
     let reserved = reserved(facts.leader, &facts.users).into_iter().filter(is_of_pool).collect();
+    let warnings = warn_of_selector(&lists, &selection, &target.pool.checked).into_iter().collect();
     let (network, digest) = (checked.network().to_owned(), digest(&writes)?);
     Ok(Answer {
         version: 1,
         pool: id.to_string(),
         network,
+        warnings,
         machines,
         reserved,
         writes,
@@ -385,6 +394,7 @@ impl fmt::Display for Answer {
             [machine, phase, addresses, result.to_string(), decide.to_owned(), reason]
         });
         f.write_str(&rows_of(["MACHINE", "PHASE", "ADDRESSES", "RESULT", "DECIDE", "REASON"], rows.collect()))?;
+        write_section(f, ["WARNING"], self.warnings.iter().map(|line| [line.clone()]).collect())?;
         write_section(f, HEAD, self.reserved.iter().cloned().map(<[String; 4]>::from).collect())?;
         let writes = self.writes.iter().flat_map(|write| {
             write
@@ -496,6 +506,22 @@ mod tests {
         let undo = "kubectl patch staticippools.ipam.glowplug.dev p -n clusters --type merge \
                     -p '{\"spec\":{\"preAllocations\":{\"clusters-c1/w-0\":null}}}'";
         assert_eq!((&*write.object, &write.patch, &*write.undo), ("StaticIPPool clusters/p", &patch, undo));
+    }
+
+    #[test]
+    fn a_selector_that_selects_no_machine_is_a_warning() {
+        let lists = || Lists { has_machines: true, ..Lists::default() };
+        let answer = of_file(lists(), shop(), &[]).unwrap();
+        assert_eq!(answer.warnings, ["machineSelector: it selects no VirtualMachine of the cluster"]);
+        assert_eq!(
+            answer.to_string(),
+            "MACHINE  PHASE  ADDRESSES  RESULT  DECIDE  REASON\n\n\
+             WARNING\n\
+             machineSelector: it selects no VirtualMachine of the cluster\n"
+        );
+        let mut lists = lists();
+        add_vm(&mut lists, "shop/w", None, json!({}));
+        assert_eq!(of_file(lists, shop(), &[]).unwrap().warnings, [""; 0]);
     }
 
     #[test]

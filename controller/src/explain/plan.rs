@@ -19,7 +19,7 @@ use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::explain::file::{Contents, Mistake, read_pools};
 use crate::explain::lists::Lists;
-use crate::explain::read::{Reader, rights};
+use crate::explain::read::{Reader, absent_namespace, rights};
 use crate::explain::refused::{MOST_NEW, Refused, refused};
 use crate::explain::reserved::Users;
 use crate::explain::text::{rows_of, write_section};
@@ -198,13 +198,9 @@ fn answer(mut lists: Lists, objects: Vec<Object>, absent: &BTreeSet<String>, now
     for object in objects {
         let id = PoolId::of(&object.metadata);
         let judged = match id.namespace.as_ref().filter(|namespace| absent.contains(*namespace)) {
-            Some(namespace) => Planned {
-                pool: id.to_string(),
-                errors: vec![format!(
-                    "metadata.namespace: {namespace:?} does not exist, expected a namespace of the cluster"
-                )],
-                ..Planned::default()
-            },
+            Some(namespace) => {
+                Planned { pool: id.to_string(), errors: vec![absent_namespace(namespace)], ..Planned::default() }
+            }
             None => judged(&lists, &object, &leases),
         };
         // The cluster keeps what it has if it rejects the pool.
@@ -333,7 +329,7 @@ pub(super) fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Pl
 }
 
 /// Warns of labels that no object of the cluster has. The webhook warns of a NodePool that does not exist.
-fn warn_of_selector(lists: &Lists, selection: &Selection, pool: &MachinePool) -> Option<String> {
+pub(super) fn warn_of_selector(lists: &Lists, selection: &Selection, pool: &MachinePool) -> Option<String> {
     let is_empty = selection.memberships().get(&pool.id).is_some_and(|membership| membership.selected == Some(0));
     if is_empty {
         return Some(

@@ -274,6 +274,11 @@ pub(super) fn is_denied(error: &Error) -> bool {
     matches!(error, Error::Api(status) if status.code == 403)
 }
 
+/// The message about a pool in a file whose namespace does not exist.
+pub(super) fn absent_namespace(name: &str) -> String {
+    format!("metadata.namespace: {name:?} does not exist, expected a namespace of the cluster")
+}
+
 /// The missing rights, for a message.
 pub(super) fn rights(lacking: &[Lacking]) -> String {
     let rights: Vec<&str> = lacking.iter().map(|lacking| &*lacking.right).collect();
