@@ -185,13 +185,16 @@ async fn the_plugin_of_kubectl_names_what_it_cannot_find() {
         assert_eq!(plugin.run(command).await, reading);
     }
     // The value of `--pool` is always the name of a pool in the cluster, never a file.
-    let (status, _, errors) = plugin.run(&["adopt", "--pool", "pool.yaml"]).await;
-    let line =
-        "error: invalid value 'pool.yaml' for '--pool <NAMESPACE/NAME>': expected NAMESPACE/NAME of a StaticIPPool";
+    let named = "expected NAMESPACE/NAME of a StaticIPPool, or NAME of a GlobalStaticIPPool";
+    let (status, _, errors) = plugin.run(&["adopt", "--pool", "./pool.yaml"]).await;
+    let line = &*format!("error: invalid value './pool.yaml' for '--pool <[NAMESPACE/]NAME>': {named}");
     assert_eq!((status, errors.lines().next()), (Some(2), Some(line)));
-    assert_eq!(plugin.run(&["adopt", "--pool", "n/p"]).await, failed("n/p: no pool of the cluster"));
-    let both = "error: the argument '--file <FILE|->' cannot be used with '--pool <NAMESPACE/NAME>'";
-    let none = "error: the following required arguments were not provided: <--file <FILE|->|--pool <NAMESPACE/NAME>>";
+    for pool in ["n/p", "g", "pool.yaml"] {
+        let error = format!("{pool}: no pool of the cluster, {named}");
+        assert_eq!(plugin.run(&["adopt", "--pool", pool]).await, failed(&error));
+    }
+    let both = "error: the argument '--file <FILE|->' cannot be used with '--pool <[NAMESPACE/]NAME>'";
+    let none = "error: the following required arguments were not provided: <--file <FILE|->|--pool <[NAMESPACE/]NAME>>";
     for (command, line) in [(&["adopt"][..], none), (&["adopt", "--file", missing, "--pool", "n/p"], both)] {
         let (status, output, errors) = plugin.run(command).await;
         let text = errors.split("\n\n").next().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");

@@ -201,7 +201,11 @@ async fn the_plugin_lists_all_missing_rights_of_a_user_at_once() {
          get ipaddressclaims.ipam.cluster.x-k8s.io in namespace n; get ipamclaims.k8s.cni.cncf.io in namespace n"
     );
     for (command, rights) in [(&["status"][..], status), (&["why", "n/w"], why), (&["audit"], lists)] {
-        let expected = (Some(1), String::new(), format!("error: missing rights: {rights}\n"));
+        let expected = (
+            Some(1),
+            String::new(),
+            format!("error: missing rights: {rights}; the ClusterRole glowplug-plugin has them\n"),
+        );
         assert_eq!(mallory.run(command).await, expected);
     }
 }

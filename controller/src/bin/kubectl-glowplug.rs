@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use anyhow::{Context as _, anyhow};
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Parser, Subcommand};
-use glowplug::host::claim::{NAMESPACE_NAME, is_namespace};
+use glowplug::host::claim::{NAMESPACE_NAME, is_namespace, is_object_name};
 use glowplug::terminal::escaped;
 use glowplug_controller::cluster::client::{connect_as, kubeconfig_message, naming_server};
 use glowplug_controller::cluster::key::Key;
-use glowplug_controller::explain::adopt::{Place, adopt};
+use glowplug_controller::explain::adopt::{POOL_NAME, Place, adopt};
 use glowplug_controller::explain::audit::audit;
 use glowplug_controller::explain::plan::plan;
 use glowplug_controller::explain::read::{Lacking, Reader};
@@ -88,7 +88,7 @@ struct PoolPlace {
     #[arg(short, long, value_name = "FILE|-")]
     file: Option<PathBuf>,
     /// Use this pool of the cluster
-    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = machine_pool)]
+    #[arg(long, value_name = "[NAMESPACE/]NAME", value_parser = machine_pool)]
     pool: Option<String>,
 }
 
@@ -97,9 +97,10 @@ fn namespace(text: &str) -> Result<String, String> {
     is_namespace(text).then(|| text.to_owned()).ok_or_else(|| format!("expected {NAMESPACE_NAME}"))
 }
 
-/// Parses `namespace/name` of a StaticIPPool.
-fn machine_pool(text: &str) -> Result<String, &'static str> {
-    machine_key(text).map(|key| key.to_string()).map_err(|_| "expected NAMESPACE/NAME of a StaticIPPool")
+/// Parses `namespace/name` of a StaticIPPool, or the name of a GlobalStaticIPPool.
+fn machine_pool(text: &str) -> Result<String, String> {
+    let is_pool = is_object_name(text) || machine_key(text).is_ok();
+    is_pool.then(|| text.to_owned()).ok_or_else(|| format!("expected {POOL_NAME}"))
 }
 
 #[tokio::main(flavor = "current_thread")]

@@ -51,6 +51,8 @@ use crate::machines::Standing;
 use crate::pools::facts::PoolObject;
 use crate::pools::selection::{KnownPool, MachinePool, Problem, Selected};
 
+/// How a pool of the cluster is named.
+pub const POOL_NAME: &str = "NAMESPACE/NAME of a StaticIPPool, or NAME of a GlobalStaticIPPool";
 /// Most machines that a line about what to do next names.
 const NAMED: usize = 5;
 
@@ -89,7 +91,7 @@ pub struct Answer {
 pub enum Place {
     /// In a file with one pool that the cluster does not have. `-` is standard input.
     File(PathBuf),
-    /// In the cluster: `namespace/name` of a StaticIPPool.
+    /// In the cluster: `namespace/name` of a StaticIPPool, or the name of a GlobalStaticIPPool.
     Cluster(String),
 }
 
@@ -313,7 +315,8 @@ impl Target {
     /// Finds a pool of the cluster.
     fn of_cluster(lists: &Lists, name: &str) -> anyhow::Result<Self> {
         let id = PoolId::parse(name);
-        let pool = lists.pools.get(&id).with_context(|| format!("{name}: no pool of the cluster"))?;
+        let pool =
+            lists.pools.get(&id).with_context(|| format!("{name}: no pool of the cluster, expected {POOL_NAME}"))?;
         ensure_selects(&pool.checked)?;
         Ok(Self { pool: Arc::clone(pool), is_stored: true })
     }
@@ -721,6 +724,20 @@ mod tests {
         let reason = "it stays left alone: it has the annotation ipam.glowplug.dev/left-alone of an earlier pool";
         assert_eq!((row.result, &*row.reason, row.needs_decision), (Word::Reserved, reason, true));
         assert_eq!((answer.writes.len(), answer.is_clean()), (0, false));
+    }
+
+    #[test]
+    fn a_machine_that_the_pool_keeps_an_address_for_is_left_alone_until_its_annotation_is_removed() {
+        let mut lists = Lists::default();
+        let noted = json!({"metadata": {"annotations": {"ipam.glowplug.dev/left-alone": "vm-shop-w"}}});
+        add_vm(&mut lists, "shop/w", Some(&["10.0.0.8"]), noted);
+        let mut pool = shop();
+        pool.data["spec"]["preAllocations"] = json!({"shop/w": "10.0.0.8"});
+        let answer = of_cluster(lists, pool);
+        let [row] = &answer.machines[..] else { panic!("{:?}", answer.machines) };
+        let reason = "the pool keeps the addresses for it; it stays left alone until its annotation ipam.glowplug.dev/left-alone is \
+                      removed";
+        assert_eq!((row.result, &*row.reason, row.needs_decision), (Word::Recorded, reason, false));
     }
 
     #[test]

@@ -158,6 +158,9 @@ impl<'a> Facts<'a> {
             }
             (row.needs_decision, addresses) = (true, Vec::new());
         }
+        if of.is_stored && is_left_alone && row.result == Word::Recorded {
+            row.reason += &format!("; it stays left alone until its annotation {LEFT_ALONE_ANNOTATION} is removed");
+        }
         if !open.is_empty() {
             (row.reason, row.needs_decision) = (format!("{}; {}", row.reason, open.join("; ")), true);
         }

@@ -19,6 +19,8 @@ use crate::kinds::pool::GROUP;
 const PAGE: u32 = 500;
 /// Most objects of one kind that are read.
 const MOST: usize = 1_000_000;
+/// The role of the manifests with the rights that the commands need to read, except those to Secrets.
+const PLUGIN: &str = "glowplug-plugin";
 /// Most requests for one object each that are under way at once.
 const REQUESTS: usize = 16;
 
@@ -186,7 +188,12 @@ impl Reader {
     ///
     /// The user has no right to list a kind of [`Reader::required`]. The message has every missing right.
     pub(super) fn check(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(!self.has_no_answer(), "{}", rights(&self.lacking()));
+        let lacking = self.lacking();
+        let pronoun = if lacking.len() == 1 { "it" } else { "them" };
+        // The role has no right to Secrets.
+        let is_of_role = lacking.iter().all(|it| !it.right.starts_with("get secrets"));
+        let role = if is_of_role { format!("; the ClusterRole {PLUGIN} has {pronoun}") } else { String::new() };
+        anyhow::ensure!(!self.has_no_answer(), "{}{role}", rights(&lacking));
         Ok(())
     }
 
