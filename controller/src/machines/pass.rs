@@ -22,6 +22,12 @@ use crate::passes::{Ended, Error, LONGEST_PASS, Until};
 use crate::pools::machine_states::State;
 use crate::pools::selection::{Selected, Selection};
 
+/// Whether the pools that served an interface still serve it. Another overflow may have come.
+fn is_served_as(before: &Selected, now: &Selected) -> bool {
+    let of = |it: &Selected| (it.network.clone(), it.interface, it.attachment.clone());
+    of(before) == of(now) && before.pools().all(|pool| now.pools().any(|it| it == pool))
+}
+
 // === impl Work ===
 
 impl Work<'_> {
@@ -89,7 +95,13 @@ impl Work<'_> {
     /// and after the records of new addresses are adopted.
     fn is_behind(&self, view: &View) -> bool {
         let (Some(seen), Some(vm)) = (self.machines.pools.current(), &view.vm) else { return false };
-        seen.of(vm).map_err(|problem| problem.to_string()) != view.selected
+        match (seen.of(vm), &view.selected) {
+            (Ok(seen), Ok(selected)) => {
+                let is_kept = |it: &Selected| seen.iter().any(|seen| is_served_as(it, seen));
+                seen.len() != selected.len() || !selected.iter().all(is_kept)
+            }
+            (seen, selected) => seen.map_err(|problem| problem.to_string()) != *selected,
+        }
     }
 
     /// Notes for the status of the pools whether the addresses of a migrated guest are not held, the guest runs with earlier network data,

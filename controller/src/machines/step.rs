@@ -193,7 +193,7 @@ impl Step {
     }
 
     /// Whether the request gives the machine something of the pools that select it, or says something about them. Such a request waits
-    /// until the pass has the pools of the webhooks.
+    /// until the pass knows the pools with which the webhooks select the machine.
     pub(super) fn follows_pools(&self) -> bool {
         use Step::{
             AnnotateVm, AnnotateWaiting, Claim, CreateClaim, CreateSecret, Hold, LeaveAlone, MarkVm, MoveLeases,

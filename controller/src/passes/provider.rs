@@ -239,7 +239,9 @@ fn each_pools<'a, W: Work>(
     first: OpenPools,
     waits: &'a Waits,
 ) -> impl Stream<Item = Names> + 'a {
-    let names = stream::unfold((pools, first), move |(pools, before)| async move {
+    // The registry may accept a change of a pool later than the selection has it, so the networks count until the next growth.
+    let pending = BTreeSet::new();
+    let names = stream::unfold((pools, first, pending), move |(pools, before, mut pending)| async move {
         pools.changed().await.ok()?;
         let mut now = pools.borrow_and_update().clone()?;
         now.growth = now.growth.max(before.growth);
@@ -250,13 +252,17 @@ fn each_pools<'a, W: Work>(
             part.opening.adopted(part.name, now.growth).await.ok()?;
         }
         let mut names = work.set_pools(now.clone());
-        let changed = changed_networks(&before.selection, &now.selection);
-        // The registry may accept a change of a pool later than the selection has it.
+        let mut changed = changed_networks(&before.selection, &now.selection);
+        pending.extend(changed.iter().cloned());
+        if has_grown {
+            changed = std::mem::take(&mut pending);
+        }
+        // Other objects than pools, such as NodePools, may cause a growth, too.
         let may_be_anywhere = has_grown && changed.is_empty();
         if may_be_anywhere || !changed.is_empty() {
             names.extend(waits.names(|key, _| may_be_anywhere || work.is_on(key, &changed)));
         }
-        Some((Some(names), (pools, now)))
+        Some((Some(names), (pools, now, pending)))
     });
     names.chain(stream::iter([None]))
 }
