@@ -677,7 +677,7 @@ async fn adopt_says_what_to_do_next_for_a_pool_of_the_namespace_of_the_controlle
     let of_file = ["adopt", "--file", POOL, "shop/old-0"];
     let expected = json!([
         "decide about shop/old-0: the reason of each machine says why",
-        format!("when no machine needs a decision any more, create pool shop/machines: kubectl apply -f {POOL}"),
+        format!("when no machine needs a decision any more, create pool shop/machines in this cluster, from {POOL}"),
     ]);
     assert_eq!(next(plugin.json(&of_file).await), (Some(1), expected));
     let wrong = "error: --namespace: \"other\" is not the namespace of pool shop/machines, expected that of the pool, and only if the \

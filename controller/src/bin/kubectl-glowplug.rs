@@ -144,7 +144,14 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         Command::Adopt(Adopt { of: PoolPlace { file, pool }, machines, apply }) => {
             let place = file.map(Place::File).or(pool.map(Place::Cluster)).context("--file or --pool: missing")?;
-            let answer = adopt(&reader, &place, &machines, apply.as_deref(), &command_line(std::env::args())).await?;
+            let answer = adopt(
+                &reader,
+                &place,
+                &machines,
+                apply.as_deref(),
+                &command_line(std::env::args_os().map(|word| word.to_string_lossy().into_owned())),
+            )
+            .await?;
             print(&answer, &reader, json).map(|()| answer.is_clean())
         }
     };

@@ -373,7 +373,7 @@ impl Answer {
             let (file, pool) = (path.display().to_string(), &self.pool);
             let file = quoted(&file);
             next.push(format!(
-                "when no machine needs a decision any more, create pool {pool}: kubectl apply -f {file}"
+                "when no machine needs a decision any more, create pool {pool} in this cluster, from {file}"
             ));
         } else if !self.left_alone.is_empty() {
             next.push(format!(

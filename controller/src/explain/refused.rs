@@ -20,6 +20,8 @@ use crate::pools::selection::{Problem, Selection, cluster_of};
 const NAMED: usize = 5;
 /// Most new machines of one pool for which the webhook is asked. A pool may have more namespaces and values of labels.
 pub(super) const MOST_NEW: usize = 1024;
+/// Most further machines that are counted.
+const MOST_COUNTED: usize = 100_000;
 
 /// Machines that the webhook refuses for one reason.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
@@ -55,9 +57,9 @@ pub(super) fn refused(
     let (selection, made_up) = complete(lists, pools, planned);
     let (mut tried, mut left_out) = (BTreeMap::new(), BTreeMap::new());
     for id in planned {
-        let mut examples = examples(&selection, id, &made_up).into_iter();
+        let mut examples = examples(&selection, id, &made_up);
         tried.extend(examples.by_ref().take(MOST_NEW).map(|it| ((it.namespace, it.labels), it.title)));
-        left_out.insert(id.clone(), examples.len());
+        left_out.insert(id.clone(), examples.take(MOST_COUNTED).count());
     }
     for ((namespace, labels), title) in tried {
         let object = machine(&selection, &namespace, &labels)?;
@@ -125,18 +127,22 @@ fn complete(lists: &Lists, pools: &Pools, planned: &BTreeSet<PoolId>) -> (Select
 }
 
 /// New machines of a pool: of each of its NodePools, or in each namespace with labels that its selector selects.
-fn examples(selection: &Selection, id: &PoolId, made_up: &BTreeSet<String>) -> Vec<Example> {
-    let Some(pool) = selection.pool(id) else { return Vec::new() };
-    let of_node_pool = |key: Key| {
+fn examples<'s>(
+    selection: &'s Selection,
+    id: &'s PoolId,
+    made_up: &'s BTreeSet<String>,
+) -> Box<dyn Iterator<Item = Example> + 's> {
+    let Some(pool) = selection.pool(id) else { return Box::new([].into_iter()) };
+    let of_node_pool = move |key: Key| {
         let namespace = machines_namespace(&key.namespace, cluster_of(selection.node_pools().get(&key)?)?);
         let labels = [(NODE_POOL_LABEL.to_owned(), key.name.clone())].into();
         Some(Example { title: format!("new machines of NodePool {key}"), namespace, labels })
     };
     let node_pools: BTreeSet<_> = pool.node_pools().into_iter().collect();
     if !node_pools.is_empty() {
-        return node_pools.into_iter().filter_map(of_node_pool).collect();
+        return Box::new(node_pools.into_iter().filter_map(of_node_pool));
     }
-    let of_selector = |(namespace, selector): (&str, &Selector)| {
+    let of_selector = move |(namespace, selector): (&str, &Selector)| {
         let place =
             if made_up.contains(namespace) { "a new namespace".to_owned() } else { format!("namespace {namespace}") };
         let examples = labels_of(selector).into_iter().filter(|labels| selector.matches(labels)).map(|labels| {
@@ -146,7 +152,7 @@ fn examples(selection: &Selection, id: &PoolId, made_up: &BTreeSet<String>) -> V
         });
         examples.collect::<Vec<_>>()
     };
-    selection.selectors_of(id).flat_map(of_selector).collect()
+    Box::new(selection.selectors_of(id).flat_map(of_selector))
 }
 
 /// The fewest labels that meet a selector, for each value that it allows. A selector that contradicts itself selects none of them.

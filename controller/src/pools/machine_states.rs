@@ -175,8 +175,13 @@ impl Refusals {
             is_of_pool.then_some((claim, family))
         });
         let all = allocator.in_order(waiting.chain(refused.iter().map(|claim| (claim, family))));
-        let refused = all.into_iter().filter(|(claim, _)| refused.iter().any(|it| std::ptr::eq(it, *claim)));
-        refused.take(MOST_WAITING).map(|(claim, _)| (claim.created, Key::of_machine(&claim.machine))).collect()
+        // Claims outside of the wait queue follow it.
+        let queued = all.len().saturating_sub(refused.len());
+        all.into_iter()
+            .skip(queued)
+            .take(MOST_WAITING)
+            .map(|(claim, _)| (claim.created, Key::of_machine(&claim.machine)))
+            .collect()
     }
 }
 

@@ -120,7 +120,7 @@ impl Neighbours {
         let part = Part {
             name: "neighbours",
             kinds: "kinds of Services and Clusters",
-            noun: "Service or Cluster",
+            noun: "a Service or Cluster",
             registry: &self.registry,
             opening: &self.opening,
             metrics: self.metrics.passes("neighbours"),
