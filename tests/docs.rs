@@ -194,6 +194,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl get ippools.whereabouts.cni.cncf.io 192.168.1.0-24 -n kube-system -o json > range.json",
             "kubectl apply -f reserved.yaml",
             "kubectl annotate vm db-0 -n clusters ipam.glowplug.dev/left-alone-",
+            "kubectl get vm db-0 -n clusters -o jsonpath='{..networkDataSecretRef.name}'",
             "virtctl restart db-0 -n clusters",
             "kubectl get staticipleases",
         ],
