@@ -6,7 +6,7 @@
 //! | [`claim`] | the answer of `why` about a claim |
 //! | [`verdict`] | the state of a machine, the reason, and what a person can do |
 //! | [`event`] | the events of the controller about a machine |
-//! | [`election`] | which replicas of the controller work |
+//! | [`election`] | which replica of the controller leads |
 //! | [`waiting`] | claims and machines that wait or are refused |
 //! | `file` | the pools of a file |
 //! | [`held`] | the addresses that an object holds |
@@ -14,13 +14,13 @@
 //! | [`reserved`] | the addresses that no machine gets because of an object or a guest |
 //! | [`read`] | requests: pages, progress, missing rights |
 //! | `lists` | the objects of a cluster |
-//! | `leader` | what a leader knows after its start from these objects |
+//! | `leader` | what a leader would know after a start in this cluster |
 //! | [`machines`] | what pools do to machines that exist already |
 //! | [`mod@write`] | changes of objects |
 //! | [`text`] | tables, JSON, and the colour of heads |
 //!
-//! The commands ask the functions that the controller, its webhooks and `glowplugctl` ask. The rules of the plugin itself are which
-//! machines need a decision of a person, and what `adopt` writes.
+//! The commands call the same functions as the controller, its webhooks and `glowplugctl`. The plugin itself decides only which machines
+//! need a decision of a person, and what `adopt` writes.
 
 pub mod adopt;
 pub mod audit;

@@ -24,7 +24,7 @@ use glowplug::network::{Hostname, HostnameError};
 use glowplug::render::Renderer;
 use slog::{Level, Logger, debug, info, warn};
 
-/// Environment variable with the default arguments of the distribution, which sets it in a drop-in of the unit.
+/// Environment variable with the default kernel arguments. A distribution sets the variable in a drop-in of the unit.
 const DEFAULT_VARIABLE: &str = "GLOWPLUG_NETWORK_KARGS_DEFAULT";
 
 /// Environment variable with the least level that is logged. It replaces the level of the command.
@@ -255,7 +255,7 @@ impl Cli {
     /// line.
     fn logger(&self) -> Logger {
         let (least, root) = match &self.command {
-            // The report has the same information.
+            // The report that `check` prints has the same information as the log.
             Command::Check(_) => (Level::Critical, None),
             Command::Metadata(_) => (Level::Warning, None),
             Command::NetworkKargs(args) | Command::Exp(Exp::RdNetworkKargs(args)) => {

@@ -124,7 +124,8 @@ fn with_tip(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Runs a command. The exit status is 1 if the answer has something for a person to do, or if the user lacks a right.
+/// Runs a command. The exit status is 1 if the user lacks a right, or if the answer of `audit`, `plan` or `adopt` has something for a
+/// person to do.
 async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { kubeconfig, context, namespace, json, command } = arguments;
     let config = config(kubeconfig, context).await?;

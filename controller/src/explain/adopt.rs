@@ -1,5 +1,5 @@
-//! Existing machines and a pool: what the pool does to each machine that it selects, and the records with which the machines keep the
-//! addresses that their guests report.
+//! Shows what a pool does to the existing machines that it selects, and writes the records with which the machines keep the addresses that
+//! their guests report.
 //!
 //! | the pool is | `--apply` writes |
 //! |---|---|
@@ -10,12 +10,12 @@
 //!
 //! - The table of the library (`may_record`) decides whether the record of a machine would become a lease, over all pools, leases,
 //!   records, claims and reports of the network. Only such an address is written.
-//! - What is written is a record, never a lease: the controller asks the same table again.
-//! - A record or a pre-allocation that says something else, or that cannot be read, is never changed. Each write has the
-//!   `resourceVersion` that was read.
-//! - `--apply` has the digest of the changes that the user has read. Other changes are not written.
-//! - The pool keeps no address for a name that a claim has, too. A claim that comes later does not get the address either while the
-//!   guest reports it.
+//! - `--apply` writes records, never leases: the controller checks each record with the same table again.
+//! - An existing record or pre-allocation that differs or cannot be read is never changed. A write fails if its object has changed after
+//!   it was read.
+//! - `--apply` takes the digest of the changes that the user has read. It writes no other changes.
+//! - The pool gets no pre-allocation for a machine if a claim has the same name, because the claim could get the address. A later claim of
+//!   this name does not get the address while the guest reports it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -70,7 +70,7 @@ pub struct Answer {
     pub warnings: Vec<String>,
     /// The VirtualMachines that the pool selects.
     pub machines: Vec<Row>,
-    /// The addresses of the pool that no machine gets.
+    /// The addresses of the pool that no machine gets, because an object or a guest has them without a lease.
     pub reserved: Vec<Reserved>,
     /// What `--apply` writes, or has written.
     pub writes: Vec<Write>,
@@ -109,8 +109,8 @@ type Kept<'a> = (&'a VirtualMachine, Selected, Vec<IpAddr>);
 ///
 /// # Errors
 ///
-/// There is no such pool, the pool is invalid, it does not select a named machine, a request before the first write failed, or the
-/// user may not read what decides.
+/// There is no such pool, the pool is invalid or does not select a named machine, a request before the first write failed, or the user
+/// lacks a right that the decision needs.
 pub async fn adopt(
     reader: &Reader,
     place: &Place,
@@ -164,7 +164,7 @@ async fn records(reader: &Reader, place: &Place, only: &[Key], reviewed: Option<
     }
     for write in &mut answer.writes {
         write.send(reader).await;
-        // The API server may be out of order. The rest stays planned.
+        // Without a definite answer, the API server may be unavailable. The remaining changes stay planned.
         if write.outcome == Outcome::Unknown {
             break;
         }
@@ -338,7 +338,7 @@ impl Target {
     /// Returns the change by which the pool keeps these addresses for their machines. `None`: no machine has such an address.
     fn keep(&self, lists: &Lists, kept: &[Kept<'_>]) -> Option<Write> {
         let KnownPool { metadata, checked, .. } = &*self.pool;
-        // The name alone would be that of a machine in any namespace.
+        // A name without its namespace would keep the address for the machines of this name in every namespace.
         let name = |vm: &VirtualMachine| lists.holder(vm).title();
         let names: BTreeMap<String, String> = kept.iter().map(|(vm, _, all)| (name(vm), list(all))).collect();
         (!names.is_empty()).then(|| Write::pre_allocations(pool_kind(&checked.id), metadata, &names))
@@ -607,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_of_another_namespace_stays_reserved_when_the_pool_keeps_addresses() {
+    fn a_reported_address_of_another_namespace_stays_reserved_after_preallocations_are_written() {
         let lists = || {
             let mut lists = Lists::default();
             add_vm(&mut lists, "shop/w", Some(&["10.0.0.8"]), json!({}));
@@ -626,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_keeps_nothing_for_the_name_of_a_claim() {
+    fn the_pool_keeps_no_address_for_a_machine_that_has_the_name_of_a_claim() {
         let claim = |kind: &str, name: &str| {
             let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": name});
             let spec = json!({"poolRef": pool, "network": "vlan10"});
@@ -741,7 +741,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_changes_with_the_machine_and_the_address_alone() {
+    fn the_digest_depends_on_the_address_and_not_on_the_resource_version() {
         let digest = |uid: &str, version: &str, address: &str| {
             let mut lists = Lists::default();
             let metadata = json!({"metadata": {"uid": uid, "resourceVersion": version}});
@@ -835,7 +835,7 @@ mod tests {
     }
 
     #[test]
-    fn the_record_of_a_machine_without_a_guest_comes_after_the_report_of_another_one() {
+    fn the_record_of_a_stopped_machine_conflicts_with_the_report_of_another_guest() {
         let mut lists = Lists::default();
         let annotations = json!({"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "[\"10.0.0.8/24\"]"});
         add_vm(&mut lists, "shop/stopped", None, json!({"metadata": {"annotations": annotations}}));
@@ -846,7 +846,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_two_guests_report_is_not_recorded_also_beyond_the_bounds() {
+    fn an_address_that_two_guests_report_is_not_recorded_even_if_a_report_is_beyond_the_bounds() {
         let mut lists = Lists::default();
         add_vm(&mut lists, "shop/w", Some(&["10.0.0.11"]), json!({}));
         add_vm(&mut lists, "other/a", Some(&["10.0.0.9", "10.0.0.10", "10.0.0.11"]), json!({}));
@@ -856,7 +856,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_is_left_alone_stays_so_without_a_guest_and_needs_a_decision() {
+    fn a_machine_that_is_left_alone_needs_a_decision_if_its_address_is_unknown() {
         let mut lists = Lists::default();
         let noted = json!({"metadata": {"annotations": {"ipam.glowplug.dev/left-alone": "vm-shop-alone"}}});
         add_vm(&mut lists, "shop/alone", None, noted);

@@ -1,4 +1,4 @@
-//! Compares the leases of a cluster with its objects: the rule of `glowplugctl audit`, asked with live objects.
+//! Compares the leases of a cluster with its objects, by the rules of `glowplugctl audit`.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -37,7 +37,7 @@ pub struct Answer {
     pub leases: usize,
     /// Number of the machines and claims.
     pub objects: usize,
-    /// What does not agree, sorted.
+    /// The differences, sorted.
     pub findings: Vec<Finding>,
     /// The addresses that no machine gets, because an object or a guest has them without a lease.
     pub reserved: Vec<Reserved>,
@@ -49,7 +49,7 @@ pub struct Answer {
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// What does not agree.
+    /// Kind of the difference.
     pub finding: Word,
     /// The address. `null`: the object names none that can be read.
     pub address: Option<String>,
@@ -75,7 +75,7 @@ pub enum Word {
     RecordMismatch,
     /// `leftAlone`: the guest of a machine has a network of its own, no object records the address, and no guest reports it.
     LeftAlone,
-    /// `schemaViolated`: a lease was stored under an earlier schema, and this one does not allow all of it.
+    /// `schemaViolated`: a lease was stored under an earlier schema, and violates the present schema.
     SchemaViolated,
     /// `unreadable`: a lease or a record cannot be read.
     Unreadable,
@@ -83,8 +83,8 @@ pub enum Word {
 
 /// Compares the leases with the objects. What the user may not read is not compared.
 ///
-/// An object that changes between two lists looks like a difference. So everything is read a second time if there is a difference,
-/// and only what both lists say is a finding.
+/// An object that changes while the lists are read can look like a difference. So if there is a difference, everything is read a second
+/// time, and only differences of both readings are in the answer.
 ///
 /// # Errors
 ///
@@ -113,7 +113,7 @@ fn answer(mut lists: Lists, now: Timestamp) -> anyhow::Result<Answer> {
     let (mut registry, damaged) = lists.registry(&pools, now)?;
     let mut recorded = lists.recorded(registry.state()?);
     if !lists.has_machines {
-        // Without one of the lists, the objects of a machine look like those of another machine.
+        // If one of the lists is missing, the objects of a machine can look like those of another machine.
         recorded.inventory.records.retain(|record| record.claimant.machine.kind.is_claim());
         recorded.last.records.clear();
     }
@@ -237,7 +237,7 @@ fn of_differences(facts: &Facts<'_>, adoption: &Adoption, disagreements: Vec<Dis
             Disagreement::NotRecorded { claimant, address } => (Word::LeaseWithoutRecord, *address, claimant),
             Disagreement::NotLeased { claimant, address, .. } if is_reserved(facts, claimant, *address) => continue,
             Disagreement::NotLeased { claimant, address, .. } => (Word::RecordWithoutLease, *address, claimant),
-            // The leader knows the reports, and `of_conflicts` has those of addresses with another user.
+            // `of_conflicts` has the reports of addresses with another user. Other reports are no difference.
             Disagreement::Reported { .. } => continue,
         };
         findings.push(finding(word, Some(address), &claimant.machine, message));
@@ -249,12 +249,12 @@ fn of_differences(facts: &Facts<'_>, adoption: &Adoption, disagreements: Vec<Dis
     findings
 }
 
-/// Whether a mismatch is about another user of the address: it is a finding only if the users are certainly not one machine.
+/// Whether a mismatch is about another user of the address. For records of machines and claims, `of_conflicts` has these addresses.
 fn is_duplicate(mismatch: &Mismatch) -> bool {
     matches!(mismatch.problem, Problem::Duplicate(_))
 }
 
-/// Whether a leader reserves the address of a record for its machine: the record needs no lease.
+/// Whether a leader reserves the address of a record for its machine. Such a record needs no lease.
 fn is_reserved(facts: &Facts<'_>, claimant: &Claimant, address: IpAddr) -> bool {
     let mut networks = facts.leader.conflicts_of(&claimant.machine).filter(|(_, at)| *at == address);
     networks.any(|(network, _)| {
@@ -263,7 +263,7 @@ fn is_reserved(facts: &Facts<'_>, claimant: &Claimant, address: IpAddr) -> bool 
     })
 }
 
-/// The machines that are left alone, and whose addresses nothing in the cluster says.
+/// The machines that are left alone, and whose addresses no record, report or pool has.
 fn left_alone(lists: &Lists, facts: &Facts<'_>) -> Vec<Finding> {
     let selection = lists.selection(&lists.pools);
     let mut findings = Vec::new();
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_with_its_lease_and_its_address_is_right() {
+    fn a_claim_with_its_lease_and_its_ipaddress_is_no_finding() {
         let leases = vec![lease("10-0-0-8.n.vlan10", "10.0.0.8", holder("IPAddressClaim", "a"))];
         assert_eq!(findings(lists(leases, &[claim("a")], &[address("a", "10.0.0.8")])), []);
     }
@@ -438,7 +438,7 @@ mod tests {
         let reserved = answer(lists(), Timestamp::UNIX_EPOCH).unwrap().reserved;
         let reserved: Vec<[String; 4]> = reserved.into_iter().map(<[String; 4]>::from).collect();
         assert_eq!(reserved, [["10.0.0.11", "n/vlan10", "byRecord", "n/alone"].map(str::to_owned)]);
-        // Without a list of machines or of claims, nothing is said about them.
+        // Without the list of machines or of claims, their leases are not compared.
         let mut without_machines = lists();
         without_machines.has_machines = false;
         assert_eq!(findings(without_machines), of_claims);

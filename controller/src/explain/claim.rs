@@ -59,14 +59,15 @@ pub enum ClaimState {
 /// Why a claim has no address.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Waits {
-    /// The reason, which starts with that of the condition.
+    /// Reason and message of the condition of the claim, or why the claim has no condition.
     pub(super) reason: String,
     /// Time since which the claim waits, as RFC 3339.
     pub(super) since: Option<String>,
     what_to_do: String,
 }
 
-/// Reads a claim, and explains it. `None`: there is no claim of this name. A user who may not read claims lacks a right.
+/// Reads a claim, and explains it. `None`: there is no claim of this name, or the user may not read claims. The reader notes the missing
+/// right.
 pub(super) async fn claim(reader: &Reader, key: &Key, leases: &[LeaseSpec]) -> anyhow::Result<Option<ClaimAnswer>> {
     if let Some(kinds) = Kinds::discover(reader.client()).await?
         && let Some(object) = reader.get(&kinds.claims, key).await?
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_waits_has_its_condition_or_the_reason_why_it_has_none() {
+    fn a_waiting_claim_has_the_reason_of_its_condition_or_why_it_has_no_condition() {
         let (pool, since, created) = (Some("n/p"), Some("2026-08-14T10:00:00Z"), Some("2026-08-14T09:00:00Z"));
         let waits = |pool, since, reason, what_to_do| (ClaimState::Waiting, pool, since, reason, Some(what_to_do));
         let none = json!({});
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_of_another_program_and_a_claim_that_ends_do_not_wait() {
+    fn a_claim_of_another_program_a_deleted_claim_and_a_ready_claim_do_not_wait() {
         let foreign = json!({"spec": {"poolRef": {"apiGroup": "example.org"}}});
         assert_eq!(
             said(&of(&[condition("Ready", "False", "Any", "")], &foreign)),

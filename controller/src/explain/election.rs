@@ -30,7 +30,7 @@ pub struct Leader {
 pub enum State {
     /// `leads`: the holder has renewed the Lease within its duration.
     Leads,
-    /// `expired`: the holder has not renewed the Lease, and no replica works.
+    /// `expired`: the holder has not renewed the Lease in time, and no replica works.
     Expired,
     /// `released`: the holder has ended, and no replica works.
     Released,

@@ -20,7 +20,8 @@ pub struct Event {
 // === impl Event ===
 
 impl Event {
-    /// Whether an object that was created at a time, as RFC 3339, is newer than the event. Kubernetes has whole seconds of the creation.
+    /// Whether the event is older than an object with this creation time, as RFC 3339. Compares whole seconds, because creation times have
+    /// no fraction.
     pub(super) fn is_before(&self, created: Option<&str>) -> bool {
         const SECONDS: usize = "2026-08-14T10:00:00".len();
         created.is_some_and(|created| self.time.get(..SECONDS) < created.get(..SECONDS))

@@ -50,7 +50,7 @@ pub struct Mistake {
     /// The file. Absent: there is only one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// Place of the document in the file. Example: `documents[1].items[0]`, or `document` for the only one.
+    /// Path of the document in the file. Example: `documents[1].items[0]`, or `document` if the file has only one.
     pub document: String,
     /// The mistake. Its path begins in the document.
     pub error: String,
@@ -124,7 +124,8 @@ fn member<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     }
 }
 
-/// The documents of a file. A document that cannot be parsed has its error. Documents beyond the limits of a file are one error.
+/// Parses the documents of a file. Each document that cannot be parsed is one error. All documents beyond the limits together are one
+/// error.
 fn documents(text: &str) -> Vec<Result<Value, Diagnostic>> {
     let parse = |text: &str| value::parse_documents(text.as_bytes());
     if let Ok(all) = parse(text) {
@@ -137,7 +138,7 @@ fn documents(text: &str) -> Vec<Result<Value, Diagnostic>> {
                 values += all.iter().map(number_of_values).sum::<usize>();
                 documents.extend(all.into_iter().map(Ok));
             }
-            // The same error with its line in the file.
+            // Parse again behind as many empty lines as precede the document, so that the error has its line in the file.
             Err(error) => {
                 mistakes += 1;
                 documents.push(Err(parse(&("\n".repeat(line) + part)).err().unwrap_or(error)));
@@ -152,7 +153,7 @@ fn documents(text: &str) -> Vec<Result<Value, Diagnostic>> {
     documents
 }
 
-/// The parts of a file, each from the separator of a document to the next one, with the number of lines before it.
+/// Splits a file before each separator of documents. Returns each part with the number of lines before the part.
 fn parts(text: &str) -> Vec<(usize, &str)> {
     let is_separator = |line: &str| {
         line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_with_a_mistake_hides_no_other_one() {
+    fn a_document_with_a_mistake_does_not_hide_the_other_documents() {
         let text = "\
             # a comment\n\
             ---\n\

@@ -1,4 +1,4 @@
-//! The addresses that a machine or claim holds, as answers have them.
+//! The addresses that a machine or claim holds, as the answers of the commands show them.
 
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ pub struct HeldAddress {
     pub address: String,
     /// Network of the address.
     pub network: String,
-    /// Interface of the machine, or of the pool of a claim.
+    /// Interface of the machine. For a claim, the interface of its pool.
     pub interface: String,
     /// Pool of the address.
     pub pool: String,

@@ -32,13 +32,13 @@ use crate::pools::status::Index;
 pub(super) struct Recorded {
     /// The records of machines and claims, without `last`.
     pub(super) inventory: Inventory,
-    /// The records of machines that are adopted after the reports.
+    /// The records of machines that a leader adopts only after the reports.
     pub(super) last: Inventory,
     /// The records of the Secrets to which VirtualMachines refer.
     pub(super) secrets: Vec<Record>,
     /// The IPAddresses without a claim.
     alone: Vec<Reservation>,
-    /// What running guests report, within the bounds.
+    /// The addresses that running guests report, within the bounds, and the addresses of Services and Clusters.
     reports: Vec<Reservation>,
 }
 
@@ -48,7 +48,7 @@ pub(super) type Opened = (Registry<MemoryLedger>, Vec<(String, String)>);
 // === impl Lists ===
 
 impl Lists {
-    /// Opens a registry with the leases and these pools, before the records are adopted.
+    /// Opens a registry with the leases and these pools. The records are not adopted yet.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl Lists {
             let key = vm.key();
             let name = vm.secret().map(|name| Key { name: name.to_owned(), ..key.clone() });
             let Some(NetworkSecret::Ours(own)) = name.and_then(|name| self.secrets.get(&name)) else { continue };
-            // Another user may have copied the annotations of the Secret of another machine.
+            // A user may have copied these annotations from the Secret of another machine.
             if Key::of_machine(&own.machine) == key {
                 let records = own.interfaces.iter();
                 let records = records.map(|it| it.record(own, &key.namespace, it.addresses.clone()));
@@ -144,8 +144,8 @@ impl Lists {
         }
     }
 
-    /// The claims without an address that get one, now or as soon as their pool has a free address: the pool of each, and the family.
-    /// `None`: each family of the pool. `registry` has what a leader knows.
+    /// The pool and the family of each claim that has no address, and that gets one now or as soon as its pool has a free address. `None`:
+    /// each family of the pool. `registry`: the state of a leader.
     pub(super) fn waiting_claims(
         &mut self,
         pools: &Pools,
@@ -170,7 +170,8 @@ impl Lists {
         for key in claims.claimed_by_age().into_iter().filter(|key| is_in_scope(&key.namespace)) {
             let mut view = claims.view(&key);
             let Some(claim) = &mut view.claim else { continue };
-            // The steps before the request for an address need no decision. A claim of a paused Cluster needs an address later.
+            // Assume that the earlier steps are done, so that `decide` returns the request for an address. A claim of a paused Cluster
+            // counts, because it needs an address later.
             claim.metadata.finalizers.get_or_insert_default().push(CLAIM_FINALIZER.to_owned());
             let (uid, pool) = (claim.uid().to_owned(), claim.pool.resolve(&key.namespace));
             view.former.clear();
@@ -211,7 +212,7 @@ impl Lists {
     }
 }
 
-/// The record of an IPAddress whose claim holds its address already. `None`: no claim of its name does.
+/// The record of an IPAddress whose claim already holds the address. `None`: no claim with the name of the IPAddress holds the address.
 fn record_of_holder(allocator: &Allocator, address: &IpAddress) -> Option<Record> {
     let (Key { namespace, name }, ip) = (address.key(), address.ip()?);
     let mut claims =
@@ -230,7 +231,8 @@ impl Recorded {
         self.inventory.records.iter().chain(&self.last.records)
     }
 
-    /// Makes a registry that has the leases and pools know what a leader knows after its start. Returns what did not fit.
+    /// Adopts the records and reports into a registry with the leases and pools, in the same order as a leader that starts. Returns the
+    /// mismatches.
     ///
     /// # Errors
     ///
@@ -240,7 +242,7 @@ impl Recorded {
         adoption.mismatches.extend(registry.set_aside(self.alone.iter().cloned(), now)?);
         registry.change_reports(&self.reports, &[], now)?;
         adoption.mismatches.extend(audit::rebuild(registry, &self.last, now)?.adoption.mismatches);
-        // A leader adopts a Secret when it serves the machine, which is after its start.
+        // The Secrets are last: a leader adopts the record of a Secret when it serves the machine, which is after the start of the leader.
         adoption.mismatches.extend(registry.adopt(self.secrets.iter().cloned(), now)?.mismatches);
         Ok(adoption)
     }

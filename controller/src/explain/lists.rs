@@ -1,4 +1,4 @@
-//! The objects of a cluster that decide about pools, machines and claims.
+//! The objects of a cluster on which the answers about pools, machines and claims depend.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -70,7 +70,7 @@ pub(super) struct Lists {
     pub(super) has_claims: bool,
     /// Whether every IPAMClaim was read.
     pub(super) has_ipam_claims: bool,
-    /// Whether every such Secret was read.
+    /// Whether every Secret with network data to which a VirtualMachine refers was read.
     pub(super) has_secrets: bool,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct Lists {
 #[derive(Debug)]
 pub(super) struct Claimed {
     pub(super) holder: Machine,
-    /// Its pool. `None`: the pool is of another program, or the claim gets no address.
+    /// Pool of the claim. `None`: no pool of glowplug, or the claim is paused or being deleted.
     pub(super) pool: Option<PoolId>,
 }
 
@@ -111,7 +111,7 @@ impl Lists {
         let guests = reader.each(&instances(), None, all(), |it| lists.add_instance(it)).await?;
         lists.has_machines = [machines, vms, guests] == [Listed::Whole; 3];
         if reader.has_no_answer() {
-            // The message names every right that the commands need.
+            // The check below fails. The other kinds are read first, so that the message names every missing right.
             lists.read_neighbours(reader).await?;
             lists.read_claims(reader).await?;
         }
@@ -149,7 +149,7 @@ impl Lists {
         self.has_claims = [has_claims, has_addresses] == [Listed::Whole; 2];
         let all = ListParams::default;
         let listed = reader.each(&ipam_claims(), None, all(), |it| self.add_ipam_claim(it)).await?;
-        // Without a claim, the attachments say nothing.
+        // Only IPAMClaims need the attachments.
         let attachments = match self.ipam_claims.is_empty() {
             true => Listed::Whole,
             false => reader.each(&network_attachments(), None, all(), |it| self.add_attachment(it)).await?,
@@ -207,7 +207,7 @@ impl Lists {
         let phase = object.data["status"]["phase"].as_str().unwrap_or_default().to_owned();
         let instance = Instance::read(object.clone());
         self.reports.note(&key, &instance.guest);
-        // What a guest reports counts by the bounds of the controller.
+        // The reported addresses are in `reports`, which applies the bounds of the controller. So they must not count as records here.
         if let Value::Object(members) = &mut object.data {
             members.remove("status");
         }
@@ -262,7 +262,7 @@ impl Lists {
         self.claimed.values().map(|claim| claim.holder.clone()).chain(of_ipam).collect()
     }
 
-    /// The claim of a name that may get addresses of a network.
+    /// The claim with this name, if it may get addresses of the network.
     pub(super) fn claim_of(&self, key: &Key, network: &str) -> Option<Machine> {
         let is_there = |pool: &PoolId| {
             let pool = self.pools.get(pool).and_then(|pool| pool.checked.pool.as_ref().ok());
@@ -282,26 +282,26 @@ impl Lists {
         }
     }
 
-    /// Whether the object of a machine exists. A KubevirtMachine in another namespace than its VirtualMachine records nothing, and is
-    /// there nevertheless.
+    /// Whether the object of a machine exists. A KubevirtMachine whose VirtualMachine is in another namespace counts, too, although it
+    /// records nothing.
     pub(super) fn has(&self, machine: &Machine) -> bool {
         let key = Key::of_machine(machine);
         let known = [self.vms.get(&key).map(|it| &it.metadata), self.machines.get(&key).map(|it| &it.metadata)];
         known.into_iter().flatten().any(|metadata| uid(metadata) == machine.uid)
     }
 
-    /// The KubevirtMachine of the VirtualMachine of a name.
+    /// The KubevirtMachine of the VirtualMachine with this key.
     pub(super) fn kubevirt_machine(&self, key: &Key) -> Option<&KubevirtMachine> {
         self.machines.get(key).filter(|machine| !machine.has_vm_elsewhere)
     }
 
-    /// The held leases of addresses, and those of MAC addresses, as far as they can be read.
+    /// The held leases that can be read, those of MAC addresses included.
     pub(super) fn held(&self) -> impl Iterator<Item = LeaseSpec> {
         let spec = |lease: &Object| serde_json::from_value::<LeaseSpec>(lease.data.get("spec")?.clone()).ok();
         self.leases.iter().filter_map(spec).filter(|lease| lease.released.is_none())
     }
 
-    /// Whether every machine that a pool may select was read, and what the pool selects by.
+    /// Whether every machine that a pool may select was read, and also the NodePools or Namespaces by which the pool selects.
     pub(super) fn knows_machines_of(&self, pool: &MachinePool) -> bool {
         let knows_selected = match (pool.selects_namespaces(), pool.node_pools().is_empty()) {
             (true, _) => self.namespaces.is_some(),
@@ -325,7 +325,8 @@ impl Lists {
     }
 }
 
-/// Why the pools give a machine no address. The plugin has the rights of the user, not those of the controller.
+/// Why the pools give a machine no address. If the labels of Namespaces are not known, the user of the plugin lacks a right, not the
+/// controller.
 pub(super) fn problem_text(problem: &Problem) -> String {
     match problem {
         Problem::UnknownNamespaces { pool } => format!(

@@ -36,10 +36,10 @@ pub struct Row {
     pub addresses: Vec<IpAddr>,
     /// What the pool does to the machine.
     pub result: Word,
-    /// Why.
+    /// Reason of the result.
     pub reason: String,
-    /// Whether a person has to decide: the records contradict each other, or no record, report or pool has an address that the guest
-    /// uses.
+    /// Whether a person has to decide, for the reason in `reason`. Examples: records contradict each other, or the address of the guest is
+    /// not known.
     pub needs_decision: bool,
 }
 
@@ -57,7 +57,7 @@ pub enum Word {
     LeftAlone,
     /// `new`: no guest runs; the machine gets addresses like a new one.
     New,
-    /// `waiting`: the machine waits for its guest from another cluster.
+    /// `waiting`: the machine waits for its guest from another cluster, or has no network data yet.
     Waiting,
     /// `ownNetworkData`: the machine has network data of the user, and gets no address.
     OwnNetworkData,
@@ -67,7 +67,7 @@ pub enum Word {
     Unknown,
 }
 
-/// What decides about machines.
+/// The facts that decide what a pool does to a machine.
 pub(super) struct Facts<'a> {
     lists: &'a Lists,
     /// What the objects of machines record.
@@ -116,7 +116,7 @@ impl<'a> Facts<'a> {
                 }
             }
         }
-        // The first one of a claimant stays.
+        // Collected in reverse order, so that the first mismatch of each claimant stays.
         let mismatches = adoption.mismatches.iter().rev().map(|it| (&it.claimant, it)).collect();
         let diagnostics = recorded.inventory.diagnostics.iter().chain(&recorded.last.diagnostics).rev();
         let unreadable = diagnostics.filter_map(|it| Some((Key::of_machine(&it.claimant.as_ref()?.machine), it)));
@@ -134,7 +134,7 @@ impl<'a> Facts<'a> {
 
     pub(super) fn row(&self, vm: &VirtualMachine, addresses: Vec<IpAddr>, result: Word, reason: String) -> Row {
         let phase = self.lists.guests.get(&vm.key()).map(|(phase, _)| phase.clone());
-        // Without an address, only a person knows which one the guest of a machine that is left alone uses.
+        // If no address of a machine that is left alone is known, only a person knows which address its guest uses.
         let needs_decision = result == Word::Conflict || result == Word::LeftAlone && addresses.is_empty();
         Row { machine: vm.key().to_string(), phase, addresses, result, reason, needs_decision }
     }
@@ -151,7 +151,7 @@ impl<'a> Facts<'a> {
         let is_left_alone = Standing::of(vm, guest) == Standing::LeftAlone && row.result != Word::Allocated;
         if !of.is_stored && is_left_alone {
             let why = format!("it stays left alone: it has the annotation {LEFT_ALONE_ANNOTATION} of an earlier pool");
-            // These reasons promise a lease.
+            // The reason is replaced if it says that the machine gets a lease or can keep its address with a record.
             match row.result == Word::Recorded || !addresses.is_empty() {
                 true => row.reason = why,
                 false => open.push(why),
@@ -260,13 +260,13 @@ impl<'a> Facts<'a> {
         vm.secret().is_some_and(|name| !is_read(name))
     }
 
-    /// Another guest that reports an address of a network.
+    /// The guest of another machine that reports this address on the network.
     fn other_reporter(&self, vm: &VirtualMachine, network: &str, address: IpAddr) -> Option<&Key> {
         let reporters = self.reporters.get(&(network, address)).into_iter().flatten();
         reporters.copied().find(|guest| **guest != vm.key())
     }
 
-    /// What becomes of a machine whose objects record addresses.
+    /// The result for a machine whose objects record addresses, and the reason.
     fn of_record(
         &self,
         vm: &VirtualMachine,
@@ -297,7 +297,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// What becomes of a machine whose guest reports addresses that no object records.
+    /// The result for a machine whose guest reports addresses that no object records, and the addresses that a record can keep.
     fn of_report(
         &self,
         vm: &VirtualMachine,
@@ -324,7 +324,7 @@ impl<'a> Facts<'a> {
             }
         }
         let key = Key { namespace: namespace.clone(), name: name.clone() };
-        // A pool keeps an address for a name: for the machine and for a claim.
+        // A pre-allocation is for a name: the machine and a claim of the same name can both get the address.
         if let Some(claim) = self.lists.claim_of(&key, network).filter(|_| of.is_stored) {
             word = Word::Conflict;
             reasons.push(format!("{} has the name of the machine, and gets what the pool keeps for it", title(&claim)));
@@ -355,7 +355,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// The object of a holder, with the kind of a claim.
+/// Namespace and name of a holder, after the kind if the holder is a claim.
 pub(super) fn title(machine: &Machine) -> String {
     match machine.kind.is_claim() {
         true => format!("{} {}", machine.kind, machine.title()),
@@ -375,14 +375,14 @@ fn reported(pool: &Pool, guest: Option<&Instance>) -> Vec<IpAddr> {
     on_network(pool, guest).filter(|address| pool.contains(*address)).collect()
 }
 
-/// The addresses outside of a pool that a guest reports, if it reports one of each family of the pool. Otherwise its address in the
-/// network is not known, and the result is empty.
+/// The addresses on the network of a pool that a guest reports. Empty if the guest reports none of a family of the pool: then one of its
+/// addresses is not known.
 fn elsewhere(pool: &Pool, guest: Option<&Instance>) -> Vec<IpAddr> {
     let is_known = unknown_families(pool, guest, &[]).next().is_none();
     on_network(pool, guest).filter(|address| is_known && !is_of_link(address)).collect()
 }
 
-/// The families of a pool without an address in `known`, and without an address that a guest reports on the network.
+/// The families of a pool of which neither `known` nor the report of the guest on the network has an address.
 fn unknown_families(pool: &Pool, guest: Option<&Instance>, known: &[IpAddr]) -> impl Iterator<Item = Family> {
     let reported = on_network(pool, guest).filter(|address| !is_of_link(address));
     let has: BTreeSet<Family> = reported.chain(known.iter().copied()).map(Family::of).collect();
@@ -397,7 +397,7 @@ fn is_of_link(address: &IpAddr) -> bool {
     }
 }
 
-/// Whether a guest reports addresses of a family, and none of them is in `known`.
+/// Whether a guest reports addresses of the family of a known address, but not this address itself.
 fn differs(known: &[IpAddr], reported: &[IpAddr]) -> bool {
     let has_family = |all: &[IpAddr], family| all.iter().any(|it| Family::of(*it) == family);
     known.iter().any(|address| has_family(reported, Family::of(*address)) && !reported.contains(address))

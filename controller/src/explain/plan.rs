@@ -1,5 +1,5 @@
-//! Compares the pools of a file with the cluster: what the webhook would answer, who would hold an address outside of its pool, which
-//! reserved addresses are in use, and whether the machines have room.
+//! Compares the pools of a file with the cluster: what the webhook would answer, which held addresses the pools would no longer offer,
+//! which reserved addresses are in use, and whether the pools have enough addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -59,13 +59,13 @@ pub struct Planned {
     pub errors: Vec<String>,
     /// The warnings of the webhook.
     pub warnings: Vec<String>,
-    /// Held addresses that the pool would no longer offer. They stay with their holders. Empty: the pool is rejected.
+    /// Held addresses that the pool would no longer offer; their holders keep them. Always empty if the pool is rejected.
     pub outside: Vec<Outside>,
     /// Gateways, name servers and addresses of the template that a machine or guest has.
     pub in_use: Vec<InUse>,
-    /// The users of each address of the pool that has two.
+    /// The users of those addresses of the pool that have several users. Each user is one entry.
     pub conflicts: Vec<Conflict>,
-    /// The addresses of each family. Empty: the pool is rejected, or another program chooses the addresses.
+    /// The addresses of each family. Empty if the pool is rejected, or if another program chooses the addresses.
     pub room: Vec<Room>,
 }
 
@@ -126,7 +126,7 @@ pub struct InUse {
 pub struct Conflict {
     /// The address.
     pub address: IpAddr,
-    /// The user: the holder, or the machine of a record or report, with the object that has it.
+    /// The holder, or the claimant of a record or report, with the object that has the record or report.
     pub user: String,
 }
 
@@ -144,7 +144,7 @@ pub struct Room {
     pub held: Option<String>,
     /// Addresses that the machines of the pool and the claims without an address need. `null`: the user may not read these objects.
     pub needed: Option<String>,
-    /// What the need is made of, or the rights that are missing. Example: `replicas 3 + maxSurge 1`.
+    /// How `needed` was counted, or the rights that are missing. Example: `replicas 3 + maxSurge 1`.
     pub because: String,
     /// Addresses that are missing. `null`: the need is not known.
     pub lacking: Option<String>,
@@ -191,7 +191,7 @@ pub async fn plan(reader: &Reader, files: &[PathBuf]) -> anyhow::Result<Answer> 
     Ok(answer)
 }
 
-/// `absent`: the namespaces of the file that do not exist.
+/// Compares the pools `objects` of a file with the lists. `absent`: the namespaces of the file that do not exist.
 fn answer(mut lists: Lists, objects: Vec<Object>, absent: &BTreeSet<String>, now: Timestamp) -> anyhow::Result<Answer> {
     let leases: Vec<LeaseSpec> = lists.held().collect();
     let mut planned: Vec<(PoolId, Planned)> = Vec::new();
@@ -213,7 +213,7 @@ fn answer(mut lists: Lists, objects: Vec<Object>, absent: &BTreeSet<String>, now
     let (mut registry, _) = lists.registry(&pools, now)?;
     let recorded = lists.recorded(registry.state()?);
     recorded.adopt(&mut registry, now)?;
-    // What the waiting claims get changes no count of the pools.
+    // The waiting claims are tried in a second registry, so that their addresses change no count of the pools.
     let (mut trial, _) = lists.registry(&pools, now)?;
     recorded.adopt(&mut trial, now)?;
     let waiting = lists.waiting_claims(&pools, trial, now)?;
@@ -283,7 +283,7 @@ fn judged_macs(stored: &[Object], objects: Vec<Object>) -> Vec<PlannedMacs> {
     objects.into_iter().map(judge).collect()
 }
 
-/// What the webhook answers, and who would hold an address outside of the pool.
+/// Returns what the webhook would answer about a pool, and the held addresses that the pool would no longer offer.
 pub(super) fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Planned {
     let id = PoolId::of(&object.metadata);
     let mut planned = Planned { pool: id.to_string(), ..Planned::default() };
@@ -316,7 +316,7 @@ pub(super) fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Pl
         warnings.extend(warn_of_holders(&id, &change, leases));
         warnings.extend(warn_of_family(&id, &change, leases));
     }
-    // The cluster keeps the pool that it has if it rejects this one.
+    // A rejected change is not stored, so it leaves no holder outside of the pool.
     let lost = if errors.is_empty() { lost(&id, &change, leases) } else { Vec::new() };
     let outside = lost.into_iter().map(|(address, holder)| Outside {
         address,
@@ -328,7 +328,7 @@ pub(super) fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Pl
     Planned { errors, ..planned }
 }
 
-/// Warns of labels that no object of the cluster has. The webhook warns of a NodePool that does not exist.
+/// Warns if the selectors of a pool select no Namespace or no VirtualMachine. The webhook itself warns of a NodePool that does not exist.
 pub(super) fn warn_of_selector(lists: &Lists, selection: &Selection, pool: &MachinePool) -> Option<String> {
     let is_empty = selection.memberships().get(&pool.id).is_some_and(|membership| membership.selected == Some(0));
     if is_empty {
@@ -362,7 +362,7 @@ fn in_use(allocator: &Allocator, users: &Users, reporters: &Reporters<'_>, pool:
         for (user, state) in recorded.filter_map(|user| Some((user, user.state?))) {
             add(state.count().word(), format!("{} ({})", user.claimant, user.source));
         }
-        // A leader ignores a report of an address that no machine gets anyway.
+        // A leader does not track reports of addresses that pools reserve for the network, so the reports are read from the instances.
         let holder = holder.map(|holder| &holder.machine).filter(|machine| !machine.kind.is_claim());
         let is_holder = |key: &&&Key| holder.is_some_and(|machine| Key::of_vm(machine) == ***key);
         for key in reporters.get(&(pool.network(), address)).into_iter().flatten().filter(|key| !is_holder(key)) {
@@ -384,7 +384,7 @@ fn reporters(lists: &Lists) -> Reporters<'_> {
     reporters
 }
 
-/// The users of each address of a pool with two users. `all`: the addresses of every network.
+/// The users of the addresses of a pool that have a conflict. `all`: the conflicts of every network.
 fn conflicts(all: &[Conflicted], pool: &Pool) -> Vec<Conflict> {
     let of_pool = all.iter().filter(|it| it.network == pool.network() && pool.contains(it.address));
     let users = of_pool.flat_map(|Conflicted { address, holder, others, .. }| {
@@ -395,7 +395,8 @@ fn conflicts(all: &[Conflicted], pool: &Pool) -> Vec<Conflict> {
     users.collect()
 }
 
-/// The addresses of one family of a pool, and how many of them its machines need. `claims`: the claims without an address.
+/// Counts the addresses of one family of a pool, and the addresses that its machines and waiting claims need. `claims`: number of the
+/// waiting claims.
 fn room(
     lists: &Lists,
     (allocator, of_pools): (&Allocator, &BTreeMap<&str, PoolUsage>),
@@ -410,7 +411,7 @@ fn room(
         let holder = lists.holder(vm);
         let mut of_machine = allocator.leases_of(&holder);
         let network = selection.pool(id).and_then(|pool| pool.network());
-        // A machine keeps an address of the network, also of another pool.
+        // A machine that holds an address of the network needs no other one, even if the address is from another pool.
         of_machine.any(|(of, address, _)| Some(of) == network && Family::of(address) == usage.family)
     };
     let held = selected.iter().filter(holds).count() as u128;
@@ -428,7 +429,7 @@ fn room(
     let machines = needed.max(selected.len() as u128);
     let free_of = |usage: &Usage| usage.free + usage.reuse_delay;
     let free = free_of(usage);
-    // The machines get addresses of these pools, too.
+    // The machines of this pool also get addresses from the pools that share machines with it.
     let own = selection.pool(id);
     let others = selection.pools().filter(|other| own.is_some_and(|own| own.shares_machines_with(other)));
     let (mut because, mut free_elsewhere) = (because, 0);
@@ -462,7 +463,7 @@ fn room(
     }
 }
 
-/// The machines that a NodePool has at most, those of a rollout included.
+/// The largest number of machines of a NodePool, including the additional machines of a rollout.
 fn need_of(node_pool: &Object) -> Need {
     let spec = &node_pool.data["spec"];
     let number = |value: &Value| value.as_u64().map(u128::from);
@@ -484,8 +485,8 @@ fn need_of(node_pool: &Object) -> Need {
 // === impl Answer ===
 
 impl Answer {
-    /// Whether every document can be read, the webhook would accept every pool and its machines, each holder stays inside of its pool, no reserved address is
-    /// allocated, no address has two users, and each pool has room.
+    /// Whether the plan has no problem: every document can be read, the webhook would accept every pool and its machines, no holder would
+    /// be outside of its pool, no reserved address is allocated, no address has two users, and no pool lacks addresses.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let is_clean = self.pools.iter().all(|pool| {
@@ -596,7 +597,7 @@ mod tests {
             answer(small, vec![pool(repeated(), json!({})), next], &BTreeSet::new(), Timestamp::UNIX_EPOCH).unwrap();
         let [rejected, accepted] = &both.pools[..] else { panic!("{both:?}") };
         assert_eq!((&rejected.errors, &rejected.room, &accepted.errors), (&vec![line.clone()], &vec![], &vec![]));
-        // The API server keeps what it has stored.
+        // A mistake that the stored pool already has is only a warning: the API server accepts it in an update.
         let mut stored = whole();
         stored.add_pool(pool(repeated(), json!({})));
         let changed = pool(repeated(), json!({"sticky": true}));
@@ -651,12 +652,12 @@ mod tests {
         let text = |texts: [&str; 3]| texts.map(str::to_owned);
         assert_eq!(room(None), text(["2", "machines 0 + waiting claims 2", "1"]));
         assert_eq!(room(Some("n")), text(["2", "machines 0 + waiting claims 2", "1"]));
-        // A controller of another namespace does not serve the claims.
+        // A controller that is limited to another namespace does not serve the claims.
         assert_eq!(room(Some("m")), text(["0", "machines 0", "0"]));
     }
 
     #[test]
-    fn a_claim_that_gets_no_address_needs_none() {
+    fn a_claim_that_cannot_get_an_address_does_not_count_as_needed() {
         let of = |members: &Value, annotations: Value| {
             let mut lists = whole();
             lists.add_claim(claim("n", "c", &annotations));
@@ -678,7 +679,7 @@ mod tests {
         assert_eq!(of(&both, json!({})), ["0", "0"]);
         assert_eq!(of(&one, family("IPv6")), ["0"]);
         assert_eq!(of(&one, json!({"cluster.x-k8s.io/paused": ""})), ["0"]);
-        // A pool for other namespaces.
+        // A pool for the claims of the namespaces that it selects.
         let shared = |namespace: &str| {
             let labels = json!({"vlan": "10"});
             let labels = [(namespace.to_owned(), serde_json::from_value(labels).unwrap())].into();
@@ -691,7 +692,7 @@ mod tests {
     }
 
     #[test]
-    fn a_need_that_the_user_may_not_read_is_not_zero() {
+    fn a_need_is_unknown_if_the_user_may_not_read_what_it_depends_on() {
         let rows = |lists: Lists, members: Value| {
             let answer = plan_of(lists, vec![pool("n/p", &members)]);
             let room = &answer.pools[0].room[0];
@@ -757,7 +758,7 @@ mod tests {
     }
 
     #[test]
-    fn guests_with_an_address_of_the_network_or_of_another_guest_are_shown() {
+    fn guests_with_the_address_of_a_gateway_or_of_another_guest_are_shown() {
         let mut lists = whole();
         for (name, address) in [("a", "10.0.0.1"), ("b", "10.0.0.9"), ("c", "10.0.0.9"), ("d", "10.0.0.10")] {
             let mut guest = vm(name, &json!({}), &["vlan10"]);
@@ -788,7 +789,7 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    /// A StaticIPPool `n/name` with addresses `10.0.0.8/29`, or a GlobalStaticIPPool of a name without a namespace.
+    /// A pool with addresses `10.0.0.8/29`: a StaticIPPool if `name` is `namespace/name`, and else a GlobalStaticIPPool.
     fn pool(name: &str, members: &Value) -> Object {
         let (namespace, name) = name.split_once('/').map_or((None, name), |(namespace, name)| (Some(namespace), name));
         let mut spec = json!({
@@ -798,7 +799,7 @@ mod tests {
         object(json!({"metadata": {"namespace": namespace, "name": name}, "spec": spec}))
     }
 
-    /// What a user with every right reads.
+    /// The lists that a user with every right reads in a cluster without objects.
     fn whole() -> Lists {
         Lists { has_node_pools: true, has_machines: true, has_claims: true, has_ipam_claims: true, ..Lists::default() }
     }
@@ -855,7 +856,7 @@ mod tests {
             of(members)
         };
         let first = || pool("n/a", &of(json!({})));
-        // An overflow that says no order.
+        // Two pools with the same priority: neither is the overflow of the other.
         let same = "new machines in namespace n with role=worker | n/a, n/b | pools n/a and n/b both select the machine for \
                     network infra/vlan10, expected one pool, or different values of priority";
         assert_eq!(refusals(whole(), vec![first(), pool("n/b", &with(json!({})))]), [same]);
@@ -872,7 +873,8 @@ mod tests {
         let families = "new machines in namespace n with role=worker | n/a, n/b | pool n/b cannot be the overflow of pool n/a: \
                         families IPv4 and IPv6, expected IPv4";
         assert_eq!(refusals(whole(), vec![first(), pool("n/b", &of(both))]), [families]);
-        // One interface on two networks. The cluster has one of the pools, and a machine.
+        // Two pools of different networks for one interface. The cluster has the first pool and two machines. Both pools select only one of
+        // the machines.
         let mut lists = whole();
         lists.add_pool(first());
         lists.add_vm(vm("w-0", &json!({"role": "worker"}), &["vlan10", "vlan20"]));
@@ -1007,7 +1009,7 @@ mod tests {
         let on_delete =
             json!({"replicas": 2, "management": {"upgradeType": "Replace", "replace": {"strategy": "OnDelete"}}});
         assert_eq!(need(on_delete), of(2, "replicas 2 + maxSurge 0"));
-        // No content of a NodePool is an error.
+        // Unexpected content of a NodePool is no error: such a member counts as absent.
         for spec in [
             json!(7),
             json!({"replicas": "x", "management": [1]}),

@@ -1,4 +1,4 @@
-//! Reads the API server for the commands of the plugin: page by page, with the progress of long lists, and with the rights that the
+//! Reads objects from the API server for the commands of the plugin: page by page, with progress for long lists. Notes the rights that the
 //! user lacks.
 
 use std::cell::{Cell, RefCell};
@@ -17,11 +17,11 @@ use crate::kinds::pool::GROUP;
 
 /// Number of objects that are requested at once.
 const PAGE: u32 = 500;
-/// Most objects of one kind that are read.
+/// Largest number of objects of one kind.
 const MOST: usize = 1_000_000;
 /// The role of the manifests with the rights that the commands need to read, except those to Secrets.
 const PLUGIN: &str = "glowplug-plugin";
-/// Most requests for one object each that are under way at once.
+/// Largest number of simultaneous requests for single objects.
 const REQUESTS: usize = 16;
 
 /// The API server, and what the user may not read there.
@@ -79,7 +79,7 @@ impl Reader {
         &self.client
     }
 
-    /// The namespace of a StaticIPPool in a file that has none.
+    /// The namespace of a StaticIPPool for which a file names no namespace.
     pub(super) fn default_namespace(&self) -> &str {
         self.scope().unwrap_or_else(|| self.client.default_namespace())
     }
@@ -127,7 +127,7 @@ impl Reader {
                     );
                     break Listed::Whole;
                 }
-                // An API server denies a right to a kind that it does not have, too.
+                // An API server also answers that a right is missing if it does not serve the kind.
                 Err(error) if is_denied(&error) && !self.serves(kind).await => break Listed::Whole,
                 Err(error) if is_denied(&error) => {
                     self.note_lacking("list", kind, namespace);
@@ -154,7 +154,7 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// The same as of [`Reader::each`].
+    /// The same errors as [`Reader::each`].
     pub async fn list(&self, kind: &ApiResource, namespace: Option<&str>) -> anyhow::Result<Vec<Object>> {
         let mut objects = Vec::new();
         self.each(kind, namespace, ListParams::default(), |object| objects.push(object)).await?;
@@ -163,12 +163,12 @@ impl Reader {
 
     /// Returns all objects of a kind without which no answer is possible. `namespace`: `None` for every namespace.
     ///
-    /// If the user has no right to list the kind, the result is empty, and `Reader::check` fails. A command calls it after its other
-    /// requests, so that its message has every right that the user lacks.
+    /// If the user has no right to list the kind, the result is empty, and `Reader::check` fails. A command calls `check` after its other
+    /// requests, so that the message has every right that the user lacks.
     ///
     /// # Errors
     ///
-    /// The same as of [`Reader::each`].
+    /// The same errors as [`Reader::each`].
     pub async fn required(&self, kind: &ApiResource, namespace: Option<&str>) -> anyhow::Result<Vec<Object>> {
         let mut objects = Vec::new();
         if self.each(kind, namespace, ListParams::default(), |object| objects.push(object)).await? == Listed::Denied {
@@ -197,7 +197,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether the API server has a kind, according to what every user may ask.
+    /// Asks the API server whether it serves a kind. Every user may send this request.
     async fn serves(&self, kind: &ApiResource) -> bool {
         let answer = match kind.group.as_str() {
             "" => return true,
@@ -270,7 +270,7 @@ impl Reader {
     /// Shows the progress in the last line of the terminal, in place of the earlier progress.
     fn show(&self, progress: &str) {
         if self.has_progress {
-            // Without a progress the result is the same.
+            // A failure to show the progress has no effect on the result.
             let _ = write!(std::io::stderr(), "\r\u{1b}[K{progress}");
         }
     }

@@ -16,7 +16,7 @@ use crate::kinds::virtual_machine::{NODE_POOL_LABEL, VirtualMachine};
 use crate::pools::reference::{Decision, NewMachine, admit_new, ending, without_volume};
 use crate::pools::selection::{Problem, Selection, cluster_of};
 
-/// Most machines that a table names for one message.
+/// Largest number of machines that a table names for one message.
 const NAMED: usize = 5;
 /// Most new machines of one pool for which the webhook is asked. A pool may have more namespaces and values of labels.
 pub(super) const MOST_NEW: usize = 1024;
@@ -46,7 +46,8 @@ struct Example {
 #[derive(Default)]
 struct Messages(BTreeMap<String, (BTreeSet<String>, Vec<String>)>);
 
-/// Asks what the webhook answers for new machines of the pools `planned` among `pools`, and for the machines that they select already.
+/// Returns the machines of the pools `planned` that the webhook would refuse: new machines, and existing machines if they were created
+/// again. `pools` also has the other pools of the cluster.
 /// Also returns the number of new machines of each pool for which the webhook is not asked.
 pub(super) fn refused(
     lists: &Lists,
@@ -64,7 +65,7 @@ pub(super) fn refused(
     for ((namespace, labels), title) in tried {
         let object = machine(&selection, &namespace, &labels)?;
         let vm = VirtualMachine::read(object.clone());
-        // The plugin names the missing right itself.
+        // The answer names this missing right separately.
         if matches!(selection.of(&vm), Err(Problem::UnknownNamespaces { .. })) {
             continue;
         }
@@ -95,8 +96,8 @@ pub(super) fn refused(
     Ok((messages.into(), left_out))
 }
 
-/// The selection of these pools in a cluster that has each NodePool and a Namespace for each selector, with the names of the made-up
-/// Namespaces: a pool may be older than its NodePool.
+/// Returns the selection of these pools, and the names of made-up Namespaces. A pool may be older than the objects that it selects. So each
+/// missing NodePool, and a Namespace for each selector without one, is made up.
 fn complete(lists: &Lists, pools: &Pools, planned: &BTreeSet<PoolId>) -> (Selection, BTreeSet<String>) {
     let (known, mut made_up) = (lists.selection(pools), BTreeSet::new());
     let mut node_pools = lists.node_pools.clone();
@@ -126,7 +127,8 @@ fn complete(lists: &Lists, pools: &Pools, planned: &BTreeSet<PoolId>) -> (Select
     (Selection::new(checked, node_pools, namespaces.as_ref()), made_up)
 }
 
-/// New machines of a pool: of each of its NodePools, or in each namespace with labels that its selector selects.
+/// Examples of new machines of a pool: one for each of its NodePools. Without NodePools, machines with labels that its selector selects, in
+/// each of its namespaces.
 fn examples<'s>(
     selection: &'s Selection,
     id: &'s PoolId,
@@ -155,7 +157,8 @@ fn examples<'s>(
     Box::new(selection.selectors_of(id).flat_map(of_selector))
 }
 
-/// The fewest labels that meet a selector, for each value that it allows. A selector that contradicts itself selects none of them.
+/// Returns sets of as few labels as possible that meet a selector. Each value that the selector allows is in at least one set. A selector
+/// that contradicts itself matches none of the sets.
 fn labels_of(selector: &Selector) -> Vec<BTreeMap<String, String>> {
     let (mut first, mut others) = (BTreeMap::new(), Vec::new());
     for expression in selector.clone() {

@@ -9,7 +9,7 @@ use glowplug::host::may_record::State;
 use glowplug::host::pool::Pool;
 use serde::Serialize;
 
-/// An address that is not allocated because of an object or a guest.
+/// An address that no machine gets, because an object or a guest has it without a lease.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reserved {
@@ -23,10 +23,10 @@ pub struct Reserved {
     pub object: String,
 }
 
-/// The head of a table of such addresses.
+/// The head of the table of reserved addresses.
 pub(super) const HEAD: [&str; 4] = ["RESERVED", "NETWORK", "STATE", "OBJECT"];
 
-/// A user of an address that has no lease of it: the machine of a record, or a guest.
+/// A user without a lease of the address: the machine of a record, or a guest that reports the address.
 #[derive(Debug)]
 pub(super) struct User {
     pub(super) claimant: Claimant,
@@ -41,7 +41,8 @@ pub(super) struct User {
 #[derive(Debug)]
 pub(super) struct Users(BTreeMap<(String, IpAddr), Vec<User>>);
 
-/// Returns the addresses that a leader with this state reserves for an object or a guest. Reports count for the addresses of pools.
+/// Returns the addresses that a leader with this state reserves for an object or a guest. A report counts only if the address has no holder
+/// and is in a pool.
 pub(super) fn reserved(leader: &Allocator, users: &Users) -> Vec<Reserved> {
     let mut pools: BTreeMap<&str, Vec<&Pool>> = BTreeMap::new();
     leader.pools().for_each(|pool| pools.entry(pool.network()).or_default().push(pool));

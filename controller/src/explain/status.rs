@@ -43,15 +43,15 @@ pub struct PoolLine {
     pub network: String,
     /// Whether the pool allocates addresses. `null`: the controller has not looked at the pool yet.
     pub ready: Option<bool>,
-    /// Why the pool allocates no addresses. `null`: it does.
+    /// Why the pool allocates no addresses. `null`: it allocates addresses, or `ready` is `null`.
     pub message: Option<String>,
     /// Number of addresses of each family.
     pub families: Vec<Family>,
     /// Number of claims and machines that wait.
     pub waiting: u32,
-    /// The first of them.
+    /// The first of these claims and machines, in the order in which they are served.
     pub first_waiting: Vec<Waiting>,
-    /// The pools from which the machines of the pool get addresses when it has none left, in their order.
+    /// The pools from which the machines of this pool get addresses when this pool is exhausted, in order of priority.
     pub overflow: Vec<String>,
     /// Number of machines that the pool serves.
     pub machines: u32,
@@ -93,7 +93,7 @@ pub struct Family {
     pub by_record: String,
     /// Addresses that only a running guest reports.
     pub by_report: String,
-    /// Addresses of two users. They are allocated or reserved, too.
+    /// Addresses with two users. The other numbers include them as allocated or reserved.
     pub conflicts: String,
 }
 
@@ -105,7 +105,7 @@ pub struct MacPoolLine {
     pub name: String,
     /// Whether the pool allocates addresses. `null`: the controller has not looked at the pool yet.
     pub ready: Option<bool>,
-    /// Why the pool allocates no addresses. `null`: it does.
+    /// Why the pool allocates no addresses. `null`: it allocates addresses, or `ready` is `null`.
     pub message: Option<String>,
     /// Addresses that the next machines may get.
     pub free: i64,
@@ -133,7 +133,7 @@ pub async fn status(reader: &Reader) -> anyhow::Result<Summary> {
     Ok(summarize(leaders, &pools, mac_pools, waiting))
 }
 
-/// Summarizes pools. The input is the leaders, the objects of both kinds, the MACPools, and what waits.
+/// Combines the leaders, the pools of both kinds, the MACPools and the waiting objects into a summary.
 fn summarize(
     leaders: Option<Vec<Leader>>,
     pools: &[KnownPool],
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_for_programs_has_the_words_of_the_states() {
+    fn the_json_answer_counts_addresses_under_the_names_of_their_states() {
         let summary = serde_json::to_value(summarize(None, &pools(), vec![], vec![])).unwrap();
         assert_eq!(
             summary["pools"][2],

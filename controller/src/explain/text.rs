@@ -5,7 +5,7 @@ use std::fmt;
 use glowplug::terminal::{acts_on_terminal, table};
 use serde_json::Value;
 
-/// The begin and the end of bold text on a terminal.
+/// The escape sequences at the start and at the end of bold text on a terminal.
 const BOLD: [&str; 2] = ["\u{1b}[1m", "\u{1b}[0m"];
 
 /// Formats a table with a head. Every cell is escaped, because it comes from the API server.
@@ -37,7 +37,7 @@ pub fn with_bold_heads(tables: &str) -> String {
     tables.lines().map(line).collect()
 }
 
-/// Formats JSON with the escapes of JSON, so that no text of the API server acts on a terminal.
+/// Formats JSON, and escapes every character that would act on a terminal.
 #[must_use]
 pub fn json(value: &Value) -> String {
     let escape = |c: char| match acts_on_terminal(c) && c != '\n' {
@@ -47,7 +47,7 @@ pub fn json(value: &Value) -> String {
     format!("{value:#}\n").chars().map(escape).collect()
 }
 
-/// A word of a command line. A shell changes nothing in it.
+/// Quotes a word of a command line, so that a shell does not change the word.
 #[must_use]
 pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=".contains(c);

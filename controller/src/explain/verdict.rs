@@ -67,7 +67,7 @@ pub(super) fn verdict(
         return (State::OwnNetworkData, reason, None, Some(what_to_do));
     }
     let lacks = selected.iter().find(|pool| !held.iter().any(|lease| is_from(lease, pool)));
-    // The last event says why the machine waits. One about an address is over when the machine has its addresses.
+    // The last event says why the machine waits. An event about an address no longer applies once the machine has its addresses.
     let is_why = |event: &&Event| match &*event.reason {
         "NetworkDataMissing" => true,
         "IPAddressUnavailable" | "IPAddressConflict" | "AddressPending" => lacks.is_some(),
@@ -168,12 +168,12 @@ fn waits_for_mac_address(machine: &VirtualMachine, events: &[&Event]) -> Option<
     Some((State::Waiting, message.clone(), Some(time.clone()), Some(what_to_do.to_owned())))
 }
 
-/// Whether a lease has an address of a pool for the interface of the machine.
+/// Whether a lease is for the network and the interface for which a pool selects the machine.
 fn is_from(lease: &LeaseSpec, pool: &Selected) -> bool {
     lease.network == pool.network && lease.holder.interface == pool.interface.to_string()
 }
 
-/// The verdict about a machine without a pool.
+/// The verdict about a machine that no pool selects, or only a pool that is being deleted.
 fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseSpec], events: &[&Event]) -> Verdict {
     let keeps = held.iter().any(|lease| lease.network != MAC_NETWORK);
     let ending = selection.ending(machine, &[]);

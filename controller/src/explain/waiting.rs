@@ -5,7 +5,7 @@
 //! | a claim | its condition, which the controller writes |
 //! | a VirtualMachine | `why` |
 //! | a KubevirtMachine whose VirtualMachine could not be created | its condition, which cluster-api-provider-kubevirt writes |
-//! | another one | the status of its pools, which has the first objects |
+//! | any other object | the status of its pools, which names the first waiting objects |
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +54,7 @@ pub struct Waiter {
 /// A request failed.
 pub(super) async fn waiters(reader: &Reader, pools: &[KnownPool], has_mac_pools: bool) -> anyhow::Result<Vec<Waiter>> {
     let mut waiters = Vec::new();
-    // Without the pools, every right that they could need is asked for.
+    // If the user may not list the pools, every kind is read, so that the error names every missing right.
     let is_any = reader.has_no_answer();
     if let Some(kinds) = Kinds::discover(reader.client()).await? {
         let all = ListParams::default();
@@ -121,7 +121,8 @@ fn of_rejected(machine: Object) -> Option<Rejected> {
     Some(Rejected { waiter, key, machine: KubevirtMachine::read(machine) })
 }
 
-/// The VirtualMachines that wait, each with its own name and the name of its KubevirtMachine. Empty if the user may not read what decides.
+/// The machines that wait, each with its own name and the name of its KubevirtMachine. If the user may not list the leases or the
+/// NodePools: only the KubevirtMachines whose VirtualMachine is rejected.
 async fn of_machines(reader: &Reader, pools: &[KnownPool]) -> anyhow::Result<Vec<(Waiter, Vec<Key>)>> {
     let all = ListParams::default;
     let (mut leases, mut of_node_pools) = (Vec::new(), Vec::new());

@@ -123,7 +123,7 @@ pub enum Explained {
     Claim(Box<ClaimAnswer>),
 }
 
-/// Reads what the cluster says about a machine or claim, and explains it. A claim with the name of a machine is not looked for.
+/// Reads what the cluster says about a machine or claim, and explains it. If a machine has the name, claims of this name are not read.
 ///
 /// # Errors
 ///
@@ -292,10 +292,10 @@ impl Known {
             (Some(instance), NetworkSecret::Ours(secret)) => instance.has_started && !instance.has_read(secret),
             _ => false,
         };
-        // A guest that runs has read what was missing before its instance existed.
+        // An event that is older than the instance of a running guest no longer applies: the guest started with its network data.
         let is_over = |event: &Event| phase.as_deref() == Some("Running") && event.is_before(created.as_deref());
         let current: Vec<&Event> = events.iter().filter(|event| !is_over(event)).collect();
-        // The Secret of the machine cannot have its current network data.
+        // The guest is not known to be older than its Secret, so this event says why the Secret cannot be updated.
         let kept =
             events.last().filter(|event| event.reason == "NetworkDataOutdated" && !is_outdated && !is_over(event));
         let key = machine.key();
@@ -357,7 +357,7 @@ impl Known {
     }
 }
 
-/// What the pools say about other users of an address of a network, one line each.
+/// The lines about an address in the conditions `DuplicateRecords` of all pools of its network.
 fn others<'p>(network: &str, address: &str, pools: &'p [KnownPool]) -> BTreeSet<&'p str> {
     let of_network = pools.iter().filter(|pool| pool.checked.network() == Some(network));
     let conditions = of_network.flat_map(|pool| &pool.status.conditions);
@@ -390,7 +390,7 @@ pub fn machine_key(text: &str) -> Result<Key, &'static str> {
 // === impl Selecting ===
 
 impl Selecting {
-    /// A pool and its overflow.
+    /// The pool that selects a machine, followed by its overflow.
     fn all_of(selected: &Selected) -> Vec<Self> {
         let selecting = |pool: &PoolId| Self {
             pool: pool.to_string(),
@@ -516,7 +516,7 @@ mod tests {
         }
     }
 
-    /// The instance of the machine, created at a time, which reads the Secret `net`.
+    /// The instance of the machine with this phase and creation time. Its network data is the Secret [`SECRET`].
     fn instance(phase: &str, created: &str) -> Instance {
         let volume = json!({"name": "cloud", "cloudInitConfigDrive": {"networkDataSecretRef": {"name": SECRET}}});
         Instance::read(object(json!({
@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_waits_knows_since_when_and_for_which_family() {
+    fn a_waiting_machine_is_shown_with_the_start_of_its_wait_and_the_exhausted_family() {
         let first = json!([{"kind": "VirtualMachine", "namespace": "n", "name": "w", "family": "IPv4", "since": "2026-08-14T11:00:00Z"}]);
         let waiting = pool("p", json!({"status": {"waiting": 1, "firstWaiting": first}}));
         let answer = about(machine(json!({}), json!({})), vec![waiting], vec![]);
@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_waits_for_its_pool_or_the_overflow_names_both() {
+    fn a_machine_that_waits_for_its_pool_and_the_overflow_is_shown_with_both_pools() {
         let first = json!([{"kind": "VirtualMachine", "namespace": "n", "name": "w", "family": "IPv4", "since": "2026-08-14T11:00:00Z"}]);
         let status = json!({"waiting": 1, "firstWaiting": first});
         let pools = || {
@@ -730,7 +730,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_whose_reason_is_not_known_is_referred_to_its_events() {
+    fn without_a_known_reason_the_answer_advises_to_look_at_the_events() {
         let answer = about(machine(json!({}), json!({})), vec![pool("p", json!({}))], vec![]);
         let advice = "look at the events; without an event, look whether a replica leads: kubectl glowplug status";
         assert_eq!(
@@ -904,7 +904,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_is_left_alone_names_its_annotation() {
+    fn the_answer_about_a_machine_that_is_left_alone_names_the_annotation() {
         let noted = json!({"annotations": {(LEFT_ALONE_ANNOTATION): "v"}});
         let answer = about(machine(json!({}), noted), vec![pool("p", json!({}))], vec![]);
         let advice = "to give it an address of the pool, remove the annotation ipam.glowplug.dev/left-alone, then restart the machine; to \
@@ -921,7 +921,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_a_pool_knows_the_pools_of_its_network() {
+    fn the_answer_about_a_machine_without_a_pool_names_the_pools_of_its_network() {
         let other = |name: &str, network: &str| {
             pool(name, json!({"spec": {"network": network, "machineSelector": {"matchLabels": {"role": "db"}}}}))
         };

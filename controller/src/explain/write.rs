@@ -1,5 +1,5 @@
-//! Changes of objects that a command plans, and writes on request. The API server refuses a change if the object is no longer the one that
-//! was read.
+//! Changes of objects that a command plans, and writes on request. The API server refuses a change if the object was changed or replaced
+//! after it was read.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,9 +28,9 @@ pub struct Write {
     pub object: String,
     /// The merge patch.
     pub patch: Value,
-    /// The command that takes the change back.
+    /// The command that undoes the change.
     pub undo: String,
-    /// What has become of the change.
+    /// Whether the change was sent, and whether the API server stored it.
     pub outcome: Outcome,
     /// The problem of a change that failed or whose outcome is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,7 +41,7 @@ pub struct Write {
     key: Key,
 }
 
-/// What has become of a change.
+/// Whether a change was sent, and whether the API server stored it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
@@ -66,7 +66,7 @@ impl Write {
         Self::new(kind, metadata, json!({"metadata": {"annotations": annotations}}), &undo)
     }
 
-    /// A change of a pool that keeps an address for each of these names.
+    /// A change that adds pre-allocations to a pool: for each name, its addresses.
     pub(super) fn pre_allocations(kind: ApiResource, metadata: &ObjectMeta, names: &BTreeMap<String, String>) -> Self {
         let none: BTreeMap<&String, ()> = names.keys().map(|name| (name, ())).collect();
         let patch = json!({"spec": {"preAllocations": none}}).to_string();
@@ -75,7 +75,7 @@ impl Write {
     }
 
     fn new(kind: ApiResource, metadata: &ObjectMeta, mut patch: Value, undo: &str) -> Self {
-        // The API server refuses the patch if the object is not the one that was read.
+        // With these members, the API server refuses the patch if the object was changed or replaced after it was read.
         patch["metadata"]["uid"] = json!(metadata.uid);
         patch["metadata"]["resourceVersion"] = json!(metadata.resource_version);
         let key = Key::of(metadata);
@@ -84,7 +84,7 @@ impl Write {
         Self { object, patch, undo, outcome: Outcome::Planned, problem: None, kind, key }
     }
 
-    /// Writes the change, and notes its outcome. A refusal concerns this object alone.
+    /// Sends the change, and stores its outcome. A refusal is no error, because it concerns only this object.
     pub(super) async fn send(&mut self, reader: &Reader) {
         let client = reader.client().clone();
         let api: Api<Object> = match self.key.namespace.as_str() {
@@ -122,15 +122,15 @@ impl Write {
     }
 }
 
-/// The digest of changes: 32 hexadecimal digits. Two plans with one digest set the same members of the same objects.
+/// The digest of changes: 32 hexadecimal digits. Plans with the same digest set the same members of the same objects to the same values.
 pub(super) fn digest(writes: &[Write]) -> anyhow::Result<String> {
-    // An object has another version after each report of its guest. The members that a change sets say the addresses.
+    // The digest leaves out `resourceVersion`, which changes with each update of an object. The values of the members have the addresses.
     let changes = writes.iter().map(|write| json!([write.object, write.patch["metadata"]["uid"], write.members()]));
     let text = Value::from_iter(changes).to_string();
     digest_of(text.as_bytes()).context("no hash function")
 }
 
-/// The object of a command of kubectl.
+/// The arguments by which a command of kubectl names an object.
 fn target(kind: &ApiResource, metadata: &ObjectMeta) -> String {
     let Key { namespace, name } = Key::of(metadata);
     let resource = format!("{}.{}", kind.plural, kind.group);

@@ -193,7 +193,7 @@ pub(crate) fn audit(args: AuditArgs, log: &Logger) -> Result<ExitCode> {
     let now = Timestamp::now();
     let fetched = fetched(lists);
     let options = Options {
-        // Without a release the time explains when a release would be possible.
+        // Without `--release-missing`, the time is used only to print when a release would be possible.
         fetched: if args.release_missing { fetched? } else { fetched.unwrap_or(now) },
         release: args.release_missing,
         max_release: args.max_release,

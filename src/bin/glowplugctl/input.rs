@@ -115,7 +115,7 @@ pub(crate) struct PoolFiles {
     pub(crate) unread: Vec<Diagnostic>,
 }
 
-/// Pools from files that allocate addresses.
+/// The pools of files: those that allocate addresses, and those that are being deleted.
 #[derive(Default)]
 pub(crate) struct ServedPools {
     pub(crate) pools: Vec<Pool>,
@@ -123,7 +123,7 @@ pub(crate) struct ServedPools {
     pub(crate) leaving: Vec<Pool>,
     /// Names of all pools of the files that are being deleted.
     pub(crate) deleted: BTreeSet<String>,
-    /// Whether every pool of the files is among the pools.
+    /// Whether `pools` has every pool of the files that is not being deleted.
     pub(crate) is_whole: bool,
 }
 
@@ -221,7 +221,7 @@ impl PoolFiles {
                     (None, Some(template)) => in_template(template_facts(template, spec), template_file)?,
                     (None, None) => TemplateFacts::default(),
                 };
-                // `read_pools` has already reported two pools of the same name in one document.
+                // `names` has the pools of earlier files. `read_pools` has already reported pools of the same name in this file.
                 let is_second = names.contains(&spec.full_name());
                 let spec = PoolSpec { has_errors: spec.has_errors || is_second, ..spec.clone() };
                 read.pools.extend(Pool::new(&spec, &facts, &mut diagnostics));
@@ -255,8 +255,8 @@ impl PoolFiles {
         }
     }
 
-    /// The pools that allocate addresses: pools without an error, and of two overlapping pools the older pool. Reports the
-    /// other pools.
+    /// The pools that allocate addresses: those without an error, without the younger one of two overlapping pools. Reports the other
+    /// pools.
     pub(crate) fn served(files: &[PathBuf], template: Option<&Path>, log: &Logger) -> Result<ServedPools> {
         let read = Self::read(files, template, log)?;
         read.tell();
@@ -270,7 +270,7 @@ impl PoolFiles {
             say(format_args!("note: pool {} is not served, since it is being deleted", pool.title()));
         }
         let count = pools.len();
-        // Older pools come first. A pool without a NodePool has no creation time and counts as the oldest.
+        // Older pools come first. A pool without a creation time, such as a plain pool of a file, counts as the oldest.
         pools.sort_by_key(|pool| created.get(pool.name()).copied().unwrap_or_default());
         loop {
             let overlaps = pool::overlaps(&pools);

@@ -57,7 +57,7 @@ pub(crate) struct Listed {
     addresses: Vec<ListedAddress>,
     /// Records of an address that two machines use.
     conflicts: Vec<ListedRecord>,
-    /// Other records of an address without a lease.
+    /// Other records of addresses that have no lease.
     reserved: Vec<ListedRecord>,
     pub(crate) waiting: Vec<ListedWaiter>,
     missing: Vec<ListedMissing>,

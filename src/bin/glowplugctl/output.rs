@@ -27,13 +27,13 @@ pub(crate) fn say(line: fmt::Arguments<'_>) {
 }
 
 pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
-    // Characters that serde_json does not escape are always inside strings.
+    // Characters that act on a terminal are always inside strings, where escapes of JSON are valid.
     let lines: Vec<String> = serde_json::to_string_pretty(value)?.lines().map(escaped_json).collect();
     print(&(lines.join("\n") + "\n"))
 }
 
-/// Does the same as [`escaped`] for a line of JSON, with the escapes of JSON. A name or an annotation of an object may
-/// have any character.
+/// Escapes the characters of a line of JSON that act on a terminal, as [`escaped`] does for other output. A name or an annotation of an
+/// object may have any character.
 pub(crate) fn escaped_json(text: &str) -> String {
     let escape = |c: char| if acts_on_terminal(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
     text.chars().map(escape).collect()

@@ -101,7 +101,8 @@ fn releasable(machines: Vec<KubevirtMachine>, inventory: Option<&Inventory>, for
     (releasable, kept)
 }
 
-/// Returns a machine with the same name and another UID. A wrong UID is a frequent mistake.
+/// Returns the end of a warning that names a machine with the same name and another UID: a wrong UID is a frequent mistake. Empty if there
+/// is no such machine.
 fn namesake(machine: &Machine, allocator: &Allocator) -> String {
     let is_namesake = |other: &&Machine| other.namespace == machine.namespace && other.name == machine.name;
     let found = allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).find(is_namesake);
