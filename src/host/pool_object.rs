@@ -4,7 +4,6 @@
 //! served, or name another program that chooses the addresses. The controller and `glowplugctl` read an object by the rules of
 //! this module.
 
-use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use super::claim::{NAMESPACE_NAME, OBJECT_NAME, is_namespace, is_object_name};
@@ -72,7 +71,6 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
     let object = object.object("spec").unwrap_or(&empty);
     let mut members = Members::new(object, path);
     let spec = PoolSpec::read(&mut members, diagnostics).read_further(&mut members, diagnostics);
-    repeated(&spec.excluded_addresses, path.field("excludedAddresses"), diagnostics);
     let is_global = kind == PoolKind::GlobalStaticIpPool;
     let has_reuse_delay = members.has("addressReuseGracePeriodSeconds");
     let sticky = members.switch("sticky", diagnostics);
@@ -128,19 +126,6 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
     check.claims();
     check.source();
     spec
-}
-
-/// Warns of the items that a list has twice. The definitions of the pools declare such a list as a set, so the API server rejects a new
-/// pool with them. A pool that is stored with them keeps its addresses.
-fn repeated(items: &[String], list: FieldPath<'_>, diagnostics: &mut Diagnostics) {
-    let mut known = BTreeMap::new();
-    for (at, item) in items.iter().enumerate() {
-        let first = *known.entry(item).or_insert(at);
-        if first < at {
-            let expected = format!("another item than at {}", list.index(first));
-            diagnostics.push(Diagnostic::warning(list.index(at), "repeated item", item, &expected));
-        }
-    }
 }
 
 /// Checks the name of a NodePool. A name that no NodePool can have is a warning: a pool that is stored with it keeps its addresses and its
@@ -433,23 +418,6 @@ mod tests {
             "spec.nodePoolRefs: not of a StaticIPPool \"[]\", expected nodePoolRef, a NodePool of the namespace of the pool",
         ];
         assert_eq!(refusal("StaticIPPool", &with("nodePoolRefs: [], namespaceSelector: {}")), of_several);
-    }
-
-    #[test]
-    fn a_pool_with_a_repeated_exclusion_has_a_warning_for_each_repetition() {
-        let members =
-            "network: infra/a, addresses: [10.0.0.0/24], excludedAddresses: [10.0.0.5, 10.0.0.6, 10.0.0.5, 10.0.0.5]";
-        for kind in ["StaticIPPool", "GlobalStaticIPPool"] {
-            let (pool, diagnostics) = pool(kind, members);
-            assert!(pool.is_some(), "{kind}");
-            assert_eq!(
-                diagnostics,
-                [
-                    "spec.excludedAddresses[2]: repeated item \"10.0.0.5\", expected another item than at spec.excludedAddresses[0]",
-                    "spec.excludedAddresses[3]: repeated item \"10.0.0.5\", expected another item than at spec.excludedAddresses[0]",
-                ]
-            );
-        }
     }
 
     #[test]
