@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use glowplug_controller::kinds::cluster_api::Kinds;
 use glowplug_controller::kinds::mac_pool::MACPool;
@@ -12,8 +13,9 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
-use kube::api::{DeleteParams, DynamicObject, PostParams};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use crate::support::Cluster;
 use crate::support::controller::merge;
@@ -619,6 +621,40 @@ async fn adopt_writes_nothing_if_the_changes_differ_from_those_of_the_digest() {
     assert_eq!(agents, [concat!("kubectl-glowplug/", env!("CARGO_PKG_VERSION"))].into());
     let managers = calls.iter().filter(|call| call.verb == "patch").map(|call| call.query["fieldManager"].as_str());
     assert_eq!(managers.collect::<Vec<_>>(), ["kubectl-glowplug"; 2]);
+}
+
+#[tokio::test]
+async fn adopt_repeats_a_write_to_an_object_of_which_only_the_status_has_changed() {
+    let command = ["adopt", "--file", POOL, "shop/db-0", "shop/web-0"];
+    for (change, outcome) in
+        [(json!({"status": {"ready": true}}), "written"), (json!({"metadata": {"annotations": {"a": "b"}}}), "failed")]
+    {
+        let (server, cluster) = start_server().await;
+        let shop = Shop::new(&cluster).await;
+        let plugin = Plugin::new(cluster.config());
+        let digest = digest_of(&plugin, &command).await;
+        let (gate, held) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let (closed, arrived) = (Arc::clone(&gate), Arc::clone(&held));
+        server.set_faults(move |call| match call.verb == "patch" && call.user_agent.starts_with("kubectl-glowplug/") {
+            true if call.name.as_deref() == Some("web-0") => {
+                arrived.add_permits(1);
+                Fault::Hold(Arc::clone(&closed))
+            }
+            _ => Fault::None,
+        });
+        let apply = [&command[..], &["--apply", &digest]].concat();
+        let changed = async {
+            held.acquire().await.unwrap().forget();
+            let (params, patch) = (PatchParams::default(), Patch::Merge(&change));
+            match change.get("status") {
+                Some(_) => shop.vms.patch_status("web-0", &params, &patch).await.unwrap(),
+                None => shop.vms.patch("web-0", &params, &patch).await.unwrap(),
+            };
+            gate.add_permits(Semaphore::MAX_PERMITS / 2);
+        };
+        let ((_, answer), ()) = tokio::join!(plugin.json(&apply), changed);
+        assert_eq!(answer["writes"][1]["outcome"], outcome, "{change}");
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! Changes of objects that a command plans, and writes on request. The API server refuses a change if the object was changed or replaced
-//! after it was read.
+//! Changes of objects that a command plans, and writes on request. A change is refused if the object was changed or replaced after it was
+//! read. The status does not count: the controller and KubeVirt write it at any time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,6 +17,8 @@ use crate::cluster::request::{Error, Refusal, ask};
 use crate::explain::read::{Reader, is_denied};
 use crate::explain::text::quoted;
 
+/// Most times that a change is sent to an object whose status changes meanwhile.
+const ATTEMPTS: usize = 5;
 /// Manager of the fields that a change sets.
 const MANAGER: &str = "kubectl-glowplug";
 
@@ -39,6 +41,9 @@ pub struct Write {
     kind: ApiResource,
     #[serde(skip)]
     key: Key,
+    /// The object as it was read.
+    #[serde(skip)]
+    read: ObjectMeta,
 }
 
 /// Whether a change was sent, and whether the API server stored it.
@@ -81,7 +86,7 @@ impl Write {
         let key = Key::of(metadata);
         let name = if key.namespace.is_empty() { key.name.clone() } else { key.to_string() };
         let (object, undo) = (format!("{} {name}", kind.kind), format!("kubectl {undo}"));
-        Self { object, patch, undo, outcome: Outcome::Planned, problem: None, kind, key }
+        Self { object, patch, undo, outcome: Outcome::Planned, problem: None, kind, key, read: metadata.clone() }
     }
 
     /// Sends the change, and stores its outcome. A refusal is no error, because it concerns only this object.
@@ -92,10 +97,22 @@ impl Write {
             namespace => Api::namespaced_with(client, namespace, &self.kind),
         };
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-        let patch = Patch::Merge(&self.patch);
-        let Err(error) = ask(api.patch(&self.key.name, &params, &patch)).await else {
-            self.outcome = Outcome::Written;
-            return;
+        let mut attempts = 1..ATTEMPTS;
+        let error = loop {
+            let Err(error) = ask(api.patch(&self.key.name, &params, &Patch::Merge(&self.patch))).await else {
+                self.outcome = Outcome::Written;
+                return;
+            };
+            let is_conflict = matches!(error.refusal(), Some(Refusal::Other));
+            if !is_conflict || attempts.next().is_none() {
+                break error;
+            }
+            match ask(api.get_opt(&self.key.name)).await {
+                Ok(Some(now)) if has_only_another_status(&self.read, &now.metadata) => {
+                    self.patch["metadata"]["resourceVersion"] = json!(now.metadata.resource_version);
+                }
+                _ => break error,
+            }
         };
         if let Error::Request(request) = &error
             && is_denied(request)
@@ -120,6 +137,15 @@ impl Write {
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         members.map(|(name, value)| [name.clone(), text(value)]).collect()
     }
+}
+
+/// Whether an object has the specification, labels and annotations that it had when it was read.
+fn has_only_another_status(read: &ObjectMeta, now: &ObjectMeta) -> bool {
+    let of = |metadata: &ObjectMeta| {
+        let ObjectMeta { uid, generation, labels, annotations, deletion_timestamp, .. } = metadata.clone();
+        (uid, generation, labels, annotations, deletion_timestamp)
+    };
+    read.generation.is_some() && of(read) == of(now)
 }
 
 /// The digest of changes: 32 hexadecimal digits. Plans with the same digest set the same members of the same objects to the same values.
