@@ -52,8 +52,8 @@ pub struct Refused {
 pub struct Refusals {
     /// Number of all of them.
     pub count: usize,
-    /// The oldest of each namespace, as many as the status of a pool has, each with the time of its creation. The machines of a
-    /// namespace are served in the order of their creation, so the first ones of the pool are among them.
+    /// The oldest machines of each namespace, each with the time of its creation: at most as many as the status of a pool lists. The
+    /// machines of a namespace are served in the order of their creation, so the first ones of the pool are among them.
     pub first: Vec<(Timestamp, Key)>,
 }
 

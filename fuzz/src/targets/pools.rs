@@ -61,7 +61,7 @@ pub(super) fn leases(document: &[u8]) {
     check_diagnostics(&diagnostics);
     for (network, address, lease) in leases.held() {
         assert_eq!(parse_lease_name(&lease_name(address, network).unwrap()), Some((address, network.to_owned())));
-        assert!(IpNetwork::new(address, lease.prefix).is_ok());
+        assert_eq!(IpNetwork::new(address, lease.prefix).unwrap().prefix(), lease.prefix);
     }
     let held = leases.held().count();
     assert!(leases.of_claims() <= held);

@@ -108,8 +108,8 @@ pub(crate) fn held_by(allocator: &Allocator, holder: &Machine) -> Vec<Held> {
     held.collect()
 }
 
-/// Whether an IPAddress was created for an earlier claim of the name of claim `uid`, and claim `uid` cannot have its address: the claim
-/// holds another address, or a claim or machine holds this address. If no claim owns the IPAddress, only the lease of an earlier claim with
+/// Whether an IPAddress was created for an earlier claim, and the present claim of the name, `uid`, cannot have its address: the present
+/// claim holds another address, or another claim or a machine holds this one. If no claim owns the IPAddress, only the lease of an earlier claim with
 /// this address proves that.
 ///
 /// The API server may receive such an IPAddress late, from a leader that has lost the Lease, after another leader has released
