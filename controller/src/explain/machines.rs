@@ -22,6 +22,7 @@ use crate::kinds::guest::Life;
 use crate::kinds::kubevirt_machine::Instance;
 use crate::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, VirtualMachine};
 use crate::machines::Standing;
+use crate::pools::reference::without_volume;
 use crate::pools::selection::Selected;
 
 /// A VirtualMachine that a pool selects.
@@ -38,8 +39,8 @@ pub struct Row {
     pub result: Word,
     /// Reason of the result.
     pub reason: String,
-    /// Whether a person has to decide, for the reason in `reason`. Examples: records contradict each other, or the address of the guest is
-    /// not known.
+    /// Whether a person has to decide, for the reason in `reason`. Examples: records contradict each other, the address of the guest is
+    /// not known, or the machine has no volume for network data.
     pub needs_decision: bool,
 }
 
@@ -160,6 +161,9 @@ impl<'a> Facts<'a> {
         }
         if of.is_stored && is_left_alone && row.result == Word::Recorded {
             row.reason += &format!("; it stays left alone until its annotation {LEFT_ALONE_ANNOTATION} is removed");
+        }
+        if vm.cloud_init.is_none() {
+            open.push(without_volume(std::slice::from_ref(selected)));
         }
         if !open.is_empty() {
             (row.reason, row.needs_decision) = (format!("{}; {}", row.reason, open.join("; ")), true);
