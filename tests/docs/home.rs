@@ -13,12 +13,40 @@ const PLACES: [(&str, &str); 5] = [
     ("packaging/debian/control", "Homepage: "),
 ];
 
+/// The alerts. Each names the page about it, below the address of the repository.
+const ALERTS: &str = "controller/config/prometheus/alerts.yaml";
+
+fn read(path: &str) -> String {
+    fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The address in Cargo.toml.
+fn home() -> String {
+    let manifest = read("Cargo.toml");
+    let home = manifest.lines().find_map(|line| line.strip_prefix("repository = \"")).unwrap();
+    home.trim_end_matches('"').to_owned()
+}
+
+#[test]
+fn every_alert_names_its_page_below_the_address_of_the_repository() {
+    let (home, text) = (home(), read(ALERTS));
+    let with_home = |line: &str| {
+        let (start, page) = line.split_once("runbook_url: ")?;
+        let (_, page) = page.split_once("/docs/").unwrap_or_else(|| panic!("{ALERTS}: no /docs/ in {page}"));
+        Some(format!("{start}runbook_url: {home}/docs/{page}"))
+    };
+    let expected: String = text.lines().map(|line| with_home(line).unwrap_or_else(|| line.to_owned()) + "\n").collect();
+    if crate::support::is_update() {
+        fs::write(repository().join(ALERTS), expected).unwrap();
+    } else {
+        assert!(text.contains("runbook_url: "), "{ALERTS}");
+        assert_eq!(text, expected, "{ALERTS}");
+    }
+}
+
 #[test]
 fn the_address_of_the_repository_is_the_same_in_all_files() {
-    let read =
-        |path: &str| fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
-    let manifest = read("Cargo.toml");
-    let home = manifest.lines().find_map(|line| line.strip_prefix("repository = \"")).unwrap().trim_end_matches('"');
+    let home = home();
     for (path, start) in PLACES {
         let text = read(path);
         let line = text.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{path}: no {start}"));
