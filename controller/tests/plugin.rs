@@ -692,7 +692,8 @@ async fn adopt_prints_the_outcome_of_each_write_and_the_command_that_removes_the
         for write in writes {
             let name = write["object"].as_str().unwrap().split_once('/').unwrap().1;
             let undo = format!(
-                "kubectl annotate virtualmachines.kubevirt.io {name} -n shop ipam.glowplug.dev/network-eno101- {ANNOTATION}-"
+                "{} annotate virtualmachines.kubevirt.io {name} -n shop ipam.glowplug.dev/network-eno101- {ANNOTATION}-",
+                plugin.kubectl()
             );
             assert_eq!(write["undo"], json!(undo));
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{IsTerminal as _, Write as _, stderr, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow};
@@ -12,7 +12,7 @@ use glowplug::host::claim::{NAMESPACE_NAME, is_namespace, is_object_name};
 use glowplug::terminal::escaped;
 use glowplug_controller::cluster::client::{connect_as, kubeconfig_message, naming_server};
 use glowplug_controller::cluster::key::Key;
-use glowplug_controller::explain::adopt::{POOL_NAME, Place, adopt};
+use glowplug_controller::explain::adopt::{Commands, POOL_NAME, Place, adopt};
 use glowplug_controller::explain::audit::audit;
 use glowplug_controller::explain::plan::plan;
 use glowplug_controller::explain::read::{Lacking, Reader};
@@ -84,8 +84,8 @@ struct Adopt {
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 struct PoolPlace {
-    /// Read the pool from this file; the cluster must not have it
-    #[arg(short, long, value_name = "FILE|-")]
+    /// Read the pool from this file or folder; the cluster must not have it
+    #[arg(short, long, value_name = "FILE|FOLDER|-")]
     file: Option<PathBuf>,
     /// Use this pool of the cluster
     #[arg(long, value_name = "[NAMESPACE/]NAME", value_parser = machine_pool)]
@@ -128,6 +128,7 @@ fn with_tip(mut error: clap::Error) -> clap::Error {
 /// person to do.
 async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { kubeconfig, context, namespace, json, command } = arguments;
+    let kubectl = kubectl(kubeconfig.as_deref(), context.as_deref());
     let config = config(kubeconfig, context).await?;
     let server = config.cluster_url.clone();
     let client = connect_as(PROGRAM, config).context("connecting to the API server")?;
@@ -145,14 +146,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         Command::Adopt(Adopt { of: PoolPlace { file, pool }, machines, apply }) => {
             let place = file.map(Place::File).or(pool.map(Place::Cluster)).context("--file or --pool: missing")?;
-            let answer = adopt(
-                &reader,
-                &place,
-                &machines,
-                apply.as_deref(),
-                &command_line(std::env::args_os().map(|word| word.to_string_lossy().into_owned())),
-            )
-            .await?;
+            let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+            let commands = Commands { kubectl, adopt: command_line(words) };
+            let answer = adopt(&reader, &place, &machines, apply.as_deref(), &commands).await?;
             print(&answer, &reader, json).map(|()| answer.is_clean())
         }
     };
@@ -160,11 +156,20 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The command line of a user who runs the plugin through kubectl, without the option `--apply`.
+/// The start of a command line that runs kubectl on the same cluster.
+fn kubectl(kubeconfig: Option<&Path>, context: Option<&str>) -> String {
+    let file = kubeconfig.map(|file| format!(" --kubeconfig {}", quoted(&file.to_string_lossy())));
+    let context = context.map(|name| format!(" --context {}", quoted(name)));
+    format!("kubectl{}{}", file.unwrap_or_default(), context.unwrap_or_default())
+}
+
+/// The command line of a user who runs the plugin through kubectl, without the option `--apply`. The word `--` is left out, so that an
+/// option may follow: no name of a machine begins with `-`.
 fn command_line(words: impl Iterator<Item = String>) -> String {
     let (mut line, mut words) = ("kubectl glowplug".to_owned(), words.skip(1));
     while let Some(word) = words.next() {
         match word.as_str() {
+            "--" => {}
             "--apply" => drop(words.next()),
             word if word.starts_with("--apply=") => {}
             word => line += &format!(" {}", quoted(word)),
@@ -227,11 +232,19 @@ mod tests {
     }
 
     #[test]
+    fn a_command_of_kubectl_has_the_cluster_of_the_user() {
+        assert_eq!(kubectl(None, None), "kubectl");
+        assert_eq!(kubectl(Some(Path::new("a b")), Some("c")), "kubectl --kubeconfig 'a b' --context c");
+    }
+
+    #[test]
     fn the_command_line_of_a_user_can_be_repeated_with_a_digest() {
         let line = |words: &[&str]| command_line(words.iter().map(|word| (*word).to_owned()));
         let words = ["kubectl-glowplug", "adopt", "--file=a b.yaml", "--apply", "x", "--context", "c", "shop/db-0"];
         assert_eq!(line(&words), "kubectl glowplug adopt '--file=a b.yaml' --context c shop/db-0");
         assert_eq!(line(&["x", "adopt", "--apply=y", "--pool", "n/p"]), "kubectl glowplug adopt --pool n/p");
+        let after_options = ["x", "adopt", "--pool", "n/p", "--", "shop/db-0"];
+        assert_eq!(line(&after_options), "kubectl glowplug adopt --pool n/p shop/db-0");
     }
 
     #[test]

@@ -35,7 +35,7 @@ use serde::Serialize;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::cluster::request::list;
-use crate::explain::file::read_pools;
+use crate::explain::file::{is_stdin, read_pools};
 use crate::explain::lists::{Lists, problem_text};
 use crate::explain::machines::{Facts, Of, Row, Word, leased};
 use crate::explain::plan::{judged, warn_of_selector};
@@ -95,6 +95,15 @@ pub enum Place {
     Cluster(String),
 }
 
+/// Command lines for the answer.
+#[derive(Clone, Debug)]
+pub struct Commands {
+    /// Runs kubectl on the cluster of the user. The arguments follow. Example: `kubectl --context infra`.
+    pub kubectl: String,
+    /// The command line of the user without `--apply`.
+    pub adopt: String,
+}
+
 /// A pool, and whether the cluster has it.
 struct Target {
     pool: Arc<KnownPool>,
@@ -105,7 +114,7 @@ struct Target {
 type Kept<'a> = (&'a VirtualMachine, Selected, Vec<IpAddr>);
 
 /// Decides what a pool does to existing machines. `only`: the VirtualMachines to decide about, all if it is empty. The records are
-/// written if `reviewed` is their digest. `command` is the command line of the user without `--apply`.
+/// written if `reviewed` is their digest.
 ///
 /// # Errors
 ///
@@ -116,11 +125,10 @@ pub async fn adopt(
     place: &Place,
     only: &[Key],
     reviewed: Option<&str>,
-    command: &str,
+    commands: &Commands,
 ) -> anyhow::Result<Answer> {
-    let mut answer = records(reader, place, only, reviewed).await?;
-    answer.next = answer.next(place, command);
-    Ok(answer)
+    let answer = records(reader, place, only, reviewed).await?;
+    Ok(answer.with_commands(place, commands))
 }
 
 async fn records(reader: &Reader, place: &Place, only: &[Key], reviewed: Option<&str>) -> anyhow::Result<Answer> {
@@ -356,9 +364,20 @@ impl Answer {
         self.refused.is_none() && !has_decision && !self.writes.iter().any(is_open)
     }
 
+    /// Adds the command lines: what a person does after this answer, and what undoes each change.
+    fn with_commands(mut self, place: &Place, commands: &Commands) -> Self {
+        for write in &mut self.writes {
+            write.undo = format!("{} {}", commands.kubectl, write.undo);
+        }
+        self.next = self.next(place, &commands.adopt);
+        self
+    }
+
     /// What a person does after this answer to `command`.
     fn next(&self, place: &Place, command: &str) -> Vec<String> {
         let has = |outcomes: &[Outcome]| self.writes.iter().any(|write| outcomes.contains(&write.outcome));
+        let is_stdin = matches!(place, Place::File(path) if is_stdin(path));
+        let input = if is_stdin { ", with the same standard input" } else { "" };
         let mut next = Vec::new();
         let open: Vec<&String> =
             self.machines.iter().filter(|row| row.needs_decision).map(|row| &row.machine).collect();
@@ -366,12 +385,12 @@ impl Answer {
             next.push(format!("decide about {}: the reason of each machine says why", some_of(open.into_iter())));
         }
         if has(&[Outcome::Failed, Outcome::Unknown]) {
-            next.push(format!("run the command again, because some changes are not written: {command}"));
+            next.push(format!("run the command again, because some changes are not written: {command}{input}"));
         } else if has(&[Outcome::Planned]) {
-            next.push(format!("write the records: {command} --apply {}", self.digest));
+            next.push(format!("write the records: {command} --apply {}{input}", self.digest));
         } else if let Place::File(path) = place {
-            let (file, pool) = (path.display().to_string(), &self.pool);
-            let file = quoted(&file);
+            let pool = &self.pool;
+            let file = if is_stdin { "standard input".to_owned() } else { quoted(&path.to_string_lossy()) };
             next.push(format!(
                 "when no machine needs a decision any more, create pool {pool} in this cluster, from {file}"
             ));
@@ -441,6 +460,7 @@ mod tests {
             "spec": {"template": {"spec": {
                 "networks": [{"name": "net1", "multus": {"networkName": "infra/vlan10"}}],
                 "domain": {"devices": {"interfaces": [{"name": "net1", "bridge": {}}]}},
+                "volumes": [{"name": "c", "cloudInitConfigDrive": {}}],
             }}},
         });
         vm["metadata"]["labels"] = json!({
@@ -495,7 +515,7 @@ mod tests {
             "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "[\"10.0.0.8/24\"]",
         });
         let patch = json!({"metadata": {"uid": "machine", "resourceVersion": "7", "annotations": annotations}});
-        let undo = "kubectl annotate kubevirtmachines.infrastructure.cluster.x-k8s.io w-0 -n clusters-c1 \
+        let undo = "annotate kubevirtmachines.infrastructure.cluster.x-k8s.io w-0 -n clusters-c1 \
                     ipam.glowplug.dev/network-eno101- kubevirt.cluster.x-k8s.io/allocated-ip-eno101-";
         assert_eq!((&*write.object, &write.patch, &*write.undo), ("KubevirtMachine clusters-c1/w-0", &patch, undo));
     }
@@ -506,7 +526,7 @@ mod tests {
         let [write] = &answer.writes[..] else { panic!("{:?}", answer.writes) };
         let kept = json!({"preAllocations": {"clusters-c1/w-0": "10.0.0.8"}});
         let patch = json!({"metadata": {"uid": "p", "resourceVersion": "3"}, "spec": kept});
-        let undo = "kubectl patch staticippools.ipam.glowplug.dev p -n clusters --type merge \
+        let undo = "patch staticippools.ipam.glowplug.dev p -n clusters --type merge \
                     -p '{\"spec\":{\"preAllocations\":{\"clusters-c1/w-0\":null}}}'";
         assert_eq!((&*write.object, &write.patch, &*write.undo), ("StaticIPPool clusters/p", &patch, undo));
     }
@@ -578,7 +598,8 @@ mod tests {
         let metadata = |uid: String| json!({"namespace": namespace, "name": name, "uid": uid, "resourceVersion": "7"});
         let networks = json!([{"name": "net1", "multus": {"networkName": "infra/vlan10"}}]);
         let devices = json!({"interfaces": [{"name": "net1", "bridge": {}}]});
-        let template = json!({"spec": {"networks": networks, "domain": {"devices": devices}}});
+        let volumes = json!([{"name": "c", "cloudInitConfigDrive": {}}]);
+        let template = json!({"spec": {"networks": networks, "domain": {"devices": devices}, "volumes": volumes}});
         let mut vm = json!({"metadata": metadata(format!("vm-{namespace}-{name}")), "spec": {"template": template}});
         vm["metadata"]["labels"] = json!({"pool": "p"});
         json_patch::merge(&mut vm, &more);
@@ -675,8 +696,7 @@ mod tests {
         assert_eq!((result, &*reason, writes.len()), (Word::Conflict, expected, 0));
         // The command that removes the record leaves what was there before.
         let (_, _, writes, _) = annotated(json!({"ipam.glowplug.dev/network-eno101": "infra/vlan10"}));
-        let undo =
-            "kubectl annotate virtualmachines.kubevirt.io w -n shop kubevirt.cluster.x-k8s.io/allocated-ip-eno101-";
+        let undo = "annotate virtualmachines.kubevirt.io w -n shop kubevirt.cluster.x-k8s.io/allocated-ip-eno101-";
         assert_eq!(writes.iter().map(|write| &*write.undo).collect::<Vec<_>>(), [undo]);
     }
 
@@ -712,6 +732,47 @@ mod tests {
         dual.data["spec"]["preAllocations"] = json!({"shop/one": "10.0.0.9"});
         let one = row("shop/one", "the pool keeps the addresses for it; its guest reports no IPv6 address");
         assert!(open(&of_cluster(lists(), dual)).contains(&one));
+    }
+
+    #[test]
+    fn a_machine_without_a_cloud_init_volume_keeps_its_address_and_needs_a_decision() {
+        let mut lists = Lists::default();
+        let none = json!({"spec": {"template": {"spec": {"volumes": []}}}});
+        add_vm(&mut lists, "shop/runs", Some(&["10.0.0.8"]), none.clone());
+        add_vm(&mut lists, "shop/stopped", None, none);
+        let answer = of_file(lists, shop(), &[]).unwrap();
+        let rows: Vec<_> =
+            answer.machines.iter().map(|row| (&*row.machine, row.result, &*row.reason, row.needs_decision)).collect();
+        let lacking = "spec.template.spec.volumes: no volume with cloudInitConfigDrive or cloudInitNoCloud, expected one for the \
+                       addresses of shop/p";
+        let [runs, stopped] = [
+            format!("its guest reports the addresses: with a record, it keeps them; {lacking}"),
+            format!("no guest runs: it gets addresses like a new machine; {lacking}"),
+        ];
+        assert_eq!(rows, [("shop/runs", Word::Reserved, &*runs, true), ("shop/stopped", Word::New, &*stopped, true)]);
+        assert_eq!((answer.writes.len(), answer.is_clean()), (1, false));
+    }
+
+    #[test]
+    fn standard_input_is_named_in_words() {
+        let commands = Commands { kubectl: "kubectl --context c".to_owned(), adopt: "ADOPT --file -".to_owned() };
+        let of_stdin = |addresses: Option<&[&str]>| {
+            let mut lists = Lists::default();
+            add_vm(&mut lists, "shop/w", addresses, json!({}));
+            let answer = of_file(lists, shop(), &[]).unwrap();
+            let answer = answer.with_commands(&Place::File(PathBuf::from("-")), &commands);
+            let undo: Vec<String> = answer.writes.iter().map(|write| write.undo.clone()).collect();
+            (answer.digest, answer.next, undo)
+        };
+        let (digest, next, undo) = of_stdin(Some(&["10.0.0.8"]));
+        assert_eq!(next, [format!("write the records: ADOPT --file - --apply {digest}, with the same standard input")]);
+        let expected = "kubectl --context c annotate virtualmachines.kubevirt.io w -n shop ipam.glowplug.dev/network-eno101- \
+                        kubevirt.cluster.x-k8s.io/allocated-ip-eno101-";
+        assert_eq!(undo, [expected]);
+        let (_, next, _) = of_stdin(None);
+        let expected =
+            "when no machine needs a decision any more, create pool shop/p in this cluster, from standard input";
+        assert_eq!(next, [expected]);
     }
 
     #[test]

@@ -56,6 +56,11 @@ pub struct Mistake {
     pub error: String,
 }
 
+/// Whether the path `-` of a command line means standard input.
+pub(super) fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
 /// Reads the pools of files with JSON or YAML. `-` is standard input. A folder stands for its files with a name that kubectl reads. A
 /// StaticIPPool without a namespace gets `namespace`. A document with a mistake does not hide the other documents.
 ///
@@ -69,9 +74,9 @@ pub(super) fn read_pools(paths: &[PathBuf], namespace: &str) -> anyhow::Result<C
     }
     for path in &files {
         let title = path.display().to_string();
-        let text = match path.as_os_str().to_str() {
-            Some("-") => bounded(stdin().lock(), most),
-            _ => File::open(path).map_err(anyhow::Error::from).and_then(|file| bounded(file, most)),
+        let text = match is_stdin(path) {
+            true => bounded(stdin().lock(), most),
+            false => File::open(path).map_err(anyhow::Error::from).and_then(|file| bounded(file, most)),
         };
         let text = text.with_context(|| format!("reading {title}"))?;
         most -= text.len() as u64;

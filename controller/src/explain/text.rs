@@ -51,7 +51,8 @@ pub fn json(value: &Value) -> String {
 #[must_use]
 pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
+    // zsh replaces a word that begins with `=` by the path of a program.
+    match !word.is_empty() && !word.starts_with('=') && word.chars().all(is_plain) {
         true => word.to_owned(),
         false => format!("'{}'", word.replace('\'', r"'\''")),
     }
@@ -68,6 +69,12 @@ mod tests {
         let tables =
             format!("{}\n{}", rows_of(["A", "B"], vec![["1".into(), "\u{1b}\n2".into()]]), rows_of(["C"], vec![]));
         assert_eq!(with_bold_heads(&tables), "\u{1b}[1mA  B\u{1b}[0m\n1  \\u{1b}\\n2\n\n\u{1b}[1mC\u{1b}[0m\n");
+    }
+
+    #[test]
+    fn a_shell_does_not_change_a_quoted_word() {
+        let words = ["", "a/b-c_d.e=f", "=ls", "a b", "it's"].map(quoted);
+        assert_eq!(words, ["''", "a/b-c_d.e=f", "'=ls'", "'a b'", r"'it'\''s'"]);
     }
 
     #[test]

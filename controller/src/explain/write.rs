@@ -30,7 +30,7 @@ pub struct Write {
     pub object: String,
     /// The merge patch.
     pub patch: Value,
-    /// The command that undoes the change.
+    /// The arguments of kubectl that undo the change; in an answer, the whole command line.
     pub undo: String,
     /// Whether the change was sent, and whether the API server stored it.
     pub outcome: Outcome,
@@ -85,7 +85,7 @@ impl Write {
         patch["metadata"]["resourceVersion"] = json!(metadata.resource_version);
         let key = Key::of(metadata);
         let name = if key.namespace.is_empty() { key.name.clone() } else { key.to_string() };
-        let (object, undo) = (format!("{} {name}", kind.kind), format!("kubectl {undo}"));
+        let (object, undo) = (format!("{} {name}", kind.kind), undo.to_owned());
         Self { object, patch, undo, outcome: Outcome::Planned, problem: None, kind, key, read: metadata.clone() }
     }
 
@@ -185,6 +185,6 @@ mod tests {
         };
         let kind = crate::kinds::virtual_machine::virtual_machines();
         let write = Write::annotations(kind, &metadata, &json!({"a/b": "c"}));
-        assert_eq!(write.undo, r"kubectl annotate virtualmachines.kubevirt.io 'a;reboot'\''$(x)' -n n a/b-");
+        assert_eq!(write.undo, r"annotate virtualmachines.kubevirt.io 'a;reboot'\''$(x)' -n n a/b-");
     }
 }

@@ -49,6 +49,11 @@ impl Plugin {
         format!("kubectl glowplug {} --kubeconfig {}", arguments.join(" "), self.kubeconfig.display())
     }
 
+    /// The start of a command line of kubectl that the plugin prints.
+    pub fn kubectl(&self) -> String {
+        format!("kubectl --kubeconfig {}", self.kubeconfig.display())
+    }
+
     /// Runs the plugin. Returns its exit status, its output and its errors.
     pub async fn run(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         self.run_with(&self.kubeconfig, arguments).await
