@@ -17,8 +17,8 @@ use super::pool::Pool;
 use super::records::{Inventory, Report, Unrecorded};
 use super::registry::{Registry, Released};
 
-/// Shortest time between the audit that first missed a machine and the fetch of the lists that release the machine. By
-/// then a cache that lags behind the cluster is up to date again.
+/// Shortest time from the audit that first misses a machine to the fetch of lists that can release the machine. After
+/// this time, a cache that lagged behind the cluster is up to date.
 pub const SIGHTINGS_APART: Duration = Duration::from_secs(5 * 60);
 
 /// Options of an audit: how it handles missing machines.
@@ -28,7 +28,7 @@ pub struct Options {
     pub fetched: Timestamp,
     /// Whether missing machines are released.
     pub release: bool,
-    /// Most machines that one audit may release. `None`: the larger of 10 and 5 % of the leases.
+    /// Maximum number of machines that one audit releases. `None`: the larger of 10 and 5 % of the leases.
     pub max_release: Option<usize>,
     /// Whether to leave the ledger unchanged and only report what would be released.
     pub dry_run: bool,
@@ -37,13 +37,15 @@ pub struct Options {
 /// Result of an audit.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Audit {
-    /// Result that a rebuild would have: the number of records to add, and the records that do not fit.
+    /// The result that a rebuild would have: the number of addresses to add, and the records that contradict the ledger
+    /// or the pools.
     pub adoption: Adoption,
     /// Differences between the ledger and the objects that `adoption` does not report.
     pub disagreements: Vec<Disagreement>,
     /// Machines in the ledger that no longer have an object.
     pub missing: Vec<Missing>,
-    /// Why the audit released no machine although some were due. Empty if nothing prevented the release.
+    /// Why the audit released no machine although machines were due for release. Empty if nothing prevented the
+    /// release.
     pub brakes: Vec<Brake>,
     /// Allocations to waiting machines, from the released addresses.
     pub served: Vec<Allocation>,
@@ -56,7 +58,7 @@ pub struct Missing {
     pub machine: Machine,
     /// When an earlier audit first missed the machine. `None` if this audit is the first.
     pub since: Option<Timestamp>,
-    /// Earliest time at which lists must have been fetched to release the machine.
+    /// Lists that are fetched at this time or later can release the machine.
     pub releasable_from: Timestamp,
     /// The released allocations; in a dry run, the allocations that would be released. `None` if the machine is not
     /// released.
@@ -105,18 +107,19 @@ pub enum Store {
 /// Why an audit releases nothing.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Brake {
-    /// More machines are due than one audit may release.
+    /// More machines are due for release than one audit may release.
     TooMany {
-        /// Number of machines that are due.
+        /// Number of machines that are due for release.
         machines: usize,
-        /// Most machines that one audit may release.
+        /// Maximum number of machines that one audit releases.
         most: usize,
     },
     /// The lists have no object of this kind.
     NoKind(&'static str),
     /// The lists have no machine of this namespace, but machines of this namespace have leases.
     NoNamespace(String),
-    /// The lists have this number of objects whose machine cannot be identified. One of them may be a missing machine.
+    /// The lists have this number of objects whose machine cannot be identified. Each of these objects may belong to a
+    /// machine that seems to be missing.
     Unidentified(usize),
     /// The clock is behind the latest time in the ledger.
     Clock {
@@ -132,8 +135,8 @@ pub enum Brake {
 pub struct Rebuilt {
     /// Result for the records.
     pub adoption: Adoption,
-    /// KubevirtMachines without a record and without a lease that may belong to one of the pools. Such a machine, if it
-    /// runs, may use an address that neither the ledger nor an object records.
+    /// KubevirtMachines that have neither a record nor a lease, and that may belong to one of the pools. If such a
+    /// machine runs, it may use an address that neither the ledger nor an object records.
     pub without_record: Vec<Machine>,
 }
 
@@ -142,12 +145,13 @@ pub struct Rebuilt {
 /// A machine of the ledger is missing if the lists have
 ///
 /// - no object of the machine,
-/// - no unreadable record of the machine, and none of an unknown machine with one of its addresses, and
-/// - no guest that reports one of its addresses.
+/// - no unreadable record of the machine,
+/// - no unreadable record of an unknown machine that has one of the machine's addresses, and
+/// - no guest that reports one of the machine's addresses.
 ///
-/// The lists must be complete: KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces. Without a list of
-/// claims ([`Inventory::claims`]), the holder of a lease that is a claim is never missing. A guest in the namespace of a claim may use
-/// the address of the claim.
+/// The lists must be complete: KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces. Without
+/// a list of claims ([`Inventory::claims`]), a claim that holds a lease is never missing. A guest in the namespace of a
+/// claim may use the address of the claim, so the audit does not report such a guest.
 ///
 /// The ledger records missing machines. With [`Options::release`], the audit releases a missing machine if
 ///
@@ -179,12 +183,13 @@ pub fn audit<L: Ledger>(
         .filter(|machine| !machine.kind.is_claim() || inventory.claims.is_some())
         .collect();
     let mut unread: BTreeSet<Machine> = unreadable(inventory).map(|reservation| reservation.claimant.machine).collect();
-    // An object of an unknown machine may belong to the holder of an address in the object.
+    // An object of an unknown machine may belong to the machine that holds one of the addresses in the object.
     let nobodys = inventory.diagnostics.iter().filter(|diagnostic| diagnostic.claimant.is_none());
     let named: BTreeSet<IpAddr> = nobodys.flat_map(|diagnostic| diagnostic.addresses.iter().copied()).collect();
     let of_named = allocator.leases().filter(|(_, address, _)| named.contains(address));
     unread.extend(of_named.map(|(_, _, lease)| lease.claimant.machine.clone()));
-    // While a guest uses an address, no other machine may get the address. So its holder does not count as missing.
+    // While a guest uses an address, no other machine may get the address. So the holder of the address does not count
+    // as missing.
     let mut reports: BTreeMap<IpAddr, Vec<&Report>> = BTreeMap::new();
     inventory.reports.iter().for_each(|report| reports.entry(report.address).or_default().push(report));
     let is_used = |network: &str, address: IpAddr| {
@@ -296,7 +301,7 @@ fn disagreements(allocator: &Allocator, inventory: &Inventory, adoption: &Adopti
     disagreements
 }
 
-/// Addresses of pools that guests report, if neither the ledger nor a record has the address for the guest's machine.
+/// Reports of pool addresses that neither the ledger nor a record has for the machine of the guest.
 fn unknown_reports<'i>(allocator: &Allocator, inventory: &'i Inventory) -> Vec<&'i Report> {
     let leases = allocator.leases().map(|(_, address, lease)| (lease.claimant.machine.clone(), address));
     let records = inventory
@@ -343,10 +348,14 @@ fn brakes(
 
 /// Rebuilds the ledger from the records on the objects of machines; see [`Registry::adopt`].
 ///
-/// Two kinds of addresses are reserved for their machine, so that no other machine gets them: the addresses of records
-/// that cannot be read, and addresses that a guest reports and that neither the ledger nor a record has for its
-/// machine. If the machine of a record is unknown, the conflict names the machine `-/unreadable-record`, and its UID is
-/// the address. An audit misses this machine as soon as no such record exists.
+/// These addresses are reserved for their machine, so that no other machine gets them:
+///
+/// - the addresses of records that cannot be read
+/// - the addresses that a guest reports, if neither the ledger nor a record has the address for the machine of the
+///   guest
+///
+/// If the machine of a record is unknown, the conflict names the machine `-/unreadable-record`, with the address as its
+/// UID. An audit misses this machine as soon as no unreadable record has the address.
 ///
 /// # Errors
 ///
@@ -404,7 +413,8 @@ fn unreadable(inventory: &Inventory) -> impl Iterator<Item = Reservation> {
 // === impl Disagreement ===
 
 impl Disagreement {
-    /// Whether the disagreement needs no correction: a cluster has no lease of an address that its pools do not offer.
+    /// Whether the disagreement needs no correction. In a cluster, an address that the pools do not offer needs no
+    /// lease.
     #[must_use]
     pub fn is_right(&self, store: Store) -> bool {
         store == Store::Leases && matches!(self, Self::NotLeased { is_reserved: true, .. })
@@ -498,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn the_object_of_a_claim_is_missing_only_if_the_lists_have_claims() {
+    fn a_claim_is_missing_only_if_the_lists_have_claims() {
         let mut registry = registry([pool("{name: one, network: 'n', addresses: [10.0.0.0/24]}")]);
         let machine = Machine::new("n", "a", "u").of_kind(HolderKind::IpAddressClaim);
         let claim = Claim::new(machine.clone(), at(0)).request(Request::of("default/one"));
@@ -516,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_with_the_uid_of_its_guest_in_the_ledger_is_present_while_the_guest_exists() {
+    fn a_machine_that_the_ledger_knows_by_the_uid_of_its_virtual_machine_is_not_missing() {
         let one = pool("{name: one, network: 'n', addresses: [10.0.0.0/24]}");
         let mut registry = registry([one]);
         let guest = r#"{"kind": "VirtualMachine", "metadata": {"namespace": "n", "name": "a", "uid": "guest",
@@ -572,12 +582,12 @@ mod tests {
     }
 
     #[test]
-    fn lists_that_were_not_fetched_anew_release_nothing() {
+    fn an_audit_with_lists_that_were_fetched_too_early_releases_nothing() {
         let mut registry = registry_with(&["a"]);
         let mut look = |fetched, now| audit(&mut registry, &cluster(""), &release(fetched), now).unwrap();
         let releasable_from = |audit: &Audit| audit.missing[0].releasable_from;
         assert_eq!(releasable_from(&look(900, at(1_000))), at(301_000));
-        // The same lists again, after any time.
+        // The same lists release nothing, however late they are read again.
         assert_eq!(released(&look(900, at(10_000_000))), (vec![], &[][..]));
         assert_eq!(released(&look(300_999, at(10_000_001))), (vec![], &[][..]));
         assert_eq!(released(&look(301_000, at(10_000_002))), (vec!["a"], &[][..]));
@@ -597,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_of_too_many_machines_releases_none() {
+    fn an_audit_that_would_release_too_many_machines_releases_none() {
         let names: Vec<String> = (0..11).map(|number| number.to_string()).collect();
         let mut registry = registry_with(&names.iter().map(String::as_str).collect::<Vec<_>>());
         audit(&mut registry, &cluster(""), &release(0), at(0)).unwrap();
@@ -705,7 +715,7 @@ mod tests {
             eno101 of n/a (u) is also of eno101 of n/b (i-b)";
         assert_eq!(adopt(std::slice::from_ref(&stray)), (0, vec![mismatch.to_owned()]));
         assert_eq!(adopt(&[guest("b", "10.0.0.2")]), (1, vec![]));
-        // The own guest of the machine may have the address, whether or not it reports one.
+        // The guest of the machine may use the address, whatever addresses the guest reports.
         assert_eq!(adopt(&[guest("a", "10.0.0.7"), stray]).0, 1);
     }
 
@@ -723,7 +733,8 @@ mod tests {
         assert_eq!(conflicts, ["10.0.0.1 n/left"]);
     }
 
-    /// Leases of the address 10.0.0.1 of `vlan10` and of the pool `default/one`, of a cluster.
+    /// The StaticIPLeases of a cluster: one lease of the address 10.0.0.1 of network `default/vlan10` and pool
+    /// `default/one`.
     fn leases(holder: &str) -> Leases {
         let text = format!(
             "{{kind: StaticIPLease, metadata: {{name: 10-0-0-1.default.vlan10}}, spec: {{network: default/vlan10, address: \
@@ -765,7 +776,7 @@ mod tests {
 
     #[test]
     fn a_cluster_needs_no_lease_of_an_address_that_its_pools_do_not_offer() {
-        // The record has its network, so it needs no pool with its address.
+        // The record names its network, so it belongs to this network even if no pool has the address.
         let network = "\"ipam.glowplug.dev/network-eno101\": \"default/n\"";
         let recorded = RECORDED.replace("\"annotations\": {", &format!("\"annotations\": {{{network}, "));
         let audit = |members: &str| {

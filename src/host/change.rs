@@ -74,12 +74,12 @@ pub(crate) struct Journal {
     growth: Option<Growth>,
 }
 
-/// The time that ledgers store for a time: the whole milliseconds, and 1970 for any earlier time.
+/// Returns a time as ledgers store it: in whole milliseconds, and never before 1970.
 pub(crate) fn storable(time: Timestamp) -> Timestamp {
     Timestamp::from_millisecond(milliseconds(time)).unwrap_or_default()
 }
 
-/// The number that ledgers store for a time: the milliseconds since 1970.
+/// Returns the milliseconds since 1970 that ledgers store for a time.
 pub(crate) fn milliseconds(time: Timestamp) -> i64 {
     // The last second of jiff's calendar has no milliseconds.
     time.as_millisecond().clamp(0, Timestamp::MAX.as_second() * 1000)
@@ -96,7 +96,7 @@ impl Journal {
         self.after.push(after);
     }
 
-    /// Keeps the closed addresses before a change of pools, for [`Self::take_growth`].
+    /// Stores the closed addresses as they are before the first change of pools. [`Self::take_growth`] returns them.
     pub(crate) fn keep_growth(&mut self, growth: &Growth) {
         self.growth.get_or_insert_with(|| growth.clone());
     }

@@ -41,18 +41,18 @@ pub enum HolderKind {
     /// A machine of cluster-api-provider-kubevirt.
     #[default]
     KubevirtMachine,
-    /// A machine of KubeVirt, where no KubevirtMachine can be seen.
+    /// A machine of KubeVirt whose KubevirtMachine does not exist or cannot be seen.
     VirtualMachine,
-    /// A claim of Cluster API.
+    /// An IPAddressClaim of Cluster API.
     #[serde(rename = "IPAddressClaim")]
     IpAddressClaim,
-    /// A claim of a network interface.
+    /// A claim for one network interface of a virtual machine.
     #[serde(rename = "IPAMClaim")]
     IpamClaim,
-    /// A Service of type LoadBalancer. It never holds a lease.
+    /// A Service of type LoadBalancer. A Service never holds a lease.
     #[serde(skip_deserializing)]
     Service,
-    /// A Cluster of Cluster API, whose control plane has an address. It never holds a lease.
+    /// A Cluster of Cluster API, whose control plane has an address. A Cluster never holds a lease.
     #[serde(skip_deserializing)]
     Cluster,
 }
@@ -79,7 +79,8 @@ pub struct Allocation {
     pub addresses: Vec<IpNetwork>,
 }
 
-/// The request of one machine for addresses on one or several of its interfaces. The machine gets all of them or none.
+/// The request of one machine for addresses on one or several of its interfaces. The machine gets all requested
+/// addresses or none.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Claim {
     /// The machine that requests the addresses.
@@ -93,19 +94,20 @@ pub struct Claim {
     /// The ledger remembers this address until another machine gets it. Its reuse delay does not matter here: the delay
     /// applies only to other machines.
     pub sticky: bool,
-    /// Name of the Secret from which the guest will read the addresses. Every lease of the machine records the name before the
-    /// claim is answered. `None`: the guest reads them from elsewhere.
+    /// Name of the Secret from which the guest will read the addresses. Every lease of the machine records the name
+    /// before the claim is answered. `None`: the guest reads the addresses from elsewhere.
     pub secret: Option<String>,
 }
 
-/// A request for addresses of one pool, or of its overflow, for the interface of the pools: one address of each family, or of one
-/// family only. All of them come from one pool.
+/// A request for the addresses of one interface, from a pool or from one of its overflow pools: one address of each
+/// family, or of a single family. All addresses of a request come from one pool.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Request {
     /// Name of the pool, as `namespace/name`.
     pub pool: String,
-    /// Names of the pools that give the addresses when the pool has none left, in this order. Each of them passes
-    /// [`Pool::check_overflow`](super::pool::Pool::check_overflow). A machine keeps the pool of its addresses.
+    /// Names of the overflow pools, in the order in which they are tried when the pool is exhausted. Each overflow pool
+    /// passes [`Pool::check_overflow`](super::pool::Pool::check_overflow). A machine that has an address stays with the
+    /// pool of this address.
     pub overflow: Vec<String>,
     /// The only requested family. `None` requests each family of the pool.
     pub family: Option<Family>,
@@ -132,8 +134,8 @@ pub struct Lease {
     /// Names of the Secrets from which guests of the holder may read the address. Empty: not known, or the guests
     /// read no Secret. A ledger in a file keeps no names.
     pub secrets: BTreeSet<String>,
-    /// When the guest of the holder migrated to another cluster, where it still has the address. `None`: it did not. A ledger in a
-    /// file does not keep this.
+    /// When the guest of the holder migrated to another cluster, where the guest still has the address. `None`: the
+    /// guest did not migrate. A ledger in a file does not keep this time.
     pub migrated: Option<Timestamp>,
 }
 
@@ -146,11 +148,11 @@ pub struct Conflict {
     pub claimant: Claimant,
     /// Kind and name of the object with the record.
     pub source: String,
-    /// Whether the record contradicts something, or else why the address is reserved.
+    /// Whether the record contradicts the ledger or the pools, or else why the address is reserved.
     pub state: State,
 }
 
-/// A record of one address that asks for no lease: the address is reserved for its claimant.
+/// A record of one address that needs no lease: the address is reserved for its claimant.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[doc(hidden)]
 pub struct Reservation {
@@ -162,7 +164,7 @@ pub struct Reservation {
     pub claimant: Claimant,
     /// Where the record was read, for messages: the kind and the name of an object.
     pub source: String,
-    /// What kind of record it is.
+    /// Kind of the record.
     pub kind: Source,
 }
 
@@ -171,10 +173,10 @@ pub struct Reservation {
 pub struct Record {
     /// The claimant that holds the addresses, according to the record.
     pub claimant: Claimant,
-    /// NodePool of the machine, as `namespace/name`. `None` if no object of the machine names one.
+    /// NodePool of the machine, as `namespace/name`. `None` if no object of the machine names a NodePool.
     pub node_pool: Option<String>,
-    /// Networks that the machine's objects attach it to, spelled as [`Pool::network`](super::pool::Pool::network),
-    /// sorted, each once. Empty if no object lists its networks.
+    /// Networks to which the objects of the machine attach the machine, spelled as
+    /// [`Pool::network`](super::pool::Pool::network), sorted, each once. Empty if no object lists its networks.
     pub attachments: Vec<String>,
     /// Network that the record itself names, spelled as [`Pool::network`](super::pool::Pool::network).
     pub network: Option<String>,
@@ -182,15 +184,15 @@ pub struct Record {
     pub addresses: Vec<IpNetwork>,
     /// Where the record was read, for messages: the kind and the name of an object.
     pub source: String,
-    /// What kind of record it is.
+    /// Kind of the record.
     pub kind: Source,
 }
 
 impl Record {
-    /// Whether the addresses that guests report are reserved before this record is adopted: the machine of the record has no
-    /// guest, and a guest reports one of its addresses. Then the running guest is the only user of the address. The
-    /// record of a machine with a guest is adopted first, because that guest may use the address, and any guest may
-    /// report it.
+    /// Whether reported addresses are reserved before this record is adopted. This is so if the machine of the record
+    /// has no guest, and a guest reports one of the addresses: then the running guest is the only user of the address.
+    /// The record of a machine with a guest is adopted first, because its guest may use the address, even if other
+    /// guests report the address, too.
     #[must_use]
     #[doc(hidden)]
     pub fn follows_reports(&self, reported: &BTreeSet<IpAddr>, has_guest: bool) -> bool {
@@ -237,7 +239,7 @@ pub const NAMESPACE_NAME: &str =
 pub const OBJECT_NAME: &str =
     "at most 253 lower case letters, digits, '-' and '.', with a letter or digit at both ends";
 
-/// Whether two objects have one name in one namespace.
+/// Whether two objects have the same namespace and name.
 pub(crate) fn is_namesake(one: &Machine, other: &Machine) -> bool {
     one.name == other.name && one.namespace == other.namespace
 }
@@ -260,7 +262,7 @@ pub(crate) fn is_guest_of(one: &Machine, other: &Machine) -> bool {
 // === impl Claim ===
 
 impl Claim {
-    /// A claim of a machine without requests. `created` is the time when the object of the machine was created.
+    /// A claim without requests for a machine. `created` is the time when the object of the machine was created.
     #[must_use]
     pub fn new(machine: Machine, created: Timestamp) -> Self {
         Self { machine, created, requests: Vec::new(), sticky: false, secret: None }
@@ -283,7 +285,7 @@ impl Request {
         Self { pool: pool.to_owned(), overflow: Vec::new(), family: None, addresses: Vec::new() }
     }
 
-    /// Names of the pools that may give the addresses, in their order.
+    /// Names of the pools that can allocate the addresses, in the order in which they are tried.
     pub fn pools(&self) -> impl Iterator<Item = &str> {
         [&self.pool].into_iter().chain(&self.overflow).map(String::as_str)
     }
@@ -311,7 +313,8 @@ impl Machine {
         Self { vm_namespace: Some(namespace.to_owned()).filter(|namespace| *namespace != self.namespace), ..self }
     }
 
-    /// Whether an object may have this namespace and name. The holder of a record that cannot be read is no object.
+    /// Whether Kubernetes allows an object with this namespace and name. The holder of a record that cannot be read is
+    /// no object.
     #[must_use]
     #[doc(hidden)]
     pub fn may_exist(&self) -> bool {
@@ -324,7 +327,7 @@ impl Machine {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// Namespace whose pools may serve the machine: the namespace of its VirtualMachine.
+    /// Namespace whose pools can serve the machine: the namespace of its VirtualMachine.
     #[must_use]
     #[doc(hidden)]
     pub fn served_in(&self) -> &str {
@@ -377,7 +380,7 @@ impl HolderKind {
         matches!(self, Self::IpAddressClaim | Self::IpamClaim)
     }
 
-    /// Whether the object may hold a lease. Other objects use addresses that this program does not give them.
+    /// Whether the object can hold a lease. Other objects use addresses that this program does not allocate.
     #[must_use]
     pub fn may_hold(self) -> bool {
         !matches!(self, Self::Service | Self::Cluster)
@@ -403,7 +406,7 @@ impl fmt::Display for Claimant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.machine.kind {
             kind @ (HolderKind::Service | HolderKind::Cluster) => write!(f, "{kind} {}", self.machine.title()),
-            // A claim has no interface: the interface of its claimant is the one of its pool.
+            // A claim has no interface: the interface of its claimant is that of the pool.
             kind @ (HolderKind::IpAddressClaim | HolderKind::IpamClaim) => write!(f, "{kind} {}", self.machine),
             HolderKind::KubevirtMachine | HolderKind::VirtualMachine => {
                 write!(f, "{} of {}", self.interface, self.machine)

@@ -15,9 +15,9 @@
 //! | `outside` | held addresses that their pool does not offer, or no longer offers. They are not in `total`, or count as `excluded` |
 //! | `waiting` | claims and machines that wait for an address |
 //! | `outdated` | machines whose guests run with earlier network data |
-//! | `leftAlone` | machines that ran already when their pool came |
+//! | `leftAlone` | machines that already ran when their pool was created |
 
-/// What a pool counts, and the word for it.
+/// A count of a pool. Each count has a word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Count {
     /// All addresses of the pool.
@@ -28,11 +28,11 @@ pub enum Count {
     Allocated,
     /// Addresses that no claim gets.
     Reserved,
-    /// Reserved addresses: a specification reserves them.
+    /// Addresses that a specification reserves.
     Excluded,
-    /// Reserved addresses: an object has them.
+    /// Addresses that an object has without a lease.
     ByRecord,
-    /// Reserved addresses: a guest reports them.
+    /// Addresses that only a running guest reports.
     ByReport,
     /// Released addresses in their reuse delay.
     ReuseDelay,
@@ -44,7 +44,7 @@ pub enum Count {
     Waiting,
     /// Machines whose guests run with earlier network data.
     Outdated,
-    /// Machines that ran already when their pool came.
+    /// Machines that already ran when their pool was created.
     LeftAlone,
 }
 
@@ -68,7 +68,7 @@ impl Count {
         Self::LeftAlone,
     ];
 
-    /// The states of an address. Each address of a pool is in exactly one of them.
+    /// The states of an address. Each address of a pool has exactly one of these states.
     pub const STATES: [Self; 6] =
         [Self::Free, Self::Allocated, Self::Excluded, Self::ByRecord, Self::ByReport, Self::ReuseDelay];
 
@@ -86,7 +86,7 @@ impl Count {
         Self::Outside,
     ];
 
-    /// The word for the count: the name of a member, and the value of a label.
+    /// The word for the count: the name of a member in outputs, and the value of a label of metrics.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -132,14 +132,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_of_the_module_has_every_word_in_order() {
+    fn the_table_in_the_documentation_of_the_module_has_every_count_in_order() {
         let rows = include_str!("counts.rs").lines().filter_map(|line| line.strip_prefix("//! | `"));
         let words: Vec<&str> = rows.filter_map(|row| row.split('`').next()).collect();
         assert_eq!(words, Count::ALL.map(Count::word));
     }
 
     #[test]
-    fn the_head_of_a_column_is_its_word_in_capitals() {
+    fn the_head_of_a_column_is_the_word_of_its_count_in_capitals() {
         for count in Count::ALL {
             let spaced =
                 count.word().chars().flat_map(|c| c.is_ascii_uppercase().then_some(' ').into_iter().chain([c]));

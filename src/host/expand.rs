@@ -1,10 +1,10 @@
 //! Makes the document of one machine from a template and the machine's addresses.
 //!
 //! The template is an OpenStack `network_data.json`, as JSON or YAML. The document keeps all members of the template in
-//! their order, also members that are unknown here. Addresses are added where they are missing. The settings of the
-//! pool, such as the gateway and the name servers, are added where the template has none. NICs get their names, which
-//! afterburn and cloud-init need. The guest's reader reads every document first, so the host never writes a document that
-//! the guest cannot read.
+//! their order, including members that glowplug does not know. Addresses are added where they are missing. The settings
+//! of the pool, such as the gateway and the name servers, are added where the template has none. NICs get their names,
+//! which afterburn and cloud-init need. The guest's reader reads every document first, so the host never writes a
+//! document that the guest cannot read.
 
 mod draft;
 mod secret;
@@ -108,7 +108,7 @@ impl Template {
     }
 
     /// The settings of the template for an interface: prefix lengths, and every address that the template names. No
-    /// machine may get an address that the template names. The facts also have the warnings about the template.
+    /// machine gets an address that the template names. The facts also have the warnings about the template.
     ///
     /// # Errors
     ///
@@ -118,7 +118,8 @@ impl Template {
         let mut draft = Draft::new(self.0.clone());
         let mut facts = TemplateFacts { unread: self.unread_by_afterburn(), ..TemplateFacts::default() };
         name_addresses(&Value::Object(self.0.clone()), &mut facts);
-        // Gateways of all interfaces, until the gateways of this interface are known.
+        // At this point, `facts.gateways` has the gateways of all interfaces. The gateways of this interface are added
+        // below.
         facts.addresses.append(&mut facts.gateways);
         if let Some((_, id)) = draft.find_link(interface) {
             for (index, entry) in draft.entries_on(&id) {
@@ -160,7 +161,7 @@ impl Template {
     ///
     /// # Errors
     ///
-    /// [`ExpandError`]; for an error of the template, with all reasons at once.
+    /// See [`ExpandError`]. An error of the template lists all reasons at once.
     pub fn expand(&self, grants: &[Grant<'_>]) -> Result<Document, ExpandError> {
         let mut seen = BTreeSet::new();
         for Grant { allocation, .. } in grants {
@@ -195,8 +196,8 @@ impl Template {
     }
 }
 
-/// Collects the addresses in a value, by the members that contain them: gateways of the value's own networks, name
-/// servers, and others. A network and its netmask are not addresses of machines.
+/// Collects the addresses in a value as gateways, name servers or other addresses, depending on the member that has the
+/// address. A network and its netmask are not addresses of machines.
 fn name_addresses(value: &Value, facts: &mut TemplateFacts) {
     let address = |value: &Value| match value {
         Value::String(text) => parse_interface_address(text).ok().map(|(address, _)| address),
@@ -223,7 +224,7 @@ fn name_addresses(value: &Value, facts: &mut TemplateFacts) {
     }
 }
 
-/// Reports every number that is not a whole number of 64 bits: a document cannot keep it.
+/// Reports every number that is not a whole number of 64 bits, because a document cannot keep such a number.
 fn fractions(value: &Value, path: &FieldPath<'_>, diagnostics: &mut Diagnostics) {
     match value {
         Value::Fraction(number) => {

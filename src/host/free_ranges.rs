@@ -34,7 +34,7 @@ pub enum FreeRangesError {
     NotFree(u128),
     /// The number to return is already free.
     AlreadyFree(u128),
-    /// All 2^128 numbers would be free, one more than a `u128` can count. No pool has all of them: the unspecified
+    /// All 2^128 numbers would be free, one more than a `u128` can count. No pool has all numbers: the unspecified
     /// address and the multicast addresses are never in a pool.
     Uncountable,
 }
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_freed_joins_its_neighbours() {
+    fn freed_numbers_join_the_adjacent_ranges() {
         type Ranges<'a> = &'a [(u128, u128)];
         let cases: [(Ranges<'_>, Ranges<'_>); 4] = [
             (&[(128, 511), (896, 1023)], &[(128, 511), (640, 767), (896, 1023)]),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_and_the_highest_number_are_no_special_case() {
+    fn the_lowest_and_the_highest_number_can_be_taken_and_added() {
         let mut ends = free(&[(0, 0), (u128::MAX, u128::MAX)]);
         assert_eq!(ends.take_lowest(), Some(0));
         ends.take(u128::MAX).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn all_numbers_but_one_are_counted_and_all_numbers_are_refused() {
+    fn all_numbers_except_one_can_be_free_but_not_all_numbers() {
         let mut most = free(&[(1, u128::MAX)]);
         assert_eq!(most.count(), u128::MAX);
         assert_eq!(most.add(0), Err(FreeRangesError::Uncountable));
@@ -263,7 +263,7 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        // Small numbers are more likely, so that whole blocks, broken blocks and their borders all occur.
+        // Small numbers are more likely, so that many steps concern the same numbers.
         let number = prop_oneof![0..64_u128, 0..1024_u128];
         prop_oneof![
             number.clone().prop_map(Step::Take),

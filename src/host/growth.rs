@@ -1,8 +1,8 @@
-//! New addresses of a network, which are closed until the records of them are adopted.
+//! New addresses of a network, which are closed until their records are adopted.
 //!
-//! A machine may already use an address that becomes allocatable: its pool was deleted and made again, or the address was
-//! excluded for a while. So a new address is allocated only after the caller has adopted what objects record and guests
-//! report about it.
+//! A machine may already use an address that becomes allocatable, for example because its pool was deleted and created
+//! again, or because the address was excluded for a while. So a new address is allocated only after the caller has
+//! adopted the records and the reports of the address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,14 +17,14 @@ pub(crate) struct Growth {
     // `None`: new addresses are open at once.
     last: Option<u64>,
     networks: BTreeMap<Arc<str>, Grown>,
-    // What each pool of a network could allocate at the last call of `gained`, by network and name.
+    // The addresses that each pool could allocate at the last call of `gained`, by network and name of the pool.
     offers: BTreeMap<Arc<str>, Offers>,
 }
 
-/// The pools of a network, by name, with the addresses that they may allocate.
+/// The pools of a network, by name, with the addresses that they can allocate.
 pub(crate) type Offers = BTreeMap<Arc<str>, (Arc<Pool>, AddressSet)>;
 
-/// The addresses of one network that its pools may allocate.
+/// The addresses of one network that its pools can allocate.
 #[derive(Clone, Debug, Default)]
 struct Grown {
     open: AddressSet,
@@ -35,7 +35,8 @@ struct Grown {
 // === impl Growth ===
 
 impl Growth {
-    /// A growth that closes new addresses. Its number is 1, so that a start without pools has a number, too.
+    /// A state in which new addresses are closed. The number of the last growth is 1, so that a start without pools has
+    /// a number, too.
     pub(crate) fn closing() -> Self {
         Self { last: Some(1), ..Self::default() }
     }
@@ -45,14 +46,16 @@ impl Growth {
         self.last.unwrap_or_default()
     }
 
-    /// The networks with addresses.
+    /// The networks that have open or closed addresses.
     pub(crate) fn networks(&self) -> BTreeSet<Arc<str>> {
         self.networks.keys().cloned().collect()
     }
 
-    /// Sets what each pool of a network may allocate, and returns the addresses that a pool gained since the last call.
-    /// An address that comes from another pool is gained, because the new pool serves other namespaces, whose records
-    /// now count. If a pool serves further namespaces, all of its addresses are gained.
+    /// Sets the addresses that each pool of a network can allocate. Returns the addresses that a pool gained since the
+    /// last call.
+    ///
+    /// An address that moves from one pool to another is gained: the new pool may serve other namespaces, whose records
+    /// now count. If a pool serves further namespaces, it gains all of its addresses again.
     pub(crate) fn gained(&mut self, network: &Arc<str>, offers: Offers) -> AddressSet {
         let known = self.offers.remove(network).unwrap_or_default();
         let gained = offers.iter().map(|(name, (pool, addresses))| {
@@ -75,8 +78,8 @@ impl Growth {
         }
     }
 
-    /// Sets the addresses that the pools of a network may allocate. New addresses are closed. The addresses of `again`
-    /// are closed again, because records of other namespaces now count for them.
+    /// Sets the addresses that the pools of a network can allocate. New addresses are closed. The addresses of `again`
+    /// are closed again, because records of other namespaces now count for these addresses.
     pub(crate) fn set(&mut self, network: &Arc<str>, allocatable: &AddressSet, again: &AddressSet) {
         let Some(last) = self.last else { return };
         let Grown { open, closed } = self.networks.entry(Arc::clone(network)).or_default();
@@ -96,7 +99,7 @@ impl Growth {
         }
     }
 
-    /// Opens the addresses of all growths up to this number. Returns the networks of these addresses.
+    /// Opens the addresses of all growths whose number is at most `growth`. Returns the networks of these addresses.
     pub(crate) fn open(&mut self, growth: u64) -> BTreeSet<Arc<str>> {
         let mut opened = BTreeSet::new();
         for (network, Grown { open, closed }) in &mut self.networks {
@@ -154,7 +157,7 @@ mod tests {
         growth.open(3);
         assert_eq!(closed(&growth), "4: 10.0.0.8-10.0.0.15");
         growth.open(4);
-        // Addresses that were away are closed when they come back.
+        // Addresses that the pool loses and later gains again are closed.
         growth.set(&network, &set(&["10.0.0.0/29"]), &none);
         assert_eq!(closed(&growth), "4: ");
         growth.set(&network, &set(&["10.0.0.0/28"]), &none);
@@ -162,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_serve_further_namespaces_are_closed_again_under_a_new_number() {
+    fn addresses_that_serve_further_namespaces_are_closed_until_the_newer_growth_is_opened() {
         let (network, none) = (Arc::from("n"), AddressSet::default());
         let mut growth = Growth::closing();
         growth.set(&network, &set(&["10.0.0.0/30"]), &none);

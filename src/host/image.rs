@@ -36,8 +36,8 @@ use serde_json::{Map, Value};
 
 use self::iso9660::Volume;
 
-/// Largest size of a file on a drive, in bytes. The guest reads no larger file, and a Secret, from which KubeVirt takes
-/// the content, cannot hold a larger one.
+/// Largest size of a file on a drive, in bytes. The guest reads no larger file. KubeVirt takes the content from a
+/// Secret, which cannot hold a larger file.
 #[doc(hidden)]
 pub const MAX_FILE: usize = 1024 * 1024;
 
@@ -194,7 +194,7 @@ impl Instance<'_> {
         self.hostname.unwrap_or_else(first)
     }
 
-    /// A map with the keys `"0"`, `"1"` and so on.
+    /// The public keys as a map with the keys `"0"`, `"1"` and so on. `None`: there is no public key.
     fn numbered_keys(&self) -> Option<Value> {
         let numbered = self.public_keys.iter().enumerate();
         let keys: Map<_, _> = numbered.map(|(number, key)| (number.to_string(), Value::from(*key))).collect();
@@ -228,7 +228,7 @@ mod tests {
     };
 
     #[test]
-    fn both_documents_have_all_facts_about_a_machine() {
+    fn the_metadata_of_both_layouts_has_all_facts_about_a_machine() {
         let keys = ["ssh-ed25519 AAAA a\nssh-ed25519 AAAA b\n", "ssh-ed25519 AAAA c"];
         let instance = Instance {
             uuid: Some("5d307ca9-b3ef-428c-8861-06e72d69f223"),
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_over_the_limit_is_refused_by_name() {
+    fn the_error_about_a_file_over_the_limit_names_the_file() {
         let large = vec![0; MAX_FILE + 1];
         let fits = &large[1..];
         let drive = ConfigDrive { meta_data: fits, network_data: Some(fits), user_data: fits };

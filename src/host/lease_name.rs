@@ -9,7 +9,7 @@ use super::pool::Pool;
 /// Longest name of a Kubernetes object, in bytes.
 const MAX: usize = 253;
 
-/// Why an address of a network has no lease name.
+/// Why no lease name can be made for an address of a network.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum NameError {
     /// The network is neither `default` nor `namespace/name`, or its namespace has a dot.
@@ -131,7 +131,7 @@ mod tests {
         }
 
         #[test]
-        fn only_names_that_are_written_in_this_form_are_read(
+        fn only_names_that_the_writer_of_lease_names_produces_are_read(
             name in "[-+0-9a-fA-F]{1,4}(-[0-9a-f]{1,4}){2,8}\\.[a-z/.]{0,9}",
         ) {
             if let Some((address, network)) = parse_lease_name(&name) {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_no_name_can_hold_is_refused() {
+    fn a_network_that_cannot_be_part_of_a_lease_name_is_refused() {
         let refused = |network: &str| lease_name(IpAddr::from([10, 0, 0, 5]), network).unwrap_err().to_string();
         for network in ["vlan10", "a.b/c", "a/b/c", "A/b", "/b", "a/", "", "a/b\n"] {
             let expected = format!("network: invalid network {network:?}, expected namespace/name or default");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_spelling_is_rejected() {
+    fn a_second_spelling_of_a_lease_name_is_rejected() {
         for name in [
             "10-0-0-05.default",
             "10-0-0-5.other",

@@ -29,9 +29,11 @@ pub struct Leases {
     pub mac_addresses: usize,
 }
 
-/// Reads the leases of a file, as JSON or YAML: a list of StaticIPLeases, a single one, or several YAML documents.
+/// Reads the leases of a file, as JSON or YAML: a list of StaticIPLeases, a single StaticIPLease, or several YAML
+/// documents.
 ///
-/// A lease with an error is left out. An unknown member is a warning: the controller of a later version may have written it.
+/// A lease with an error is left out. An unknown member is a warning: a later version of the controller may have
+/// written the member.
 #[must_use]
 pub fn read_leases(file: &[u8]) -> (Leases, Diagnostics) {
     let mut reader = Reader::default();
@@ -186,7 +188,7 @@ impl Reader {
     }
 }
 
-/// A member with a time. `None`: the member is missing, or has an error.
+/// Reads a member with a time. `None`: the member is missing, or has an error.
 fn time(members: &mut Members<'_>, name: &'static str, diagnostics: &mut Diagnostics) -> Option<Timestamp> {
     let text = members.text(name, diagnostics)?;
     let parsed = text.parse();
@@ -197,7 +199,7 @@ fn invalid(path: FieldPath<'_>, what: &str, text: impl fmt::Display, expected: &
     diagnostics.push(Diagnostic::error(path, &format!("invalid {what}"), text, expected));
 }
 
-/// The holder of a lease.
+/// Reads the holder of a lease.
 fn claimant(holder: &Object, path: FieldPath<'_>, diagnostics: &mut Diagnostics) -> Option<Claimant> {
     let mut members = Members::new(holder, path);
     let kind = members.required_text("kind", "the kind of the holder", diagnostics);
@@ -239,7 +241,7 @@ impl Leases {
         held.map(|((network, address), lease)| (&**network, *address, lease))
     }
 
-    /// Whether there is no lease, not even a released one.
+    /// Whether there is no lease of an IP address, neither held nor released, and no held lease of a MAC address.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.leases.is_empty() && self.mac_addresses == 0
@@ -251,9 +253,9 @@ impl Leases {
         self.held().filter(|(_, _, lease)| lease.claimant.machine.kind.is_claim()).count()
     }
 
-    /// Replaces each machine of an inventory by the holder of a lease with the same namespace, name and UID, so that
-    /// the two are equal. Only the lease says whether the controller knows a machine as a KubevirtMachine or as a
-    /// VirtualMachine.
+    /// Replaces each machine of an inventory by the holder of a lease with the same namespace, name and UID. Then the
+    /// machine equals the holder: only the lease says whether the controller knows the machine as a KubevirtMachine or
+    /// as a VirtualMachine.
     pub fn name_machines(&self, inventory: &mut Inventory) {
         let identity = |machine: &Machine| (machine.namespace.clone(), machine.name.clone(), machine.uid.clone());
         let holders: BTreeMap<_, &Machine> = self
@@ -389,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_lease_is_that_of_its_address_and_network() {
+    fn the_name_of_a_lease_must_fit_its_address_and_network() {
         assert_eq!(
             refusal(&lease("10.0.0.5", "", "").replace("10-0-0-5", "10-0-0-6")),
             [

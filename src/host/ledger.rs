@@ -57,14 +57,14 @@ pub trait Transaction {
 
     /// Records all of the changes, or fails. After `Ok` the changes survive a crash of the host.
     ///
-    /// After an error the caller undoes all of its decisions. A store that recorded only some of the changes reports
-    /// the recorded ones in its next update, like the changes of other writers. A store that recorded the changes, but
-    /// whose answer was lost, reports them in the same way.
+    /// After an error the caller undoes all of its decisions. If the store recorded only some of the changes, its next
+    /// update reports these changes, like the changes of other writers. The same is true if the store recorded all
+    /// changes, but its answer was lost.
     ///
     /// # Errors
     ///
-    /// [`LedgerError::Held`] when another claimant holds an address, [`LedgerError::Refused`] when the store refuses some
-    /// leases for good, or another error when the store cannot be written.
+    /// [`LedgerError::Held`] when another claimant holds an address, [`LedgerError::Refused`] when the store refuses
+    /// some leases and would refuse them again, or another error when the store cannot be written.
     fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError>;
 }
 
@@ -85,7 +85,7 @@ pub enum LedgerError {
     Exists(PathBuf),
     /// The store has content that this program did not write. The string describes the damage.
     Damaged(String),
-    /// The store refuses some of the writes, and would refuse them again. The other changes may be stored.
+    /// The store refuses some of the writes, and would refuse the same writes again. The other changes may be stored.
     Refused(Vec<RefusedWrite>),
     /// The store failed.
     Store {
@@ -103,7 +103,8 @@ pub struct RefusedWrite {
     pub network: Arc<str>,
     /// The address of the lease.
     pub address: IpAddr,
-    /// Whether the store had no lease of the address. If so, the refusal is about the claimant, else about the address.
+    /// Whether the store had no lease of the address. If so, the claimant is the reason of the refusal, otherwise the
+    /// address.
     pub is_new: bool,
     /// Why the store refuses the write.
     pub reason: String,
@@ -184,7 +185,7 @@ impl MemoryLedger {
     }
 }
 
-/// Whether a lease may replace the lease before it: never while another claimant holds the address.
+/// Whether a lease can replace the lease before it: never while another claimant holds the address.
 fn may_follow(before: &Lease, after: &Lease) -> bool {
     before.released.is_some() || before.claimant == after.claimant
 }

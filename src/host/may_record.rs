@@ -1,9 +1,9 @@
-//! The rule of records: what a record of an address may do, for every source of records and every kind of address.
+//! The rule of records: decides whether a record of an address becomes a lease, reserves the address, or is ignored.
 //!
 //! A record is any string that says that an object has an address: an annotation, a status map, a Secret, an IPAddress,
-//! an IPAMClaim, the report of a guest. Every user who may write objects of a namespace can write such a string. So one
-//! table decides what each kind of record may do. The allocator finds the [`Standing`] of the address, over all pools
-//! of the network, and asks [`may_record`]. No other code decides about a record.
+//! an IPAMClaim, the report of a guest. Every user with the right to write objects of a namespace can write such a
+//! string. So one table decides the effect of each kind of record. The allocator finds the [`Standing`] of the address
+//! among all pools of the network, and calls [`may_record`]. No other code decides the effect of a record.
 //!
 //! | source | held | offered | excluded | reserved | no pool | foreign | held by another |
 //! |---|---|---|---|---|---|---|---|
@@ -22,14 +22,14 @@
 //! - *lease*: the claimant of the record gets, or keeps, the lease of the address.
 //! - *excluded*, *by record*, *by report* and *mismatch* are the [`State`] of an address that no other machine gets before the
 //!   machine of the record is gone. The object of a mismatch gets an event or a condition.
-//! - *ignored*: the record does nothing.
+//! - *ignored*: the record has no effect.
 //!
-//! No state says whether an address has two users: that depends on all records, reports and leases of the address, and
-//! changes with them. [`Allocator::is_conflict`](crate::host::allocator::Allocator::is_conflict) decides.
+//! No state says whether an address has two users, because this depends on all records, reports and leases of the
+//! address. [`Allocator::is_conflict`](crate::host::allocator::Allocator::is_conflict) decides whether it has.
 //!
-//! A report is never ignored, because a running guest uses the address whatever a pool says about it. The addresses of Services of
-//! type LoadBalancer and of control planes are in use, too, and never ignored. Their collectors bound the number of addresses of
-//! each object and namespace.
+//! A report is never ignored, because a running guest uses the address, whatever the pools offer. The addresses of
+//! Services of type LoadBalancer and of control planes are in use, too, and never ignored. The code that collects these
+//! addresses limits their number for each object and namespace.
 
 use std::fmt;
 
@@ -37,7 +37,7 @@ use serde::{Serialize, Serializer};
 
 use crate::host::counts::Count;
 
-/// Where a record of an address was read: the kind of the record.
+/// Kind of a record: the object or the report from which the record was read.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Source {
     /// An annotation of a machine.
@@ -60,47 +60,48 @@ pub enum Source {
     NetworkData,
     /// The MAC address in the template of a VirtualMachine.
     MacAddress,
-    /// A record that cannot be read. It may have the address.
+    /// A record that cannot be read, but may have the address.
     Unreadable,
 }
 
-/// What the pools and leases of a network say about an address, for the claimant of a record.
+/// How the pools and leases of a network classify an address for the claimant of a record.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Standing {
     /// The claimant holds the address.
     Held,
-    /// A pool that serves the namespace of the claimant offers the address, to every machine or to this one.
+    /// A pool that serves the namespace of the claimant offers the address, to every machine or to this machine.
     Offered,
-    /// The network has a pool that serves the namespace of the claimant, and no pool offers the address, or no longer
-    /// offers it: a pool excludes the address, or no pool has it. Or the pool with the address no longer serves the namespace, and
-    /// machines of the namespace hold addresses of the pool.
+    /// The network has a pool that serves the namespace of the claimant, but no pool offers the address, or no longer
+    /// offers it: a pool excludes the address, or no pool has the address. The standing is the same if the pool with
+    /// the address no longer serves the namespace, but machines of the namespace hold addresses of the pool.
     Excluded,
     /// The network reserves the address: it is a gateway, a name server, an end of a subnet, or it is in a template or kept
     /// for another machine.
     Reserved,
     /// No network is known for the address.
     NoPool,
-    /// No pool of the network serves the namespace of the claimant, or only other pools have the address.
+    /// No pool of the network serves the namespace of the claimant, or only pools for other namespaces have the
+    /// address.
     Foreign,
     /// Another claimant holds the address, or has a record of it.
     HeldByOther,
 }
 
-/// What a record does.
+/// The effect of a record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Verdict {
     /// The claimant of the record gets or keeps the lease.
     Lease,
     /// No other machine gets the address before the machine of the record is gone.
     Reserve(State),
-    /// The record does nothing.
+    /// The record has no effect.
     Ignore(Ignored),
 }
 
-/// State of an address that is not allocated because of a record of a machine that does not hold the address.
+/// State of an address that is not allocated, because a machine that does not hold the address has a record of it.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum State {
-    /// The record contradicts a lease, a pool or another record. Outputs call it `byRecord`.
+    /// The record contradicts a lease, a pool or another record. Outputs call this state `byRecord`.
     #[default]
     Mismatch,
     /// The pools no longer offer the address, and the machine of the record keeps it.
@@ -111,7 +112,7 @@ pub enum State {
     ByReport,
 }
 
-/// Why a record does nothing.
+/// Why a record has no effect.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Ignored {
     /// No pool that serves the namespace of the object has the address.
@@ -120,22 +121,22 @@ pub enum Ignored {
     NoPool,
     /// The network reserves the address for another use.
     Reserved,
-    /// Other records of the namespace already reserve its part of a pool that several namespaces share.
+    /// Other records of the namespace already reserve its share of a pool that several namespaces share.
     Share,
 }
 
-/// Decides what a record may do. The documentation of the module has the whole table.
+/// Decides the effect of a record. The documentation of the module has the whole table.
 #[must_use]
 pub fn may_record(source: Source, standing: Standing) -> Verdict {
     use Verdict::{Ignore, Lease, Reserve};
     match (source, standing) {
-        // A lease that exists stays, whatever the pools say today.
+        // An existing lease stays, whatever the pools offer now.
         (_, Standing::Held) => Lease,
         // The address is in use, even if no pool offers it to this guest.
         (Source::Report | Source::Neighbour, _) => Reserve(State::ByReport),
         (Source::NetworkData, Standing::HeldByOther) => Reserve(State::ByRecord),
         (_, Standing::HeldByOther) => Reserve(State::Mismatch),
-        // Users of one namespace could otherwise reserve the addresses of all others.
+        // Users of one namespace could otherwise reserve the addresses of all other namespaces.
         (_, Standing::Foreign) => Ignore(Ignored::OtherNamespace),
         (Source::MacAddress, Standing::Offered) => Lease,
         (Source::MacAddress, Standing::Reserved) => Ignore(Ignored::Reserved),
@@ -201,7 +202,7 @@ impl Standing {
 // === impl State ===
 
 impl State {
-    /// What an output calls the address.
+    /// The count that includes an address with this state in outputs.
     #[must_use]
     pub fn count(self) -> Count {
         match self {
@@ -211,7 +212,8 @@ impl State {
         }
     }
 
-    /// The word of the state in a ledger file. A mismatch has none: it is what ledgers of earlier versions have.
+    /// The word of the state in a ledger file. `None` for a mismatch, which ledgers of earlier versions store without a
+    /// word.
     #[cfg(feature = "sqlite")]
     pub(crate) fn stored(self) -> Option<&'static str> {
         (self != Self::Mismatch).then(|| self.count().word())
@@ -247,7 +249,7 @@ impl fmt::Display for Ignored {
 mod tests {
     use super::*;
 
-    /// The verdict that the table in the documentation of this module has for a cell.
+    /// The word for a verdict in the table of this module's documentation.
     fn word(verdict: Verdict) -> String {
         match verdict {
             Verdict::Lease => "lease".to_owned(),
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_with_which_a_guest_runs_is_reserved_whatever_the_pools_say() {
+    fn an_address_that_a_guest_reports_is_reserved_whatever_the_pools_offer() {
         for standing in Standing::ALL.into_iter().filter(|standing| *standing != Standing::Held) {
             for source in [Source::Report, Source::Neighbour] {
                 assert!(matches!(may_record(source, standing), Verdict::Reserve(_)), "{source}, {standing:?}");
@@ -310,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_exists_stays_for_every_source() {
+    fn a_record_of_a_held_address_keeps_the_lease_for_every_source() {
         assert_eq!(Source::ALL.map(|source| may_record(source, Standing::Held)), [Verdict::Lease; 11]);
     }
 

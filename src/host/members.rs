@@ -20,7 +20,7 @@ impl<'a> Members<'a> {
         Self { object, path, known: Vec::new() }
     }
 
-    /// A member with a value other than `null`.
+    /// Returns a member, unless its value is `null`.
     pub(crate) fn get(&mut self, name: &'static str) -> Option<&'a Value> {
         self.known.push(name);
         self.object.get(name).filter(|value| **value != Value::Null)
@@ -40,7 +40,7 @@ impl<'a> Members<'a> {
         string(value, self.path.field(name), diagnostics)
     }
 
-    /// The strings of a list, up to the first element of another type: the index of each string must stay its index in the list.
+    /// The strings of a list, up to the first element of another type, so that each string keeps its index in the list.
     pub(crate) fn strings(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Vec<String> {
         let path = self.path;
         let list = path.field(name);
@@ -50,7 +50,7 @@ impl<'a> Members<'a> {
         strings.into_iter().map_while(|string| string).collect()
     }
 
-    /// A member that must be a string.
+    /// Reads a member that must be a string and must not be absent.
     pub(crate) fn required_text(
         &mut self,
         name: &'static str,
@@ -90,7 +90,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// A whole number.
+    /// Reads a whole number.
     pub(crate) fn number(&mut self, name: &'static str, expected: &str, diagnostics: &mut Diagnostics) -> Option<i64> {
         match self.get(name)? {
             Value::Integer(number) => Some(*number),
@@ -101,7 +101,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// A number of seconds. 0 when the member is absent.
+    /// Reads a number of seconds. 0 when the member is absent.
     pub(crate) fn seconds(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> u32 {
         let Some(value) = self.get(name) else { return 0 };
         let seconds = match value {
@@ -140,12 +140,13 @@ impl<'a> Members<'a> {
         objects
     }
 
-    /// The elements of a list as strings. An element of another type becomes a text that the parsers of these lists reject.
+    /// The elements of a list as strings. An element of another type becomes a string that the parsers of these lists
+    /// reject.
     pub(crate) fn texts(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Vec<String> {
         self.list(name, diagnostics).iter().map(|value| Whole(value).to_string()).collect()
     }
 
-    /// The members of an object as strings, in their order. A value of another type becomes a text, as in
+    /// The members of an object as strings, in their order. A value of another type becomes a string, as in
     /// [`Self::texts`].
     pub(crate) fn text_map(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Vec<(String, String)> {
         match self.get(name) {
@@ -161,8 +162,8 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// The CIDRs of `machineNetwork` as strings, up to the first invalid element: the index of each CIDR must stay its
-    /// index in the list.
+    /// The CIDRs of `machineNetwork` as strings, up to the first invalid element, so that each CIDR keeps its index in
+    /// the list.
     pub(crate) fn machine_network(&mut self, diagnostics: &mut Diagnostics) -> Vec<String> {
         let path = self.path;
         let list = path.field("machineNetwork");
@@ -197,12 +198,12 @@ impl<'a> Members<'a> {
     }
 }
 
-/// A value that must be a string.
+/// Reads a value that must be a string.
 fn string(value: &Value, path: FieldPath<'_>, diagnostics: &mut Diagnostics) -> Option<String> {
     if let Value::String(text) = value {
         return Some(text.clone());
     }
-    // YAML takes some words for booleans or numbers: the network `n` is false.
+    // YAML reads some words as booleans or numbers: the network `n` is read as false.
     let is_word = matches!(value, Value::Bool(_) | Value::Integer(_) | Value::Fraction(_));
     let expected = if is_word { "a string: in YAML, in quotes" } else { "a string" };
     diagnostics.push(Diagnostic::error(path, "invalid value", Whole(value), expected));

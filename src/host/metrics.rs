@@ -14,8 +14,8 @@ use crate::network::Family;
 /// Name of the NodePool condition whose status is `true` when the pool is exhausted.
 pub const EXHAUSTED_CONDITION: &str = "KubevirtIPPoolExhausted";
 
-/// The families of a pool without a free address: the next machine gets none. A family whose addresses are all kept for names is
-/// exhausted only while a machine waits.
+/// The families of a pool without a free address: the next machine gets no address of them. A family whose addresses
+/// are all kept for names is exhausted only while a machine waits.
 #[doc(hidden)]
 pub fn exhausted_families(pool: &Pool, usage: &PoolUsage) -> impl Iterator<Item = Family> {
     let has_waiting = usage.waiting > 0;
@@ -24,9 +24,9 @@ pub fn exhausted_families(pool: &Pool, usage: &PoolUsage) -> impl Iterator<Item 
     families.filter(move |family| has_waiting || is_for_all(*family))
 }
 
-/// Returns the pool that gives addresses to further machines of an exhausted pool with this `usage`: it has a free
-/// address of each family. `None` if a machine waits for the exhausted pool. `group` has the pools that serve the same
-/// machines.
+/// Returns the pool of `group` that serves further machines in place of an exhausted pool with this `usage`: the first
+/// pool with a free address of each family. `None`: there is no such pool, or a machine waits for the exhausted pool.
+/// `group` has the pools that serve the same machines.
 #[doc(hidden)]
 pub fn relief<'p>(usage: &PoolUsage, group: impl IntoIterator<Item = (&'p str, &'p PoolUsage)>) -> Option<&'p str> {
     let has_free = |usage: &PoolUsage| !usage.families.is_empty() && usage.families.iter().all(|of| of.free > 0);
@@ -35,12 +35,12 @@ pub fn relief<'p>(usage: &PoolUsage, group: impl IntoIterator<Item = (&'p str, &
 }
 
 /// Returns the metrics of all pools of an allocator, sorted by the name of the pool. `usage` is the result of
-/// [`Allocator::usage`]. `groups` has the names of the pools that serve the same machines, by the name of each of them, in the order
-/// in which they serve the machines. A pool without an entry is a group of its own.
+/// [`Allocator::usage`]. For the name of a pool, `groups` has the names of all pools that serve the same machines, in
+/// the order in which the pools serve them. A pool without an entry is a group of its own.
 ///
-/// - `kubevirt_ippool_exhausted{cluster,namespace}`: 1 when a pool of the hosted cluster is exhausted, and no other pool gives
-///   addresses to its machines, else 0. The label
-///   `cluster` is empty for pools without a known cluster. `namespace` is the namespace of the cluster and its NodePools.
+/// - `kubevirt_ippool_exhausted{cluster,namespace}`: 1 when a pool of the hosted cluster is exhausted, and no other
+///   pool serves its machines, else 0. The label `cluster` is empty for pools without a known cluster. `namespace` is
+///   the namespace of the cluster and its NodePools.
 /// - `glowplug_ippool_addresses{cluster,pool,group,network,family,state}`: number of addresses in each state. The states `free`,
 ///   `allocated`, `excluded`, `byRecord`, `byReport` and `reuseDelay` add up to all addresses of the pool. `group` is the name of the
 ///   first pool of the group.
@@ -65,8 +65,8 @@ pub fn text(
         let first = group.first().map_or(pool.name(), String::as_str);
         let group = group.iter().filter_map(|name| Some((name.as_str(), all.get(name.as_str())?)));
         let cluster = pool.cluster().unwrap_or_default();
-        // Hosted clusters of the same name are in different namespaces, and their NodePools are in these namespaces
-        // too.
+        // Hosted clusters of the same name are in different namespaces, as are their NodePools. So the two labels
+        // identify a cluster.
         let namespace = pool.name.split_once('/').map_or("", |(namespace, _)| namespace);
         *exhausted.entry((cluster, namespace)).or_insert(false) |=
             exhausted_families(pool, usage).next().is_some() && relief(usage, group).is_none();

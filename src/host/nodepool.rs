@@ -218,7 +218,7 @@ fn names_of_networks(kubevirt: &Object, path: FieldPath<'_>, diagnostics: &mut D
 }
 
 impl Machines {
-    /// The network attachment definition of the network with this name.
+    /// Returns the network attachment definition for the `network` of a pool.
     ///
     /// - An additional network with this name, with or without its namespace, is the result.
     /// - Otherwise the result is the network of the first NIC: the first NIC has the addresses, and the enhancement
@@ -319,7 +319,7 @@ pub fn template_document(pool: &Pool) -> Json {
     })
 }
 
-/// A prefix length in the form that OpenStack uses for both families.
+/// A prefix length as a netmask, the form that OpenStack uses for both families.
 fn netmask(family: Family, prefix: u8) -> String {
     family.address(u128::MAX ^ family.hosts(prefix)).to_string()
 }
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn the_enhancements_node_pool_becomes_its_machine_template() {
+    fn the_node_pool_of_the_enhancement_becomes_its_machine_template() {
         let (Some((spec, pool)), diagnostics) = read_one(NODE_POOL) else { panic!("{:?}", read_one(NODE_POOL)) };
         assert_eq!(diagnostics, Vec::<String>::new());
         assert_eq!((pool.title().as_str(), pool.network.as_str()), ("blue/clusters/workers", "clusters-blue/my-nad-1"));
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn the_enhancements_node_pool_needs_the_subnet_of_its_machines() {
+    fn the_node_pool_of_the_enhancement_needs_the_subnet_of_its_machines() {
         let document: Vec<&str> = NODE_POOL.split("                machineNetwork:").collect();
         let (pool, diagnostics) = read_one(document[0]);
         assert_eq!(pool, None);
@@ -566,8 +566,8 @@ mod tests {
         assert_eq!(config.excluded_addresses, ["192.168.1.101/32"]);
     }
 
-    /// Whether the CEL rule accepts an entry, in the older and in the newer revision, and whether this module accepts
-    /// it.
+    /// Entries, and whether three validations accept them: the CEL rule of the older revision, the CEL rule of the
+    /// newer revision, and this module.
     const DIFFERENCES: [(&str, bool, bool, bool); 17] = [
         ("10.0.0.0/24", true, true, true),
         ("10.0.0.10-10.0.0.50", true, true, true),
@@ -660,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_networks_one_has_to_be_named() {
+    fn with_several_networks_a_pool_must_name_its_network() {
         let refusal = |name: &str, networks: &str| {
             let kubevirt = format!("attachDefaultNetwork: false, additionalNetworks: [{networks}]");
             let (pool, diagnostics) = node_pool(&format!("{name} addresses: [10.0.0.0/24]"), &kubevirt);
@@ -683,7 +683,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nic_is_named_after_its_index() {
+    fn a_nic_is_named_after_its_acpi_index() {
         let index = |name: &str| acpi_index(&name.parse().unwrap());
         assert_eq!(
             ["eno1", "eno101", "eno16383", "eno16384", "eno0", "eno01", "eno", "ens101", "eno101np0"].map(index),

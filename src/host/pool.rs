@@ -1,4 +1,4 @@
-//! Pools: the addresses of a network that machines may get.
+//! Pools: the addresses of a network that machines can get.
 //!
 //! A pool is the union of its entries. Gateways, name servers and exclusions of a pool are always reserved. A
 //! pre-allocated address belongs to the pool and is reserved for one name of a machine. Unless the pool sets
@@ -47,7 +47,7 @@ pub use spec::PoolSpec;
 pub use stored::PoolDifference;
 pub use template::TemplateFacts;
 
-/// The addresses of one network that the machines of one NodePool may get.
+/// The addresses of one network that the machines of one NodePool can get.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Pool {
     pub(crate) name: String,
@@ -58,7 +58,8 @@ pub struct Pool {
     pub(crate) reuse_delay: Duration,
     template: TemplateFacts,
     excluded: AddressSet,
-    // By name or `namespace/name` of a machine: at most one address of each family, IPv4 first. No address twice.
+    // The kept addresses, by the name or `namespace/name` of a machine: at most one address of each family, IPv4 first.
+    // Each address occurs once.
     pre_allocations: BTreeMap<String, Vec<IpAddr>>,
     spaces: BTreeMap<Family, Space>,
     is_external: bool,
@@ -73,12 +74,12 @@ pub struct Pool {
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Count {
-    /// All addresses, reserved ones included.
+    /// All addresses, including reserved addresses.
     pub total: u128,
     /// Reserved addresses by reason. Each address counts once, under the first reason that applies. Reasons without an
     /// address are absent.
     pub reserved: BTreeMap<Reserved, u128>,
-    /// Addresses that the pool may allocate.
+    /// Addresses that the pool can allocate.
     pub allocatable: u128,
 }
 
@@ -143,19 +144,20 @@ impl Pool {
         self.interface
     }
 
-    /// The settings that hold for every subnet of the pool, unless the subnet has its own.
+    /// The settings that apply to every subnet of the pool, unless the subnet has its own settings.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// What the document of a machine with these addresses gets in addition to the addresses: the settings of their
-    /// subnets. `home` returns another pool of the network for an address that this pool does not have. Then gateways
-    /// and routes come from the other pool, and the other settings from this pool.
+    /// The settings for the document of a machine with these addresses: the settings of the subnets of the addresses.
+    /// `home` returns another pool of the network for an address that this pool does not have. Then gateways and routes
+    /// come from the other pool, and the other settings from this pool.
     ///
     /// # Errors
     ///
-    /// The first address that no subnet of the pool has any more, and from which the gateway of no subnet can be reached.
+    /// The first address without settings: no subnet of the pool has the address, and the address cannot reach the
+    /// gateway of any subnet.
     pub fn settings_for<'a>(
         &self,
         addresses: impl IntoIterator<Item = &'a IpNetwork>,
@@ -236,22 +238,23 @@ impl Pool {
         Self { machines, claims, ..self }
     }
 
-    /// Whether the pool may serve the machines of a namespace.
+    /// Whether the pool can serve the machines of a namespace.
     #[must_use]
     #[doc(hidden)]
     pub fn serves(&self, namespace: &str) -> bool {
         self.machines.has(namespace)
     }
 
-    /// Whether the pool may serve machines of any namespace. A GlobalStaticIPPool that selects no machines serves claims only.
+    /// Whether the pool can serve machines at all. A GlobalStaticIPPool that selects no machines serves only claims.
     #[must_use]
     #[doc(hidden)]
     pub fn serves_machines(&self) -> bool {
         !Namespaces::only(None::<String>).covers(&self.machines)
     }
 
-    /// Whether users of several namespaces share the pool in a cluster. A pool of a file has one user. A GlobalStaticIPPool, which has
-    /// no namespace in its name, may also serve all clusters of a namespace, while its NodePools do not exist.
+    /// Whether users of several namespaces share the pool in a cluster. A pool of a file has one user. A
+    /// GlobalStaticIPPool has no namespace in its name. While its NodePools do not exist, it may serve all clusters of
+    /// a namespace, and is shared, too.
     #[must_use]
     #[doc(hidden)]
     pub fn is_shared(&self) -> bool {
@@ -261,7 +264,7 @@ impl Pool {
             || (!self.name.contains('/') && self.machines.are_of_clusters())
     }
 
-    /// Whether the pool may serve an object: a claim by the namespace of the claim, a machine by the namespace of its
+    /// Whether the pool can serve an object: a claim by the namespace of the claim, a machine by the namespace of its
     /// VirtualMachine.
     #[must_use]
     #[doc(hidden)]
@@ -293,7 +296,7 @@ impl Pool {
         self.spaces.get(&family)
     }
 
-    /// The ranges of addresses that the pool may allocate to any machine, with the ends of their subnets.
+    /// The ranges of addresses that the pool can allocate to any machine. The reserved ends of subnets are included.
     pub(crate) fn offered_ranges(&self) -> Vec<AddressRange> {
         let offered = self.spaces().map(|space| space.ranges.difference(&space.reserved));
         offered.flat_map(|ranges| ranges.ranges().to_vec()).collect()
@@ -310,14 +313,14 @@ impl Pool {
         self.space(Family::of(address)).is_some_and(|space| space.contains(address))
     }
 
-    /// The addresses that the pool keeps for the machines of a name: at most one of each family, IPv4 first.
+    /// The addresses that the pool keeps for the machines with a name: at most one of each family, IPv4 first.
     #[must_use]
     pub fn pre_allocated(&self, namespace: &str, name: &str) -> &[IpAddr] {
         let of_name = self.pre_allocations.get(name);
         of_name.or_else(|| self.pre_allocations.get(&format!("{namespace}/{name}"))).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether the pool may allocate an address to any machine.
+    /// Whether the pool can allocate an address to any machine.
     #[must_use]
     pub fn offers(&self, address: IpAddr) -> bool {
         self.space(Family::of(address)).is_some_and(|space| space.offers(address))
@@ -328,14 +331,14 @@ impl Pool {
         self.template != TemplateFacts::default()
     }
 
-    /// The addresses that the pool excludes, also addresses outside the pool.
+    /// The addresses that the pool excludes, including addresses outside the pool.
     #[must_use]
     pub fn excluded(&self) -> &AddressSet {
         &self.excluded
     }
 
     /// Number of addresses of a family. `None` when the pool has no address of this family. The cost does not depend on
-    /// the number.
+    /// the number of addresses.
     #[must_use]
     pub fn count(&self, family: Family) -> Option<Count> {
         let space = self.space(family)?;
@@ -389,25 +392,25 @@ pub(super) mod tests {
             => Ipv4, 256, [NetworkAddress: 1, Broadcast: 1, Gateway: 1], 253;
         a_subnet_reserves_both_its_ends_and_its_gateway: "addresses: [10.0.0.0/24], gateway: [10.0.0.1]"
             => Ipv4, 256, [NetworkAddress: 1, Broadcast: 1, Gateway: 1], 253;
-        each_subnet_that_the_pool_touches_counts: "addresses: [10.0.0.0/24, 10.0.1.0/24, 10.0.7.0/24]"
+        each_subnet_with_addresses_of_the_pool_counts: "addresses: [10.0.0.0/24, 10.0.1.0/24, 10.0.7.0/24]"
             => Ipv4, 768, [NetworkAddress: 3, Broadcast: 3], 762;
-        a_slice_of_a_subnet_has_no_ends: "addresses: [10.0.0.16/28], machineNetwork: [{cidr: 10.0.0.0/24}]"
+        a_slice_inside_a_subnet_has_no_reserved_ends: "addresses: [10.0.0.16/28], machineNetwork: [{cidr: 10.0.0.0/24}]"
             => Ipv4, 16, [], 16;
-        a_slice_at_the_end_of_its_subnet_has_one: "addresses: [10.0.0.240/28], machineNetwork: [{cidr: 10.0.0.0/24}]"
+        a_slice_at_the_end_of_its_subnet_has_one_reserved_end: "addresses: [10.0.0.240/28], machineNetwork: [{cidr: 10.0.0.0/24}]"
             => Ipv4, 16, [Broadcast: 1], 15;
-        both_of_a_31_are_given: "addresses: [10.0.0.4/31]" => Ipv4, 2, [], 2;
-        two_of_a_30_are_given: "addresses: [10.0.0.4/30]" => Ipv4, 4, [NetworkAddress: 1, Broadcast: 1], 2;
-        both_of_a_127_are_given: "addresses: ['fd00::4/127']" => Ipv6, 2, [], 2;
-        three_of_a_126_are_given: "addresses: ['fd00::4/126']" => Ipv6, 4, [SubnetRouterAnycast: 1], 3;
-        one_address_is_given: "addresses: [10.0.0.5/32], machineNetwork: [{cidr: 10.0.0.0/24}]" => Ipv4, 1, [], 1;
-        an_address_that_is_its_own_subnet_has_no_ends: "addresses: [10.0.0.0/24], prefix: 32" => Ipv4, 256, [], 256;
+        both_addresses_of_a_31_are_allocatable: "addresses: [10.0.0.4/31]" => Ipv4, 2, [], 2;
+        two_addresses_of_a_30_are_allocatable: "addresses: [10.0.0.4/30]" => Ipv4, 4, [NetworkAddress: 1, Broadcast: 1], 2;
+        both_addresses_of_a_127_are_allocatable: "addresses: ['fd00::4/127']" => Ipv6, 2, [], 2;
+        three_addresses_of_a_126_are_allocatable: "addresses: ['fd00::4/126']" => Ipv6, 4, [SubnetRouterAnycast: 1], 3;
+        a_pool_of_one_address_is_allocatable: "addresses: [10.0.0.5/32], machineNetwork: [{cidr: 10.0.0.0/24}]" => Ipv4, 1, [], 1;
+        a_subnet_of_one_address_has_no_reserved_ends: "addresses: [10.0.0.0/24], prefix: 32" => Ipv4, 256, [], 256;
         each_subnet_has_the_ends_of_its_own_length:
             "subnets: [{addresses: [10.0.0.0/24], gateway: [10.0.0.1]}, {addresses: [10.1.0.0/23], gateway: [10.1.0.1]}, \
              {addresses: [10.2.0.0/30], prefix: 32}]"
             => Ipv4, 772, [NetworkAddress: 2, Broadcast: 2, Gateway: 2], 766;
         one_address_of_ipv6_is_allocated: "addresses: ['fd00::5/128'], machineNetwork: [{cidr: 'fd00::/64'}]"
             => Ipv6, 1, [], 1;
-        the_ends_are_allocated_on_request: "addresses: [10.0.0.0/24], gateway: [10.0.0.1], allocateReservedIPAddresses: true"
+        the_ends_of_subnets_are_allocatable_on_request: "addresses: [10.0.0.0/24], gateway: [10.0.0.1], allocateReservedIPAddresses: true"
             => Ipv4, 256, [Gateway: 1], 255;
         entries_that_overlap_count_once:
             "addresses: [10.0.0.10-10.0.0.20, 10.0.0.15-10.0.0.30, 10.0.0.12], machineNetwork: [{cidr: 10.0.0.0/24}]"
@@ -418,7 +421,7 @@ pub(super) mod tests {
             => Ipv4, 256, [Gateway: 1, Nameserver: 1, Excluded: 14], 240;
         a_network_of_class_a: "addresses: [10.0.0.0/8], gateway: [10.0.0.1], excludedAddresses: [10.1.0.0/16]"
             => Ipv4, 1 << 24, [NetworkAddress: 1, Broadcast: 1, Gateway: 1, Excluded: 1 << 16], (1 << 24) - (1 << 16) - 3;
-        a_48: "addresses: ['2001:db8::/48'], gateway: ['2001:db8::1']"
+        the_addresses_of_a_48: "addresses: ['2001:db8::/48'], gateway: ['2001:db8::1']"
             => Ipv6, 1 << 80, [SubnetRouterAnycast: 1, Gateway: 1], (1 << 80) - 2;
         all_unique_local_addresses: "addresses: ['fd00::/8'], excludedAddresses: ['fd00::/16']"
             => Ipv6, 1 << 120, [Excluded: 1 << 112], (1 << 120) - (1 << 112);
@@ -454,11 +457,13 @@ pub(super) mod tests {
                 r#""fd09::/48 via fe80::9""#
             )
         );
-        // Addresses that no subnet has any more: in the network of a subnet, in a larger one, and in none.
+        // Addresses that are no longer in a subnet. The first address is in the network of a subnet. The second address
+        // has a shorter prefix length, whose network contains that of a subnet. The third address is in no network of
+        // the pool.
         assert_eq!(written(&["10.1.0.9/24"]), members(r#""10.1.0.1""#, r#""10.1.0.53""#, r#""9000""#, ""));
         assert_eq!(written(&["10.1.1.9/23"]), members(r#""10.1.0.1""#, r#""10.1.0.53""#, r#""9000""#, ""));
         assert_eq!(written(&["10.2.0.8/24"]), Err("10.2.0.8/24".to_owned()));
-        // A pool with one subnet, and an address of the subnet that it had before.
+        // The pool now has another subnet than the subnet of the address.
         let pool = of("addresses: [10.0.0.8], prefix: 24, gateway: [10.0.0.1]");
         let before: IpNetwork = "10.1.0.8/24".parse().unwrap();
         assert_eq!(pool.settings_for([&before], &|_| None), Err(before));
@@ -473,10 +478,10 @@ pub(super) mod tests {
         let far = "addresses: [203.0.113.0/24], prefix: 32, gateway: [169.254.1.1], onLinkGateway: true";
         assert_eq!(gateways(far, "198.51.100.1/32"), Ok(vec!["169.254.1.1".parse().unwrap()]));
         assert_eq!(gateways("addresses: [10.0.0.8], prefix: 24", "10.0.0.9/24"), Ok(vec![]));
-        // An isolated subnet has no gateway for the addresses of a subnet that is gone.
+        // An isolated subnet has no gateway for the addresses of a subnet that no longer exists.
         let isolated = "subnets: [{addresses: [10.1.0.0/24], gateway: [10.1.0.1]}, {addresses: [10.2.0.0/24]}]";
         assert_eq!(gateways(isolated, "10.0.0.8/24"), Err("10.0.0.8/24".to_owned()));
-        // A family that the pool no longer has.
+        // The pool no longer has addresses of this family.
         assert_eq!(gateways("addresses: [10.0.0.0/24]", "fd00::8/64"), Err("fd00::8/64".to_owned()));
     }
 
@@ -515,7 +520,7 @@ pub(super) mod tests {
             let ranges: Vec<AddressRange> = ranges.iter().map(range).collect();
             let (gateways, nameservers) = servers.split_at(servers.len().min(1));
             let interface = "eno101".parse().unwrap();
-            // Two subnets of one length count like one.
+            // Two subnets with the same prefix length count like one subnet.
             let (one, two): (Vec<AddressRange>, Vec<AddressRange>) =
                 AddressSet::from_iter(ranges.clone()).ranges().iter().partition(|range| range.first() % 2 == 0);
             let subnets = [one, two].map(|ranges| Subnet::new(prefix, ranges, Settings::default()));

@@ -1,8 +1,8 @@
 //! Reads the pools of the controller: the kinds `StaticIPPool` and `GlobalStaticIPPool`.
 //!
-//! The members with the addresses have the same names as in a pool file. The other members select machines, say how they are
-//! served, or name another program that chooses the addresses. The controller and `glowplugctl` read an object by the rules of
-//! this module.
+//! The members with the addresses have the same names as in a pool file. The other members select machines, say how
+//! machines are served, or name another program that chooses the addresses. The controller and `glowplugctl` read an
+//! object by the rules of this module.
 
 use std::ops::RangeInclusive;
 
@@ -56,7 +56,8 @@ struct Check<'a> {
     diagnostics: &'a mut Diagnostics,
 }
 
-/// Reads a pool of the controller. `path` is the path of the object. Paths of the members begin with `spec` below it.
+/// Reads a pool object of the controller. `path` is the path of the object in its document. Diagnostics about the
+/// specification have the path `path.spec.…`.
 pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnostics: &mut Diagnostics) -> PoolSpec {
     let empty = Object::EMPTY;
     let metadata = object.object("metadata").unwrap_or(&empty);
@@ -128,8 +129,8 @@ pub(crate) fn read(object: &Object, kind: PoolKind, path: FieldPath<'_>, diagnos
     spec
 }
 
-/// Checks the name of a NodePool. A name that no NodePool can have is a warning: a pool that is stored with it keeps its addresses and its
-/// other machines.
+/// Checks the name of a NodePool. A name that no NodePool can have is only a warning: a stored pool with such a name
+/// keeps its addresses and its other machines.
 fn node_pool_name(members: &mut Members<'_>, diagnostics: &mut Diagnostics) {
     let name = members.required_text("name", "the name of a NodePool", diagnostics);
     if let Some(name) = name.filter(|name| !is_object_name(name)) {
@@ -137,12 +138,12 @@ fn node_pool_name(members: &mut Members<'_>, diagnostics: &mut Diagnostics) {
     }
 }
 
-/// The prefix lengths and addresses in the template of a pool. Paths of its diagnostics begin with `template` in the
-/// pool.
+/// Returns the prefix lengths and addresses in the template of a pool. In the paths of diagnostics about the template,
+/// the path of the pool comes first, and then `template`.
 #[must_use]
 pub fn template_facts(spec: &PoolSpec, diagnostics: &mut Diagnostics) -> TemplateFacts {
     let interface = spec.interface.as_deref().unwrap_or(Pool::DEFAULT_INTERFACE).parse();
-    // The pool reports an invalid interface.
+    // [`Pool::new`] reports an invalid interface.
     let (Some(template), Ok(interface)) = (&spec.template, interface) else { return TemplateFacts::default() };
     match Template::parse(template.as_bytes()).and_then(|template| template.facts(&interface)) {
         Ok(facts) => return facts,
@@ -239,7 +240,7 @@ impl Check<'_> {
             if !spec.network.is_empty() && spec.network != Pool::DEFAULT_NETWORK && !spec.network.contains('/') {
                 self.error("network", "no namespace", &spec.network, "namespace/name or default");
             }
-            // Users of any namespace may create a claim with any name.
+            // Users of any namespace can create a claim with any name, so each entry must name its namespace.
             for (name, _) in spec.pre_allocations.iter().filter(|(name, _)| !name.contains('/')) {
                 let list = self.path.field("preAllocations");
                 let diagnostic = Diagnostic::error(list.field(name), "no namespace", name, "namespace/name");
@@ -251,7 +252,8 @@ impl Check<'_> {
         }
     }
 
-    /// IPAMClaims name a network attachment definition, which the network of pods does not have.
+    /// Reports a pool on the network of pods: IPAMClaims name a network attachment definition, and this network has
+    /// none.
     fn needs_attachment(&mut self) {
         if self.spec.network == Pool::DEFAULT_NETWORK {
             let expected = "the network attachment definition of the IPAMClaims, namespace/name or a name";
@@ -259,7 +261,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks the program that chooses the addresses, and the members that contradict it.
+    /// Checks the member `addressesFrom`, which names the program that chooses the addresses, and the members that
+    /// contradict it.
     fn source(&mut self) {
         const OTHER: &str = "addressesFrom";
         let Selection { node_pool_ref, machine_selector, addresses_from, .. } = self.selection;
@@ -360,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_global_pool_has_its_name_alone_and_serves_claims_only() {
+    fn the_full_name_of_a_global_pool_has_no_namespace_and_the_pool_serves_only_claims() {
         let (pool, diagnostics) = pool("GlobalStaticIPPool", "network: infra/a, addresses: [10.0.0.0/24]");
         assert_eq!(diagnostics, [""; 0]);
         let pool = pool.unwrap();
@@ -403,7 +406,7 @@ mod tests {
             "spec.nodePoolRefs[0].namespace: invalid name \"a.b\", expected the name of a namespace: at most 63 lower case letters, digits \
              and '-', with a letter or digit at both ends",
         ];
-        // The pool keeps its addresses, and its other machines.
+        // The pool keeps its addresses and other machines despite the invalid name of a NodePool.
         let kept = |kind: &str, members: &str| {
             let (pool, diagnostics) = pool(kind, members);
             (pool.is_some_and(|pool| pool.contains("10.0.0.8".parse().unwrap())), diagnostics)
@@ -440,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_whose_addresses_another_program_chooses_has_none_of_its_own() {
+    fn a_pool_of_addresses_that_another_program_chooses_has_no_addresses() {
         let external = |source: &str| {
             let (pool, diagnostics) = pool(
                 "StaticIPPool",
@@ -456,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_for_claims_alone_may_have_addresses_without_a_common_subnet() {
+    fn a_pool_for_claims_only_may_have_addresses_without_a_common_subnet() {
         let members = "network: infra/a, addresses: [10.0.0.0, 172.16.0.255], prefix: 0, gateway: [192.168.0.1]";
         for kind in ["StaticIPPool", "GlobalStaticIPPool"] {
             let (pool, diagnostics) = pool(kind, members);
@@ -472,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_contradict_the_other_program_are_errors() {
+    fn members_about_which_the_other_program_decides_are_errors_in_an_external_pool() {
         let members = "network: default, addresses: [10.0.0.8], excludedAddresses: [10.0.0.9], sticky: true, \
                        allocateReservedIPAddresses: true, addressReuseGracePeriodSeconds: 0, serveIPAMClaims: true, \
                        addressesFrom: {poolRef: {kind: 'In Cluster', name: W, namespace: 'n'}, ipamClaims: {}}";
@@ -507,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_of_the_addresses_is_one_of_two() {
+    fn addresses_come_either_from_a_pool_or_from_an_ipam_claim() {
         let source = |source: &str| {
             let members = format!("network: infra/a, machineSelector: {{}}, addressesFrom: {source}");
             refusal("StaticIPPool", &members)
@@ -532,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reference_to_a_node_pool_has_a_name_alone() {
+    fn the_reference_to_a_node_pool_has_only_a_name() {
         let members = "network: infra/a, addresses: [10.0.0.0/24], nodePoolRef: {namespace: 'n'}";
         assert_eq!(
             refusal("StaticIPPool", members),

@@ -15,8 +15,8 @@ use crate::formats::value::{self, Object, Value};
 /// `bootstrapNetworkConfig`, or a StaticIPPool or GlobalStaticIPPool of the controller, alone or in a list such as
 /// `kubectl get -o yaml` prints. A HostedCluster of the file sets the `machineNetwork` of its NodePools.
 ///
-/// An unknown key is an error, because the setting of a misspelt key would be lost. A repeated key is an error, too. This
-/// holds for the members of a StaticIPPool as well. A NodePool normally has other keys, so only unknown keys within
+/// An unknown key is an error, because the setting of a misspelt key would be lost. A repeated key is an error, too.
+/// The same is true for the members of a StaticIPPool. A NodePool normally has other keys, so only unknown keys within
 /// `bootstrapNetworkConfig` are reported, as warnings. A warning names each object of another kind.
 ///
 /// The pools are not checked yet; pass them to [`Pool::new`]. An error in one pool does not affect
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_of_the_controller_that_is_being_deleted_is_known_as_such() {
+    fn a_pool_of_the_controller_that_is_being_deleted_is_marked_as_deleted() {
         let deleted = |metadata: &str| {
             let spec = "spec: {network: 'n', addresses: [10.0.0.0/24]}";
             let text = format!("{{kind: StaticIPPool, metadata: {{name: a{metadata}}}, {spec}}}");
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_one_pool_does_not_concern_the_others() {
+    fn an_error_of_one_pool_does_not_affect_the_other_pools() {
         let document = "
             - {name: a, network: 'n', adresses: [], addresses: [10.0.0.0/24]}
             - {name: b, network: 'n', addresses: [10.0.1.0/24]}
@@ -450,7 +450,7 @@ pools: [{name: d, network: 'n'}]
     }
 
     #[test]
-    fn an_error_names_its_document() {
+    fn the_path_of_an_error_names_its_document() {
         assert_eq!(
             refusal("name: a\nexclude: []\n---\nname: b\n---\nname: b\nspec: 1\n")
                 .iter()
@@ -465,7 +465,7 @@ pools: [{name: d, network: 'n'}]
     }
 
     #[test]
-    fn a_pool_of_mac_addresses_is_named_and_not_used() {
+    fn a_mac_pool_is_reported_and_ignored() {
         let pool = "{kind: StaticIPPool, metadata: {name: a}, spec: {network: 'n', addresses: [10.0.0.0/24]}}";
         let macs = "{kind: MACPool, metadata: {name: m}, spec: {ranges: ['02:00:00:00:00:00-02:00:00:00:00:ff']}}";
         assert_eq!(
@@ -475,7 +475,7 @@ pools: [{name: d, network: 'n'}]
     }
 
     #[test]
-    fn two_pools_of_one_name_are_refused() {
+    fn two_pools_with_the_same_name_are_refused() {
         let document = "[{name: a, network: 'n'}, {name: a, network: m}, {name: a, namespace: other, network: 'n'}]";
         assert_eq!(
             refusal(document),
@@ -484,7 +484,7 @@ pools: [{name: d, network: 'n'}]
     }
 
     #[test]
-    fn a_list_of_kubernetes_may_have_other_objects() {
+    fn a_list_of_kubernetes_can_contain_other_objects() {
         let document = "
             apiVersion: v1
             kind: List
@@ -511,7 +511,7 @@ pools: [{name: d, network: 'n'}]
     }
 
     #[test]
-    fn a_pool_of_the_controller_is_a_pool() {
+    fn a_pool_object_of_the_controller_is_read_as_a_pool() {
         let document = "
             kind: List
             items:
@@ -542,7 +542,7 @@ pools: [{name: d, network: 'n'}]
         assert_eq!((pools, lines), (vec![None], vec![expected.to_owned()]));
     }
 
-    /// Valid and invalid values.
+    /// Generates valid and invalid values of members.
     fn value() -> impl Strategy<Value = String> {
         let text = prop::sample::select(vec![
             "10.0.0.0/24",

@@ -3,8 +3,8 @@
 //! A record has one of two formats, and this module reads and writes both: the annotation of the enhancement's first
 //! version, and the status map of its newer version (`openshift/enhancements` pull request 1855). The enhancement has
 //! no grammar for the value of the annotation. This module writes a JSON list of `ip/prefix`, IPv4 first, like the
-//! status map and the proof of concept. It also reads one bare address, one `ip/prefix`, and several of them separated
-//! by commas.
+//! status map and the proof of concept. It also reads one address without a prefix length, one `ip/prefix`, and several
+//! such values with commas between them.
 
 mod hold;
 mod list;
@@ -122,8 +122,8 @@ pub fn annotation_value(addresses: &[IpNetwork]) -> String {
 /// Returns the JSON merge patch that annotates the object of a machine with its allocations, and with the network of
 /// each interface in `networks`.
 ///
-/// The patch is complete: it names the object. The patch contains the UID, which the server does not allow to change.
-/// So a new machine of the same name never gets the record of the old machine. With a resource version, the server
+/// The patch is complete: it names the object. The patch contains the UID, and the server rejects a patch with another
+/// UID. So a new machine of the same name never gets the record of the old machine. With a resource version, the server
 /// rejects the second of two concurrent writers (409).
 ///
 /// # Errors
@@ -253,7 +253,8 @@ impl Objects {
     /// The KubevirtMachines in the order of the lists, without repeats.
     pub fn machines(&self) -> impl Iterator<Item = KubevirtMachine> {
         let machines = || self.objects.iter().filter(|object| object.kind == ObjectKind::Machine);
-        // One list may be older than another. So one deletion timestamp of a machine is enough.
+        // One list may be older than another, so a machine is being deleted if one of its objects has a deletion
+        // timestamp.
         let leaving: BTreeSet<&str> =
             machines().filter(|object| object.is_being_deleted).map(|object| object.uid.as_str()).collect();
         let mut seen = BTreeSet::new();
@@ -268,10 +269,11 @@ impl Objects {
         })
     }
 
-    /// Ignores the labels of VirtualMachines and instances that name a KubevirtMachine, unless `confirm` returns `true`.
-    /// Its arguments are the object and the KubevirtMachine, each as namespace and name.
+    /// Ignores the labels of VirtualMachines and instances that name a KubevirtMachine, unless `confirm` returns
+    /// `true`. The arguments of `confirm` are the object and the KubevirtMachine, each as namespace and name.
     ///
-    /// Everyone who may write objects of one namespace can name any machine of another namespace.
+    /// Every user with the right to write objects of one namespace can name any machine of another namespace in these
+    /// labels.
     #[doc(hidden)]
     pub fn confirm_machines(&mut self, mut confirm: impl FnMut((&str, &str), (&str, &str)) -> bool) {
         for object in &mut self.objects {

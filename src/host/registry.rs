@@ -59,15 +59,15 @@ pub struct Registry<L> {
     allocator: Allocator,
 }
 
-/// Largest number of decisions that are made again because the ledger refused leases. Each of them sets at least one
-/// address or machine aside.
+/// Maximum number of times that one call decides again because the ledger refused leases. Each time, at least one
+/// address or machine is set aside.
 const ROUNDS: usize = 100;
 
 /// Result of several claims.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Claimed {
-    /// The allocations of each claim, or the reason for none, in the order of the claims.
+    /// Result of each claim, in the order of the claims: its allocations, or why the claim is refused.
     pub answers: Vec<Result<Vec<Allocation>, ClaimError>>,
     /// Allocations to waiting machines.
     pub served: Vec<Allocation>,
@@ -117,10 +117,14 @@ impl<L: Ledger> Registry<L> {
 
     /// Opens a registry that allocates a new address only after [`Registry::open_up_to`].
     ///
-    /// A new address is one that becomes allocatable: by a new pool, a larger pool, a pool that is no longer suspended,
-    /// the end of an exclusion or reservation, or a pool that serves further namespaces. The pool has a new address at
-    /// once, but the address is opened only after its records are adopted. An open address stays open, also after its
-    /// release.
+    /// An address is new when it becomes allocatable by one of these changes:
+    ///
+    /// - a new pool or a larger pool
+    /// - a pool that is no longer suspended, or that serves further namespaces
+    /// - the end of an exclusion or of a reservation
+    ///
+    /// The pool has a new address at once, but the address is opened only after its records are adopted. An open
+    /// address stays open, even after its release.
     ///
     /// # Errors
     ///
@@ -132,16 +136,16 @@ impl<L: Ledger> Registry<L> {
         Ok(Self { ledger, allocator })
     }
 
-    /// Number of the last growth: the last call that closed new addresses. It is at least 1, the number of the start. 0 for a
-    /// registry that has no closed addresses, see [`Registry::open_closed`].
+    /// Number of the last growth, that is, of the last call that closed new addresses. The start has the number 1. 0
+    /// for a registry that never closes addresses: see [`Registry::open_closed`].
     #[must_use]
     #[doc(hidden)]
     pub fn growth(&self) -> u64 {
         self.allocator.growth()
     }
 
-    /// Opens the addresses of every growth up to this number, and serves waiting machines. The caller has adopted the
-    /// records of these addresses.
+    /// Opens the addresses of every growth whose number is at most `growth`, and serves waiting machines. The caller
+    /// must have adopted the records of these addresses.
     ///
     /// # Errors
     ///
@@ -151,9 +155,9 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| allocator.open_up_to(growth, now, journal))
     }
 
-    /// Adds and removes addresses that running guests report. No other machine gets a reported address. A report never becomes a
-    /// lease, and takes no address from its holder. A repeated call changes nothing. [`Registry::serve`] serves the machines that
-    /// wait for the removed addresses.
+    /// Adds and removes reports of running guests. No other machine gets a reported address. A report never becomes a
+    /// lease, and takes no address from its holder. A repeated call changes nothing. After this call,
+    /// [`Registry::serve`] serves the machines that wait for addresses whose report has ended.
     ///
     /// # Errors
     ///
@@ -171,21 +175,22 @@ impl<L: Ledger> Registry<L> {
 
     /// Allocates every address the claim requests, or none. The machine keeps the addresses that it already holds.
     ///
-    /// A repeated claim gets the same answer and changes nothing, so a controller may call this on every pass. A
-    /// machine that claims is no longer missing. Waiting machines that can be served are served first. If a pool is
-    /// exhausted, or the address that a pool keeps for the machine is not available, the machine waits from then on,
-    /// unless the claim names addresses. A machine that already waits keeps its place in the wait queue.
+    /// A repeated claim gets the same answer and changes nothing, so a controller can call this on every pass. A
+    /// machine that claims is no longer missing. Waiting machines that can be served are served first.
+    ///
+    /// A claim that names no addresses waits if a pool is exhausted, or if the address that a pool keeps for the
+    /// machine is not available. A machine that already waits keeps its place in the wait queue.
     ///
     /// # Errors
     ///
     /// - [`RegistryError::Refused`]: the claim is refused. The machine may now be waiting.
-    /// - [`RegistryError::Ledger`]: the ledger failed. The caller may repeat the claim.
+    /// - [`RegistryError::Ledger`]: the ledger failed. The caller can repeat the claim.
     pub fn claim(&mut self, claim: &Claim, now: Timestamp) -> Result<Vec<Allocation>, RegistryError> {
         self.write(|allocator, journal| allocator.claim(claim, now, journal))?.map_err(RegistryError::Refused)
     }
 
     /// Makes several claims in one transaction, in their order. Each claim is served or refused independently of the
-    /// others. Waiting machines that can be served are served first.
+    /// other claims. Waiting machines that can be served are served first.
     ///
     /// # Errors
     ///
@@ -197,7 +202,8 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
-    /// Releases all addresses of a machine, ends its wait and its records without a lease, and serves waiting machines.
+    /// Releases all addresses of a machine, removes the machine from the wait queue, and ends its records without a
+    /// lease. Then serves waiting machines.
     ///
     /// The UID must match too: another machine of the same name keeps its addresses. Releasing a machine that holds
     /// nothing is not an error.
@@ -243,12 +249,12 @@ impl<L: Ledger> Registry<L> {
     }
 
     /// Records the names of the Secrets from which guests of a machine may read its addresses, in each lease of the
-    /// machine. The names replace those of the last call: leave one out only after no guest can read this Secret any
-    /// more.
+    /// machine. The names replace the names of the last call. Leave out a name only after no guest can read its Secret
+    /// any more.
     ///
     /// # Errors
     ///
-    /// The ledger failed, and the leases keep the names that they have.
+    /// The ledger failed, and the leases keep their earlier names of Secrets.
     pub fn set_secrets(&mut self, machine: &Machine, secrets: &BTreeSet<String>) -> Result<(), LedgerError> {
         self.write(|allocator, journal| allocator.set_secrets(machine, secrets, journal))
     }
@@ -264,9 +270,10 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| allocator.move_leases(machine, pools, journal))
     }
 
-    /// Records that the guest of a machine migrated to another cluster, where it keeps the addresses of the machine. After their
-    /// release, no machine gets them for 30 days, also not a machine of the same name. Returns the addresses for which this is not
-    /// recorded: one namespace keeps at most a quarter of a pool that serves other namespaces, too.
+    /// Records that the guest of a machine migrated to another cluster, where it keeps the addresses of the machine.
+    /// For 30 days after their release, no machine gets these addresses, not even a machine of the same name. Returns
+    /// the addresses that are not recorded: one namespace keeps at most a quarter of a pool that serves other
+    /// namespaces, too.
     ///
     /// # Errors
     ///
@@ -277,7 +284,7 @@ impl<L: Ledger> Registry<L> {
 
     /// Removes released leases that are no longer needed, and returns their number, at most 32. Sticky pools remember
     /// the last address of each name of a claim. `is_sticky` returns whether the pool with a name is sticky. `None`:
-    /// leases of this pool stay.
+    /// the leases of the pool stay.
     ///
     /// # Errors
     ///
@@ -297,10 +304,11 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| machines.iter().for_each(|machine| allocator.withdraw(machine, journal)))
     }
 
-    /// Serves waiting machines from addresses whose reuse delay is over.
+    /// Serves waiting machines from addresses that have become free.
     ///
-    /// Only the end of a reuse delay needs this call. All other calls that free addresses serve waiting machines
-    /// themselves.
+    /// Call this after the end of a reuse delay. Also call this after [`Registry::change_reports`],
+    /// [`Registry::suspend`] and [`Registry::remove_pool`], which can free addresses and serve no machine. All other
+    /// calls that free addresses serve waiting machines themselves.
     ///
     /// # Errors
     ///
@@ -314,9 +322,9 @@ impl<L: Ledger> Registry<L> {
     /// No machine loses an address. The holder keeps an address that its pool no longer offers; the address is counted
     /// as outside and is not allocated again. Held addresses get the prefix length of their pool.
     ///
-    /// A pool may be renamed without an entry in `renames`: a given pool that the ledger does not have counts as the
-    /// new name of a pool of the ledger that is not given. This requires that both have the same network and interface,
-    /// that the new pool has all addresses of the old pool, and that no other pair of pools fits.
+    /// A pool can also be renamed without an entry in `renames`. A given pool that the ledger does not have is
+    /// recognized as a renamed pool of the ledger that is not given, if both have the same network and interface, if
+    /// the new pool has all addresses of the old pool, and if neither of them fits a third pool in this way.
     ///
     /// # Errors
     ///
@@ -353,9 +361,9 @@ impl<L: Ledger> Registry<L> {
     /// Adopts the records of Kubernetes objects in one transaction: each recorded address that the ledger does not have
     /// becomes a lease or a reservation, or is ignored. The table in [`may_record`](super::may_record) decides.
     ///
-    /// Adoption never frees an address and never changes its holder. An address that does not fit is reported at each
-    /// adoption, and is not allocated to any machine. If two records have one address that no machine holds, none of their
-    /// machines gets the address.
+    /// Adoption never frees an address and never changes its holder. Each adoption reports the recorded addresses that
+    /// contradict the ledger or the pools. If two machines have a record of an address that no machine holds, neither
+    /// machine gets the address.
     ///
     /// # Errors
     ///
@@ -370,8 +378,8 @@ impl<L: Ledger> Registry<L> {
     }
 
     /// Leases exactly these addresses to a claimant, for its interface on the network of an external pool (see
-    /// [`Pool::is_external`]): all of them or none. `source` says who chose the addresses. A repeated call gets the
-    /// same answer and changes nothing.
+    /// [`Pool::is_external`]): all of them or none. `source` names the object from which the addresses come, for
+    /// messages. A repeated call gets the same answer and changes nothing.
     ///
     /// If another machine holds one of the addresses or has a record of it, no other machine gets the address before
     /// both machines are gone.
@@ -391,7 +399,7 @@ impl<L: Ledger> Registry<L> {
         held?.map_err(RegistryError::Refused)
     }
 
-    /// Returns what [`Registry::adopt`] would do, and changes nothing.
+    /// Returns the result that [`Registry::adopt`] would have, and changes nothing.
     ///
     /// # Errors
     ///
@@ -404,10 +412,11 @@ impl<L: Ledger> Registry<L> {
         Ok(self.state()?.clone().adopt(records, now, &mut Journal::default()))
     }
 
-    /// Reserves addresses for the machines of records that ask for no lease, until these machines are released. An
-    /// address is reserved on its network; without a network, on every network that has a pool with the address. The
-    /// table in [`may_record`](super::may_record) decides whether a record counts. Returns the addresses that are not
-    /// reserved because records of the namespace already reserve their part of a shared pool.
+    /// Reserves addresses for the machines of records that need no lease, until these machines are released. An address
+    /// is reserved on the network of its record. If the record names no network, the address is reserved on every
+    /// network that has a pool with the address. The table in [`may_record`](super::may_record) decides whether a
+    /// record counts. Returns the addresses that are not reserved, because records of the namespace already reserve its
+    /// share of a shared pool.
     ///
     /// # Errors
     ///
@@ -425,8 +434,9 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
-    /// Notes that the objects of a machine no longer record these addresses, each with its network. The addresses stay reserved
-    /// until the machine is released, and are no longer reasons for a conflict. No ledger stores this.
+    /// Notes that no object of a machine records these addresses any more. Each address is given with its network. The
+    /// addresses stay reserved until the machine is released, but they no longer cause conflicts. No ledger stores this
+    /// note.
     ///
     /// # Errors
     ///
@@ -442,7 +452,7 @@ impl<L: Ledger> Registry<L> {
         Ok(())
     }
 
-    /// Records the result of a search for machines in one transaction: which machines are there, and which are missing.
+    /// Records the result of a search for machines in one transaction: which machines exist, and which are missing.
     ///
     /// Returns for each missing machine when an earlier search first missed it; `None` if this search is the first. A
     /// caller must not rely on a single search, which may miss a machine that exists.
@@ -472,8 +482,8 @@ impl<L: Ledger> Registry<L> {
         Ok(&self.allocator)
     }
 
-    /// Asks the ledger about a machine at its next claim, although the ledger refused a lease of the machine a moment ago. The
-    /// caller has seen a change that may be the reason for another answer.
+    /// Ends the pause after the ledger refused a lease of a machine, so that the next claim of the machine asks the
+    /// ledger again. Call this after a change that may lead to another answer.
     pub fn end_pause(&mut self, machine: &Machine) {
         self.allocator.end_pause(machine);
     }
@@ -484,8 +494,8 @@ impl<L: Ledger> Registry<L> {
         self.ledger
     }
 
-    /// Decides and commits. If the ledger refuses some of the leases for good, decides again without the refused addresses
-    /// and machines, so that a refusal concerns no other machine.
+    /// Decides and commits. If the ledger refuses some of the leases and would refuse them again, decides again without
+    /// the refused addresses and machines, so that a refusal affects no other machine.
     fn write<T>(&mut self, mut decide: impl FnMut(&mut Allocator, &mut Journal) -> T) -> Result<T, LedgerError> {
         let mut rounds = 0;
         loop {

@@ -1,9 +1,10 @@
 //! Static addresses of vSphere machines on OpenShift: the network devices of Machine API, and the `hosts` of the
 //! installer.
 //!
-//! Machine API gives a vSphere machine its network as kernel arguments. It takes addresses from the Machine itself
-//! (`ipAddrs`) and from pools (`addressesFromPools`): for each pool, Machine API creates an `IPAddressClaim` and waits for
-//! its `IPAddress`. The installer takes the addresses of the first machines from `platform.vsphere.hosts` of its
+//! Machine API gives a vSphere machine its network as kernel arguments. Machine API takes addresses from the Machine
+//! itself (`ipAddrs`) and from pools (`addressesFromPools`): for each pool, Machine API creates an `IPAddressClaim` and
+//! waits for its `IPAddress`. The installer takes the addresses of the first machines from `platform.vsphere.hosts` of
+//! its `install-config.yaml`.
 //! `install-config.yaml`.
 //!
 //! - [`network_kargs`] makes the kernel arguments of a Machine, as Machine API does.

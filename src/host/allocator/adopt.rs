@@ -1,5 +1,5 @@
-//! Adoption: adds leases from the records of Kubernetes objects, and reports records that do not fit. It never frees an
-//! address.
+//! Adoption: adds leases from the records of Kubernetes objects, and reports records that contradict the ledger or the
+//! pools. Adoption never frees an address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use crate::host::claim::{Claimant, Lease, Machine, Record, Reservation};
 use crate::host::may_record::{Ignored, Source, Standing, State, Verdict, may_record};
 use crate::network::Family;
 
-/// An address of a record, and where it belongs.
+/// A recorded address, and the pool or the networks to which it belongs.
 struct Found {
     origin: Arc<Origin>,
     address: IpAddr,
@@ -23,7 +23,7 @@ struct Found {
     attribution: Attribution,
 }
 
-/// For each address of a network that several records have and no claimant holds: two of their claimants.
+/// Two claimants of each address that records of several claimants have and no claimant holds, by network and address.
 type Rivals = BTreeMap<(Arc<str>, IpAddr), Vec<Arc<Claimant>>>;
 
 /// Result for one address of a record.
@@ -38,11 +38,11 @@ enum Outcome {
 
 impl Allocator {
     /// Adopts records: each recorded address becomes a lease or a reservation, or is ignored, as
-    /// [`may_record`](crate::host::may_record::may_record) says.
+    /// [`may_record`](crate::host::may_record::may_record) decides.
     ///
-    /// Adoption never frees an address and never changes its holder. An address that does not fit is reported at each
-    /// adoption, and is not allocated to any machine. If two records have one address that no machine holds, none of their
-    /// machines gets the address.
+    /// Adoption never frees an address and never changes its holder. Each adoption reports the recorded addresses that
+    /// contradict the ledger or the pools. If two machines have a record of an address that no machine holds, neither
+    /// machine gets the address.
     pub(crate) fn adopt(
         &mut self,
         records: impl IntoIterator<Item = Record>,
@@ -67,7 +67,8 @@ impl Allocator {
         adoption
     }
 
-    /// Finds the pool or the networks of each recorded address, and the addresses that several claimants would get.
+    /// Finds the pool or the networks of each recorded address, and the addresses that records of several claimants
+    /// have.
     fn attribute_all(&self, records: impl IntoIterator<Item = Record>) -> (Vec<Found>, Rivals) {
         let mut audiences = Audiences::default();
         let (mut found, mut rivals) = (Vec::new(), Rivals::new());
@@ -113,7 +114,8 @@ impl Allocator {
         let known = held.iter().find(|(_, held)| *held == address).map(|(network, _)| network);
         let (name, network) = match attribution {
             Attribution::Pool(name, network) => (name, network),
-            // The record does not contain the network, but the ledger has a lease of the address for this claimant.
+            // The record does not lead to one pool, but the claimant already holds the address on one of these
+            // networks.
             Attribution::Ambiguous(networks) | Attribution::NoPool(networks)
                 if known.is_some_and(|known| networks.contains(known)) =>
             {
@@ -183,8 +185,9 @@ impl Allocator {
         let rivals = rivals.get(&(Arc::clone(network), address)).into_iter().flatten();
         if let Some(other) = rivals.into_iter().find(|other| *other != claimant) {
             problems.push(Problem::Duplicate(Claimant::clone(other)));
-            // If the other record is of another namespace, the bound of a namespace does not apply: the machine of this
-            // record may still run with the address.
+            // The share of a namespace limits only the records of this namespace against each other. If the other
+            // record is of another namespace, the address is always reserved: the machine of this record may still use
+            // the address.
             let is_of_namespace = other.machine.served_in() == claimant.machine.served_in();
             if is_of_namespace && self.exceeds_share(network, address, origin) {
                 problems.push(Problem::Ignored(Ignored::Share));
@@ -196,12 +199,13 @@ impl Allocator {
         let Some(state) = self.pools.get(name) else { return Outcome::Refused };
         let (pool, offers) = (Arc::clone(&state.pool), state.offers_to(&claimant.machine, address));
         let Some(of_network) = self.networks.get(network) else { return Outcome::Refused };
-        // The address is not allocated before the machine is gone. The next adoption of the record may succeed.
+        // The ledger has refused this address or machine, so the record only reserves the address until the machine is
+        // gone. The next adoption of the record may succeed.
         if of_network.is_refused(address) || self.check_denied(&claimant.machine).is_err() {
             self.add_conflict(network, address, origin, State::Mismatch, journal);
             return Outcome::Refused;
         }
-        // The record of an unknown machine may be the record of this machine.
+        // The other record does not prevent the lease: the unknown machine of the other record may be this machine.
         if let Some(other) = of_network.conflict_at(address, |other| *other != **claimant) {
             problems.push(Problem::Duplicate(other));
         }
@@ -237,7 +241,8 @@ impl Allocator {
         Outcome::Added
     }
 
-    /// The claimant that holds an address, whose guest migrated with it, or that has a record or a report of it.
+    /// Returns the claimant that holds an address. If there is no holder, returns the last holder whose guest migrated
+    /// with the address, or else another claimant that has a record or a report of the address.
     fn rival(&self, network: &str, address: IpAddr, claimant: &Claimant) -> Option<Claimant> {
         let state = self.networks.get(network)?;
         let holder = state.held_at(address).or_else(|| state.migrated_at(address));
@@ -246,10 +251,13 @@ impl Allocator {
         holder.or_else(recorded).or_else(|| state.reported_by_other(address, &claimant.machine).cloned())
     }
 
-    /// Reserves an address for the machine of a record that asks for no lease, as
-    /// [`may_record`](crate::host::may_record::may_record) says: on its network, or on every network that has a pool
-    /// with the address. The reservation ends with the machine. Returns the address for each network on which it is not
-    /// reserved, because records of the namespace already reserve their part of the pool.
+    /// Reserves an address for the machine of a record that needs no lease, if
+    /// [`may_record`](crate::host::may_record::may_record) allows it. The address is reserved on the network of the
+    /// record. If the record names no network, the address is reserved on every network that has a pool with the
+    /// address.
+    ///
+    /// The reservation ends with the machine. Returns a mismatch for each network on which the address is not reserved,
+    /// because the records of the namespace already use its share of the pool.
     pub(crate) fn set_aside(
         &mut self,
         reservation: Reservation,
@@ -273,11 +281,12 @@ impl Allocator {
                     beyond.push(origin.mismatch(address, Problem::Ignored(Ignored::Share)));
                 }
                 Verdict::Reserve(state) => self.add_conflict(&network, address, &origin, state, journal),
-                // The machine that holds the address has another UID than the machine whose guest reports it.
+                // The UID of the machine that holds the address differs from the UID of the machine whose guest reports
+                // the address.
                 Verdict::Lease if kind == Source::Report => {
                     self.add_conflict(&network, address, &origin, State::ByReport, journal);
                 }
-                // The caller asks for no lease.
+                // The caller needs no lease.
                 Verdict::Lease => self.add_conflict(&network, address, &origin, State::ByRecord, journal),
                 Verdict::Ignore(_) => {}
             }
@@ -285,8 +294,8 @@ impl Allocator {
         beyond
     }
 
-    /// Notes that the objects of a machine no longer record these addresses, each with its network. The machine may
-    /// still use the addresses, so they stay reserved for the machine, but they no longer cause conflicts.
+    /// Notes that no object of a machine records these addresses any more. Each address is given with its network. The
+    /// machine may still use the addresses, so they stay reserved for the machine, but they no longer cause conflicts.
     pub(crate) fn end_records(&mut self, machine: &Machine, addresses: &BTreeSet<(String, IpAddr)>) {
         for (network, address) in addresses {
             if let Some(state) = self.networks.get_mut(network.as_str()) {
@@ -295,8 +304,8 @@ impl Allocator {
         }
     }
 
-    /// Adds a record of an address that its claimant does not hold. A record that becomes a reservation only because a guest
-    /// reports the address, or because it needs no lease, does not change an earlier record of the same claimant.
+    /// Adds a record of an address that the claimant of the record does not hold. If the claimant already has a record
+    /// of the address, a record that needs no lease and a report of a guest do not replace it.
     pub(super) fn add_conflict(
         &mut self,
         network: &Arc<str>,

@@ -1,4 +1,5 @@
-//! The pool or the networks to which a recorded address belongs: of the object first, then of the record, then of the address.
+//! Finds the pool or the networks to which a recorded address belongs: from the object first, then from the record,
+//! then from the address.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -39,15 +40,15 @@ pub(super) struct Audience {
     by_interface: BTreeMap<InterfaceName, BTreeMap<Arc<str>, Vec<Arc<str>>>>,
 }
 
-/// The pools for the claimants of many records. The machines of a namespace share one entry, and its claims share another. The key
-/// `None` is for records that count for the pools of every namespace.
+/// The pools that serve the claimants of many records. All machines of a namespace share one entry, and all its claims
+/// share another. The key `None` is for records that count for the pools of every namespace.
 #[derive(Default)]
 pub(super) struct Audiences(BTreeMap<Option<(bool, String)>, Arc<Audience>>);
 
 // === impl Origin ===
 
 impl Origin {
-    /// A problem of an address of the record.
+    /// Returns the mismatch that reports a problem of an address of the record.
     pub(super) fn mismatch(&self, address: IpAddr, problem: Problem) -> Mismatch {
         let claimant = Claimant::clone(&self.claimant);
         Mismatch { source: self.source.to_string(), claimant, address, problem }
@@ -57,7 +58,7 @@ impl Origin {
 // === impl Audiences ===
 
 impl Audiences {
-    /// The pools that serve a machine.
+    /// Returns the pools that serve a machine. For a record that counts everywhere, returns all pools.
     pub(super) fn of(&mut self, allocator: &Allocator, kind: Source, machine: &Machine) -> Arc<Audience> {
         let is_everywhere = is_everywhere(kind, machine);
         let namespace = if machine.kind.is_claim() { &machine.namespace } else { machine.served_in() };
@@ -79,9 +80,15 @@ impl Audiences {
 // === impl Allocator ===
 
 impl Allocator {
-    /// Finds the pool or the networks of a recorded address, among the pools that serve the claimant. In this order, these
-    /// decide: the NodePool of the object, the networks of the object, the network that the record names, and the address
-    /// itself. The record of a claim belongs to the pool of the claim.
+    /// Finds the pool or the networks of a recorded address, among the pools that serve the claimant. The first of
+    /// these that is known decides:
+    ///
+    /// - the NodePool of the object
+    /// - the networks of the object
+    /// - the network that the record names
+    /// - the address itself
+    ///
+    /// The record of a claim belongs to the pool of the claim.
     pub(super) fn attribute(&self, origin: &Origin, address: IpAddr, audience: &Audience) -> Attribution {
         let Claimant { machine, interface } = &*origin.claimant;
         let none = BTreeMap::new();
@@ -107,7 +114,7 @@ impl Allocator {
         }
         let is_attached = |network: &&Arc<str>| origin.attachments.iter().any(|attached| **attached == ***network);
         let attached: Vec<&Arc<str>> = of_interface.keys().filter(is_attached).collect();
-        // The record may name one of the networks of its object, also a network without a pool in the ledger.
+        // If the record names a network of its object, this network decides, even if it has no pool in the ledger.
         let names_attached = origin.network.as_ref().is_some_and(|name| origin.attachments.contains(name));
         if let [network] = attached[..]
             && !names_attached
@@ -133,10 +140,15 @@ impl Allocator {
         }
     }
 
-    /// Chooses one of the pools of one interface and network: the named pool, else a pool that offers the address, else
-    /// a pool that has the address, else an external pool, else the first pool. The first pool is possible because an
-    /// address may move to another pool of its network. A pool that allocates is preferred to a suspended pool, such as
-    /// one that is being deleted.
+    /// Chooses one of the pools of one interface and network, in this order:
+    ///
+    /// - the named pool
+    /// - a pool that offers the address to the machine
+    /// - a pool that has the address
+    /// - an external pool
+    /// - the first pool: the address may move to another pool of its network
+    ///
+    /// A pool that allocates is preferred to a suspended pool, such as a pool that is being deleted.
     fn pool_among(
         &self,
         names: &[Arc<str>],

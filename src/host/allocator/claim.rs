@@ -1,4 +1,4 @@
-//! Claims: which addresses a claim lacks, from which pool it gets them, and why it is refused.
+//! Decides which addresses a claim lacks, from which pool the claim gets them, and why a claim is refused.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -22,9 +22,11 @@ impl Allocator {
     /// Allocates every address the claim requests, or none. The machine keeps the addresses that it already holds.
     ///
     /// A repeated claim gets the same answer and changes nothing. A machine that claims is no longer missing. Waiting
-    /// machines that can be served are served first. If a pool is exhausted, or the address that a pool keeps for the
-    /// machine is not available, the machine waits from then on, unless the claim names addresses. So the caller must
-    /// commit the journal even when the claim is refused.
+    /// machines that can be served are served first.
+    ///
+    /// A claim that names no addresses waits if a pool is exhausted, or if the address that a pool keeps for the
+    /// machine is not available. The wait is also a change, so the caller must commit the journal even if the claim is
+    /// refused.
     pub(crate) fn claim(
         &mut self,
         claim: &Claim,
@@ -94,8 +96,8 @@ impl Allocator {
     }
 
     /// Allocates the addresses that one interface lacks, from the first of its pools that has a free address of each
-    /// family. A pool with closed addresses is not exhausted, so the search ends there. Otherwise the machine would get
-    /// an address of the overflow and keep it for life.
+    /// family. A pool with closed addresses is not exhausted, so the search ends at this pool. Otherwise the machine
+    /// would get an address of an overflow pool, and keep that address for life.
     fn allocate_one(&mut self, want: &Want, claim: &Claim, journal: &mut Journal) -> Result<(), Refusal> {
         let (begin, mut exhausted) = (journal.changes().len(), Queue::new());
         'pools: for pool in &want.pools {
@@ -119,7 +121,7 @@ impl Allocator {
         Err(Refusal::Exhausted(exhausted))
     }
 
-    /// The pools of a request that the allocator has, in their order. Never empty.
+    /// Returns the pools of a request that exist, in the order of the request. The result is never empty.
     fn group(&self, request: &Request) -> Result<Vec<(&Arc<str>, &PoolState)>, ClaimError> {
         let known = request.pools().filter_map(|name| self.pools.get_key_value(name));
         let group: Vec<(&Arc<str>, &PoolState)> = known.collect();
@@ -134,9 +136,14 @@ impl Allocator {
     }
 
     /// The pools of a group from which an interface may get the addresses that it lacks, in the order in which they are
-    /// tried. Only one pool is tried in these cases: the pool `own` of its other addresses; the pool with the named
-    /// addresses; the pool that keeps an address for the machine. Otherwise all pools are tried, for a sticky claim
-    /// first the pool with the address that a machine of the name released last.
+    /// tried. Only one pool is tried if one of these exists:
+    ///
+    /// - `own`, the pool of the other addresses of the interface
+    /// - the pool that has the named addresses
+    /// - the pool that keeps an address for the machine
+    ///
+    /// Otherwise all pools are tried. A sticky claim first tries the pool whose address a machine of the same name
+    /// released last.
     fn candidates(
         &self,
         group: &[(&Arc<str>, &PoolState)],
@@ -174,7 +181,7 @@ impl Allocator {
         Ok(pools)
     }
 
-    /// Returns the changes that serve a claim.
+    /// Returns the addresses that a claim lacks, and the leases of the claim that move to another pool.
     pub(super) fn wants(&self, claim: &Claim) -> Result<Wants, ClaimError> {
         let held = self.held_by(&claim.machine);
         let mut wants = Wants::default();
@@ -234,7 +241,8 @@ impl Allocator {
         Ok(wants)
     }
 
-    /// Whether an interface keeps an address of a network that no pool offers any more. It needs no other address.
+    /// Whether an interface still has an address of a network that no pool offers any more. The interface then gets no
+    /// other address of the family.
     pub(super) fn keeps(&self, machine: &Machine, interface: InterfaceName, network: &str, family: Family) -> bool {
         let claimant = Claimant { machine: machine.clone(), interface };
         let own = self.paths.get(machine).into_iter().flatten();
@@ -243,8 +251,8 @@ impl Allocator {
         own.any(|(_, address)| state.state_of(*address, &claimant) == Some(State::Excluded))
     }
 
-    /// Chooses the address of a family of a pool for a claim, and returns it with its network and its new lease. `None`: the pool has
-    /// no free address of the family.
+    /// Chooses an address of one family of a pool for a claim. Returns the network, the address and the new lease.
+    /// `None`: the pool has no free address of the family.
     fn pick(
         &mut self,
         name: &Arc<str>,
@@ -293,9 +301,9 @@ impl Allocator {
         let holder = network.held_at(named).map(|lease| Claimant::clone(&lease.claimant));
         let by = holder.or_else(|| network.conflict_at(named, |_| true));
         let is_kept = state.pre_allocated(machine, Family::of(named)) == Some(named);
-        // If the pool keeps the address for a name, the guest of this name may belong to another user than the claim of
-        // this name. So even the report of this guest is a conflict for a claim. The report of a Service or of a
-        // control plane is no conflict: its address may be that of the machine of this name.
+        // If the pool keeps the address for a name, a claim and a guest of this name may be two users. So for a claim,
+        // even the report of the guest of this name is a conflict. The report of a Service or of a control plane is no
+        // conflict: the machine of this name may have the reported address.
         let is_user = |by: &&Claimant| !is_kept || by.machine.kind.may_hold();
         let reported = || match is_kept && machine.kind.is_claim() {
             true => network.reporters_of(named).find(is_user),
@@ -310,8 +318,8 @@ impl Allocator {
         if network.is_refused(named) {
             return Err(self.refused(&state.pool().network, named));
         }
-        // The delay protects other machines. A machine that is created again gets the address that the pool keeps for
-        // its name.
+        // The reuse delay protects other machines. A machine that is created again gets the address that the pool keeps
+        // for its name at once.
         let last = network.lease(named).filter(|lease| lease.migrated.is_none());
         let last = last.map(|lease| &lease.claimant.machine);
         if is_kept && last.is_some_and(|last| is_namesake(last, machine)) {
@@ -320,8 +328,8 @@ impl Allocator {
         network.delayed_until(named).map_or(Ok(()), |until| Err(ClaimError::ReuseDelay { named, until }))
     }
 
-    /// The address of a pool that a machine of the same namespace and name released last, if no other machine got it since, and the
-    /// time of its release.
+    /// The address of a pool that a machine of the same namespace and name released last, with the time of the release.
+    /// `None`: there is no such address, or it is not free.
     fn remembered(&self, pool: &str, family: Family, machine: &Machine) -> Option<(Timestamp, IpAddr)> {
         let state = self.pools.get(pool)?;
         let network = self.networks.get(state.pool().network.as_str())?;
@@ -340,7 +348,8 @@ impl Allocator {
                 && !network.is_refused(*address);
             Some((lease.released?, *address)).filter(|_| is_free)
         });
-        // The address released last wins. Of two addresses released at the same time, the lower one wins.
+        // Chooses the address that was released last. Of two addresses released at the same time, chooses the lower
+        // address.
         left.max_by(|(a, lower), (b, higher)| a.cmp(b).then(higher.cmp(lower)))
     }
 

@@ -17,7 +17,7 @@ pub struct Conflicted {
     pub address: IpAddr,
     /// The holder, or the last holder if its guest migrated to another cluster. `None`: the address has neither.
     pub holder: Option<Claimant>,
-    /// The users that are not the holder and differ from another user.
+    /// The users other than the holder. A user that may be the same machine as all other users is left out.
     pub others: Vec<OtherUser>,
 }
 
@@ -29,7 +29,7 @@ pub struct OtherUser {
     pub claimant: Claimant,
     /// Kind and name of the object with the record or report.
     pub source: String,
-    /// Whether a running guest reports the address. Else an object records it.
+    /// Whether a running guest reports the address. Otherwise an object records the address.
     pub is_report: bool,
 }
 
@@ -74,7 +74,7 @@ impl Allocator {
         all
     }
 
-    /// Whether a pool of a network offers an address, to every machine or to one.
+    /// Whether a pool of a network offers an address, to all machines or to a single machine.
     pub(super) fn is_offered(&self, network: &str, address: IpAddr) -> bool {
         let mut pools = self.pools_with(network, address);
         pools.any(|state| state.offered().offers(address) || state.pre_allocated.contains(&address))
@@ -84,7 +84,8 @@ impl Allocator {
 // === impl Network ===
 
 impl Network {
-    /// The users of an address: the holder first, and guests that report it last.
+    /// The users of an address: first the holder, then the users with a record, and last the guests that report the
+    /// address.
     pub(super) fn users(&self, address: IpAddr) -> Vec<User<'_>> {
         let (mut recorders, mut reporters) = (Vec::new(), Vec::new());
         for user in self.recorders(address).chain(self.reporters(address)) {
@@ -94,8 +95,8 @@ impl Network {
         self.holding(address).into_iter().chain(recorders).chain(reporters).collect()
     }
 
-    /// Whether the guest of a report is not the guest of the holder, and differs from the holder or from another user
-    /// of the address. `false` without a holder.
+    /// Whether the report of a guest contradicts the holder or another user of the address. `false` if the address has
+    /// no holder, or if the guest is that of the holder.
     pub(super) fn guest_differs(&self, address: IpAddr, claimant: &Claimant, is_offered: &dyn Fn() -> bool) -> bool {
         let Claimant { machine, interface } = claimant;
         let is_own = self.has_own_record(address, machine);

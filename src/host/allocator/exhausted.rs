@@ -1,11 +1,11 @@
-//! The text about an exhausted pool, in messages, events and conditions.
+//! The message about an exhausted pool, for errors, events and conditions.
 
 use std::fmt;
 
 use crate::network::Family;
 
-/// The message about an exhausted pool, before the name of the interface. The enhancement prescribes this string, and its
-/// users search for it.
+/// The beginning of the message about an exhausted pool, before the name of the interface. The enhancement prescribes
+/// this string, and users search for it.
 #[doc(hidden)]
 pub const EXHAUSTED_MESSAGE: &str = "No available IPs in pool for interface ";
 

@@ -23,8 +23,8 @@ impl Allocator {
     /// or none. A repeated call changes nothing.
     ///
     /// If another machine holds one of the addresses or has a record of it, a conflict is added: no other machine gets
-    /// the address before both machines are gone. `source` says who chose the addresses. The caller must commit the
-    /// journal even when the addresses are refused.
+    /// the address before both machines are gone. `source` names the object from which the addresses come, for
+    /// messages. The caller must commit the journal even when the addresses are refused.
     pub(crate) fn hold(
         &mut self,
         pool: &str,
@@ -61,7 +61,7 @@ impl Allocator {
             }
             let checked = self.check_exact(&name, &network, &claimant, named);
             if let Verdict::Reserve(state) = verdict {
-                // The other program uses the address already, so no other machine may get it later.
+                // The program that chose the address already uses it, so no other machine gets the address later.
                 let (source, claimant) = (Arc::from(source), Arc::clone(&claimant));
                 let origin = Origin { claimant, node_pool: None, attachments: Vec::new(), network: None, source, kind };
                 self.add_conflict(&network, named, &origin, state, journal);
@@ -99,8 +99,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Changes that remove earlier records of a claimant from the same source, except for `addresses`. The claimant
-    /// never got the addresses of these records.
+    /// Returns the changes that remove earlier records of a claimant from the same source. Records of `addresses` are
+    /// kept. The claimant never got the addresses of the removed records.
     fn outdated(
         &self,
         network: &Arc<str>,
@@ -120,7 +120,7 @@ impl Allocator {
         outdated.map(removal).collect()
     }
 
-    /// Checks that a claimant may hold exactly this address of an external pool.
+    /// Checks that a claimant can hold exactly this address of an external pool.
     fn check_exact(
         &self,
         pool: &Arc<str>,

@@ -15,24 +15,26 @@ use crate::host::change::{Change, Journal};
 use crate::host::claim::Lease;
 use crate::network::{Family, InterfaceName};
 
-/// Number of remembered addresses below which none is forgotten.
+/// Number of remembered addresses that are never forgotten.
 const REMEMBERED: usize = 1_000;
-/// Number of remembered addresses for each held address, if this is more.
+/// Number of remembered addresses for each held address that are never forgotten, if this gives a larger number.
 const REMEMBERED_PER_HELD: usize = 4;
-/// Maximum number of leases that are forgotten at once. Each is one write, and the controller sends these writes
-/// together.
+/// Maximum number of leases that one call forgets. The controller sends the writes of one call together, one for each
+/// lease.
 const AT_ONCE: usize = 32;
 
-/// A machine's name on an interface of a network: network, namespace, name, interface and family.
+/// Key of a remembered address: the network, the namespace and the name of its machine, the interface, and the family.
 type Name<'a> = (&'a str, &'a str, &'a str, InterfaceName, Family);
 
 impl Allocator {
-    /// Removes released leases whose reuse delay is over, and returns their number, at most 32. The newest one of each name of a
-    /// machine, and of each name of a claim in a sticky pool, is removed only if there are too many such leases: more than 1,000,
-    /// and more than four for each held address. Then the oldest ones are removed.
+    /// Removes released leases whose reuse delay is over, at most 32, and returns their number.
     ///
-    /// `is_sticky` returns whether the pool with this name is sticky. `None`: another program manages the pool, and its
-    /// leases stay.
+    /// The newest released lease of each machine name stays. In a sticky pool, the newest released lease of each claim
+    /// name stays, too. If there are more than 1,000 such leases, and more than four for each held address, the oldest
+    /// of them are removed.
+    ///
+    /// `is_sticky` returns whether the pool with this name is sticky. `None`: another program manages the pool, and the
+    /// leases of the pool stay.
     pub(crate) fn forget(
         &mut self,
         is_sticky: impl Fn(&str) -> Option<bool>,
@@ -59,7 +61,7 @@ impl Allocator {
                 }
             }
         }
-        // The newest first.
+        // The newest lease comes first.
         released.sort_by(|a, b| (b.0, a.1, a.2).cmp(&(a.0, b.1, b.2)));
         let mut names: BTreeSet<Name<'_>> = BTreeSet::new();
         let (mut forgotten, mut remembered) = (Vec::new(), Vec::new());
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_leases_of_a_pool_of_another_program_stay() {
+    fn the_leases_of_an_external_pool_are_never_forgotten() {
         let other = Lease { pool: "other/p".into(), ..lease(HolderKind::IpAddressClaim, "a", Some(1)) };
         assert_eq!(forgotten(&mut allocator([other]), &[], 9), [].into());
     }
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_is_held_reserved_or_delayed_is_ever_forgotten() {
+    fn no_held_delayed_or_newest_lease_is_ever_forgotten() {
         let mut random = 1_u64;
         let mut next = |below: u64| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,4 +1,4 @@
-//! The result of an adoption: how many addresses were adopted, and the records that do not fit.
+//! The result of an adoption: how many addresses were adopted, and which records contradict the ledger or the pools.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,11 +18,11 @@ pub struct Adoption {
     /// The addresses that are reserved for the claimant of their record, and that need no lease: for example, a pool
     /// excludes them. In the order of the records.
     pub reserved: Vec<(Claimant, IpAddr)>,
-    /// The addresses that do not fit the ledger or the pools, in the order of the records.
+    /// The addresses that contradict the ledger or the pools, in the order of the records.
     pub mismatches: Vec<Mismatch>,
 }
 
-/// An address of a record that does not fit the ledger or the pools.
+/// An address of a record that contradicts the ledger or the pools.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Mismatch {
@@ -32,11 +32,11 @@ pub struct Mismatch {
     pub claimant: Claimant,
     /// The recorded address.
     pub address: IpAddr,
-    /// Why the address does not fit.
+    /// How the address contradicts the ledger or the pools.
     pub problem: Problem,
 }
 
-/// Why an address of a record does not fit the ledger or the pools.
+/// How an address of a record contradicts the ledger or the pools.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Problem {
@@ -55,14 +55,15 @@ pub enum Problem {
     /// The claimant holds the address on this other network. The address is not allocated on either network before the
     /// machine is gone.
     OtherNetwork(String),
-    /// The pool with this name, which the record belongs to, does not have the address. The machine keeps the address.
+    /// The record belongs to the pool with this name, which does not have the address. The machine keeps the address.
     OutOfPool(String),
-    /// The network of the pool with this name, which the record belongs to, reserves the address. The address is not
-    /// allocated before the machine is gone. If the machine already held the address, it keeps the address.
+    /// The record belongs to the pool with this name, and the address is reserved on the network of the pool. The
+    /// address is not allocated before the machine is gone. If the machine already held the address, it keeps the
+    /// address.
     Reserved(String, Option<ReservedAddress>),
     /// The pool of the record has this other prefix length. The machine keeps the prefix length of the record.
     Prefix(u8),
-    /// The record does nothing, for this reason.
+    /// The record has no effect, for this reason.
     Ignored(Ignored),
 }
 

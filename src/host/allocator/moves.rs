@@ -13,11 +13,12 @@ use crate::host::pool::{Pool, home_in_group};
 // === impl Allocator ===
 
 impl Allocator {
-    /// The lease of a held address as a lease of another pool, without a release. `None`: the lease stays in its pool.
+    /// Returns the move of a held lease to another pool. The machine keeps the address. `None`: the lease stays in its
+    /// pool.
     ///
-    /// The other pool must allocate addresses of the same network. It need not have the address: the machine then keeps the address,
-    /// which counts as outside the pool, with its prefix length. A claim names its pool itself, so its lease moves only if the
-    /// other pool has the address, or if its own pool no longer offers the address.
+    /// The other pool must allocate addresses of the same network. If this pool does not have the address, the address
+    /// counts as outside the pool and keeps its prefix length. A claim chooses its pool, so the lease of a claim moves
+    /// only in two cases: the other pool has the address, or the pool of the lease no longer offers the address.
     pub(super) fn moved(&self, network: &Arc<str>, address: IpAddr, lease: &Lease, pool: &str) -> Option<Move> {
         let (name, state) = self.pools.get_key_value(pool)?;
         let pool = state.pool();

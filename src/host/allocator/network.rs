@@ -24,12 +24,12 @@ pub(super) struct Network {
     // Number of records in `conflicts` by the namespace of their machines, without those of claims and reports.
     recording: BTreeMap<IpAddr, BTreeMap<String, usize>>,
     // Machines of `conflicts` whose objects no longer record the address. The address stays reserved for the machine.
-    // The caller reports these ends, and no ledger stores them.
+    // The caller reports these machines, and no ledger stores them.
     ended: BTreeMap<IpAddr, BTreeSet<Machine>>,
-    // Addresses that running guests report, with the reporting claimants and the sources of the reports. The caller sets
-    // them, so no ledger has them.
+    // Addresses that running guests report, with the reporting claimants and the sources of the reports. The caller
+    // sets the reports, and no ledger stores them.
     reports: BTreeMap<IpAddr, BTreeMap<Claimant, Arc<str>>>,
-    // Reuse delays that are not over: the end, and the address.
+    // Reuse delays that are not over. Each has its end and its address.
     delays: BTreeSet<(Timestamp, IpAddr)>,
     pools: Vec<Arc<Pool>>,
     // The namespaces of the machines, and of the claims, that any of the pools serves.
@@ -47,12 +47,12 @@ pub(super) struct Network {
 #[derive(Clone, Debug)]
 struct PoolRange {
     range: AddressRange,
-    // The last number of this and all earlier ranges of the family.
+    // The highest number in this range and all earlier ranges of the family.
     reach: u128,
     pool: Arc<str>,
 }
 
-/// The records without a lease of a machine by interface: the state of the address, and the source.
+/// The records of one machine that have no lease, by interface: the state of the address, and the source of the record.
 type Records = BTreeMap<InterfaceName, (State, Arc<str>)>;
 
 /// The claimants that report each address, with the sources of the reports.
@@ -97,13 +97,13 @@ impl Network {
         })
     }
 
-    /// The addresses of a range that have a record without a lease or a report, each once.
+    /// The addresses of a range that have a report, or a record without a lease. Each address is listed once.
     pub(super) fn recorded_in(&self, range: &AddressRange) -> BTreeSet<IpAddr> {
         let recorded = self.conflicts.range(addresses(range)).map(|(address, _)| *address);
         recorded.chain(self.reports.range(addresses(range)).map(|(address, _)| *address)).collect()
     }
 
-    /// The addresses that have a record without a lease, or a report, each once.
+    /// The addresses that have a report, or a record without a lease. Each address is listed once.
     pub(super) fn recorded(&self) -> BTreeSet<IpAddr> {
         self.conflicts.keys().chain(self.reports.keys()).copied().collect()
     }
@@ -113,7 +113,7 @@ impl Network {
         self.recording.get(&address).is_some_and(|namespaces| namespaces.contains_key(namespace))
     }
 
-    /// Counts a record that reserves an address for a machine.
+    /// Updates how many records of a namespace reserve an address, after a record was added or removed.
     fn count_record(&mut self, address: IpAddr, machine: &Machine, is_added: bool) {
         let namespaces = self.recording.entry(address).or_default();
         let namespace = machine.served_in();
@@ -139,7 +139,7 @@ impl Network {
         counts
     }
 
-    /// The machines that record an address which they do not hold.
+    /// The users that record an address without a lease. Records that have ended are left out.
     pub(super) fn recorders(&self, address: IpAddr) -> impl Iterator<Item = User<'_>> {
         let ended = self.ended.get(&address);
         let machines = self.conflicts.get(&address).into_iter().flatten();
@@ -174,8 +174,8 @@ impl Network {
         })
     }
 
-    /// Whether an object that needs no lease gives an address to the VirtualMachine of a guest: network data of a user, for
-    /// example. The guest may have the UID of its instance.
+    /// Whether the VirtualMachine of a guest has a record of the address that needs no lease, such as network data that
+    /// a user wrote. `guest` may have the UID of its instance.
     pub(super) fn has_own_record(&self, address: IpAddr, guest: &Machine) -> bool {
         let Some(machines) = self.conflicts.get(&address) else { return false };
         let first = Machine::new(guest.served_in(), &*guest.name, "");
@@ -187,12 +187,12 @@ impl Network {
         own.next().is_some()
     }
 
-    /// Whether the objects of a machine no longer record an address that is reserved for it.
+    /// Whether an address stays reserved for a machine, although no object of the machine records the address any more.
     pub(super) fn has_ended(&self, address: IpAddr, machine: &Machine) -> bool {
         self.ended.get(&address).is_some_and(|ended| ended.contains(machine))
     }
 
-    /// Sets whether the objects of a machine no longer record an address that is reserved for it.
+    /// Sets whether the objects of a machine have stopped to record an address that stays reserved for the machine.
     pub(super) fn set_ended(&mut self, address: IpAddr, machine: &Machine, has_ended: bool) {
         let is_known = self.conflicts.get(&address).is_some_and(|machines| machines.contains_key(machine));
         if has_ended && is_known {
@@ -205,7 +205,7 @@ impl Network {
         }
     }
 
-    /// Why an address is not allocated, if a record or a report is the reason. A record comes first.
+    /// Why a record or a report reserves an address. A record takes precedence over a report.
     pub(super) fn reserved_as(&self, address: IpAddr) -> Option<State> {
         let records = self.conflicts.get(&address).into_iter().flat_map(BTreeMap::values).flat_map(BTreeMap::values);
         let reported = self.reports.contains_key(&address).then_some(State::ByReport);
@@ -216,7 +216,7 @@ impl Network {
         self.conflicts.contains_key(&address)
     }
 
-    /// The first claimant with a record without a lease of an address for which `fits` is true.
+    /// The first claimant that records an address without a lease and for which `fits` is true.
     pub(super) fn conflict_at(&self, address: IpAddr, fits: impl Fn(&Claimant) -> bool) -> Option<Claimant> {
         let machines = self.conflicts.get(&address).into_iter().flatten();
         let claimants = machines.flat_map(|(machine, interfaces)| {
@@ -225,7 +225,7 @@ impl Network {
         claimants.into_iter().find(fits)
     }
 
-    /// The interfaces for which a machine has a record without a lease of this address.
+    /// The interfaces of a machine that record this address without a lease.
     pub(super) fn conflicts_of(&self, address: IpAddr, machine: &Machine) -> Vec<InterfaceName> {
         let interfaces = self.conflicts.get(&address).and_then(|machines| machines.get(machine));
         interfaces.into_iter().flat_map(BTreeMap::keys).copied().collect()
@@ -237,8 +237,8 @@ impl Network {
         self.delays.contains(&(until, address)).then_some(until)
     }
 
-    /// The released lease of an address with which a guest migrated to another cluster, until the reuse delay is over. The guest
-    /// may still have the address there.
+    /// The released lease of an address, if the guest of the lease migrated with the address to another cluster and the
+    /// reuse delay is not over. The guest may still use the address there.
     pub(super) fn migrated_at(&self, address: IpAddr) -> Option<&Lease> {
         self.delayed_until(address)?;
         self.lease(address).filter(|lease| lease.released.is_some() && lease.migrated.is_some())
@@ -282,7 +282,7 @@ impl Network {
             && self.refused.is_empty()
     }
 
-    /// Whether a pool of the network serves an object.
+    /// Whether a pool of the network serves a machine or a claim.
     pub(super) fn serves(&self, holder: &Machine) -> bool {
         let (namespaces, namespace) = match holder.kind.is_claim() {
             true => (&self.claims, holder.namespace.as_str()),
@@ -315,12 +315,12 @@ impl Network {
         self.reports.get(&address).into_iter().flat_map(BTreeMap::keys)
     }
 
-    /// The first claimant that reports an address from another guest than that of a machine.
+    /// The first claimant that reports an address and is not the guest of a machine.
     pub(super) fn reported_by_other(&self, address: IpAddr, machine: &Machine) -> Option<&Claimant> {
         self.reported_by_others(address, machine).next()
     }
 
-    /// The claimants that report an address from other guests than that of a machine.
+    /// The claimants that report an address and are not the guest of a machine.
     pub(super) fn reported_by_others(&self, address: IpAddr, machine: &Machine) -> impl Iterator<Item = &Claimant> {
         self.reporters_of(address).filter(|claimant| !is_guest_of(&claimant.machine, machine))
     }
@@ -343,10 +343,12 @@ impl Network {
         before
     }
 
-    /// Whether another machine has a record of an address that contradicts a record of this machine. Two kinds of
-    /// records contradict nothing: a record that cannot be read, whose machine may be this machine; and a record of an
-    /// object of the same name that needs no lease, which this machine may have had before, such as an IPAddress before
-    /// its claim.
+    /// Whether another machine has a record of an address that contradicts a record of this machine. These records
+    /// contradict nothing:
+    ///
+    /// - a record that cannot be read: its machine may be this machine
+    /// - a record that needs no lease, of an object with the same name: this may be an earlier record of this machine,
+    ///   such as the record of an IPAddress before its claim
     pub(super) fn is_recorded_by_other(&self, address: IpAddr, machine: &Machine) -> bool {
         let is_weak = |state: &State| matches!(state, State::ByRecord | State::ByReport);
         let is_before =
@@ -357,7 +359,7 @@ impl Network {
         })
     }
 
-    /// The state of an address because of a record of a claimant. `None`: the claimant has no record without a lease.
+    /// The state that the record of a claimant gives to an address. `None`: the claimant has no record without a lease.
     pub(super) fn state_of(&self, address: IpAddr, claimant: &Claimant) -> Option<State> {
         let interfaces = self.conflicts.get(&address)?.get(&claimant.machine)?;
         interfaces.get(&claimant.interface).map(|(state, _)| *state)
@@ -379,13 +381,13 @@ impl Network {
         self.reports = reports;
     }
 
-    /// The reports of guests.
+    /// Returns the reports of guests.
     pub(super) fn into_reports(self) -> Reports {
         self.reports
     }
 
-    /// Whether an address is held, has a conflict, is reported by a guest, is in its reuse delay or has a lease that cannot
-    /// change, so that it cannot be allocated.
+    /// Whether an address cannot be allocated: it is held, recorded or reported, its reuse delay is not over, or the
+    /// ledger refuses to change its lease.
     pub(super) fn is_occupied(&self, address: IpAddr) -> bool {
         self.held_at(address).is_some()
             || self.has_conflict(address)
@@ -404,7 +406,7 @@ impl Network {
         self.refused.iter().map(|(address, until)| (*address, *until))
     }
 
-    /// Sets until when the lease of an address does not change. `None`: it may change.
+    /// Sets the time until which the ledger refuses to change the lease of an address. `None`: the lease can change.
     pub(super) fn set_refused(&mut self, address: IpAddr, until: Option<Timestamp>) {
         match until {
             Some(until) => self.refused.insert(address, until),
@@ -412,14 +414,15 @@ impl Network {
         };
     }
 
-    /// Removes one reuse delay that is over, and returns its address.
+    /// Removes a reuse delay that is over, and returns the address of the delay.
     pub(super) fn end_delay(&mut self, now: Timestamp) -> Option<IpAddr> {
         let (until, _) = *self.delays.first()?;
         if until <= now { self.delays.pop_first().map(|(_, address)| address) } else { None }
     }
 
-    /// The free addresses of a pool, including the reserved first and last addresses of subnets. There may be more such
-    /// addresses than fit into memory, so the allocator removes each one when it reaches it. Closed addresses are not free.
+    /// The free addresses of a pool by family, in one set for each subnet. Closed addresses are not free. The sets
+    /// include the reserved first and last addresses of subnets, which may be too many to remove at once.
+    /// `PoolState::lowest` removes each of them when it is the lowest address of its set.
     pub(super) fn free_of(&self, pool: &Pool, closed: &AddressSet) -> BTreeMap<Family, Vec<FreeRanges>> {
         let mut free_by_family = BTreeMap::new();
         let subnets = pool.spaces().flat_map(|space| space.subnets().iter().map(move |subnet| (space, subnet)));
@@ -464,7 +467,8 @@ impl Network {
         before
     }
 
-    /// Adds, replaces or removes a record without a lease of an address, and returns the previous record.
+    /// Adds, replaces or removes the record of a claimant that has no lease of the address. Returns the previous
+    /// record.
     pub(super) fn set_conflict(
         &mut self,
         address: IpAddr,
@@ -503,7 +507,7 @@ impl Network {
             || records.into_iter().flat_map(BTreeMap::values).any(|(state, _)| *state != State::ByReport)
     }
 
-    /// Whether a machine has a lease or a record without a lease of an address.
+    /// Whether a machine has the lease of an address, or records the address without a lease.
     pub(super) fn mentions(&self, address: IpAddr, machine: &Machine) -> bool {
         self.lease(address).is_some_and(|lease| lease.claimant.machine == *machine)
             || self.conflicts.get(&address).is_some_and(|machines| machines.contains_key(machine))

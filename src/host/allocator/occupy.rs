@@ -1,4 +1,4 @@
-//! Sets leases and conflicts of addresses, and which addresses are free.
+//! Sets the leases and the conflicts of addresses, and updates which addresses are free.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -43,9 +43,9 @@ impl Allocator {
         }
     }
 
-    /// The pools in which a held address counts: those that have the address and serve the machine, else all that have the address, else
-    /// the pool of the lease. So a namespace holds no fewer addresses of a pool when its leases move to another pool, or when it leaves
-    /// the pool.
+    /// The pools in which a held address counts: the pools that have the address and serve the machine. If there is no
+    /// such pool, the address counts in all pools that have it, or else in the pool of the lease. So the count of a
+    /// namespace does not fall when its leases move to another pool, or when a pool no longer serves the namespace.
     fn counted_in(&self, network: &str, address: IpAddr, lease: &Lease) -> Vec<Arc<str>> {
         let serves =
             |name: &Arc<str>| self.pools.get(name).is_some_and(|it| it.pool().serves_holder(&lease.claimant.machine));
@@ -54,7 +54,7 @@ impl Allocator {
         [own, others].into_iter().find(|pools| !pools.is_empty()).unwrap_or_else(|| vec![Arc::clone(&lease.pool)])
     }
 
-    /// The numbers of held addresses of a network that count in each pool.
+    /// Number of held addresses of a network in each pool, by family and namespace.
     pub(super) fn held_by_pool(&self, network: &str) -> BTreeMap<Arc<str>, Counts> {
         let mut all = BTreeMap::<_, Counts>::new();
         for (address, lease) in self.networks.get(network).into_iter().flat_map(Network::held) {
@@ -66,7 +66,8 @@ impl Allocator {
         all
     }
 
-    /// Adds, replaces or removes a record without a lease of an address, and returns the previous record.
+    /// Adds, replaces or removes the record of a claimant that has no lease of the address. Returns the previous
+    /// record.
     pub(super) fn set_conflict(
         &mut self,
         name: &Arc<str>,
@@ -85,12 +86,13 @@ impl Allocator {
         }
         self.occupy_again(name, address, was_occupied);
         self.index(&claimant.machine, name, address);
-        // The claim of a machine needs no address that the machine keeps by a record.
+        // A machine that keeps an address by a record needs no other address, so its claim must be evaluated again.
         self.enqueue_again(&claimant.machine);
         before
     }
 
-    /// Counts an address that records of a namespace reserve, in each pool that has the address.
+    /// Adds an address that records of a namespace reserve to the count of each pool that has the address, or removes
+    /// it.
     fn count_record(&mut self, network: &str, address: IpAddr, namespace: &str, is_added: bool) {
         let pools = self.networks.get(network).into_iter().flat_map(|network| network.pools_with(address));
         for name in pools {
@@ -108,14 +110,14 @@ impl Allocator {
             self.occupy(network, address, is_occupied);
         }
         // A machine with the name of the last holder does not wait for the end of the reuse delay. So the address may
-        // be free for such machines now, although it is occupied for all others.
+        // be free for such a machine now, although the address is occupied for all other machines.
         if let Some(last) = last {
             self.stir_namesakes(&last.machine);
         }
     }
 
-    /// Removes an address from the free addresses of all pools of its network, or adds it to them. A closed address is not
-    /// free before it is opened.
+    /// Removes an address from the free addresses of all pools of its network, or adds the address to them. Does
+    /// nothing for a closed address.
     pub(super) fn occupy(&mut self, network: &str, address: IpAddr, is_occupied: bool) {
         if self.growth.is_closed(network, address) {
             return;

@@ -1,5 +1,5 @@
-//! The order in which waiting machines are served: by their creation. In a shared pool, the namespace with the fewest
-//! addresses comes first.
+//! The order in which waiting machines are served: the oldest machine first. In a shared pool, the machines of the
+//! namespace with the fewest addresses come first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,8 +12,9 @@ use crate::network::Family;
 // === impl Allocator ===
 
 impl Allocator {
-    /// Number of addresses of the pools of a queue that a namespace holds. The machines of the namespace with the fewest come first,
-    /// then the earliest machine, so that no namespace keeps the others waiting. Pools that namespaces do not share count 0.
+    /// The rank of a namespace in a wait queue: the number of addresses that the namespace holds in the shared pools of
+    /// the queue. The lowest rank is served first, and the oldest machine first within a rank. So no namespace keeps
+    /// the others waiting.
     pub(super) fn rank(&self, queue: &[(Arc<str>, Family)], namespace: &str) -> usize {
         let shared = queue.iter().filter_map(|(pool, family)| {
             let state = self.pools.get(pool).filter(|state| state.pool().is_shared())?;
@@ -22,10 +23,12 @@ impl Allocator {
         shared.sum()
     }
 
-    /// Sorts claims that wait for a pool, each with the family that it waits for, into the order in which they are served: by their
-    /// creation. In pools that several namespaces share, the namespace with the fewest addresses comes first each time. Claims that
-    /// do not wait for an address of the pool now come last. Claims that are not in the wait queue follow, in the order in which they
-    /// would be served after it.
+    /// Sorts claims that wait for a pool into the order in which they are served. Each claim comes with the family that
+    /// it waits for.
+    ///
+    /// The oldest claim is served first. In shared pools, the claims of the namespace with the fewest addresses come
+    /// first each time. Claims that do not wait for an address of the pool now come last. Claims that are not in the
+    /// wait queue follow, in the order in which they would be served later.
     #[doc(hidden)]
     #[must_use]
     pub fn in_order<'c>(
@@ -50,7 +53,7 @@ impl Allocator {
             ((is_later(claim), family.is_none(), rank), claim, family)
         });
         let mut ranked: Vec<_> = ranked.collect();
-        // The sort is stable, so the order of creation stays in each rank.
+        // The sort is stable, so the oldest claim stays first within a rank.
         ranked.sort_by_key(|(rank, ..)| *rank);
         ranked.into_iter().map(|(_, claim, family)| (claim, family)).collect()
     }

@@ -14,10 +14,10 @@ pub(super) struct PoolState {
     pub(super) pool: Arc<Pool>,
     // The pool without the addresses that other pools of the network reserve.
     pub(super) offered: Pool,
-    // Pre-allocated addresses that nothing else on the network reserves.
+    // Pre-allocated addresses that are not reserved on the network for any other reason.
     pub(super) pre_allocated: BTreeSet<IpAddr>,
-    // Includes the reserved first and last addresses of subnets, see `Network::free_of`.
-    // One for each subnet, in their order.
+    // One set for each subnet, in the order of the subnets. The sets include the reserved first and last addresses of
+    // subnets: see `Network::free_of`.
     pub(super) free: BTreeMap<Family, Vec<FreeRanges>>,
     // The families with addresses that are closed: see `Registry::open_closed`.
     pub(super) closed: BTreeSet<Family>,
@@ -30,7 +30,7 @@ pub(super) struct PoolState {
 /// A number of addresses, by family and by the namespace of their machines.
 pub(super) type Counts = BTreeMap<(Family, String), usize>;
 
-/// Adds an address of a namespace to a count, or removes it.
+/// Adds one address of a namespace to the counts, or removes one.
 pub(super) fn count(counts: &mut Counts, family: Family, namespace: &str, is_added: bool) {
     let key = (family, namespace.to_owned());
     let count = counts.get(&key).copied().unwrap_or_default();
@@ -48,7 +48,7 @@ impl PoolState {
         &self.pool
     }
 
-    /// The pool with the reserved addresses of its whole network.
+    /// The pool, changed to reserve also the addresses that other pools of its network reserve.
     pub(super) fn offered(&self) -> &Pool {
         &self.offered
     }
@@ -59,7 +59,7 @@ impl PoolState {
         kept.iter().copied().find(|address| Family::of(*address) == family)
     }
 
-    /// Whether the pool may allocate an address to a machine: every machine may get the address, or the pool keeps the
+    /// Whether the pool can allocate an address to a machine: every machine can get the address, or the pool keeps the
     /// address for this machine.
     pub(super) fn offers_to(&self, machine: &Machine, address: IpAddr) -> bool {
         self.offered.offers(address)
@@ -67,14 +67,14 @@ impl PoolState {
                 && self.pre_allocated(machine, Family::of(address)) == Some(address)
     }
 
-    /// Whether machines of the namespace of a machine hold addresses of the pool, of any family. The pool no longer serves a namespace
-    /// that has left it, but the other machines of this namespace run on, and their records count as before.
+    /// Whether machines in the namespace of a machine hold addresses of the pool. If the pool no longer serves the
+    /// namespace, these machines still run, and the records of the namespace count as before.
     pub(super) fn is_held_in(&self, machine: &Machine) -> bool {
         let holds = |family| self.held.contains_key(&(family, machine.served_in().to_owned()));
         !machine.kind.is_claim() && [Family::Ipv4, Family::Ipv6].into_iter().any(holds)
     }
 
-    /// The lowest free address of a family in the first subnet that has one.
+    /// The lowest free address of a family, from the first subnet with a free address.
     pub(super) fn lowest(&mut self, family: Family) -> Option<IpAddr> {
         let (space, subnets) = (self.offered.space(family)?, self.free.get_mut(&family)?);
         subnets.iter_mut().find_map(|free| {

@@ -67,7 +67,8 @@ impl Allocator {
         }
     }
 
-    /// Computes which addresses that the pools of a network offer are free or closed, and counts held and recorded addresses.
+    /// Computes the free and the closed addresses of the pools of a network, and counts their held and recorded
+    /// addresses.
     fn find_free(&mut self, network: &Arc<str>) {
         let (closed, mut held) = (self.growth.closed(network), self.held_by_pool(network));
         let state = self.networks.entry(Arc::clone(network)).or_default();
@@ -80,7 +81,7 @@ impl Allocator {
         }
     }
 
-    /// Opens the addresses of all growths up to this number, and serves waiting machines.
+    /// Opens the addresses of all growths whose number is at most `growth`, and serves waiting machines.
     pub(crate) fn open_up_to(&mut self, growth: u64, now: Timestamp, journal: &mut Journal) -> Vec<Allocation> {
         for network in self.growth.open(growth) {
             self.find_free(&network);
@@ -124,7 +125,7 @@ impl Allocator {
         }
     }
 
-    /// Lets the waiting machines for which a pool keeps an address try to get the address.
+    /// Makes the waiting machines for which a pool keeps an address try to get the address.
     pub(super) fn stir_pre_allocated(&mut self, network: &str, address: IpAddr) {
         let family = Family::of(address);
         for state in self.pools.values() {
@@ -147,7 +148,7 @@ impl Allocator {
     /// - the old pool is not given,
     /// - both pools have the same network and interface,
     /// - the new pool has all addresses of the old pool, and
-    /// - neither of them fits a third pool in this way.
+    /// - neither the old pool nor the new pool fits a third pool in this way.
     pub(crate) fn resize(
         &mut self,
         pools: Vec<Pool>,
@@ -264,7 +265,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Writes the new name of a pool into its leases and into the claims that wait for it.
+    /// Writes the new name of a pool into its leases and into the claims that wait for the pool.
     fn rename(&mut self, Rename { old, new }: &Rename, journal: &mut Journal) {
         let name: Arc<str> = Arc::from(new.as_str());
         let mut changes = Vec::new();
@@ -287,14 +288,15 @@ impl Allocator {
         }
     }
 
-    /// Changes the leases of held addresses to the prefix length of their pool, and returns the changed allocations. An
-    /// address outside the pool of its lease takes the prefix length, like the gateway, from [`Self::home`].
+    /// Changes the leases of held addresses to the prefix length of their pool, and returns the changed allocations. If
+    /// the pool of a lease does not have the address, the prefix length comes from the pool [`Self::home`], as the
+    /// gateway does.
     fn change_prefixes(&mut self, given: &BTreeMap<Arc<str>, Arc<Pool>>, journal: &mut Journal) -> Vec<Allocation> {
         let mut changed = Vec::new();
         let (mut changes, networks): (_, BTreeSet<&str>) =
             (Vec::new(), given.values().map(|pool| pool.network.as_str()).collect());
         for (network, state) in self.networks.iter().filter(|(name, _)| networks.contains(&***name)) {
-            // The ledger refuses each change of a lease that it cannot read.
+            // The ledger refuses every change of a lease that the ledger cannot read.
             for (address, lease) in state.held().filter(|(_, lease)| lease.claimant.machine.may_exist()) {
                 let own = self.pool(&lease.pool).filter(|own| own.contains(address));
                 let home = own.or_else(|| self.home(network, address, &lease.claimant.machine));
@@ -313,7 +315,7 @@ impl Allocator {
         allocations(changed)
     }
 
-    /// Allocations from a pool whose address the pool does not offer, or no longer offers, to their holder.
+    /// The held addresses of a pool that the pool does not offer, or no longer offers, to their holders.
     #[must_use]
     pub fn outside(&self, pool: &str) -> Vec<Allocation> {
         let Some(state) = self.pools.get(pool) else { return Vec::new() };
@@ -326,8 +328,8 @@ impl Allocator {
         )
     }
 
-    /// Counts the addresses, leases and waiting machines of each pool, by the name of the pool. A pool that only leases
-    /// or waiting machines name has counts, too.
+    /// Counts the addresses, leases and waiting machines of each pool, by the name of the pool. A pool that does not
+    /// exist has counts, too, if a lease or a waiting machine names it.
     ///
     /// The cost depends on the number of known addresses. It does not depend on the number of pools.
     #[must_use]

@@ -1,5 +1,5 @@
-//! The wait queue: machines whose claim found a pool exhausted, served in the order of their creation. In a pool that several
-//! namespaces share, the namespace with the fewest leases comes first.
+//! The wait queue: machines whose claim found a pool exhausted. The oldest machine is served first. In a pool that
+//! several namespaces share, the machines of the namespace with the fewest addresses come first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::host::claim::{Claim, Machine};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queues {
     pub(super) waiters: BTreeMap<Machine, Waiter>,
-    // By the namespace of the machines.
+    // The machines in each queue, by their namespace.
     pub(super) turns: BTreeMap<Queue, BTreeMap<String, BTreeSet<Turn>>>,
-    // Waiting machines that may get an address although their pool has no free address: an address last held by a
-    // machine of the same name, even during its reuse delay, or an address that a pool keeps for the machine.
+    // Waiting machines that can get an address although their pool has no free address: a pool keeps the address for
+    // the machine, or a machine of the same name held the address last. The reuse delay does not matter here.
     pub(super) entitled: BTreeSet<Turn>,
     // Waiting machines whose claim needs no further address, or can never be served. The next decision removes these
     // machines.
@@ -29,7 +29,7 @@ pub(super) struct Waiter {
     pub(super) queue: Option<Queue>,
 }
 
-/// Creation time, then namespace and name.
+/// The place of a machine in a queue: sorted by creation time, then by namespace and name.
 pub(super) type Turn = (Timestamp, Machine);
 
 // === impl Queues ===
@@ -44,7 +44,8 @@ impl Queues {
         self.waiters.get(machine).map(|waiter| &waiter.claim)
     }
 
-    /// Lets the waiting machines for which `is_meant` is true try to get an address that is not free for all.
+    /// Marks the waiting machines for which `is_meant` is true as entitled: they try to get an address that is not free
+    /// for other machines.
     pub(super) fn stir(&mut self, is_meant: impl Fn(&Machine) -> bool) {
         let meant = self.waiters.iter().filter(|(machine, _)| is_meant(machine));
         self.entitled.extend(meant.map(|(machine, waiter)| (waiter.claim.created, machine.clone())));

@@ -9,7 +9,7 @@ use super::types::ClaimError;
 use crate::host::claim::{Lease, Machine};
 use crate::host::ledger::RefusedWrite;
 
-/// Pause before the ledger is asked again about a machine. Each further refusal doubles the pause.
+/// Pause after the first refusal, before the allocator asks the ledger again. Each further refusal doubles the pause.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 
 // === impl Allocator ===
@@ -18,8 +18,9 @@ impl Allocator {
     /// Notes that the ledger refuses to replace the lease `before` of an address with the lease `after`. The allocator
     /// has already undone this change.
     ///
-    /// If the ledger has a lease of the address, its content may be the reason: the address is set aside. If the ledger
-    /// has none, or has refused the new holder a moment ago, the holder is the reason.
+    /// If the ledger has a lease of the address, the content of that lease may be the reason, so the address is set
+    /// aside. If the ledger has no lease of the address, or has refused the new holder before, the new holder is the
+    /// reason.
     pub(crate) fn note_refusal(&mut self, refused: &RefusedWrite, before: Option<&Lease>, after: Option<&Lease>) {
         let until = self.clock.saturating_add(REFUSAL).unwrap_or(self.clock);
         let machine = |lease: Option<&Lease>| {
@@ -30,7 +31,8 @@ impl Allocator {
         let denied = self.denied.get(&new);
         let is_denied = refused.is_new || denied.is_some();
         let pause = denied.map_or(FIRST_PAUSE, |denied| denied.pause);
-        // With the second refusal it is clear that the holder was the reason of the first one.
+        // The second refusal shows that the holder was the reason for the first refusal, so the address is no longer
+        // set aside.
         if let Some((network, address)) = denied.and_then(|denied| denied.aside.clone()) {
             self.refuse_address(&network, address, None);
         }
@@ -47,8 +49,8 @@ impl Allocator {
         self.denied.insert(new, Denied { until, pause, reason: refused.reason.clone(), aside });
     }
 
-    /// Notes that the ledger refuses to change or to release the lease of the holder of an address. Only this holder waits, so the
-    /// ledger is asked again soon, and then after growing pauses.
+    /// Notes that the ledger refuses to change or release the lease of the holder of an address. Only this holder
+    /// waits, so the first pause is short. Each further refusal doubles the pause.
     fn refuse_change(&mut self, refused: &RefusedWrite) {
         let path = (Arc::clone(&refused.network), refused.address);
         let pause = self.unchanged.get(&path).map_or(FIRST_PAUSE, |denied| denied.pause);
@@ -65,7 +67,7 @@ impl Allocator {
         self.unchanged.remove(&(Arc::clone(network), address));
     }
 
-    /// Why the ledger refuses to change a lease of a machine. `None`: it refuses none.
+    /// Why the ledger refuses to change a lease of a machine. `None`: the ledger refuses no such change.
     #[must_use]
     #[doc(hidden)]
     pub fn why_unchanged(&self, machine: &Machine) -> Option<ClaimError> {
@@ -74,7 +76,7 @@ impl Allocator {
         Some(self.refused(network, address))
     }
 
-    /// Why a claim that needs a change of the lease of this address is refused.
+    /// Returns the error of a claim that needs a change of this lease, which the ledger refuses.
     pub(super) fn refused(&self, network: &str, address: IpAddr) -> ClaimError {
         let why = self.unchanged.get(&(Arc::from(network), address)).map(|denied| format!(": {}", denied.reason));
         let reason = format!("the ledger refused to change the lease of {address}{}", why.unwrap_or_default());
@@ -88,7 +90,8 @@ impl Allocator {
         }
     }
 
-    /// Why a machine gets no further lease for now. `None`: it may get one.
+    /// Fails with the reason if a machine gets no further lease for now, because the ledger refused a lease of the
+    /// machine.
     pub(super) fn check_denied(&self, machine: &Machine) -> Result<(), ClaimError> {
         match self.denied.get(machine).filter(|denied| !is_over(denied.until, self.clock)) {
             Some(denied) => Err(ClaimError::NotRecorded { reason: denied.reason.clone() }),
@@ -96,13 +99,13 @@ impl Allocator {
         }
     }
 
-    /// Before this time a machine gets no further lease. `None`: the ledger has refused none of its leases.
+    /// The time before which a machine gets no further lease. `None`: the ledger has refused no lease of the machine.
     #[cfg(test)]
     pub(crate) fn denied_until(&self, machine: &Machine) -> Option<jiff::Timestamp> {
         Some(self.denied.get(machine)?.until)
     }
 
-    /// Before this time the lease of an address does not change. `None`: the ledger has refused no change.
+    /// The time before which the lease of an address does not change. `None`: the ledger has refused no change.
     #[cfg(test)]
     pub(crate) fn unchanged_until(&self, network: &str, address: IpAddr) -> Option<jiff::Timestamp> {
         Some(self.unchanged.get(&(Arc::from(network), address))?.until)
@@ -113,7 +116,7 @@ impl Allocator {
         self.networks.get(network).is_some_and(|network| network.is_refused(address))
     }
 
-    /// Sets until when the lease of an address does not change. `None`: it may change.
+    /// Sets the time until which the lease of an address does not change. `None`: the lease can change.
     pub(super) fn refuse_address(&mut self, name: &Arc<str>, address: IpAddr, until: Option<jiff::Timestamp>) {
         let Some(network) = self.networks.get_mut(name) else { return };
         if until.is_none() && !network.is_refused(address) {

@@ -13,8 +13,8 @@ use crate::network::Family;
 // === impl Allocator ===
 
 impl Allocator {
-    /// Releases all addresses of a machine, ends its wait and its records without a lease, and returns the addresses
-    /// that it held.
+    /// Releases all addresses of a machine, removes the machine from the wait queue, and ends its records without a
+    /// lease. Returns the released addresses.
     ///
     /// Each address gets a reuse delay: see [`Self::reuse_after`]. The UID must match too: another machine of the same name keeps
     /// its addresses.
@@ -26,7 +26,7 @@ impl Allocator {
         for (network, address) in self.paths.get(machine).cloned().unwrap_or_default() {
             let Some(state) = self.networks.get(&network) else { continue };
             let lease = state.held_at(address).filter(|lease| lease.claimant.machine == *machine).cloned();
-            // The ledger does not record the release of such an address. A later release may succeed.
+            // The ledger refuses to change this lease for now. A later release may succeed.
             let lease = lease.filter(|_| !state.is_refused(address));
             for interface in state.conflicts_of(address, machine) {
                 let claimant = Arc::new(Claimant { machine: machine.clone(), interface });
@@ -46,8 +46,8 @@ impl Allocator {
         allocations(held)
     }
 
-    /// Releases the addresses of a claimant that are not in `keep` and have the family of an address in `keep`, and
-    /// returns them. The machine never got these addresses, so there is no reuse delay.
+    /// Releases each address of a claimant that is not in `keep`, if `keep` has an address of the same family. Returns
+    /// the released addresses. The machine never got these addresses, so they have no reuse delay.
     pub(crate) fn keep(
         &mut self,
         claimant: &Claimant,

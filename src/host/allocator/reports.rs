@@ -10,13 +10,13 @@ use super::state::Allocator;
 use crate::host::claim::{Claimant, Machine, Reservation};
 use crate::host::may_record::{Source, Verdict};
 
-/// What a change of reports changed.
+/// The reports that a call added and removed.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 #[doc(hidden)]
 pub struct ReportChanges {
     /// Reports that are new.
     pub begun: Vec<Reported>,
-    /// Reports that were there and have ended.
+    /// Reports that have ended.
     pub ended: Vec<Reported>,
 }
 
@@ -30,23 +30,24 @@ pub struct Reported {
     pub address: IpAddr,
     /// The claimant that reports the address.
     pub claimant: Claimant,
-    /// Where the report was read.
+    /// Kind and name of the object that has the report.
     pub source: String,
-    /// Whether the address is reserved. Else the claimant itself holds it.
+    /// Whether the address is reserved. `false`: the claimant itself holds the address.
     pub is_reserved: bool,
     /// The claimant that holds the address. `None` if no claimant holds it.
     pub holder: Option<Claimant>,
-    /// Whether the guest is not that of the holder, and differs from the holder or from another user of the address. `false` without a
-    /// holder.
+    /// Whether the report contradicts the holder or another user of the address. `false` if the address has no holder,
+    /// or if the guest is that of the holder.
     pub is_conflict: bool,
 }
 
 // === impl Allocator ===
 
 impl Allocator {
-    /// Adds and removes addresses that running guests report. The caller serves waiting machines. The addresses are not allocated
-    /// to other machines while they are reported. A report never becomes a lease, and takes no address from its holder. The cost
-    /// does not depend on the number of other reports.
+    /// Adds and removes reports of running guests. A reported address is not allocated to other machines. A report
+    /// never becomes a lease, and takes no address from its holder.
+    ///
+    /// The cost does not depend on the number of other reports. The caller serves waiting machines afterwards.
     pub(crate) fn change_reports(
         &mut self,
         begun: &[Reservation],
@@ -60,7 +61,7 @@ impl Allocator {
         changes
     }
 
-    /// Adds or removes a report. Returns the report for each network on which it is new, or on which it has ended.
+    /// Adds or removes a report. Returns a [`Reported`] for each network on which the report is new or has ended.
     fn change_report(&mut self, reservation: &Reservation, is_begun: bool) -> Vec<Reported> {
         let Reservation { address, network, claimant, source, .. } = reservation;
         let networks = match network {
@@ -77,7 +78,7 @@ impl Allocator {
                 changed.push(self.reported(&network, *address, claimant, source));
             }
             self.enqueue_again(&claimant.machine);
-            // A guest can be on any number of networks without a pool.
+            // A guest can report addresses on any number of networks without a pool, so an unused network is removed.
             if self.networks.get(&network).is_some_and(Network::is_unused) {
                 self.networks.remove(&network);
             }

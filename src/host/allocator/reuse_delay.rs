@@ -11,17 +11,18 @@ use super::state::Allocator;
 use crate::host::change::{Change, Journal, storable};
 use crate::host::claim::{Lease, Machine};
 
-/// Time after the release during which no machine gets an address with which a guest migrated to another cluster.
+/// Shortest reuse delay of an address if its guest migrated to another cluster with the address.
 const MIGRATED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 // === impl Allocator ===
 
 impl Allocator {
-    /// When the reuse delay of an address that is released now ends. `None` without a reuse delay: a process whose
-    /// clock is behind must also see the address as free.
+    /// Returns the end of the reuse delay of an address that is released now. `None` if the delay is 0: with a time
+    /// instead, a process whose clock is behind would not see the address as free yet.
     ///
-    /// The delay is the longest one of the pools that have the address, and of the pool of its lease, and at least [`MIGRATED`] if the
-    /// guest has migrated. The lease may have moved away from the pool that has the address, and the delay also protects the next machine of that pool.
+    /// The delay is the longest delay of the pools that have the address and of the pool of its lease. If the guest has
+    /// migrated, the delay is at least [`MIGRATED`]. The lease may have moved away from a pool that has the address,
+    /// and the delay also protects the next machine of that pool.
     pub(super) fn reuse_after(&self, network: &str, address: IpAddr, lease: &Lease) -> Option<Timestamp> {
         let pools = self.pools_with(network, address).chain(self.pools.get(&lease.pool));
         let delay = pools.map(|state| state.pool().reuse_delay).max().unwrap_or_default();
@@ -30,8 +31,9 @@ impl Allocator {
         Some(reuse_after).filter(|reuse_after| *reuse_after > self.now)
     }
 
-    /// Records that the guest of a machine migrated to another cluster with the addresses of the machine. Returns the addresses
-    /// for which this is not recorded: the namespace of the machine keeps too many for such guests already.
+    /// Records that the guest of a machine migrated to another cluster with the addresses of the machine. Returns the
+    /// addresses that are not recorded, because the namespace of the machine already keeps too many addresses for such
+    /// guests.
     pub(crate) fn note_migrated(
         &mut self,
         machine: &Machine,

@@ -1,4 +1,4 @@
-//! The names of the Secrets from which the guests of a machine may read its addresses, as the leases of the machine record them.
+//! Records in the leases of a machine the names of the Secrets from which its guests may read the addresses.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use super::types::ClaimError;
 use crate::host::change::{Change, Journal};
 use crate::host::claim::{Claim, Lease, Machine};
 
-/// Maximum number of names of Secrets in a lease. Without a limit, a user could add any number of names.
+/// Maximum number of Secret names in a lease. Without a limit, a user could add any number of names.
 pub const MOST_SECRETS: usize = 64;
 
 // === impl Allocator ===

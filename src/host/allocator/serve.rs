@@ -1,4 +1,5 @@
-//! Serves the waiting machines in their order. [`Allocator::in_order`] shows this order in the status.
+//! Serves the waiting machines in their order. For the status of a pool, [`Allocator::in_order`] computes the same
+//! order.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,8 +20,8 @@ impl Allocator {
     pub(crate) fn serve(&mut self, now: Timestamp, journal: &mut Journal) -> Vec<Allocation> {
         self.advance(now);
         let mut served = self.leave_settled(journal);
-        // Serving allocates addresses and frees none. So a claim that is refused once stays refused during this call, and a queue
-        // whose pools are exhausted stays so.
+        // Serving allocates addresses and frees none. So a claim that is refused once stays refused during this call,
+        // and an exhausted pool stays exhausted.
         let mut tried: BTreeSet<Turn> = BTreeSet::new();
         let mut open: Vec<Queue> = self.queues.turns.keys().cloned().collect();
         loop {
@@ -52,7 +53,7 @@ impl Allocator {
                 // The machine keeps waiting: the pool may allocate again.
                 Err(Refusal::Other(ClaimError::UnknownPool(_) | ClaimError::Suspended(_))) => {}
                 Err(Refusal::Other(error)) if error.is_about_address() => {}
-                // Waiting does not help this claim. The machine gets the reason with its next claim.
+                // This claim can never be served. The machine gets the reason with its next claim.
                 Err(Refusal::Other(_)) => self.decide(Change::Waiter { machine, claim: None }, journal),
             }
         }
@@ -78,8 +79,9 @@ impl Allocator {
         }
     }
 
-    /// Removes the settled machines from the wait queue. Returns the allocations of those that hold every address of
-    /// their claim: a ledger without a lock may record an address although the response to its writer is lost.
+    /// Removes the settled machines from the wait queue. Returns the allocations of the settled machines that hold
+    /// every address of their claim. A machine can get its addresses while it waits: a ledger without a lock may record
+    /// a lease although the response to the writer is lost.
     pub(super) fn leave_settled(&mut self, journal: &mut Journal) -> Vec<Allocation> {
         let mut served = Vec::new();
         for machine in std::mem::take(&mut self.queues.settled) {
@@ -106,8 +108,8 @@ impl Allocator {
         before
     }
 
-    /// The queue for the pools of a want, and whether each of them is exhausted. The queue ends with the first pool that has closed
-    /// addresses, as the search of `allocate_one` does.
+    /// Returns the queue for the pools of a want, and whether every pool in the queue is exhausted. The queue ends with
+    /// the first exhausted pool that has closed addresses, as the search of `allocate_one` does.
     fn queue_of(&mut self, want: &Want) -> (Queue, bool) {
         let (mut queue, mut is_exhausted) = (Queue::new(), true);
         for pool in &want.pools {
@@ -122,8 +124,8 @@ impl Allocator {
         (queue, is_exhausted)
     }
 
-    /// Moves a waiting machine into the queue of exhausted pools that its claim needs, or else of the first pools that
-    /// its claim needs.
+    /// Moves a waiting machine into the queue of the first want of its claim whose pools are all exhausted. If there is
+    /// no such want, moves the machine into the queue of the first want.
     pub(super) fn enqueue_again(&mut self, machine: &Machine) {
         let Some(claim) = self.queues.claim_of(machine).cloned() else { return };
         self.queues.settled.remove(machine);
@@ -159,7 +161,8 @@ impl Allocator {
         }
     }
 
-    /// Lets the waiting machines of the same name try to get an address that a machine has released.
+    /// Marks the waiting machines with the name of a machine as entitled: they try to get an address that this machine
+    /// released.
     pub(super) fn stir_namesakes(&mut self, machine: &Machine) {
         let first = Machine::new(machine.namespace.clone(), machine.name.clone(), "");
         let Queues { waiters, entitled, .. } = &mut self.queues;

@@ -1,5 +1,5 @@
-//! The bounds of one namespace in a pool: addresses that its records reserve without a lease, and addresses of its
-//! guests that migrated to another cluster.
+//! The share of one namespace in a pool: it limits the addresses that records of the namespace reserve without a lease,
+//! and the addresses of guests of the namespace that migrated to another cluster.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,20 +11,23 @@ use crate::host::claim::{Claimant, Lease, Machine};
 use crate::host::may_record::Source;
 use crate::network::{Family, InterfaceName};
 
-/// One namespace keeps at most this part of a pool for guests that migrated to another cluster, if the pool serves other
-/// namespaces, too. Records that are no leases reserve at most this part of a shared pool for each namespace.
+/// The share of a namespace is the size of the pool, divided by this number. The records of one namespace that are no
+/// leases reserve at most its share of a shared pool. A pool that serves several namespaces keeps at most this share
+/// for guests of one namespace that migrated to another cluster.
 const PART: u128 = 4;
 
-/// The same bound for a pool whose addresses another program chooses: the size of such a pool is not known.
+/// The share of a namespace in an external pool, for guests that migrated. The size of an external pool is not known.
 const MOST_OF_EXTERNAL: u128 = 64;
 
 // === impl Allocator ===
 
 impl Allocator {
-    /// Whether records of a namespace already reserve their part of a shared pool, so that this record reserves no
-    /// further address. Without this bound, a user of one namespace could block all addresses with the annotation of
-    /// one machine. For each interface, one address of a machine is reserved without this bound, because the machine
-    /// may run with the address. Reports, and the objects of claims, have bounds of their own.
+    /// Whether records of a namespace already reserve their share of a shared pool, so that this record reserves no
+    /// further address. Without this limit, a user of one namespace could block all addresses with the annotation of
+    /// one machine.
+    ///
+    /// For each interface of a machine, one address is reserved despite the limit, because the machine may use the
+    /// address. Reports, and the objects of claims, have other limits.
     pub(super) fn exceeds_share(&self, network: &str, address: IpAddr, origin: &Origin) -> bool {
         let machine = &origin.claimant.machine;
         if matches!(origin.kind, Source::Report | Source::Neighbour) || machine.kind.is_claim() || !machine.may_exist()
@@ -32,13 +35,14 @@ impl Allocator {
             return false;
         }
         let mut pools = self.pools_with(network, address);
-        // A pool that the namespace has left serves other namespaces.
+        // A pool that no longer serves the namespace serves other namespaces, so it counts as shared.
         let is_shared = |of: &PoolState| of.pool().is_shared() || !of.pool().serves_holder(machine);
         let Some(of) = pools.next().filter(|of| is_shared(of) && pools.all(is_shared)) else { return false };
         let (Some(state), Some(space)) = (self.networks.get(network), of.pool().space(Family::of(address))) else {
             return false;
         };
-        // A user of another namespace records the address, too. The machine of this record may still run with it.
+        // If a user of another namespace records or reports the address, too, the address is reserved despite the
+        // limit: the machine of this record may still use the address.
         let is_of_other = |other: &Claimant| other.machine.served_in() != machine.served_in();
         let is_contested = || {
             state.held_at(address).is_none()
@@ -52,9 +56,10 @@ impl Allocator {
         reserved >= most
     }
 
-    /// Whether a machine holds, or has records of, as many other addresses of the family of an address as it has interfaces: one for
-    /// each interface of the shared pools of the network that serve the machine. The interfaces of a record do not count, because a
-    /// user may write any number of them.
+    /// Whether a machine already has another address of the same family for each of its interfaces. The machine holds
+    /// such an address, or a record of the machine reserves it. The interfaces are those of the shared pools of the
+    /// network that serve the machine. Interfaces that only a record names do not count, because a user can write any
+    /// number of them.
     fn has_address_of_each(&self, network: &str, address: IpAddr, machine: &Machine) -> bool {
         let Some(state) = self.networks.get(network) else { return false };
         let pools = state.pools().filter(|pool| pool.is_shared() && pool.serves_holder(machine));
@@ -69,11 +74,12 @@ impl Allocator {
         others.take(interfaces).count() == interfaces
     }
 
-    /// Whether the namespace of a holder may keep one more address of the pool for a guest that migrated to another cluster. Without
-    /// this bound, one namespace could use up a pool of several namespaces for 30 days.
+    /// Whether the pool can keep one more address for a guest that migrated to another cluster from the namespace of
+    /// the holder. Without this limit, one namespace could use up a pool of several namespaces for 30 days.
     pub(super) fn may_keep_for_migrated(&self, network: &str, address: IpAddr, lease: &Lease) -> bool {
         let namespace = lease.claimant.machine.served_in();
-        // The lease may have moved from a pool of several namespaces, which has the address.
+        // The lease may have moved away from a pool of several namespaces that has the address, so these pools count,
+        // too.
         let mut pools = self.pools_with(network, address).chain(self.pools.get(&lease.pool)).map(PoolState::pool);
         let Some(pool) = pools.find(|pool| !pool.serves_only(namespace)) else { return true };
         let Some(state) = self.networks.get(network) else { return true };

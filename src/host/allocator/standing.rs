@@ -13,19 +13,19 @@ use crate::network::Family;
 // === impl Allocator ===
 
 impl Allocator {
-    /// What a record of an address of a network may do: see [`may_record`].
+    /// Decides whether a record of an address becomes a lease, reserves the address, or is ignored: see [`may_record`].
     #[must_use]
     #[doc(hidden)]
     pub fn may_record(&self, source: Source, claimant: &Claimant, network: &str, address: IpAddr) -> Verdict {
         may_record(source, self.standing(source, claimant, network, address))
     }
 
-    /// What the pools and leases of a network say about an address, for the claimant of a record.
+    /// How the pools and leases of a network classify an address for the claimant of a record.
     pub(super) fn standing(&self, source: Source, claimant: &Claimant, network: &str, address: IpAddr) -> Standing {
         let machine = &claimant.machine;
         let Some(state) = self.networks.get(network) else { return Standing::NoPool };
         let holder = state.held_at(address).map(|lease| &*lease.claimant);
-        // The lease of a reported address may be of the machine, of its VirtualMachine or of its claim.
+        // The holder of a reported address may be the machine, its VirtualMachine or its claim.
         let is_of_guest = |holder: &Claimant| source == Source::Report && is_guest_of(machine, &holder.machine);
         if holder.is_some_and(|holder| holder == claimant || is_of_guest(holder)) {
             return Standing::Held;
@@ -62,7 +62,7 @@ impl Allocator {
     }
 
     /// Why a pool or template of a network reserves exactly this address: as a gateway, as a name server, in a template
-    /// or for another machine. An exclusion does not count: it may mean that another program allocates the address.
+    /// or for another machine. An exclusion does not count, because another program may allocate the excluded address.
     pub(super) fn named_on(&self, network: &str, address: IpAddr, machine: &Machine) -> Option<ReservedAddress> {
         let is_kept = |reserved: &&ReservedAddress| {
             let pool = self.pool(&reserved.pool).filter(|_| reserved.why == Reserved::PreAllocated);
@@ -73,15 +73,15 @@ impl Allocator {
     }
 }
 
-/// Whether a record counts for the pools of every namespace. A guest is on its network, whether or not a pool serves its
-/// namespace. The machine of a record that cannot be read may be in any namespace.
+/// Whether a record counts for the pools of every namespace. The report of a guest does: the guest is on the network
+/// even if no pool serves its namespace. A record that cannot be read does, too: its machine may be in any namespace.
 pub(super) fn is_everywhere(source: Source, machine: &Machine) -> bool {
     matches!(source, Source::Report | Source::Neighbour) || !machine.may_exist()
 }
 
-/// Whether another machine has a record of an address, or its guest runs with the address. A Service or a Cluster may name the
-/// address of a machine, so it contradicts no record of the machine. The guest that reports the address
-/// of a claim may be the user of the claim if it is in the namespace of the claim.
+/// Whether another machine has a record of an address, or a guest of another machine reports the address. The report of
+/// a Service or a Cluster does not count, because the reported address may be that of the machine. For a claim, the
+/// report of a guest in its namespace does not count, because the guest may use the claim.
 fn is_contested(state: &Network, machine: &Machine, address: IpAddr) -> bool {
     let is_user = |guest: &Machine| machine.kind.is_claim() && guest.served_in() == machine.served_in();
     state.is_recorded_by_other(address, machine)

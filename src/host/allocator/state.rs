@@ -28,9 +28,9 @@ pub struct Allocator {
     // a lease.
     pub(super) paths: BTreeMap<Machine, BTreeSet<FieldPath>>,
     pub(super) queues: Queues,
-    // Names of pools that allocate nothing. The caller sets them, so no ledger reports them.
+    // Names of pools that allocate nothing. The caller sets these names, and no ledger reports them.
     pub(super) suspended: BTreeSet<String>,
-    // The addresses that wait for an adoption. The caller opens them, so no ledger reports them.
+    // The addresses that wait for an adoption. The caller opens the addresses, and no ledger reports them.
     pub(super) growth: Growth,
     pub(super) missing: BTreeMap<Machine, Timestamp>,
     // Machines whose lease the ledger refuses to record. No ledger reports them.
@@ -39,22 +39,22 @@ pub struct Allocator {
     pub(super) unchanged: BTreeMap<FieldPath, Denied>,
     // Latest time of a call. 1970 before the first call.
     pub(super) now: Timestamp,
-    // Time of the last call. Unlike `now`, it goes back with the clock of the machine.
+    // Time of the last call. Unlike `now`, this time goes back if the clock goes back.
     pub(super) clock: Timestamp,
 }
 
-/// Longest time in which the ledger is not asked again after a refusal.
+/// Longest pause after a refusal, before the allocator asks the ledger again.
 pub(super) const REFUSAL: Duration = Duration::from_secs(300);
 
 /// A refusal of the ledger: to record a lease of a machine, or to change the lease of an address.
 #[derive(Clone, Debug)]
 pub(super) struct Denied {
-    /// Before this time the ledger is not asked again.
+    /// The ledger is not asked again before this time.
     pub(super) until: Timestamp,
     /// The pause after the next refusal.
     pub(super) pause: Duration,
     pub(super) reason: String,
-    /// The address of a network that the first refusal has set aside.
+    /// The network and the address that the first refusal has set aside.
     pub(super) aside: Option<(Arc<str>, IpAddr)>,
 }
 
@@ -115,7 +115,7 @@ impl Allocator {
         }
     }
 
-    /// Undoes all decisions of a journal except the first `first` ones.
+    /// Undoes all decisions of a journal after the first `first` decisions.
     pub(super) fn undo_to(&mut self, first: usize, journal: &mut Journal) {
         let mut before = Vec::new();
         while journal.changes().len() > first {
@@ -205,7 +205,7 @@ impl Allocator {
         self.now = self.now.max(self.clock);
         let clock = self.clock;
         // Refusals are remembered for longer than an address is set aside, so that the next refusal counts as a
-        // repeated one.
+        // repeated refusal.
         let longest = SignedDuration::try_from(REFUSAL * 2).unwrap_or_default();
         let is_recent = |denied: &Denied| denied.until.duration_until(clock).abs() < longest;
         self.denied.retain(|_, denied| is_recent(denied));
@@ -261,14 +261,14 @@ impl Allocator {
         homes.next().filter(|_| homes.next().is_none())
     }
 
-    /// The held addresses with network and lease, sorted by network and number, IPv4 first.
+    /// The held addresses, each with its network and its lease, sorted by network and number, IPv4 first.
     pub fn leases(&self) -> impl Iterator<Item = (&str, IpAddr, &Lease)> {
         self.networks
             .iter()
             .flat_map(|(name, network)| network.held().map(move |(address, lease)| (&**name, address, lease)))
     }
 
-    /// The holder of an address of a network. `None`: no machine holds it.
+    /// The holder of an address of a network. `None`: no machine holds the address.
     #[must_use]
     pub fn holder(&self, network: &str, address: IpAddr) -> Option<&Claimant> {
         self.networks.get(network)?.held_at(address).map(|lease| &*lease.claimant)
@@ -286,13 +286,14 @@ impl Allocator {
         self.networks.get(network)?.lease(address)
     }
 
-    /// The leases that a machine holds, with network and address, sorted by network and number, IPv4 first.
+    /// The leases that a machine holds, each with its network and its address, sorted by network and number, IPv4
+    /// first.
     pub fn leases_of(&self, machine: &Machine) -> impl Iterator<Item = (&str, IpAddr, &Lease)> {
         self.held_by(machine).into_iter().map(|(network, address, lease)| (&**network, address, lease))
     }
 
-    /// The machines of a namespace and name, with any UID, that hold an address, held one last or have a conflicting
-    /// record.
+    /// The machines with this namespace and name, and any UID, that hold an address, were the last to hold an address,
+    /// or have a record without a lease.
     pub fn namesakes<'a>(&'a self, namespace: &str, name: &str) -> impl Iterator<Item = &'a Machine> + use<'a> {
         let first = Machine::new(namespace, name, "");
         let namesakes = self.paths.range(first.clone()..).take_while(move |(other, _)| is_namesake(other, &first));
@@ -305,14 +306,14 @@ impl Allocator {
         self.queues.claim_of(machine).is_some()
     }
 
-    /// The records without a lease with network and address, sorted by network, address and machine.
+    /// The records without a lease, each with its network and address, sorted by network, address and machine.
     pub fn conflicts(&self) -> impl Iterator<Item = (&str, IpAddr, Conflict)> {
         self.networks.iter().flat_map(|(name, network)| {
             network.conflicts().map(move |(address, conflict)| (&**name, address, conflict))
         })
     }
 
-    /// The addresses of which a machine has a record without a lease, with their network, sorted by network and address.
+    /// The addresses that a machine records without a lease, each with its network, sorted by network and address.
     pub fn conflicts_of(&self, machine: &Machine) -> impl Iterator<Item = (&str, IpAddr)> {
         let paths = self.paths.get(machine).into_iter().flatten();
         let has_conflict = |network: &Arc<str>, address: IpAddr| {
@@ -322,8 +323,8 @@ impl Allocator {
         conflicts.map(|(network, address)| (&**network, *address))
     }
 
-    /// The addresses that are reserved for a machine because its objects record them, with their network, without those that the
-    /// machine keeps although no pool offers them.
+    /// The addresses that are reserved for a machine because its objects record them, each with its network. Addresses
+    /// that the machine keeps although no pool offers them any more are left out.
     #[doc(hidden)]
     pub fn reserved_by_records_of(&self, machine: &Machine) -> impl Iterator<Item = (&str, IpAddr)> {
         self.conflicts_of(machine).filter(|(network, address)| {
@@ -331,7 +332,7 @@ impl Allocator {
         })
     }
 
-    /// Whether an address is reserved for a machine whose objects no longer record the address.
+    /// Whether an address stays reserved for a machine, although no object of the machine records the address any more.
     #[must_use]
     #[doc(hidden)]
     pub fn has_ended(&self, network: &str, address: IpAddr, machine: &Machine) -> bool {
@@ -354,8 +355,8 @@ impl Allocator {
         waiters
     }
 
-    /// The waiting claims in any order, each with the pools of which it waits for an address, and the family that each of them lacks.
-    /// Empty: the pools are unknown, or allocate nothing for now.
+    /// The waiting claims in any order. Each claim comes with the pools for which it waits, and the family that each
+    /// pool lacks. The list of pools is empty if the pools are unknown, or allocate nothing for now.
     #[doc(hidden)]
     pub fn waiting(&self) -> impl Iterator<Item = (&Claim, &[(Arc<str>, Family)])> {
         self.queues.waiters.values().map(|waiter| (&*waiter.claim, waiter.queue.as_deref().unwrap_or_default()))

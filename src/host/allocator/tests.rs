@@ -155,7 +155,7 @@ fn a_sticky_claim_gets_the_last_address_of_its_name_until_another_machine_holds_
         given(&mut allocator, &claim(name, "1", &["n/one"]), 0);
     }
     allocator.release(&machine("a", "1"), at(1), &mut Journal::default());
-    // The reuse delay applies only to other machines.
+    // The reuse delay applies only to other machines, not to a new machine of the same name.
     allocator.release(&machine("c", "1"), at(1_000), &mut Journal::default());
     assert_eq!(given(&mut allocator, &sticky("c", "2"), 1_001), "10.0.0.3/24");
     assert_eq!(given(&mut allocator, &claim("d", "1", &["n/one"]), 1_001), "10.0.0.1/24");
@@ -163,7 +163,7 @@ fn a_sticky_claim_gets_the_last_address_of_its_name_until_another_machine_holds_
 }
 
 #[test]
-fn a_time_is_kept_in_whole_milliseconds_from_1970_on() {
+fn a_time_is_stored_in_whole_milliseconds_and_not_before_1970() {
     let times = ["-009999-01-02T01:59:59Z", "1969-12-31T23:59:59Z", "1970-01-01T00:00:00.0019Z"];
     assert_eq!(times.map(|time| storable(time.parse().unwrap())), [at(0), at(0), at(1)]);
     assert_eq!(storable(Timestamp::MAX).to_string(), "9999-12-30T22:00:00Z");
@@ -216,7 +216,7 @@ fn a_requested_address_is_allocated_or_refused_with_the_reason() {
 }
 
 #[test]
-fn the_ends_of_subnets_are_skipped_for_any_number_of_subnets() {
+fn the_reserved_ends_of_any_number_of_subnets_are_not_allocated() {
     let of = |name: &str, interface: &str, prefix, first: &str, last: &str| {
         let range = AddressRange::new(first.parse().unwrap(), last.parse().unwrap()).unwrap();
         let subnet = Subnet::new(prefix, [range], Settings::default());
@@ -314,7 +314,7 @@ fn a_rebuild_adds_records_that_fit_and_the_address_of_a_mismatch_is_not_allocate
 }
 
 #[test]
-fn an_address_reserved_for_a_machine_is_adopted_when_its_record_is_fixed() {
+fn an_address_with_an_unreadable_record_is_adopted_when_the_record_is_fixed() {
     let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
     let claimant = Claimant { machine: machine("a", "1"), interface: "eth0".parse().unwrap() };
     let (address, mut journal) = ("10.0.0.1".parse().unwrap(), Journal::default());
@@ -376,7 +376,7 @@ fn record(name: &str, address: &str) -> Record {
     }
 }
 
-/// Two networks with the same addresses.
+/// An allocator of two networks whose pools have the same addresses.
 fn twins() -> Allocator {
     let rest = "addresses: [10.0.0.10-10.0.0.20], machineNetwork: [{cidr: 10.0.0.0/24}]";
     allocator([on("infra/vlan10", "a", rest), on("infra/vlan20", "b", rest)], [])
@@ -406,7 +406,7 @@ fn records_of_equal_addresses_belong_to_the_network_of_their_node_pool() {
 }
 
 #[test]
-fn a_record_without_a_known_node_pool_belongs_to_the_attached_network_then_to_its_own() {
+fn without_a_known_node_pool_an_attached_network_decides_before_the_network_of_the_record() {
     let mut allocator = twins();
     let attached = Record {
         node_pool: Some("n/unknown".to_owned()),
@@ -459,7 +459,7 @@ fn an_ambiguous_record_reserves_its_address_on_each_possible_network() {
     assert_eq!(given(&mut allocator, &claim("z", "1", &["n/b"]), 2), "10.0.0.11/24");
     allocator.release(&machine("x", "1"), at(3), &mut Journal::default());
     assert_eq!(given(&mut allocator, &claim("v", "1", &["n/a"]), 4), "10.0.0.10/24");
-    // A record is not ambiguous if the ledger has the address for the claimant.
+    // A record is not ambiguous if the ledger has a lease of the address for the claimant.
     let adoption = allocator.adopt([record("v", "10.0.0.10/24")], at(5), &mut Journal::default());
     assert_eq!((adoption.known, problems(&adoption)), (1, vec![]));
 }
@@ -494,7 +494,7 @@ fn no_pool_allocates_an_address_that_another_pool_of_its_network_reserves() {
     let refused = given(&mut allocator, &named("v", "1", "n/b", &["10.0.0.25"]), 1);
     assert_eq!(refused, r#"10.0.0.25: reserved in pool "n/b" (gateway of pool "n/a")"#);
     assert_eq!(free_and_reserved(&mut allocator, "n/b"), [(4, 2, 0)]);
-    // A new exclusion of one pool holds for all of them.
+    // A new exclusion of one pool applies to all pools of the network.
     let a = on(
         "vlan10",
         "a",
@@ -506,19 +506,19 @@ fn no_pool_allocates_an_address_that_another_pool_of_its_network_reserves() {
 }
 
 #[test]
-fn an_address_moves_to_its_right_pool_of_the_network_without_a_release() {
+fn a_lease_moves_to_the_claimed_pool_of_its_network_without_a_release() {
     let a = on("vlan10", "a", "addresses: [10.0.0.10-10.0.0.20], machineNetwork: [{cidr: 10.0.0.0/24}]");
     let b = on("vlan10", "b", "addresses: [10.0.0.30-10.0.0.40], machineNetwork: [{cidr: 10.0.0.0/24}]");
     let c = on("vlan20", "c", "addresses: [10.0.0.30-10.0.0.40], machineNetwork: [{cidr: 10.0.0.0/24}]");
     let mut allocator = allocator([a, b, c], []);
-    // The record belongs to another pool of the network.
+    // The record names another pool of the network than the pool that has the address.
     let adopted = Record { node_pool: Some("n/a".to_owned()), ..record("x", "10.0.0.30/24") };
     assert_eq!(allocator.adopt([adopted], at(1), &mut Journal::default()).adopted, 1);
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/b"]), 2), "10.0.0.30/24");
     assert_eq!(held(&allocator), ["n/vlan10 10.0.0.30/24 n/b x"]);
     let other_pool = r#"eth0: has 10.0.0.30 of pool "n/b" already, expected a release before another pool"#;
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/c"]), 2), other_pool);
-    // A claim names its pool, and no selector moves it.
+    // A claim names its pool, so its lease does not move to a pool without the address.
     let of_claim = |pool: &str| {
         let claim = claim("z", "1", &[pool]);
         Claim { machine: claim.machine.of_kind(HolderKind::IpAddressClaim), ..claim }
@@ -529,7 +529,7 @@ fn an_address_moves_to_its_right_pool_of_the_network_without_a_release() {
 }
 
 #[test]
-fn a_machine_that_another_pool_of_the_network_serves_keeps_its_address_outside_this_pool() {
+fn a_lease_moves_to_the_pool_that_now_serves_its_machine_even_outside_its_addresses() {
     let a = on("vlan10", "a", "addresses: [10.0.0.10-10.0.0.11], machineNetwork: [{cidr: 10.0.0.0/24}]");
     let b = on("vlan10", "b", "addresses: [10.0.0.30-10.0.0.31], machineNetwork: [{cidr: 10.0.0.0/16}]");
     let c = on("vlan20", "c", "addresses: [10.0.0.10-10.0.0.11], machineNetwork: [{cidr: 10.0.0.0/24}]");
@@ -550,7 +550,7 @@ fn a_machine_that_another_pool_of_the_network_serves_keeps_its_address_outside_t
     assert_eq!(moved(&machine("x", "2"), &["n/b"]), (vec![], 0, before.to_vec()));
     assert_eq!(moved(&machine("x", "1"), &["n/c", "n/b"]), (vec!["10.0.0.10".to_owned()], 1, after.to_vec()));
     assert_eq!(moved(&machine("x", "1"), &["n/b"]), (vec![], 0, after.to_vec()));
-    // A claim of the machine moves its lease, too.
+    // A claim of the machine moves the lease of the machine, too.
     assert_eq!(given(&mut allocator, &claim("y", "1", &["n/b"]), 2), "10.0.0.11/24");
     let outside = |pool: &str| allocator.outside(pool).iter().map(|it| it.addresses[0].to_string()).collect::<Vec<_>>();
     assert_eq!((outside("n/a"), outside("n/b")), (vec![], vec!["10.0.0.10/24".to_owned(), "10.0.0.11/24".to_owned()]));
@@ -559,7 +559,8 @@ fn a_machine_that_another_pool_of_the_network_serves_keeps_its_address_outside_t
         (usage.held, usage.families[0].allocated, usage.families[0].free, usage.families[0].outside)
     };
     assert_eq!((counts(&allocator, "n/a"), counts(&allocator, "n/b")), ((0, 2, 0, 0), (2, 0, 2, 2)));
-    // No other machine gets the address, also after its first pool is gone and another pool has the address.
+    // No other machine gets the address, even after the first pool of the lease is removed and another pool has the
+    // address.
     assert_eq!(given(&mut allocator, &claim("z", "1", &["n/a"]), 3), "No available IPs in pool for interface eth0");
     allocator.remove_pool("n/a", at(3), &mut Journal::default()).unwrap();
     resize(
@@ -585,7 +586,7 @@ fn a_renamed_pool_keeps_its_leases_and_its_waiting_machines() {
     assert_eq!(resized.served.len(), 1);
     assert_eq!(held(&allocator), ["n/vlan10 10.0.0.10/24 n/new x", "n/vlan10 10.0.0.11/24 n/new y"]);
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/new"]), 2), "10.0.0.10/24");
-    // A requested rename needs no other evidence.
+    // A requested rename needs no common addresses.
     let rename = Rename { old: "n/new".to_owned(), new: "n/last".to_owned() };
     let far = on("vlan10", "last", "addresses: [10.0.0.30], machineNetwork: [{cidr: 10.0.0.0/24}]");
     let resized = allocator.resize(vec![far], std::slice::from_ref(&rename), at(3), &mut Journal::default()).unwrap();
@@ -593,7 +594,7 @@ fn a_renamed_pool_keeps_its_leases_and_its_waiting_machines() {
 }
 
 #[test]
-fn a_pool_without_an_old_address_is_another_pool() {
+fn a_new_pool_that_lacks_an_address_of_the_old_pool_is_no_rename() {
     let of = |name: &str, addresses: &str| {
         on("vlan10", name, &format!("addresses: [{addresses}], machineNetwork: [{{cidr: 10.0.0.0/24}}]"))
     };
@@ -603,7 +604,7 @@ fn a_pool_without_an_old_address_is_another_pool() {
 }
 
 #[test]
-fn a_resize_without_a_template_keeps_what_the_template_reserved() {
+fn a_resize_without_a_template_keeps_the_addresses_that_the_template_reserved() {
     let rest = "addresses: [10.0.0.10-10.0.0.13], machineNetwork: [{cidr: 10.0.0.0/24}]";
     let (specs, mut diagnostics) =
         read_pools(format!("{{name: a, namespace: 'n', network: vlan10, {rest}}}").as_bytes());
@@ -657,7 +658,7 @@ fn leases_take_the_prefix_length_of_a_widened_subnet_and_the_resize_returns_them
 }
 
 #[test]
-fn a_machine_that_claims_again_keeps_its_place_in_the_queue() {
+fn a_waiting_machine_that_claims_again_keeps_its_position_in_the_queue() {
     let mut allocator =
         allocator([on("vlan10", "a", "addresses: [10.0.0.10], machineNetwork: [{cidr: 10.0.0.0/24}]")], []);
     given(&mut allocator, &claim("holder", "1", &["n/a"]), 1);
@@ -670,7 +671,7 @@ fn a_machine_that_claims_again_keeps_its_place_in_the_queue() {
 }
 
 #[test]
-fn a_waiting_machine_that_needs_nothing_any_more_leaves_the_queue() {
+fn a_waiting_machine_that_needs_no_address_any_more_leaves_the_queue() {
     let subnet = "machineNetwork: [{cidr: 10.0.0.0/24}]";
     let one = on("vlan10", "a", &format!("addresses: [10.0.0.10], {subnet}"));
     let two = on("vlan10", "b", &format!("addresses: [10.0.0.11], {subnet}"));
@@ -679,7 +680,7 @@ fn a_waiting_machine_that_needs_nothing_any_more_leaves_the_queue() {
     for name in ["x", "y"] {
         given(&mut allocator, &claim(name, "1", &["n/a"]), 1);
     }
-    // An adoption gives one machine an address, and reserves for the other one an address that no pool has.
+    // An adoption gives one machine an address, and reserves for the other machine an address that no pool has.
     let of = |name, address| Record { node_pool: Some("n/a".to_owned()), ..record(name, address) };
     let records = [of("x", "10.0.0.11/24"), of("y", "10.0.0.99/24")];
     let adoption = allocator.adopt(records, at(2), &mut Journal::default());
@@ -704,7 +705,7 @@ fn a_waiting_machine_whose_missing_family_left_the_pool_leaves_the_queue() {
 }
 
 #[test]
-fn a_claimant_with_two_addresses_is_reported_and_keeps_the_one_that_the_caller_names() {
+fn a_claimant_with_two_addresses_is_reported_and_keeps_the_address_that_the_caller_names() {
     let lease = |since: u64| Lease {
         claimant: Arc::new(record("x", "10.0.0.1").claimant),
         pool: "n/a".into(),
@@ -781,7 +782,7 @@ fn a_claim_on_an_external_pool_allocates_nothing() {
 }
 
 #[test]
-fn an_external_address_of_another_machine_is_refused_and_reserved_until_both_are_gone() {
+fn an_external_address_of_another_machine_is_refused_and_reserved_while_one_of_them_exists() {
     let own = on("vlan10", "own", "addresses: [10.0.0.8], machineNetwork: [{cidr: 10.0.0.0/24}]");
     let mut allocator = allocator([own, external("ext", "")], []);
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/own"]), 1), "10.0.0.8/24");
@@ -793,7 +794,7 @@ fn an_external_address_of_another_machine_is_refused_and_reserved_until_both_are
     assert_eq!(conflicts, ["10.0.0.8 source"]);
     let of = |name: &str| allocator.conflicts_of(&machine(name, "1")).map(|(_, at)| at.to_string()).collect::<Vec<_>>();
     assert_eq!((of("a"), of("x")), (vec!["10.0.0.8".to_owned()], Vec::new()));
-    // The program chooses another address. The first address was never given.
+    // The other program chooses another address. The machine never got the first address, so the conflict ends.
     let mut changed = allocator.clone();
     assert_eq!(hold(&mut changed, "a", &["10.0.0.9/24"], 3), "held");
     assert_eq!(changed.conflicts().count(), 0);
@@ -804,7 +805,7 @@ fn an_external_address_of_another_machine_is_refused_and_reserved_until_both_are
 }
 
 #[test]
-fn an_address_that_another_machine_records_is_refused() {
+fn an_external_address_that_the_guest_of_another_machine_reports_is_refused() {
     let mut allocator = allocator([external("ext", ""), on("vlan10", "own", "addresses: [10.0.0.0/24]")], []);
     let Record { claimant, addresses, .. } = record("x", "10.0.0.8");
     let (address, source, kind) = (addresses[0].ip(), "guest".to_owned(), Source::Report);
@@ -816,7 +817,7 @@ fn an_address_that_another_machine_records_is_refused() {
 }
 
 #[test]
-fn an_address_that_a_machine_holds_from_another_program_is_allocated_from_no_pool() {
+fn an_address_held_from_an_external_pool_is_not_allocated_from_another_pool() {
     let own = on("vlan10", "own", "addresses: [10.0.0.8], machineNetwork: [{cidr: 10.0.0.0/24}]");
     let mut allocator = allocator([own, external("ext", "")], []);
     assert_eq!(hold(&mut allocator, "a", &["10.0.0.8/24"], 1), "held");
@@ -827,7 +828,7 @@ fn an_address_that_a_machine_holds_from_another_program_is_allocated_from_no_poo
 }
 
 #[test]
-fn an_address_of_another_program_is_refused_for_each_reason() {
+fn a_refusal_of_an_external_address_names_its_reason() {
     let own = on(
         "vlan10",
         "own",
@@ -846,7 +847,7 @@ fn an_address_of_another_program_is_refused_for_each_reason() {
     allocator.release(&machine("x", "1"), at(2), &mut Journal::default());
     let delayed = "10.0.0.8: in its reuse delay until 1970-01-01T00:00:01.002Z";
     assert_eq!(hold(&mut allocator, "a", &["10.0.0.8/24"], 3), delayed);
-    // An exclusion may mean that the other program allocates the address.
+    // The other program may allocate an address that a pool excludes.
     assert_eq!(hold(&mut allocator, "a", &["10.0.0.9/24"], 3), "held");
     let other = "eth0: has 10.0.0.9 already, expected a release before it gets 10.0.0.7";
     assert_eq!(hold(&mut allocator, "a", &["10.0.0.7/24"], 4), other);
@@ -859,7 +860,7 @@ fn an_address_of_another_program_is_refused_for_each_reason() {
 }
 
 #[test]
-fn an_external_address_that_a_pool_keeps_for_another_name_is_refused_and_then_reserved() {
+fn an_external_address_that_is_pre_allocated_to_another_name_is_refused_and_then_reserved() {
     let mut allocator = allocator([keeping(), external("ext", "")], []);
     assert_eq!(
         hold(&mut allocator, "a", &["10.0.0.5/24"], 1),
@@ -884,7 +885,7 @@ fn a_record_of_an_external_pool_is_adopted_without_a_mismatch() {
 }
 
 #[test]
-fn the_gateway_of_an_external_pool_is_in_the_subnet_of_its_machines() {
+fn the_gateway_of_an_external_pool_must_be_in_the_subnet_of_its_machines() {
     let check = |rest: &str| {
         let text = format!("{{name: ext, namespace: 'n', network: vlan10{rest}}}");
         let (mut specs, mut diagnostics) = read_pools(text.as_bytes());
@@ -933,7 +934,7 @@ fn a_pre_allocated_address_is_allocated_only_to_its_name() {
 }
 
 #[test]
-fn the_holder_keeps_an_address_that_is_pre_allocated_later_and_the_name_waits_for_it() {
+fn the_holder_keeps_an_address_that_is_pre_allocated_later_and_the_machine_of_the_name_waits() {
     let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.4/30]")], []);
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.5/30");
     let kept = pool("one", "eth0", "addresses: [10.0.0.4/30], preAllocations: {db: 10.0.0.5}");
@@ -950,7 +951,7 @@ fn the_holder_keeps_an_address_that_is_pre_allocated_later_and_the_name_waits_fo
 }
 
 #[test]
-fn a_machine_in_the_queue_of_an_exhausted_pool_gets_the_address_that_a_pool_begins_to_keep_for_it() {
+fn a_waiting_machine_gets_the_address_that_a_pool_begins_to_keep_for_it() {
     let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.4/31]")], []);
     for (name, uid) in [("a", "1"), ("b", "2")] {
         given(&mut allocator, &claim(name, uid, &["n/one"]), 0);
@@ -973,7 +974,7 @@ fn a_pre_allocated_address_that_another_pool_reserves_is_allocated_to_no_machine
 }
 
 #[test]
-fn the_reuse_delay_of_a_pre_allocated_address_does_not_concern_its_own_name() {
+fn the_reuse_delay_of_a_pre_allocated_address_does_not_apply_to_a_machine_of_its_name() {
     let mut allocator = allocator([keeping().with_reuse_delay(Duration::from_millis(10))], []);
     given(&mut allocator, &claim("db", "1", &["n/one"]), 0);
     given(&mut allocator, &claim("a", "2", &["n/one"]), 0);
@@ -986,14 +987,14 @@ fn the_reuse_delay_of_a_pre_allocated_address_does_not_concern_its_own_name() {
 }
 
 #[test]
-fn no_machine_gets_the_address_of_a_guest_that_migrated_to_another_cluster_for_30_days() {
+fn for_30_days_no_machine_gets_the_address_of_a_guest_that_migrated_to_another_cluster() {
     let one = pool("one", "eth0", "addresses: [10.0.0.8], machineNetwork: [{cidr: 10.0.0.0/24}]");
     let mut allocator = allocator([one], []);
     let sticky = |uid: &str| Claim { sticky: true, ..claim("a", uid, &["n/one"]) };
     assert_eq!(given(&mut allocator, &sticky("1"), 1), "10.0.0.8/24");
     allocator.note_migrated(&machine("a", "1"), at(2), &mut Journal::default());
     allocator.release(&machine("a", "1"), at(3), &mut Journal::default());
-    // A machine of the same name does not get the address either. The times of the tests are milliseconds.
+    // A machine of the same name does not get the address either. The tests count times in milliseconds.
     let refused = "No available IPs in pool for interface eth0";
     let end = 3 + 30 * 24 * 60 * 60 * 1000;
     assert_eq!(given(&mut allocator, &sticky("2"), 4), refused);
@@ -1014,7 +1015,7 @@ fn a_namespace_keeps_a_quarter_of_a_shared_pool_for_guests_that_migrated() {
             given(&mut allocator, &claim(name, "1", &["n/one"]), 1);
         }
         let first = ["a", "b", "c"].map(|name| note(&mut allocator, name, 2));
-        // The bound counts the released addresses, too. An address whose 30 days are over makes room.
+        // The share counts released addresses, too, until their 30 days are over.
         for name in ["a", "b"] {
             allocator.release(&machine(name, "1"), at(3), &mut Journal::default());
         }
@@ -1025,13 +1026,13 @@ fn a_namespace_keeps_a_quarter_of_a_shared_pool_for_guests_that_migrated() {
     let refused = vec!["10.0.0.10".to_owned()];
     let shared = pool("one", "eth0", text);
     assert_eq!(beyond(shared.clone()), [&none, &none, &refused, &refused, &none].map(Clone::clone));
-    // A pool of one namespace alone takes nothing from others.
+    // A pool that serves only one namespace needs no limit for this namespace.
     let own = shared.with_namespaces(Namespaces::only(["n"]), Namespaces::only(["n"]));
     assert_eq!(beyond(own), [&none; 5].map(Clone::clone));
 }
 
 #[test]
-fn a_claim_is_answered_after_all_leases_of_its_machine_have_the_name_of_the_secret() {
+fn a_claim_adds_the_name_of_its_secret_to_all_leases_of_its_machine() {
     let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.0/24, \"fd00::/120\"]")], []);
     let with = |secret: &str| Claim { secret: Some(secret.to_owned()), ..claim("a", "1", &["n/one"]) };
     let secrets = |allocator: &Allocator| {
@@ -1047,7 +1048,7 @@ fn a_claim_is_answered_after_all_leases_of_its_machine_have_the_name_of_the_secr
 }
 
 #[test]
-fn the_home_of_an_address_is_a_pool_that_has_it_and_allocates_to_the_machine() {
+fn the_home_pool_of_an_address_has_the_address_and_can_allocate_to_the_machine() {
     let a = "addresses: [10.0.0.10/31], machineNetwork: [{cidr: 10.0.0.0/24}]";
     let b = "addresses: [10.0.0.20/31], machineNetwork: [{cidr: 10.0.0.0/24}]";
     let mut allocator = allocator([pool("a", "eth0", a), pool("b", "eth0", b)], []);

@@ -25,11 +25,11 @@ pub enum ClaimError {
         pool: String,
         /// Address family.
         family: Family,
-        /// The overflow of the pool: names of pools, each with a family without a free address.
+        /// Names of the overflow pools, each with a family of which the pool has no free address.
         overflow: Vec<(String, Family)>,
     },
-    /// The ledger refuses to record the lease, for example because a policy denies it. The claim may be repeated. The
-    /// ledger is asked again after a pause, which grows to 5 minutes.
+    /// The ledger refuses to record the lease, for example because a policy denies it. A repeated claim may succeed:
+    /// the ledger is asked again after a pause, which grows to at most 5 minutes.
     NotRecorded {
         /// Why the ledger refuses the lease.
         reason: String,
@@ -43,7 +43,7 @@ pub enum ClaimError {
     /// The pool with this name allocates nothing for now, see
     /// [`Registry::suspend`](crate::host::registry::Registry::suspend).
     Suspended(String),
-    /// The free addresses of the pool with this name are closed until the records of them are adopted. The machine waits.
+    /// The free addresses of the pool with this name are closed until their records are adopted. The machine waits.
     Closed(String),
     /// The pool has no addresses of the requested family.
     NoFamily {
@@ -68,7 +68,7 @@ pub enum ClaimError {
         /// Name of the pool of the held address.
         pool: String,
     },
-    /// The interface already holds an address other than the one that the claim names.
+    /// The interface already holds another address than the address that the claim names.
     OtherAddress {
         /// Name of the interface.
         interface: InterfaceName,
@@ -93,11 +93,11 @@ pub enum ClaimError {
         /// Why the address is reserved, and by which pool. `None` if no reason is known.
         why: Option<ReservedAddress>,
     },
-    /// Another claimant holds the named address, or a record without a lease names the address.
+    /// Another claimant holds the named address, or has a record or a report of the address.
     Taken {
         /// The address that the claim names, or that a pool keeps for the machine.
         named: IpAddr,
-        /// The holder, or the claimant of the record.
+        /// The holder, or the claimant of the record or report.
         by: Box<Claimant>,
     },
     /// The reuse delay of the named address is not over.
@@ -123,18 +123,18 @@ pub struct Usage {
     /// Addresses that a pool or template of the network reserves. A pre-allocated address that its machine holds counts as
     /// allocated.
     pub excluded: u128,
-    /// Other addresses without a holder that an object records.
+    /// Addresses that are neither held nor excluded, and that an object records.
     pub by_record: u128,
-    /// Other addresses without a holder and without a record that a running guest reports.
+    /// Addresses that are neither held, excluded nor recorded, and that a running guest reports.
     pub by_report: u128,
     /// Addresses in their reuse delay.
     pub reuse_delay: u128,
-    /// Addresses that the next claim may get, at once or when they are open.
+    /// Addresses that a claim can get, at once or after they are opened.
     pub free: u128,
-    /// Addresses with two users. They have another state, too.
+    /// Addresses with two users. Each of them also has one of the states above.
     pub conflicts: u128,
-    /// Held leases of this pool whose address the pool does not offer, or no longer offers. The other counts do not
-    /// include these addresses, except that `excluded` may.
+    /// Held leases of this pool whose address the pool does not offer, or no longer offers. Of the other counts, only
+    /// `excluded` may include these addresses.
     pub outside: u128,
 }
 
@@ -147,7 +147,7 @@ pub struct PoolUsage {
     pub held: usize,
     /// Number of machines that wait for an address of the pool.
     pub waiting: usize,
-    /// Number of machines that are not created while the pool is exhausted, so that they make no claim.
+    /// Number of machines that are not created because the pool is exhausted. Such machines make no claim.
     /// [`Allocator::usage`] always sets 0.
     ///
     /// [`Allocator::usage`]: super::Allocator::usage
@@ -213,7 +213,7 @@ impl Usage {
         self.excluded + self.by_record + self.by_report
     }
 
-    /// The number of a count. 0 for a count that is not about addresses.
+    /// The value of a count. 0 for a count that does not count addresses.
     #[must_use]
     #[doc(hidden)]
     pub fn number(&self, count: Count) -> u128 {
@@ -234,7 +234,7 @@ impl Usage {
 }
 
 impl Serialize for Usage {
-    /// The members have the words of [`Count`].
+    /// Writes a map with the family and the counts of addresses. [`Count::word`] gives the name of each count.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("family", &self.family.to_string())?;

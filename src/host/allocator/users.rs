@@ -1,4 +1,4 @@
-//! Who uses an address, and which addresses have two users: the conflicts.
+//! Finds the users of an address. An address with two users is a conflict.
 //!
 //! | user | evidence | until |
 //! |---|---|---|
@@ -7,16 +7,18 @@
 //! | the machine of a record | the record | the release of the machine, or the end of the record |
 //! | a guest | its report | the end of the report |
 //!
-//! An address is a conflict while it has two users, and only then. A record of a gateway or of no pool has one user. These count
-//! as one user, too:
+//! An address is a conflict while it has two users, and only then. A record of a gateway, or of an address of no pool,
+//! is one user. These count as one user, too:
 //!
 //! - the objects of one VirtualMachine, which has one guest
-//! - an IPAddressClaim, and a machine of its namespace that has the address in network data of its own: the claim may be for this
-//!   machine. A guest that only reports the address is another user
-//! - the unknown machine of a record that cannot be read, and any other: they may be the same
-//! - several guests that report an address which no pool offers, such as a virtual address of MetalLB, kube-vip or EgressIP
-//! - a Service of type LoadBalancer or a Cluster of Cluster API, and any other: the address may be that of a machine of the cluster
-//! - a guest that migrated to another cluster, and a guest that reports the address: they may be the same
+//! - an IPAddressClaim, and a machine of its namespace whose own network data has the address: the claim may be for
+//!   this machine. A guest that only reports the address is another user
+//! - the unknown machine of an unreadable record, and any other user: they may be the same machine
+//! - several guests that report an address that no pool offers, such as a virtual address of MetalLB, kube-vip or
+//!   EgressIP
+//! - a Service of type LoadBalancer or a Cluster of Cluster API, and any other user: the address may be that of a
+//!   machine of the cluster
+//! - a guest that migrated to another cluster, and a guest that reports the address: they may be the same guest
 
 use crate::host::claim::{Claimant, HolderKind, Machine, is_guest_of};
 use crate::network::InterfaceName;
@@ -38,7 +40,7 @@ pub(super) struct User<'n> {
     /// Kind and name of the object with the record or report. Empty for a lease.
     pub(super) source: &'n str,
     pub(super) evidence: Evidence,
-    /// Whether an object that needs no lease gives the address to the machine: network data of a user, for example.
+    /// Whether a record that needs no lease gives the address to the machine, such as network data of a user.
     pub(super) is_own: bool,
 }
 
@@ -49,14 +51,15 @@ impl User<'_> {
         Claimant { machine: self.machine.clone(), interface: self.interface }
     }
 
-    /// Whether this is the holder, or its guest.
+    /// Whether this user is the holder, or the guest of the holder.
     pub(super) fn is_of(&self, holder: &User<'_>) -> bool {
         self.machine == holder.machine
             || holder.evidence == Evidence::Lease && is_guest_of(self.machine, holder.machine)
     }
 }
 
-/// Whether a user differs from any of the users of an address. Guests that report an address differ only if a pool offers it.
+/// Whether a user differs from any of the users of an address. Two guests that only report the address differ only if a
+/// pool offers the address.
 pub(super) fn differs_from_any(user: &User<'_>, users: &[User<'_>], is_offered: &dyn Fn() -> bool) -> bool {
     let is_report = |user: &&User<'_>| user.evidence == Evidence::Report;
     let mut others = users.iter().take_while(|other| !is_report(other));
@@ -70,7 +73,7 @@ pub(super) fn differs_from_any(user: &User<'_>, users: &[User<'_>], is_offered: 
     }
 }
 
-/// Whether two users of one address are certainly not one user.
+/// Whether two users of an address are certainly different.
 pub(super) fn differs(one: &User<'_>, other: &User<'_>) -> bool {
     use Evidence::{Migrated, Report};
     let (machine, other_machine) = (one.machine, other.machine);
@@ -78,7 +81,7 @@ pub(super) fn differs(one: &User<'_>, other: &User<'_>) -> bool {
     if machine == other_machine || !machine.may_exist() || !other_machine.may_exist() || !may_hold {
         return false;
     }
-    // A new machine may have the name of the machine whose guest migrated.
+    // A new machine with the name of the migrated machine is another user.
     match (one.evidence, other.evidence) {
         (Migrated, Report) | (Report, Migrated) => return false,
         (Migrated, _) | (_, Migrated) => return true,

@@ -1,4 +1,4 @@
-//! What a claim lacks, and why a claim is not served.
+//! Types for the addresses that a claim lacks, and for the refusal of a claim.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use super::types::ClaimError;
 use crate::host::claim::Lease;
 use crate::network::Family;
 
-/// The pools that may serve a claim, in their order, each with a family that is exhausted. The claim is served when one of them has a
-/// free address.
+/// The pools that can serve a claim, in their order, each with an exhausted family. The claim is served when one of
+/// these pools has a free address.
 pub(super) type Queue = Vec<(Arc<str>, Family)>;
 
 /// Changes that serve a claim: addresses to allocate, and held addresses that move to another pool.
@@ -20,7 +20,7 @@ pub(super) struct Wants {
 
 /// The addresses that an interface of a claim lacks. All of them come from one pool.
 pub(super) struct Want {
-    // The pools that may give the addresses, in their order. Never empty.
+    // The pools that can allocate the addresses, in their order. Never empty.
     pub(super) pools: Vec<Arc<str>>,
     // The families, each with the address that the claim names.
     pub(super) families: Vec<(Family, Option<IpAddr>)>,

@@ -55,8 +55,8 @@ impl Draft {
         }
     }
 
-    /// The index of the interface in `links`, and the `id` by which networks refer to the link. A link without `id`
-    /// gets one.
+    /// The index of the interface in `links`, and the `id` by which networks refer to the link. A link without an `id`
+    /// gets the name of the interface as its `id`.
     pub(super) fn find_link(&mut self, interface: &InterfaceName) -> Option<(usize, String)> {
         let is_it = |link: &Value| match link {
             Value::Object(link) => ["id", "name"].iter().any(|name| is_text(link.get(name), interface.as_str())),
@@ -138,7 +138,8 @@ impl Draft {
         diagnostic.into_iter().for_each(|diagnostic| self.diagnostics.push(diagnostic));
     }
 
-    /// Writes an address into an entry of the template that has none, or reports why the entry cannot have the address.
+    /// Writes an allocated address into an entry of the template without an address, or reports why the entry cannot
+    /// have the address.
     fn put_into_entry(&mut self, index: usize, mut entry: Object, family: Family, allocation: &Allocation) {
         let interface = &allocation.claimant.interface;
         let path = NETWORKS.index(index);
@@ -259,7 +260,7 @@ impl Draft {
         }
     }
 
-    /// Adds the search domains to the first network of each interface, if the template has none.
+    /// Adds the search domains to the first network of each interface, if the template has no search domain.
     pub(super) fn add_search_domains(&mut self, grants: &[Grant<'_>], network: &NetworkConfig) {
         let mut of_links = network.links().iter().flat_map(|link| &link.dns.search);
         if !network.dns.search.is_empty() || of_links.next().is_some() {
@@ -274,7 +275,7 @@ impl Draft {
         }
     }
 
-    /// Adds the MTU of each interface whose link has none.
+    /// Adds the MTU of the pool to the link of each interface, if the link has no MTU.
     pub(super) fn add_mtus(&mut self, grants: &[Grant<'_>]) {
         for grant in grants {
             let link = self.links.get(&grant.allocation.claimant.interface).copied();
@@ -289,11 +290,12 @@ impl Draft {
         }
     }
 
-    /// Gives each NIC that has an allocated address, or that has neither a name nor a MAC address, its `id` as `name`.
+    /// Writes the `id` of a NIC as its `name`, if the NIC has no name, and has an allocated address or no MAC address.
     ///
-    /// Our guest already takes the name of such a NIC from its `id`. afterburn and cloud-init take the name only from
-    /// `name`: without a MAC address afterburn configures nothing and cloud-init refuses the document, and with a MAC
-    /// address afterburn writes the MAC address in place of the name. The `id` of any other NIC is not its name.
+    /// glowplug in the guest already takes the name of such a NIC from its `id`. afterburn and cloud-init take the name
+    /// only from `name`: without a MAC address afterburn configures nothing and cloud-init refuses the document, and
+    /// with a MAC address afterburn writes the MAC address in place of the name. The `id` of any other NIC is not its
+    /// name.
     pub(super) fn add_names(&mut self, grants: &[Grant<'_>]) {
         let unnamed = grants.iter().filter(|grant| !grant.is_named);
         let unnamed: BTreeSet<InterfaceName> = unnamed.map(|grant| grant.allocation.claimant.interface).collect();
@@ -333,7 +335,7 @@ impl Draft {
         Ok((network, Document::new(text, reading.diagnostics)))
     }
 
-    /// Whether the guest reads exactly the allocated addresses on the interface.
+    /// Checks that the guest reads exactly the allocated addresses on the interface.
     pub(super) fn check(&self, allocation: &Allocation, network: &NetworkConfig) -> Result<(), ExpandError> {
         let interface = &allocation.claimant.interface;
         let path = self.links.get(interface).map(|link| LINKS.index(*link).to_string());
@@ -382,7 +384,7 @@ fn dynamic_kind<'e>(entry: &'e Object, allocation: &Allocation) -> Option<&'e st
     allocation.addresses.iter().any(|address| Family::of(address.ip()) == family).then_some(kind)
 }
 
-/// Whether a link is a NIC: its type is any word but those of a bond and a VLAN.
+/// Whether a link is a NIC: its type is neither `bond` nor `vlan`.
 pub(super) fn is_nic(link: &Object) -> bool {
     !["bond", "vlan"].iter().any(|kind| is_text(link.get("type"), kind))
 }

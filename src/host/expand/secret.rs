@@ -16,7 +16,10 @@ impl Document {
 
     /// The manifest of the Secret `<machine>-networkdata` for `networkDataSecretRef`, with the key that KubeVirt reads.
     ///
-    /// Create the Secret before any reference to it. A machine waits for a Secret that is missing, but KubeVirt ignores
+    /// Create the Secret before any reference to it. A machine waits for a missing Secret, but KubeVirt ignores a
+    /// Secret without the key, and the guest boots without a network. Kubernetes deletes the Secret together with its
+    /// KubevirtMachine. The Secret is immutable, because a guest would use another address from a changed Secret at its
+    /// next start.
     /// a Secret without the key, and the guest boots without a network. The Secret is deleted with its KubevirtMachine.
     /// The Secret is immutable, because a guest would use another address from a changed Secret at its next start.
     #[must_use]
@@ -38,8 +41,8 @@ impl Document {
             },
             "immutable": true,
             "type": "Opaque",
-            // Not `stringData`: the API server never returns it, so a reader could not compare what was written with
-            // what is stored.
+            // `data` and not `stringData`: the API server never returns `stringData`, so a reader could not compare the
+            // written content with the stored content.
             "data": {"networkdata": base64(self.text().as_bytes())},
         })
     }
@@ -64,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_has_the_vectors_of_its_rfc() {
+    fn base64_gives_the_test_vectors_of_its_rfc() {
         let vectors = ["", "f", "fo", "foo", "foob", "fooba", "foobar", "\u{ff}>?"];
         assert_eq!(
             vectors.map(|text| base64(text.as_bytes())),

@@ -28,7 +28,7 @@ fn expand(template: &Template, addresses: &[&str], mac_address: Option<&str>) ->
     template.expand(&[Grant { allocation: &allocation, settings: settings(&GATEWAYS), mac_address, is_named: true }])
 }
 
-/// These gateways, and all name servers.
+/// Settings with these gateways, and with all name servers.
 fn settings(gateways: &[&str]) -> Settings {
     let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
     Settings { gateways: ips(gateways), nameservers: ips(&NAMESERVERS), ..Settings::default() }
@@ -115,7 +115,7 @@ fn members_of_a_template_stay_unchanged() {
 }
 
 #[test]
-fn a_default_route_of_the_template_is_the_only_one() {
+fn a_default_route_of_the_template_replaces_that_of_the_pool() {
     for given in [
         json!({"gateway": "10.0.0.9"}),
         json!({"routes": [{"network": "0.0.0.0/0", "gateway": "10.0.0.9"}]}),
@@ -157,13 +157,13 @@ names! {
     a_nic_gets_its_id_as_its_name: [{"id": "eno101", "type": "phy"}] => ["eno101"];
     a_nic_of_the_older_types_gets_a_name: [{"id": "eno101", "type": "vif"}] => ["eno101"];
     a_name_without_a_value_is_replaced: [{"id": "eno101", "type": "phy", "name": null}] => ["eno101"];
-    a_name_of_the_template_stays: [{"id": "eno101", "type": "phy", "name": "lan0"}] => ["lan0"];
+    a_name_in_the_template_is_kept: [{"id": "eno101", "type": "phy", "name": "lan0"}] => ["lan0"];
     an_allocated_nic_with_a_mac_address_gets_a_name:
         [{"id": "eno101", "type": "phy", "ethernet_mac_address": "52:54:00:12:34:56"}] => ["eno101"];
     the_id_of_another_nic_with_a_mac_address_is_not_its_name:
         [{"id": "eno101", "type": "phy"}, {"id": "a", "type": "phy", "ethernet_mac_address": "52:54:00:12:34:57"}]
         => ["eno101", null];
-    a_bond_gets_no_name_and_its_members_do:
+    a_bond_gets_no_name_but_its_member_gets_a_name:
         [{"id": "eno101", "type": "bond", "bond_mode": "802.3ad", "bond_links": ["a"]}, {"id": "a", "type": "phy"}]
         => [null, "a"];
     a_vlan_gets_no_name: [{"id": "eno101", "type": "vlan", "vlan_link": "a", "vlan_id": 7}, {"id": "a", "type": "phy"}]
@@ -268,7 +268,7 @@ fn every_setting_of_a_pool_is_in_the_document_and_the_guest_reads_it() {
 }
 
 #[test]
-fn an_address_that_is_its_own_subnet_reaches_its_gateway_on_the_link() {
+fn a_machine_whose_subnet_is_one_address_reaches_its_gateway_on_the_link() {
     let allocation = allocation("eno101", &["203.0.113.5/32", "2001:db8::5/128"]);
     let settings = Settings { nameservers: Vec::new(), ..settings(&["169.254.1.1", "2001:db8:1::1"]) };
     let grant = Grant { allocation: &allocation, settings, mac_address: None, is_named: true };
@@ -298,7 +298,7 @@ fn a_document_has_no_address_with_prefix_length_0() {
 }
 
 #[test]
-fn a_setting_of_the_template_comes_before_that_of_the_pool() {
+fn a_setting_of_the_template_takes_precedence_over_the_setting_of_the_pool() {
     let entry = json!({
         "id": "n", "link": "eno101", "type": "ipv4",
         "routes": [{"network": "10.9.0.0", "netmask": "255.255.0.0", "gateway": "10.0.0.3"}],
@@ -316,7 +316,7 @@ fn a_setting_of_the_template_comes_before_that_of_the_pool() {
 }
 
 #[test]
-fn the_mac_address_of_the_template_has_to_be_the_same() {
+fn the_mac_address_of_the_template_must_be_that_of_the_machine() {
     let with = |mac_address: Json| {
         template(&json!({"links": [{"id": "eno101", "type": "phy", "ethernet_mac_address": mac_address}]}))
     };
@@ -342,7 +342,7 @@ fn facts(of: &Json) -> Result<TemplateFacts, String> {
 }
 
 #[test]
-fn the_prefix_length_of_a_template_is_its_netmask() {
+fn the_prefix_length_of_a_template_comes_from_its_netmask() {
     let prefixes = |networks: Json| {
         let facts = facts(&json!({"links": [nic()], "networks": networks}))?;
         Ok::<_, String>([Family::Ipv4, Family::Ipv6].map(|family| facts.prefixes.get(&family).copied()))
@@ -358,7 +358,7 @@ fn the_prefix_length_of_a_template_is_its_netmask() {
 }
 
 #[test]
-fn every_address_that_a_template_names_is_known() {
+fn the_facts_of_a_template_have_every_address_that_it_names() {
     let of = json!({
         "links": [nic(), {"id": "eno102", "type": "phy"}],
         "networks": [
@@ -381,7 +381,7 @@ fn every_address_that_a_template_names_is_known() {
 }
 
 #[test]
-fn each_link_that_afterburn_does_not_read_is_a_warning() {
+fn each_part_of_a_link_that_afterburn_does_not_read_is_a_warning() {
     let of = json!({"links": [
         {"id": "eno101", "type": "vlan", "vlan_link": "b", "vlan_id": 7, "mtu": 1400},
         {"id": "b", "type": "bond", "bond_links": ["p", "q"], "bond_mode": "active-backup"},
@@ -429,7 +429,7 @@ fn network(kind: &str, more: Json) -> Json {
 refuses! {
     a_template_without_the_interface: json!({"links": [{"id": "eno102", "type": "phy"}]}), BOTH
         => r#"links: no link for the interface "eno101", expected one link whose id or name it is"#;
-    a_template_with_two_of_them: json!({"links": [nic(), {"id": "a", "name": "eno101", "type": "phy"}]}), BOTH
+    a_template_with_two_links_for_the_interface: json!({"links": [nic(), {"id": "a", "name": "eno101", "type": "phy"}]}), BOTH
         => r#"links[1]: second link for the interface, after links[0], "eno101", expected one link whose id or name it is"#;
     links_that_are_no_list: json!({"links": "eno101"}), BOTH
         => r#"links: invalid list "eno101", expected an array"#;
@@ -439,15 +439,15 @@ refuses! {
         => r#"networks[0].ip_address: address in a template "10.0.0.9", expected no address: a template serves many machines"#;
     a_family_without_an_address: networks(json!([network("ipv4", json!({})), network("ipv6", json!({}))])), ["10.0.0.5/24"]
         => r#"networks[1].type: no IPv6 address for a network of type "ipv6", expected one from the pool"#;
-    dhcp_beside_an_address: networks(json!([network("ipv4_dhcp", json!({}))])), BOTH
+    dhcp_together_with_an_address: networks(json!([network("ipv4_dhcp", json!({}))])), BOTH
         => r#"networks[0].type: DHCP together with an address of the pool "ipv4_dhcp", expected a network that takes the address of the pool, such as ipv4 or ipv6, or none of its family"#;
     a_second_network_of_a_family: networks(json!([network("ipv4", json!({})), network("static", json!({}))])), BOTH
         => r#"networks[1]: second IPv4 network, after networks[0], on "eno101", expected one for each family"#;
-    another_netmask: networks(json!([network("ipv4", json!({"netmask": "255.255.0.0"}))])), BOTH
+    a_netmask_that_differs_from_that_of_the_pool: networks(json!([network("ipv4", json!({"netmask": "255.255.0.0"}))])), BOTH
         => r#"networks[0].netmask: other netmask than the pool's "255.255.0.0", expected 255.255.255.0"#;
-    all_of_them_at_once: networks(json!([network("ipv6", json!({"ip_address": "fd00::9"})), network("ipv4", json!({"netmask": 16}))])), BOTH
+    all_errors_of_a_template_at_once: networks(json!([network("ipv6", json!({"ip_address": "fd00::9"})), network("ipv4", json!({"netmask": 16}))])), BOTH
         => r#"networks[0].ip_address: address in a template "fd00::9", expected no address: a template serves many machines; networks[1].netmask: other netmask than the pool's "16", expected 255.255.255.0"#;
-    what_the_guest_refuses: networks(json!([network("ipv4", json!({"gateway": "fd00::1"}))])), BOTH
+    a_document_that_the_guest_refuses: networks(json!([network("ipv4", json!({"gateway": "fd00::1"}))])), BOTH
         => r#"the guest would refuse the document: networks[0].gateway: invalid gateway "fd00::1", expected the IPv4 address of a router"#;
     a_document_that_disables_the_network: json!({"links": [nic()], "config": "disabled"}), ["10.0.0.5/24"]
         => "the guest would read other addresses on eno101: none, expected 10.0.0.5/24";
@@ -460,7 +460,7 @@ refuses! {
 }
 
 #[test]
-fn a_vlan_is_not_known_by_a_mac_address() {
+fn a_vlan_cannot_have_the_mac_address_of_the_machine() {
     let of = json!({"links": [{"id": "a", "type": "phy"}, {"id": "eno101", "type": "vlan", "vlan_link": "a", "vlan_id": 7}]});
     let expected = r#"links[1].type: MAC address for "vlan", expected a NIC or a bond"#;
     assert_eq!(refusal(&of, &BOTH, Some("52:54:00:12:34:56")), expected);
@@ -585,7 +585,7 @@ fn a_name_of_two_nics_is_refused() {
 }
 
 #[test]
-fn a_secret_may_have_a_network_config() {
+fn a_secret_can_contain_a_network_config() {
     let document = expand(&Template::minimal([&"eno101".parse().unwrap()]), &BOTH, None).unwrap();
     let document = document.to_network_config().unwrap();
     let machine = Machine::new("clusters", "worker-0", "u-0");
@@ -627,7 +627,7 @@ fn a_secret_has_the_key_that_kubevirt_reads() {
 }
 
 #[test]
-fn a_document_of_2048_bytes_is_the_last_that_needs_no_secret() {
+fn only_a_document_of_more_than_2048_bytes_needs_a_secret() {
     let document = |bytes: usize| Document::new("x".repeat(bytes), Diagnostics::default());
     assert_eq!([2047, 2048, 2049].map(|bytes| document(bytes).fits_inline()), [true, true, false]);
 }

@@ -1,4 +1,4 @@
-//! The addresses that a document needs, the document, and why a document cannot be made.
+//! Types for making a document: the addresses and settings of an interface, the document, and the errors.
 
 use std::fmt;
 
@@ -20,12 +20,13 @@ pub struct Grant<'a> {
     pub settings: Settings,
     /// MAC address by which the guest identifies the NIC. `None`: the guest identifies the NIC by its name.
     pub mac_address: Option<MacAddr>,
-    /// Whether the guest gives the NIC the name of the interface, for example because of its ACPI index. `false`: only the MAC
-    /// address identifies the NIC, and the document has no name for it.
+    /// Whether the guest gives the NIC the name of the interface, for example because of its ACPI index. `false`: only
+    /// the MAC address identifies the NIC, and the document has no name for the NIC.
     pub is_named: bool,
 }
 
-/// A machine's `network_data.json`, or its network-config. The guest's reader has read the allocated addresses from it.
+/// A machine's `network_data.json`, or its network-config. The guest's reader has checked that the document has the
+/// allocated addresses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
     text: String,
@@ -42,7 +43,7 @@ pub enum ExpandError {
     Twice(InterfaceName),
     /// An interface has no address, or two addresses of one family.
     Addresses(InterfaceName, Vec<IpNetwork>),
-    /// An address of a machine has prefix length 0: its pool serves claims alone.
+    /// An address of a machine has prefix length 0: its pool serves only claims.
     WithoutPrefix(InterfaceName, IpNetwork),
     /// The guest would reject the document. Contains the guest's diagnostics.
     Refused(Diagnostics),
@@ -70,11 +71,12 @@ impl Document {
         &self.text
     }
 
-    /// The same network as cloud-init's network-config, version 2, for a NoCloud drive. The text is JSON on one line,
-    /// which readers of YAML accept.
+    /// Converts the document into cloud-init's network-config, version 2, for a NoCloud drive. The result is JSON on
+    /// one line, which readers of YAML accept.
     ///
-    /// The format has name servers only on links: they are written on the link with the default route. A setting that
-    /// the format cannot express becomes a warning of the returned document, unless the setting is essential.
+    /// The format has name servers only on links, so the name servers are written on the link with the default route. A
+    /// setting that the format cannot express becomes a warning of the returned document, unless the setting is
+    /// essential.
     ///
     /// # Errors
     ///
@@ -90,7 +92,7 @@ impl Document {
         Ok(Self { text, warnings })
     }
 
-    /// Warnings of the guest about this document, in the order of their paths in it.
+    /// Warnings of the guest about this document, sorted by their paths in the document.
     #[must_use]
     pub fn warnings(&self) -> &[Diagnostic] {
         &self.warnings

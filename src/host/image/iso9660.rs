@@ -4,7 +4,8 @@
 //! tables, the directories of each tree, files. No record may cross the end of a block. Each directory has so few
 //! records that they fit one block.
 //!
-//! ECMA-119 (the file system), SUSP 1.10 and RRIP 1.10 (Rock Ridge), and the Joliet specification.
+//! The formats are those of ECMA-119 (the file system), SUSP 1.10 and RRIP 1.10 (Rock Ridge), and the Joliet
+//! specification.
 
 const BLOCK: usize = 2048;
 
@@ -25,14 +26,14 @@ const DIRECTORIES: u32 = 23;
 const DIRECTORY: u8 = 0x02;
 
 /// Date of a directory record: 1970-01-01, 00:00:00 UTC. Years count from 1900. In ECMA-119 a date of zeros means "not
-/// specified", but Linux reads such a date as one in 1899.
+/// specified", but Linux reads such a date as a date in 1899.
 const EPOCH: [u8; 7] = [70, 1, 1, 0, 0, 0, 0];
 
 /// Date of a volume: not specified. Readers derive the UUID of a volume from its date, so a fixed date would give all
 /// images the same UUID.
 const NO_DATE: [u8; 17] = *b"0000000000000000\0";
 
-/// Modes as KubeVirt sets them. The files may have secrets, so only root can read them.
+/// Modes as KubeVirt sets them. The files may contain secrets, so only root can read them.
 const FILE_MODE: u32 = 0o100_600;
 const DIRECTORY_MODE: u32 = 0o040_755;
 
@@ -108,9 +109,9 @@ fn entry(signature: &[u8; 2], data: &[u8]) -> Vec<u8> {
     [&signature[..], &[data.len() as u8 + 4, 1], data].concat()
 }
 
-/// Entries that announce Rock Ridge, for the first record of the root directory. They name the extension; without the
-/// name, Linux prefers Joliet. Two more strings could follow the name, but they would need another block and no reader
-/// uses them.
+/// Entries that announce Rock Ridge, for the first record of the root directory. They name the extension: without this
+/// name, Linux prefers Joliet. The format allows two more strings after the name. These strings would need another
+/// block, and no reader uses them.
 fn rock_ridge() -> Vec<u8> {
     let name = b"RRIP_1991A";
     [entry(b"SP", &[0xbe, 0xef, 0]), entry(b"ER", &[&[name.len() as u8, 0, 0, 1], &name[..]].concat())].concat()
@@ -176,8 +177,8 @@ impl Names {
         }
     }
 
-    /// The plain tree allows capitals, digits and underscores, up to 30 characters. The names used here stay different
-    /// in this form.
+    /// Encodes the name of a directory. The plain tree allows capitals, digits and underscores, up to 30 characters.
+    /// The names used here stay different in this form.
     fn directory(self, name: &str) -> Vec<u8> {
         match self {
             Self::RockRidge => self.text(&name.to_ascii_uppercase().replace('-', "_")),
@@ -234,7 +235,7 @@ impl Tree<'_> {
         descriptor
     }
 
-    /// The directories, each with the number of its parent. The root is its own parent.
+    /// The path table: the directories, each with the number of its parent. The root is its own parent.
     fn path_table(&self, u32_bytes: fn(u32) -> [u8; 4], u16_bytes: fn(u16) -> [u8; 2]) -> Vec<u8> {
         let names = self.volume.path.iter().map(|name| self.names.directory(name));
         let mut table = Vec::new();
@@ -273,7 +274,8 @@ impl Tree<'_> {
         Extent { block: self.root + level, bytes: BLOCK as u32 }
     }
 
-    /// Links to a directory come from its parent, from itself, and from each directory in it.
+    /// The mode of a directory, and its number of links. Links to a directory come from its parent, from itself, and
+    /// from each directory in it.
     fn posix(&self, level: u32) -> Vec<u8> {
         let has_child = (level as usize) < self.volume.path.len();
         posix(DIRECTORY_MODE, 2 + u32::from(has_child))
@@ -310,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_record_of_the_root_directory_has_all_marks() {
+    fn the_first_record_of_the_root_directory_announces_rock_ridge() {
         let image = volume(&[]).image();
         let expected = [
             // A record of 96 bytes: a directory of 2048 bytes in block 23, dated 1970, on the first volume.
@@ -326,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_the_joliet_tree_is_its_name_alone() {
+    fn a_record_of_the_joliet_tree_has_no_system_use_area() {
         let image = volume(&[]).image();
         let own = b"\x22\0\x1a\0\0\0\0\0\0\x1a\0\x08\0\0\0\0\x08\0\x46\x01\x01\0\0\0\0\x02\0\0\x01\0\0\x01\x01\0";
         assert_eq!(bytes(&image, 26, 0..34), own);
@@ -335,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn path_tables_are_equal_in_both_byte_orders() {
+    fn path_tables_have_the_same_content_in_both_byte_orders() {
         let image = volume(&[]).image();
         let little = b"\x01\0\x17\0\0\0\x01\0\0\0\x09\0\x18\0\0\0\x01\0OPENSTACK\0\x06\0\x19\0\0\0\x02\0LATEST";
         let big = b"\x01\0\0\0\0\x17\0\x01\0\0\x09\0\0\0\0\x18\0\x01OPENSTACK\0\x06\0\0\0\0\x19\0\x02LATEST";
@@ -350,7 +352,7 @@ mod tests {
         let image = volume(&[]).image();
         let wide = |text: &str| text.bytes().flat_map(|b| [0, b]).collect::<Vec<u8>>();
         let blanks = " ".repeat(512);
-        // 512 blocks of 2048 bytes, on the first volume of one.
+        // 512 blocks of 2048 bytes, on volume 1 of a set of one volume.
         let (size, set) = (b"\0\x02\0\0\0\0\x02\0", b"\x01\0\0\x01\x01\0\0\x01\0\x08\x08\0");
         let primary = [
             format!("\x01CD001\x01\0{:32}{:32}\0\0\0\0\0\0\0\0", "", "config-2").as_bytes(),
@@ -399,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_an_image_is_whole_mib_and_is_in_its_descriptor() {
+    fn the_size_of_an_image_is_a_multiple_of_1_mib_and_is_in_its_descriptors() {
         // 29 blocks come before the file.
         for (blocks, expected) in [(0, 1), (512 - 29, 1), (512 - 28, 2)] {
             let image = volume(&[("a", &vec![0; blocks * BLOCK])]).image();

@@ -69,8 +69,8 @@ CREATE TABLE missing (
     PRIMARY KEY (namespace, name, uid)
 ) STRICT, WITHOUT ROWID;
 
--- Rows and sum of their checksums, by table: a row that a damaged page loses is missed. Each transaction updates them once
--- at its end. 1 pools, 2 leases, 3 conflicts, 4 waiters, 5 missing.
+-- Number of rows of each table, and the sum of their checksums, which show whether a damaged page has lost a row. Each
+-- transaction updates them once at its end. The tables are: 1 pools, 2 leases, 3 conflicts, 4 waiters, 5 missing.
 CREATE TABLE totals (
     id INTEGER PRIMARY KEY,
     rows INTEGER NOT NULL,
@@ -93,8 +93,8 @@ CREATE TABLE history (
     released INTEGER NOT NULL
 ) STRICT;
 
--- What another process has to read again: a pool, a lease, a conflict or a machine. Triggers write it, so that no writer
--- forgets.
+-- Items that other processes must read again: a pool, a lease, a conflict or a machine. Triggers write these rows, so
+-- that no writer can omit them.
 CREATE TABLE changes (
     number INTEGER PRIMARY KEY,
     pool TEXT,

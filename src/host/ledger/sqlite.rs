@@ -32,7 +32,7 @@ use rows::{Octets, Time, claimant, reading, sqlite_error, writing};
 ///
 /// The file and its two companions (`-wal`, `-shm`) belong together. They must be on a disk of this host, because locks
 /// and shared memory do not work between hosts. The companions stay when no process has the ledger open, because a
-/// process that may only read could not create them. The file itself then has everything that was committed.
+/// process with only read access could not create them. The file itself then has everything that was committed.
 #[derive(Debug)]
 pub struct SqliteLedger {
     connection: Connection,
@@ -41,7 +41,7 @@ pub struct SqliteLedger {
     reported: Option<i64>,
 }
 
-/// A time in which a claimant held an address.
+/// A period in which a claimant held an address.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Tenure {
@@ -68,7 +68,7 @@ struct SqliteTransaction<'a> {
     has_reported: bool,
 }
 
-/// `glpg`, the SQLite application ID of a ledger. `file` and this program recognize a ledger by it.
+/// `glpg`, the SQLite application ID of a ledger. The command `file` and this program recognize a ledger by this ID.
 const APPLICATION_ID: i64 = 0x676c_7067;
 
 /// Version of the schema. No release wrote version 1.
@@ -88,7 +88,7 @@ impl SqliteLedger {
     /// Creates a ledger at `path`. An interrupted creation may leave an empty file or a ledger without pools; both are
     /// accepted.
     ///
-    /// Use one ledger for a network: two would allocate the same addresses.
+    /// Use one ledger for a network: two ledgers would allocate the same addresses.
     ///
     /// # Errors
     ///
@@ -215,7 +215,7 @@ impl SqliteLedger {
         // This check comes before the first write: the database may belong to another program.
         check_version(&connection, path, access)?;
         if access != Access::Read {
-            // SQLite opens a file without the right to write as a read-only database.
+            // If the process has no right to write the file, SQLite opens the file as a read-only database.
             if connection.is_readonly(MAIN_DB).map_err(store)? {
                 return Err(OpenError::NotWritable(path.to_owned()));
             }
@@ -234,8 +234,8 @@ impl SqliteLedger {
     /// Sets the file up for several processes, and makes a new file a ledger.
     fn prepare(connection: &mut Connection, path: &Path, access: Access) -> Result<(), OpenError> {
         let store = |source| OpenError::Store { path: path.to_owned(), source: sqlite_error(source) };
-        // At the end SQLite would move the log into the file and remove the log. `drop` moves the log itself and keeps
-        // it.
+        // When the last connection closes, SQLite would move the log into the file and remove the log. Instead, `drop`
+        // moves the content of the log and keeps the log.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(store)?;
         // If several processes create the ledger, one of them changes the mode, and the others have to wait in this
         // loop: SQLite does not call the busy handler here.
@@ -334,8 +334,8 @@ impl super::Transaction for SqliteTransaction<'_> {
         let Self { transaction, networks: known, reported, has_reported } = *self;
         transaction.commit().map_err(writing)?;
         *known = networks;
-        // The next report must leave out the changes of this process, but not earlier changes of others that are
-        // unreported.
+        // The next report must leave out the changes of this process, but not earlier changes of other processes that
+        // are not reported yet.
         if has_reported {
             *reported = Some(last);
         }
@@ -360,7 +360,7 @@ fn machine_of(change: &Change) -> Option<&Machine> {
     }
 }
 
-/// Whether a change has the name of a Secret or a migration to another cluster.
+/// Whether a change has the name of a Secret or a migration to another cluster, which a ledger in a file cannot store.
 fn is_of_cluster(change: &Change) -> bool {
     match change {
         Change::Lease { lease, .. } => {
@@ -468,7 +468,8 @@ mod tests {
         let given = registry.claim(&claim(full), Timestamp::UNIX_EPOCH).unwrap();
         assert_eq!(given[0].addresses[0].to_string(), format!("10.0.0.{}/16", full + 1));
 
-        // A kind that the file does not keep would make one machine two claimants after a restart.
+        // The file does not store the kind of a holder, so a holder of another kind would be another machine after a
+        // restart.
         let of_another_kind = Machine::new("n", "w", "u").of_kind(HolderKind::IpamClaim);
         let error = registry.claim(&Claim { machine: of_another_kind, ..claim(0) }, Timestamp::UNIX_EPOCH).unwrap_err();
         let source = error.source().unwrap().to_string();

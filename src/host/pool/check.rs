@@ -28,7 +28,7 @@ struct Check<'a> {
     diagnostics: &'a mut Diagnostics,
 }
 
-/// A subnet of a pool during its check. A pool without subnets is one part.
+/// A part of a specification during its check: one of its `subnets`, or the whole pool if it has no `subnets`.
 struct Part<'s> {
     spec: &'s PoolSpec,
     entries: BTreeMap<Family, Entries>,
@@ -51,14 +51,14 @@ impl Pool {
     /// `template` has the settings of the machines' template for the pool's interface: prefix lengths, and addresses to
     /// reserve.
     ///
-    /// - The prefix length is that of `prefix`, else that of `machineNetwork`, else that of the template. Otherwise it is that of
-    ///   the CIDRs among the pool's own addresses, if these CIDRs agree and contain all other addresses. No other value
-    ///   is used as the prefix length.
+    /// - The prefix length is that of `prefix`, else that of `machineNetwork`, else that of the template. Otherwise the
+    ///   prefix length is that of the CIDRs among the pool's own addresses, if these CIDRs agree and contain all other
+    ///   addresses. No other value is used as the prefix length.
     /// - A pool has one prefix length of each family, because its machines are on one network.
     /// - A gateway must be in the subnet of every machine, unless [`PoolSpec::on_link_gateway`] is set.
     ///
-    /// `None` when the pool has an error, also an error from reading the document. The other pools of the document stay
-    /// usable.
+    /// `None` when the pool has an error. An error that was found while the document was read counts, too. The other
+    /// pools of the document stay usable.
     ///
     /// ```
     /// use glowplug::network::Family;
@@ -159,7 +159,7 @@ impl<'s> Part<'s> {
         Self { spec, entries, networks, settings, routers, excluded, prefix }
     }
 
-    /// The entries of all parts. Empty if a part has none.
+    /// The entries of all parts. Empty if a part has no entries.
     fn merged(parts: &[Self]) -> BTreeMap<Family, Entries> {
         let mut merged: BTreeMap<Family, Entries> = BTreeMap::new();
         if parts.iter().all(|part| !part.entries.is_empty()) {
@@ -175,7 +175,7 @@ impl<'s> Part<'s> {
         self.entries.values().flatten().map(|(_, entry)| entry.range()).collect()
     }
 
-    /// The subnet of each family with a valid prefix length.
+    /// The subnets of the part: one for each family with a valid prefix length.
     fn subnets(&self, template: &TemplateFacts, diagnostics: &mut Diagnostics) -> Vec<Subnet> {
         let mut check = Check { spec: self.spec, diagnostics };
         let (Some(networks), Ok(written)) = (&self.networks, self.prefix) else { return Vec::new() };
@@ -213,7 +213,7 @@ impl Check<'_> {
         self.diagnostics.push(Diagnostic::without_value(Severity::Error, self.spec.at(member), "missing", expected));
     }
 
-    /// The settings and exclusions that hold for each subnet of a pool with subnets.
+    /// The settings and exclusions that apply to each subnet of a pool with subnets.
     fn of_all_subnets(&mut self, entries: &BTreeMap<Family, Entries>) -> (Settings, Vec<AddressRange>) {
         let spec = self.spec;
         if spec.subnets.is_empty() {
@@ -234,7 +234,7 @@ impl Check<'_> {
         (self.settings(entries).0, self.excluded(entries))
     }
 
-    /// Reports addresses of two subnets.
+    /// Reports addresses that two subnets have.
     fn distinct(&mut self, parts: &[Part<'_>]) {
         for (at, part) in parts.iter().enumerate() {
             for (before, other) in parts.iter().take(at).enumerate() {
@@ -318,7 +318,7 @@ impl Check<'_> {
         families
     }
 
-    /// The network of each family, with its path. `None` after an error.
+    /// The network of each family, with its index in `machineNetwork`. `None` after an error.
     fn machine_network(&mut self) -> Option<BTreeMap<Family, (usize, Entry)>> {
         let errors = self.diagnostics.errors();
         let mut networks = BTreeMap::new();

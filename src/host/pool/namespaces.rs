@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// Namespaces of the objects that a pool may serve.
+/// Namespaces of the objects that a pool can serve.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[doc(hidden)]
 pub struct Namespaces(Which);
@@ -15,7 +15,7 @@ enum Which {
     #[default]
     Every,
     Only(BTreeSet<String>),
-    /// The namespaces that HyperShift may create for the clusters of this namespace.
+    /// The namespaces that HyperShift can create for the clusters of this namespace.
     OfClustersIn(String),
     /// At least two of the sets above without `Every`, all names in one set.
     AnyOf(Vec<Namespaces>),
@@ -58,7 +58,7 @@ impl Namespaces {
         if merged.len() == 1 { merged.swap_remove(0) } else { Self(Which::AnyOf(merged)) }
     }
 
-    /// Whether a namespace is one of these.
+    /// Whether a namespace is in this set.
     #[must_use]
     pub fn has(&self, namespace: &str) -> bool {
         match &self.0 {
@@ -71,7 +71,7 @@ impl Namespaces {
         }
     }
 
-    /// Whether every one of the other namespaces is one of these.
+    /// Whether every namespace of the other set is in this set.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
@@ -107,7 +107,8 @@ impl Namespaces {
         merged
     }
 
-    /// Whether these are several namespaces that a pool names one by one.
+    /// Whether the set has several names or several parts. `false` for every namespace, and for the clusters of one
+    /// namespace.
     pub(crate) fn are_several(&self) -> bool {
         match &self.0 {
             Which::Every | Which::OfClustersIn(_) => false,
@@ -116,12 +117,12 @@ impl Namespaces {
         }
     }
 
-    /// Whether these are the namespaces that HyperShift may create for the clusters of one namespace.
+    /// Whether this is the set of namespaces that HyperShift can create for the clusters of one namespace.
     pub(crate) fn are_of_clusters(&self) -> bool {
         matches!(self.0, Which::OfClustersIn(_))
     }
 
-    /// Whether this is every namespace.
+    /// Whether this is the set of every namespace.
     #[must_use]
     pub fn is_every(&self) -> bool {
         self.0 == Which::Every
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_namespaces_are_the_same_namespaces() {
+    fn merging_sets_of_namespaces_keeps_all_namespaces() {
         let sets = [
             Namespaces::only(["a"]),
             Namespaces::of_clusters_in("b"),
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn several_sets_of_namespaces_are_one_set() {
+    fn several_sets_of_namespaces_can_be_joined_into_one_set() {
         let of = |namespace: &str| Namespaces::of_clusters_in(namespace);
         let both = Namespaces::any_of([Namespaces::only(["c"]), of("a"), Namespaces::only(["d"]), of("a")]);
         let names = ["a", "a-blue", "c", "d", "e"];
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_of_namespaces_covers_each_smaller_one() {
+    fn a_set_of_namespaces_covers_each_smaller_set() {
         let sets = [
             Namespaces::every(),
             Namespaces::of_clusters_in("a"),

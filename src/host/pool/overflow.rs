@@ -1,11 +1,12 @@
-//! Which pool may be the overflow of another pool.
+//! Checks whether a pool can be the overflow of another pool.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use super::Pool;
 
-/// Why a pool cannot be the overflow of another pool: machines could not use an address of either pool in the same way.
+/// Why a pool cannot be the overflow of another pool. Machines must be able to use the addresses of both pools in the
+/// same way.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct NoOverflow {
@@ -22,7 +23,7 @@ pub struct NoOverflow {
 // === impl Pool ===
 
 impl Pool {
-    /// Checks that machines may get addresses of the pool `overflow` when this pool has none left. Both pools must have
+    /// Checks that machines can get addresses of the pool `overflow` when this pool is exhausted. Both pools must have
     /// the same network, interface and families, and allocate addresses of their own.
     ///
     /// # Errors
@@ -47,9 +48,12 @@ impl Pool {
     }
 }
 
-/// The pool of a group to which the lease of an address belongs. If the pool `own` of the lease lacks the address, and
-/// another pool of the group has it, the lease belongs to the other pool. A lease of a pool outside the group belongs
-/// to the pool that has the address, else to the first pool.
+/// Returns the pool of a group to which the lease of an address belongs:
+///
+/// - the pool `own` of the lease, if it is in the group and has the address
+/// - else the first pool of the group that has the address
+/// - else the pool `own`, if it is in the group
+/// - else the first pool of the group
 #[doc(hidden)]
 #[must_use]
 pub fn home_in_group<'p>(group: &[&'p Pool], own: &str, address: IpAddr) -> Option<&'p Pool> {

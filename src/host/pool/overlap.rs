@@ -105,7 +105,7 @@ impl Stretch<'_> {
 
 // === impl Overlap ===
 
-/// `pools blue/ns/a and ns/b offer the same addresses of network ns/vlan: 10.0.0.5-10.0.0.9`
+/// Prints `pools blue/ns/a and ns/b offer the same addresses of network ns/vlan: 10.0.0.5-10.0.0.9`.
 impl fmt::Display for Overlap<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         /// Ranges after the first 8 are only counted, so that a person can read the line.

@@ -15,9 +15,9 @@ pub enum Reserved {
     /// The address is a name server.
     Nameserver,
     /// The template of the machines' document contains the address, as an address of another interface or as a gateway
-    /// there.
+    /// of another interface.
     Template,
-    /// The pool keeps the address for the machines of one name, and allocates the address only to them.
+    /// The pool keeps the address for the machines with one name, and allocates the address only to these machines.
     PreAllocated,
     /// The pool excludes the address.
     Excluded,
@@ -25,14 +25,14 @@ pub enum Reserved {
     NetworkAddress,
     /// The address is the last of an IPv4 subnet.
     Broadcast,
-    /// The address is the first of an IPv6 subnet. All routers of the subnet answer to it.
+    /// The address is the first of an IPv6 subnet. All routers of the subnet answer to this address.
     SubnetRouterAnycast,
 }
 
 // === impl Reserved ===
 
 impl Reserved {
-    /// Whether an address is a reserved end of its subnet, and which one. `None` for any other address.
+    /// Returns the reason if an address is a reserved end of its subnet. `None` for any other address.
     ///
     /// ```
     /// use glowplug::host::pool::Reserved;
@@ -60,7 +60,7 @@ impl Reserved {
         }
     }
 
-    /// Reasons for the first and for the last address of a subnet.
+    /// The reasons for reserving the first and the last address of a subnet.
     pub(super) fn ends_are(family: Family) -> (Self, Self) {
         match family {
             Family::Ipv4 => (Self::NetworkAddress, Self::Broadcast),

@@ -1,5 +1,5 @@
-//! The reserved addresses of a pool, and of a network: no pool of the network allocates an address that any of its pools
-//! reserves. The ends of subnets are reserved in their own pool only.
+//! The reserved addresses of a pool, and of a network. If one pool reserves an address, no pool of the network
+//! allocates the address. The ends of subnets are reserved only in their own pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ pub struct ReservedAddresses {
 pub struct ReservedRange {
     /// The reserved addresses.
     pub range: AddressRange,
-    /// Why the pool reserves them.
+    /// Why the pool reserves these addresses.
     pub why: Reserved,
     /// Name of the pool, as `namespace/name`.
     pub pool: String,
@@ -32,7 +32,7 @@ pub struct ReservedRange {
 /// Why an address is never allocated, and which pool reserves it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ReservedAddress {
-    /// The reason.
+    /// Why the pool reserves the address.
     pub why: Reserved,
     /// Name of the pool that reserves the address.
     pub pool: String,
@@ -61,7 +61,7 @@ impl ReservedAddresses {
         &self.ranges
     }
 
-    /// Why an address of a pool is never allocated. `None` for an address that may be allocated, or is not in the pool.
+    /// Why an address of a pool is never allocated. `None` for an address that can be allocated, or is not in the pool.
     /// A reason of the pool itself takes precedence.
     #[must_use]
     pub fn why(&self, pool: &Pool, address: IpAddr) -> Option<ReservedAddress> {
@@ -74,7 +74,7 @@ impl ReservedAddresses {
         own.or_else(|| named.map(|named| ReservedAddress { why: named.why, pool: named.pool.clone() }))
     }
 
-    /// Why the pre-allocated address of a pool is not allocated to its own machine either. `None` if only the
+    /// Why not even the machine of a pre-allocated address of a pool gets the address. `None` if only the
     /// pre-allocation and an exclusion of the same pool reserve the address.
     pub(crate) fn why_for_own_machine(&self, pool: &Pool, address: IpAddr) -> Option<ReservedAddress> {
         let is_own = |reserved: &ReservedRange| {
@@ -88,13 +88,13 @@ impl ReservedAddresses {
         end.or_else(|| named.map(|named| ReservedAddress { why: named.why, pool: named.pool.clone() }))
     }
 
-    /// The pre-allocated addresses that a pool may allocate to their machines.
+    /// The pre-allocated addresses that a pool can allocate to their machines.
     pub(crate) fn pre_allocated_in(&self, pool: &Pool) -> BTreeSet<IpAddr> {
         let addresses = pool.pre_allocations.values().flatten().copied();
         addresses.filter(|address| self.why_for_own_machine(pool, *address).is_none()).collect()
     }
 
-    /// Returns the pool with these addresses reserved.
+    /// Returns a copy of the pool in which these addresses are reserved.
     #[must_use]
     pub fn reserve_in(&self, pool: &Pool) -> Pool {
         let mut pool = pool.clone();
@@ -164,11 +164,13 @@ impl Pool {
         let nameservers = nameservers.map(|address| (*address, Reserved::Nameserver));
         let routers = self.all_settings().flat_map(Settings::routers).chain(gateways.iter().copied());
         let gateways = routers.map(|address| (address, Reserved::Gateway));
-        // A later entry of the chain replaces an earlier one, so the most important reason comes last.
+        // A later entry of the chain replaces an earlier entry for the same address, so the most important reason comes
+        // last.
         kept.chain(addresses).chain(nameservers).chain(gateways).collect()
     }
 
-    /// Returns this pool with the template of the other pool, whose addresses are reserved.
+    /// Returns a copy of this pool with the template of the other pool, and reserves the addresses that the template
+    /// names.
     pub(crate) fn with_template_of(&self, other: &Self) -> Self {
         let mut pool = Self { template: other.template.clone(), ..self.clone() };
         let named: Vec<AddressRange> =
@@ -180,8 +182,8 @@ impl Pool {
         pool
     }
 
-    /// The addresses that the pool reserves by name on its whole network, also outside its own addresses, each with the
-    /// reason.
+    /// The addresses that the specification of the pool and its template reserve, each with the reason. They are
+    /// reserved on the whole network, even outside the addresses of the pool.
     #[must_use]
     pub fn reserved(&self) -> Vec<(AddressRange, Reserved)> {
         let single = |address: &IpAddr| AddressRange::subnet(*address, u8::MAX);
@@ -197,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_reason_is_reported() {
+    fn the_first_reason_that_applies_to_an_address_is_reported() {
         let pool = pool(
             "{name: workers, network: vlan10, addresses: [10.0.0.0/24], gateway: [10.0.0.1], nameservers: [10.0.0.1, 10.0.0.2], \
                        excludedAddresses: [10.0.0.2-10.0.0.4]}",

@@ -1,8 +1,8 @@
 //! The settings of a pool that become part of the documents of its machines, in addition to the addresses.
 //!
-//! This module has all forms of a setting: as users write it, checked, and as a ledger stores it. A further setting needs a
-//! member of both types here, a line in [`Settings::written`], and its place in the document in `host/expand.rs`. The schema
-//! of the controller has the member for users.
+//! This module has all forms of a setting: the form that users write, the checked form, and the form that a ledger
+//! stores. A new setting needs a member of both types here, a line in [`Settings::written`], and its place in the
+//! document in `host/expand.rs`. The schema of the controller needs the member, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::host::address::{AddressError, Entry, parse_address, parse_gateway};
 use crate::host::members::Members;
 use crate::network::{DomainName, Family, Mtu};
 
-/// What the document of a machine gets from its pool in addition to the addresses.
+/// The settings that the document of a machine gets from its pool, in addition to the addresses.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Settings {
     /// Default gateways, at most one of each family, IPv4 first.
@@ -75,7 +75,7 @@ pub struct RouteSpec {
 
 /// The check of settings, with the diagnostics so far.
 pub(super) struct Check<'a> {
-    /// The path of a member of the settings.
+    /// Returns the path of a member of the settings.
     pub(super) at: &'a dyn Fn(&str) -> String,
     /// The families of the addresses. Empty: they are not known.
     pub(super) families: BTreeSet<Family>,
@@ -118,7 +118,7 @@ impl SettingsSpec {
 // === impl Check ===
 
 impl Check<'_> {
-    /// The valid settings, and the routers among them: gateways of each family first, then those of routes.
+    /// The valid settings, and the routers among them: first the gateway of each family, then the routers of routes.
     pub(super) fn settings(&mut self, spec: &SettingsSpec) -> (Settings, Vec<Router>) {
         let gateways = self.gateways(&spec.gateway);
         let nameservers = self.nameservers(&spec.nameservers);
@@ -147,7 +147,7 @@ impl Check<'_> {
         self.families.is_empty() || self.families.contains(&family)
     }
 
-    /// The valid values of a list, each once, with their members.
+    /// The valid values of a list, without repetitions, each with its member.
     fn values<T: Clone + fmt::Display + Ord>(
         &mut self,
         list: &str,
@@ -211,7 +211,7 @@ impl Check<'_> {
             text.parse::<DomainName>().map_err(invalid)
         });
         if let Some((member, domain)) = domains.first() {
-            // The arguments have no word for a search domain.
+            // Kernel arguments cannot express a search domain.
             let expected = "an image with cloud-init, or with glowplug and its renderer network-manager-profiles";
             self.warning(member, "in no kernel argument", domain, expected);
         }
@@ -284,12 +284,12 @@ impl Check<'_> {
 // === impl Settings ===
 
 impl Settings {
-    /// The routers of the machines: gateways, and the routers of routes. No machine may have one of these addresses.
+    /// The routers of the machines: gateways, and the routers of routes. No machine gets one of these addresses.
     pub fn routers(&self) -> impl Iterator<Item = IpAddr> {
         self.gateways.iter().copied().chain(self.routes.iter().map(|route| route.via))
     }
 
-    /// Adds the settings of the subnet of an address of this family. The smallest MTU wins.
+    /// Adds the settings of the subnet of an address of this family. The smallest MTU is used.
     pub(super) fn add(&mut self, other: &Self, family: Family) {
         fn extend<T: Clone + PartialEq>(all: &mut Vec<T>, more: impl Iterator<Item = T>) {
             for value in more {
@@ -306,7 +306,7 @@ impl Settings {
         self.mtu = self.mtu.into_iter().chain(other.mtu).min();
     }
 
-    /// The settings of a subnet, with those of its pool where the subnet has none.
+    /// Returns the settings of a subnet. A setting that the subnet does not have comes from `pool`.
     pub(super) fn or(self, pool: &Self) -> Self {
         fn first<T: Clone>(own: Vec<T>, of_pool: &[T]) -> Vec<T> {
             if own.is_empty() { of_pool.to_vec() } else { own }

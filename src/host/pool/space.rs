@@ -33,8 +33,8 @@ pub struct Subnet {
 // === impl Space ===
 
 impl Space {
-    /// A space of the addresses of subnets; the addresses of `reserved` are never allocated. Ranges of the other family are
-    /// ignored.
+    /// A space with the addresses of these subnets. The addresses in `reserved` are never allocated. Ranges of the
+    /// other family in `reserved` are ignored.
     pub(crate) fn new(
         family: Family,
         subnets: Vec<Subnet>,
@@ -59,8 +59,8 @@ impl Space {
         &self.subnets
     }
 
-    /// The subnet of an address: the one with the address, else one whose network contains the address. If the space
-    /// has only one subnet, it is the subnet of every address.
+    /// Returns the subnet that has an address, or else a subnet whose network contains the address. The only subnet of
+    /// a space is the subnet of every address.
     pub(super) fn subnet_of(&self, address: IpAddr) -> Option<&Subnet> {
         match self.subnets.as_slice() {
             [only] => Some(only),
@@ -68,8 +68,9 @@ impl Space {
         }
     }
 
-    /// The subnet whose settings hold for an address: the one with the address, else one whose routers the address can
-    /// reach. The only subnet of a space may also have routers on the link, outside of its network, or no router.
+    /// Returns the subnet whose settings apply to an address. This is the subnet that has the address or whose network
+    /// contains the address, or else a subnet whose routers the address can reach. The only subnet of a space may also
+    /// have routers on the link, outside of its network, or no router.
     pub(super) fn subnet_for(&self, address: &IpNetwork) -> Option<&Subnet> {
         let is_single = self.subnets.len() == 1;
         let reaches = |subnet: &&Subnet| {
@@ -83,12 +84,14 @@ impl Space {
         at.and_then(|at| self.subnets.get(at)).or_else(|| self.subnets.iter().find(reaches))
     }
 
-    /// The subnet that contains an address, given as a number. A single subnet is that of each address.
+    /// The subnet that contains the address with this number. The only subnet of a space is the subnet of every
+    /// address.
     fn subnet_with(&self, number: u128) -> Option<&Subnet> {
         self.subnets.get(self.index_of(number)?)
     }
 
-    /// The index of the subnet that contains an address, given as a number. A single subnet is that of each address.
+    /// The index of the subnet that contains the address with this number. The only subnet of a space is the subnet of
+    /// every address.
     pub(crate) fn index_of(&self, number: u128) -> Option<usize> {
         match self.subnets.len() {
             1 => Some(0),
@@ -102,7 +105,7 @@ impl Space {
         self.ranges.ranges()
     }
 
-    /// Reserved gateways, name servers and exclusions as ranges: sorted, disjoint, within [`Space::ranges`].
+    /// The reserved addresses without the ends of subnets, as ranges: sorted, disjoint, within [`Space::ranges`].
     #[must_use]
     pub fn reserved(&self) -> &[AddressRange] {
         self.reserved.ranges()
@@ -126,33 +129,34 @@ impl Space {
         self.ranges.contains(address)
     }
 
-    /// Whether an address may be allocated.
+    /// Whether an address can be allocated.
     #[must_use]
     pub fn offers(&self, address: IpAddr) -> bool {
         Family::of(address) == self.family && self.offers_number(Family::number(address))
     }
 
-    /// Whether the address with this number, in the family of the space, may be allocated.
+    /// Whether the address with this number, in the family of the space, can be allocated.
     #[must_use]
     pub fn offers_number(&self, number: u128) -> bool {
         let is_open = self.ranges.has(self.family, number) && !self.reserved.has(self.family, number);
         is_open && !self.is_end_of_subnet(number)
     }
 
-    /// Number of all addresses, reserved ones included.
+    /// Number of all addresses, including reserved addresses.
     #[must_use]
     pub fn total(&self) -> u128 {
         self.ranges.count()
     }
 
-    /// Number of addresses that may be allocated.
+    /// Number of addresses that can be allocated.
     #[must_use]
     pub fn allocatable(&self) -> u128 {
         let [first, last] = self.count_ends();
         self.total().saturating_sub(self.reserved.count()).saturating_sub(first + last)
     }
 
-    /// Whether a number is a reserved end of its subnet, and which one. `None` for any other number.
+    /// Returns the reason if the address with this number is a reserved end of its subnet. `None` for any other
+    /// address.
     pub(super) fn end(&self, number: u128) -> Option<Reserved> {
         let subnet = self.subnet_with(number)?;
         Reserved::end(self.family, subnet.prefix, number).filter(|_| self.reserves_ends)
@@ -173,7 +177,7 @@ impl Space {
         let hosts = self.family.hosts(subnet.prefix);
         let reserved = self.reserved.intersection(&subnet.ranges);
         let before = |number: u128| number.checked_shr(hosts.count_ones()).unwrap_or(0);
-        // Each subnet whose first address, or whose last address, is within the range.
+        // These closures count the subnets whose first address, or whose last address, is within a range.
         let firsts = |range: &AddressRange| {
             before(range.last()) - before(range.first()) + u128::from(range.first() & hosts == 0)
         };
@@ -201,14 +205,14 @@ impl Subnet {
         self.ranges().first().map(AddressRange::family)
     }
 
-    /// The index of the subnet that has an address, else of one whose network contains the address.
+    /// The index of the subnet that has an address, or else of a subnet whose network contains the address.
     pub(super) fn position(subnets: &[Self], address: IpAddr) -> Option<usize> {
         let is_near = |subnet: &Self| subnet.has_in_network(address);
         let has = |subnet: &Self| subnet.ranges.contains(address);
         subnets.iter().position(has).or_else(|| subnets.iter().position(is_near))
     }
 
-    /// Whether an address is in the network of one of the addresses.
+    /// Whether the network of an address contains an address of this subnet.
     fn has_in_network(&self, address: IpAddr) -> bool {
         self.ranges.meets(&AddressRange::subnet(address, self.prefix))
     }
@@ -221,7 +225,7 @@ impl Subnet {
             && self.ranges.difference(&other.ranges).ranges().is_empty()
     }
 
-    /// Adds an address of the network of the subnet.
+    /// Adds an address that is in the network of the subnet.
     pub(super) fn insert(&mut self, address: IpAddr) {
         let address = AddressRange::subnet(address, u8::MAX);
         self.ranges = self.ranges().iter().copied().chain([address]).collect();
@@ -246,7 +250,7 @@ impl Subnet {
     }
 }
 
-/// `10.0.0.0-10.0.0.255 with prefix length 24, gateway: 10.0.0.1`
+/// Prints `10.0.0.0-10.0.0.255 with prefix length 24, gateway: 10.0.0.1`.
 impl fmt::Display for Subnet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ranges: Vec<String> = self.ranges().iter().map(ToString::to_string).collect();

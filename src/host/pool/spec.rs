@@ -11,7 +11,7 @@ use crate::diagnostic::{Diagnostics, FieldPath, Severity};
 use crate::host::address::parse_address;
 use crate::host::members::Members;
 
-/// A pool as users write it, not checked yet. [`Pool::new`] checks it.
+/// A pool as users write it, not checked yet. [`Pool::new`] checks the specification.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 #[doc(hidden)]
 pub struct PoolSpec {
@@ -61,7 +61,7 @@ pub struct PoolSpec {
     pub address_reuse_grace_period_seconds: u32,
     /// Whether another program chooses the addresses, see [`Pool::is_external`]: a StaticIPPool with `addressesFrom`.
     pub is_external: bool,
-    /// Whether the pool serves the IPAddressClaims of Cluster API alone.
+    /// Whether the pool serves only IPAddressClaims of Cluster API.
     pub serves_claims_only: bool,
     /// Whether the pool belongs to no namespace: a GlobalStaticIPPool.
     pub is_global: bool,
@@ -119,7 +119,7 @@ impl PoolSpec {
         Self { settings, prefix, subnets, has_no_subnet, ..self }
     }
 
-    /// Reads a subnet of a pool. Its path begins in the pool.
+    /// Reads a subnet of a pool. The path of the subnet is relative to the pool.
     fn read_subnet(members: &mut Members<'_>, at: usize, diagnostics: &mut Diagnostics) -> Self {
         Self {
             path: format!("subnets[{at}]"),
@@ -132,7 +132,7 @@ impl PoolSpec {
         }
     }
 
-    /// A subnet of this pool with the members of the pool that hold for each subnet.
+    /// Returns a subnet of this pool, with the members of the pool that apply to each subnet.
     pub(super) fn subnet(&self, subnet: &Self) -> Self {
         Self {
             path: self.at(&subnet.path),
@@ -144,7 +144,7 @@ impl PoolSpec {
         }
     }
 
-    /// Name of the pool with its namespace. A global pool has its name alone, so that it has the name of no other pool.
+    /// Name of the pool with its namespace. A global pool has a name without a namespace, which no other pool can have.
     #[must_use]
     pub fn full_name(&self) -> String {
         if self.is_global { self.name.clone() } else { format!("{}/{}", self.namespace(), self.name) }
@@ -180,7 +180,7 @@ impl PoolSpec {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_network_without_a_namespace_belongs_to_the_pools_namespace() {
+    fn a_network_without_a_namespace_belongs_to_the_namespace_of_the_pool() {
         let network = |members: &str| {
             let document = format!("{{name: a, addresses: [10.0.0.0/24], {members}}}");
             super::super::tests::pool(&document).network

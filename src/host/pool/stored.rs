@@ -1,4 +1,5 @@
-//! The form of a pool in a ledger. It has resolved values, so later changes of a template or NodePool do not change it.
+//! The form of a pool in a ledger. The values are resolved, so later changes of a template or NodePool do not change
+//! the stored pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -58,7 +59,8 @@ struct StoredFamily {
     prefix: u8,
     ranges: Vec<String>,
     reserves_ends: bool,
-    // The subnets of a pool that has several, or one with other settings than the pool. `prefix` is that of the first one.
+    // The subnets, if there are several, or if the only subnet has other settings than the pool. `prefix` is the prefix
+    // length of the first subnet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     subnets: Vec<StoredSubnet>,
 }
@@ -78,9 +80,9 @@ struct StoredSubnet {
 pub struct PoolDifference {
     /// Name of the member, such as `addresses` or `IPv4 prefix length`.
     pub member: String,
-    /// Its value in the given pool, for messages.
+    /// Value of the member in the given pool, for messages.
     pub given: String,
-    /// Its value in the ledger, for messages.
+    /// Value of the member in the ledger, for messages.
     pub known: String,
 }
 
@@ -177,11 +179,11 @@ impl Pool {
         Some(Self { cluster, excluded, pre_allocations, template, reuse_delay, is_external, ..pool })
     }
 
-    /// The members in which this pool differs from its specification in a ledger. Addresses that the template names
-    /// count only where the ledger's pool would allocate them.
+    /// The members in which this pool differs from its specification in a ledger. An address that the template names
+    /// counts only if the pool in the ledger would allocate the address.
     #[must_use]
     pub fn differences(&self, known: &Self) -> Vec<PoolDifference> {
-        // An address that the template no longer names stays reserved.
+        // An address that the template no longer names stays reserved, so it is no difference.
         let named: BTreeSet<IpAddr> = self.template.all().filter(|address| known.offers(*address)).collect();
         let template = (!named.is_empty()).then(|| PoolDifference {
             member: "addresses in the template".to_owned(),
@@ -217,7 +219,7 @@ impl Pool {
             members.push((format!("{family} prefix length"), value(&lengths)));
             let ends = |space: &Space| (!space.reserves_ends).to_string();
             members.push((format!("{family} allocateReservedIPAddresses"), value(&ends)));
-            // The other members have everything of a pool with one subnet.
+            // For a pool with one subnet, the other members already have all values.
             let subnets = |space: &Space| match space.subnets.as_slice() {
                 [subnet] if subnet.settings == self.settings => "one".to_owned(),
                 all => list(all.iter().map(ToString::to_string).collect()),
@@ -267,7 +269,7 @@ mod tests {
     use crate::host::pools_file::read_pools;
 
     #[test]
-    fn a_stored_pool_is_the_same_when_it_is_read() {
+    fn a_pool_is_unchanged_after_it_is_stored_and_read() {
         let document = "{name: a, namespace: 'n', clusterName: blue, network: infra/vlan10, interface: eth1, \
                          addresses: [10.0.0.0/24, 10.0.0.7-10.0.0.9, 'fd00::10-fd00::20'], gateway: [10.0.0.1, 'fe80::1'], \
                          nameservers: [10.0.0.2, 8.8.8.8], searchDomains: [example.com, b.example.com], mtu: 9000, \
@@ -289,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_subnets_of_a_stored_pool_are_the_same_when_it_is_read() {
+    fn the_subnets_of_a_pool_are_unchanged_after_the_pool_is_stored_and_read() {
         let given = pool(
             "{name: a, network: 'n', subnets: [{addresses: [10.0.0.0/24], gateway: [10.0.0.1]}, {addresses: [10.1.0.5], prefix: 23, \
              routes: [{to: 10.9.0.0/16, via: 10.1.0.9}]}, {addresses: ['fd00::/64'], mtu: 9000}], nameservers: [10.0.0.2], \
@@ -316,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_named_with_both_values() {
+    fn each_difference_between_two_pools_is_reported_with_both_values() {
         let [given, known] = ["[10.0.0.0/24]", "[10.0.0.0/23], gateway: [10.0.0.1]"]
             .map(|addresses| pool(&format!("{{name: a, network: 'n', addresses: {addresses}}}")));
         let differences: Vec<String> = given.differences(&known).iter().map(ToString::to_string).collect();

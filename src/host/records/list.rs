@@ -12,10 +12,10 @@ use serde_json::value::RawValue;
 
 use crate::diagnostic::FieldPath;
 
-/// Largest object, in bytes: more than twice what a Kubernetes server stores.
+/// Largest object, in bytes: more than twice the size of the largest object that a Kubernetes server stores.
 #[doc(hidden)]
 pub const MAX_OBJECT: usize = 4 * 1024 * 1024;
-/// Most objects of one list.
+/// Maximum number of objects in one list.
 #[doc(hidden)]
 pub const MAX_OBJECTS: usize = 1_000_000;
 
@@ -37,7 +37,7 @@ pub enum ReadError {
         /// Message of the JSON parser.
         problem: String,
     },
-    /// The list is one page of several. Machines on the other pages would look as if they were gone.
+    /// The list is one page of several. Machines on the other pages would count as missing.
     Partial {
         /// Number of objects on later pages. `None` if the server does not report it.
         remaining: Option<u64>,
@@ -99,20 +99,20 @@ fn read_by(chunk: usize, input: impl Read, mut each: impl FnMut(Option<usize>, &
     Ok(count)
 }
 
-/// Text that was read, and the position in it.
+/// The input, the text that was read from it, and the position in the text.
 struct Input<R> {
     input: R,
-    /// Least number of bytes that are read at once.
+    /// Minimum number of bytes that are read at once.
     chunk: usize,
     text: Vec<u8>,
     /// Index of the next byte in the text.
     at: usize,
-    /// Bytes of the input before the text.
+    /// Number of input bytes before the text.
     dropped: u64,
     has_ended: bool,
 }
 
-/// A value as it is written.
+/// A JSON value, as the input spells it.
 struct Value<'t> {
     text: &'t str,
     /// Where the value begins in the input, counted from one.
@@ -144,7 +144,7 @@ pub(super) fn message(error: &serde_json::Error) -> String {
 // === impl Input ===
 
 impl<R: Read> Input<R> {
-    /// The elements of `items`. Go writes an empty list as null.
+    /// Takes the elements of `items`, and returns their number. Programs in Go write an empty list as null.
     fn items(&mut self, path: &FieldPath<'_>, each: &mut impl FnMut(Option<usize>, &str)) -> Result<usize, ReadError> {
         if self.peek()? == Some(b'n') {
             let value = self.value(path)?;
@@ -180,9 +180,9 @@ impl<R: Read> Input<R> {
             let value = values.next();
             let length = values.byte_offset();
             match value {
-                // A number at the end of the buffer may be longer.
+                // A number at the end of the buffer may continue in the rest of the input.
                 Some(Ok(_)) if self.has_ended || length < rest.len() => break (length, self.byte()),
-                // A value that is cut off is invalid too, but after more input the error moves to another byte.
+                // A value that is cut off is invalid, too. But after more input, its error moves to another byte.
                 Some(Err(error)) => {
                     let at = Some((error.line(), error.column()));
                     if self.has_ended || last == at {
@@ -209,7 +209,7 @@ impl<R: Read> Input<R> {
         }
     }
 
-    /// The next byte that is not blank, without taking it.
+    /// Returns the next byte that is not blank, but does not take the byte.
     fn peek(&mut self) -> Result<Option<u8>, ReadError> {
         loop {
             self.at += self.text[self.at..].iter().take_while(|byte| b" \t\r\n".contains(byte)).count();
@@ -243,7 +243,7 @@ impl<R: Read> Input<R> {
         Ok(())
     }
 
-    /// Where the next byte is in the input, counted from one.
+    /// Position of the next byte in the input, counted from one.
     fn byte(&self) -> u64 {
         self.dropped + self.at as u64 + 1
     }
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn every_item_is_passed_on_as_it_is_written() {
+    fn each_item_of_a_list_is_passed_on_unchanged() {
         let items = [
             r#"{"kind": "VirtualMachine", "metadata": {"name": "\u00e4\\"}}"#,
             r#"{"spec": {"template": {}}, "metadata": {"uid": 7}}"#,
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_object_keeps_the_members_that_matter() {
+    fn a_single_object_keeps_the_members_that_matter_for_records() {
         let object = r#"{"spec": {"a": [1]}, "apiVersion": "v1", "kind": "K", "metadata": {"continue": "x"}}"#;
         let kept = r#"{"spec":{"a": [1]},"kind":"K","metadata":{"continue": "x"}}"#;
         assert_eq!(outcome(object.as_bytes()), (vec![(None, kept.to_owned())], "1".to_owned()));
@@ -343,7 +343,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn a_list_is_read_the_same_wherever_it_is_cut_off(
+        fn a_list_gives_the_same_result_in_whatever_pieces_it_is_read(
             breaks in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
             end in any::<prop::sample::Index>(),
             chunk in 1_usize..64,

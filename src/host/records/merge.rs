@@ -33,11 +33,11 @@ pub struct Inventory {
     pub without_record: Vec<Unrecorded>,
     /// Number of objects whose machine cannot be identified. Each of them may belong to any machine of the ledger.
     pub unidentified: usize,
-    /// The claims of the cluster. `None`: the lists have no claims. [`Objects`](super::Objects) reads none, so the caller adds the
-    /// claims and their records.
+    /// The claims of the cluster. `None`: the lists have no claims. [`Objects`](super::Objects) reads no claims, so the
+    /// caller adds the claims and their records.
     #[doc(hidden)]
     pub claims: Option<BTreeSet<Machine>>,
-    /// Kinds of the objects.
+    /// Kinds of the objects in the lists.
     kinds: BTreeSet<ObjectKind>,
     /// Namespaces of the machines.
     namespaces: BTreeSet<String>,
@@ -55,12 +55,12 @@ pub struct Inventory {
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Report {
-    /// The machine.
+    /// The machine whose guest reports the address.
     pub machine: Machine,
     /// Network of the interface, spelled as [`Pool::network`](crate::host::pool::Pool::network). `None` if it is
     /// unknown.
     pub network: Option<String>,
-    /// The address.
+    /// The reported address.
     pub address: IpAddr,
     /// Where the address was read: the list, and the path in the list.
     pub source: String,
@@ -70,7 +70,7 @@ pub struct Report {
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Unrecorded {
-    /// The machine.
+    /// The machine without a record.
     pub machine: Machine,
     /// The same as [`Record::node_pool`].
     pub node_pool: Option<String>,
@@ -148,7 +148,8 @@ fn parts(objects: &[Object]) -> Vec<Part<'_>> {
         labelled.unwrap_or((&object.namespace, &object.name))
     }
     let machines = objects.iter().filter(|object| object.kind == ObjectKind::VirtualMachine);
-    // An instance is in the namespace of its VirtualMachine. Users of another namespace can write any owner.
+    // An instance is in the namespace of its VirtualMachine. Users can name any owner, so an owner in another namespace
+    // does not count.
     let machines: HashMap<(&str, &str), (&str, &str)> =
         machines.map(|object| ((object.namespace.as_str(), object.uid.as_str()), named(object))).collect();
     let parts = objects.iter().map(|object| {
@@ -190,7 +191,7 @@ impl<'o> Merge<'o> {
             self.inventory.present.push(present(&part.object.uid));
             machines.push((part.object, held, Origin::default().with(part.object), has_doubts));
         }
-        // The last machine is the current one. Several machines of one name come from lists that were fetched at
+        // The last machine is the current machine. Several machines of one name appear if the lists were fetched at
         // different times.
         machines.sort_by_key(|(machine, ..)| machine.created);
         self.inventory.namespaces.insert(namespace.to_owned());
@@ -392,7 +393,8 @@ fn identity(namespace: &str, name: &str, uid: &str) -> String {
 // === impl Inventory ===
 
 impl Inventory {
-    /// Changes each machine of the records, diagnostics and reports, for callers that know more about its object.
+    /// Changes each machine of the records, diagnostics and reports, for callers that know more about the object of a
+    /// machine.
     #[doc(hidden)]
     pub fn each_machine(&mut self, change: impl FnMut(&mut Machine)) {
         let records = self.records.iter_mut().map(|record| &mut record.claimant.machine);
@@ -402,7 +404,8 @@ impl Inventory {
         records.chain(diagnostics).chain(reports).chain(unrecorded).for_each(change);
     }
 
-    /// Whether the lists have an object of a machine: its KubevirtMachine, or a guest that may be its own; or a claim.
+    /// Whether the lists have an object of a machine: its KubevirtMachine, or a guest that may belong to the machine.
+    /// For a claim: whether the lists have the claim.
     ///
     /// A machine without such an object may be missing, but only if the lists were complete: all three kinds of all
     /// namespaces.

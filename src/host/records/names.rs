@@ -11,7 +11,7 @@ pub const NODE_POOL_ANNOTATION: &str = "hypershift.openshift.io/nodePool";
 /// of the enhancement have no field for the network, and this program does not change these formats.
 pub const NETWORK_PREFIX: &str = "ipam.glowplug.dev/network-";
 
-/// Name of the member of the status that has the status map.
+/// Name of the status map in the status of a KubevirtMachine.
 pub const STATUS_FIELD: &str = "allocatedBootstrapAddresses";
 
 /// API version of KubevirtMachines, the only version of Cluster API's provider for KubeVirt.

@@ -1,4 +1,4 @@
-//! Reads one object: the machine it belongs to, and the addresses it records.
+//! Reads one object: the machine to which the object belongs, and the addresses that the object records.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,10 +28,10 @@ pub struct ObjectDiagnostic {
     pub source: String,
     /// The diagnostic.
     pub diagnostic: Diagnostic,
-    /// Claimant of the record. `None` if it is unknown.
+    /// Claimant of the record. `None` if the claimant is unknown.
     pub claimant: Option<Claimant>,
-    /// Addresses that the object names and that are missing from [`Inventory::records`](super::Inventory::records) because of the diagnostic. A
-    /// machine may use these addresses.
+    /// Addresses that the object names, but that are missing from [`Inventory::records`](super::Inventory::records)
+    /// because of the diagnostic. A machine may use these addresses.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -102,14 +102,14 @@ pub(super) struct ObjectReader<'a> {
     pub(super) source: (usize, &'a str),
     pub(super) diagnostics: &'a mut Vec<ObjectDiagnostic>,
     pub(super) doubts: Vec<Doubt>,
-    /// Number of further addresses that may count.
+    /// Number of addresses of the object that can still count.
     pub(super) left: usize,
     /// Number of addresses that do not count, because the object has too many.
     pub(super) cut: usize,
 }
 
-/// Maximum number of addresses of one object that count. A user may write any number of addresses into an object, and
-/// each one costs every reader of the records time and memory.
+/// Maximum number of addresses of one object that count. A user can write any number of addresses into an object, and
+/// each address costs every reader of the records time and memory.
 pub(super) const MAX_ADDRESSES: usize = 256;
 
 /// The expected value of a record, for messages.
@@ -319,7 +319,7 @@ impl ObjectReader<'_> {
         Spot { source: self.source.0, item: self.item, member }
     }
 
-    /// Reads one record. If some of its addresses cannot be read, the others count.
+    /// Reads one record. If some of its addresses cannot be read, the other addresses count.
     fn hold<T: AsRef<str>>(
         &mut self,
         spot: Spot,
@@ -358,14 +358,14 @@ impl ObjectReader<'_> {
         if texts.is_empty() {
             self.unreadable(spot, Some(name), value);
         }
-        // The annotation and the status usually agree. One copy is enough.
+        // The annotation and the status usually have the same addresses. One copy is enough.
         let is_given = |given: &Hold| given.interface == interface && given.addresses == addresses;
         if !addresses.is_empty() && !holds.first().is_some_and(is_given) {
             holds.push(Hold { interface, addresses, network: None, spot });
         }
     }
 
-    /// Adds a diagnostic about a record that cannot be read. Without a name, no record of the member can be read.
+    /// Adds a diagnostic about a record that cannot be read. If `name` is `None`, no record of the member can be read.
     fn unreadable(&mut self, spot: Spot, name: Option<&str>, value: &dyn fmt::Display) {
         let diagnostic = Diagnostic::error(spot.path(name), "unreadable record", value, EXPECTED);
         let addresses = addresses_in(&value.to_string());
@@ -390,7 +390,7 @@ impl ObjectReader<'_> {
         counting
     }
 
-    /// Ends the object: adds a diagnostic if it has too many addresses.
+    /// Ends the reading of an object, and adds a diagnostic if the object has too many addresses.
     pub(super) fn finish(mut self) {
         if self.cut > 0 {
             let items = FieldPath::Document.field("items");

@@ -49,8 +49,8 @@ fn inventory_of(items: Value) -> Inventory {
     objects.inventory()
 }
 
-/// One line for every record and one for every diagnostic, with the addresses that are not allocated because of the
-/// diagnostic.
+/// Lines for the records, and lines for the diagnostics. The line of a diagnostic has the addresses that are not
+/// allocated because of the diagnostic.
 fn lines(inventory: &Inventory) -> (Vec<String>, Vec<String>) {
     let record = |record: &Record| {
         let Record { claimant: Claimant { machine, interface }, addresses, source, .. } = record;
@@ -92,7 +92,7 @@ fn a_patch_annotates_every_interface_with_ipv4_first() {
 }
 
 #[test]
-fn a_patch_of_the_status_has_the_map() {
+fn a_patch_of_the_status_has_the_status_map() {
     let allocations = [allocation("eno101", &["fd00::5/64", "10.0.0.5/24"]), allocation("eno.", &["10.1.0.9/16"])];
     assert_eq!(
         status_patch(&machine(), &allocations, None),
@@ -108,7 +108,7 @@ fn a_patch_of_the_status_has_the_map() {
 }
 
 #[test]
-fn an_interface_that_makes_no_key_is_refused() {
+fn an_interface_whose_name_cannot_end_an_annotation_key_is_refused() {
     for name in ["eno-", "eno.", "eno_"] {
         let refusal = annotation_patch(&machine(), &[allocation(name, &["10.0.0.5/24"])], &BTreeMap::new(), None);
         assert_eq!(refusal, Err(PatchError::Key(name.parse().unwrap())));
@@ -161,13 +161,13 @@ macro_rules! values {
 values! {
     a_json_list: r#"["10.0.0.5/24", "fd00:0::5/64"]"# => r#"["10.0.0.5/24","fd00::5/64"]"#, [];
     an_address_with_its_prefix: "10.0.0.5/24" => r#"["10.0.0.5/24"]"#, [];
-    a_bare_address_has_the_longest_prefix: "FD00::05" => r#"["fd00::5/128"]"#, [];
-    commas_between: "fd00::5/64, 10.0.0.5/24" => r#"["10.0.0.5/24","fd00::5/64"]"#, [];
+    an_address_without_a_prefix_length_has_the_full_length: "FD00::05" => r#"["fd00::5/128"]"#, [];
+    addresses_with_commas_between_them: "fd00::5/64, 10.0.0.5/24" => r#"["10.0.0.5/24","fd00::5/64"]"#, [];
     a_repeated_address: r#"["10.0.0.5/24","10.0.0.5"]"# => r#"["10.0.0.5/24"]"#,
         [r#"repeated address in "[\"10.0.0.5/24\",\"10.0.0.5\"]", expected each address once []"#];
     an_empty_string: "" => "[]", [r#"invalid address "", expected an IPv4 or IPv6 address []"#];
     an_empty_list: "[]" => "[]", [r#"unreadable record "[]", expected a list of ip/prefix []"#];
-    a_list_of_something_else: r#"["10.0.0.5/24", 7]"# => "[]",
+    a_list_with_an_item_that_is_no_string: r#"["10.0.0.5/24", 7]"# => "[]",
         [r#"unreadable record "[\"10.0.0.5/24\", 7]", expected a list of ip/prefix [10.0.0.5]"#];
     ipv4_in_ipv6: "::ffff:10.0.0.5/120" => "[]",
         [r#"IPv4-mapped address "::ffff:10.0.0.5/120", expected 10.0.0.5 [10.0.0.5]"#];
@@ -175,14 +175,14 @@ values! {
         [r#"address with a zone "fe80::5%eth0/64", expected an address without a zone [fe80::5]"#];
     a_leading_zero: "10.0.0.05/24" => "[]",
         [r#"leading zero in an address "10.0.0.05/24", expected 10.0.0.5 [10.0.0.5]"#];
-    a_length_with_a_zero: "10.0.0.5/024" => "[]",
+    a_prefix_length_with_a_leading_zero: "10.0.0.5/024" => "[]",
         [r#"invalid prefix length "10.0.0.5/024", expected a length of 1 to 32 without sign or leading zero [10.0.0.5]"#];
-    a_length_that_is_too_long: "10.0.0.5/33" => "[]",
+    a_prefix_length_that_is_too_long: "10.0.0.5/33" => "[]",
         [r#"invalid prefix length "10.0.0.5/33", expected a length of 1 to 32 without sign or leading zero [10.0.0.5]"#];
     the_readable_part_of_a_list_counts: r#"["10.0.0.5/24", "fd00::5/+64"]"# => r#"["10.0.0.5/24"]"#,
         [r#"invalid prefix length "fd00::5/+64", expected a length of 1 to 128 without sign or leading zero [fd00::5]"#];
     words: "pending" => "[]", [r#"invalid address "pending", expected an IPv4 or IPv6 address []"#];
-    a_list_that_is_broken: r#"["10.0.0.5/24""# => "[]",
+    a_list_that_is_no_valid_json: r#"["10.0.0.5/24""# => "[]",
         [r#"invalid address "[\"10.0.0.5/24\"", expected an IPv4 or IPv6 address [10.0.0.5]"#];
 }
 
@@ -294,7 +294,7 @@ fn with(mut object: Value, more: Value) -> Value {
 const AT: &str = "metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-eno101\"";
 
 #[test]
-fn a_machine_is_being_deleted_if_any_list_marks_it() {
+fn a_machine_is_being_deleted_if_any_list_has_its_deletion_timestamp() {
     let worker = object("KubevirtMachine", "m-1", created("2026-08-01T10:00:00Z"));
     let leaving = with(worker.clone(), json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}}));
     let other =
@@ -362,7 +362,7 @@ fn only_the_first_256_addresses_of_an_object_count() {
 }
 
 #[test]
-fn records_of_one_machine_that_agree_are_one() {
+fn records_of_one_machine_that_agree_become_one_record() {
     let status = json!({"status": {STATUS_FIELD: {"eno101": ["10.0.0.5/24"]}}});
     let template = json!({"spec": {"template": {"metadata": {"annotations": {KEY: "10.0.0.5/24"}}}}});
     let items = json!([
@@ -379,7 +379,8 @@ fn a_guest_whose_machine_is_gone_keeps_its_addresses() {
     let by_vm = json!([instance("i-1", "v-1", annotated("10.0.0.5/24")), guest("VirtualMachine", "v-1", json!({})),]);
     let record = format!(r#"clusters/w (v-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     assert_eq!(read(by_vm), (vec![record.clone()], vec![]));
-    // Only the name of its VirtualMachine is known. The VirtualMachine is in the namespace of the instance.
+    // The lists have only the instance, which names its VirtualMachine. The VirtualMachine is in the namespace of the
+    // instance.
     let record = record.replace("clusters", "infra");
     assert_eq!(read(json!([instance("i-1", "v-1", annotated("10.0.0.5/24"))])), (vec![record], vec![]));
     let alone = json!([object("VirtualMachineInstance", "i-1", annotated("10.0.0.5/24"))]);
@@ -388,7 +389,7 @@ fn a_guest_whose_machine_is_gone_keeps_its_addresses() {
 }
 
 #[test]
-fn an_impossible_owner_is_ignored() {
+fn an_owner_with_an_invalid_uid_or_name_is_ignored() {
     let record = format!(r#"infra/w (i-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     for owner in [json!({"uid": ""}), json!({"name": "w("})] {
         let mut instance = instance("i-1", "v-1", annotated("10.0.0.5/24"));
@@ -450,7 +451,7 @@ fn origins(items: Value) -> Vec<(Option<String>, Vec<String>, Option<String>)> {
 }
 
 #[test]
-fn a_record_carries_the_node_pool_of_its_machine() {
+fn a_record_has_the_node_pool_of_its_machine() {
     let node_pool = json!({"metadata": {"annotations": {NODE_POOL_ANNOTATION: "clusters/a"}}});
     let own = with(object("KubevirtMachine", "m-1", annotated("10.0.0.5/24")), node_pool.clone());
     assert_eq!(origins(json!([own])), [(Some("clusters/a".to_owned()), vec![], None)]);
@@ -460,7 +461,7 @@ fn a_record_carries_the_node_pool_of_its_machine() {
 }
 
 #[test]
-fn a_record_carries_the_networks_of_all_objects_of_its_machine() {
+fn a_record_has_the_networks_of_all_objects_of_its_machine() {
     let networks = json!({"networks": [
         {"name": "default", "pod": {}},
         {"name": "a", "multus": {"networkName": "vlan10"}},
@@ -491,7 +492,7 @@ fn a_record_carries_the_networks_of_all_objects_of_its_machine() {
 }
 
 #[test]
-fn a_record_carries_its_network() {
+fn a_record_has_the_network_that_an_annotation_names() {
     let network = |value: &str| json!({"metadata": {"annotations": {"ipam.glowplug.dev/network-eno101": value}}});
     let own = |value: &str| object("KubevirtMachine", "m-1", with(annotated("10.0.0.5/24"), network(value)));
     for value in ["infra/vlan10", "default"] {
@@ -515,7 +516,7 @@ fn a_record_carries_its_network() {
 }
 
 #[test]
-fn the_addresses_that_a_guest_reports_are_known_with_their_network() {
+fn each_address_that_a_guest_reports_is_read_with_its_network() {
     let items = json!([
         object("KubevirtMachine", "m-1", annotated("10.0.0.5/24")),
         guest(
@@ -577,7 +578,7 @@ fn a_list_that_is_read_twice_gives_no_duplicates() {
 }
 
 #[test]
-fn machines_of_one_name_in_two_namespaces_are_two() {
+fn machines_with_the_same_name_in_two_namespaces_are_two_machines() {
     let other = json!({"metadata": {"namespace": "others"}});
     let items = json!([
         with(object("KubevirtMachine", "m-2", annotated("10.0.0.5/24")), other),
@@ -591,7 +592,7 @@ fn machines_of_one_name_in_two_namespaces_are_two() {
 }
 
 #[test]
-fn a_machine_exists_as_long_as_one_of_its_objects_may_exist() {
+fn a_machine_is_not_missing_while_one_of_its_objects_may_exist() {
     let named = |uid: &str| Machine { uid: uid.to_owned(), ..machine() };
     let there = |items: Value| {
         let inventory = inventory_of(items);
@@ -605,7 +606,7 @@ fn a_machine_exists_as_long_as_one_of_its_objects_may_exist() {
     assert_eq!(there(json!([guest("2026-08-01T10:00:01Z")])), [true, true, true]);
     // The guest belongs to the new machine. A ledger may identify this machine by the UID of the guest.
     assert_eq!(there(json!([new(), guest("2026-08-01T10:00:01Z")])), [false, true, true]);
-    // The guest is older than the new machine.
+    // The guest is older than the new machine, so it may belong to any earlier machine of this name.
     assert_eq!(there(json!([new(), guest("2026-08-01T09:00:00Z")])), [true, true, true]);
 }
 
@@ -635,7 +636,7 @@ fn unreadable_and_contradictory_records_are_reported_with_their_machine() {
 }
 
 #[test]
-fn a_parsed_object_is_read_like_its_text() {
+fn a_parsed_object_gives_the_same_inventory_as_its_text() {
     let reported = json!([{"name": "eth0", "ipAddresses": ["10.0.0.5", "x"]}]);
     for object in [
         object("KubevirtMachine", "m-1", annotated(r#"["10.0.0.5/24"]"#)),

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::host::pool::Pool;
 
-/// An object.
+/// A KubevirtMachine, a VirtualMachine or a VirtualMachineInstance.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Item {
@@ -46,7 +46,7 @@ pub(super) struct Spec {
     pub(super) virtual_machine_template: Option<Template>,
     /// In a VirtualMachine: the template of its instance.
     pub(super) template: Option<Template>,
-    /// In an instance.
+    /// In an instance: the networks of the guest.
     pub(super) networks: Option<Vec<Network>>,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Multus {
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Status {
     pub(super) allocated_bootstrap_addresses: Option<Value>,
-    /// In an instance.
+    /// In an instance: the interfaces that the guest reports.
     pub(super) interfaces: Option<Vec<Interface>>,
 }
 

@@ -23,7 +23,7 @@ pub(in crate::host) fn registry(pools: impl IntoIterator<Item = Pool>) -> Regist
 }
 
 #[test]
-fn a_released_machine_gets_no_address_of_a_machine_that_is_released_with_it() {
+fn a_released_machine_gets_no_address_of_another_machine_in_the_same_release() {
     let one = pool("{name: one, network: 'n', addresses: [10.0.0.8/32], machineNetwork: [{cidr: 10.0.0.0/24}]}");
     let mut registry = registry([one]);
     let [holds, waits, waits_too] = [0, 1, 2].map(|created| Claim {
@@ -71,7 +71,7 @@ fn names(allocations: &[Allocation]) -> Vec<&str> {
 }
 
 #[test]
-fn machines_that_waited_are_served_before_new_claims_and_are_named() {
+fn machines_that_waited_are_served_before_new_claims_and_are_returned() {
     let mut delayed = one_address("one", "10.0.0.8/32");
     delayed.reuse_delay = Duration::from_millis(10);
     let mut registry = registry([delayed]);
@@ -104,7 +104,7 @@ fn a_suspended_pool_allocates_nothing_and_keeps_its_holders_and_its_queue() {
     assert_eq!(names(&registry.serve(at(4)).unwrap()), ["early"]);
 }
 
-/// A ledger that records a change and loses the answer, once.
+/// A ledger that records the changes of a commit but loses its answer, once.
 #[derive(Debug, Default)]
 struct LosesAnswer {
     stored: MemoryLedger,
@@ -142,7 +142,7 @@ impl Transaction for &mut LosesAnswer {
 }
 
 #[test]
-fn a_machine_that_waited_is_named_also_when_the_answer_of_the_ledger_was_lost() {
+fn a_machine_that_waited_is_returned_even_if_the_answer_of_the_ledger_was_lost() {
     let loses = Rc::default();
     let ledger = LosesAnswer { loses: Rc::clone(&loses), ..LosesAnswer::default() };
     let mut registry = Registry::open(ledger).unwrap();
@@ -160,7 +160,7 @@ fn a_machine_that_waited_is_named_also_when_the_answer_of_the_ledger_was_lost() 
 /// Whether a ledger refuses the lease of an address.
 type Rule = Rc<Cell<fn(IpAddr, &Lease) -> bool>>;
 
-/// A ledger that refuses leases by a rule, and stores no lease of a commit with a refused one.
+/// A ledger that refuses leases by a rule. If it refuses one lease of a commit, it stores nothing of this commit.
 #[derive(Debug)]
 struct Refuses {
     stored: MemoryLedger,
@@ -224,7 +224,7 @@ fn texts(claimed: &Claimed) -> Vec<String> {
 }
 
 #[test]
-fn a_machine_whose_lease_is_refused_waits_alone_and_is_tried_again() {
+fn a_machine_whose_lease_is_refused_is_tried_again_and_delays_no_other_machine() {
     let (mut registry, rule) = Refuses::registry(one_address("one", "10.0.0.8/30"));
     rule.set(|_, lease| lease.claimant.machine.name == "a");
     let group = ["a", "b", "c"].map(|name| claim(name, 0));
@@ -253,7 +253,7 @@ fn the_pause_of_a_refused_machine_grows_to_five_minutes() {
 }
 
 #[test]
-fn a_clock_that_was_ahead_at_a_refusal_delays_nothing_when_it_is_right_again() {
+fn a_clock_that_was_ahead_at_a_refusal_causes_no_delay_after_it_is_corrected() {
     let (mut registry, rule) = Refuses::registry(one_address("one", "10.0.0.8/30"));
     let ahead = 2 * 86_400_000;
     let [held, denied] = ["held", "denied"].map(|name| claim(name, 0));
@@ -279,7 +279,7 @@ fn an_address_whose_lease_cannot_change_is_set_aside_for_five_minutes() {
 }
 
 #[test]
-fn a_refused_machine_takes_no_address_out_of_use() {
+fn the_refusal_of_a_machine_sets_no_address_aside() {
     let (mut registry, rule) = Refuses::registry(one_address("one", "10.0.0.8/29"));
     for name in ["a", "b", "c"] {
         registry.claim(&claim(name, 0), at(1)).unwrap();
@@ -294,7 +294,7 @@ fn a_refused_machine_takes_no_address_out_of_use() {
 }
 
 #[test]
-fn a_release_that_is_refused_keeps_the_address_with_its_holder() {
+fn the_holder_keeps_an_address_whose_release_the_ledger_refuses() {
     let (mut registry, rule) = Refuses::registry(one_address("one", "10.0.0.8/31"));
     let machines = ["a", "b"].map(|name| claim(name, 0).machine);
     registry.claim_all(&["a", "b"].map(|name| claim(name, 0)), at(1)).unwrap();

@@ -25,7 +25,7 @@ pub struct NetworkDeviceSpec {
     pub ip_addrs: Vec<IpNetwork>,
     /// Name servers, the most important first.
     pub nameservers: Vec<IpAddr>,
-    /// Pools from which the device gets further addresses, one of each.
+    /// Pools from which the device gets further addresses, one address from each pool.
     pub addresses_from_pools: Vec<AddressesFromPool>,
 }
 
@@ -40,16 +40,16 @@ pub struct AddressesFromPool {
     pub name: String,
 }
 
-/// Where a device is written. The places have different members and different rules.
+/// Kind of document in which a device is written. The kinds have different members and different rules.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Place {
-    /// A Machine, or a device alone.
+    /// A Machine, or a document with only a device.
     Machine,
     /// A host of the installer.
     InstallConfig,
 }
 
-/// A device of a document. The items of its lists keep their index; `None` is an item with an error.
+/// A device of a document. `None` in a list is an item with an error, so that all items keep their index.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReadDevice {
     document: usize,
@@ -71,13 +71,13 @@ pub(super) struct At<T> {
     pub(super) value: T,
 }
 
-/// The number of name servers that the resolver of a machine uses.
+/// Maximum number of name servers that the resolver of a machine uses.
 const MAX_NAMESERVERS: usize = 3;
 
 // === impl Place ===
 
 impl Place {
-    /// The severity of a mistake with which a machine still has addresses.
+    /// The severity of a mistake that does not prevent a machine from getting its addresses.
     fn severity(self) -> Severity {
         match self {
             Self::Machine => Severity::Warning,
@@ -125,7 +125,7 @@ impl ReadDevice {
                 device.pools.push(pool(value, list.index(at), diagnostics));
             }
         }
-        // An error: the setting of a misspelt key would be lost, and Machine API ignores unknown keys.
+        // An unknown key is an error: Machine API ignores unknown keys, so the setting of a misspelt key would be lost.
         members.finish(Severity::Error, diagnostics);
         device
     }
@@ -147,7 +147,7 @@ impl ReadDevice {
         !self.ip_addrs.is_empty()
     }
 
-    /// The valid addresses in the device itself.
+    /// The valid addresses that the device itself lists, without the addresses of its pools.
     pub(super) fn addresses(&self) -> Vec<At<IpNetwork>> {
         self.located("ipAddrs", &self.ip_addrs)
     }
@@ -157,7 +157,7 @@ impl ReadDevice {
         self.located("nameservers", &self.nameservers)
     }
 
-    /// The gateway in the device itself.
+    /// The gateway that the device itself names.
     pub(super) fn own_gateway(&self) -> Option<At<IpAddr>> {
         self.gateway.map(|value| At { document: self.document, path: self.at("gateway"), value })
     }
@@ -184,7 +184,7 @@ impl ReadDevice {
 // === impl NetworkDeviceSpec ===
 
 impl NetworkDeviceSpec {
-    /// The kernel arguments of a device without pools.
+    /// The values of a device without pools, for the kernel arguments.
     pub(super) fn static_device(&self) -> StaticDevice {
         StaticDevice { addresses: self.ip_addrs.clone(), gateway: self.gateway, nameservers: self.nameservers.clone() }
     }
@@ -248,7 +248,8 @@ pub(super) fn check(
     for at in addresses {
         let Some(end) = Reserved::end_of_subnet(at.value) else { continue };
         let severity = match end {
-            // The routers of an IPv6 subnet share its first address, but a machine with this address can work.
+            // All routers of an IPv6 subnet answer to the first address of the subnet, but a machine with this address
+            // can work.
             Reserved::SubnetRouterAnycast => Severity::Warning,
             _ => Severity::Error,
         };

@@ -1,8 +1,8 @@
 //! The static addresses of the first machines, in `platform.vsphere.hosts` of the installer's `install-config.yaml`.
 //!
 //! The installer checks the numbers of hosts, their roles and failure domains, and the syntax of addresses
-//! (`openshift/installer:pkg/types/vsphere/validation/platform.go`). It does not notice an address of two hosts, an
-//! unreachable gateway, or an address that no machine can use; this module does.
+//! (`openshift/installer:pkg/types/vsphere/validation/platform.go`). The installer does not notice an address of two
+//! hosts, an unreachable gateway, or an address that no machine can use; this module does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -46,7 +46,7 @@ pub enum Role {
     Compute,
 }
 
-/// The number of replicas of a machine pool for which the document has none.
+/// Number of replicas of a machine pool, if the document does not set the number.
 const DEFAULT_REPLICAS: i64 = 3;
 
 /// The hosts during their check.
@@ -54,7 +54,7 @@ struct Check<'d> {
     config: &'d Object,
     vsphere: &'d Object,
     diagnostics: Diagnostics,
-    /// Addresses that a machine or a virtual address already has, with their paths.
+    /// The virtual addresses of the cluster, and the addresses of the hosts that are already checked, with their paths.
     taken: BTreeMap<IpAddr, String>,
     /// Gateways and name servers, with their paths.
     servers: BTreeMap<IpAddr, (&'static str, String)>,
@@ -136,7 +136,7 @@ pub(super) fn objects<'d>(object: &'d Object, name: &str) -> Vec<&'d Object> {
     elements.iter().map(as_object).collect()
 }
 
-/// A string member that is not empty.
+/// Returns a string member, unless the string is empty.
 pub(super) fn text<'d>(object: &'d Object, name: &str) -> Option<&'d str> {
     match object.get(name)? {
         Value::String(text) if !text.is_empty() => Some(text),
@@ -158,7 +158,7 @@ static HOSTS: &str = "platform.vsphere.hosts";
 // === impl Check ===
 
 impl Check<'_> {
-    /// Notes the virtual addresses of the cluster, which no host may have. The installer itself checks these addresses.
+    /// Notes the virtual addresses of the cluster, which no host can have. The installer checks whether they are valid.
     fn virtual_addresses(&mut self) {
         for name in ["apiVIPs", "ingressVIPs", "apiVIP", "ingressVIP"] {
             let (values, is_list) = match self.vsphere.get(name) {
@@ -323,7 +323,7 @@ impl Check<'_> {
                     }
                     None => drop(self.taken.insert(address, at.path.clone())),
                 }
-                // The check of the device reports its own gateway.
+                // The check of the device reports an address that is its own gateway.
                 let is_own = gateway.as_ref().is_some_and(|gateway| gateway.value == address);
                 if let Some((what, path)) = self.servers.get(&address).filter(|_| !is_own) {
                     let (problem, expected) =

@@ -1,4 +1,4 @@
-//! From a Machine and the addresses of its claims to the kernel arguments.
+//! Makes the kernel arguments of a Machine from its devices and from the addresses of its claims.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -33,7 +33,7 @@ struct Item<'d> {
     position: Position,
 }
 
-/// Where a document has an object.
+/// Position of an object in its document.
 #[derive(Clone, Copy)]
 enum Position {
     Whole,
@@ -44,14 +44,14 @@ enum Position {
 /// The objects of all documents, by their kind.
 #[derive(Default)]
 struct Objects<'d> {
-    /// Machines, and devices alone.
+    /// Machines, and devices without a Machine.
     machines: Vec<Item<'d>>,
     claims: BTreeMap<&'d str, Vec<Item<'d>>>,
     /// IPAddresses in the order of the documents, by their own name.
     addresses: BTreeMap<&'d str, Vec<Item<'d>>>,
-    /// The same, by the name of their claim.
+    /// IPAddresses by the name of their claim.
     addresses_by_claim: BTreeMap<&'d str, Vec<Item<'d>>>,
-    /// The same, by group and name of their pool.
+    /// IPAddresses by the group and name of their pool, in the order of the documents.
     addresses_by_pool: BTreeMap<(String, String), VecDeque<Item<'d>>>,
 }
 
@@ -76,8 +76,8 @@ struct PoolAddress {
 /// - the IPAddresses of its pools, and optionally their IPAddressClaims.
 ///
 /// Each document is one object or a list of objects, such as `oc get -o yaml` prints. A Machine gets the IPAddress of
-/// the claim `<machine>-claim-<device>-<pool>`. A device alone gets the IPAddresses whose pools it names, in their
-/// order.
+/// the claim `<machine>-claim-<device>-<pool>`. A device without a Machine gets the IPAddresses of the pools that it
+/// names, in the order of the documents.
 ///
 /// ```
 /// use glowplug::host::vsphere::network_kargs;
@@ -126,7 +126,8 @@ impl NetworkKargs {
         Self(property(devices))
     }
 
-    /// The value of the property as Machine API writes it: with a blank after each argument, also after the last one.
+    /// The value of the property as Machine API writes it: with a blank after each argument, also after the last
+    /// argument.
     #[must_use]
     pub fn property(&self) -> &str {
         &self.0
@@ -159,7 +160,7 @@ impl<'d> Item<'d> {
         }
     }
 
-    /// A string below the object. `None` when the member is missing or has another type.
+    /// Returns the string at a path in the object. `None` when the member is missing or has another type.
     fn text(&self, path: &[&str]) -> Option<&'d str> {
         let (name, parents) = path.split_last()?;
         let mut object = self.object;
@@ -176,7 +177,7 @@ impl<'d> Item<'d> {
         self.text(&["metadata", "name"]).unwrap_or_default()
     }
 
-    /// Whether the object may be in the namespace of `other`. A manifest may lack its namespace.
+    /// Whether the object may be in the namespace of `other`. A manifest may have no namespace.
     fn is_near(&self, other: &Item<'_>) -> bool {
         let namespace = |item: &Item<'_>| item.text(&["metadata", "namespace"]).map(str::to_owned);
         match (namespace(self), namespace(other)) {
@@ -252,7 +253,8 @@ impl<'d> Reader<'d> {
         }
     }
 
-    /// The Machine for which the arguments are made. Reports when there is none, or more than one.
+    /// Returns the Machine for which the arguments are made. Reports an error if there is no such Machine, or more than
+    /// one.
     fn machine(&mut self, name: Option<&str>) -> Option<Item<'d>> {
         let named = |item: &&Item<'_>| name.is_none_or(|name| item.name() == name);
         let found: Vec<Item<'d>> = self.objects.machines.iter().filter(named).copied().collect();
@@ -383,7 +385,8 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// The address that a device gets from a pool. `claim` is the name of its claim; `None` for a device alone.
+    /// Returns the address that a device gets from a pool. `claim` is the name of the claim for this address. `None`:
+    /// the device has no Machine.
     fn pool_address(
         &mut self,
         machine: Item<'d>,
@@ -425,7 +428,8 @@ impl<'d> Reader<'d> {
         item.at(|path| read_address(item, path.field("spec"), diagnostics))
     }
 
-    /// Reports the IPAddresses that a device alone did not use: their order would decide which addresses are used.
+    /// Reports the IPAddresses that a device without a Machine does not use. Otherwise their order would decide which
+    /// addresses are used.
     fn report_unused(&mut self) {
         for item in self.objects.addresses_by_pool.values().flatten() {
             let path = item.at(|path| path.path());

@@ -1,4 +1,4 @@
-//! Machines of the compute hosts.
+//! Writes the Machines of the compute hosts.
 
 use serde_json::{Value as Json, json};
 
@@ -18,9 +18,9 @@ impl InstallHosts {
     /// Makes the Machines of the compute hosts, with the static network of each host in the first device.
     ///
     /// The hosts belong to the machine pools of `compute`, in their order. A Machine has the name
-    /// `<infra_id>-<pool>-<number>`. Its workspace is that of the failure domain of the host. For a host without a
-    /// failure domain, the zones of the machine pool are used in turn, or else all failure domains. `template` is the
-    /// virtual machine to clone, for failure domains that name none.
+    /// `<infra_id>-<pool>-<number>`. The workspace of a Machine is that of the failure domain of its host. For a host
+    /// without a failure domain, the zones of the machine pool are used in turn, or else all failure domains.
+    /// `template` is the virtual machine to clone, for failure domains that name no template.
     ///
     /// # Errors
     ///
@@ -143,7 +143,8 @@ impl<'d> Maker<'d> {
         }))
     }
 
-    /// The machine pool's own platform, then the default of all machine pools.
+    /// The platforms whose settings apply: first the platform of the machine pool, then the default of all machine
+    /// pools.
     fn platforms(&self) -> impl Iterator<Item = &'d Object> {
         let own = self.pool.object("platform").and_then(|platform| platform.object("vsphere"));
         own.into_iter().chain(self.vsphere.object("defaultMachinePlatform"))
@@ -169,7 +170,7 @@ impl<'d> Maker<'d> {
         domains.find(|(_, domain)| text(domain, "name") == Some(&name))
     }
 
-    /// A positive number of the machine pool, else of the default machine pool, else `default`.
+    /// Returns a positive number: from the machine pool, else from the default of all machine pools, else `default`.
     fn size(&self, default: i64, read: impl Fn(&'d Object) -> Option<&'d Value>) -> i64 {
         let number = |of: &'d Object| match read(of) {
             Some(Value::Integer(number)) if *number > 0 => Some(*number),

@@ -54,7 +54,7 @@ vectors! {
     an_address_of_a_pool: &format!("{{{POOL}, nameservers: [192.168.1.100]}}"),
         [address("test-claim-0-0", "192.168.1.11", "192.168.1.1")]
         => "ip=192.168.1.11::192.168.1.1:255.255.255.0:::none nameserver=192.168.1.100";
-    an_address_of_a_pool_after_a_static_one:
+    an_address_of_a_pool_after_a_static_address:
         &format!("{{{POOL}, gateway: 192.168.1.1, ipAddrs: [192.168.1.2/24], nameservers: [192.168.1.100]}}"),
         [address("test-claim-0-0", "192.168.1.11", "192.168.1.1")]
         => "ip=192.168.1.2::192.168.1.1:255.255.255.0:::none ip=192.168.1.11::192.168.1.1:255.255.255.0:::none nameserver=192.168.1.100";
@@ -114,7 +114,7 @@ fn two_ipaddresses_of_one_claim_are_an_error() {
 }
 
 #[test]
-fn the_gateway_of_the_last_pool_is_used_and_the_others_are_reported() {
+fn the_gateway_of_the_last_pool_is_used_and_the_other_gateways_are_reported() {
     let device = "{gateway: 10.0.0.1, addressesFromPools: [{resource: a, name: v4}, {resource: a, name: v6}]}";
     let v6 = "{kind: IPAddress, metadata: {name: b}, spec: {claimRef: {name: test-claim-0-1}, \
               address: 'fd00::5', prefix: 64, gateway: 'fd00::1'}}";
@@ -136,7 +136,7 @@ fn the_gateway_of_the_last_pool_is_used_and_the_others_are_reported() {
 }
 
 #[test]
-fn a_device_alone_gets_the_ipaddresses_of_its_pools() {
+fn a_device_without_a_machine_gets_the_ipaddresses_of_its_pools() {
     let device = format!("{{{POOL}}}");
     let of_pool = address("any-name", "192.168.1.11", "192.168.1.1");
     let line = Some("ip=192.168.1.11::192.168.1.1:255.255.255.0:::none ".to_owned());
@@ -220,7 +220,7 @@ fn a_gateway_that_no_address_reaches_is_a_warning_for_a_machine() {
 }
 
 #[test]
-fn two_devices_with_addresses_are_reported_since_no_argument_names_an_interface() {
+fn two_devices_with_addresses_are_reported_because_no_argument_names_an_interface() {
     let (kargs, diagnostics) = written(&[&machine("{ipAddrs: [10.0.0.2/24]}, {ipAddrs: [10.0.1.2/24]}")], None);
     let line = "ip=10.0.0.2:::255.255.255.0:::none ip=10.0.1.2:::255.255.255.0:::none ";
     let warning = "warning: file0: spec.providerSpec.value.network.devices[1].ipAddrs: second device with addresses, \
@@ -338,7 +338,7 @@ fn found(from: &str, to: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_hosts_of_the_installer_are_read() {
+fn the_hosts_of_an_install_config_are_read() {
     let (hosts, diagnostics) = read_install_config(CONFIG.as_bytes());
     assert_eq!(diagnostics.kept(), []);
     let row = |host: &Host| (host.role.to_string(), host.failure_domain.clone(), host.kargs().to_string());
@@ -371,7 +371,7 @@ refused! {
         "platform.vsphere.hosts: wrong number of compute hosts \"3\", expected 2, as the sum of compute[].replicas"];
     fewer_hosts_than_replicas: "replicas: 1" => "replicas: 3", [
         "platform.vsphere.hosts: wrong number of control-plane hosts \"1\", expected 3, as controlPlane.replicas"];
-    the_installers_default_of_replicas: "replicas: 2" => "replicas: null", [
+    the_default_number_of_replicas_of_the_installer: "replicas: 2" => "replicas: null", [
         "platform.vsphere.hosts: wrong number of compute hosts \"2\", expected 3, as the sum of compute[].replicas"];
     replicas_that_are_no_number: "replicas: 2" => "replicas: two", [
         "compute[0].replicas: invalid number, expected a number of machines, from 0"];
@@ -380,26 +380,27 @@ refused! {
         "platform.vsphere.hosts[1].role: unknown role \"master\", expected bootstrap, control-plane or compute"];
     an_unknown_failure_domain: "failureDomain: us-east-1b" => "failureDomain: us-east-1c", [
         "platform.vsphere.hosts[3].failureDomain: unknown failure domain \"us-east-1c\", expected the name of one of platform.vsphere.failureDomains"];
-    no_device: "networkDevice: {ipAddrs: [192.168.101.245/24], gateway: 192.168.101.1}" => "networkDevice: null", [
+    a_host_without_a_network_device: "networkDevice: {ipAddrs: [192.168.101.245/24], gateway: 192.168.101.1}"
+        => "networkDevice: null", [
         "platform.vsphere.hosts[3].networkDevice: missing, expected the addresses of the host"];
-    no_address: "ipAddrs: [192.168.101.245/24]" => "ipAddrs: []", [
+    a_host_without_an_address: "ipAddrs: [192.168.101.245/24]" => "ipAddrs: []", [
         "platform.vsphere.hosts[3].networkDevice.ipAddrs: missing, expected at least one address as CIDR"];
     an_address_without_a_prefix_length: "192.168.101.245/24" => "192.168.101.245", [
         "platform.vsphere.hosts[3].networkDevice.ipAddrs[0]: address without a prefix length \"192.168.101.245\", expected an address as CIDR, such as 10.0.0.5/24"];
     four_name_servers: "nameservers: [192.168.101.2]" => "nameservers: [1.1.1.1, 8.8.8.8, 8.8.4.4, 9.9.9.9]", [
         "platform.vsphere.hosts[0].networkDevice.nameservers: too many name servers \"4\", expected at most 3"];
-    an_address_of_two_hosts: "192.168.101.245/24" => "192.168.101.240/25", [
+    two_hosts_with_the_same_address: "192.168.101.245/24" => "192.168.101.240/25", [
         "platform.vsphere.hosts[3].networkDevice.gateway: gateway outside the subnet \"192.168.101.1\", expected an address of 192.168.101.128/25",
         "platform.vsphere.hosts[3].networkDevice.ipAddrs[0]: repeated address \"192.168.101.240\", expected another address than at platform.vsphere.hosts[0].networkDevice.ipAddrs[0]"];
     a_virtual_address_of_the_cluster: "192.168.101.245/24" => "192.168.101.11/24", [
         "platform.vsphere.hosts[3].networkDevice.ipAddrs[0]: repeated address \"192.168.101.11\", expected another address than at platform.vsphere.ingressVIPs[0]"];
     the_name_server_of_another_host: "192.168.101.245/24" => "192.168.101.2/24", [
         "platform.vsphere.hosts[3].networkDevice.ipAddrs[0]: address of a name server \"192.168.101.2\", expected another address than at platform.vsphere.hosts[0].networkDevice.nameservers[0]"];
-    the_own_gateway: "192.168.101.245/24" => "192.168.101.1/24", [
+    the_gateway_of_the_host_itself: "192.168.101.245/24" => "192.168.101.1/24", [
         "platform.vsphere.hosts[3].networkDevice.ipAddrs[0]: address of the gateway \"192.168.101.1/24\", expected another address"];
-    the_network_address: "192.168.101.245/24" => "192.168.101.0/24", [
+    a_host_with_the_network_address: "192.168.101.245/24" => "192.168.101.0/24", [
         "platform.vsphere.hosts[3].networkDevice.ipAddrs[0]: network address \"192.168.101.0/24\", expected another address of the subnet"];
-    the_broadcast_address: "192.168.101.245/24" => "192.168.101.255/24", [
+    a_host_with_the_broadcast_address: "192.168.101.245/24" => "192.168.101.255/24", [
         "platform.vsphere.hosts[3].networkDevice.ipAddrs[0]: broadcast address \"192.168.101.255/24\", expected another address of the subnet"];
     a_gateway_outside_the_subnet: "192.168.101.245/24" => "192.168.102.245/24", [
         "platform.vsphere.hosts[3].networkDevice.gateway: gateway outside the subnet \"192.168.101.1\", expected an address of 192.168.102.0/24"];
@@ -408,7 +409,7 @@ refused! {
         "platform.vsphere.hosts[3].networkDevice.gateway4: unknown key, expected one of gateway, ipAddrs, nameservers"];
     no_hosts: "    hosts:\n" => "    hosts: []\n    rest:\n", [
         "platform.vsphere.hosts: missing, expected the hosts of the cluster, with their static addresses"];
-    another_platform: "  vsphere:\n    apiVIPs" => "  aws:\n    apiVIPs", [
+    a_platform_that_is_not_vsphere: "  vsphere:\n    apiVIPs" => "  aws:\n    apiVIPs", [
         "platform.vsphere: missing, expected the platform of an install-config.yaml"];
 }
 
@@ -489,7 +490,7 @@ fn the_arguments_of_a_written_machine_are_those_of_its_host() {
 }
 
 #[test]
-fn the_compute_hosts_of_several_machine_pools_are_used_once() {
+fn each_compute_host_becomes_a_machine_of_only_one_of_several_machine_pools() {
     let two = "- name: infra\n  replicas: 1\n- name: worker\n  replicas: 1";
     let config = CONFIG.replacen("- name: worker\n  replicas: 2", two, 1);
     let machines = read_install_config(config.as_bytes()).0.unwrap().machines("c1", Some("rhcos")).unwrap();
@@ -518,7 +519,7 @@ fn a_machine_without_a_failure_domain_is_an_error() {
 }
 
 #[test]
-fn a_failure_domain_keeps_its_index_after_an_invalid_one() {
+fn a_failure_domain_keeps_its_index_after_an_invalid_failure_domain() {
     let config = CONFIG.replacen("failureDomains:\n", "failureDomains:\n    - 5\n", 1);
     let hosts = read_install_config(config.as_bytes()).0.unwrap();
     let errors = hosts.machines("c1", None).unwrap_err();

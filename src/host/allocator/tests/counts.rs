@@ -1,4 +1,5 @@
-//! The numbers of addresses by namespace, which the order of waiting and the bound of records use.
+//! Tests of the numbers of addresses by namespace. The order of waiting machines and the share of a namespace depend on
+//! these numbers.
 
 use super::*;
 use crate::host::allocator::pool_state::Counts;
@@ -16,8 +17,7 @@ impl Random {
         usize::try_from(self.0 >> 33).unwrap() % limit
     }
 
-    /// One of two pools of a network, with any addresses for the machines of any namespaces. Their addresses can overlap only if one of
-    /// the pools serves none of the namespaces of the other.
+    /// One of two pools of a network, with random addresses and namespaces. The addresses of the two pools may overlap.
     fn pool(&mut self) -> Pool {
         let name = ["one", "two"][self.below(2)];
         let first = [10, 14, 30][self.below(3)];
@@ -36,7 +36,7 @@ impl Random {
     }
 }
 
-/// The numbers of a pool by a look at each lease and each record: held addresses, and addresses that records reserve.
+/// Counts the held addresses of a pool, and the addresses that records reserve, from each lease and each record.
 fn counted(allocator: &Allocator, name: &str) -> [Counts; 2] {
     let pool = |name: &str| allocator.pools.get(name).map(|state| state.pool());
     let mut all = [Counts::new(), Counts::new()];

@@ -1,4 +1,4 @@
-//! New addresses, which are closed until the records of them are adopted.
+//! Tests of new addresses, which are closed until their records are adopted.
 
 use super::*;
 use crate::host::ledger::MemoryLedger;
@@ -119,7 +119,7 @@ fn every_address_that_becomes_allocatable_is_closed() {
 }
 
 #[test]
-fn an_end_of_a_subnet_that_becomes_an_address_is_not_allocated_if_it_is_recorded() {
+fn a_recorded_end_of_a_subnet_is_not_allocated_when_it_becomes_allocatable() {
     let pool = |rest: &str| on("vlan10", "one", &format!("addresses: [10.0.0.254-10.0.0.255], {rest}"));
     for after in ["prefix: 32", "prefix: 24, allocateReservedIPAddresses: true"] {
         let mut registry = closed();
@@ -137,7 +137,7 @@ fn an_end_of_a_subnet_that_becomes_an_address_is_not_allocated_if_it_is_recorded
 }
 
 #[test]
-fn a_pool_that_grows_by_a_subnet_allocates_it_in_order_after_its_records_are_adopted() {
+fn a_new_subnet_is_allocated_after_its_records_are_adopted_and_after_the_first_subnet() {
     let first = "{addresses: [10.0.9.8-10.0.9.9], prefix: 24, gateway: [10.0.9.1]}";
     let second = "{addresses: [10.0.4.0/30], gateway: [10.0.4.1]}";
     let pool = |subnets: &str| on("vlan10", "one", &format!("subnets: [{subnets}]"));
@@ -147,20 +147,20 @@ fn a_pool_that_grows_by_a_subnet_allocates_it_in_order_after_its_records_are_ado
     open(&mut registry, growth);
     assert_eq!([got(&mut registry, "a"), got(&mut registry, "b")], ["10.0.9.8/24", "10.0.9.9/24"]);
     assert_eq!(got(&mut registry, "c"), "No available IPs in pool for interface eth0");
-    // The short form is one subnet.
+    // The short form of a pool means one subnet, so this pool has no new addresses.
     assert_eq!(grown(&mut registry, [pool(first)]), growth);
     let growth = grown(&mut registry, [pool(&format!("{first}, {second}"))]);
     assert_eq!(got(&mut registry, "c"), CLOSED);
     assert_eq!(registry.adopt([record("x", "10.0.4.2/30")], at(1)).unwrap().adopted, 1);
     assert_eq!(open(&mut registry, growth), [""; 0]);
     assert_eq!(got(&mut registry, "c"), "No available IPs in pool for interface eth0");
-    // An address of the first subnet comes before a lower one of the second subnet.
+    // An address of the first subnet is allocated before a lower address of the second subnet.
     registry.release(&machine("x", "1"), at(2)).unwrap();
     assert_eq!(got(&mut registry, "c"), "10.0.4.2/30");
     registry.release(&machine("c", "1"), at(2)).unwrap();
     registry.release(&machine("b", "1"), at(2)).unwrap();
     assert_eq!([got(&mut registry, "d"), got(&mut registry, "e")], ["10.0.9.9/24", "10.0.4.2/30"]);
-    // Without its subnet, a holder keeps address and prefix length.
+    // After its subnet is removed, a machine keeps its address and prefix length.
     registry.resize([pool(first)], &[], at(3)).unwrap();
     assert_eq!(got(&mut registry, "e"), "10.0.4.2/30");
     let usage = registry.state().unwrap().usage(at(3))["n/one"].clone();
@@ -168,7 +168,7 @@ fn a_pool_that_grows_by_a_subnet_allocates_it_in_order_after_its_records_are_ado
 }
 
 #[test]
-fn a_pool_that_is_removed_or_suspended_is_closed_when_it_comes_back() {
+fn a_pool_is_closed_after_a_suspension_and_after_it_was_removed_and_added_again() {
     let pool = || one("addresses: [10.0.0.8-10.0.0.9]");
     let mut registry = closed();
     let growth = grown(&mut registry, [pool()]);
@@ -185,7 +185,7 @@ fn a_pool_that_is_removed_or_suspended_is_closed_when_it_comes_back() {
 }
 
 #[test]
-fn a_growth_during_an_adoption_needs_another_opening() {
+fn addresses_that_a_pool_gains_during_an_adoption_stay_closed_until_the_next_opening() {
     let mut registry = closed();
     let first = grown(&mut registry, [one("addresses: [10.0.0.8]")]);
     let second = grown(&mut registry, [one("addresses: [10.0.0.8-10.0.0.9]")]);
@@ -227,10 +227,11 @@ fn a_pre_allocated_address_is_allocated_only_after_it_is_opened() {
 }
 
 #[test]
-fn a_range_that_a_pool_offers_alone_after_its_suspension_is_closed() {
+fn an_address_that_only_a_formerly_suspended_pool_offers_is_closed() {
     let two = |addresses: &str| on("vlan10", "two", &format!("addresses: [{addresses}], {SUBNET}"));
     let mut registry = closed();
-    // The younger pool is suspended while both have the address. It is released before the other pool shrinks.
+    // Pool `one` is suspended while both pools have the address. The suspension ends before pool `two` loses the
+    // address.
     registry.suspend(["n/one".to_owned()].into());
     let growth = grown(&mut registry, [one("addresses: [10.0.0.9]"), two("10.0.0.8-10.0.0.9")]);
     open(&mut registry, growth);
@@ -256,7 +257,7 @@ fn the_addresses_of_a_pool_that_is_no_longer_suspended_are_closed() {
 }
 
 #[test]
-fn a_pool_that_is_renamed_or_read_again_stays_open() {
+fn the_addresses_of_a_pool_that_is_renamed_or_read_again_stay_open() {
     let mut registry = closed();
     let growth = grown(&mut registry, [on("vlan10", "old", &format!("addresses: [10.0.0.8-10.0.0.9], {SUBNET}"))]);
     open(&mut registry, growth);

@@ -1,10 +1,10 @@
-//! A pool and its overflow: a request with several pools.
+//! Tests of overflow pools: requests that name several pools.
 
 use super::*;
 use crate::host::ledger::MemoryLedger;
 use crate::host::registry::Registry;
 
-/// A pool of `n/vlan10` with these addresses, in the subnets of both families.
+/// A pool of `n/vlan10` with these addresses. The pool has an IPv6 subnet only if it has IPv6 addresses.
 fn of(name: &str, addresses: &str) -> Pool {
     let subnets = match addresses.contains(':') {
         true => "{cidr: 10.0.0.0/24}, {cidr: 'fd00::/64'}",
@@ -13,7 +13,7 @@ fn of(name: &str, addresses: &str) -> Pool {
     on("vlan10", name, &format!("addresses: [{addresses}], machineNetwork: [{subnets}]"))
 }
 
-/// A claim for an address of the first pool, or of the others.
+/// A claim for an address of the first pool, or else of one of the other pools.
 fn group(name: &str, pools: &[&str]) -> Claim {
     let [first, overflow @ ..] = pools else { panic!("no pool") };
     let overflow = overflow.iter().map(|pool| (*pool).to_owned()).collect();
@@ -59,7 +59,8 @@ fn all_families_of_an_interface_come_from_one_pool() {
     // The first pool has IPv4 addresses, but no IPv6 address.
     assert_eq!(given(&mut allocator, &both("w"), 1), "10.0.0.20/24 fd00::b/64");
     assert_eq!(allocator.usage(at(1))["n/a"].families[0].free, 2);
-    // A machine that holds an address of one family gets the other one from the same pool, and waits for this pool alone.
+    // A machine that holds an address of one family gets the address of the other family from the same pool, and waits
+    // for this pool alone.
     let of_a = Record { node_pool: Some("n/a".to_owned()), ..record("x", "10.0.0.12/24") };
     assert_eq!(allocator.adopt([of_a], at(1), &mut Journal::default()).adopted, 1);
     assert_eq!(given(&mut allocator, &both("x"), 2), EXHAUSTED);
@@ -76,7 +77,7 @@ fn all_families_of_an_interface_come_from_one_pool() {
 }
 
 #[test]
-fn a_machine_waits_only_while_every_pool_is_full_and_the_oldest_is_served_first() {
+fn a_machine_waits_only_while_every_pool_is_exhausted_and_the_oldest_is_served_first() {
     let mut allocator = allocator([of("a", "10.0.0.10"), of("b", "10.0.0.20")], []);
     for name in ["v", "w"] {
         given(&mut allocator, &both(name), 1);
@@ -116,7 +117,8 @@ fn a_lease_of_the_overflow_stays_when_the_first_pool_has_free_addresses_again() 
     };
     let lease = |pool: &str| vec![format!("n/vlan10 10.0.0.20/24 {pool} w")];
     assert_eq!(move_leases(&mut allocator, "w", &["n/a", "n/b"]), lease("n/b"));
-    // The overflow is no pool of the machine any more: the address is outside its new pool, until the overflow is back.
+    // When pool `b` no longer serves the machine, the lease moves to pool `a`, which does not have the address. When
+    // `b` serves the machine again, the lease moves back.
     assert_eq!(move_leases(&mut allocator, "w", &["n/a", "n/c"]), lease("n/a"));
     assert_eq!(move_leases(&mut allocator, "w", &["n/c", "n/b"]), lease("n/b"));
     // A claim moves a lease by the same rule.
@@ -141,7 +143,7 @@ fn requested_pre_allocated_and_remembered_addresses_come_from_the_pool_that_has_
     assert_eq!(given(&mut allocator, &named("u", "10.0.0.99"), 1), r#"10.0.0.99: not in pool "n/a""#);
     assert_eq!(given(&mut allocator, &all("w"), 1), "10.0.0.31/24");
     release(&mut allocator, "v", 2);
-    // A sticky claim gets the last address of its name, also from the overflow.
+    // A sticky claim gets the last address of its name, even from the overflow pool.
     let again = Claim { sticky: true, machine: machine("v", "2"), ..all("v") };
     assert_eq!(given(&mut allocator, &again, 3), "10.0.0.20/24");
     assert_eq!(given(&mut allocator, &Claim { machine: machine("v", "3"), ..again.clone() }, 3), "10.0.0.10/24");
@@ -166,7 +168,7 @@ fn unknown_and_suspended_pools_are_skipped() {
 }
 
 #[test]
-fn a_pool_of_another_kind_cannot_be_the_overflow() {
+fn a_pool_with_another_network_interface_or_family_cannot_be_the_overflow() {
     let pools = [
         of("a", "10.0.0.10"),
         of("b", "10.0.0.20, 'fd00::a'"),
@@ -190,7 +192,7 @@ fn a_pool_of_another_kind_cannot_be_the_overflow() {
 }
 
 #[test]
-fn a_waiting_claim_follows_the_new_name_of_its_overflow() {
+fn a_waiting_claim_gets_the_new_name_of_its_renamed_overflow_pool() {
     let mut allocator = allocator([of("a", "10.0.0.10"), of("b", "10.0.0.20")], []);
     for name in ["v", "w", "x"] {
         given(&mut allocator, &both(name), 1);
@@ -203,7 +205,7 @@ fn a_waiting_claim_follows_the_new_name_of_its_overflow() {
 }
 
 #[test]
-fn a_machine_waits_for_the_closed_addresses_of_the_first_pool_and_takes_no_overflow() {
+fn a_machine_waits_for_closed_addresses_of_the_first_pool_and_gets_none_of_the_overflow() {
     let mut registry = Registry::open_closed(MemoryLedger::default()).unwrap();
     let open = |registry: &mut Registry<MemoryLedger>, second| {
         let growth = registry.growth();
@@ -220,18 +222,18 @@ fn a_machine_waits_for_the_closed_addresses_of_the_first_pool_and_takes_no_overf
             ClaimError::Closed("n/a".to_owned()).to_string()
         );
     }
-    // A claim for the other pool alone is served.
+    // A claim that names only pool `b` is served.
     assert_eq!(registry.claim(&group("x", &["n/b"]), at(1)).unwrap()[0].addresses[0].to_string(), "10.0.0.20/24");
-    // The first pool is exhausted after its first address, and then the overflow serves.
+    // The first pool has only one address. The overflow pool serves the second machine.
     assert_eq!(open(&mut registry, 2), ["v 10.0.0.10/24", "w 10.0.0.21/24"]);
-    // If the first pool is exhausted, a machine waits for closed addresses of the overflow.
+    // If the first pool is exhausted, a machine waits for closed addresses of the overflow pool.
     registry.resize([of("c", "10.0.0.30")], &[], at(3)).unwrap();
     let closed = registry.claim(&group("y", &["n/a", "n/c"]), at(3)).unwrap_err();
     assert_eq!(closed.to_string(), ClaimError::Closed("n/c".to_owned()).to_string());
     assert_eq!(open(&mut registry, 4), ["y 10.0.0.30/24"]);
 }
 
-/// A machine with 10.0.0.10 of pool `a`, whose lease is a lease of pool `b`.
+/// An allocator in which a machine holds 10.0.0.10 of pool `a` with a lease of pool `b`.
 fn moved(a: Pool) -> Allocator {
     let mut allocator = allocator([a, of("b", "10.0.0.20")], []);
     assert_eq!(given(&mut allocator, &group("v", &["n/a"]), 1), "10.0.0.10/24");
@@ -241,7 +243,7 @@ fn moved(a: Pool) -> Allocator {
 }
 
 #[test]
-fn an_address_has_the_reuse_delay_of_the_pool_that_has_it_and_of_the_pool_of_its_lease() {
+fn the_longer_reuse_delay_applies_of_the_pool_with_the_address_and_the_pool_of_its_lease() {
     for (delay, free_after) in [(0, 500), (1_000, 1_000)] {
         let mut allocator = moved(of("a", "10.0.0.10").with_reuse_delay(Duration::from_millis(delay)));
         resize(&mut allocator, of("b", "10.0.0.20").with_reuse_delay(Duration::from_millis(500)));
@@ -253,7 +255,7 @@ fn an_address_has_the_reuse_delay_of_the_pool_that_has_it_and_of_the_pool_of_its
 }
 
 #[test]
-fn an_address_follows_the_prefix_length_of_the_pool_that_has_it_and_not_of_the_pool_of_its_lease() {
+fn a_lease_takes_the_prefix_length_of_the_pool_that_has_its_address() {
     let with_prefix = |name: &str, addresses: &str, prefix: u8| {
         let text = format!("addresses: [{addresses}], machineNetwork: [{{cidr: 10.0.0.0/{prefix}}}]");
         on("vlan10", name, &text)
@@ -264,7 +266,7 @@ fn an_address_follows_the_prefix_length_of_the_pool_that_has_it_and_not_of_the_p
     assert_eq!(held(&allocator), ["n/vlan10 10.0.0.10/23 n/b v"]);
     // An address that no pool has keeps its prefix length.
     assert_eq!(resize(&mut allocator, with_prefix("a", "10.0.0.11", 22)).prefix_changed, []);
-    // The pool of the lease comes first.
+    // Now the pool of the lease has the address.
     assert_eq!(resize(&mut allocator, with_prefix("b", "10.0.0.10", 21)).prefix_changed.len(), 1);
     assert_eq!(held(&allocator), ["n/vlan10 10.0.0.10/21 n/b v"]);
 }

@@ -1,4 +1,4 @@
-//! What records of each kind do, and what guests report.
+//! Tests of records of each kind, and of the reports of guests.
 
 use std::net::IpAddr;
 
@@ -37,8 +37,8 @@ fn report(name: &str, address: &str) -> Reservation {
     Reservation { address: addresses[0].ip(), network, claimant, source: format!("guest {name}"), kind: Source::Report }
 }
 
-/// Replaces all reports. Returns the begun and the ended reports, each as address, name, what it is, and name of the holder,
-/// sorted.
+/// Replaces all reports. Returns the begun and the ended reports, sorted. Each report is given as address, name of the
+/// guest, state (`own`, `reserved` or `conflict`), and name of the holder.
 fn set_reports(allocator: &mut Allocator, reports: &[Reservation], now: u64) -> (Vec<String>, Vec<String>) {
     let is_over = |known: &Reported| {
         !reports.iter().any(|report| report.address == known.address && report.claimant == known.claimant)
@@ -65,7 +65,7 @@ fn set_reports(allocator: &mut Allocator, reports: &[Reservation], now: u64) -> 
 }
 
 #[test]
-fn a_record_does_what_the_table_says_for_its_address() {
+fn the_effect_of_a_record_follows_the_table_of_may_record() {
     let one = of_namespace(
         "one",
         "n",
@@ -126,7 +126,7 @@ fn a_record_does_what_the_table_says_for_its_address() {
 }
 
 #[test]
-fn a_machine_keeps_an_address_that_a_pool_excludes_and_its_claim_needs_no_other_one() {
+fn a_claim_gets_no_other_address_while_its_machine_keeps_an_excluded_address() {
     let both = |excluded: &str| {
         let rest = format!(
             "addresses: [10.0.0.8-10.0.0.15, 'fd00::8-fd00::f'], excludedAddresses: [{excluded}], \
@@ -140,7 +140,7 @@ fn a_machine_keeps_an_address_that_a_pool_excludes_and_its_claim_needs_no_other_
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 2), "fd00::8/64");
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 2), "fd00::8/64");
     assert_eq!(given(&mut allocator, &claim("b", "1", &["n/one"]), 2), "10.0.0.9/24 fd00::9/64");
-    // The address is not allocated when the exclusion ends. The next adoption leases it to its machine.
+    // When the exclusion ends, no claim gets the address. The next adoption leases the address to its machine.
     resize(&mut allocator, both("10.0.0.20"));
     let usage = allocator.usage(at(3))["n/one"].families[0];
     assert_eq!((usage.allocated, usage.conflicts, usage.by_record, usage.free), (1, 0, 1, 6));
@@ -148,14 +148,14 @@ fn a_machine_keeps_an_address_that_a_pool_excludes_and_its_claim_needs_no_other_
     let mut again = allocator.clone();
     assert_eq!(adopt(&mut again, &[record("a", "10.0.0.8")]), (1, 0, vec![]));
     assert_eq!(conflicts(&again), []);
-    // The reservation ends with its machine.
+    // The reservation ends when its machine is released.
     allocator.release(&machine("a", "1"), at(4), &mut Journal::default());
     assert_eq!(conflicts(&allocator), []);
     assert_eq!(given(&mut allocator, &claim("d", "1", &["n/one"]), 5), "10.0.0.8/24 fd00::8/64");
 }
 
 #[test]
-fn a_free_address_in_the_records_of_two_machines_is_leased_to_neither_whatever_their_order() {
+fn a_free_address_in_the_records_of_two_machines_is_leased_to_neither_in_any_order() {
     for order in [["a", "b"], ["b", "a"]] {
         let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
         let records = order.map(|name| record(name, "10.0.0.1/29"));
@@ -212,7 +212,7 @@ fn an_address_that_a_running_guest_reports_is_allocated_to_no_other_machine() {
     let usage = allocator.usage(at(1))["n/one"].families[0];
     assert_eq!((usage.allocated, usage.by_report, usage.conflicts, usage.free), (0, 1, 1, 4));
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 2), "10.0.0.2/29");
-    // The reservation stays when the pools change: a report does not depend on them.
+    // The reservation stays when the pools change: a report does not depend on pools.
     resize(&mut allocator, on("vlan10", "one", "addresses: [10.0.0.0/28], gateway: [10.0.0.8]"));
     for address in ["10.0.0.3/28", "10.0.0.4/28", "10.0.0.5/28", "10.0.0.7/28"] {
         assert_eq!(given(&mut allocator, &claim(address, "1", &["n/one"]), 3), address);
@@ -225,7 +225,7 @@ fn an_address_that_a_running_guest_reports_is_allocated_to_no_other_machine() {
 }
 
 #[test]
-fn a_change_of_reports_reserves_what_began_and_frees_what_ended() {
+fn a_new_report_reserves_its_address_and_the_end_of_the_last_report_frees_the_address() {
     let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
     let reports = [report("x", "10.0.0.1"), report("y", "10.0.0.1"), report("y", "10.0.0.2")];
     let addresses = |reported: &[Reported]| -> Vec<String> {
@@ -255,10 +255,10 @@ fn a_change_of_reports_reserves_what_began_and_frees_what_ended() {
 }
 
 #[test]
-fn a_report_of_a_held_address_is_a_conflict_unless_its_own_machine_holds_it() {
+fn a_report_of_a_held_address_is_a_conflict_unless_the_reporting_machine_holds_it() {
     let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
     given(&mut allocator, &claim("a", "1", &["n/one"]), 0);
-    // The guest of a machine is known under the UID of its VirtualMachine.
+    // A report names the VirtualMachine of the guest, which has another UID than the machine.
     let mut own = report("a", "10.0.0.1");
     own.claimant.machine = Machine::new("n", "a", "2").of_kind(crate::host::claim::HolderKind::VirtualMachine);
     let reports = [own, report("x", "10.0.0.1")];
@@ -277,7 +277,7 @@ fn a_report_of_a_held_address_is_a_conflict_unless_its_own_machine_holds_it() {
 }
 
 #[test]
-fn a_machine_gets_the_address_of_its_name_in_the_reuse_delay_when_the_other_user_is_gone() {
+fn a_machine_gets_its_pre_allocated_address_in_the_reuse_delay_once_the_other_user_is_gone() {
     let kept = "addresses: [10.0.0.1-10.0.0.1], prefix: 29, addressReuseGracePeriodSeconds: 3600, preAllocations: {n/a: 10.0.0.1}";
     let waiting_with = |make_used: &dyn Fn(&mut Allocator)| {
         let mut allocator = allocator([on("vlan10", "one", kept)], []);
@@ -309,7 +309,7 @@ fn a_machine_gets_the_address_of_its_name_in_the_reuse_delay_when_the_other_user
 }
 
 #[test]
-fn a_claim_does_not_get_the_kept_address_that_the_guest_of_its_name_reports() {
+fn a_claim_does_not_get_a_pre_allocated_address_that_the_guest_of_its_name_reports() {
     let kept = "addresses: [10.0.0.0/29], preAllocations: {n/a: 10.0.0.1}";
     for kind in [HolderKind::IpAddressClaim, HolderKind::IpamClaim] {
         let mut allocator = allocator([on("vlan10", "one", kept)], []);
@@ -325,7 +325,7 @@ fn a_claim_does_not_get_the_kept_address_that_the_guest_of_its_name_reports() {
 }
 
 #[test]
-fn a_record_of_an_address_with_which_another_guest_runs_is_a_conflict() {
+fn a_record_of_an_address_that_another_guest_reports_is_a_conflict() {
     let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
     set_reports(&mut allocator, &[report("x", "10.0.0.1"), report("b", "10.0.0.2")], 1);
     let records = [record("a", "10.0.0.1/29"), record("b", "10.0.0.2/29")];
@@ -380,7 +380,7 @@ fn an_address_of_an_object_that_needs_no_lease_is_reserved_while_the_object_exis
 }
 
 #[test]
-fn a_record_of_an_address_with_which_a_guest_migrated_is_a_conflict_until_the_delay_is_over() {
+fn a_record_of_the_address_of_a_migrated_guest_is_a_conflict_until_the_reuse_delay_is_over() {
     let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]"), external("ext", "")], []);
     given(&mut allocator, &claim("a", "1", &["n/one"]), 0);
     let held_outside: Claimant = record("e", "10.0.0.9").claimant;
@@ -398,7 +398,7 @@ fn a_record_of_an_address_with_which_a_guest_migrated_is_a_conflict_until_the_de
         record.claimant.machine.uid = uid.to_owned();
         record
     };
-    // Also a restored record of a new machine with the name of the last holder.
+    // A restored record of a new machine with the name of the last holder is a conflict, too.
     for record in [of("b", "1"), of("a", "2")] {
         let (adopted, reserved, mismatches) = adopt(&mut allocator, &[record]);
         assert_eq!((adopted, reserved, mismatches.len()), (0, 0, 1));
@@ -424,7 +424,8 @@ fn the_report_of_a_guest_in_another_namespace_contests_the_address_of_a_claim() 
     };
     let mut elsewhere = report("x", "10.0.0.1");
     elsewhere.claimant.machine.namespace = "m".to_owned();
-    // The first report is of a guest that may use the claim. It does not hide the other one.
+    // The first report is that of a guest that may use the claim. The second report of this address is from another
+    // namespace, and still counts.
     set_reports(&mut allocator, &[report("a", "10.0.0.1"), elsewhere, report("x", "10.0.0.2")], 1);
     let records = [of_claim("c", "10.0.0.1"), of_claim("d", "10.0.0.2")];
     let (adopted, reserved, mismatches) = adopt(&mut allocator, &records);

@@ -1,4 +1,4 @@
-//! A pool that several namespaces share.
+//! Tests of a pool that several namespaces share.
 
 use super::*;
 use crate::host::may_record::{Ignored, State};
@@ -22,7 +22,7 @@ fn hold(allocator: &mut Allocator, titles: &[&str]) {
     }
 }
 
-/// Releases the machines one after the other. Returns the machines that get their addresses.
+/// Releases the machines one after the other. Returns the waiting machines that get addresses after each release.
 fn release(allocator: &mut Allocator, titles: &[&str]) -> Vec<String> {
     let mut served = Vec::new();
     for title in titles {
@@ -38,7 +38,8 @@ fn in_order(allocator: &Allocator) -> Vec<String> {
     allocator.in_order(waiting).into_iter().map(|(claim, _)| claim.machine.title()).collect()
 }
 
-/// Ten held addresses, eight of them in namespace `a`. Then four machines of `a` wait, and two younger ones of each of `b` and `c`.
+/// An allocator with an exhausted pool. Namespace `a` holds eight of the ten addresses; `b` and `c` hold one each. Four
+/// machines of `a` wait, and then two machines of `b` and two of `c`.
 fn exhausted(pool: Pool) -> Allocator {
     let mut allocator = allocator([pool], []);
     let many: Vec<String> = (0..8).map(|at| format!("a/h-{at}")).collect();
@@ -58,7 +59,7 @@ fn the_namespace_with_the_fewest_addresses_is_served_first_and_then_the_earliest
     let mut allocator = exhausted(of(&["a", "b", "c"], ""));
     let expected = ["b/w-0", "c/w-0", "b/w-1", "c/w-1", "a/w-0", "a/w-1", "a/w-2", "a/w-3"];
     assert_eq!(in_order(&allocator), expected);
-    // The machines of the last turns are served while their own namespace releases addresses.
+    // Namespace `a` releases all these addresses, but its own waiting machines are served last.
     let released: Vec<String> = (0..8).map(|at| format!("a/h-{at}")).collect();
     let released: Vec<&str> = released.iter().map(String::as_str).collect();
     assert_eq!(release(&mut allocator, &released), expected);
@@ -66,7 +67,7 @@ fn the_namespace_with_the_fewest_addresses_is_served_first_and_then_the_earliest
 }
 
 #[test]
-fn claims_outside_of_the_wait_queue_follow_it_in_the_order_in_which_they_would_be_served() {
+fn claims_outside_the_wait_queue_are_listed_after_it_in_the_order_of_service() {
     let order = |pool: Pool, later: &[&str]| {
         let allocator = exhausted(pool);
         let later: Vec<Claim> =
@@ -78,7 +79,8 @@ fn claims_outside_of_the_wait_queue_follow_it_in_the_order_in_which_they_would_b
         assert_eq!(queue, in_order(&allocator));
         later.to_vec()
     };
-    // Namespace `a` holds eight addresses and waits for four, `b` and `c` hold one and wait for two, and `d` has none.
+    // Namespace `a` holds eight addresses and waits for four. `b` and `c` hold one address each and wait for two each.
+    // `d` holds no address.
     let later = ["a/x", "a/y", "b/x", "d/x", "d/y", "c/x", "d/z", "d/v"];
     let shared = of(&["a", "b", "c", "d"], "");
     assert_eq!(order(shared, &later), ["d/x", "d/y", "d/z", "b/x", "c/x", "d/v", "a/x", "a/y"]);
@@ -86,7 +88,7 @@ fn claims_outside_of_the_wait_queue_follow_it_in_the_order_in_which_they_would_b
 }
 
 #[test]
-fn the_order_counts_every_pool_that_a_claim_waits_for_and_ends_with_claims_that_wait_for_another_pool() {
+fn the_order_counts_the_addresses_of_each_pool_of_a_queue_and_claims_of_other_pools_come_last() {
     let one = of(&["a", "b"], "");
     let text = "addresses: [10.0.0.30-10.0.0.32], machineNetwork: [{cidr: 10.0.0.0/24}]";
     let two = on("vlan10", "two", text).with_namespaces(one.machines.clone(), one.claims.clone());
@@ -102,7 +104,8 @@ fn the_order_counts_every_pool_that_a_claim_waits_for_and_ends_with_claims_that_
     for title in ["a/t-0", "a/t-1", "b/t-0"] {
         allocator.claim(&of_two(title, 0), at(0), &mut Journal::default()).unwrap();
     }
-    // `a` holds one address of the first pool and two of the other one, and `b` holds nine and one.
+    // Namespace `a` holds one address of pool `one` and two of pool `two`. Namespace `b` holds nine addresses of pool
+    // `one` and one of pool `two`.
     let refuse = |allocator: &mut Allocator, claim: &Claim| {
         allocator.claim(claim, at(8000), &mut Journal::default()).unwrap_err();
     };
@@ -132,14 +135,14 @@ fn a_pool_of_one_namespace_and_a_pool_of_a_file_serve_in_the_order_of_creation()
 }
 
 #[test]
-fn a_pool_for_the_claims_of_every_namespace_serves_the_one_with_the_fewest_addresses_first() {
+fn a_pool_for_claims_of_all_namespaces_serves_the_namespace_with_the_fewest_addresses_first() {
     let pool = of(&[], "").with_namespaces(Namespaces::only([""; 0]), Namespaces::every());
     let mut allocator = exhausted(pool);
     assert_eq!(release(&mut allocator, &["a/h-0", "a/h-1"]), ["b/w-0", "c/w-0"]);
 }
 
 #[test]
-fn the_order_counts_the_addresses_of_the_pool_that_are_held_after_a_restart() {
+fn after_a_restart_the_order_counts_the_held_addresses_of_the_pool() {
     let before = exhausted(of(&["a", "b", "c"], ""));
     let leases = before.networks.iter().flat_map(|(network, state)| {
         let change = |(address, lease): (std::net::IpAddr, &Lease)| Change::Lease {
@@ -159,7 +162,7 @@ fn the_order_counts_the_addresses_of_the_pool_that_are_held_after_a_restart() {
 }
 
 #[test]
-fn a_namespace_gains_no_turn_when_its_leases_move_to_another_shared_pool() {
+fn a_namespace_is_not_served_earlier_when_its_leases_move_to_another_shared_pool() {
     let two = || {
         let text = "addresses: [10.0.0.30], machineNetwork: [{cidr: 10.0.0.0/24}]";
         on("vlan10", "two", text).with_namespaces(Namespaces::only(["a", "b", "c"]), Namespaces::only([""; 0]))
@@ -179,7 +182,7 @@ fn a_namespace_gains_no_turn_when_its_leases_move_to_another_shared_pool() {
     let expected = ["b/w-0", "c/w-0", "b/w-1", "c/w-1"];
     assert_eq!(release(&mut allocator, &["a/h-0", "a/h-1", "a/h-2", "a/h-3"]), expected);
     assert_eq!(counts(&allocator), [vec![4, 3, 3], vec![]]);
-    // The same counts after a change of the pools.
+    // The counts are the same after a change of the pools.
     allocator
         .resize(vec![two(), of(&["a", "b", "c"], ", gateway: [10.0.0.1]")], &[], at(9000), &mut Journal::default())
         .unwrap();
@@ -205,12 +208,12 @@ fn records_of_one_namespace_reserve_a_quarter_of_a_shared_pool() {
         hold(&mut allocator, &["b/h-0"]);
         let mut counts = Vec::new();
         let pools = |allocator: &Allocator| allocator.pools.values().map(|it| it.recorded.clone()).collect::<Vec<_>>();
-        // The next start reserves the same addresses, and no further ones.
+        // The adoptions after later starts reserve the same addresses, and no others.
         for second in 1..4 {
             allocator.adopt([greedy("a/x"), greedy("a/y")], at(second), &mut Journal::default());
             let addresses: BTreeSet<String> = reserved(&allocator).into_iter().map(|row| row[..9].to_owned()).collect();
             counts.push((addresses.len(), allocator.leases().count()));
-            // The pools count the addresses, and count them again when they change.
+            // A refresh of the network computes the same counts again.
             let counted = pools(&allocator);
             assert_eq!(counted[0].values().sum::<usize>(), addresses.len());
             allocator.refresh(&[Arc::from("n/vlan10")].into());
@@ -218,13 +221,13 @@ fn records_of_one_namespace_reserve_a_quarter_of_a_shared_pool() {
         }
         counts
     };
-    // A quarter of ten addresses is two. Each machine gets a lease, as for a claim.
+    // A quarter of ten addresses is two. Each machine also gets one lease, as with a claim.
     assert_eq!(adopted(of(&["a", "b"], "")), [(2, 1), (2, 2), (2, 2)]);
     let every = of(&["a", "b"], "").with_namespaces(Namespaces::every(), Namespaces::every());
     assert_eq!(adopted(every), [(10, 1); 3]);
 }
 
-/// Network data of a user with an address for the machine `namespace/name`.
+/// Network data that a user wrote, with an address for the machine `namespace/name`.
 fn network_data(title: &str, last: usize) -> Reservation {
     let Record { claimant, source, .. } = record("w", "10.0.0.10");
     let (machine, address) = (claim_of(title, 0).machine, format!("10.0.0.{last}").parse().unwrap());
@@ -243,19 +246,19 @@ fn each_machine_with_network_data_of_a_user_keeps_its_address_of_a_shared_pool()
     for last in 10..19 {
         assert_eq!(set_aside(&mut allocator, &format!("a/w-{last}"), last), [""; 0]);
     }
-    // One machine reserves no second address. The caller learns that.
+    // A machine reserves no second address, and the caller gets the reason.
     let beyond = "KubevirtMachine n/w: 10.0.0.19 of eth0 of a/w-10 (1) is ignored: records of the namespace reserve a quarter of the \
                   shared pool already";
     assert_eq!(set_aside(&mut allocator, "a/w-10", 19), [beyond]);
-    // Each address that a machine may run with goes to no machine of the other namespace.
+    // No machine of the other namespace gets an address that one of these machines may use.
     assert_eq!(given(&mut allocator, &claim_of("b/new", 1), 2), "10.0.0.19/24");
     assert_eq!(given(&mut allocator, &claim_of("b/next", 1), 2), "No available IPs in pool for interface eth0");
     assert_eq!(reserved(&allocator).len(), 9);
 }
 
 #[test]
-fn each_machine_keeps_the_address_of_its_record_that_an_earlier_lease_has() {
-    // A restored cluster has earlier leases of other machines.
+fn each_machine_reserves_its_recorded_address_although_another_machine_has_the_lease() {
+    // In a restored cluster, the ledger has earlier leases of other machines.
     let mut allocator = allocator([of(&["a", "b"], "")], []);
     let old: Vec<String> = (10..19).map(|last| format!("a/old-{last}")).collect();
     hold(&mut allocator, &old.iter().map(String::as_str).collect::<Vec<_>>());
@@ -273,7 +276,7 @@ fn each_machine_keeps_the_address_of_its_record_that_an_earlier_lease_has() {
 }
 
 #[test]
-fn one_address_for_each_interface_of_a_machine_is_outside_the_bound_of_shared_pools() {
+fn one_recorded_address_for_each_interface_is_reserved_beyond_the_share_of_the_namespace() {
     let pool = of(&["a", "b"], "");
     let mut other = pool.clone();
     (other.name, other.interface) = ("n/two".to_owned(), "eth1".parse().unwrap());
@@ -281,7 +284,7 @@ fn one_address_for_each_interface_of_a_machine_is_outside_the_bound_of_shared_po
         let mut allocator = allocator(pools, []);
         set_aside(&mut allocator, "a/x", 10);
         set_aside(&mut allocator, "a/y", 11);
-        // A record names any number of interfaces.
+        // A record can name any number of interfaces.
         for last in 12..18 {
             let mut reservation = network_data("a/x", last);
             reservation.claimant.interface = format!("eth{last}").parse().unwrap();
@@ -292,7 +295,7 @@ fn one_address_for_each_interface_of_a_machine_is_outside_the_bound_of_shared_po
 }
 
 #[test]
-fn a_namespace_that_left_a_pool_still_reserves_by_record_while_its_machines_hold_addresses() {
+fn records_of_a_namespace_that_a_pool_no_longer_serves_count_while_its_leases_exist() {
     let before = {
         let mut allocator = allocator([of(&["a", "b"], "")], []);
         hold(&mut allocator, &["a/h-0"]);
@@ -303,7 +306,7 @@ fn a_namespace_that_left_a_pool_still_reserves_by_record_while_its_machines_hold
         address,
         lease: Some(lease.clone()),
     });
-    // A new leader has the leases and the pool, which namespace `a` has left. No machine of `c` holds an address.
+    // A new leader has the leases, and the pool no longer serves namespace `a`. No machine of `c` holds an address.
     let mut after = allocator([of(&["b", "d"], "")], leases);
     for title in ["a/w", "c/w"] {
         assert_eq!(set_aside(&mut after, title, 11), [""; 0]);
@@ -312,7 +315,7 @@ fn a_namespace_that_left_a_pool_still_reserves_by_record_while_its_machines_hold
     let state = after.conflicts().map(|(.., it)| it.state).collect::<Vec<_>>();
     assert_eq!(state, [State::ByRecord]);
     assert_eq!(given(&mut after, &claim_of("b/new", 1), 2), "10.0.0.12/24");
-    // An annotation reserves an address like network data, without a lease. The bound holds for it, too.
+    // An annotation also reserves an address without a lease. The share of the namespace limits annotations, too.
     let adoption = after.adopt([greedy("a/x")], at(3), &mut Journal::default());
     assert_eq!((adoption.adopted, after.leases().count()), (0, 2));
     assert_eq!(reserved(&after), ["10.0.0.10 a/x", "10.0.0.11 a/w"]);
@@ -321,7 +324,7 @@ fn a_namespace_that_left_a_pool_still_reserves_by_record_while_its_machines_hold
 }
 
 #[test]
-fn records_of_a_namespace_count_in_the_pool_that_it_has_left_for_one_of_its_own() {
+fn records_of_a_namespace_count_in_its_former_pool_after_its_leases_moved_to_a_new_pool() {
     let mut allocator = allocator([of(&["a", "b"], "")], []);
     hold(&mut allocator, &["a/h-0"]);
     let text = "addresses: [10.0.0.30], machineNetwork: [{cidr: 10.0.0.0/24}]";
@@ -332,7 +335,7 @@ fn records_of_a_namespace_count_in_the_pool_that_it_has_left_for_one_of_its_own(
     set_aside(&mut allocator, "a/w", 11);
     assert_eq!(reserved(&allocator), ["10.0.0.11 a/w"]);
     assert_eq!(given(&mut allocator, &claim_of("b/new", 1), 2), "10.0.0.12/24");
-    // The bound of a shared pool holds, although the pool serves one namespace now: a quarter of ten addresses.
+    // The share still limits the namespace, although the pool serves one namespace now: a quarter of ten addresses.
     allocator.adopt([greedy("a/x")], at(3), &mut Journal::default());
     assert_eq!(reserved(&allocator), ["10.0.0.10 a/x", "10.0.0.11 a/w"]);
 }

@@ -1,4 +1,4 @@
-//! Which addresses have two users, and when that ends.
+//! Tests of addresses with two users, and of the end of such conflicts.
 
 use super::*;
 use crate::host::claim::HolderKind;
@@ -35,7 +35,7 @@ fn set_aside(allocator: &mut Allocator, name: &str, address: &str, kind: Source)
     allocator.set_aside(reservation(name, address, kind), at(1), &mut Journal::default());
 }
 
-/// A guest begins or stops reporting an address.
+/// Begins or ends the report of an address by the guest of a machine.
 fn report(allocator: &mut Allocator, name: &str, address: &str, is_begun: bool) {
     let change = [reservation(name, address, Source::Report)];
     let (begun, ended) = if is_begun { (&change[..], &[][..]) } else { (&[][..], &change[..]) };
@@ -51,7 +51,7 @@ fn one() -> Allocator {
 }
 
 #[test]
-fn a_record_that_contradicts_the_pools_has_one_user() {
+fn an_address_whose_record_contradicts_the_pools_has_only_one_user() {
     let mut allocator = one();
     let records = [
         record("b", "10.0.0.1"),
@@ -70,7 +70,7 @@ fn a_record_that_contradicts_the_pools_has_one_user() {
 }
 
 #[test]
-fn a_conflict_ends_with_its_holder_or_with_the_machine_of_its_record() {
+fn a_conflict_ends_when_the_holder_or_the_machine_of_the_record_is_gone() {
     for gone in ["a", "b"] {
         let mut allocator = one();
         adopt(&mut allocator, &[record("b", "10.0.0.2")]);
@@ -79,13 +79,13 @@ fn a_conflict_ends_with_its_holder_or_with_the_machine_of_its_record() {
         assert_eq!((usage.conflicts, usage.allocated, usage.by_record), (1, 1, 0));
         release(&mut allocator, gone);
         assert_eq!(two_users(&allocator), NONE);
-        // The address stays with the other user.
+        // No other machine gets the address, because the other user still has it.
         assert_eq!(given(&mut allocator, &claim("c", "1", &["n/one"]), 3), "10.0.0.3/28");
     }
 }
 
 #[test]
-fn a_conflict_of_two_records_ends_with_one_of_the_machines() {
+fn a_conflict_of_two_records_ends_when_one_of_the_machines_is_gone() {
     for (gone, stays) in [("b", "c"), ("c", "b")] {
         let mut allocator = one();
         adopt(&mut allocator, &["b", "c"].map(|name| record(name, "10.0.0.3")));
@@ -110,19 +110,19 @@ fn a_conflict_ends_when_the_objects_of_a_machine_no_longer_record_the_address() 
     allocator.end_records(&machine("b", "1"), &ended);
     assert_eq!(two_users(&allocator), NONE);
     assert_eq!(allocator.reserved_by_records_of(&machine("b", "1")).count(), 0);
-    // No other machine gets the address while the machine exists, also after the release by its holder.
+    // No other machine gets the address while the machine exists, even after the holder releases the address.
     let mut released = allocator.clone();
     release(&mut released, "a");
     assert_eq!(given(&mut released, &claim("c", "1", &["n/one"]), 3), "10.0.0.3/28");
     release(&mut released, "b");
     assert_eq!(given(&mut released, &claim("d", "1", &["n/one"]), 3), "10.0.0.2/28");
-    // The record comes back.
+    // The machine records the address again.
     adopt(&mut allocator, &[record]);
     assert_eq!(two_users(&allocator), ["10.0.0.2 of a: b"]);
 }
 
 #[test]
-fn a_conflict_ends_with_the_report_of_a_guest() {
+fn a_conflict_ends_when_the_guest_no_longer_reports_the_address() {
     let mut allocator = one();
     for name in ["a", "b"] {
         report(&mut allocator, name, "10.0.0.2", true);
@@ -130,7 +130,7 @@ fn a_conflict_ends_with_the_report_of_a_guest() {
     assert_eq!(two_users(&allocator), ["10.0.0.2 of a: b"], "the report of the holder is no other user");
     report(&mut allocator, "b", "10.0.0.2", false);
     assert_eq!(two_users(&allocator), NONE);
-    // A record and a guest, and two guests.
+    // A record and the report of a guest are two users, and so are the reports of two guests.
     for record_first in [false, true] {
         let mut allocator = one();
         if record_first {
@@ -150,7 +150,7 @@ fn a_conflict_ends_with_the_report_of_a_guest() {
 }
 
 #[test]
-fn a_virtual_address_that_no_pool_offers_may_be_on_several_guests() {
+fn several_guests_may_report_a_virtual_address_that_no_pool_offers() {
     let mut allocator = one();
     for address in ["10.0.0.1", "10.0.0.14", "10.0.0.40"] {
         report(&mut allocator, "b", address, true);
@@ -163,12 +163,13 @@ fn a_virtual_address_that_no_pool_offers_may_be_on_several_guests() {
 }
 
 #[test]
-fn network_data_of_a_user_is_used_by_its_machine() {
+fn the_machine_of_network_data_and_its_guest_are_one_user() {
     let mut allocator = one();
     set_aside(&mut allocator, "b", "10.0.0.3", Source::NetworkData);
     report(&mut allocator, "b", "10.0.0.3", true);
     assert_eq!(two_users(&allocator), NONE);
-    // The address of a claim of the namespace: the claim may be for the machine.
+    // A claim and a machine of its namespace with this network data are one user, because the claim may be for the
+    // machine.
     let of_claim = |name: &str, address: &str| {
         let mut record = record(name, address);
         record.claimant.machine = record.claimant.machine.of_kind(HolderKind::IpAddressClaim);
@@ -178,7 +179,8 @@ fn network_data_of_a_user_is_used_by_its_machine() {
     set_aside(&mut allocator, "c", "10.0.0.4", Source::NetworkData);
     report(&mut allocator, "c", "10.0.0.4", true);
     assert_eq!(two_users(&allocator), NONE);
-    // Two machines cannot both be the user, and neither can a machine whose own record has the address.
+    // A claim is for one machine only, so a second machine is another user. A machine whose annotation records the
+    // address is another user, too.
     report(&mut allocator, "d", "10.0.0.4", true);
     assert_eq!(two_users(&allocator), ["10.0.0.4 of x: c d"]);
     adopt(&mut allocator, &[of_claim("y", "10.0.0.5"), record("e", "10.0.0.5")]);
@@ -210,14 +212,14 @@ fn a_guest_that_only_reports_the_address_of_a_claim_is_another_user() {
     assert_eq!(begins(&mut allocator, "b"), [true]);
     assert_eq!(two_users(&allocator), ["10.0.0.4 of x: b"]);
     allocator.change_reports(&[], &[of_guest("b")], at(1));
-    // The claim is for the machine with the address in network data of its own, until this record ends.
+    // A machine whose own network data has the address counts as the user of the claim, until this record ends.
     set_aside(&mut allocator, "c", "10.0.0.4", Source::NetworkData);
     assert_eq!(begins(&mut allocator, "c"), [false]);
     assert_eq!(two_users(&allocator), NONE);
     let mut ended = allocator.clone();
     ended.end_records(&machine("c", "1"), &[("n/vlan10".to_owned(), "10.0.0.4".parse().unwrap())].into());
     assert_eq!(two_users(&ended), ["10.0.0.4 of x: c"]);
-    // Another machine with the same network data is another user than the first one.
+    // A second machine with the same network data is another user than the first machine.
     set_aside(&mut allocator, "d", "10.0.0.4", Source::NetworkData);
     assert_eq!(begins(&mut allocator, "d"), [true]);
     assert_eq!(two_users(&allocator), ["10.0.0.4 of x: c d c d"]);
@@ -244,7 +246,7 @@ fn the_unknown_machine_of_an_unreadable_record_is_no_second_user() {
 }
 
 #[test]
-fn an_address_that_its_source_has_replaced_is_no_conflict_even_if_the_new_one_is_taken() {
+fn a_replaced_external_address_is_no_conflict_even_if_another_machine_holds_the_new_address() {
     let mut allocator = allocator([external("ext", "")], []);
     let of = |name: &str| Claimant { machine: machine(name, "1"), interface: "eth0".parse().unwrap() };
     let hold = |allocator: &mut Allocator, name: &str, address: &str| {
@@ -262,7 +264,7 @@ fn an_address_that_its_source_has_replaced_is_no_conflict_even_if_the_new_one_is
 }
 
 #[test]
-fn one_address_in_the_reports_and_records_of_many_costs_little() {
+fn the_conflicts_of_an_address_with_20000_reports_or_records_are_found() {
     let mut allocator = one();
     let names: Vec<String> = (0..20_000).map(|at| format!("m-{at}")).collect();
     for address in ["10.0.0.3", "10.0.0.40"] {
@@ -277,7 +279,7 @@ fn one_address_in_the_reports_and_records_of_many_costs_little() {
 #[test]
 fn the_address_of_a_service_or_a_cluster_is_reserved_and_has_one_user() {
     let mut allocator = one();
-    // The Service has the name of a machine, and is not its guest.
+    // The Service has the name of a machine, but is not the guest of the machine.
     let used = |kind: HolderKind, name: &str, address: &str| {
         let mut it = reservation(name, address, Source::Neighbour);
         it.claimant.machine = it.claimant.machine.of_kind(kind);
@@ -297,7 +299,8 @@ fn the_address_of_a_service_or_a_cluster_is_reserved_and_has_one_user() {
     assert_eq!(given(&mut allocator, &claim("b", "1", &["n/one"]), 2), "10.0.0.4/28");
     let refused = given(&mut allocator, &named("d", "1", "n/one", &["10.0.0.3"]), 2);
     assert_eq!(refused, "10.0.0.3: taken by Service n/b");
-    // The holder keeps the address, and its record becomes a lease again after the loss of the ledger.
+    // The holder keeps the address. A record of the address of a Cluster becomes a lease, for example after the ledger
+    // is lost.
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 2), "10.0.0.2/28");
     adopt(&mut allocator, &[record("e", "10.0.0.5/28")]);
     assert_eq!(held(&allocator)[2], "n/vlan10 10.0.0.5/28 n/one e");
@@ -310,7 +313,7 @@ fn the_address_of_a_service_or_a_cluster_is_reserved_and_has_one_user() {
 }
 
 #[test]
-fn a_machine_gets_the_address_that_its_pool_keeps_for_it_although_a_cluster_has_it() {
+fn a_machine_gets_its_pre_allocated_address_although_a_cluster_has_the_address() {
     let mut allocator =
         allocator([on("vlan10", "one", "addresses: [10.0.0.0/28], preAllocations: {cp-0: 10.0.0.5}")], []);
     let mut of_cluster = reservation("c1", "10.0.0.5", Source::Neighbour);

@@ -1,4 +1,4 @@
-//! Changes in the tables of a ledger.
+//! Reads and writes changes in the tables of a ledger.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ pub(super) struct Networks {
     by_name: BTreeMap<Arc<str>, i64>,
 }
 
-/// Changes of the totals by one transaction, by the ID of the table.
+/// The differences that one transaction adds to the totals, by the ID of the table.
 #[derive(Default)]
 pub(super) struct Totals(BTreeMap<i64, Total>);
 
@@ -31,7 +31,8 @@ struct Total {
     checksums: i64,
 }
 
-/// Returns what was changed since the change with the number `reported`, and the number of the last change.
+/// Returns the changes after the change with the number `reported`, and the number of the last change. If these changes
+/// are not known, returns the whole state.
 pub(super) fn report(
     transaction: &Transaction<'_>,
     networks: &mut Networks,
@@ -184,7 +185,7 @@ pub(super) fn record(
             let row = params![
                 id, Octets(*address), prefix, pool, namespace, name, uid, interface, since, released, reuse_after, checksum
             ];
-            // Most leases of a large batch are new, and a new row needs no search for the row before it.
+            // Most leases of a large batch are new. A new lease needs no search for an earlier row.
             let insert = "INSERT INTO leases
                               (network, address, prefix, pool, namespace, name, uid, interface, since, released,
                                reuse_after, checksum)
@@ -243,7 +244,7 @@ pub(super) fn record(
     Ok(())
 }
 
-/// Sort key of the row of a change in the file. Pools come first, because they add the networks.
+/// Sort key of a change: the position of its row in the file. Pools come first, because they add the networks.
 pub(super) fn path(change: &Change) -> Option<(&str, IpAddr)> {
     match change {
         Change::Lease { network, address, .. } | Change::Conflict { network, address, .. } => Some((network, *address)),
@@ -254,17 +255,17 @@ pub(super) fn path(change: &Change) -> Option<(&str, IpAddr)> {
 // === impl Totals ===
 
 impl Totals {
-    /// Adds a row with this checksum to the totals. `None` is no row.
+    /// Adds a row with this checksum to the totals. Does nothing for `None`.
     pub(super) fn add(&mut self, table: &Table, checksum: Option<i64>) {
         self.count(table, 1, checksum);
     }
 
-    /// Removes a row with this checksum from the totals. `None` is no row.
+    /// Removes a row with this checksum from the totals. Does nothing for `None`.
     pub(super) fn remove(&mut self, table: &Table, checksum: Option<i64>) {
         self.count(table, -1, checksum);
     }
 
-    /// Writes the totals. The database adds them to those of earlier transactions.
+    /// Writes the totals. The database adds them to the totals of earlier transactions.
     pub(super) fn write(self, transaction: &Transaction<'_>) -> Result<(), LedgerError> {
         for (table, Total { rows, checksums }) in self.0 {
             let sql = "UPDATE totals SET rows = rows + ?, checksums = checksums + ? WHERE id = ?";

@@ -1,4 +1,4 @@
-//! Which file may be a ledger, and why a ledger cannot be opened.
+//! Checks whether a file can be a ledger, and defines the errors of opening a ledger.
 
 use std::error::Error;
 use std::os::fd::AsRawFd as _;
@@ -20,14 +20,14 @@ pub enum OpenError {
     Exists(PathBuf),
     /// The file is on a network file system of this kind.
     NetworkFileSystem(PathBuf, &'static str),
-    /// The file is empty, or not a file or a database of this program.
+    /// The path is not a file, or the file is empty or no database of this program.
     NotALedger(PathBuf),
     /// The file has, or may have, a second path, for this reason. Each path has a log of its own, so that two processes would
     /// not see each other's changes.
     SecondPath(PathBuf, String),
     /// The write-ahead log does not exist or cannot be read, and cannot be created.
     NoLog(PathBuf),
-    /// The process may not write the file.
+    /// The process has no right to write the file.
     NotWritable(PathBuf),
     /// Another version of this program created the ledger.
     OtherSchema {
@@ -96,9 +96,9 @@ pub(super) fn check_path(path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// The ID of the mount that has a file or folder.
+/// The ID of the mount to which a file or folder belongs.
 fn mount_of(path: &Path) -> io::Result<String> {
-    // Closing any other descriptor of the ledger would release the locks of SQLite in this process.
+    // Closing a descriptor of the ledger without `O_PATH` would release the locks of SQLite in this process.
     let file = fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
     let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));

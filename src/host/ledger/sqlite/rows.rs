@@ -38,10 +38,10 @@ pub(super) const WAITERS: Table =
     Table { id: 4, name: "waiters", columns: "checksum, namespace, name, uid, created, sticky, requests" };
 pub(super) const MISSING: Table = Table { id: 5, name: "missing", columns: "checksum, namespace, name, uid, since" };
 
-/// A CRC-32 of the values of a row. It detects every single flipped bit; it misses larger damage once in 2^32 cases.
+/// A CRC-32 of the values of a row. It detects every single flipped bit, and misses larger damage in one of 2^32 cases.
 struct Checksum(crc32fast::Hasher);
 
-/// A request of a waiting claim.
+/// A request of a waiting claim, as the ledger stores it.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct StoredRequest {
@@ -157,8 +157,8 @@ pub(super) fn checksum(change: &Change) -> Option<i64> {
     })
 }
 
-/// The source of a record, with the state of the address before it, unless the state is a mismatch. Ledgers of earlier
-/// versions have only the source.
+/// The stored form of a record: the state of the address, then the source. A mismatch is stored as the source alone, as
+/// in ledgers of earlier versions.
 pub(super) fn source_text((state, source): &(State, Arc<str>)) -> Cow<'_, str> {
     match state.stored() {
         None => Cow::Borrowed(source),
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_records_of_earlier_versions_are_read_and_stay_as_they_are() {
+    fn records_of_earlier_versions_are_read_and_written_unchanged() {
         let rows = [
             ("list.json: items[0]", State::Mismatch, "list.json: items[0]"),
             ("conflict: items[0]", State::Mismatch, "conflict: items[0]"),

@@ -1,4 +1,4 @@
-//! The check of `preAllocations`: addresses that the pool keeps for the machines of a name.
+//! The check of `preAllocations`: addresses that the pool keeps for the machines with a name.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,8 +13,8 @@ use crate::network::Family;
 // === impl Check ===
 
 impl Check<'_> {
-    /// The pre-allocated addresses of each name, IPv4 first. `reserved` are the gateways, the name servers and the
-    /// addresses in the template.
+    /// Reads the pre-allocated addresses of each name, IPv4 first. `reserved` has the gateways, the name servers and
+    /// the addresses in the template.
     pub(super) fn pre_allocations(
         &mut self,
         entries: &BTreeMap<Family, Entries>,
@@ -79,7 +79,7 @@ impl Check<'_> {
         pre_allocations
     }
 
-    /// Reports pre-allocated addresses that are in no subnet of the pool, or at an end of a subnet.
+    /// Reports pre-allocated addresses that are in no subnet of the pool, or at a reserved end of a subnet.
     pub(super) fn pre_allocated_subnets(
         &mut self,
         subnets: &[Subnet],

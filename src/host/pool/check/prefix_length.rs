@@ -1,5 +1,5 @@
-//! The prefix length of a pool or subnet: of `prefix`, else of `machineNetwork`, else of the template, else of the CIDRs among
-//! the addresses. No other value is used.
+//! Finds the prefix length of a pool or subnet: from `prefix`, else from `machineNetwork`, else from the template, else
+//! from the CIDRs among the addresses. No other value is used.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +11,8 @@ use crate::network::Family;
 // === impl Check ===
 
 impl Check<'_> {
-    /// The member `prefix`. `Ok(None)`: the pool does not have it. `Err`: a reported error.
+    /// Returns the prefix length in the member `prefix`. `Ok(None)`: the pool does not have this member, or has no
+    /// valid addresses. `Err`: an error was reported.
     pub(super) fn written_prefix(&mut self, entries: &BTreeMap<Family, Entries>) -> Result<Option<u8>, ()> {
         let Some(written) = self.spec.prefix else { return Ok(None) };
         let mut families = entries.keys();
@@ -78,7 +79,8 @@ impl Check<'_> {
         if template.is_some() {
             return template;
         }
-        // An item, not the whole member: each family of the pool may lack its own.
+        // The message names one item of `machineNetwork`, not the whole member, because each family of the pool may
+        // lack an item.
         let item = || {
             format!("the item {{cidr: {}}} in machineNetwork: the subnet of the machines", subnet_of(entries, gateway))
         };
@@ -98,7 +100,7 @@ impl Check<'_> {
     }
 }
 
-/// Suggests the subnet with which the entries make a valid pool: the usual one, or a larger one if necessary.
+/// Suggests a subnet that contains all entries and the gateway: a /24 or a /64, or a larger subnet if necessary.
 fn subnet_of(entries: &Entries, gateway: Option<IpAddr>) -> String {
     let ranges = entries.iter().map(|(_, entry)| entry.range());
     let ranges: Vec<AddressRange> =

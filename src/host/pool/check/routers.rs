@@ -1,4 +1,4 @@
-//! The check of gateways and of the routers of routes: a machine can reach each of them. This check finds most wrong prefix
+//! The check that each machine can reach its gateways and the routers of its routes. This check finds most wrong prefix
 //! lengths.
 
 use std::collections::BTreeMap;
@@ -42,7 +42,8 @@ impl Check<'_> {
         }
     }
 
-    /// Reports routers that the machines of an external pool cannot reach, as far as the pool has their subnets.
+    /// Reports routers that the machines of an external pool cannot reach. A router is not checked if the pool has no
+    /// subnet of its family.
     pub(super) fn external_routers(&mut self, networks: &BTreeMap<Family, (usize, Entry)>, routers: &[Router]) {
         for (member, router) in routers {
             let Some((_, network)) = networks.get(&Family::of(*router)) else { continue };
@@ -54,7 +55,7 @@ impl Check<'_> {
         }
     }
 
-    /// Reports a gateway of the template alone that a machine cannot reach.
+    /// Reports addresses of the pool whose machines cannot reach a gateway of the template.
     pub(super) fn template_gateway(&mut self, entries: &Entries, prefix: u8, gateway: IpAddr) {
         let subnet = AddressRange::subnet(gateway, prefix);
         let outside = entries.iter().find(|(_, entry)| !subnet.covers(&entry.range()));
@@ -71,12 +72,12 @@ impl Check<'_> {
     }
 }
 
-/// Whether a router is the router of a route, by its member.
+/// Whether the member of a router belongs to a route.
 fn is_of_route(member: &str) -> bool {
     member.starts_with("routes")
 }
 
-/// The problem of a router that the machines cannot reach, by its member.
+/// The problem for a router that the machines cannot reach, depending on its member.
 fn outside_subnet(member: &str) -> &'static str {
     if is_of_route(member) { "router outside the subnet" } else { "gateway outside the subnet" }
 }

@@ -32,29 +32,29 @@ accepts! {
         "addresses: [10.0.0.0/23, 10.0.0.10-10.0.1.50, 10.0.0.7]", NONE => [23], [];
     a_range_over_two_networks_has_the_prefix_of_both:
         "addresses: [10.0.0.0/24, 10.0.1.0/24, 10.0.0.200-10.0.1.50]", NONE => [24], [];
-    the_template_says_how_large_the_subnets_of_a_network_are:
+    the_template_gives_the_prefix_length_of_the_subnets_of_a_network:
         "addresses: [10.0.0.0/16]", [(Family::Ipv4, 24)] => [24], [];
     the_machine_network_counts_when_the_template_agrees:
         "addresses: [10.0.0.16/28], machineNetwork: [{cidr: 10.0.0.0/24}]", [(Family::Ipv4, 24)] => [24], [];
     both_families_have_their_own_prefix:
         "addresses: ['fd00::10-fd00::50', 10.0.0.0/24], machineNetwork: [{cidr: 'fd00::/64'}]", NONE => [24, 64], [];
-    a_machine_network_without_addresses_is_no_matter:
+    a_machine_network_of_a_family_without_addresses_is_ignored:
         "addresses: [10.0.0.0/24], machineNetwork: [{cidr: 'fd00::/64'}, {cidr: 10.0.0.0/16}]", NONE => [16], [];
     pre_allocations_may_be_excluded_addresses_outside_the_list:
         "addresses: [10.0.0.16/28], machineNetwork: [{cidr: 10.0.0.0/24}], excludedAddresses: [10.0.0.5, 10.0.0.17], \
          preAllocations: {db: 10.0.0.5, web: 10.0.0.17, n/mail: 10.0.0.18}", NONE => [24], [];
-    a_gateway_on_the_link_is_asked_for_by_name:
+    a_gateway_outside_the_subnet_needs_on_link_gateway:
         "addresses: [10.0.0.0/24], gateway: [192.168.0.1], onLinkGateway: true", NONE => [24], [];
     a_link_local_gateway_is_on_every_link:
         "addresses: ['fd00::/64', 'fd00:1::/64'], gateway: ['fe80::1']", NONE => [64], [];
     a_gateway_that_is_the_anycast_address_is_a_router:
         "addresses: ['fd00::/64'], gateway: ['fd00::']", NONE => [64], [];
-    a_router_outside_the_subnet_is_on_the_link_by_name:
+    a_router_outside_the_subnet_needs_on_link_gateway:
         "addresses: [10.0.0.0/24], routes: [{to: 10.9.0.0/16, via: 10.1.0.1}, {to: 10.8.0.1, via: 10.0.0.9}], \
          onLinkGateway: true", NONE => [24], [];
-    each_address_is_its_own_subnet: "addresses: [10.0.0.0/24], prefix: 32, gateway: [169.254.1.1], onLinkGateway: true", NONE
+    with_prefix_32_each_address_is_its_own_subnet: "addresses: [10.0.0.0/24], prefix: 32, gateway: [169.254.1.1], onLinkGateway: true", NONE
         => [32], [];
-    each_address_is_its_own_subnet_in_ipv6: "addresses: ['fd00::/64'], prefix: 128, gateway: ['fe80::1']", NONE => [128], [];
+    with_prefix_128_each_address_is_its_own_subnet: "addresses: ['fd00::/64'], prefix: 128, gateway: ['fe80::1']", NONE => [128], [];
     a_prefix_length_replaces_the_machine_network: "addresses: [10.0.0.5-10.0.0.9], prefix: 24, gateway: [10.0.0.1]", NONE => [24], [];
     a_prefix_length_and_the_machine_network_may_agree:
         "addresses: [10.0.0.5], prefix: 24, machineNetwork: [{cidr: 10.0.0.0/24}]", [(Family::Ipv4, 24)] => [24], [];
@@ -71,13 +71,13 @@ accepts! {
         "addresses: [10.0.0.0/24], excludedAddresses: [10.0.0.7, 10.0.1.0-10.0.1.9, 'fd00::1']", NONE => [24],
         [r#"excludedAddresses[1]: exclusion outside the pool "10.0.1.0-10.0.1.9", expected addresses of the pool"#,
          r#"excludedAddresses[2]: exclusion outside the pool "fd00::1/128", expected addresses of the pool"#];
-    an_exclusion_that_is_partly_in_the_pool_is_none_outside:
+    an_exclusion_that_is_partly_in_the_pool_is_not_reported:
         "addresses: [10.0.0.0/24], excludedAddresses: [10.0.0.250-10.0.1.9]", NONE => [24], [];
     a_name_server_that_no_machine_reaches_is_reported:
         "addresses: [10.0.0.0/24], nameservers: [8.8.8.8, '2001:4860:4860::8888', 8.8.8.8]", NONE => [24],
         [r#"nameservers[1]: name server of a family without addresses "2001:4860:4860::8888", expected IPv6 addresses in the pool"#,
          r#"nameservers[2]: repeated address "8.8.8.8", expected each address once"#];
-    a_pool_with_nothing_left_is_reported:
+    a_pool_without_an_allocatable_address_is_reported:
         "addresses: [10.0.0.4/30], excludedAddresses: [10.0.0.5-10.0.0.6]", NONE => [30],
         ["addresses: no allocatable IPv4 address, expected more addresses than are reserved"];
 }
@@ -91,22 +91,22 @@ macro_rules! rejects {
 }
 
 rejects! {
-    a_range_alone: "addresses: [192.168.1.10-192.168.1.50, '2620:0:860:2::10-2620:0:860:2::50'], \
+    only_a_range_of_each_family: "addresses: [192.168.1.10-192.168.1.50, '2620:0:860:2::10-2620:0:860:2::50'], \
                     gateway: [192.168.1.1, '2620:0:860:2::1']", NONE
         => ["addresses[0]: no prefix length for \"192.168.1.10-192.168.1.50\", expected the item \
              {cidr: 192.168.1.0/24} in machineNetwork: the subnet of the machines",
             "addresses[1]: no prefix length for \"2620:0:860:2::10-2620:0:860:2::50\", expected the item \
              {cidr: 2620:0:860:2::/64} in machineNetwork: the subnet of the machines"];
-    a_single_address_alone: "addresses: [10.0.0.5/32]", NONE
+    one_address_without_a_machine_network: "addresses: [10.0.0.5/32]", NONE
         => ["addresses[0]: no prefix length for \"10.0.0.5/32\", expected the item \
              {cidr: 10.0.0.0/24} in machineNetwork: the subnet of the machines"];
     addresses_that_are_far_apart: "addresses: [10.0.0.5, 192.168.0.5]", NONE
         => ["addresses[0]: no prefix length for \"10.0.0.5/32\", expected the item \
              {cidr: SUBNET} in machineNetwork: the subnet of the machines"];
-    a_range_that_no_network_holds: "addresses: [10.0.0.0/24, 10.0.0.250-10.0.1.5]", NONE
+    a_range_that_is_not_within_the_networks_of_the_pool: "addresses: [10.0.0.0/24, 10.0.0.250-10.0.1.5]", NONE
         => ["addresses[1]: no prefix length for \"10.0.0.250-10.0.1.5\", expected the item \
              {cidr: 10.0.0.0/23} in machineNetwork: the subnet of the machines"];
-    two_lengths: "addresses: [10.0.0.0/24, 10.0.1.0/25]", NONE
+    networks_with_different_prefix_lengths: "addresses: [10.0.0.0/24, 10.0.1.0/25]", NONE
         => ["addresses[1]: second prefix length \"10.0.1.0/25\", expected the item \
              {cidr: 10.0.0.0/23} in machineNetwork: the subnet of the machines"];
     a_template_of_another_subnet: "addresses: [10.0.0.16/28], machineNetwork: [{cidr: 10.0.0.0/24}]", [(Family::Ipv4, 23)]
@@ -116,7 +116,7 @@ rejects! {
         "addresses: [10.0.0.16/28, 10.0.1.0/24, 10.0.0.250-10.0.1.5], machineNetwork: [{cidr: 10.0.0.0/24}]", NONE
         => [r#"addresses[1]: outside the machine network "10.0.1.0/24", expected addresses of 10.0.0.0/24"#,
             r#"addresses[2]: outside the machine network "10.0.0.250-10.0.1.5", expected addresses of 10.0.0.0/24"#];
-    a_machine_network_of_one: "addresses: [10.0.0.5], machineNetwork: [{cidr: 10.0.0.5/32}]", NONE
+    a_machine_network_of_one_address: "addresses: [10.0.0.5], machineNetwork: [{cidr: 10.0.0.5/32}]", NONE
         => [r#"machineNetwork[0].cidr: no subnet "10.0.0.5/32", expected the CIDR of a subnet, such as 10.0.0.0/24"#];
     a_second_machine_network: "addresses: [10.0.0.5], machineNetwork: [{cidr: 10.0.0.0/24}, {cidr: 10.0.0.0/23}]", NONE
         => [r#"machineNetwork[1].cidr: second IPv4 network "10.0.0.0/23", expected at most one of each family"#];
@@ -128,17 +128,17 @@ rejects! {
     a_gateway_outside_the_subnet: "addresses: [10.0.1.0/24], gateway: [10.0.0.1]", NONE
         => ["gateway[0]: gateway outside the subnet \"10.0.0.1\", \
              expected an address of 10.0.1.0/24 as addresses[0] has, or onLinkGateway: true"];
-    a_gateway_of_the_first_subnet_alone: "addresses: [10.0.0.0/24, 10.0.1.0/24], gateway: [10.0.0.1]", NONE
+    a_gateway_in_only_the_first_of_two_subnets: "addresses: [10.0.0.0/24, 10.0.1.0/24], gateway: [10.0.0.1]", NONE
         => ["gateway[0]: gateway outside the subnet \"10.0.0.1\", \
              expected an address of 10.0.1.0/24 as addresses[1] has, or onLinkGateway: true"];
-    a_gateway_that_is_the_network_itself: "addresses: [10.0.0.0/24], gateway: [10.0.0.0]", NONE
+    a_gateway_that_is_the_network_address: "addresses: [10.0.0.0/24], gateway: [10.0.0.0]", NONE
         => ["gateway[0]: gateway at the end of its subnet \"10.0.0.0\", \
              expected neither its first nor its last address"];
     a_second_gateway: "addresses: [10.0.0.0/24], gateway: [10.0.0.1, 10.0.0.2]", NONE
         => [r#"gateway[1]: second IPv4 gateway "10.0.0.2", expected at most one of each family"#];
     a_gateway_of_the_other_family: "addresses: [10.0.0.0/24], gateway: ['fd00::1']", NONE
         => [r#"gateway[0]: gateway of a family without addresses "fd00::1", expected IPv6 addresses in the pool"#];
-    a_gateway_that_no_machine_may_have: "addresses: ['fd00::/64'], gateway: ['ff02::1']", NONE
+    a_gateway_with_a_multicast_address: "addresses: ['fd00::/64'], gateway: ['ff02::1']", NONE
         => [r#"gateway[0]: multicast address "ff02::1", expected an address outside ff00::/8"#];
     settings_with_mistakes:
         "addresses: [10.0.0.0/24], searchDomains: ['a b'], mtu: 67, \
@@ -162,21 +162,21 @@ rejects! {
     search_domains_of_other_types: "addresses: [10.0.0.0/24], searchDomains: [true, b.example.com, 7]", NONE
         => [r#"searchDomains[0]: invalid value "true", expected a string: in YAML, in quotes"#,
             r#"searchDomains[2]: invalid value "7", expected a string: in YAML, in quotes"#];
-    a_prefix_length_of_two_families: "addresses: [10.0.0.0/24, 'fd00::/64'], prefix: 32", NONE
+    one_prefix_length_for_two_families: "addresses: [10.0.0.0/24, 'fd00::/64'], prefix: 32", NONE
         => ["prefix: prefix length of two families \"32\", \
              expected machineNetwork with a subnet of each family, or a pool of one family"];
-    a_prefix_length_that_no_address_has: "addresses: [10.0.0.0/24], prefix: 33", NONE
+    a_prefix_length_that_is_too_long: "addresses: [10.0.0.0/24], prefix: 33", NONE
         => [r#"prefix: invalid prefix length "33", expected 0 to 32"#];
     a_negative_prefix_length: "addresses: ['fd00::/64'], prefix: -1", NONE
         => [r#"prefix: invalid prefix length "-1", expected 0 to 128"#];
-    machines_without_a_subnet: "addresses: [10.0.0.0/24], prefix: 0", NONE
+    a_prefix_length_of_0: "addresses: [10.0.0.0/24], prefix: 0", NONE
         => ["prefix: no prefix length for machines \"0\", \
              expected 1 to 32: a machine needs a subnet, and the smallest one is 32 with onLinkGateway"];
     another_prefix_length_than_the_subnet_has: "addresses: [10.0.0.5], prefix: 32, machineNetwork: [{cidr: 10.0.0.0/24}]", NONE
         => [r#"prefix: other prefix length "32", expected the length of machineNetwork, 24"#];
     another_prefix_length_than_the_template_has: "addresses: [10.0.0.5], prefix: 32", [(Family::Ipv4, 24)]
         => [r#"prefix: other prefix length "32", expected the length of the template's netmask, 24"#];
-    a_gateway_of_an_address_that_is_its_own_subnet: "addresses: [10.0.0.0/24], prefix: 32, gateway: [10.0.0.1]", NONE
+    a_gateway_for_subnets_of_one_address: "addresses: [10.0.0.0/24], prefix: 32, gateway: [10.0.0.1]", NONE
         => ["gateway[0]: gateway outside the subnet \"10.0.0.1\", \
              expected onLinkGateway: true, because no machine with a /32 has a router in its subnet"];
     subnets_with_mistakes:
@@ -240,7 +240,7 @@ rejects! {
              expected another address, or allocateReservedIPAddresses",
             "preAllocations.web: broadcast address of its subnet \"10.0.0.255\", \
              expected another address, or allocateReservedIPAddresses"];
-    a_pre_allocation_for_a_name_of_each_namespace_and_of_one:
+    pre_allocations_for_a_name_in_each_namespace_and_in_one_namespace:
         "addresses: [10.0.0.0/24], preAllocations: {db: 10.0.0.5, n/db: 10.0.0.6}", NONE
         => ["preAllocations.\"n/db\": second entry of a name \"n/db\", \
              expected no entry for \"db\", which is the same name in each namespace"];
@@ -248,16 +248,16 @@ rejects! {
         => [r#"preAllocations: invalid value "[10.0.0.5]", expected an object with names and their addresses"#];
     a_reuse_delay_that_is_no_number: "addresses: [10.0.0.0/24], addressReuseGracePeriodSeconds: 5m", NONE
         => ["addressReuseGracePeriodSeconds: invalid value \"5m\", expected a number of seconds, 0 to 4294967295"];
-    a_reuse_delay_before_the_release: "addresses: [10.0.0.0/24], addressReuseGracePeriodSeconds: -1", NONE
+    a_negative_reuse_delay: "addresses: [10.0.0.0/24], addressReuseGracePeriodSeconds: -1", NONE
         => ["addressReuseGracePeriodSeconds: invalid value \"-1\", expected a number of seconds, 0 to 4294967295"];
-    a_name_server_that_no_machine_may_have: "addresses: [10.0.0.0/24], nameservers: [127.0.0.53]", NONE
+    a_name_server_with_a_loopback_address: "addresses: [10.0.0.0/24], nameservers: [127.0.0.53]", NONE
         => [r#"nameservers[0]: loopback address "127.0.0.53", expected an address outside 127.0.0.0/8"#];
     an_empty_list: "addresses: []", NONE => ["addresses: empty list, expected at least one address"];
     no_list: "interface: eno102", NONE => ["addresses: missing, expected the addresses of the pool"];
-    one_text_for_a_list: "addresses: 10.0.0.0/24", NONE
+    one_string_for_a_list: "addresses: 10.0.0.0/24", NONE
         => [r#"addresses: invalid list "10.0.0.0/24", expected an array"#,
             "addresses: empty list, expected at least one address"];
-    elements_that_are_no_texts: "addresses: [10.0.0.0/24, 10, null, [], {}]", NONE
+    elements_that_are_no_strings: "addresses: [10.0.0.0/24, 10, null, [], {}]", NONE
         => ["addresses[1]: invalid address \"10\", expected an address, a CIDR or a range, \
              such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9",
             "addresses[2]: invalid address \"null\", expected an address, a CIDR or a range, \
@@ -266,7 +266,7 @@ rejects! {
              such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9",
             "addresses[4]: invalid address \"{}\", expected an address, a CIDR or a range, \
              such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9"];
-    everything_at_once:
+    errors_in_several_members_at_once:
         "addresses: [10.0.0.9-10.0.0.5, 10.0.0.5/24], excludedAddresses: [x], gateway: [1.2.3], nameservers: [y], \
          interface: 'a b', allocateReservedIPAddresses: 1", NONE
         => ["addresses[0]: reversed range \"10.0.0.9-10.0.0.5\", expected 10.0.0.5-10.0.0.9",
@@ -306,7 +306,7 @@ fn addresses_that_the_template_names_are_reserved() {
 }
 
 #[test]
-fn a_pool_reports_the_warnings_about_its_template_and_does_not_keep_them() {
+fn a_pool_reports_the_warnings_about_its_template_and_does_not_store_them() {
     let (specs, mut diagnostics) = read_pools(b"{name: w, network: 'n', addresses: [192.168.1.0/29]}");
     let mtu = Diagnostic::warning("links[0].mtu", "not read by afterburn", 9000, "another image");
     let template = TemplateFacts { unread: vec![mtu], ..TemplateFacts::default() };
@@ -319,7 +319,7 @@ fn a_pool_reports_the_warnings_about_its_template_and_does_not_keep_them() {
 }
 
 #[test]
-fn addresses_outside_the_subnet_of_the_templates_gateway_are_refused() {
+fn addresses_outside_the_subnet_of_the_gateway_in_the_template_are_refused() {
     let check = |members: &str, gateway: &str| {
         let document = format!("{{name: w, network: 'n', {members}}}");
         let (specs, mut diagnostics) = read_pools(document.as_bytes());
@@ -338,7 +338,7 @@ fn addresses_outside_the_subnet_of_the_templates_gateway_are_refused() {
 }
 
 #[test]
-fn a_reuse_delay_is_in_seconds() {
+fn a_reuse_delay_is_given_in_seconds() {
     let pool = crate::host::pool::tests::pool(
         "{name: w, network: 'n', addresses: [10.0.0.0/24], addressReuseGracePeriodSeconds: 300}",
     );
@@ -346,7 +346,7 @@ fn a_reuse_delay_is_in_seconds() {
 }
 
 #[test]
-fn names_are_those_of_kubernetes() {
+fn names_that_kubernetes_does_not_accept_are_refused() {
     let document = "{name: Workers, namespace: a_b, clusterName: '-', network: a/b/c, addresses: [10.0.0.0/24]}";
     let (specs, mut diagnostics) = read_pools(document.as_bytes());
     assert_eq!(Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics), None);
